@@ -1,0 +1,167 @@
+"""The public functions: each picks the framework of its model and hands over."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from amprewrite.errors import UnsupportedError
+from amprewrite.plan import Plan
+from amprewrite.policy import Policy, Rule, load_policy
+
+TARGETS = ("eager", "compiled")
+"""Who runs the result: each op on its own, or a fusing compiler."""
+
+
+def _torch_side(model: object) -> Any:
+    """Return the torch adapter if ``model`` is torch's; its modules load only then.
+
+    Raises:
+        UnsupportedError: The model is of no supported kind.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        kinds: list[type] = [torch.nn.Module]
+        if "torch.export" in sys.modules:
+            kinds.append(torch.export.ExportedProgram)
+        if isinstance(model, tuple(kinds)):
+            return import_module("amprewrite.frameworks.torch_fx.convert")
+    msg = (
+        f"cannot convert a {type(model).__name__}; want a torch.nn.Module, "
+        f"torch.fx.GraphModule or torch.export.ExportedProgram"
+    )
+    raise UnsupportedError(msg)
+
+
+def convert(  # noqa: PLR0913  # the public signature; all but two are by keyword
+    model: Any,
+    policy: str | Path | Policy = "bf16",
+    *,
+    args: tuple[Any, ...] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    placement: str = "promote",
+    tolerance: float | None = None,
+    overrides: Sequence[Rule | Mapping[str, object]] = (),
+    plan: Plan | None = None,
+    dynamic_shapes: Any = None,
+    training: bool | None = None,
+    target: str = "eager",
+    compile: bool = False,  # noqa: A002  # the public name
+) -> Any:
+    """Return ``model`` with every op in the precision that ``policy`` gives it.
+
+    Args:
+        model: A ``torch.nn.Module``, ``torch.fx.GraphModule`` or
+            ``torch.export.ExportedProgram``. It is not changed.
+        policy: Name of a shipped policy, path of a TOML file, jmp string or Policy.
+        args: Positional arguments to capture the model with; without ``args`` and
+            ``kwargs`` it is captured at its first call.
+        kwargs: Keyword arguments to capture the model with.
+        placement: ``promote``: forward promotion under demand.
+        tolerance: Not supported by placement ``promote``; leave None.
+        overrides: Rules tried before the policy's own; a table such as
+            ``{"path": "decoder.*", "class": "deny"}`` is one.
+        plan: A plan to apply instead of making one.
+        dynamic_shapes: Extents that vary, as ``torch.export.export`` takes them.
+        training: Whether the parameters will be trained: then they stay the original
+            objects, and weights are cast as they are used. None takes the mode of the
+            model (``model.training``).
+        target: ``eager``, or ``compiled`` for a fusing compiler.
+        compile: Compile the result with inductor.
+
+    Returns:
+        An ``nn.Module`` with the same call signature, output structure, output dtypes
+        and ``state_dict`` keys, and with ``.plan`` and ``.casts``.
+
+    Raises:
+        PolicyError: The policy or an override has mistakes.
+        CaptureError: The model cannot be captured; the message has the first line.
+        PlanMismatchError: ``plan`` belongs to another program.
+        UnsupportedError: The model, placement or target is not supported.
+    """
+    if tolerance is not None:
+        msg = f"placement {placement!r} takes no tolerance; leave tolerance=None"
+        raise UnsupportedError(msg)
+    if target not in TARGETS:
+        msg = f"unknown target {target!r}; want {' or '.join(TARGETS)}"
+        raise UnsupportedError(msg)
+    side = _torch_side(model)
+    request = side.Request(
+        policy=load_policy(policy),
+        args=args,
+        kwargs=kwargs,
+        placement=placement,
+        overrides=overrides,
+        plan=plan,
+        dynamic_shapes=dynamic_shapes,
+        training=training,
+        target=target,
+        compile=compile,
+    )
+    return side.convert(model, request)
+
+
+def inspect(  # noqa: PLR0913  # the public signature; all but two are by keyword
+    model: Any,
+    policy: str | Path | Policy = "bf16",
+    *,
+    args: tuple[Any, ...] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    placement: str = "promote",
+    overrides: Sequence[Rule | Mapping[str, object]] = (),
+    dynamic_shapes: Any = None,
+    training: bool | None = None,
+) -> Plan:
+    """Return the plan that :func:`convert` would apply, without converting.
+
+    A converted module gives the plan that it runs by. The arguments are those of
+    :func:`convert`.
+
+    Raises:
+        PolicyError: The policy or an override has mistakes.
+        CaptureError: The model cannot be captured.
+        UnsupportedError: No arguments are given to capture the model with.
+    """
+    side = _torch_side(model)
+    request = side.Request(
+        policy=load_policy(policy),
+        args=args,
+        kwargs=kwargs,
+        placement=placement,
+        overrides=overrides,
+        dynamic_shapes=dynamic_shapes,
+        training=training,
+    )
+    return side.inspect(model, request)
+
+
+def verify(  # noqa: PLR0913  # the public signature; most are by keyword
+    original: Any,
+    converted: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    reference: str = "float64",
+    gradients: bool = False,
+    rtol: float | None = None,
+) -> Any:
+    """Return a report on how far ``converted`` is from ``original``.
+
+    Args:
+        original: The model that was converted.
+        converted: What :func:`convert` gave, or any callable of the same signature.
+        args: Positional call arguments.
+        kwargs: Keyword call arguments.
+        reference: Dtype in which ``original`` is run as the reference.
+        gradients: Whether to compare the gradients of the parameters too.
+        rtol: Bound on the relative L2 error of every output.
+
+    Returns:
+        A :class:`amprewrite.verify.Report`.
+
+    Raises:
+        VerifyError: ``rtol`` is given and an output is worse, or is not finite where
+            the reference is.
+    """
+    raise NotImplementedError

@@ -1,0 +1,27 @@
+"""Number formats and promotion rules, keyed by dtype name; imports no framework."""
+
+from amprewrite.dtypes.fits import is_lossless, saturate, survives, ulp
+from amprewrite.dtypes.formats import FORMATS, Format, format_of, is_float, itemsize
+from amprewrite.dtypes.names import from_short_name, short_name
+from amprewrite.dtypes.operands import Operand, ResultType
+from amprewrite.dtypes.promotion import SYSTEMS, at_least, promote_types, result_type
+
+__all__ = [
+    "FORMATS",
+    "SYSTEMS",
+    "Format",
+    "Operand",
+    "ResultType",
+    "at_least",
+    "format_of",
+    "from_short_name",
+    "is_float",
+    "is_lossless",
+    "itemsize",
+    "promote_types",
+    "result_type",
+    "saturate",
+    "short_name",
+    "survives",
+    "ulp",
+]

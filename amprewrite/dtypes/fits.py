@@ -1,0 +1,68 @@
+"""What fits into a format: spacing, clamping, and which numbers and formats survive."""
+
+import math
+
+from amprewrite.dtypes.formats import format_of
+
+_RANK = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
+"""A kind holds the kinds of its rank and below."""
+
+
+def ulp(name: str, x: float) -> float:
+    """Return the distance from ``abs(x)`` to the next larger value of the format.
+
+    Subnormals have one spacing; beyond the range the spacing is that of the largest
+    value; NaN and infinity give NaN. 1 for integers.
+
+    Source: Goldberg 1991, section 1.2; ``numpy.spacing`` gives the same.
+    """
+    target = format_of(name)
+    if not math.isfinite(x):
+        return math.nan
+    if target.kind not in ("float", "complex"):
+        return 1.0
+    inside = min(max(abs(x), target.smallest_normal), target.max)
+    _, exponent = math.frexp(inside)  # inside = m * 2**exponent, 0.5 <= m < 1
+    return math.ldexp(1.0, exponent - target.precision)
+
+
+def saturate(name: str, value: float) -> float:
+    """Return ``value`` clamped to the finite range; infinities and NaN stay."""
+    if not math.isfinite(value):
+        return value
+    target = format_of(name)
+    return min(max(value, target.min), target.max)
+
+
+def survives(name: str, value: float) -> bool:
+    """Return whether ``value`` cast to the format is still nearly that number.
+
+    A finite number must lie in the finite range and, unless it is zero, not below the
+    smallest normal value, where leading bits are lost: 1e-8 and 1e9 do not survive
+    float16. Infinity survives where the format has it, NaN where it has that.
+    """
+    target = format_of(name)
+    if math.isnan(value):
+        return target.overflow in ("inf", "nan")
+    if math.isinf(value):
+        return target.overflow == "inf"
+    is_small = value != 0 and abs(value) < target.smallest_normal
+    return target.min <= value <= target.max and not is_small
+
+
+def is_lossless(a: str, b: str) -> bool:
+    """Return whether every finite value of ``a``, cast to ``b``, stays the same.
+
+    The sign of zero counts: float8_e5m2 does not fit into float8_e5m2fnuz, though
+    every nonzero value does.
+    """
+    source, target = format_of(a), format_of(b)
+    return (
+        _RANK[source.kind] <= _RANK[target.kind]
+        and target.min <= source.min
+        and source.max <= target.max
+        and source.precision <= target.precision
+        # Every value is a multiple of the smallest one, so this covers subnormals.
+        and target.smallest_subnormal <= source.smallest_subnormal
+        and (target.has_negative_zero or not source.has_negative_zero)
+    )

@@ -1,0 +1,187 @@
+"""Number formats, by dtype name: how many bits, how large, how small, how fine.
+
+Names are those of ml_dtypes, JAX and torch. The suffix of an 8-bit float says what it
+lacks: ``f``: no infinities; ``n``: NaN in its own place; ``u``: no sign; ``uz``: no
+negative zero.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Literal
+
+from amprewrite.errors import PromotionError
+
+Kind = Literal["bool", "int", "uint", "float", "complex"]
+Overflow = Literal["inf", "nan", "saturate", "wrap"]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One number format; a complex one is described by its real part.
+
+    Attributes:
+        name: The dtype name.
+        kind: What its values are.
+        bits: Width of one element, both parts of a complex one.
+        exponent_bits: 0 for integers.
+        mantissa_bits: Stored bits, without the leading one; 0 for integers.
+        bias: What is taken from the stored exponent.
+        max: Largest finite value; exact, so an ``int`` for integers.
+        smallest_normal: Below it, significant bits are lost.
+        smallest_subnormal: Distance from zero to the next value.
+        overflow: What a finite number beyond ``max`` becomes when it is cast.
+            Formats without infinities give NaN here, as in JAX and ml_dtypes; torch
+            gives ``max`` for float8_e4m3fn since 2.13 (pull request 178817): clamp
+            with ``saturate`` where both must agree.
+    """
+
+    name: str
+    kind: Kind
+    bits: int
+    exponent_bits: int
+    mantissa_bits: int
+    bias: int
+    max: float
+    smallest_normal: float
+    smallest_subnormal: float
+    overflow: Overflow
+
+    @property
+    def min(self) -> float:
+        """Least finite value; above zero for a scale format, which has no zero."""
+        if self.kind in ("bool", "uint"):
+            return 0
+        if self.kind == "int":
+            return -self.max - 1
+        return self.smallest_subnormal if self.name.endswith("fnu") else -self.max
+
+    @property
+    def precision(self) -> int:
+        """Number of significant bits: 24 for float32, 7 for int8."""
+        is_whole = self.kind in ("bool", "int", "uint")
+        return int(self.max).bit_length() if is_whole else self.mantissa_bits + 1
+
+    @property
+    def has_negative_zero(self) -> bool:
+        """Whether -0.0 and 0.0 are two values."""
+        has_sign = not self.name.endswith(("fnu", "uz"))
+        return has_sign and self.kind in ("float", "complex")
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    exponent_bits: int
+    mantissa_bits: int
+    bias: int
+    max: float
+    overflow: Overflow = "inf"
+
+    def format(self, name: str, kind: Kind, bits: int) -> Format:
+        """Return the format; a layout without mantissa (a scale) has no subnormals."""
+        subnormals = bool(self.mantissa_bits)
+        return Format(
+            name,
+            kind,
+            bits,
+            self.exponent_bits,
+            self.mantissa_bits,
+            self.bias,
+            self.max,
+            2.0 ** (subnormals - self.bias),
+            2.0 ** (subnormals - self.bias - self.mantissa_bits),
+            self.overflow,
+        )
+
+
+# Sources: IEEE 754 for 16, 32 and 64 bits; OCP MX 1.0 for e2m1, e2m3, e3m2, e8m0; OCP
+# FP8 for e4m3fn and e5m2; arXiv 2206.02915 for fnuz. Checked against ml_dtypes.finfo.
+_FLOATS: dict[str, _Layout] = {
+    "float64": _Layout(11, 52, 1023, (2 - 2.0**-52) * 2.0**1023),
+    "float32": _Layout(8, 23, 127, (2 - 2.0**-23) * 2.0**127),
+    "bfloat16": _Layout(8, 7, 127, (2 - 2.0**-7) * 2.0**127),
+    "float16": _Layout(5, 10, 15, 65504.0),
+    "float8_e3m4": _Layout(3, 4, 3, 15.5),
+    "float8_e4m3": _Layout(4, 3, 7, 240.0),
+    "float8_e4m3b11fnuz": _Layout(4, 3, 11, 30.0, "nan"),
+    "float8_e4m3fn": _Layout(4, 3, 7, 448.0, "nan"),
+    "float8_e4m3fnuz": _Layout(4, 3, 8, 240.0, "nan"),
+    "float8_e5m2": _Layout(5, 2, 15, 57344.0),
+    "float8_e5m2fnuz": _Layout(5, 2, 16, 57344.0, "nan"),
+    "float8_e8m0fnu": _Layout(8, 0, 127, 2.0**127, "nan"),
+    "float6_e2m3fn": _Layout(2, 3, 1, 7.5, "saturate"),  # has no NaN either
+    "float6_e3m2fn": _Layout(3, 2, 3, 28.0, "saturate"),
+    "float4_e2m1fn": _Layout(2, 1, 1, 6.0, "saturate"),
+}
+
+_COMPLEX_PARTS = {
+    "complex32": "float16",  # torch only
+    "complex64": "float32",
+    "complex128": "float64",
+}
+
+_WIDTHS = (*range(1, 9), 16, 32, 64)  # torch has all below 8, JAX 1, 2 and 4
+
+
+def _whole(name: str, kind: Kind, bits: int) -> Format:
+    largest = 2 ** (bits - (kind == "int")) - 1
+    overflow: Overflow = "saturate" if kind == "bool" else "wrap"
+    return Format(name, kind, bits, 0, 0, 0, largest, 1, 1, overflow)
+
+
+def _bits_in(name: str) -> int:
+    """Return the width in ``name``: 8 for float8_e4m3fn."""
+    head = name.partition("_")[0]
+    return int(head.lstrip("abcdefghijklmnopqrstuvwxyz"))
+
+
+def _all_formats() -> dict[str, Format]:
+    formats = [
+        Format("bool", "bool", 8, 0, 0, 0, 1, 1, 1, "saturate"),
+        *(_whole(f"int{bits}", "int", bits) for bits in _WIDTHS),
+        *(_whole(f"uint{bits}", "uint", bits) for bits in _WIDTHS),
+        *(x.format(name, "float", _bits_in(name)) for name, x in _FLOATS.items()),
+        *(
+            _FLOATS[part].format(name, "complex", 2 * _bits_in(part))
+            for name, part in _COMPLEX_PARTS.items()
+        ),
+    ]
+    return {entry.name: entry for entry in formats}
+
+
+FORMATS: Mapping[str, Format] = MappingProxyType(_all_formats())
+"""Every format, by name."""
+
+
+def format_of(name: str) -> Format:
+    """Return the format called ``name``.
+
+    Raises:
+        PromotionError: If there is none; the message names the nearest.
+    """
+    if name in FORMATS:
+        return FORMATS[name]
+    near = get_close_matches(name, FORMATS, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    raise PromotionError(
+        f"unknown dtype {name!r}; want a name such as 'float32' or 'bfloat16'{hint}"
+    )
+
+
+def is_float(name: str) -> bool:
+    """Return whether ``name`` is a real floating dtype.
+
+    Any name may be asked about: a graph has dtypes that are no number formats (random
+    keys, quantized integers), and those are no floats.
+    """
+    return name in FORMATS and FORMATS[name].kind == "float"
+
+
+def itemsize(name: str) -> int:
+    """Return the bytes of one element; sub-byte elements take one, unpacked.
+
+    0 for a dtype that is no number format (a random key, a quantized integer): nothing
+    casts it, so its bytes are nobody's choice.
+    """
+    return -(-FORMATS[name].bits // 8) if name in FORMATS else 0

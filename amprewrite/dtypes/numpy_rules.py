@@ -1,0 +1,79 @@
+"""Promotion in NumPy 2: the first dtype that every operand may safely become.
+
+A Python number is weak: only its kind counts, not its value.
+
+Source: NEP 50 (Promotion rules for Python scalars); measured on NumPy 2.4.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from amprewrite.dtypes.lattice import Lattice
+from amprewrite.dtypes.operands import Operand, ResultType
+
+_SAFE: dict[str, tuple[str, ...]] = {
+    "bool": ("uint8", "int8"),
+    "uint8": ("uint16", "int16", "float16"),
+    "int8": ("int16", "float16"),
+    "uint16": ("uint32", "int32", "float32"),
+    "int16": ("int32", "float32"),
+    "uint32": ("uint64", "int64", "float64"),
+    "int32": ("int64", "float64"),
+    "uint64": ("float64",),  # not lossless, but safe in NumPy's sense
+    "int64": ("float64",),
+    "float16": ("float32",),
+    "float32": ("float64", "complex64"),
+    "float64": ("complex128",),
+    "complex64": ("complex128",),
+    "complex128": (),
+}
+"""The next dtypes to which a cast is safe; ordered by kind, then by size.
+
+The order decides, for there may be no least one: uint8 and int8 safely become int16
+and float16, and neither of these becomes the other. Being asked about all operands at
+once, it also decides that uint8, int8 and float16 make float16, not float32.
+"""
+
+_LATTICE = Lattice(_SAFE)
+
+_KINDS = {"bool": "bool", "int": "int64", "float": "float64", "complex": "complex128"}
+"""Kinds of Python numbers from low to high, and the dtype of such a number alone."""
+
+
+def _first(dtypes: Sequence[str]) -> str:
+    common = _LATTICE.common(dtypes)
+    return next(dtype for dtype in _SAFE if dtype in common)
+
+
+@dataclass(frozen=True, slots=True)
+class NumpyRules:
+    """NumPy's promotion, from version 2."""
+
+    @property
+    def dtypes(self) -> frozenset[str]:
+        """The dtypes that NumPy itself has; bfloat16 and float8 are guests there."""
+        return frozenset(_SAFE)
+
+    @property
+    def advice(self) -> str:
+        """What to do where promotion is undefined."""
+        return "cast to one that NumPy has, or use system='jax'"
+
+    def promote(self, a: str, b: str) -> str:
+        """Return the first common dtype, as ``numpy.promote_types``."""
+        return _first((a, b))
+
+    def result(self, operands: Sequence[Operand]) -> ResultType:
+        """Return the dtype of what ``operands`` make together; it is never weak."""
+        strong = [x for x in operands if not x.weak]
+        order = list(_KINDS)
+        number = max((x.kind for x in operands if x.weak), key=order.index, default="")
+        if not strong:
+            return ResultType(_KINDS[number], weak=False)
+        dtype = _first([x.dtype for x in strong])
+        highest = max((x.kind for x in (*strong, Operand(dtype))), key=order.index)
+        if number and order.index(number) > order.index(highest):
+            # A complex number keeps the precision of a float array, no other does.
+            is_float = (number, highest) == ("complex", "float")
+            dtype = _first((dtype, "complex64" if is_float else _KINDS[number]))
+        return ResultType(dtype, weak=False)

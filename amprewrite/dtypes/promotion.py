@@ -1,0 +1,140 @@
+"""The common dtype of operands, in the system of your choice."""
+
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Protocol
+
+from amprewrite.dtypes.array_api import ArrayApiRules
+from amprewrite.dtypes.fits import is_lossless
+from amprewrite.dtypes.formats import format_of
+from amprewrite.dtypes.jax_rules import JaxRules
+from amprewrite.dtypes.numpy_rules import NumpyRules
+from amprewrite.dtypes.operands import Operand, OperandLike, ResultType, as_operand
+from amprewrite.dtypes.torch_rules import TorchRules
+from amprewrite.errors import PromotionError
+
+
+class Rules(Protocol):
+    """What a promotion system answers; it raises PromotionError without context."""
+
+    @property
+    def dtypes(self) -> frozenset[str]:
+        """The dtypes it knows."""
+        ...
+
+    @property
+    def advice(self) -> str:
+        """What to do where it is undefined."""
+        ...
+
+    def promote(self, a: str, b: str) -> str:
+        """Return the common dtype of two."""
+        ...
+
+    def result(self, operands: Sequence[Operand]) -> ResultType:
+        """Return the dtype of what operands make together."""
+        ...
+
+
+_SYSTEMS: dict[str, Callable[[bool, str], Rules]] = {
+    "jax": lambda x64, _: JaxRules(x64=x64),
+    "jax-strict": lambda x64, _: JaxRules(x64=x64, strict=True),
+    "torch": lambda _, default_dtype: TorchRules(default_dtype),
+    "numpy": lambda _, __: NumpyRules(),
+    "array-api": lambda _, __: ArrayApiRules(),
+}
+
+SYSTEMS = tuple(_SYSTEMS)
+"""Names of the promotion systems."""
+
+
+def promote_types(a: str, b: str, system: str = "jax", *, x64: bool = False) -> str:
+    """Return the common dtype of two dtypes, as the system's own ``promote_types``.
+
+    Args:
+        a: A dtype name.
+        b: A dtype name.
+        system: One of ``SYSTEMS``.
+        x64: For JAX: whether uint32 and int32 make int64. No dtype is narrowed here,
+            also in 32-bit mode, for that is what ``jax.numpy.promote_types`` does.
+
+    Raises:
+        PromotionError: If there is no common dtype.
+    """
+    names = (format_of(a).name, format_of(b).name)
+    rules = _rules(system, x64, "float32")
+    where = f"promote_types({a}, {b})"
+    _check_known(names, rules, system, where)
+    try:
+        return rules.promote(a, b)
+    except PromotionError as error:
+        raise _undefined(error, rules, system, where) from None
+
+
+def result_type(
+    *operands: OperandLike,
+    system: str = "jax",
+    x64: bool = False,
+    default_dtype: str = "float32",
+) -> ResultType:
+    """Return ``(dtype, weak)`` of what the operands make together.
+
+    Args:
+        *operands: Dtype names (arrays), Python numbers, or ``Operand``. The value of a
+            number does not count, only its kind: that an int is out of range is for
+            the operation to find.
+        system: One of ``SYSTEMS``.
+        x64: For JAX: whether 64-bit dtypes are enabled.
+        default_dtype: For torch: the dtype of Python floats.
+
+    Raises:
+        PromotionError: If there is no common dtype.
+    """
+    rules = _rules(system, x64, default_dtype)
+    given = tuple(map(as_operand, operands))
+    where = f"result_type({', '.join(map(str, given))})"
+    if not given:
+        raise PromotionError(f"{where}: found nothing; want at least one operand")
+    _check_known((x.dtype for x in given if not x.weak), rules, system, where)
+    try:
+        return rules.result(given)
+    except PromotionError as error:
+        raise _undefined(error, rules, system, where) from None
+
+
+def at_least(dtype: str, minimum: str) -> str:
+    """Return ``dtype``, widened so that it also holds what ``minimum`` holds.
+
+    The wider of the two if it holds the other, also where JAX promotes nothing
+    (float8 with float32); else what JAX promotes them to. float16 at least float32 is
+    float32; float64 and complex64 stay.
+    """
+    if is_lossless(dtype, minimum):
+        return minimum
+    if is_lossless(minimum, dtype):
+        return dtype
+    return promote_types(dtype, minimum, x64=True)
+
+
+@lru_cache(maxsize=64)
+def _rules(system: str, x64: bool, default_dtype: str) -> Rules:  # noqa: FBT001 - lru_cache key, private
+    if system in _SYSTEMS:
+        return _SYSTEMS[system](x64, default_dtype)
+    near = get_close_matches(system, SYSTEMS, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    want = ", ".join(SYSTEMS)
+    raise PromotionError(f"system {system!r}: unknown; want {want}{hint}")
+
+
+def _check_known(dtypes: Iterable[str], rules: Rules, system: str, where: str) -> None:
+    for dtype in dtypes:
+        if dtype not in rules.dtypes:
+            problem = PromotionError(f"there is no {dtype}")
+            raise _undefined(problem, rules, system, where)
+
+
+def _undefined(
+    error: PromotionError, rules: Rules, system: str, where: str
+) -> PromotionError:
+    return PromotionError(f"{where}: {error} in system {system!r}; {rules.advice}")

@@ -1,0 +1,52 @@
+"""Every error that amprewrite raises on purpose; each also is the builtin expected.
+
+A message says where, what was found, what is wanted and what to do. The parts that
+a program may want to read (a key, an op, a list of mistakes) are attributes too.
+"""
+
+from collections.abc import Sequence
+
+
+class AmpError(Exception):
+    """Base of all errors of this package; catch it to catch them all."""
+
+
+class PolicyError(AmpError, ValueError):
+    """A policy is not usable: unknown name, or a file with mistakes.
+
+    Attributes:
+        mistakes: One line for each mistake; all of them, not only the first.
+    """
+
+    def __init__(self, message: str, mistakes: Sequence[str] = ()) -> None:
+        """Build the message from a head line and one line per mistake."""
+        self.mistakes = tuple(mistakes)
+        super().__init__("\n  ".join([message, *self.mistakes]))
+
+
+class GraphError(AmpError, ValueError):
+    """A program graph breaks one of its invariants, or its text does not parse."""
+
+
+class PromotionError(AmpError, TypeError):
+    """Two dtypes have no common dtype in the chosen promotion system."""
+
+
+class CaptureError(AmpError, RuntimeError):
+    """A model could not be read as a graph."""
+
+
+class PlanMismatchError(AmpError, ValueError):
+    """A plan does not belong to the program it is applied to."""
+
+
+class NotCapturedError(AmpError, RuntimeError):
+    """A converted module was asked for its plan before its first call."""
+
+
+class VerifyError(AmpError, AssertionError):
+    """Outputs differ from the reference by more than the bound."""
+
+
+class UnsupportedError(AmpError, NotImplementedError):
+    """A construct or a framework that is not supported."""

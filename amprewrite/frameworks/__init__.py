@@ -1,0 +1,1 @@
+"""Readers and writers: the only code that knows a framework."""

@@ -1,0 +1,1 @@
+"""PyTorch: ATen-level torch.fx graphs, before decomposition."""

@@ -1,0 +1,194 @@
+"""The way through dynamo: a ``torch.compile`` backend that rewrites each graph.
+
+Handles what export does not: graph breaks, custom autograd functions, data-dependent
+control flow. ``torch.compile(model, backend="amprewrite")`` finds it by entry point.
+"""
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import GraphModule
+
+from amprewrite.frameworks.torch_fx import _compat
+from amprewrite.frameworks.torch_fx.capture import drop_dtype_checks
+from amprewrite.frameworks.torch_fx.fold import lowered
+from amprewrite.frameworks.torch_fx.lower import lower
+from amprewrite.frameworks.torch_fx.read import Reading, read
+from amprewrite.frameworks.torch_fx.write import torch_dtype, write
+from amprewrite.passes import make_plan
+from amprewrite.passes.pipeline import Setting
+from amprewrite.plan import Plan
+from amprewrite.policy import Matcher, Rule, load_policy
+
+Overrides = Sequence[Rule | Mapping[str, object]]
+"""Rules, or tables that say one, before the policy's own."""
+
+
+def amprewrite(
+    module: GraphModule,
+    inputs: list[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    **given: Any,  # noqa: ANN401  # torch.compile passes mode= and others
+) -> Callable[..., Any]:
+    """Rewrite one dynamo graph; the backend of ``torch.compile(backend="amprewrite")``.
+
+    Args:
+        module: The graph.
+        inputs: Example inputs, parameters among them.
+        options: ``policy`` (name, path or Policy; default ``bf16``), ``overrides``
+            (rules), ``target`` (``eager`` or ``compiled``), ``plans`` (a list that
+            every plan is appended to).
+        given: The same, as keyword arguments.
+
+    Raises:
+        PolicyError: No such policy.
+    """
+    return Backend(**{**(options or {}), **given})(module, inputs)
+
+
+class Backend:
+    """A backend with its policy; calling it rewrites one graph."""
+
+    def __init__(
+        self,
+        policy: Any = "bf16",  # noqa: ANN401  # as load_policy
+        overrides: Overrides = (),
+        target: str = "eager",
+        placement: str = "promote",
+        plans: list[Plan] | None = None,
+        reason: str = "",
+        training: bool | None = None,  # noqa: FBT001  # keyword in practice
+    ) -> None:
+        """Read the policy once."""
+        self.policy = load_policy(policy)
+        self.overrides, self.target, self.placement = overrides, target, placement
+        self.plans = plans if plans is not None else []
+        self.reason, self.training = reason, training
+
+    def __call__(self, module: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        """Return the rewritten form of one dynamo graph.
+
+        Args:
+            module: The graph.
+            inputs: Example inputs, parameters among them.
+        """
+        names = [n.meta["example_value"] for n in module.graph.find_nodes(op="placeholder")]
+        lowered_graph = lower(module, names)
+        drop_dtype_checks(lowered_graph)
+        _restore_paths(module, lowered_graph)
+        weights = _weights(lowered_graph, inputs)
+        reading = read(lowered_graph, weights)
+        trains = any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
+        training = torch.is_grad_enabled() and trains
+        if self.training is not None:
+            training = self.training
+        how = "captured by torch.compile (dynamo)"
+        setting = Setting(
+            placement=self.placement,
+            training=training,
+            captured=f"{how}: {self.reason}" if self.reason else how,
+        )
+        plan = make_plan(reading.graph, Matcher(self.policy, self.overrides), setting)
+        write(reading, plan)
+        lowered_graph.recompile()
+        self.plans.append(plan)
+        return self._finish(reading, plan, weights, inputs)
+
+    def _finish(
+        self, reading: Reading, plan: Plan, weights: Mapping[str, int], inputs: list[Any]
+    ) -> Callable[..., Any]:
+        graph = reading.module
+        stored = {weights[name]: torch_dtype(dtype) for name, dtype in plan.storage}
+        if self.target == "compiled":
+            from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415, TID251  # the one door to inductor
+
+            example = [
+                x.to(stored[i]) if i in stored else x for i, x in enumerate(inputs)
+            ]
+            run = compile_fx(graph, example)
+        else:
+            run = graph.forward
+        return _with_low_weights(run, stored) if stored else run
+
+
+def _weights(module: GraphModule, inputs: Sequence[Any]) -> dict[str, int]:
+    """Return the placeholders that are parameters, with their positions."""
+    nodes = module.graph.find_nodes(op="placeholder")
+    return {
+        node.name: index
+        for index, (node, held) in enumerate(zip(nodes, inputs, strict=True))
+        if isinstance(held, nn.Parameter)
+    }
+
+
+def _with_low_weights(
+    run: Callable[..., Any], stored: Mapping[int, torch.dtype]
+) -> Callable[..., Any]:
+    """Call ``run`` with low copies of weights, made once and again after a change.
+
+    A copy is kept for as long as its weight lives and nobody writes to it.
+    """
+    copies: dict[int, tuple[Any, int, torch.Tensor]] = {}
+
+    def low(index: int, weight: torch.Tensor) -> torch.Tensor:
+        known = copies.get(index)
+        if known is not None:
+            reference, version, copy = known
+            if reference() is weight and version == weight._version:  # noqa: SLF001  # torch's counter of writes
+                return copy
+        copy = lowered(weight, stored[index])
+        copies[index] = (weakref.ref(weight), weight._version, copy)  # noqa: SLF001  # as above
+        return copy
+
+    def call(*inputs: Any) -> Any:  # noqa: ANN401  # as the graph
+        args = list(inputs)
+        for index in stored:
+            args[index] = low(index, args[index])
+        return run(*args)
+
+    return call
+
+
+def _restore_paths(source: GraphModule, lowered_graph: GraphModule) -> None:
+    """Placeholders of the lowered graph take the names of the dynamo graph's."""
+    pairs = zip(
+        source.graph.find_nodes(op="placeholder"),
+        lowered_graph.graph.find_nodes(op="placeholder"),
+        strict=True,
+    )
+    for theirs, ours in pairs:
+        ours.name = theirs.name.strip("_").lower()
+
+
+def lazy_runner(model: nn.Module, backend: Backend) -> Callable[..., Any]:
+    """Return ``model`` as a function that dynamo captures and ``backend`` rewrites."""
+    compiled = torch.compile(model, backend=backend)
+    warm = False
+
+    def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # as the model
+        nonlocal warm
+        with _compat.allow_rnn(), _compat.slow_attention_path():
+            if not warm:
+                _warm_up(model, args, kwargs)
+                warm = True
+            return compiled(*args, **kwargs)
+
+    return run
+
+
+def _warm_up(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Call the model once, leaving its buffers and the random state as they were.
+
+    transformers installs hooks under a lock at the first call, which dynamo cannot
+    trace.
+    """
+    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    devices = sorted({t.device.index or 0 for t in model.parameters() if t.is_cuda})
+    with torch.random.fork_rng(devices), torch.no_grad():
+        model(*args, **kwargs)
+        for buffer, held in before:
+            buffer.copy_(held)

@@ -1,0 +1,169 @@
+"""Capture a model as an ATen-level graph with ``torch.export``.
+
+One pass over the model under fake tensors: no weights are copied, nothing is run.
+What export cannot capture faithfully goes the other way, through dynamo at the first
+call (see :mod:`backend`); :func:`needs_dynamo` and :class:`CaptureError` tell which.
+"""
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.utils.checkpoint
+from torch.fx import GraphModule
+
+from amprewrite.errors import CaptureError
+from amprewrite.frameworks.torch_fx import _compat, ops
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+
+
+@dataclass
+class Seen:
+    """What the model was seen to use while it was captured.
+
+    Attributes:
+        functions: Names of custom ``autograd.Function`` classes; export inlines their
+            forward and drops their backward.
+        checkpoints: Number of activation checkpoints; export inlines them.
+    """
+
+    functions: list[str] = field(default_factory=list[str])
+    checkpoints: int = 0
+
+    def reason(self) -> str:
+        """Return why the capture is not faithful for training; empty if it is."""
+        if self.functions:
+            return f"export drops the backward of {', '.join(sorted(set(self.functions)))}"
+        if self.checkpoints:
+            return "export removes activation checkpoints"
+        return ""
+
+
+@dataclass
+class Captured:
+    """A private graph module, and what was seen while capturing."""
+
+    module: GraphModule
+    how: str
+    seen: Seen
+
+
+def model_device(model: torch.nn.Module) -> str:
+    """Return the device type of the model's parameters and buffers.
+
+    Raises:
+        CaptureError: They are on several devices.
+    """
+    tensors = (*model.parameters(), *model.buffers())
+    devices = sorted({str(t.device) for t in tensors})
+    kinds = sorted({t.device.type for t in tensors if t.device.type != "meta"})
+    if len(devices) > 1:
+        msg = (
+            f"model has tensors on {', '.join(devices)}; want one device; convert the "
+            f"parts one by one, or move the model with .to(device)"
+        )
+        raise CaptureError(msg)
+    return kinds[0] if kinds else "cpu"
+
+
+def export_model(
+    model: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    dynamic_shapes: Any = None,  # noqa: ANN401  # torch.export's own argument
+) -> Captured:
+    """Return ``model`` captured for ``args`` and ``kwargs`` by torch.export.
+
+    Raises:
+        CaptureError: Names the first line of the user's code that cannot be captured.
+    """
+    seen = Seen()
+    device = model_device(model)
+    with ExitStack() as stack:
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(_compat.slow_attention_path())
+        stack.enter_context(_watch(seen))
+        if not _has_half(model):
+            stack.enter_context(_compat.neutral_autocast(device))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")  # export's own advice about attributes it saw
+        try:
+            program = torch.export.export(
+                model, args, dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False
+            )
+        except Exception as error:
+            raise _capture_error(model, error) from error
+    return Captured(open_program(program), "captured by torch.export", seen)
+
+
+def open_program(program: Any) -> GraphModule:  # noqa: ANN401  # torch.export.ExportedProgram
+    """Return the graph module of an exported program, without its run-time checks."""
+    module = program.module(check_guards=False)
+    drop_dtype_checks(module)
+    return module
+
+
+def drop_dtype_checks(module: GraphModule) -> None:
+    """Erase assertions about the traced dtypes, which are about to change."""
+    for part in module.modules():
+        if isinstance(part, GraphModule):
+            for node in list(part.graph.nodes):
+                name = getattr(getattr(node.target, "overloadpacket", None), "__name__", "")
+                if name in ops.FRAMEWORK_ONLY:
+                    part.graph.erase_node(node)
+            part.recompile()
+
+
+def _has_half(model: torch.nn.Module) -> bool:
+    half = (torch.float16, torch.bfloat16)
+    return any(t.dtype in half for t in (*model.parameters(), *model.buffers()))
+
+
+@contextmanager
+def _watch(seen: Seen) -> Iterator[None]:
+    """Note custom autograd functions and checkpoints while the model is traced."""
+    function = torch.autograd.Function
+    apply, checkpoint = function.__dict__["apply"], torch.utils.checkpoint.checkpoint
+
+    def noted_apply(cls: type, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # any values
+        if not cls.__module__.startswith("torch."):
+            seen.functions.append(cls.__name__)
+        return apply.__get__(None, cls)(*args, **kwargs)
+
+    def noted_checkpoint(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # any values
+        seen.checkpoints += 1
+        return checkpoint(*args, **kwargs)
+
+    with (
+        mock.patch.object(function, "apply", classmethod(noted_apply)),
+        mock.patch.object(torch.utils.checkpoint, "checkpoint", noted_checkpoint),
+    ):
+        yield
+
+
+def _capture_error(model: torch.nn.Module, error: Exception) -> CaptureError:
+    where = offending_line(error) or "the model"
+    reason = str(error).strip().split("\n")[0]
+    return CaptureError(
+        f"{type(model).__name__} cannot be captured by torch.export at {where}: "
+        f"{reason}; convert without args may work: it captures at the first call, with "
+        f"breaks where a graph cannot go on"
+    )
+
+
+def offending_line(error: BaseException) -> str:
+    """Return the innermost line of code outside the framework, or an empty string."""
+    frames: list[tuple[str, int]] = []
+    trace = error.__traceback__
+    while trace is not None:
+        frames.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
+        trace = trace.tb_next
+    own = ("/torch/", "/amprewrite/", "contextlib.py", "/sympy/")
+    users = [f for f in frames if not any(part in f[0] for part in own)]
+    return f"{users[-1][0]}:{users[-1][1]}" if users else ""

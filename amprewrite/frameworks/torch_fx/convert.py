@@ -1,0 +1,220 @@
+"""Convert and inspect torch models: capture -> read -> passes -> write."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import GraphModule
+
+from amprewrite.errors import CaptureError, UnsupportedError
+from amprewrite.frameworks.torch_fx import _compat
+from amprewrite.frameworks.torch_fx.backend import Backend, Overrides, lazy_runner
+from amprewrite.frameworks.torch_fx.capture import (
+    Captured,
+    Seen,
+    drop_dtype_checks,
+    export_model,
+    model_device,
+    open_program,
+)
+from amprewrite.frameworks.torch_fx.fold import (
+    fold_copies,
+    mirror_extras,
+    mirror_state,
+    stored_weights,
+)
+from amprewrite.frameworks.torch_fx.read import Reading, read
+from amprewrite.frameworks.torch_fx.run import ConvertedModule, LazyModule, signature_of
+from amprewrite.frameworks.torch_fx.write import check_fits, write
+from amprewrite.passes import make_plan
+from amprewrite.passes.pipeline import Setting
+from amprewrite.plan import Plan
+from amprewrite.policy import Matcher, Policy
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for.
+
+    Attributes:
+        policy: The policy.
+        args: Positional call arguments; None to capture at the first call.
+        kwargs: Keyword call arguments.
+        placement: Name of the strategy.
+        overrides: Rules before the policy's own.
+        plan: A plan to apply instead of making one.
+        dynamic_shapes: As ``torch.export.export`` takes it.
+        training: Whether parameters are trained; None for the mode of the model.
+        target: ``eager`` or ``compiled``.
+        compile: Whether to compile the result.
+    """
+
+    policy: Policy
+    args: tuple[Any, ...] | None = None
+    kwargs: Mapping[str, Any] | None = None
+    placement: str = "promote"
+    overrides: Overrides = ()
+    plan: Plan | None = None
+    dynamic_shapes: Any = None
+    training: bool | None = None
+    target: str = "eager"
+    compile: bool = False
+
+    @property
+    def has_arguments(self) -> bool:
+        """Whether the model can be captured now."""
+        return self.args is not None or self.kwargs is not None
+
+    def trains(self, model: nn.Module) -> bool:
+        """Return whether parameters keep their dtype, to be trained."""
+        return model.training if self.training is None else self.training
+
+
+def convert(model: Any, request: Request) -> nn.Module:  # noqa: ANN401  # Module or ExportedProgram
+    """Return ``model`` rewritten; see :func:`amprewrite.convert`.
+
+    Raises:
+        CaptureError: The model cannot be captured.
+        PlanMismatchError: ``request.plan`` was made for another program.
+    """
+    root = _root(model)
+    model_device(root)
+    if not request.has_arguments and isinstance(model, nn.Module):
+        if request.plan is not None:
+            msg = "plan= needs args=, so that the program it belongs to can be captured"
+            raise UnsupportedError(msg)
+        return _lazy(model, request, "")
+    try:
+        captured = _capture(model, request)
+    except CaptureError as error:
+        return _captured_lazily(model, request, error)
+    reason = captured.seen.reason()
+    if reason and request.trains(root) and isinstance(model, nn.Module):
+        return _captured_lazily(model, request, CaptureError(reason))
+    return _assemble(root, captured, request)
+
+
+def inspect(model: Any, request: Request) -> Plan:  # noqa: ANN401  # as convert
+    """Return the plan for ``model`` without converting it.
+
+    Raises:
+        CaptureError: The model cannot be captured by export.
+        UnsupportedError: No arguments were given.
+    """
+    if isinstance(model, ConvertedModule):
+        return model.plan
+    if not request.has_arguments and isinstance(model, nn.Module):
+        msg = "inspect needs args=, the arguments that the model is called with"
+        raise UnsupportedError(msg)
+    captured = _capture(model, request)
+    return _plan(read(captured.module), captured, request, _root(model))
+
+
+def _root(model: Any) -> nn.Module:  # noqa: ANN401  # as convert
+    return model if isinstance(model, nn.Module) else model.module(check_guards=False)
+
+
+def _capture(model: Any, request: Request) -> Captured:  # noqa: ANN401  # as convert
+    args, kwargs = request.args or (), request.kwargs or {}
+    if not isinstance(model, nn.Module):
+        return Captured(open_program(model), "given as an exported program", Seen())
+    if isinstance(model, GraphModule) and _is_aten_level(model):
+        module = copy.copy(model)
+        drop_dtype_checks(module)
+        return Captured(module, "given as an ATen-level graph", Seen())
+    return export_model(model, args, kwargs, request.dynamic_shapes)
+
+
+def _is_aten_level(model: GraphModule) -> bool:
+    calls = [n for n in model.graph.nodes if n.op in ("call_function", "call_method")]
+    codegen: Any = model.graph._codegen  # noqa: SLF001  # holds the call's structure
+    return hasattr(codegen, "pytree_info") and all(
+        n.op == "call_function" and "val" in n.meta
+        for n in calls
+        if isinstance(n.target, _compat.OpOverload)
+    )
+
+
+def _plan(reading: Reading, captured: Captured, request: Request, root: nn.Module) -> Plan:
+    setting = Setting(
+        placement=request.placement,
+        training=request.trains(root),
+        captured=captured.how,
+    )
+    matcher = Matcher(request.policy, request.overrides)
+    plan = make_plan(reading.graph, matcher, setting)
+    return plan.with_warnings(*_device_warnings(root, request.policy))
+
+
+def _device_warnings(root: nn.Module, policy: Policy) -> tuple[str, ...]:
+    if policy.low == "float16" and model_device(root) == "cpu":
+        return (
+            "float16 on a CPU: most CPUs have no float16 matrix kernels, and it ran 4 "
+            "times slower than float32 where measured; use bf16 there",
+        )
+    return ()
+
+
+def _assemble(root: nn.Module, captured: Captured, request: Request) -> ConvertedModule:
+    reading = read(captured.module)
+    if request.plan is None:
+        plan = _plan(reading, captured, request, root)
+    else:
+        check_fits(reading, request.plan)
+        plan = request.plan
+    low = stored_weights(reading, plan)
+    signature = signature_of(root, request.args or (), request.kwargs or {}, captured.module)
+    write(reading, plan)
+    fold_copies(captured.module)
+    converted = ConvertedModule()
+    mirror_state(converted, root, low)
+    mirror_extras(converted, captured.module, low)
+    converted.install(captured.module, plan, signature, training=root.training)
+    if request.compile:
+        converted.compile()
+    return converted
+
+
+def _lazy(model: nn.Module, request: Request, reason: str) -> LazyModule:
+    plans: list[Plan] = []
+    compiled = request.compile or request.target == "compiled"
+    backend = Backend(
+        policy=request.policy,
+        overrides=request.overrides,
+        target="compiled" if compiled else "eager",
+        placement=request.placement,
+        plans=plans,
+        reason=reason,
+        training=request.training,
+    )
+    return LazyModule(model, lazy_runner(model, backend), plans)
+
+
+def _captured_lazily(
+    model: Any,  # noqa: ANN401  # as convert
+    request: Request,
+    cause: CaptureError,
+) -> LazyModule:
+    """Take the other way, and run it once so that the plan is there.
+
+    Raises:
+        CaptureError: The model itself fails on these arguments, or dynamo does.
+    """
+    if not isinstance(model, nn.Module):
+        raise cause
+    lazy = _lazy(model, replace(request, plan=None), str(cause))
+    devices = sorted({t.device.index or 0 for t in model.parameters() if t.is_cuda})
+    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    try:
+        with torch.random.fork_rng(devices):
+            lazy(*(request.args or ()), **(request.kwargs or {}))
+    except Exception as error:
+        msg = f"{cause}; dynamo cannot capture it either: {str(error).strip()[:500]}"
+        raise CaptureError(msg) from error
+    with torch.no_grad():
+        for buffer, held in before:
+            buffer.copy_(held)
+    return lazy

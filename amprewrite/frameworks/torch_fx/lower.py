@@ -1,0 +1,55 @@
+"""Lower a dynamo graph of torch functions to the ATen level that export gives.
+
+Higher-order ops keep their place: an activation checkpoint's body is lowered too, the
+bodies of a custom ``autograd.Function`` stay as the user wrote them.
+"""
+
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+from torch.fx import GraphModule, Interpreter
+
+from amprewrite.frameworks.torch_fx import _compat
+
+CHECKPOINTS = frozenset(("tag_activation_checkpoint",))
+"""Higher-order ops that stand for torch.utils.checkpoint."""
+
+
+def checkpoint_region(body: GraphModule, *args: Any) -> Any:  # noqa: ANN401  # any values
+    """Run ``body`` under activation checkpointing, as the model asks."""
+    return torch.utils.checkpoint.checkpoint(body, *args, use_reentrant=False)
+
+
+def lower(module: GraphModule, inputs: list[Any]) -> GraphModule:
+    """Return ``module`` at the ATen level, before decomposition.
+
+    Args:
+        module: A graph of torch functions and methods, as dynamo gives it.
+        inputs: Fake values of its placeholders.
+    """
+
+    def run(*args: Any) -> Any:  # noqa: ANN401  # any values
+        with torch.fx.traceback.preserve_node_meta():
+            return _Lowering(module).run(*args)
+
+    return _compat.trace_pre_dispatch(run, tuple(inputs))
+
+
+class _Lowering(Interpreter):
+    """Runs a graph under the tracer; records higher-order ops itself."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401  # fx's own signature
+        if not isinstance(target, _compat.HigherOrderOperator):
+            return super().call_function(target, args, kwargs)
+        if target.name() not in CHECKPOINTS:
+            run = super().call_function
+            return _compat.record_higher_order(
+                target, args, kwargs, lambda: run(target, args, kwargs)
+            )
+        body, *operands = args
+        with _compat.untraced():
+            lowered = lower(body, operands)
+        return _compat.record_higher_order(
+            checkpoint_region, (lowered, *operands), {}, lambda: lowered(*operands)
+        )

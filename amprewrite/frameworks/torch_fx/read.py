@@ -1,0 +1,320 @@
+"""Read an ATen-level fx graph as a program graph, and remember where things are."""
+
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree  # there is no public name
+
+from amprewrite.frameworks.torch_fx import ops
+from amprewrite.ir import Op, ProgramGraph, Value, check_graph
+
+KNOBS = frozenset(
+    ("cumprod", "cumsum", "linalg_matrix_norm", "linalg_vector_norm", "log_softmax")
+    + ("mean", "nanmean", "nansum", "prod", "softmax", "sum")
+)
+"""Ops that compute in the dtype that their ``dtype=`` argument names."""
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_LIBRARY = f"{os.sep}torch{os.sep}"
+
+
+@dataclass
+class Site:
+    """Where one op stands: its node, and the module whose graph holds it."""
+
+    node: Node
+    owner: GraphModule
+
+
+@dataclass
+class Reading:
+    """A program graph and the way back from its names to nodes.
+
+    Attributes:
+        graph: The neutral graph.
+        module: The module that was read.
+        sites: Op name to node.
+        leaves: Node to the names of the tensors in its value, in its structure.
+        weights: Name of a parameter, buffer or constant to its attribute paths.
+    """
+
+    graph: ProgramGraph
+    module: GraphModule
+    sites: dict[str, Site]
+    leaves: dict[Node, Any]
+    weights: dict[str, tuple[str, ...]]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return the neutral name of a torch dtype."""
+    return str(dtype).removeprefix("torch.")
+
+
+def read(module: GraphModule, weights: Collection[str] = ()) -> Reading:
+    """Return the program graph of ``module`` and the way back.
+
+    Args:
+        module: ATen-level, pre-dispatch; every node carries ``meta["val"]``.
+        weights: Names of placeholders that are parameters.
+    """
+    return _Reader(module, frozenset(weights)).read()
+
+
+@dataclass
+class _Scope:
+    """A module being read: its nodes' values, and what its ops inherit."""
+
+    owner: GraphModule
+    prefix: str = ""
+    region: str = ""
+    fence: str = ""
+    inputs: list[Any] = field(default_factory=list[Any])
+
+
+class _Reader:
+    def __init__(self, module: GraphModule, given: frozenset[str]) -> None:
+        self.module, self.given = module, given
+        self.values: dict[str, Value] = {}
+        self.ops: list[Op] = []
+        self.sites: dict[str, Site] = {}
+        self.leaves: dict[Node, Any] = {}
+        self.weights: dict[str, tuple[str, ...]] = {}
+        self.tensors: dict[int, str] = {}
+        self.storages: dict[int, str] = {}
+        self.entered: set[str] = set()
+
+    def read(self) -> Reading:
+        outputs = self._read_scope(_Scope(self.module))
+        names = tuple(leaf for leaf in pytree.tree_leaves(outputs) if leaf is not None)
+        graph = check_graph(ProgramGraph(self.values, tuple(self.ops), names))
+        return Reading(graph, self.module, self.sites, self.leaves, self.weights)
+
+    def _read_scope(self, scope: _Scope) -> Any:  # noqa: ANN401  # any structure of names
+        placeholders = iter(scope.inputs)
+        outputs: Any = ()
+        for node in scope.owner.graph.nodes:
+            match node.op:
+                case "placeholder":
+                    nested = bool(scope.prefix)
+                    self.leaves[node] = next(placeholders) if nested else self._input(node)
+                case "get_attr":
+                    self._attribute(scope, node)
+                case "call_function":
+                    self._call(scope, node)
+                case "output":
+                    outputs = self._names(node.args[0])
+                case _:
+                    pass  # a submodule that is called: guards, which hold no tensors
+        return outputs
+
+    def _names(self, structure: Any) -> Any:  # noqa: ANN401  # any structure of nodes
+        return torch.fx.map_arg(structure, lambda node: self.leaves.get(node))  # pyright: ignore
+
+    def _input(self, node: Node) -> Any:  # noqa: ANN401  # a name, or None for numbers
+        kind = "parameter" if node.name in self.given else "input"
+        return self._define(node.name, node.meta.get("val"), kind)
+
+    def _define(self, name: str, val: Any, kind: Any) -> Any:  # noqa: ANN401  # any value
+        """Enter each tensor of ``val`` as a value; return their names in its structure."""
+        if isinstance(val, torch.Tensor):
+            return self._enter(name, val, kind)
+        if isinstance(val, (tuple, list)):
+            parts: Any = val
+            return [self._define(f"{name}.{i}", v, kind) for i, v in enumerate(parts)]
+        return None
+
+    def _enter(self, name: str, val: torch.Tensor, kind: Any) -> str:  # noqa: ANN401  # ValueKind
+        shape = tuple(d if isinstance(d, int) else str(d) for d in val.shape)
+        alias = self.storages.setdefault(_storage(val), name)
+        self.values[name] = Value(name, dtype_name(val.dtype), shape, kind, alias)
+        return name
+
+    def _attribute(self, scope: _Scope, node: Node) -> None:
+        target = str(node.target)
+        held = _get(scope.owner, target)
+        if not isinstance(held, torch.Tensor):
+            self.leaves[node] = None
+            return
+        if id(held) in self.tensors:
+            name = self.tensors[id(held)]
+            self.weights[name] = (*self.weights[name], target)
+        else:
+            name = self.tensors[id(held)] = scope.prefix + node.name
+            self._enter(name, node.meta.get("val", held), _kind(scope.owner, target, held))
+            self.weights[name] = (target,)
+        self.leaves[node] = name
+
+    def _call(self, scope: _Scope, node: Node) -> None:
+        if getattr(node.target, "__name__", "") == "getitem" and not _is_aten(node):
+            structure = self.leaves.get(node.args[0])  # pyright: ignore
+            if isinstance(structure, list):
+                self.leaves[node] = structure[node.args[1]]  # pyright: ignore
+                return
+        region = _region(node)
+        if region is not None and not scope.fence:
+            self._enter_region(scope, node, *region)
+        else:
+            self._op(scope, node)
+
+    def _enter_region(self, scope: _Scope, node: Node, body: Node, fence: str) -> None:
+        owner = _own_body(scope.owner, body, self.entered)
+        start = node.args.index(body) + 1
+        start += node.target.name() in ops.IDENTIFIER_ARGUMENT  # pyright: ignore
+        inner = _Scope(
+            owner=owner,
+            prefix=f"{scope.prefix}{node.name}.",
+            region=scope.prefix + node.name,
+            fence=fence,
+            inputs=[self._names(arg) for arg in node.args[start:]],
+        )
+        outputs = self._read_scope(inner)
+        self.leaves[node] = list(outputs) if isinstance(outputs, (tuple, list)) else outputs
+
+    def _op(self, scope: _Scope, node: Node) -> None:
+        name = scope.prefix + node.name
+        canonical = ops.canonical_name(node)
+        operands = tuple(self._operands(node))
+        mutated = tuple(_mutated(node, self._names))
+        leaves = self._define(name, node.meta.get("val"), "result")
+        self.leaves[node] = leaves
+        results = tuple(leaf for leaf in pytree.tree_leaves(leaves) if leaf is not None)
+        op = Op(
+            name=name,
+            canonical=canonical,
+            native=ops.native_name(node.target),
+            operands=operands,
+            results=results,
+            path=_path(node),
+            source=_source(node),
+            region=scope.region,
+            fence=scope.fence or _fence(node),
+            mutates=tuple(i for i, operand in enumerate(operands) if operand in mutated),
+            mixing=ops.MIXING.get(canonical, "equal"),
+            literals=tuple(number for _, number in ops.numbers(node)),
+            dtype_argument=_dtype_argument(node, canonical),
+            dtype_knob=canonical in KNOBS,
+            contracted=ops.contracted_length(node, canonical),
+            masks=tuple(_masks(node, operands, self.leaves)),
+        )
+        self.ops.append(op)
+        self.sites[name] = Site(node, scope.owner)
+
+    def _operands(self, node: Node) -> Iterator[str]:
+        for used in occurrences(node):
+            leaves = pytree.tree_leaves(self.leaves.get(used))
+            yield from (leaf for leaf in leaves if leaf is not None)
+
+
+def occurrences(node: Node) -> Iterator[Node]:
+    """Yield every node among the arguments of ``node``, in call order, with repeats."""
+    for arg in pytree.tree_leaves((node.args, dict(node.kwargs))):
+        if isinstance(arg, Node):
+            yield arg
+
+
+def _storage(val: torch.Tensor) -> int:
+    """Return what tells two tensors of one storage; sparse tensors have no storage."""
+    try:
+        return val.untyped_storage()._cdata  # noqa: SLF001  # no public identity
+    except (NotImplementedError, RuntimeError):
+        return id(val)
+
+
+def _is_aten(node: Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload)  # noqa: SLF001  # no public name
+
+
+def _get(owner: torch.nn.Module, target: str) -> object:
+    found: Any = owner
+    for part in target.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _kind(owner: GraphModule, target: str, held: torch.Tensor) -> str:
+    if isinstance(held, torch.nn.Parameter):
+        return "parameter"
+    constant = target.rpartition(".")[2].startswith(("lifted_tensor", "_tensor_constant"))
+    buffers: Mapping[str, torch.Tensor] = dict(owner.named_buffers(remove_duplicate=False))
+    return "buffer" if target in buffers and not constant else "constant"
+
+
+def _region(node: Node) -> tuple[Node, str] | None:
+    """Return the body and the fence of a higher-order op that runs where it stands."""
+    target = node.target
+    if not isinstance(target, torch._ops.HigherOrderOperator):  # noqa: SLF001  # no public name
+        return None
+    position, fence = ops.REGIONS.get(target.name(), (None, ""))
+    if position is None or position >= len(node.args) or node.kwargs:
+        return None
+    body = node.args[position]
+    return (body, fence) if isinstance(body, Node) else None
+
+
+def _own_body(owner: GraphModule, body: Node, entered: set[str]) -> GraphModule:
+    """Return the body as a module of its own; one that is called twice is copied."""
+    target = str(body.target)
+    found = _get(owner, target)
+    if not isinstance(found, GraphModule):
+        found = GraphModule(found, found.graph)  # pyright: ignore
+        setattr(owner, target, found)
+    if target in entered:
+        copy = GraphModule(found, torch.fx.Graph())
+        copy.graph.output(copy.graph.graph_copy(found.graph, {}))  # pyright: ignore
+        target = f"{target}_{len(entered)}"
+        setattr(owner, target, copy)
+        body.target, found = target, copy
+    entered.add(target)
+    return found
+
+
+def _fence(node: Node) -> str:
+    if isinstance(node.target, torch._ops.HigherOrderOperator):  # noqa: SLF001  # no public name
+        return f"{node.target.name()} has a body that is left as it was traced"
+    return ""
+
+
+def _mutated(node: Node, names: Any) -> Iterator[str]:  # noqa: ANN401  # Callable over structures
+    if not _is_aten(node):
+        return
+    for formal in node.target._schema.arguments:  # noqa: SLF001  # pyright: ignore
+        if formal.alias_info is not None and formal.alias_info.is_write:
+            leaves = pytree.tree_leaves(names(ops.argument(node, formal.name)))
+            yield from (leaf for leaf in leaves if isinstance(leaf, str))
+
+
+def _dtype_argument(node: Node, canonical: str) -> str:
+    if not _is_aten(node):
+        return ""
+    if canonical == "cast":
+        return dtype_name(node.meta["val"].dtype)
+    given = ops.argument(node, "dtype")
+    return dtype_name(given) if isinstance(given, torch.dtype) else ""
+
+
+def _masks(
+    node: Node, operands: tuple[str, ...], leaves: Mapping[Node, Any]
+) -> Iterator[int]:
+    mask = ops.argument(node, "attn_mask") if _is_aten(node) else None
+    if isinstance(mask, Node):
+        yield operands.index(leaves[mask])
+
+
+def _path(node: Node) -> str:
+    stack: Mapping[str, tuple[str, Any]] = node.meta.get("nn_module_stack") or {}
+    path = list(stack.values())[-1][0] if stack else ""
+    path = path.replace("L['self']", "").replace("._modules['", ".").replace("']", "")
+    path = re.sub(r"\['?(\w+)", r".\1", path)
+    return re.sub(r"_(modules|orig_mod)\.", "", path).lstrip(".")
+
+
+def _source(node: Node) -> str:
+    """Return ``file:line`` of the innermost frame outside the framework."""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    users = [frame for frame in frames if _LIBRARY not in frame[0]] or frames
+    return f"{os.path.basename(users[-1][0])}:{users[-1][1]}" if users else ""

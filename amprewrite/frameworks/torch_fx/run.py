@@ -1,0 +1,233 @@
+"""A converted model: an ``nn.Module`` that runs a rewritten graph."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import GraphModule
+
+from amprewrite.errors import NotCapturedError, PlanMismatchError, UnsupportedError
+from amprewrite.frameworks.torch_fx._compat import pytree
+from amprewrite.frameworks.torch_fx.read import dtype_name
+from amprewrite.ir.text import tensor_text
+from amprewrite.plan import Cast, Plan, join_plans
+
+
+@dataclass(frozen=True)
+class Signature:
+    """How a captured program is called.
+
+    Attributes:
+        names: Names of the model's parameters, in order.
+        positional: Number of positional arguments at capture.
+        keywords: Names of the keyword arguments at capture, in their order.
+        tensors: For each flat input its dtype and extents (None where dynamic); None
+            for an input that is no tensor.
+    """
+
+    names: tuple[str, ...]
+    positional: int
+    keywords: tuple[str, ...]
+    tensors: tuple[tuple[torch.dtype, tuple[int | None, ...]] | None, ...]
+
+    def arrange(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments as they were split at capture.
+
+        Raises:
+            TypeError: An argument is missing or unexpected.
+        """
+        if len(args) == self.positional and tuple(kwargs) == self.keywords:
+            return args, dict(kwargs)
+        given = dict(zip(self.names, args, strict=False))
+        spare = args[len(self.names) :]
+        given.update(kwargs)
+        wanted = (*self.names[: self.positional], *self.keywords)
+        if spare or set(given) != set(wanted):
+            have = ", ".join(given) or "nothing"
+            msg = (
+                f"converted module called with ({have}); it was captured with "
+                f"({', '.join(wanted)}); pass these, or convert with the arguments you "
+                f"mean to use, or without args"
+            )
+            raise TypeError(msg)
+        return (
+            tuple(given[name] for name in self.names[: self.positional]),
+            {name: given[name] for name in self.keywords},
+        )
+
+    def check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Compare the tensors of a call with those of the capture.
+
+        Raises:
+            PlanMismatchError: Names the first input with another dtype or shape.
+        """
+        leaves = pytree.tree_leaves((args, dict(kwargs)))
+        for number, (leaf, wanted) in enumerate(zip(leaves, self.tensors, strict=False)):
+            if wanted is None or not isinstance(leaf, torch.Tensor):
+                continue
+            dtype, shape = wanted
+            same = leaf.dtype == dtype and len(leaf.shape) == len(shape)
+            if not same or any(
+                d is not None and d != have
+                for d, have in zip(shape, leaf.shape, strict=True)
+            ):
+                extents = tuple("any" if d is None else d for d in shape)
+                msg = (
+                    f"input {number} is {_tensor_text(leaf)}; the program was captured "
+                    f"for {tensor_text(dtype_name(dtype), extents)}; pass "
+                    f"dynamic_shapes= for extents that vary, or convert without args"
+                )
+                raise PlanMismatchError(msg)
+
+
+def _tensor_text(leaf: torch.Tensor) -> str:
+    return tensor_text(dtype_name(leaf.dtype), tuple(leaf.shape))
+
+
+def signature_of(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], module: GraphModule
+) -> Signature:
+    """Return the signature of a capture of ``model``."""
+    names = tuple(
+        name
+        for name, parameter in inspect.signature(model.forward).parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    )
+    tensors: list[tuple[torch.dtype, tuple[int | None, ...]] | None] = []
+    for node in module.graph.find_nodes(op="placeholder"):
+        val = node.meta.get("val")
+        if isinstance(val, torch.Tensor):
+            extents = tuple(d if isinstance(d, int) else None for d in val.shape)
+            tensors.append((val.dtype, extents))
+        else:
+            tensors.append(None)
+    return Signature(names, len(args), tuple(kwargs), tuple(tensors))
+
+
+class ConvertedModule(nn.Module):
+    """What ``convert`` gives back for torch.
+
+    It has the parameters and buffers of the model under the same names, so that
+    ``state_dict`` has the same keys; the same call signature and output structure.
+
+    A module converted for inference holds some weights low and cannot be trained; one
+    converted for training shares the model's parameters. The mode that the model was in
+    (dropout, batch statistics) is part of the program: ``train()`` and ``eval()`` to the
+    other mode raise UnsupportedError, which says how to get the other program.
+    """
+
+    _signature: Signature
+    _plan: Plan
+    _forward: Callable[..., Any]
+
+    @property
+    def plan(self) -> Plan:
+        """Every decision and cast.
+
+        Raises:
+            NotCapturedError: The model is captured at its first call.
+        """
+        return self._plan
+
+    @property
+    def casts(self) -> tuple[Cast, ...]:
+        """The casts of the plan."""
+        return self.plan.casts
+
+    def install(
+        self, module: GraphModule, plan: Plan, signature: Signature, *, training: bool
+    ) -> None:
+        """Run the graph of ``module`` from now on, with this module's state."""
+        codegen: Any = module.graph._codegen  # noqa: SLF001  # holds the call's structure
+        self._in_spec = codegen.pytree_info.in_spec
+        self._out_spec = codegen.pytree_info.out_spec
+        module.recompile()
+        self._forward = type(module).forward
+        self._plan, self._signature = plan, signature
+        super().train(training)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # as the model
+        """Run the rewritten program.
+
+        Raises:
+            PlanMismatchError: A tensor has another dtype or shape than at capture.
+            TypeError: Other arguments than at capture.
+        """
+        args, kwargs = self._signature.arrange(args, kwargs)
+        if not torch.compiler.is_compiling():
+            self._signature.check(args, kwargs)
+        return self._forward(self, *args, **kwargs)
+
+    def train(self, mode: bool = True) -> "ConvertedModule":  # noqa: FBT001, FBT002  # as nn.Module
+        """Stay in the mode of the capture.
+
+        Raises:
+            UnsupportedError: The other mode is asked for: it is another program.
+        """
+        if mode != self.training:
+            other = "train" if mode else "eval"
+            msg = (
+                f"this program was captured in {'eval' if mode else 'train'} mode, and "
+                f"dropout and batch statistics are part of it; call model.{other}() and "
+                f"convert again (parameters are shared when training)"
+            )
+            raise UnsupportedError(msg)
+        return self
+
+    def extra_repr(self) -> str:
+        """Return the head of the plan's summary."""
+        return self.plan.summary().split("\n")[0]
+
+
+class LazyModule(ConvertedModule):
+    """A model that is captured by dynamo at its first call, once per input signature.
+
+    It shares the modules, parameters and buffers of the model. Models with graph breaks
+    work: what lies between the breaks is rewritten, graph by graph.
+    """
+
+    def __init__(self, model: nn.Module, run: Callable[..., Any], plans: list[Plan]) -> None:
+        """Share the state of ``model`` and call ``run``, which appends to ``plans``."""
+        super().__init__()
+        self.__dict__["_model"] = model
+        self._parameters = model._parameters  # noqa: SLF001  # shared, not copied
+        self._buffers = model._buffers  # noqa: SLF001  # as above
+        self._modules = model._modules  # noqa: SLF001  # as above
+        self._non_persistent_buffers_set = model._non_persistent_buffers_set  # noqa: SLF001
+        self._run, self._plans = run, plans
+        self.training = model.training
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """One plan for each graph captured so far."""
+        return tuple(self._plans)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan; those of several graphs are joined, with numbered op names."""
+        if not self._plans:
+            msg = (
+                "this module has no plan yet: it is captured at its first call; call it "
+                "once, or convert with args"
+            )
+            raise NotCapturedError(msg)
+        return join_plans(self._plans)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # as the model
+        """Run the model through the rewriting backend."""
+        return self._run(*args, **kwargs)
+
+    def train(self, mode: bool = True) -> "LazyModule":  # noqa: FBT001, FBT002  # as nn.Module
+        """Set the mode of the model; each mode is captured when it is first run."""
+        self.__dict__["_model"].train(mode)
+        self.training = mode
+        return self
+
+    def extra_repr(self) -> str:
+        """Return the number of captured graphs."""
+        return f"captured at the first call: {len(self._plans)} graphs so far"

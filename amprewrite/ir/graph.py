@@ -1,0 +1,167 @@
+"""A program as values and ops, with the facts that placing casts needs.
+
+A reader makes the graph, passes read it, nobody changes it. It holds no tensors.
+Bodies that run once where they stand (a ``no_grad`` block, an activation
+checkpoint) are flattened into the op list and tagged with their ``region``; the
+values that enter and leave such a body are the outer values themselves, so demand
+and casts see through it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Literal
+
+import networkx as nx
+
+from amprewrite.dtypes import is_float, itemsize
+
+ValueKind = Literal["input", "parameter", "buffer", "constant", "result"]
+Mixing = Literal["equal", "promote", "lead", "any"]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One tensor of the program, assigned once.
+
+    Attributes:
+        name: Unique in the graph.
+        dtype: Name of the dtype it was traced with.
+        shape: Extents; a symbolic extent is its expression as a string.
+        kind: Where it comes from.
+        alias: Name of the value whose storage it shares; its own name if none.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+    kind: ValueKind = "result"
+    alias: str = ""
+
+    def __post_init__(self) -> None:
+        """Let a value without an alias be its own storage."""
+        if not self.alias:
+            object.__setattr__(self, "alias", self.name)
+
+    @property
+    def elements(self) -> int:
+        """Number of elements; a symbolic extent counts as one (a lower bound)."""
+        return prod(d for d in self.shape if isinstance(d, int))
+
+    @property
+    def bytes(self) -> int:
+        """Size in bytes at the traced dtype; 0 where the dtype has no size."""
+        return self.elements * itemsize(self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operation.
+
+    Attributes:
+        name: Unique in the graph.
+        canonical: The op's name in policies, the same for all frameworks.
+        native: The framework's own name, such as ``aten.linear.default``.
+        operands: Values read, in call order; a value may occur twice.
+        results: Values made.
+        path: Module path, such as ``encoder.layer.0.output.dense``.
+        source: ``file:line`` of the user's code.
+        region: Body that the op stands in; empty at top level.
+        fence: Why the op and its operands must not be touched; empty if they may.
+        mutates: Indices of operands that the op writes in place.
+        mixing: What the kernel does with operands of different float dtypes:
+            ``equal`` wants them equal; ``promote`` computes in the widest of those
+            with dimensions, by a cast inside the kernel that costs nothing;
+            ``lead`` takes the dtype of the first and accepts wider ones beside it;
+            ``any`` converts them itself or reads only their metadata.
+        literals: Python numbers among the arguments.
+        dtype_argument: The dtype that a ``dtype=`` argument names; empty if the op
+            has none or it is not given.
+        dtype_knob: Whether the op can be told its computing dtype by ``dtype=``.
+        contracted: Length of the contracted dimension of a contraction; None if
+            unknown or not a contraction.
+        masks: Indices of operands that are additive masks, whose casts saturate.
+    """
+
+    name: str
+    canonical: str
+    native: str
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+    path: str = ""
+    source: str = ""
+    region: str = ""
+    fence: str = ""
+    mutates: tuple[int, ...] = ()
+    mixing: Mixing = "equal"
+    literals: tuple[float, ...] = ()
+    dtype_argument: str = ""
+    dtype_knob: bool = False
+    contracted: int | None = None
+    masks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class ProgramGraph:
+    """A whole program: values by name, ops in program order, outputs.
+
+    Attributes:
+        values: Every value by its name, in order of definition.
+        ops: Operations in an order in which they can run.
+        outputs: Values handed back; a value may occur twice.
+    """
+
+    values: Mapping[str, Value]
+    ops: tuple[Op, ...]
+    outputs: tuple[str, ...]
+
+    @cached_property
+    def op_by_name(self) -> Mapping[str, Op]:
+        """Ops by name."""
+        return {op.name: op for op in self.ops}
+
+    @cached_property
+    def producer(self) -> Mapping[str, Op]:
+        """The op that makes a value; inputs, parameters and constants have none."""
+        return {result: op for op in self.ops for result in op.results}
+
+    @cached_property
+    def users(self) -> Mapping[str, tuple[tuple[Op, int], ...]]:
+        """For each value its uses as (op, operand index), in program order."""
+        users: dict[str, list[tuple[Op, int]]] = {name: [] for name in self.values}
+        for op in self.ops:
+            for index, operand in enumerate(op.operands):
+                users[operand].append((op, index))
+        return {name: tuple(found) for name, found in users.items()}
+
+    @cached_property
+    def network(self) -> "nx.DiGraph[str]":
+        """The dataflow between ops, for ancestors, cuts and drawings."""
+        network: nx.DiGraph[str] = nx.DiGraph()
+        network.add_nodes_from(op.name for op in self.ops)
+        for op in self.ops:
+            for operand in op.operands:
+                if operand in self.producer:
+                    network.add_edge(self.producer[operand].name, op.name, value=operand)
+        return network
+
+    def inputs(self, *kinds: ValueKind) -> Iterator[Value]:
+        """Yield the values that no op makes, of the given kinds (all if none)."""
+        for value in self.values.values():
+            if value.kind != "result" and (not kinds or value.kind in kinds):
+                yield value
+
+    def storage(self, name: str) -> str:
+        """Return the name of the value that owns the storage of ``name``."""
+        return self.values[name].alias
+
+    def is_dtype(self, name: str, dtype: str) -> bool:
+        """Return whether value ``name`` was traced with ``dtype``."""
+        return self.values[name].dtype == dtype
+
+    def float_operands(self, op: Op) -> tuple[int, ...]:
+        """Return the indices of the operands of ``op`` that are real floats."""
+        return tuple(
+            i for i, name in enumerate(op.operands) if is_float(self.values[name].dtype)
+        )

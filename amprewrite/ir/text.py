@@ -1,0 +1,136 @@
+"""Print a program graph as text and parse it back: same graph, same text.
+
+Golden files, bug reports and tests use this form, never a framework's own::
+
+    %x: f32[2,3] input
+    %weight: f32[4,3] parameter
+    linear = linear(%x, %weight) -> %linear: f32[2,4]
+      | native=aten.linear.default path=head contracted=3
+    return %linear
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any, get_args
+
+from amprewrite.dtypes import from_short_name, short_name
+from amprewrite.errors import GraphError
+from amprewrite.ir.graph import Op, ProgramGraph, Value, ValueKind
+
+_OP_HEAD = ("name", "canonical", "operands", "results")
+_FACTS = tuple(f for f in fields(Op) if f.name not in _OP_HEAD)
+_VALUE = re.compile(r"%(\S+): ([^\[\]\s]+)\[([^\]]*)\](?: alias %(\S+))?(?: (\w+))?$")
+_OP = re.compile(r"(\S+) = (\S+)\((.*?)\) -> (.*)$")
+
+
+def value_text(value: Value) -> str:
+    """Return ``%name: f32[2,3]``, the form that errors and reports use."""
+    return f"%{value.name}: {tensor_text(value.dtype, value.shape)}"
+
+
+def tensor_text(dtype: str, shape: tuple[int | str, ...]) -> str:
+    """Return ``f32[2,3]``."""
+    return f"{short_name(dtype)}[{','.join(str(d).replace(' ', '') for d in shape)}]"
+
+
+def _declaration(value: Value) -> str:
+    alias = "" if value.alias == value.name else f" alias %{value.alias}"
+    kind = "" if value.kind == "result" else f" {value.kind}"
+    return value_text(value) + alias + kind
+
+
+def _fact_text(op: Op) -> str:
+    facts: list[str] = []
+    for field in _FACTS:
+        found = getattr(op, field.name)
+        if found != field.default:
+            facts.append(f"{field.name}={json.dumps(found)}")
+    return " ".join(facts)
+
+
+def print_graph(graph: ProgramGraph) -> str:
+    """Return the text of ``graph``; equal graphs have equal texts."""
+    lines = [_declaration(value) for value in graph.inputs()]
+    for op in graph.ops:
+        results = "; ".join(_declaration(graph.values[name]) for name in op.results)
+        operands = ", ".join(f"%{name}" for name in op.operands)
+        lines.append(f"{op.name} = {op.canonical}({operands}) -> {results}".rstrip())
+        if facts := _fact_text(op):
+            lines.append(f"  | {facts}")
+    lines.append(f"return {', '.join(f'%{name}' for name in graph.outputs)}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _parse_value(text: str, line: int) -> Value:
+    match = _VALUE.match(text.strip())
+    if match is None:
+        msg = f"line {line}: {text.strip()!r} is no value; want '%name: f32[2,3]'"
+        raise GraphError(msg)
+    name, dtype, shape, alias, kind = match.groups()
+    if kind is not None and kind not in get_args(ValueKind):
+        msg = f"line {line}: unknown kind {kind!r}; want {', '.join(get_args(ValueKind))}"
+        raise GraphError(msg)
+    extents = tuple(
+        int(d) if d.lstrip("-").isdigit() else d for d in shape.split(",") if d
+    )
+    return Value(name, from_short_name(dtype), extents, kind or "result", alias or "")
+
+
+def _freeze(found: Any) -> Any:  # noqa: ANN401  # JSON gives lists, ops hold tuples
+    return tuple(found) if isinstance(found, list) else found  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+
+
+def _parse_facts(text: str, line: int) -> Iterator[tuple[str, Any]]:
+    decoder = json.JSONDecoder()
+    known = {field.name for field in _FACTS}
+    while text := text.strip():
+        key, _, rest = text.partition("=")
+        if key not in known:
+            msg = f"line {line}: unknown fact {key!r}; want one of {', '.join(sorted(known))}"
+            raise GraphError(msg)
+        found, end = decoder.raw_decode(rest)
+        yield key, _freeze(found)
+        text = rest[end:]
+
+
+def _split(text: str, mark: str) -> list[str]:
+    return [part.strip() for part in text.split(mark) if part.strip()]
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.removeprefix("%") for part in _split(text, ","))
+
+
+def parse_graph(text: str) -> ProgramGraph:
+    """Return the graph that :func:`print_graph` printed.
+
+    Raises:
+        GraphError: Names the line that does not parse.
+    """
+    values: dict[str, Value] = {}
+    heads: list[tuple[str, str, tuple[str, ...], tuple[str, ...], dict[str, Any]]] = []
+    outputs: tuple[str, ...] = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("return"):
+            outputs = _names(line.removeprefix("return"))
+        elif line.startswith("%"):
+            value = _parse_value(line, number)
+            values[value.name] = value
+        elif line.startswith("  | "):
+            heads[-1][-1].update(_parse_facts(line[4:], number))
+        elif match := _OP.match(line if " -> " in line else f"{line} -> "):
+            name, canonical, operands, made = match.groups()
+            results = [_parse_value(part, number) for part in _split(made.rstrip(), ";")]
+            values.update({value.name: value for value in results})
+            names = tuple(value.name for value in results)
+            heads.append((name, canonical, _names(operands), names, {}))
+        elif line.strip():
+            msg = f"line {number}: {line!r} is no value, op, facts or return"
+            raise GraphError(msg)
+    ops = tuple(
+        Op(name=n, canonical=c, operands=i, results=o, **{"native": "", **facts})
+        for n, c, i, o, facts in heads
+    )
+    return ProgramGraph(values, ops, outputs)

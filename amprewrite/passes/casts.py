@@ -1,0 +1,185 @@
+"""Where the stored dtype of a value and the dtype an op reads differ: the casts.
+
+One cast per value, dtype and body, shared by all who read it; a value that is written
+in place after it was cast is cast again. A cast that the reading kernel does itself is
+listed as folded, and so is that of a weight stored low from the start.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from amprewrite.dtypes import itemsize
+from amprewrite.ir import Op
+from amprewrite.passes.facts import extreme_values
+from amprewrite.passes.place import Placement, Situation
+from amprewrite.plan import OUTPUT, Cast
+from amprewrite.policy import OpClass
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """What uses must have in common to share a cast."""
+
+    value: str
+    to_dtype: str
+    region: str
+    version: int
+    folding: str
+    saturate: bool
+
+
+@dataclass
+class _Group:
+    """The uses that share one cast, and the op that reads it first."""
+
+    first: Op | None
+    from_dtype: str
+    why: str
+    uses: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+
+
+def build_casts(
+    situation: Situation, placement: Placement, outputs: Iterable[str], *, fold: bool
+) -> tuple[Cast, ...]:
+    """Return every cast of a placement, in order of first use.
+
+    Args:
+        situation: What was known before placement.
+        placement: The placement.
+        outputs: Dtype in which each output is handed back.
+        fold: Whether casts of weights are done once, at conversion.
+    """
+    return _Builder(situation, placement, fold=fold).build(tuple(outputs))
+
+
+class _Builder:
+    def __init__(
+        self, situation: Situation, placement: Placement, *, fold: bool
+    ) -> None:
+        self.at, self.fold = situation, fold
+        self.graph = situation.graph
+        self.placement = placement
+        low = situation.policy.low
+        self.extreme = (
+            extreme_values(self.graph, situation.classes, low) if low else set[str]()
+        )
+        self.versions: Counter[str] = Counter()
+        self.groups: dict[_Key, _Group] = {}
+
+    def build(self, outputs: tuple[str, ...]) -> tuple[Cast, ...]:
+        for op in self.graph.ops:
+            self._read(op)
+            self.versions.update(self.graph.storage(op.operands[i]) for i in op.mutates)
+            self._define(op)
+        for index, (name, dtype) in enumerate(
+            zip(self.graph.outputs, outputs, strict=True)
+        ):
+            if self.placement.stored[name] != dtype:
+                self._add(None, index, name, dtype, "")
+        stored = self._stored_weights()
+        return (*stored, *(self._cast(key, group) for key, group in self.groups.items()))
+
+    def _read(self, op: Op) -> None:
+        placed = self.placement.ops[op.name]
+        for index, (name, wanted) in enumerate(
+            zip(op.operands, placed.operands, strict=True)
+        ):
+            if self.placement.stored[name] != wanted and index not in op.mutates:
+                self._add(op, index, name, wanted, self._folding(op, index, wanted))
+
+    def _is_static(self, name: str) -> bool:
+        """Whether ``name`` is a weight, or a weight moved about, at every run."""
+        roots = self.at.weights.get(name, frozenset[str]())
+        return bool(roots) and all(
+            self.graph.values[root].kind != "result" for root in roots
+        )
+
+    def _define(self, op: Op) -> None:
+        """A result kept in another dtype than it was made in is cast on the spot."""
+        for index, name in enumerate(op.results):
+            made = self.placement.ops[op.name].results[index]
+            stored = self.placement.stored[name]
+            if made != stored:
+                key = _Key(name, stored, op.region, -1, "", saturate=False)
+                why = "some op writes it in place in full precision"
+                uses = [(user.name, i) for user, i in self.graph.users[name]]
+                self.groups[key] = _Group(op, made, why, uses)
+
+    def _folding(self, op: Op, index: int, wanted: str) -> str:
+        """Return how the kernel itself does this cast; empty if it cannot."""
+        if op.mixing == "any":
+            return "kernel"
+        if self.fold and not op.region and self._is_static(op.operands[index]):
+            return "copy"
+        op_class = self.at.classes[op.name].op_class
+        if op.dtype_knob and op_class is OpClass.DENY and index == 0:
+            return "dtype"
+        if op.mixing == "promote" and self._kernel_computes(op) == wanted:
+            return "kernel"
+        return ""
+
+    def _kernel_computes(self, op: Op) -> str:
+        """Return the dtype to which a promoting kernel promotes its operands as stored.
+
+        Only operands with dimensions count, unless there are none.
+        """
+        full = self.at.policy.full
+        names = [name for name in op.operands if self.graph.is_dtype(name, full)]
+        shaped = [name for name in names if self.graph.values[name].shape] or names
+        wide = any(self.placement.stored[name] == full for name in shaped)
+        return full if wide else self.at.policy.low
+
+    def _add(self, op: Op | None, index: int, name: str, wanted: str, folding: str) -> None:
+        version = self.versions[self.graph.storage(name)]
+        masked = op is not None and index in op.masks
+        narrow = wanted == self.at.policy.low
+        saturate = narrow and not folding and (masked or name in self.extreme)
+        region = op.region if op else ""
+        key = _Key(name, wanted, region, version, folding, saturate)
+        why = self._why(op, wanted)
+        group = self.groups.setdefault(
+            key, _Group(op, self.placement.stored[name], why)
+        )
+        group.uses.append((op.name if op else OUTPUT, index))
+
+    def _why(self, op: Op | None, wanted: str) -> str:
+        if op is None:
+            return "outputs keep the dtype they were traced with"
+        found = self.at.classes[op.name]
+        return f"{op.canonical} ({found.op_class}) reads {wanted}"
+
+    def _stored_weights(self) -> Iterator[Cast]:
+        for value in self.graph.inputs():
+            if value.name in self.at.low_weights and self.graph.users[value.name]:
+                readers = [(op.name, i) for op, i in self.graph.users[value.name]]
+                group = _Group(
+                    self.graph.users[value.name][0][0],
+                    value.dtype,
+                    "every use is low, so it is stored low, once",
+                    readers,
+                )
+                key = _Key(value.name, self.at.policy.low, "", 0, "storage", saturate=False)
+                yield self._cast(key, group)
+
+    def _cast(self, key: _Key, group: _Group) -> Cast:
+        value = self.graph.values[key.value]
+        sizes = itemsize(group.from_dtype) + itemsize(key.to_dtype)
+        producer = self.graph.producer.get(key.value)
+        return Cast(
+            value=key.value,
+            from_dtype=group.from_dtype,
+            to_dtype=key.to_dtype,
+            shape=value.shape,
+            bytes=0 if key.folding else value.elements * sizes,
+            producer=producer.name if producer else "",
+            uses=tuple(group.uses),
+            is_weight=self._is_static(key.value),
+            folded=bool(key.folding),
+            folding=key.folding,
+            saturate=key.saturate,
+            region=key.region,
+            why=group.why,
+            path=group.first.path if group.first else "",
+            source=group.first.source if group.first else "",
+        )

@@ -1,0 +1,72 @@
+"""Give every op its class; the policy says it, a few facts overrule it."""
+
+from dataclasses import replace
+
+from amprewrite.dtypes import is_float
+from amprewrite.ir import Op, ProgramGraph
+from amprewrite.policy import Matcher, OpClass
+from amprewrite.policy.match import Match
+
+USER_CAST = "cast"
+"""Canonical name of a change of dtype that is written in the model."""
+
+OVERRIDABLE = ("overrides", "rules")
+"""Prefixes of rule labels that the user wrote; facts about cost do not overrule them."""
+
+
+def classify(graph: ProgramGraph, matcher: Matcher) -> dict[str, Match]:
+    """Return the class of every op of ``graph``, by op name."""
+    if not matcher.policy.low:
+        why = f"policy {matcher.policy.name} lowers nothing"
+        return {op.name: Match(OpClass.KEEP, "policy", why) for op in graph.ops}
+    return {op.name: _classify_op(graph, op, matcher) for op in graph.ops}
+
+
+def _classify_op(graph: ProgramGraph, op: Op, matcher: Matcher) -> Match:
+    full = matcher.policy.full
+    if op.fence:
+        return Match(OpClass.KEEP, "fence", op.fence)
+    if op.canonical == USER_CAST:
+        return Match(OpClass.KEEP, "user cast", "written in the model: never altered")
+    found = matcher.match(op)
+    names = (*op.operands, *op.results)
+    if not any(graph.is_dtype(name, full) for name in names):
+        return Match(OpClass.KEEP, "dtype", f"touches no {full}; nothing else is lowered")
+    foreign = _foreign_operand(graph, op, full)
+    if foreign and found.op_class is not OpClass.KEEP:
+        why = f"%{foreign} is {graph.values[foreign].dtype}: the model chose its dtypes"
+        return Match(OpClass.KEEP, "dtype", why)
+    if op.dtype_argument and graph.float_operands(op) and op.mixing != "any":
+        return _named_dtype(op, found, full)
+    return _without_contraction(op, found)
+
+
+def _named_dtype(op: Op, found: Match, full: str) -> Match:
+    """Respect a ``dtype=`` that the model writes, such as softmax(dtype=float32)."""
+    why = f"the model writes dtype={op.dtype_argument}"
+    op_class = OpClass.DENY if op.dtype_argument == full else OpClass.KEEP
+    return found if found.op_class is op_class else Match(op_class, "dtype argument", why)
+
+
+def _foreign_operand(graph: ProgramGraph, op: Op, full: str) -> str | None:
+    """Return an operand that computes in another float or complex dtype than full."""
+    for name in op.operands:
+        dtype = graph.values[name].dtype
+        if dtype != full and (is_float(dtype) or dtype.startswith("complex")):
+            return name
+    return None
+
+
+def _without_contraction(op: Op, found: Match) -> Match:
+    """Keep an outer product full, such as positions times frequencies.
+
+    Nothing is summed, so low precision saves nothing and costs the whole error.
+    Measured: a rotary embedding made by a matmul over one element had error 0.66.
+    """
+    lengthless = op.contracted is not None and op.contracted <= 1
+    if found.op_class is not OpClass.ALLOW or not lengthless:
+        return found
+    if found.rule.startswith(OVERRIDABLE):
+        return found
+    why = "contracts no dimension: an outer product gains nothing from low precision"
+    return replace(found, op_class=OpClass.DENY, rule="contraction", why=why)

@@ -1,0 +1,136 @@
+"""classify -> demand -> place -> casts -> cost, in this order."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from amprewrite.dtypes import is_float
+from amprewrite.errors import UnsupportedError
+from amprewrite.ir import Op, ProgramGraph
+from amprewrite.passes.casts import build_casts
+from amprewrite.passes.classify import classify
+from amprewrite.passes.cost import plan_cost
+from amprewrite.passes.demand import Demands, compute_demand
+from amprewrite.passes.facts import mutated_storages, weak_scalars, weight_roots
+from amprewrite.passes.place import Placement, Situation, place
+from amprewrite.passes.storage import place_with_storage
+from amprewrite.plan import Decision, Plan
+from amprewrite.policy import Matcher, Policy
+from amprewrite.policy.match import Match
+
+PLACEMENTS = ("promote",)
+"""Strategies that :func:`make_plan` knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How a program was captured and what for.
+
+    Attributes:
+        placement: Name of the strategy.
+        training: Whether parameters keep their dtype, to be trained.
+        captured: How the program was captured, for the plan.
+    """
+
+    placement: str = "promote"
+    training: bool = False
+    captured: str = "given as a graph"
+
+
+def make_plan(graph: ProgramGraph, matcher: Matcher, setting: Setting) -> Plan:
+    """Return the plan for ``graph``.
+
+    Args:
+        graph: The program.
+        matcher: Policy and overrides.
+        setting: How and what for.
+
+    Raises:
+        UnsupportedError: No such placement.
+    """
+    if setting.placement not in PLACEMENTS:
+        msg = f"unknown placement {setting.placement!r}; want {', '.join(PLACEMENTS)}"
+        raise UnsupportedError(msg)
+    policy = matcher.policy
+    classes = classify(graph, matcher)
+    outputs = output_dtypes(graph, policy)
+    situation = _situate(graph, policy, classes, outputs)
+    if policy.low:
+        placement, low = place_with_storage(situation, training=setting.training)
+        situation = replace(situation, low_weights=low)
+    else:
+        placement = place(situation)
+    casts = build_casts(situation, placement, outputs, fold=not setting.training)
+    plan = Plan(
+        policy=policy.name,
+        placement=setting.placement,
+        low=policy.low,
+        full=policy.full,
+        captured=setting.captured,
+        decisions=tuple(_decision(op, classes, placement) for op in graph.ops),
+        casts=casts,
+        storage=tuple((c.value, c.to_dtype) for c in casts if c.folding == "storage"),
+        cost=plan_cost(graph, placement, casts),
+    )
+    return plan.with_warnings(*_warnings(graph, plan, matcher))
+
+
+def output_dtypes(graph: ProgramGraph, policy: Policy) -> tuple[str, ...]:
+    """Return the dtype in which each output of ``graph`` is handed back."""
+    given = {"low": policy.low or policy.full, "full": policy.full}
+    wanted = given.get(policy.output, policy.output)
+    traced = (graph.values[name].dtype for name in graph.outputs)
+    if wanted == "as-traced":
+        return tuple(traced)
+    return tuple(wanted if dtype == policy.full else dtype for dtype in traced)
+
+
+def _situate(
+    graph: ProgramGraph,
+    policy: Policy,
+    classes: Mapping[str, Match],
+    outputs: tuple[str, ...],
+) -> Situation:
+    demands = Demands()
+    if policy.demand and policy.low:
+        pairs = zip(graph.outputs, outputs, strict=True)
+        full = (name for name, dtype in pairs if dtype == policy.full)
+        demands = compute_demand(graph, classes, full)
+    return Situation(
+        graph=graph,
+        policy=policy,
+        classes=classes,
+        demands=demands,
+        weak=weak_scalars(graph),
+        weights=weight_roots(graph, classes, policy.full),
+        mutated=mutated_storages(graph),
+    )
+
+
+def _decision(op: Op, classes: Mapping[str, Match], placement: Placement) -> Decision:
+    found, placed = classes[op.name], placement.ops[op.name]
+    return Decision(
+        op=op.name,
+        canonical=op.canonical,
+        native=op.native,
+        op_class=str(found.op_class),
+        precision=placed.precision,
+        rule=found.rule,
+        why=placed.why or found.why,
+        causes=placed.causes,
+        path=op.path,
+        source=op.source,
+        operands=placed.operands,
+        results=placed.results,
+    )
+
+
+def _warnings(graph: ProgramGraph, plan: Plan, matcher: Matcher) -> Iterator[str]:
+    yield from (f"unused rule: {line}" for line in matcher.unused())
+    if not plan.low or plan.lowered:
+        return
+    floats = {v.dtype for v in graph.values.values() if is_float(v.dtype)}
+    head = f"rewritten 0 of {len(plan.decisions)} ops: nothing was lowered"
+    if floats and plan.full not in floats:
+        yield f"{head}; the model is already in {', '.join(sorted(floats))}"
+    else:
+        yield f"{head}; no allow op of dtype {plan.full} was found"

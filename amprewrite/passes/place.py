@@ -1,0 +1,249 @@
+"""Placement ``promote``: forward promotion under demand.
+
+The ops are visited in program order. A deny op computes in full, an allow op in low,
+the others in what reaches them, unless all who read their results want full. What is
+known of each value is the dtype in which it is *stored*, which is that of the op that
+made it, but for two: a weight may be stored low from the start, and a storage that
+some op mutates has one dtype for all its views, however it was made.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from amprewrite.dtypes import is_float
+from amprewrite.ir import Op, ProgramGraph
+from amprewrite.passes.classify import USER_CAST
+from amprewrite.passes.demand import Demand, Demands
+from amprewrite.passes.facts import lost_literals
+from amprewrite.policy import OpClass, Policy
+from amprewrite.policy.match import Match
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where one op computes, and why.
+
+    Attributes:
+        precision: Dtype that it computes in.
+        operands: Dtype in which each operand is read.
+        results: Dtype in which each result is made.
+        why: What decided, beyond the class.
+        causes: Ops that forced it, nearest first.
+    """
+
+    precision: str
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+    why: str = ""
+    causes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What is known before placement.
+
+    Attributes:
+        graph: The program.
+        policy: The policy.
+        classes: Class of every op.
+        demands: Demand on every value.
+        weak: 0-d values that adapt to other operands.
+        weights: For values reached from weights by data movement, those weights.
+        low_weights: Weights that are stored low.
+        mutated: Storages that some op writes in place.
+    """
+
+    graph: ProgramGraph
+    policy: Policy
+    classes: Mapping[str, Match]
+    demands: Demands
+    weak: frozenset[str]
+    weights: Mapping[str, frozenset[str]]
+    mutated: frozenset[str]
+    low_weights: frozenset[str] = frozenset()
+
+
+@dataclass
+class Placement:
+    """The result: a decision for each op, and the stored dtype of each value."""
+
+    ops: dict[str, Placed] = field(default_factory=dict[str, Placed])
+    stored: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def place(situation: Situation) -> Placement:
+    """Return the placement of every op.
+
+    Mutated storages that some mutator wants in full are found on the way; the walk is
+    repeated with them pinned, until none is added (each repetition pins at least one).
+    """
+    pinned: set[str] = set()
+    while True:
+        walk = _Walk(situation, frozenset(pinned))
+        placement = walk.run()
+        if walk.to_pin <= pinned:
+            return placement
+        pinned |= walk.to_pin
+
+
+class _Walk:
+    """One walk over the ops with a given set of storages pinned to full."""
+
+    def __init__(self, situation: Situation, pinned: frozenset[str]) -> None:
+        self.at = situation
+        self.graph = situation.graph
+        self.full, self.low = situation.policy.full, situation.policy.low
+        self.pinned = pinned
+        self.to_pin: set[str] = set()
+        self.out = Placement()
+
+    def run(self) -> Placement:
+        for value in self.graph.inputs():
+            low = value.name in self.at.low_weights
+            self.out.stored[value.name] = self.low if low else value.dtype
+        for op in self.graph.ops:
+            placed = self._place(op)
+            self.out.ops[op.name] = placed
+            for name, dtype in zip(op.results, placed.results, strict=True):
+                self.out.stored[name] = self._stored(name, dtype)
+            self._watch_mutation(op, placed)
+        return self.out
+
+    def _stored(self, name: str, made: str) -> str:
+        """A pinned storage is kept full from its definition on."""
+        storage = self.graph.storage(name)
+        return self.graph.values[name].dtype if storage in self.pinned else made
+
+    def _watch_mutation(self, op: Op, placed: Placed) -> None:
+        """Pin what an op writes in place, if it computes wider than it stores."""
+        for index in op.mutates:
+            name = op.operands[index]
+            if self.out.stored[name] == self.low and placed.precision == self.full:
+                self.to_pin.add(self.graph.storage(name))
+
+    def _place(self, op: Op) -> Placed:
+        found = self.at.classes[op.name]
+        if op.canonical == USER_CAST and not op.fence:
+            return self._user_cast(op)
+        match found.op_class:
+            case OpClass.KEEP:
+                return self._keep(op, found)
+            case OpClass.DENY:
+                return self._run(op, self.full, found.why)
+            case OpClass.ALLOW:
+                return self._allow(op, found)
+            case OpClass.ACCUMULATE:
+                return self._accumulate(op, found)
+            case OpClass.PROMOTE | OpClass.FOLLOW:
+                return self._promote(op, found)
+
+    def _traced(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(self.graph.values[name].dtype for name in names)
+
+    def _keep(self, op: Op, found: Match) -> Placed:
+        """Restore the traced dtypes, but for ops that read only metadata."""
+        results = tuple(
+            self.low if name in self.at.low_weights else dtype
+            for name, dtype in zip(op.results, self._traced(op.results), strict=True)
+        )
+        precision = next((d for d in results if is_float(d)), results[0] if results else "")
+        if op.mixing == "any" and not op.fence:
+            operands = tuple(self.out.stored[name] for name in op.operands)
+        else:
+            operands = self._traced(op.operands)
+            floats = [d for d in operands if is_float(d)]
+            precision = floats[0] if floats else precision
+        return Placed(precision, operands, results, found.why)
+
+    def _user_cast(self, op: Op) -> Placed:
+        """Convert to the dtype that the model names; follow a weight stored low."""
+        operands = tuple(self.out.stored[name] for name in op.operands)
+        results = self._traced(op.results)
+        noop = op.dtype_argument == self.full and results == (self.full,)
+        roots = self.at.weights.get(op.results[0])
+        if noop and roots and roots <= self.at.low_weights:
+            return Placed(self.low, operands, (self.low,), "follows a weight stored low")
+        return Placed(results[0], operands, results, self.at.classes[op.name].why)
+
+    def _run(
+        self, op: Op, precision: str, why: str, causes: tuple[str, ...] = ()
+    ) -> Placed:
+        """Compute ``op`` in ``precision``: all its full operands, all its results."""
+        operands = [self.graph.values[name].dtype for name in op.operands]
+        full = [index for index, dtype in enumerate(operands) if dtype == self.full]
+        for index in full:
+            beside = op.mixing == "lead" and index != full[0] and precision == self.low
+            stored = self.out.stored[op.operands[index]]
+            operands[index] = stored if beside else precision
+        for index in op.mutates:
+            operands[index] = self.out.stored[op.operands[index]]
+        return Placed(precision, tuple(operands), self._results(op, precision), why, causes)
+
+    def _results(self, op: Op, precision: str) -> tuple[str, ...]:
+        """Results are made in ``precision``; those of a write, in what is written."""
+        made = list(self._traced(op.results))
+        written = {self.graph.storage(op.operands[i]): op.operands[i] for i in op.mutates}
+        for index, name in enumerate(op.results):
+            if self.graph.storage(name) in written:
+                made[index] = self.out.stored[written[self.graph.storage(name)]]
+            elif made[index] == self.full:
+                made[index] = precision
+        return tuple(made)
+
+    def _allow(self, op: Op, found: Match) -> Placed:
+        demand = self.at.demands.on_op(self.graph, op)
+        if demand is Demand.EXACT:
+            causes = self.at.demands.path(self.graph, op)
+            why = f"{causes[-1]} needs an exact argument, so what makes it stays full"
+            return self._run(op, self.full, why, causes)
+        stored = [self.out.stored[op.operands[index]] for index in op.mutates]
+        if self.full in stored:
+            why = f"writes in place to a value stored in {self.full}"
+            return self._run(op, self.full, why)
+        return self._run(op, self.low, found.why)
+
+    def _accumulate(self, op: Op, found: Match) -> Placed:
+        lead = next(n for n in op.operands if self.graph.is_dtype(n, self.full))
+        stored = self.out.stored[lead]
+        return self._run(op, stored, f"stored in {stored}; {found.why}")
+
+    def _promote(self, op: Op, found: Match) -> Placed:
+        strong = self._strong(op)
+        demand = self.at.demands.on_op(self.graph, op)
+        computes = found.op_class is OpClass.PROMOTE
+        if demand is Demand.EXACT or (computes and demand is Demand.FULL):
+            causes = self.at.demands.path(self.graph, op)
+            return self._run(op, self.full, f"{causes[-1]} wants full precision", causes)
+        wide = [name for name in strong if self.out.stored[name] == self.full]
+        if wide or not strong:
+            return self._run(op, self.full, self._why_wide(wide), self._makers(wide))
+        if computes and (lost := list(lost_literals(op, self.low))):
+            why = f"the number {lost[0]!r} does not survive {self.low}"
+            return self._run(op, self.full, why)
+        why = f"its operands are {self.low}"
+        return self._run(op, self.low, why, self._makers(strong))
+
+    def _strong(self, op: Op) -> list[str]:
+        """Return the full-typed operands that decide; weak ones adapt to them."""
+        names = [name for name in op.operands if self.graph.is_dtype(name, self.full)]
+        if op.mixing == "lead":
+            return names[:1]
+        strong = [name for name in names if not self._is_weak(name, op)]
+        return strong or names
+
+    def _is_weak(self, name: str, op: Op) -> bool:
+        if name in self.at.weak:
+            return True
+        if not self.at.policy.weak_parameters or name not in self.at.weights:
+            return False
+        rank = max((len(self.graph.values[r].shape) for r in op.results), default=0)
+        return len(self.graph.values[name].shape) < rank
+
+    def _why_wide(self, wide: list[str]) -> str:
+        if not wide:
+            return f"its operands are literals, traced in {self.full}"
+        return f"%{wide[0]} is {self.full}, and operands promote to the widest"
+
+    def _makers(self, names: list[str]) -> tuple[str, ...]:
+        makers = (self.graph.producer.get(name) for name in names[:1])
+        return tuple(op.name for op in makers if op)

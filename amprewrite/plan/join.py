@@ -1,0 +1,52 @@
+"""One plan for a model that was captured as several graphs."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, replace
+from itertools import chain
+
+from amprewrite.plan.model import OUTPUT, Cast, Cost, Decision, Plan
+
+
+def join_plans(plans: Sequence[Plan]) -> Plan:
+    """Return the plans of several graphs as one; names get the graph's number.
+
+    Args:
+        plans: At least one plan; a single one is handed back as it is.
+    """
+    if len(plans) == 1:
+        return plans[0]
+    parts = [_numbered(plan, f"graph{index}.") for index, plan in enumerate(plans)]
+    return replace(
+        parts[0],
+        captured=f"{parts[0].captured}, {len(parts)} graphs",
+        decisions=tuple(chain.from_iterable(plan.decisions for plan in parts)),
+        casts=tuple(chain.from_iterable(plan.casts for plan in parts)),
+        storage=tuple(chain.from_iterable(plan.storage for plan in parts)),
+        warnings=tuple(dict.fromkeys(chain.from_iterable(p.warnings for p in parts))),
+        cost=_sum(plan.cost for plan in parts),
+    )
+
+
+def _sum(costs: Iterable[Cost]) -> Cost:
+    rows = [[getattr(cost, f.name) for f in fields(Cost)[:-1]] for cost in costs]
+    return Cost(*(sum(column) for column in zip(*rows, strict=True)))
+
+
+def _numbered(plan: Plan, prefix: str) -> Plan:
+    return replace(
+        plan,
+        decisions=tuple(_decision(decision, prefix) for decision in plan.decisions),
+        casts=tuple(_cast(cast, prefix) for cast in plan.casts),
+        storage=tuple((prefix + value, dtype) for value, dtype in plan.storage),
+    )
+
+
+def _decision(decision: Decision, prefix: str) -> Decision:
+    causes = tuple(c if c == OUTPUT else prefix + c for c in decision.causes)
+    return replace(decision, op=prefix + decision.op, causes=causes)
+
+
+def _cast(cast: Cast, prefix: str) -> Cast:
+    uses = tuple((op if op == OUTPUT else prefix + op, i) for op, i in cast.uses)
+    producer = prefix + cast.producer if cast.producer else ""
+    return replace(cast, value=prefix + cast.value, producer=producer, uses=uses)

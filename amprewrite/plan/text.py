@@ -1,0 +1,68 @@
+"""A plan in words: its summary, the reason for one op, the difference of two."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence, Set
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from amprewrite.plan.model import Cast, Decision, Plan
+
+
+def summary_lines(plan: "Plan") -> Iterator[str]:
+    """Yield the head lines of a plan: what was lowered, which casts."""
+    total = len(plan.decisions)
+    low = len(plan.lowered)
+    yield f"policy {plan.policy}, placement {plan.placement}; {plan.captured}"
+    if plan.low:
+        head = f"rewritten {low} of {total} ops to {plan.low}"
+        yield head if low else f"{head}: NOTHING WAS LOWERED"
+    classes = Counter(decision.op_class for decision in plan.decisions)
+    yield "classes: " + ", ".join(f"{k} {n}" for k, n in sorted(classes.items()))
+    weights = [cast for cast in plan.casts if cast.is_weight]
+    run = plan.runtime_casts
+    yield (
+        f"casts: {len(run)} at run time ({plan.cost.cast_bytes:,} bytes, "
+        f"{sum(cast.is_weight for cast in run)} of weights), "
+        f"{len(plan.casts) - len(run)} folded ({len(weights)} of weights in all)"
+    )
+    if plan.unclassified:
+        names = Counter(decision.native for decision in plan.unclassified)
+        yield "unclassified, run as traced: " + ", ".join(
+            f"{name} ({n})" for name, n in sorted(names.items())
+        )
+    yield from (f"warning: {warning}" for warning in plan.warnings)
+
+
+def explain_lines(plan: "Plan", found: "Decision") -> Iterator[str]:
+    """Yield why one op runs as it does, and the casts it reads."""
+    yield f"{found.op} = {found.canonical} ({found.native})"
+    yield f"  at       {found.path or '(root)'}  {found.source}"
+    yield f"  class    {found.op_class}, by {found.rule}"
+    yield f"  computes {found.precision}"
+    yield f"  why      {found.why}"
+    if found.causes:
+        yield f"  because  {' <- '.join(found.causes)}"
+    for cast in plan.casts:
+        if found.op in cast.consumers:
+            how = f", folded ({cast.folding})" if cast.folded else ""
+            yield f"  reads    %{cast.value} cast {cast.from_dtype} -> {cast.to_dtype}{how}"
+
+
+def diff_lines(one: "Plan", two: "Plan") -> Iterator[str]:
+    """Yield one line for each op or cast in which two plans differ."""
+    for name in dict.fromkeys((*one.by_op, *two.by_op)):
+        a, b = one.by_op.get(name), two.by_op.get(name)
+        if a is None or b is None:
+            yield f"{name}: only in {'the second' if a is None else 'the first'} plan"
+        elif (a.op_class, a.precision) != (b.op_class, b.precision):
+            yield f"{name}: {a.op_class} {a.precision} -> {b.op_class} {b.precision}"
+    casts_one, casts_two = _cast_set(one.casts), _cast_set(two.casts)
+    yield from (f"cast {text}: only in the first plan" for text in casts_one - casts_two)
+    yield from (f"cast {text}: only in the second plan" for text in casts_two - casts_one)
+
+
+def _cast_set(casts: "Sequence[Cast]") -> Set[str]:
+    return {
+        f"%{c.value} {c.from_dtype} -> {c.to_dtype} for {', '.join(c.consumers)}": None
+        for c in casts
+    }.keys()

@@ -1,0 +1,191 @@
+"""The policy file as pydantic models; every mistake at once, with its key."""
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails
+
+from amprewrite.dtypes import format_of
+from amprewrite.errors import AmpError, PolicyError
+from amprewrite.policy.model import OpClass, Rule
+
+CLASSES = tuple(str(c) for c in OpClass)
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+
+def _known_dtype(name: str) -> str:
+    try:
+        format_of(name)
+    except AmpError as error:
+        raise ValueError(str(error)) from error
+    return name
+
+
+class DtypesTable(_Table):
+    """The ``[dtypes]`` table."""
+
+    low: str | None = None
+    full: str | None = None
+    output: str | None = None
+
+    @field_validator("low", "full", "output")
+    @classmethod
+    def _dtype(cls, name: str | None) -> str | None:
+        if name in (None, "", "as-traced", "low", "full"):
+            return name
+        return _known_dtype(name)
+
+
+class PlacementTable(_Table):
+    """The ``[placement]`` table."""
+
+    demand: bool | None = None
+    weak_parameters: bool | None = None
+    lookups: Literal["low", "full"] | None = None
+
+
+class OpTable(_Table):
+    """One op with a reason: ``{ class = "deny", why = "..." }``."""
+
+    op_class: OpClass = Field(alias="class")
+    why: str = ""
+
+    @field_validator("op_class", mode="before")
+    @classmethod
+    def _class(cls, name: object) -> object:
+        return _known_class(name)
+
+
+class RuleTable(OpTable):
+    """One entry of ``[[rules]]``: keys that match, and the class."""
+
+    path: str | None = None
+    op: str | None = None
+    native: str | None = None
+    op_name: str | None = None
+    source: str | None = None
+
+    def rule(self) -> Rule:
+        """Return the rule in memory."""
+        return Rule(**self.model_dump())
+
+
+class PolicyFile(_Table):
+    """A whole policy file."""
+
+    extends: str | None = None
+    description: str = ""
+    dtypes: DtypesTable = DtypesTable()
+    placement: PlacementTable = PlacementTable()
+    ops: dict[str, OpTable] = {}
+    rules: list[RuleTable] = []
+
+    @field_validator("ops", mode="before")
+    @classmethod
+    def _short_form(cls, ops: object) -> object:
+        if not isinstance(ops, dict):
+            return ops
+        table: dict[Any, Any] = ops
+        return {k: v if isinstance(v, dict) else {"class": v} for k, v in table.items()}
+
+
+def _known_class(name: object) -> object:
+    if isinstance(name, str) and name not in CLASSES:
+        msg = f"unknown class {name!r}; want {_choices(CLASSES)}{near(name, CLASSES)}"
+        raise ValueError(msg)
+    return name
+
+
+def _choices(words: tuple[str, ...]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def near(word: str, words: tuple[str, ...]) -> str:
+    """Return `` (did you mean 'x'?)`` for the nearest of ``words``, else nothing."""
+    found = get_close_matches(word, words, n=1, cutoff=0.6)
+    return f" (did you mean {found[0]!r}?)" if found else ""
+
+
+def _fields_at(location: tuple[int | str, ...]) -> tuple[str, ...]:
+    tables: Mapping[str, type[BaseModel]] = {
+        "": PolicyFile,
+        "dtypes": DtypesTable,
+        "placement": PlacementTable,
+        "ops": OpTable,
+        "rules": RuleTable,
+    }
+    model = tables[str(location[0]) if len(location) > 1 else ""]
+    return tuple(f.alias or name for name, f in model.model_fields.items())
+
+
+def _mistake(error: ErrorDetails) -> str:
+    location = error["loc"]
+    key = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in location)
+    key = key.removeprefix(".")
+    match error["type"]:
+        case "extra_forbidden":
+            words = _fields_at(location)
+            hint = near(str(location[-1]), words)
+            return f"{key}: unknown key; want one of {', '.join(words)}{hint}"
+        case "missing":
+            return f"{key}: missing; every rule and every op table needs a class"
+        case "value_error":
+            return f"{key}: {error['msg'].removeprefix('Value error, ')}"
+        case _:
+            return f"{key}: found {error['input']!r}; {error['msg'].lower()}"
+
+
+def _misspelt_ops(file: PolicyFile, known: tuple[str, ...]) -> Iterator[str]:
+    for name in file.ops:
+        if name in known or "." in name or ":" in name:
+            continue
+        if hint := get_close_matches(name, known, n=1, cutoff=0.8):
+            yield f"ops.{name}: unknown op (did you mean {hint[0]!r}?)"
+
+
+def read_table(data: object, where: str, known: tuple[str, ...] = ()) -> PolicyFile:
+    """Return the policy file held by ``data``.
+
+    Args:
+        data: What ``tomllib`` gave.
+        where: Path of the file, for messages.
+        known: Op names of the policy it extends; a name close to one of them, and
+            not qualified by a namespace, is taken for a spelling mistake.
+
+    Raises:
+        PolicyError: Lists every mistake with its key.
+    """
+    try:
+        file = PolicyFile.model_validate(data)
+    except ValidationError as error:
+        mistakes = [_mistake(e) for e in error.errors()]
+    else:
+        mistakes = list(_misspelt_ops(file, known))
+        if not mistakes:
+            return file
+    msg = f"policy {where}: {len(mistakes)} mistake{'s' * (len(mistakes) > 1)}"
+    raise PolicyError(msg, mistakes)
+
+
+def read_rule(data: Rule | Mapping[str, object], where: str) -> Rule:
+    """Return ``data`` as a rule; tables of ``overrides=`` come this way.
+
+    Raises:
+        PolicyError: Lists every mistake with its key.
+    """
+    if isinstance(data, Rule):
+        return data
+    try:
+        return RuleTable.model_validate(dict(data)).rule()
+    except ValidationError as error:
+        mistakes = [
+            _mistake(ErrorDetails(**{**e, "loc": ("rules", *e["loc"])}))  # pyright: ignore
+            for e in error.errors()
+        ]
+        msg = f"{where}: {len(mistakes)} mistake{'s' * (len(mistakes) > 1)}"
+        raise PolicyError(msg, mistakes) from error

@@ -1,0 +1,55 @@
+"""What holds for every test: offline, seeded, one thread for each process."""
+
+import os
+import sys
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub
+
+IN_WORKER = "PYTEST_XDIST_WORKER" in os.environ
+if IN_WORKER:  # before anything imports torch: workers share the cores
+    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["MKL_NUM_THREADS"] = "1"
+
+# No deadline and no "too slow": both depend on what else the machine does.
+settings.register_profile(
+    "dev", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(
+    "ci", settings.get_profile("dev"), derandomize=True, database=None, print_blob=True
+)
+settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+def reason_to_skip_gpu():
+    """Why tests that need a CUDA device cannot run; empty if they can."""
+    try:
+        import torch
+    except ImportError:
+        return "torch is not installed"
+    return "" if torch.cuda.is_available() else "no CUDA device"
+
+
+def pytest_collection_modifyitems(items):
+    """Skip the tests marked ``gpu`` where there is none; ask torch only if needed."""
+    gpu_items = [item for item in items if item.get_closest_marker("gpu")]
+    reason = reason_to_skip_gpu() if gpu_items else ""
+    if reason:
+        for item in gpu_items:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(autouse=True)
+def seeded_torch():
+    """Seed torch if a test module has loaded it; do not load it for the others.
+
+    torch starts from a fixed seed, so a test that is the first to load it is seeded.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    torch.manual_seed(0)
+    if IN_WORKER:
+        torch.set_num_threads(1)

@@ -1,0 +1,146 @@
+"""The rules of the house that no linter knows."""
+
+import ast
+import re
+import tomllib
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "amprewrite"
+UNIT = ROOT / "tests" / "unit"
+
+MAX_LINES = 400
+MAX_INIT_LINES = 40
+MIN_LINES_TO_MIRROR = 20
+
+NO_UNIT_TEST: dict[str, str] = {}
+"""Modules without a test file of their own, and why: path in the package, reason."""
+
+TEXT_SUFFIXES = {".cfg", ".json", ".md", ".py", ".toml", ".txt", ".yaml", ".yml"}
+TEXT_FOLDERS = ["amprewrite", "benchmarks", "docs", "examples", "policies", "tests"]
+MACHINE_PATH = re.compile(r"(?<![\w./~*-])/(?:home|mnt|root|tmp|work)(?![\w-])")
+
+
+def modules():
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def short(path):
+    return path.relative_to(ROOT).as_posix()
+
+
+def lines_of(path):
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def text_files():
+    """Every text file of the project: some folders whole, and the root's own files."""
+    inside = [f for folder in TEXT_FOLDERS for f in (ROOT / folder).rglob("*")]
+    files = [f for f in (*inside, *ROOT.iterdir()) if f.suffix in TEXT_SUFFIXES]
+    return sorted([*files, ROOT / ".ci" / "run"])
+
+
+def machine_paths(text):
+    """Line numbers of the absolute paths that only exist on somebody's machine."""
+    return [
+        number
+        for number, line in enumerate(text.splitlines(), start=1)
+        if MACHINE_PATH.search(line)
+    ]
+
+
+def prints(source):
+    """Line numbers of the calls of ``print``."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "print"
+    ]
+
+
+def mirror_of(path):
+    """Where the unit tests of a module are."""
+    folder = path.relative_to(PACKAGE).parent
+    return UNIT / folder / f"test_{path.stem.lstrip('_')}.py"
+
+
+def needs_mirror(path):
+    return path.name != "__init__.py" and lines_of(path) > MIN_LINES_TO_MIRROR
+
+
+def unsorted_keys(table):
+    """The first key that belongs before the one above it; None if all are sorted."""
+    return next((b for a, b in pairwise(table) if b < a), None)
+
+
+def test_files_are_short():
+    too_long = {
+        short(path): lines
+        for path in modules()
+        if (lines := lines_of(path))
+        > (MAX_INIT_LINES if path.name == "__init__.py" else MAX_LINES)
+    }
+    assert not too_long
+
+
+def test_every_folder_of_the_package_is_a_package():
+    folders = {path.parent for path in modules()}
+    assert not [short(f) for f in folders if not (f / "__init__.py").exists()]
+
+
+def test_every_module_has_its_unit_test():
+    missing = [
+        f"{short(path)}: want {short(mirror_of(path))}"
+        for path in modules()
+        if needs_mirror(path)
+        and not mirror_of(path).exists()
+        and path.relative_to(PACKAGE).as_posix() not in NO_UNIT_TEST
+    ]
+    assert not missing
+
+
+def test_exceptions_are_needed():
+    for name in NO_UNIT_TEST:
+        assert needs_mirror(PACKAGE / name), name
+        assert not mirror_of(PACKAGE / name).exists(), name
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "policies").glob("*.toml")), ids=short)
+def test_ops_of_a_policy_are_sorted(path):
+    ops = tomllib.loads(path.read_text(encoding="utf-8")).get("ops", {})
+    assert unsorted_keys(ops) is None
+
+
+def test_no_file_names_a_path_of_somebodys_machine():
+    found = {
+        short(path): numbers
+        for path in text_files()
+        if (numbers := machine_paths(path.read_text(encoding="utf-8")))
+    }
+    assert not found
+
+
+def test_only_the_command_line_prints():
+    found = {
+        short(path): numbers
+        for path in modules()
+        if path != PACKAGE / "cli.py"
+        and (numbers := prints(path.read_text(encoding="utf-8")))
+    }
+    assert not found
+
+
+def test_the_rules_can_fail():
+    slash = "/"
+    assert machine_paths(f"a\nopen('{slash}tmp/x')\n{slash}work\n") == [2, 3]
+    assert not machine_paths("src/tmp/x ./work ~/root https://example.org/home")
+    assert prints("x = 1\nif x:\n    print(x)\n") == [3]
+    assert not prints("report.print(x)\n'print(x)'\n")
+    assert unsorted_keys({"a": 1, "c": 2, "b": 3}) == "b"
+    assert unsorted_keys({"a": 1, "b": 2}) is None
+    assert mirror_of(PACKAGE / "ir" / "_compat.py") == UNIT / "ir" / "test_compat.py"

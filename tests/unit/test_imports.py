@@ -1,0 +1,49 @@
+"""Importing the package is light, and the wheel is whole."""
+
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HEAVY = {"flax", "equinox", "jax", "jaxlib", "torch", "transformers"}
+
+
+def loaded_by(statement):
+    """Top-level modules that a fresh interpreter has loaded after a statement."""
+    code = f"{statement}\nimport sys\nprint(*sys.modules)"
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    return {name.partition(".")[0] for name in done.stdout.split()}
+
+
+@pytest.mark.parametrize(
+    "module", ["amprewrite", "amprewrite.dtypes", "amprewrite.errors", "amprewrite.cli"]
+)
+def test_importing_loads_no_framework(module):
+    assert not loaded_by(f"import {module}") & HEAVY
+
+
+@pytest.mark.parametrize("module", ["jax", "torch"])
+def test_the_check_above_can_fail(module):
+    pytest.importorskip(module)
+    assert module in loaded_by(f"import {module}")
+
+
+@pytest.mark.slow
+def test_a_wheel_has_the_policies(tmp_path):
+    options = ["--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir"]
+    command = [sys.executable, "-m", "pip", "wheel", *options, str(tmp_path), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    names = set(ZipFile(wheel).namelist())
+    policies = {f"amprewrite/policies/{p.name}" for p in ROOT.glob("policies/*.toml")}
+    assert "amprewrite/policies/bf16.toml" in policies
+    assert policies <= names
+    assert {"amprewrite/__init__.py", "amprewrite/py.typed"} <= names
