@@ -6,6 +6,7 @@ array-api-strict 2.6.1. Its 0-d arrays are arrays like others.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from amprewrite.dtypes.lattice import Lattice
 from amprewrite.dtypes.operands import Operand, ResultType
@@ -42,15 +43,8 @@ _HOSTS = {
 class ArrayApiRules:
     """The array API's promotion."""
 
-    @property
-    def dtypes(self) -> frozenset[str]:
-        """The dtypes of the standard."""
-        return frozenset(_EDGES)
-
-    @property
-    def advice(self) -> str:
-        """What to do where promotion is undefined."""
-        return "cast explicitly: the standard promotes within a kind only"
+    dtypes: ClassVar[frozenset[str]] = frozenset(_EDGES)
+    advice: ClassVar[str] = "cast explicitly: the standard promotes within a kind only"
 
     def promote(self, a: str, b: str) -> str:
         """Return the join."""

@@ -9,6 +9,7 @@ Source: JEP 9407 (Design of Type Promotion Semantics for JAX); measured on JAX 0
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from amprewrite.dtypes.formats import format_of
 from amprewrite.dtypes.lattice import Lattice
@@ -52,12 +53,12 @@ _EDGES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys((*_SUB_BYTE, *_SMALL_FLOATS), ()),
 }
 
-DTYPES = frozenset(name for name in _EDGES if not name.endswith("*"))
+_DTYPES = frozenset(name for name in _EDGES if not name.endswith("*"))
 
 _STRICT_EDGES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(DTYPES, ()),
-    "int*": ("float*", *(n for n in DTYPES if format_of(n).kind in ("int", "uint"))),
-    "float*": ("complex*", *(n for n in DTYPES if format_of(n).kind == "float")),
+    **dict.fromkeys(_DTYPES, ()),
+    "int*": ("float*", *(n for n in _DTYPES if format_of(n).kind in ("int", "uint"))),
+    "float*": ("complex*", *(n for n in _DTYPES if format_of(n).kind == "float")),
     "complex*": ("complex64", "complex128"),
 }
 
@@ -90,20 +91,13 @@ class JaxRules:
         strict: Whether only weak types promote (``jax_numpy_dtype_promotion``).
     """
 
+    dtypes: ClassVar[frozenset[str]] = _DTYPES
+    advice: ClassVar[str] = (
+        "cast one of them: 8-bit floats and all below 8 bits are never widened "
+        "implicitly, and in strict mode nothing is"
+    )
     x64: bool = False
     strict: bool = False
-
-    @property
-    def dtypes(self) -> frozenset[str]:
-        """The dtypes that JAX has."""
-        return DTYPES
-
-    @property
-    def advice(self) -> str:
-        """What to do where promotion is undefined."""
-        if self.strict:
-            return "cast explicitly, or use system='jax'"
-        return "cast one of them: no dtype below 8 bits and no 8-bit float is widened"
 
     @property
     def _lattice(self) -> Lattice:

@@ -22,7 +22,8 @@ class Lattice:
 
     def common(self, nodes: Iterable[str]) -> frozenset[str]:
         """Return everything that all of ``nodes`` may become."""
-        return frozenset.intersection(*(self._bounds[node] for node in nodes))
+        first, *rest = (self._bounds[node] for node in nodes)
+        return first.intersection(*rest)
 
     def join(self, nodes: Iterable[str]) -> str:
         """Return the least dtype that all of ``nodes`` may become.

@@ -7,6 +7,7 @@ Source: NEP 50 (Promotion rules for Python scalars); measured on NumPy 2.4.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from amprewrite.dtypes.lattice import Lattice
 from amprewrite.dtypes.operands import Operand, ResultType
@@ -39,6 +40,8 @@ _LATTICE = Lattice(_SAFE)
 _KINDS = {"bool": "bool", "int": "int64", "float": "float64", "complex": "complex128"}
 """Kinds of Python numbers from low to high, and the dtype of such a number alone."""
 
+_ORDER = list(_KINDS).index
+
 
 def _first(dtypes: Sequence[str]) -> str:
     common = _LATTICE.common(dtypes)
@@ -49,15 +52,10 @@ def _first(dtypes: Sequence[str]) -> str:
 class NumpyRules:
     """NumPy's promotion, from version 2."""
 
-    @property
-    def dtypes(self) -> frozenset[str]:
-        """The dtypes that NumPy itself has; bfloat16 and float8 are guests there."""
-        return frozenset(_SAFE)
-
-    @property
-    def advice(self) -> str:
-        """What to do where promotion is undefined."""
-        return "cast to one that NumPy has, or use system='jax'"
+    # Without bfloat16 and float8: ml_dtypes adds them, but in NumPy 2.4 they do not
+    # promote dependably (bfloat16 with float16 or int16 raises).
+    dtypes: ClassVar[frozenset[str]] = frozenset(_SAFE)
+    advice: ClassVar[str] = "cast one of them"
 
     def promote(self, a: str, b: str) -> str:
         """Return the first common dtype, as ``numpy.promote_types``."""
@@ -66,14 +64,13 @@ class NumpyRules:
     def result(self, operands: Sequence[Operand]) -> ResultType:
         """Return the dtype of what ``operands`` make together; it is never weak."""
         strong = [x for x in operands if not x.weak]
-        order = list(_KINDS)
-        number = max((x.kind for x in operands if x.weak), key=order.index, default="")
+        number = max((x.kind for x in operands if x.weak), key=_ORDER, default="bool")
         if not strong:
             return ResultType(_KINDS[number], weak=False)
         dtype = _first([x.dtype for x in strong])
-        highest = max((x.kind for x in (*strong, Operand(dtype))), key=order.index)
-        if number and order.index(number) > order.index(highest):
-            # A complex number keeps the precision of a float array, no other does.
-            is_float = (number, highest) == ("complex", "float")
-            dtype = _first((dtype, "complex64" if is_float else _KINDS[number]))
+        host = Operand(dtype).kind
+        if (number, host) == ("complex", "float"):
+            dtype = _first((dtype, "complex64"))  # the float's precision is kept
+        elif _ORDER(number) > _ORDER(host):
+            dtype = _first((dtype, _KINDS[number]))
         return ResultType(dtype, weak=False)

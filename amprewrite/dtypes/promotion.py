@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from amprewrite.dtypes.array_api import ArrayApiRules
 from amprewrite.dtypes.fits import is_lossless
@@ -18,15 +18,10 @@ from amprewrite.errors import PromotionError
 class Rules(Protocol):
     """What a promotion system answers; it raises PromotionError without context."""
 
-    @property
-    def dtypes(self) -> frozenset[str]:
-        """The dtypes it knows."""
-        ...
-
-    @property
-    def advice(self) -> str:
-        """What to do where it is undefined."""
-        ...
+    dtypes: ClassVar[frozenset[str]]
+    """The dtypes it knows."""
+    advice: ClassVar[str]
+    """What to do where it is undefined."""
 
     def promote(self, a: str, b: str) -> str:
         """Return the common dtype of two."""
@@ -63,7 +58,7 @@ def promote_types(a: str, b: str, system: str = "jax", *, x64: bool = False) -> 
         PromotionError: If there is no common dtype.
     """
     names = (format_of(a).name, format_of(b).name)
-    rules = _rules(system, x64, "float32")
+    rules = _rules(system, x64=x64)
     where = f"promote_types({a}, {b})"
     _check_known(names, rules, system, where)
     try:
@@ -91,12 +86,12 @@ def result_type(
     Raises:
         PromotionError: If there is no common dtype.
     """
-    rules = _rules(system, x64, default_dtype)
+    rules = _rules(system, x64=x64, default_dtype=default_dtype)
     given = tuple(map(as_operand, operands))
     where = f"result_type({', '.join(map(str, given))})"
     if not given:
         raise PromotionError(f"{where}: found nothing; want at least one operand")
-    _check_known((x.dtype for x in given if not x.weak), rules, system, where)
+    _check_known((x.dtype for x in given), rules, system, where)
     try:
         return rules.result(given)
     except PromotionError as error:
@@ -118,7 +113,7 @@ def at_least(dtype: str, minimum: str) -> str:
 
 
 @lru_cache(maxsize=64)
-def _rules(system: str, x64: bool, default_dtype: str) -> Rules:  # noqa: FBT001 - lru_cache key, private
+def _rules(system: str, *, x64: bool = False, default_dtype: str = "float32") -> Rules:
     if system in _SYSTEMS:
         return _SYSTEMS[system](x64, default_dtype)
     near = get_close_matches(system, SYSTEMS, n=1)
@@ -130,8 +125,10 @@ def _rules(system: str, x64: bool, default_dtype: str) -> Rules:  # noqa: FBT001
 def _check_known(dtypes: Iterable[str], rules: Rules, system: str, where: str) -> None:
     for dtype in dtypes:
         if dtype not in rules.dtypes:
-            problem = PromotionError(f"there is no {dtype}")
-            raise _undefined(problem, rules, system, where)
+            raise PromotionError(
+                f"{where}: there is no {dtype} in system {system!r}; cast it, or "
+                "choose another system"
+            )
 
 
 def _undefined(

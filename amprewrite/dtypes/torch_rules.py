@@ -9,13 +9,15 @@ Source: c10/core/ScalarType.cpp and aten/native/TypeProperties.cpp; measured on 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from typing import ClassVar
 
 from amprewrite.dtypes.formats import format_of
 from amprewrite.dtypes.lattice import Lattice
 from amprewrite.dtypes.operands import Operand, ResultType
 from amprewrite.errors import PromotionError
 
-_BARE_UNSIGNED = (*(f"uint{bits}" for bits in range(1, 8)), "uint16", "uint32", "uint64")
+_BARE_UNSIGNED = tuple(f"uint{bits}" for bits in (*range(1, 8), 16, 32, 64))
 """Unsigned integers that promote with floats only, and not with each other."""
 
 _ALONE = (
@@ -89,6 +91,10 @@ class TorchRules:
         default_dtype: What a Python float is (``torch.set_default_dtype``).
     """
 
+    dtypes: ClassVar[frozenset[str]] = frozenset(_EDGES)
+    advice: ClassVar[str] = (
+        "cast one of them: float8 and uint16 to uint64 promote with almost nothing"
+    )
     default_dtype: str = "float32"
 
     def __post_init__(self) -> None:
@@ -96,16 +102,6 @@ class TorchRules:
         if self.default_dtype not in _COMPLEX_OF:
             want = ", ".join(_COMPLEX_OF)
             raise PromotionError(f"default_dtype: {self.default_dtype!r}; want {want}")
-
-    @property
-    def dtypes(self) -> frozenset[str]:
-        """The dtypes that torch has."""
-        return frozenset(_EDGES)
-
-    @property
-    def advice(self) -> str:
-        """What to do where promotion is undefined."""
-        return "cast one of them: float8 and uint16 to uint64 promote with almost none"
 
     def promote(self, a: str, b: str) -> str:
         """Return the join, as ``torch.promote_types``."""
@@ -116,12 +112,10 @@ class TorchRules:
         arrays = [x.dtype for x in operands if x.ndim and not x.weak]
         zero_d = [x.dtype for x in operands if not x.ndim and not x.weak]
         numbers = [self._number(x.kind) for x in operands if x.weak]
-        highest, *rest = [_join(group) for group in (arrays, zero_d, numbers) if group]
-        if rest:
-            # Right to left: numbers lift 0-d tensors, and both together lift arrays.
-            lower = rest[0] if len(rest) == 1 else _combine(*rest)
-            highest = _combine(highest, lower)
-        return ResultType(highest, weak=False)
+        # Numbers lift 0-d tensors, and what they make together lifts arrays.
+        groups = [_join(group) for group in (numbers, zero_d, arrays) if group]
+        dtype = reduce(lambda lower, higher: _combine(higher, lower), groups)
+        return ResultType(dtype, weak=False)
 
     def _number(self, kind: str) -> str:
         """Return the dtype of a Python number of ``kind``."""

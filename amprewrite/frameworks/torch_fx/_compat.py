@@ -1,7 +1,9 @@
 """Names of torch that are private or move between versions; each has a test."""
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -60,7 +62,9 @@ def trace_pre_dispatch(
     """Return the ATen-level graph of ``function``, before decomposition."""
     from torch.fx.experimental.proxy_tensor import make_fx  # noqa: PLC0415  # slow import
 
-    return make_fx(function, pre_dispatch=True, _allow_non_fake_inputs=True)(*inputs)
+    trace = make_fx(function, pre_dispatch=True, _allow_non_fake_inputs=True)
+    with fake_mode_of(list(inputs)) or nullcontext():  # what is made inside is fake too
+        return trace(*inputs)
 
 
 def record_higher_order(target: Any, args: tuple[Any, ...], kwargs: Any, run: Any) -> Any:  # noqa: ANN401  # any op
@@ -98,8 +102,44 @@ def untraced() -> Any:  # noqa: ANN401  # torch's own context manager
     return proxy_tensor.disable_proxy_modes_tracing()
 
 
-def fake_mode_of(values: list[Any]) -> Any:  # noqa: ANN401  # torch's FakeTensorMode
-    """Return the fake mode that ``values`` belong to; None if there is none."""
-    from torch._guards import detect_fake_mode  # noqa: PLC0415  # slow import
+def fake_mode_of(values: list[Any]) -> Any:
+    """Return the fake mode that ``values`` belong to; None if there is none.
 
-    return detect_fake_mode(values)
+    Not the ambient one: dynamo's example values have a mode of their own.
+    """
+    from torch._subclasses.fake_tensor import FakeTensor  # noqa: PLC0415  # slow import
+
+    return next((v.fake_mode for v in values if isinstance(v, FakeTensor)), None)
+
+
+@contextmanager
+def plain_causal_hint() -> Iterator[None]:
+    """Let nn.Transformer take a mask without asking whether it is causal.
+
+    The question depends on the mask's values, which a capture does not have. The answer
+    is only a hint for a kernel that needs no mask; without it the mask is applied.
+    """
+    import torch.nn.modules.transformer as transformer  # noqa: PLC0415  # beside its use
+
+    name = "_detect_is_causal_mask"
+    asked = getattr(transformer, name)
+    setattr(transformer, name, lambda mask, is_causal=None, size=None: bool(is_causal))  # noqa: ARG005  # torch's own names
+    try:
+        yield
+    finally:
+        setattr(transformer, name, asked)
+
+
+def register_caches() -> None:
+    """Tell torch.export about the caches that transformers models hand back.
+
+    transformers registers its own classes only when asked to.
+    """
+    if "transformers" not in sys.modules:
+        return
+    try:
+        executorch: Any = import_module("transformers.integrations.executorch")
+        register = executorch.register_dynamic_cache_export_support
+    except (ImportError, AttributeError):  # an older transformers, without it
+        return
+    register()

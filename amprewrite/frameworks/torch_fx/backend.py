@@ -61,7 +61,7 @@ class Backend:
         placement: str = "promote",
         plans: list[Plan] | None = None,
         reason: str = "",
-        training: bool | None = None,  # noqa: FBT001  # keyword in practice
+        training: Callable[[], bool] | None = None,
     ) -> None:
         """Read the policy once."""
         self.policy = load_policy(policy)
@@ -85,7 +85,7 @@ class Backend:
         trains = any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
         training = torch.is_grad_enabled() and trains
         if self.training is not None:
-            training = self.training
+            training = self.training()
         how = "captured by torch.compile (dynamo)"
         setting = Setting(
             placement=self.placement,
@@ -95,7 +95,8 @@ class Backend:
         plan = make_plan(reading.graph, Matcher(self.policy, self.overrides), setting)
         write(reading, plan)
         lowered_graph.recompile()
-        self.plans.append(plan)
+        if plan not in self.plans:  # dynamo captures again for another grad mode
+            self.plans.append(plan)
         return self._finish(reading, plan, weights, inputs)
 
     def _finish(
@@ -171,7 +172,11 @@ def lazy_runner(model: nn.Module, backend: Backend) -> Callable[..., Any]:
 
     def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # as the model
         nonlocal warm
-        with _compat.allow_rnn(), _compat.slow_attention_path():
+        with (
+            _compat.allow_rnn(),
+            _compat.slow_attention_path(),
+            _compat.plain_causal_hint(),
+        ):
             if not warm:
                 _warm_up(model, args, kwargs)
                 warm = True

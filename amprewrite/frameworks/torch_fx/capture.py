@@ -85,9 +85,11 @@ def export_model(
     """
     seen = Seen()
     device = model_device(model)
+    _compat.register_caches()
     with ExitStack() as stack:
         stack.enter_context(torch.enable_grad())
         stack.enter_context(_compat.slow_attention_path())
+        stack.enter_context(_compat.plain_causal_hint())
         stack.enter_context(_watch(seen))
         if not _has_half(model):
             stack.enter_context(_compat.neutral_autocast(device))

@@ -188,7 +188,7 @@ def _lazy(model: nn.Module, request: Request, reason: str) -> LazyModule:
         placement=request.placement,
         plans=plans,
         reason=reason,
-        training=request.training,
+        training=lambda: request.trains(model),
     )
     return LazyModule(model, lazy_runner(model, backend), plans)
 
@@ -209,7 +209,8 @@ def _captured_lazily(
     devices = sorted({t.device.index or 0 for t in model.parameters() if t.is_cuda})
     before = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:
-        with torch.random.fork_rng(devices):
+        grad = request.trains(model) and torch.is_grad_enabled()
+        with torch.random.fork_rng(devices), torch.set_grad_enabled(grad):
             lazy(*(request.args or ()), **(request.kwargs or {}))
     except Exception as error:
         msg = f"{cause}; dynamo cannot capture it either: {str(error).strip()[:500]}"

@@ -209,10 +209,10 @@ def _set_dtype(op: Op, decision: Decision, node: Node) -> None:
         _write_cast(decision, node)
     elif op.dtype_knob and decision.op_class == "deny":
         _set_argument(node, "dtype", torch_dtype(decision.precision))
-    elif op.mixing == "any" and op.operands and ops.has_argument(node, "dtype"):
-        held = node.meta["val"]
-        if isinstance(held, torch.Tensor):
-            _set_argument(node, "dtype", held.dtype)
+    elif not op.dtype_knob and op.results and ops.has_argument(node, "dtype"):
+        made = torch_dtype(decision.results[0])
+        if op.operands or made != node.meta["val"].dtype:
+            _set_argument(node, "dtype", made)
 
 
 def _write_cast(decision: Decision, node: Node) -> None:

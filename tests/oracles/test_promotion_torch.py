@@ -1,0 +1,104 @@
+"""torch's promotion against torch itself, on meta tensors."""
+
+import warnings
+from itertools import chain, combinations_with_replacement, permutations, product
+
+import pytest
+
+from amprewrite.dtypes import Operand, promote_types, result_type
+from amprewrite.dtypes.torch_rules import TorchRules
+from amprewrite.errors import PromotionError
+
+torch = pytest.importorskip("torch")
+
+NAMES = sorted(TorchRules.dtypes)
+COMPUTABLE = [x for x in NAMES if getattr(torch, x).itemsize > 1 or x[-1] == "8"]
+NUMBERS = [True, 1, 1.0, 1j]
+DEFAULTS = ["float16", "bfloat16", "float32", "float64"]
+
+
+@pytest.fixture(params=DEFAULTS)
+def default_dtype(request):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, request.param))
+    yield request.param
+    torch.set_default_dtype(before)
+
+
+def ours(*operands, **options):
+    try:
+        dtype, weak = result_type(*operands, system="torch", **options)
+    except PromotionError:
+        return None
+    assert not weak
+    return dtype
+
+
+def theirs(function, *operands):
+    try:
+        result = function(*operands)
+    except RuntimeError:
+        return None
+    return str(getattr(result, "dtype", result)).removeprefix("torch.")
+
+
+def tensors(names):
+    """Pairs of an operand and its live tensor, with and without extent."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "ComplexHalf support is experimental")
+        return [
+            (
+                Operand(name, ndim=len(shape)),
+                torch.empty(shape, dtype=getattr(torch, name), device="meta"),
+            )
+            for name, shape in product(names, [(2,), ()])
+        ]
+
+
+def mismatches(function, cases, **options):
+    """Mismatches of ``function``, which promotes, and how many cases there were."""
+    wrong, count = [], 0
+    for case in cases:
+        mine, live = zip(*case, strict=True)
+        got, want = ours(*mine, **options), theirs(function, *live)
+        count += 1
+        if got != want:
+            wrong.append((mine, got, want))
+    return wrong, count
+
+
+def test_promote_types():
+    wrong = []
+    for a, b in product(NAMES, repeat=2):
+        want = theirs(torch.promote_types, getattr(torch, a), getattr(torch, b))
+        try:
+            got = promote_types(a, b, "torch")
+        except PromotionError:
+            got = None
+        if got != want:
+            wrong.append((a, b, got, want))
+    assert not wrong
+
+
+def test_result_type_of_two(default_dtype):
+    operands = [*tensors(NAMES), *((x, x) for x in NUMBERS)]
+    cases = product(operands, repeat=2)
+    wrong, count = mismatches(torch.result_type, cases, default_dtype=default_dtype)
+    assert not wrong, wrong[:10]
+    assert count > 5_000
+
+
+def test_result_type_of_three():
+    some = combinations_with_replacement(tensors(COMPUTABLE), 3)
+    # clamp promotes its three operands, and on meta tensors no kernel is asked for.
+    wrong, count = mismatches(torch.clamp, some)
+    assert not wrong, wrong[:10]
+    assert count > 10_000
+
+
+def test_the_order_of_three_does_not_count():
+    names = ["uint16", "uint32", "int64", "float16", "bfloat16", "complex64"]
+    triples = combinations_with_replacement(tensors(names), 3)
+    cases = chain.from_iterable(map(permutations, triples))
+    wrong, _ = mismatches(torch.clamp, cases)
+    assert not wrong, wrong[:10]
