@@ -126,8 +126,7 @@ _WIDTHS = (*range(1, 9), 16, 32, 64)  # torch has all below 8, JAX 1, 2 and 4
 
 def _whole(name: str, kind: Kind, bits: int) -> Format:
     largest = 2 ** (bits - (kind == "int")) - 1
-    overflow: Overflow = "saturate" if kind == "bool" else "wrap"
-    return Format(name, kind, bits, 0, 0, 0, largest, 1, 1, overflow)
+    return Format(name, kind, bits, 0, 0, 0, largest, 1, 1, "wrap")
 
 
 def _bits_in(name: str) -> int:

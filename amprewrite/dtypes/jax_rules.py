@@ -80,6 +80,7 @@ _DEFAULTS = {
     "float": "float64",
     "complex": "complex128",
 }
+"""What a weak result of each kind is, narrowed where 64 bits are disabled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +115,16 @@ class JaxRules:
         """Return the dtype and weakness of what ``operands`` make together."""
         weak = [x.weak and x.dtype != "bool" for x in operands]  # bool is never weak
         dtypes = [self._canonical(x.dtype) for x in operands]
-        if all(weak) and not (self.strict and len(operands) > 1):
-            # Weak types of any size exist (int16 inside a jit): join them by size.
+        by_size = all(weak) and not (self.strict and len(operands) > 1)
+        if by_size:  # weak arrays of any size exist: int16 inside a jit
             joined = self._lattice.join(dtypes)
-            return ResultType(self._default(format_of(joined).kind), weak=True)
-        pairs = zip(operands, dtypes, weak, strict=True)
-        joined = self._lattice.join(f"{x.kind}*" if w else d for x, d, w in pairs)
-        if joined.endswith("*"):
-            return ResultType(self._default(joined.rstrip("*")), weak=True)
-        return ResultType(joined, weak=False)
+        else:
+            three = zip(operands, dtypes, weak, strict=True)
+            joined = self._lattice.join(f"{x.kind}*" if w else d for x, d, w in three)
+        if not (by_size or joined.endswith("*")):
+            return ResultType(joined, weak=False)
+        kind = joined[:-1] if joined.endswith("*") else format_of(joined).kind
+        return ResultType(self._canonical(_DEFAULTS[kind]), weak=True)
 
     def _canonical(self, dtype: str) -> str:
         return dtype if self.x64 else _NARROW.get(dtype, dtype)
-
-    def _default(self, kind: str) -> str:
-        return self._canonical(_DEFAULTS[kind])

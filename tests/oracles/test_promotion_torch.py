@@ -1,7 +1,7 @@
-"""torch's promotion against torch itself, on meta tensors."""
+"""torch's promotion against eager torch itself."""
 
 import warnings
-from itertools import chain, combinations_with_replacement, permutations, product
+from itertools import product
 
 import pytest
 
@@ -12,7 +12,11 @@ from amprewrite.errors import PromotionError
 torch = pytest.importorskip("torch")
 
 NAMES = sorted(TorchRules.dtypes)
-COMPUTABLE = [x for x in NAMES if getattr(torch, x).itemsize > 1 or x[-1] == "8"]
+SOME = [
+    *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
+    *("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2"),
+    *("complex32", "complex64", "complex128"),
+]
 NUMBERS = [True, 1, 1.0, 1j]
 DEFAULTS = ["float16", "bfloat16", "float32", "float64"]
 
@@ -37,6 +41,8 @@ def ours(*operands, **options):
 def theirs(function, *operands):
     try:
         result = function(*operands)
+    except NotImplementedError as error:  # promoted, and no kernel: ... for 'UInt16'
+        return str(error).split("'")[-2].lower()
     except RuntimeError:
         return None
     return str(getattr(result, "dtype", result)).removeprefix("torch.")
@@ -49,9 +55,10 @@ def tensors(names):
         return [
             (
                 Operand(name, ndim=len(shape)),
-                torch.empty(shape, dtype=getattr(torch, name), device="meta"),
+                torch.empty(shape, dtype=getattr(torch, name)),
             )
-            for name, shape in product(names, [(2,), ()])
+            for name in names
+            for shape in [(0,), ()]
         ]
 
 
@@ -89,16 +96,7 @@ def test_result_type_of_two(default_dtype):
 
 
 def test_result_type_of_three():
-    some = combinations_with_replacement(tensors(COMPUTABLE), 3)
-    # clamp promotes its three operands, and on meta tensors no kernel is asked for.
-    wrong, count = mismatches(torch.clamp, some)
+    cases = product(tensors(SOME), repeat=3)
+    wrong, count = mismatches(torch.addcmul, cases)
     assert not wrong, wrong[:10]
-    assert count > 10_000
-
-
-def test_the_order_of_three_does_not_count():
-    names = ["uint16", "uint32", "int64", "float16", "bfloat16", "complex64"]
-    triples = combinations_with_replacement(tensors(names), 3)
-    cases = chain.from_iterable(map(permutations, triples))
-    wrong, _ = mismatches(torch.clamp, cases)
-    assert not wrong, wrong[:10]
+    assert count > 40_000

@@ -17,6 +17,7 @@ from amprewrite.frameworks.torch_fx.capture import drop_dtype_checks
 from amprewrite.frameworks.torch_fx.fold import lowered
 from amprewrite.frameworks.torch_fx.lower import lower
 from amprewrite.frameworks.torch_fx.read import Reading, read
+from amprewrite.frameworks.torch_fx.settle import settle
 from amprewrite.frameworks.torch_fx.write import torch_dtype, write
 from amprewrite.passes import make_plan
 from amprewrite.passes.pipeline import Setting
@@ -94,6 +95,7 @@ class Backend:
         )
         plan = make_plan(reading.graph, Matcher(self.policy, self.overrides), setting)
         write(reading, plan)
+        plan = plan.with_warnings(*settle(reading, plan))
         lowered_graph.recompile()
         if plan not in self.plans:  # dynamo captures again for another grad mode
             self.plans.append(plan)

@@ -28,6 +28,7 @@ from amprewrite.frameworks.torch_fx.fold import (
 )
 from amprewrite.frameworks.torch_fx.read import Reading, read
 from amprewrite.frameworks.torch_fx.run import ConvertedModule, LazyModule, signature_of
+from amprewrite.frameworks.torch_fx.settle import settle
 from amprewrite.frameworks.torch_fx.write import check_fits, write
 from amprewrite.passes import make_plan
 from amprewrite.passes.pipeline import Setting
@@ -168,6 +169,7 @@ def _assemble(root: nn.Module, captured: Captured, request: Request) -> Converte
     low = stored_weights(reading, plan)
     signature = signature_of(root, request.args or (), request.kwargs or {}, captured.module)
     write(reading, plan)
+    plan = plan.with_warnings(*settle(reading, plan))
     fold_copies(captured.module)
     converted = ConvertedModule()
     mirror_state(converted, root, low)

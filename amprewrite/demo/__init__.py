@@ -1,0 +1,1 @@
+"""The demo: a real pretrained sentence encoder, converted, verified and timed."""

@@ -1,0 +1,134 @@
+"""Run the demo: load, convert, compare with float64 and with the usual ways, time."""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from amprewrite.api import convert
+from amprewrite.demo.measure import (
+    Errors,
+    Neighbours,
+    Run,
+    Timing,
+    errors,
+    neighbours,
+    parameter_bytes,
+    timing,
+)
+from amprewrite.demo.model import Encoder, load, made_up_batch
+from amprewrite.demo.sentences import SENTENCES
+from amprewrite.plan import Plan
+
+FULL, AUTOCAST, HALF, OURS = "float32", "torch.autocast", "model.bfloat16()", "amprewrite"
+"""The variants: the model as it is, the two usual ways, and ours."""
+
+SHAPES = ((1, 16), (8, 128))
+"""Inputs that are timed, as (sentences, tokens): one short one, and 1,024 tokens."""
+
+ROUNDS = {(1, 16): 100, (8, 128): 25}
+"""How often each variant runs on each input."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Everything that the demo found.
+
+    Attributes:
+        machine: What it ran on.
+        plan: The plan of the conversion.
+        errors: Errors against float64, by variant.
+        neighbours: Neighbours against float64, by variant.
+        parameter_bytes: Bytes of the parameters, by variant.
+        timings: One for each input.
+    """
+
+    machine: str
+    plan: Plan
+    errors: Mapping[str, Errors]
+    neighbours: Mapping[str, Neighbours]
+    parameter_bytes: Mapping[str, int]
+    timings: tuple[Timing, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures as JSON data; of the plan its cost."""
+        return {
+            "machine": self.machine,
+            "cost": asdict(self.plan.cost),
+            "errors": {name: asdict(e) for name, e in self.errors.items()},
+            "neighbours": {name: asdict(n) for name, n in self.neighbours.items()},
+            "parameter_bytes": dict(self.parameter_bytes),
+            "timings": [_timing_json(timing) for timing in self.timings],
+        }
+
+
+def _timing_json(found: Timing) -> dict[str, Any]:
+    return {
+        "batch": found.batch,
+        "tokens": found.tokens,
+        "milliseconds": {name: found.milliseconds(name) for name in found.seconds},
+        "speedup_over_float32": {n: found.speedup(n, FULL) for n in found.seconds},
+        "speedup_over_autocast": {n: found.speedup(n, AUTOCAST) for n in found.seconds},
+    }
+
+
+def run(say: Callable[[str], None], rounds: Mapping[Any, int] = ROUNDS) -> Figures:
+    """Run the whole demo.
+
+    Args:
+        say: Told what is being done, a line at a time.
+        rounds: How often each variant runs on each input of :data:`SHAPES`.
+
+    Raises:
+        UnsupportedError: A package of the extra ``demo`` is not installed.
+    """
+    say(f"loading the encoder and {len(SENTENCES)} sentences")
+    model, args = load(SENTENCES)
+    say("converting to bf16")
+    anywhere = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    converted = convert(model, "bf16", args=args, dynamic_shapes=(anywhere, anywhere))
+    half = copy.deepcopy(model).bfloat16()
+    variants: dict[str, Run] = {
+        FULL: model,
+        AUTOCAST: _under_autocast(model),
+        HALF: half,
+        OURS: converted,
+    }
+    with torch.inference_mode():
+        say("computing the reference in float64")
+        reference = copy.deepcopy(model).double()(*args)
+        say("encoding the sentences with each variant")
+        vectors = {name: variant(*args) for name, variant in variants.items()}
+        timings: list[Timing] = []
+        for shape in SHAPES:
+            say(f"timing {shape[0]} x {shape[1]} tokens, {rounds[shape]} rounds in turns")
+            timings.append(timing(variants, made_up_batch(*shape), rounds[shape]))
+    full, low = parameter_bytes(model), parameter_bytes(half)
+    return Figures(
+        machine=_machine(),
+        plan=converted.plan,
+        errors={name: errors(found, reference) for name, found in vectors.items()},
+        neighbours={n: neighbours(found, reference) for n, found in vectors.items()},
+        parameter_bytes={
+            FULL: full,
+            AUTOCAST: full,
+            HALF: low,
+            OURS: parameter_bytes(converted),
+        },
+        timings=tuple(timings),
+    )
+
+
+def _under_autocast(model: Encoder) -> Run:
+    def run_it(*args: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return model(*args)
+
+    return run_it
+
+
+def _machine() -> str:
+    capability = torch.backends.cpu.get_cpu_capability()
+    return f"CPU with {capability}, {torch.get_num_threads()} threads, torch {torch.__version__}"

@@ -1,0 +1,120 @@
+"""Compare the dtypes of a plan with those that the kernels give, and mend differences.
+
+The plan predicts the dtype of every result. For the ops of the tables the prediction is
+right and a test holds it; an op that a user's rule lowers may have a kernel that always
+gives float32, or none for the low dtype. Then the op gets the operands it was traced
+with, or its result is cast, and the plan says so in a warning.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from amprewrite.frameworks.torch_fx import _compat
+from amprewrite.frameworks.torch_fx.read import Reading, dtype_name
+from amprewrite.frameworks.torch_fx.write import torch_dtype
+from amprewrite.ir import Op
+from amprewrite.plan import Decision, Plan
+
+aten = torch.ops.aten
+
+Outcome = tuple[torch.dtype, ...] | str
+"""Dtypes of the results, or the message of the kernel that refused."""
+
+
+def settle(reading: Reading, plan: Plan) -> tuple[str, ...]:
+    """Mend the written graph where a kernel differs from the plan; return what was done.
+
+    Every distinct call (op, dtypes, numbers) is tried once under fake tensors.
+    """
+    tried: dict[object, Outcome] = {}
+    return tuple(_settle(reading, plan, tried))
+
+
+def _settle(reading: Reading, plan: Plan, tried: dict[object, Outcome]) -> Iterator[str]:
+    for op in reading.graph.ops:
+        node, decision = reading.sites[op.name].node, plan.by_op[op.name]
+        if op.fence or not _changed(reading, op, decision):
+            continue
+        key = _key(node)
+        if key not in tried:
+            tried[key] = _try(node)
+        outcome = tried[key]
+        if isinstance(outcome, str):
+            yield f"{op.name} ({op.native}) runs as traced: {outcome}"
+            _restore_operands(reading, op, node)
+            outcome = tuple(torch_dtype(reading.graph.values[r].dtype) for r in op.results)
+        wanted = tuple(torch_dtype(dtype) for dtype in decision.results)
+        if outcome != wanted and len(outcome) == len(wanted) == 1:
+            names = f"{dtype_name(outcome[0])} instead of {dtype_name(wanted[0])}"
+            yield f"{op.name} ({op.native}) gives {names}; its result is cast"
+            _cast_result(node, wanted[0])
+
+
+def _changed(reading: Reading, op: Op, decision: Decision) -> bool:
+    names = (*op.operands, *op.results)
+    planned = (*decision.operands, *decision.results)
+    values = reading.graph.values
+    return any(values[n].dtype != d for n, d in zip(names, planned, strict=True))
+
+
+def _key(node: Node) -> object:
+    """Return what decides the dtypes of a call's results."""
+
+    def part(arg: Any) -> Any:
+        val = arg.meta.get("val") if isinstance(arg, Node) else arg
+        if isinstance(val, torch.Tensor):
+            return (str(val.dtype), val.ndim)
+        return repr(val)
+
+    leaves = _compat.pytree.tree_map(part, (node.args, dict(node.kwargs)))
+    return (node.target, repr(leaves))
+
+
+def _try(node: Node) -> Outcome:
+    """Return the dtypes that the op gives for its operands as they now are."""
+    args, kwargs = torch.fx.map_arg(
+        (node.args, dict(node.kwargs)), lambda arg: arg.meta["val"]
+    )
+    run: Callable[..., Any] = node.target  # pyright: ignore
+    mode = _compat.fake_mode_of(_compat.pytree.tree_leaves((args, kwargs)))
+    if mode is None:
+        return _dtypes(node.meta["val"])
+    try:
+        with mode, torch.no_grad():
+            return _dtypes(run(*args, **kwargs))
+    except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+        return str(error).strip().split("\n")[0]
+
+
+def _dtypes(val: Any) -> tuple[torch.dtype, ...]:
+    leaves = _compat.pytree.tree_leaves(val)
+    return tuple(leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor))
+
+
+def _restore_operands(reading: Reading, op: Op, node: Node) -> None:
+    """Give an op the operands it was traced with."""
+    names = iter(op.operands)
+
+    def restore(arg: Any) -> Any:
+        if not isinstance(arg, Node) or not isinstance(arg.meta.get("val"), torch.Tensor):
+            return arg
+        dtype = torch_dtype(reading.graph.values[next(names)].dtype)
+        if arg.meta["val"].dtype == dtype:
+            return arg
+        with node.graph.inserting_before(node):
+            cast = node.graph.call_function(aten.to.dtype, (arg, dtype))
+        cast.meta["val"] = arg.meta["val"].to(dtype)
+        return cast
+
+    args, kwargs = _compat.pytree.tree_map(restore, (node.args, dict(node.kwargs)))
+    node.args, node.kwargs = args, kwargs
+
+
+def _cast_result(node: Node, dtype: torch.dtype) -> None:
+    with node.graph.inserting_after(node):
+        cast = node.graph.call_function(aten.to.dtype, (node, dtype))
+    cast.meta = dict(node.meta)
+    node.replace_all_uses_with(cast, delete_user_cb=lambda user: user is not cast)

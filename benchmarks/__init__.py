@@ -1,0 +1,1 @@
+"""Side-by-side measurements, paired in one run; results/ holds their JSON."""
