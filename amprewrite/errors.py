@@ -48,5 +48,9 @@ class VerifyError(AmpError, AssertionError):
     """Outputs differ from the reference by more than the bound."""
 
 
+class TargetError(AmpError, ValueError):
+    """What a command was told to work on, or to write to, is not there or not usable."""
+
+
 class UnsupportedError(AmpError, NotImplementedError):
     """A construct or a framework that is not supported."""

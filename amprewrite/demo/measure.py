@@ -13,6 +13,10 @@ Run = Callable[..., torch.Tensor]
 """Called with the encoder's arguments; gives f[batch, width]."""
 
 
+LEAST, MOST = 7, 200
+"""Rounds of a timing."""
+
+
 @dataclass(frozen=True)
 class Errors:
     """How far the vectors of one variant are from those in float64.
@@ -132,19 +136,23 @@ def parameter_bytes(model: nn.Module) -> int:
 
 
 def timing(
-    variants: Mapping[str, Run], args: Sequence[torch.Tensor], rounds: int
+    variants: Mapping[str, Run], args: Sequence[torch.Tensor], budget: float
 ) -> Timing:
     """Time the variants in turns, so that all see the same state of the machine.
 
     Args:
         variants: What to run, by name.
         args: Arguments; the first is [batch, tokens].
-        rounds: How often each runs, after two runs that are not counted.
+        budget: Seconds after which no other round starts; two rounds that are not
+            counted come before.
     """
     for run in (*variants.values(), *variants.values()):
         run(*args)
     seconds: dict[str, list[float]] = {name: [] for name in variants}
-    for _ in range(rounds):
+    end = time.perf_counter() + budget
+    rounds = 0
+    while rounds < LEAST or (rounds < MOST and time.perf_counter() < end):
+        rounds += 1
         for name, run in variants.items():
             start = time.perf_counter()
             run(*args)

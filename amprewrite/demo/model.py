@@ -68,7 +68,8 @@ def load(sentences: Sequence[str]) -> tuple[Encoder, tuple[torch.Tensor, ...]]:
     folder = model_folder()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     transformers: Any = import_module("transformers")
-    transformers.utils.logging.disable_progress_bar()
+    transformers.logging.disable_progress_bar()
+    transformers.logging.set_verbosity_error()  # the pooler is left out on purpose
     bert = transformers.AutoModel.from_pretrained(folder, add_pooling_layer=False)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     batch = tokenizer(list(sentences), padding=True, return_tensors="pt")

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from amprewrite.api import convert
+from amprewrite.api import convert, inspect
 from amprewrite.demo.measure import (
     Errors,
     Neighbours,
@@ -28,8 +28,8 @@ FULL, AUTOCAST, HALF, OURS = "float32", "torch.autocast", "model.bfloat16()", "a
 SHAPES = ((1, 16), (8, 128))
 """Inputs that are timed, as (sentences, tokens): one short one, and 1,024 tokens."""
 
-ROUNDS = {(1, 16): 100, (8, 128): 25}
-"""How often each variant runs on each input."""
+SECONDS = 6.0
+"""How long each input is timed; at least :data:`~amprewrite.demo.measure.LEAST` rounds."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Figures:
 
     Attributes:
         machine: What it ran on.
-        plan: The plan of the conversion.
+        plan: The plan for the sentences' own shape, so that bytes are known.
         errors: Errors against float64, by variant.
         neighbours: Neighbours against float64, by variant.
         parameter_bytes: Bytes of the parameters, by variant.
@@ -74,12 +74,12 @@ def _timing_json(found: Timing) -> dict[str, Any]:
     }
 
 
-def run(say: Callable[[str], None], rounds: Mapping[Any, int] = ROUNDS) -> Figures:
+def run(say: Callable[[str], None], seconds: float = SECONDS) -> Figures:
     """Run the whole demo.
 
     Args:
         say: Told what is being done, a line at a time.
-        rounds: How often each variant runs on each input of :data:`SHAPES`.
+        seconds: How long each input of :data:`SHAPES` is timed.
 
     Raises:
         UnsupportedError: A package of the extra ``demo`` is not installed.
@@ -103,12 +103,12 @@ def run(say: Callable[[str], None], rounds: Mapping[Any, int] = ROUNDS) -> Figur
         vectors = {name: variant(*args) for name, variant in variants.items()}
         timings: list[Timing] = []
         for shape in SHAPES:
-            say(f"timing {shape[0]} x {shape[1]} tokens, {rounds[shape]} rounds in turns")
-            timings.append(timing(variants, made_up_batch(*shape), rounds[shape]))
+            say(f"timing {shape[0]} x {shape[1]} tokens")
+            timings.append(timing(variants, made_up_batch(*shape), seconds))
     full, low = parameter_bytes(model), parameter_bytes(half)
     return Figures(
         machine=_machine(),
-        plan=converted.plan,
+        plan=inspect(model, "bf16", args=args),
         errors={name: errors(found, reference) for name, found in vectors.items()},
         neighbours={n: neighbours(found, reference) for n, found in vectors.items()},
         parameter_bytes={

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -31,7 +32,7 @@ def show(figures: Figures) -> Iterator[RenderableType]:
 def errors_table(figures: Figures) -> Table:
     """Return errors, nearest neighbours and parameter bytes, a row for each variant."""
     title = f"the vectors of {len(SENTENCES)} sentences, compared with float64"
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("variant")
     heads = ("output", "median error", "worst error", "least cosine")
     for head in (*heads, "same nearest", "swapped pairs", "parameters"):
@@ -78,11 +79,11 @@ def times_table(found: Timing) -> Table:
     """Return the times of the variants on one input."""
     rounds = len(found.seconds[OURS])
     title = (
-        f"{found.batch} x {found.tokens} tokens: median of {rounds} rounds, taken in turns"
+        f"{found.batch} x {found.tokens} tokens: times and speed, medians of {rounds} rounds in turns"
     )
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("variant")
-    for head in ("time", f"speed to {FULL}", f"speed to {AUTOCAST}"):
+    for head in ("time", f"to {FULL}", f"to {AUTOCAST}"):
         table.add_column(head, justify="right")
     for name in found.seconds:
         table.add_row(

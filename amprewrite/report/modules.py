@@ -1,24 +1,28 @@
 """A plan by module, with the layers of a stack in one row."""
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
+from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from amprewrite.dtypes import short_name
 from amprewrite.plan import Plan
 
 ROOT = "(root)"
 """Stands for the model itself, whose module path is empty."""
+
+HEADS = ("other ops", "casts", "folded", "weights", "cast bytes")
+"""Columns after the ops of the two precisions; an empty column is not shown."""
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 @dataclass
 class Row:
-    """The modules whose paths differ only in numbers, added up.
+    """The modules of one kind, added up.
 
     Attributes:
         paths: Their paths.
@@ -37,17 +41,40 @@ class Row:
     cast_bytes: int = 0
 
 
-def stack_path(path: str) -> str:
-    """Return ``path`` with ``*`` for every number: ``layer.3.norm`` is ``layer.*.norm``."""
-    return _NUMBER.sub("*", path)
+def row_names(plan: Plan) -> dict[str, str]:
+    """Return the row that each module path belongs to, in program order.
+
+    Numbers in a path become ``*``, so that the layers of a stack share their rows:
+    ``layer.3.norm`` is in ``layer.*.norm``. Modules that end in a number share a row
+    only if all of them run the same ops, as layers do and the parts of an
+    ``nn.Sequential`` do not.
+    """
+    ops: dict[str, list[str]] = {}
+    for decision in plan.decisions:
+        ops.setdefault(decision.path, []).append(decision.canonical)
+    for cast in plan.casts:
+        ops.setdefault(cast.path, [])
+    kinds: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+    for path, names in ops.items():
+        kinds[_NUMBER.sub("*", path)].add(tuple(names))
+
+    def row(path: str) -> str:
+        starred = _NUMBER.sub("*", path)
+        if not starred.endswith("*") or len(kinds[starred]) == 1:
+            return starred
+        front, dot, number = path.rpartition(".")
+        return _NUMBER.sub("*", front) + dot + number
+
+    return {path: row(path) for path in ops}
 
 
 def module_rows(plan: Plan) -> dict[str, Row]:
-    """Return a row for each module path without its numbers, in program order."""
+    """Return the rows by name, in program order; see :func:`row_names`."""
+    names = row_names(plan)
     rows: dict[str, Row] = {}
 
     def row_of(path: str) -> Row:
-        row = rows.setdefault(stack_path(path), Row())
+        row = rows.setdefault(names[path], Row())
         row.paths.add(path)
         return row
 
@@ -65,35 +92,27 @@ def module_rows(plan: Plan) -> dict[str, Row]:
 def modules_table(plan: Plan) -> Table:
     """Return one row for each kind of module: its ops by dtype, its casts."""
     rows = module_rows(plan)
-    dtypes = [d for d in (plan.low, plan.full) if d]
-    table = Table(title="casts by module", title_justify="left")
+    dtypes = [dtype for dtype in (plan.low, plan.full) if dtype]
+    heads = [*(f"{short_name(dtype)} ops" for dtype in dtypes), *HEADS]
+    cells = {path: _counts(row, dtypes) for path, row in rows.items()}
+    totals = [sum(column) for column in zip(*cells.values(), strict=True)]
+    used = [index for index, total in enumerate(totals) if total]
+    table = Table(title="casts by module", title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("module", overflow="fold")
-    table.add_column("times", justify="right")
-    for head in (*(f"{d} ops" for d in dtypes), "other ops"):
-        table.add_column(head, justify="right")
-    for head in ("casts", "folded", "weights", "cast bytes"):
-        table.add_column(head, justify="right")
+    stacked = any(len(row.paths) > 1 for row in rows.values())
+    if stacked:
+        table.add_column("modules", justify="right")
+    for index in used:
+        table.add_column(heads[index], justify="right")
     for path, row in rows.items():
-        times = str(len(row.paths)) if len(row.paths) > 1 else ""
-        table.add_row(Text(path or ROOT), times, *_cells(row, dtypes))
+        shown = [f"{n:,}" if (n := cells[path][index]) else "" for index in used]
+        table.add_row(Text(path or ROOT), *[str(len(row.paths))] * stacked, *shown)
     table.add_section()
-    table.add_row("all", "", *_cells(_total(rows.values()), dtypes))
+    table.add_row("all", *[""] * stacked, *(f"{totals[index]:,}" for index in used))
     return table
 
 
-def _cells(row: Row, dtypes: list[str]) -> Iterator[str]:
+def _counts(row: Row, dtypes: list[str]) -> list[int]:
     counts = [row.ops[dtype] for dtype in dtypes]
-    counts += [row.ops.total() - sum(counts)]
-    counts += [row.casts, row.folded, row.weights, row.cast_bytes]
-    yield from (f"{count:,}" if count else "" for count in counts)
-
-
-def _total(rows: Iterable[Row]) -> Row:
-    total = Row()
-    for row in rows:
-        total.ops += row.ops
-        total.casts += row.casts
-        total.folded += row.folded
-        total.weights += row.weights
-        total.cast_bytes += row.cast_bytes
-    return total
+    other = row.ops.total() - sum(counts)
+    return [*counts, other, row.casts, row.folded, row.weights, row.cast_bytes]

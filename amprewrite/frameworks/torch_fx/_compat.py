@@ -143,3 +143,26 @@ def register_caches() -> None:
     except (ImportError, AttributeError):  # an older transformers, without it
         return
     register()
+
+
+@contextmanager
+def noting_checkpoints(note: Callable[[], None]) -> Iterator[None]:
+    """Call ``note`` whenever an activation checkpoint without re-entrance is opened.
+
+    The public function may be bound under any name in the model's module, so the
+    function that it calls is replaced.
+    """
+    import torch.utils.checkpoint as module  # noqa: PLC0415  # beside its use
+
+    name = "_checkpoint_without_reentrant_generator"
+    opened = getattr(module, name)
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        note()
+        return opened(*args, **kwargs)
+
+    setattr(module, name, noted)
+    try:
+        yield
+    finally:
+        setattr(module, name, opened)

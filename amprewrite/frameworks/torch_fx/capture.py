@@ -14,7 +14,6 @@ from typing import Any
 from unittest import mock
 
 import torch
-import torch.utils.checkpoint
 from torch.fx import GraphModule
 
 from amprewrite.errors import CaptureError
@@ -131,20 +130,21 @@ def _has_half(model: torch.nn.Module) -> bool:
 def _watch(seen: Seen) -> Iterator[None]:
     """Note custom autograd functions and checkpoints while the model is traced."""
     function = torch.autograd.Function
-    apply, checkpoint = function.__dict__["apply"], torch.utils.checkpoint.checkpoint
+    apply = function.__dict__["apply"]
 
-    def noted_apply(cls: type, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # any values
-        if not cls.__module__.startswith("torch."):
+    def noted_apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if cls.__name__ == "CheckpointFunction":
+            seen.checkpoints += 1
+        elif not cls.__module__.startswith("torch."):
             seen.functions.append(cls.__name__)
         return apply.__get__(None, cls)(*args, **kwargs)
 
-    def noted_checkpoint(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # any values
+    def noted_checkpoint() -> None:
         seen.checkpoints += 1
-        return checkpoint(*args, **kwargs)
 
     with (
         mock.patch.object(function, "apply", classmethod(noted_apply)),
-        mock.patch.object(torch.utils.checkpoint, "checkpoint", noted_checkpoint),
+        _compat.noting_checkpoints(noted_checkpoint),
     ):
         yield
 

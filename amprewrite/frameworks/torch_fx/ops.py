@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from amprewrite.frameworks.torch_fx import _compat
 from amprewrite.ir.graph import Mixing
 
 CANONICAL: Mapping[str, str] = {
@@ -102,6 +103,7 @@ and the in-place scatters are left at equal: not every overload and device promo
 """
 
 REGIONS: Mapping[str, tuple[int, str]] = {
+    "checkpoint_region": (0, ""),
     "invoke_subgraph": (0, ""),
     "tag_activation_checkpoint": (0, ""),
     "wrap": (0, ""),
@@ -110,10 +112,21 @@ REGIONS: Mapping[str, tuple[int, str]] = {
 }
 """Higher-order ops whose body runs once where it stands: position of the body among
 the arguments, and why its ops must stay as traced (empty if they may change). The
-operands follow the body. Any other higher-order op is a fence: body untouched."""
+operands follow the body. ``checkpoint_region`` is our own form of a checkpoint. Any other higher-order op is a fence: body untouched."""
 
 IDENTIFIER_ARGUMENT = frozenset(("invoke_subgraph",))
 """Higher-order ops with one more argument, a name, between body and operands."""
+
+
+AUTOCAST_SPAN = ("_enter_autocast", "_exit_autocast")
+"""Calls between which dynamo leaves the ops of an autocast region of the model."""
+
+
+def region_name(target: object) -> str:
+    """Return the name of an op that may hold a body; empty for ATen ops."""
+    if isinstance(target, _compat.HigherOrderOperator):
+        return target.name()
+    return "" if isinstance(target, _compat.OpOverload) else getattr(target, "__name__", "")
 
 
 def native_name(target: object) -> str:

@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.utils import _pytree as pytree  # there is no public name
 
-from amprewrite.frameworks.torch_fx import ops
+from amprewrite.frameworks.torch_fx import _compat, ops
 from amprewrite.ir import Op, ProgramGraph, Value, check_graph
 
 KNOBS = frozenset(
@@ -74,6 +73,7 @@ class _Scope:
     region: str = ""
     fence: str = ""
     inputs: list[Any] = field(default_factory=list[Any])
+    spans: int = 0
 
 
 class _Reader:
@@ -90,7 +90,7 @@ class _Reader:
 
     def read(self) -> Reading:
         outputs = self._read_scope(_Scope(self.module))
-        names = tuple(leaf for leaf in pytree.tree_leaves(outputs) if leaf is not None)
+        names = tuple(leaf for leaf in _compat.pytree.tree_leaves(outputs) if leaf is not None)
         graph = check_graph(ProgramGraph(self.values, tuple(self.ops), names))
         return Reading(graph, self.module, self.sites, self.leaves, self.weights)
 
@@ -155,16 +155,24 @@ class _Reader:
             if isinstance(structure, list):
                 self.leaves[node] = structure[node.args[1]]  # pyright: ignore
                 return
+        self._watch_autocast(scope, node)
         region = _region(node)
         if region is not None and not scope.fence:
             self._enter_region(scope, node, *region)
         else:
             self._op(scope, node)
 
+    def _watch_autocast(self, scope: _Scope, node: Node) -> None:
+        """Fence what stands between the opening and the closing of a region."""
+        name = ops.region_name(node.target)
+        if name in ops.AUTOCAST_SPAN:
+            scope.spans += 1 if name == ops.AUTOCAST_SPAN[0] else -1
+            scope.fence = ops.REGIONS["wrap_with_autocast"][1] if scope.spans else ""
+
     def _enter_region(self, scope: _Scope, node: Node, body: Node, fence: str) -> None:
         owner = _own_body(scope.owner, body, self.entered)
         start = node.args.index(body) + 1
-        start += node.target.name() in ops.IDENTIFIER_ARGUMENT  # pyright: ignore
+        start += ops.region_name(node.target) in ops.IDENTIFIER_ARGUMENT
         inner = _Scope(
             owner=owner,
             prefix=f"{scope.prefix}{node.name}.",
@@ -182,7 +190,7 @@ class _Reader:
         mutated = tuple(_mutated(node, self._names))
         leaves = self._define(name, node.meta.get("val"), "result")
         self.leaves[node] = leaves
-        results = tuple(leaf for leaf in pytree.tree_leaves(leaves) if leaf is not None)
+        results = tuple(leaf for leaf in _compat.pytree.tree_leaves(leaves) if leaf is not None)
         op = Op(
             name=name,
             canonical=canonical,
@@ -206,13 +214,13 @@ class _Reader:
 
     def _operands(self, node: Node) -> Iterator[str]:
         for used in occurrences(node):
-            leaves = pytree.tree_leaves(self.leaves.get(used))
+            leaves = _compat.pytree.tree_leaves(self.leaves.get(used))
             yield from (leaf for leaf in leaves if leaf is not None)
 
 
 def occurrences(node: Node) -> Iterator[Node]:
     """Yield every node among the arguments of ``node``, in call order, with repeats."""
-    for arg in pytree.tree_leaves((node.args, dict(node.kwargs))):
+    for arg in _compat.pytree.tree_leaves((node.args, dict(node.kwargs))):
         if isinstance(arg, Node):
             yield arg
 
@@ -226,7 +234,7 @@ def _storage(val: torch.Tensor) -> int:
 
 
 def _is_aten(node: Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload)  # noqa: SLF001  # no public name
+    return isinstance(node.target, _compat.OpOverload)
 
 
 def _get(owner: torch.nn.Module, target: str) -> object:
@@ -246,10 +254,7 @@ def _kind(owner: GraphModule, target: str, held: torch.Tensor) -> str:
 
 def _region(node: Node) -> tuple[Node, str] | None:
     """Return the body and the fence of a higher-order op that runs where it stands."""
-    target = node.target
-    if not isinstance(target, torch._ops.HigherOrderOperator):  # noqa: SLF001  # no public name
-        return None
-    position, fence = ops.REGIONS.get(target.name(), (None, ""))
+    position, fence = ops.REGIONS.get(ops.region_name(node.target), (None, ""))
     if position is None or position >= len(node.args) or node.kwargs:
         return None
     body = node.args[position]
@@ -274,7 +279,7 @@ def _own_body(owner: GraphModule, body: Node, entered: set[str]) -> GraphModule:
 
 
 def _fence(node: Node) -> str:
-    if isinstance(node.target, torch._ops.HigherOrderOperator):  # noqa: SLF001  # no public name
+    if isinstance(node.target, _compat.HigherOrderOperator):
         return f"{node.target.name()} has a body that is left as it was traced"
     return ""
 
@@ -284,7 +289,7 @@ def _mutated(node: Node, names: Any) -> Iterator[str]:  # noqa: ANN401  # Callab
         return
     for formal in node.target._schema.arguments:  # noqa: SLF001  # pyright: ignore
         if formal.alias_info is not None and formal.alias_info.is_write:
-            leaves = pytree.tree_leaves(names(ops.argument(node, formal.name)))
+            leaves = _compat.pytree.tree_leaves(names(ops.argument(node, formal.name)))
             yield from (leaf for leaf in leaves if isinstance(leaf, str))
 
 

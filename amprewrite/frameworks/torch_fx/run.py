@@ -147,6 +147,7 @@ class ConvertedModule(nn.Module):
         self._in_spec = codegen.pytree_info.in_spec
         self._out_spec = codegen.pytree_info.out_spec
         module.recompile()
+        self.__dict__["_graph_module"] = module  # not a submodule: its state is this one's
         self._forward = type(module).forward
         self._plan, self._signature = plan, signature
         super().train(training)

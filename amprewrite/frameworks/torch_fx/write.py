@@ -1,5 +1,6 @@
 """Apply a plan to the fx graph it was made for."""
 
+import operator
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from math import inf, isfinite
@@ -7,10 +8,10 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, Node
-from torch.utils import _pytree as pytree  # there is no public name
 
 from amprewrite.errors import PlanMismatchError
 from amprewrite.frameworks.torch_fx import ops
+from amprewrite.frameworks.torch_fx._compat import pytree
 from amprewrite.frameworks.torch_fx.read import Reading, Site
 from amprewrite.ir import Op
 from amprewrite.plan import OUTPUT, Cast, Decision, Plan
@@ -158,8 +159,6 @@ def _is_node(cast: Cast) -> bool:
 
 
 def _getitem(arg: Node, index: int, before: Node) -> Node:
-    import operator
-
     with before.graph.inserting_before(before):
         node = before.graph.call_function(operator.getitem, (arg, index))
     node.meta["val"] = arg.meta["val"][index]

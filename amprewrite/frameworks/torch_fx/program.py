@@ -1,0 +1,46 @@
+"""What can be had of a program beside running it: its text and its file."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from amprewrite.errors import CaptureError
+from amprewrite.frameworks.torch_fx.capture import export_model
+from amprewrite.frameworks.torch_fx.read import read
+from amprewrite.ir.text import print_graph
+
+
+def graph_text(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> str:
+    """Return ``model``, as it is or converted, as the text of a program graph.
+
+    The lines of facts about each op are left out; the text parses without them.
+
+    Raises:
+        CaptureError: The model cannot be captured by torch.export.
+    """
+    text = print_graph(read(export_model(model, args, kwargs).module).graph)
+    return "\n".join(line for line in text.splitlines() if not line.startswith("  |"))
+
+
+def save_program(
+    model: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    path: str | Path,
+) -> None:
+    """Export ``model`` and write it to ``path``; ``torch.export.load`` reads it.
+
+    Raises:
+        CaptureError: The model cannot be captured by torch.export.
+    """
+    try:
+        program = torch.export.export(model, args, dict(kwargs), strict=False)
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0]
+        msg = f"the converted model cannot be exported: {reason}; save its plan instead"
+        raise CaptureError(msg) from error
+    torch.export.save(program, path)

@@ -1,0 +1,110 @@
+"""Find the model that a command names: ``FILE.py:name`` or ``package.module:name``."""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, cast
+
+from amprewrite.errors import TargetError
+
+WANTED = "want FILE.py:name or package.module:name"
+
+GIVES = "(model, args) or (model, args, kwargs), args a tuple and kwargs a dict"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model and the arguments to call it with.
+
+    Attributes:
+        model: The model.
+        args: Positional call arguments.
+        kwargs: Keyword call arguments.
+    """
+
+    model: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+def load_target(text: str) -> Target:
+    """Return the model and arguments that ``text`` names.
+
+    The name is a function without arguments that returns them, or a variable that
+    holds them. A file runs as a script does, with its own folder on the import path,
+    but not as ``__main__``.
+
+    Raises:
+        TargetError: There is no such file, module or name; its code fails; or it gives
+            something else.
+    """
+    where, colon, name = text.rpartition(":")
+    if not (where and colon and name.isidentifier()):
+        msg = f"target {text!r}: {WANTED}, such as model.py:build"
+        raise TargetError(msg)
+    module = _run(text, lambda: _load_module(where))
+    if not hasattr(module, name):
+        near = get_close_matches(name, vars(module), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        msg = f"target {text!r}: {where} has no {name!r}{hint}"
+        raise TargetError(msg)
+    found = getattr(module, name)
+    if isinstance(found, FunctionType):
+        found = _run(text, found)
+    return _as_target(found, text)
+
+
+def _load_module(where: str) -> ModuleType:
+    if not where.endswith(".py"):
+        sys.path.insert(0, str(Path.cwd()))  # as ``python -m`` does
+        return import_module(where)
+    path = Path(where)
+    if not path.is_file():
+        msg = f"{where}: no such file; {WANTED}"
+        raise TargetError(msg)
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.path.insert(0, str(path.parent.resolve()))
+    module = module_from_spec(spec)
+    sys.modules[path.stem] = module  # dataclasses and pickle look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def _run(text: str, call: Callable[[], Any]) -> Any:  # noqa: ANN401  # the user's own
+    try:
+        return call()
+    except TargetError:
+        raise
+    except Exception as error:  # the user's code may raise anything
+        msg = f"target {text!r}: {type(error).__name__}: {error}{_line_of(error)}"
+        raise TargetError(msg) from error
+
+
+def _line_of(error: BaseException) -> str:
+    """Return where the innermost frame of the user's code is, as `` (file:line)``."""
+    trace, last = error.__traceback__, ""
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if name != __file__ and not name.startswith("<"):
+            last = f" ({name}:{trace.tb_lineno})"
+        trace = trace.tb_next
+    return last
+
+
+def _as_target(found: object, text: str) -> Target:
+    parts = cast("tuple[Any, ...]", found) if isinstance(found, tuple) else ()
+    match parts:
+        case (model, tuple()) | (model, tuple(), dict()):
+            return Target(model, *parts[1:])
+        case _:
+            shape = ", ".join(type(part).__name__ for part in parts)
+            have = f"({shape})" if parts else f"a {type(found).__name__}"
+            msg = f"target {text!r}: gives {have}; want {GIVES}"
+            raise TargetError(msg)

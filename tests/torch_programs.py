@@ -1,0 +1,54 @@
+"""What torch tests share: run a model, its conversion and its references."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from amprewrite.frameworks.torch_fx._compat import pytree
+
+LOW = torch.bfloat16
+
+
+class Program(nn.Module):
+    """A function and its modules as a module."""
+
+    def __init__(self, function: Callable[..., Any], **parts: Any) -> None:
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            if isinstance(part, torch.Tensor) and not isinstance(part, nn.Parameter):
+                self.register_buffer(name, part)
+            else:
+                setattr(self, name, part)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function with the module first."""
+        return self.function(self, *args, **kwargs)
+
+
+def floats(output: Any) -> list[torch.Tensor]:
+    """Return the float tensors of an output, in order."""
+    leaves = pytree.tree_leaves(output)
+    return [x for x in leaves if isinstance(x, torch.Tensor) and x.is_floating_point()]
+
+
+def relative_error(actual: Any, expected: Any) -> float:
+    """Return the relative L2 error over all float tensors."""
+    pairs = list(zip(floats(actual), floats(expected), strict=True))
+    pairs = [(a.detach().double(), e.detach().double()) for a, e in pairs]
+    off = sum(float(((a - e) ** 2).sum()) for a, e in pairs)
+    return (off / max(sum(float((e**2).sum()) for _, e in pairs), 1e-300)) ** 0.5
+
+
+def in_full(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Return what ``model`` gives as it is."""
+    with torch.no_grad():
+        return model(*args, **kwargs)
+
+
+def under_autocast(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Return what ``model`` gives under torch.autocast on the CPU."""
+    with torch.no_grad(), torch.autocast("cpu", LOW):
+        return model(*args, **kwargs)
