@@ -14,7 +14,7 @@ from amprewrite.plan import Plan
 ROOT = "(root)"
 """Stands for the model itself, whose module path is empty."""
 
-HEADS = ("other ops", "casts", "folded", "weights", "cast bytes")
+HEADS = ("other", "casts", "folded", "weights", "cast bytes")
 """Columns after the ops of the two precisions; an empty column is not shown."""
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")

@@ -351,7 +351,7 @@ def test_activation_checkpoints_stay_and_their_bodies_are_rewritten() -> None:
     from torch.utils.checkpoint import checkpoint
 
     def forward(m: Any, x: Any) -> Any:
-        return m.b(checkpoint(lambda y: m.a(y).relu(), x, use_reentrant=False))
+        return m.b(checkpoint(lambda y: m.a(y).tanh(), x, use_reentrant=False))
 
     model = Program(forward, a=linear(), b=linear()).train()
     x = torch.randn(4, 16, requires_grad=True)
