@@ -6,6 +6,7 @@ what was asked, said in one line.
 """
 
 import json
+import math
 import os
 import sys
 import time
@@ -60,14 +61,14 @@ def main() -> None:
     app()
 
 
-# --- what commands share -----------------------------------------------------------------
+# --- what commands share -----------------------------------------------------------
 
 TargetName = Annotated[
     str,
     typer.Argument(
         metavar="TARGET",
         help="FILE.py:name or package.module:name. The name is a function without "
-        "arguments that returns (model, args) or (model, args, kwargs), or such a tuple.",
+        "arguments that gives (model, args) or (model, args, kwargs), or such a tuple.",
     ),
 ]
 PolicyName = Annotated[
@@ -93,7 +94,9 @@ PlanFile = Annotated[
 
 def _fail(error: AmpError) -> NoReturn:
     lines = str(error).split("\n")
-    shown = lines if isinstance(error, PolicyError) else [" ".join(" ".join(lines).split())]
+    shown = (
+        lines if isinstance(error, PolicyError) else [" ".join(" ".join(lines).split())]
+    )
     _say("\n".join([f"amprewrite: {shown[0]}", *shown[1:]]))
     raise typer.Exit(MISTAKE)
 
@@ -164,7 +167,7 @@ def _load_plan(path: Path | None) -> Plan | None:
 
 def _save_plan(plan: Plan, path: Path) -> None:
     plan.save(path)
-    _say(f"wrote {path}: the plan, {len(plan.decisions)} decisions, {len(plan.casts)} casts")
+    _say(f"wrote {path}: {len(plan.decisions)} decisions, {len(plan.casts)} casts")
 
 
 def _graph_text(model: Any, target: Target) -> str:  # noqa: ANN401  # any model
@@ -173,7 +176,7 @@ def _graph_text(model: Any, target: Target) -> str:  # noqa: ANN401  # any model
     return graph_text(model, target.args, target.kwargs)
 
 
-# --- commands ----------------------------------------------------------------------------
+# --- commands ----------------------------------------------------------------------
 
 
 @app.command()
@@ -208,7 +211,7 @@ def inspect(  # noqa: PLR0913  # options
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the plan for a model: what would be lowered, and which casts; convert nothing.
+    """Show the plan for a model: what would be lowered, which casts; change nothing.
 
     With --graph, the program as it is before conversion.
     """
@@ -294,6 +297,51 @@ def _convert(
 
 
 @app.command()
+def verify(  # noqa: PLR0913  # options
+    target: TargetName,
+    policy: PolicyName = "bf16",
+    placement: Placement = "promote",
+    override: Overrides = None,
+    plan: PlanFile = None,
+    *,
+    reference: Annotated[
+        str,
+        typer.Option(metavar="DTYPE", help="Dtype in which the model is the truth."),
+    ] = "float64",
+    gradients: Annotated[
+        bool, typer.Option("--gradients", help="Compare gradients too.")
+    ] = False,
+    rtol: Annotated[
+        float | None,
+        typer.Option(help="Greatest relative error of an output; beyond it exit 1."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Convert a model, and compare the result with the model in full precision."""
+    given = load_target(target)
+    converted = _convert(given, policy, placement, override, plan)
+    report = api.verify(
+        given.model,
+        converted,
+        given.args,
+        given.kwargs,
+        reference=reference,
+        gradients=gradients,
+    )
+    if as_json:
+        _show_json(report.to_json())
+    else:
+        _show(report)
+    bound = math.inf if rtol is None else rtol
+    if not report.error <= bound or not math.isfinite(report.error):
+        wanted = "a finite one" if rtol is None else f"at most {rtol:.3g}"
+        _say(
+            f"amprewrite: verification failed: error {report.error:.3g}, want {wanted}"
+        )
+        raise typer.Exit(FAILED)
+
+
+@app.command()
 def policy(
     name: Annotated[
         str | None,
@@ -315,7 +363,7 @@ def policy(
         _say(f"{check}: no mistakes; {len(found.ops)} ops, {len(found.rules)} rules")
         return
     if name is None and diff is not None:
-        msg = f"--diff {diff}: compared with what? want amprewrite policy NAME --diff OTHER"
+        msg = f"--diff {diff}: compared with what? want policy NAME --diff OTHER"
         raise TargetError(msg)
     if name is None:
         if as_json:

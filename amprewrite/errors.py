@@ -49,7 +49,7 @@ class VerifyError(AmpError, AssertionError):
 
 
 class TargetError(AmpError, ValueError):
-    """What a command was told to work on, or to write to, is not there or not usable."""
+    """What a command was told to read or to write is not there or not usable."""
 
 
 class UnsupportedError(AmpError, NotImplementedError):

@@ -47,9 +47,9 @@ def load_target(text: str) -> Target:
     if not (where and colon and name.isidentifier()):
         msg = f"target {text!r}: {WANTED}, such as model.py:build"
         raise TargetError(msg)
-    module = _run(text, lambda: _load_module(where))
+    module: ModuleType = _run(text, lambda: _load_module(where))
     if not hasattr(module, name):
-        near = get_close_matches(name, vars(module), n=1)
+        near = get_close_matches(name, dir(module), n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         msg = f"target {text!r}: {where} has no {name!r}{hint}"
         raise TargetError(msg)
@@ -99,12 +99,13 @@ def _line_of(error: BaseException) -> str:
 
 
 def _as_target(found: object, text: str) -> Target:
-    parts = cast("tuple[Any, ...]", found) if isinstance(found, tuple) else ()
-    match parts:
-        case (model, tuple()) | (model, tuple(), dict()):
-            return Target(model, *parts[1:])
-        case _:
-            shape = ", ".join(type(part).__name__ for part in parts)
-            have = f"({shape})" if parts else f"a {type(found).__name__}"
-            msg = f"target {text!r}: gives {have}; want {GIVES}"
-            raise TargetError(msg)
+    if not isinstance(found, tuple):
+        msg = f"target {text!r}: gives a {type(found).__name__}; want {GIVES}"
+        raise TargetError(msg)
+    parts = cast("tuple[Any, ...]", found)
+    shape = [type(part) for part in parts]
+    if shape[1:] not in ([tuple], [tuple, dict]):
+        names = ", ".join(kind.__name__ for kind in shape)
+        msg = f"target {text!r}: gives ({names}); want {GIVES}"
+        raise TargetError(msg)
+    return Target(*parts)

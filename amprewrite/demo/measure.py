@@ -8,6 +8,7 @@ from itertools import combinations
 
 import torch
 from torch import nn
+from torch.linalg import vector_norm
 
 Run = Callable[..., torch.Tensor]
 """Called with the encoder's arguments; gives f[batch, width]."""
@@ -95,11 +96,11 @@ class Timing:
 def errors(vectors: torch.Tensor, reference: torch.Tensor) -> Errors:
     """Return the errors of ``vectors`` against ``reference`` (f64), row by row."""
     ours = vectors.double()
-    relative = (ours - reference).norm(dim=1) / reference.norm(dim=1)
+    relative = vector_norm(ours - reference, dim=1) / vector_norm(reference, dim=1)
     cosine = torch.cosine_similarity(ours, reference, dim=1)
     return Errors(
-        median=float(relative.median()),
-        worst=float(relative.max()),
+        median=float(torch.quantile(relative, 0.5)),
+        worst=float(torch.amax(relative)),
         cosine=float(cosine.min()),
         dtype=str(vectors.dtype).removeprefix("torch."),
     )

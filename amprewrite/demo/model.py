@@ -77,7 +77,7 @@ def load(sentences: Sequence[str]) -> tuple[Encoder, tuple[torch.Tensor, ...]]:
 
 
 def made_up_batch(batch: int, tokens: int) -> tuple[torch.Tensor, ...]:
-    """Return arguments of ``batch`` sentences of ``tokens`` random tokens, no padding."""
+    """Return arguments of ``batch`` sentences of ``tokens`` random tokens each."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(1000, 30000, (batch, tokens), generator=generator)
     return ids, torch.ones_like(ids)

@@ -22,14 +22,19 @@ from amprewrite.demo.model import Encoder, load, made_up_batch
 from amprewrite.demo.sentences import SENTENCES
 from amprewrite.plan import Plan
 
-FULL, AUTOCAST, HALF, OURS = "float32", "torch.autocast", "model.bfloat16()", "amprewrite"
+FULL, AUTOCAST, HALF, OURS = (
+    "float32",
+    "torch.autocast",
+    "model.bfloat16()",
+    "amprewrite",
+)
 """The variants: the model as it is, the two usual ways, and ours."""
 
 SHAPES = ((1, 16), (8, 128))
 """Inputs that are timed, as (sentences, tokens): one short one, and 1,024 tokens."""
 
 SECONDS = 6.0
-"""How long each input is timed; at least :data:`~amprewrite.demo.measure.LEAST` rounds."""
+"""How long each input is timed; a slow machine takes longer for the least rounds."""
 
 
 @dataclass(frozen=True)
@@ -130,5 +135,5 @@ def _under_autocast(model: Encoder) -> Run:
 
 
 def _machine() -> str:
-    capability = torch.backends.cpu.get_cpu_capability()
-    return f"CPU with {capability}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    cpu, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
+    return f"CPU with {cpu}, {threads} threads, torch {torch.__version__}"

@@ -54,7 +54,7 @@ def errors_table(figures: Figures) -> Table:
 
 
 def neighbours_text(found: Neighbours) -> Text:
-    """Return in words whether the order of neighbours changed, and the widest changes."""
+    """Return in words whether the order of neighbours changed, and where most."""
     head = (
         f"{OURS}: the nearest neighbour of {found.same_nearest} of {found.sentences} "
         f"sentences is the same as in float64.\n"
@@ -78,9 +78,8 @@ def _swap_line(swap: Swap) -> str:
 def times_table(found: Timing) -> Table:
     """Return the times of the variants on one input."""
     rounds = len(found.seconds[OURS])
-    title = (
-        f"{found.batch} x {found.tokens} tokens: times and speed, medians of {rounds} rounds in turns"
-    )
+    size = f"{found.batch} x {found.tokens} tokens"
+    title = f"{size}: times and speed, medians of {rounds} rounds in turns"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("variant")
     for head in ("time", f"to {FULL}", f"to {AUTOCAST}"):

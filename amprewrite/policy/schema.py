@@ -4,7 +4,14 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_core import ErrorDetails
 
 from amprewrite.dtypes import format_of
@@ -13,16 +20,21 @@ from amprewrite.policy.model import OpClass, Rule
 
 CLASSES = tuple(str(c) for c in OpClass)
 
+OUTPUTS = ("as-traced", "low", "full")
+"""What ``output`` may say besides the name of a dtype."""
+
 
 class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
 
-def _known_dtype(name: str) -> str:
+def _known_float(name: str) -> str:
     try:
-        format_of(name)
+        kind = format_of(name).kind
     except AmpError as error:
         raise ValueError(str(error)) from error
+    if kind != "float":
+        raise ValueError(f"found {name!r}, of kind {kind}; want a floating dtype")
     return name
 
 
@@ -33,12 +45,16 @@ class DtypesTable(_Table):
     full: str | None = None
     output: str | None = None
 
-    @field_validator("low", "full", "output")
+    @field_validator("low", "full")
     @classmethod
-    def _dtype(cls, name: str | None) -> str | None:
-        if name in (None, "", "as-traced", "low", "full"):
-            return name
-        return _known_dtype(name)
+    def _precision(cls, name: str | None, info: ValidationInfo) -> str | None:
+        lowers_nothing = name == "" and info.field_name == "low"
+        return name if name is None or lowers_nothing else _known_float(name)
+
+    @field_validator("output")
+    @classmethod
+    def _output(cls, name: str | None) -> str | None:
+        return name if name in (None, *OUTPUTS) else _known_float(name)
 
 
 class PlacementTable(_Table):

@@ -88,6 +88,8 @@ class _Writer:
 
     def _substitute(self, op: Op, node: Node) -> None:
         """Give every operand that the plan casts its cast."""
+        if not any((op.name, index) in self.casts for index in range(len(op.operands))):
+            return
         position = 0
 
         def replace(arg: Any) -> Any:  # noqa: ANN401  # any argument

@@ -1,0 +1,116 @@
+"""What a framework hands to ``verify``: arrays of float64, and no tensors of its own."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amprewrite.ir import ProgramGraph
+from amprewrite.plan import Plan
+
+Array = NDArray[np.float64]
+"""Values of one tensor; complex ones have a last dimension of two."""
+
+CONVERTED = "converted"
+"""Name of the run of the converted model."""
+
+REFERENCE = "reference"
+"""Name of the run that the others are compared with."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """What is run, and how.
+
+    Attributes:
+        args: Positional call arguments.
+        kwargs: Keyword call arguments.
+        reference: Name of the dtype in which the original is run as the reference.
+        gradients: Whether the gradients of the parameters are compared too.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    reference: str = "float64"
+    gradients: bool = False
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run of a model gave.
+
+    Attributes:
+        outputs: The float outputs, by their path in the output's structure.
+        dtypes: Dtype of each of them.
+        others: The outputs that are no floats.
+        gradients: Gradient of a loss over the float outputs, by parameter.
+    """
+
+    outputs: Mapping[str, Array]
+    dtypes: Mapping[str, str] = field(default_factory=dict[str, str])
+    others: Mapping[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
+    gradients: Mapping[str, Array] = field(default_factory=dict[str, Array])
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The runs of a model, its converted form and what could be used instead.
+
+    Attributes:
+        reference: Dtype in which the reference was run, which may not be the one that
+            was asked for.
+        runs: By name: :data:`REFERENCE`, :data:`CONVERTED`, and the baselines.
+        failures: Baselines that could not be run, with the message.
+        plan: The plan of the converted model; None if it has none.
+        low: Dtype of the low baselines; empty if there are none.
+        notes: What the user should know.
+    """
+
+    reference: str
+    runs: Mapping[str, Run]
+    failures: Mapping[str, str] = field(default_factory=dict[str, str])
+    plan: Plan | None = None
+    low: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class OpSample:
+    """The float results of one op, run in three ways.
+
+    Attributes:
+        op: Its name in the plan.
+        reference: In the reference's dtype, on the reference's operands.
+        actual: In the converted program.
+        alone: By the converted program's op, on the reference's operands rounded to
+            the dtypes that it reads.
+        exact: Whether ``alone`` has no rounding of its own: the same op on the same
+            rounded operands gives the same in float64.
+    """
+
+    op: str
+    reference: tuple[Array, ...]
+    actual: tuple[Array, ...]
+    alone: tuple[Array, ...]
+    exact: bool
+
+
+Observe = Callable[[OpSample], None]
+"""Takes the samples one by one, in program order; none is kept for the next."""
+
+
+@dataclass(frozen=True)
+class Walked:
+    """How a walk over the ops went.
+
+    Attributes:
+        reference: Dtype of the reference; empty if no walk was possible.
+        graph: The program; None if no walk was possible.
+        notes: What could not be compared, and why.
+    """
+
+    reference: str = ""
+    graph: ProgramGraph | None = None
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,73 @@
+"""How large an error may be expected: from the format, the lengths and the depth.
+
+With roundings that are independent and centred, the error of ``k`` roundings in a row
+grows with the root of ``k``: it stays below ``confidence * sqrt(k) * u`` with
+probability ``1 - 2 exp(-confidence**2 / 2)``. A contraction of length ``n`` makes ``n``
+roundings in the dtype that it accumulates in, and rounds its result once.
+
+The bound holds for a well-conditioned program. A program that loses digits by
+cancellation exceeds it, and that is worth to be told.
+
+Source: Higham and Mary, A new approach to probabilistic rounding error analysis, SIAM
+J. Sci. Comput. 41(5), 2019, theorem 2.4 and section 3.
+"""
+
+from math import sqrt
+
+import networkx as nx
+
+from amprewrite.dtypes.formats import format_of
+from amprewrite.ir import ProgramGraph
+from amprewrite.plan import Plan
+
+CONFIDENCE = 4.0
+"""Multiple of the standard deviation; exceeded by chance in 7 of 10,000 cases."""
+
+ROUNDINGS = 3
+"""Roundings that an op in low precision adds: of two operands and of its result."""
+
+
+def unit_roundoff(dtype: str) -> float:
+    """Return half the distance from 1 to the next number: 2**-8 for bfloat16."""
+    return 2.0 ** -format_of(dtype).precision
+
+
+def tolerance(dtype: str, depth: int, length: int = 1, full: str = "float32") -> float:
+    """Return the relative error to expect of a chain of ops.
+
+    Args:
+        dtype: Dtype that the ops compute in.
+        depth: Number of ops in the chain.
+        length: Longest contraction, in terms.
+        full: Dtype in which contractions accumulate.
+    """
+    low = unit_roundoff(dtype) ** 2 * ROUNDINGS
+    wide = unit_roundoff(full) ** 2 * length
+    return CONFIDENCE * sqrt(depth * (low + wide))
+
+
+def longest_chain(graph: ProgramGraph, lowered: frozenset[str]) -> int:
+    """Return the largest number of ops of ``lowered`` on one path through ``graph``."""
+    depth: dict[str, int] = {}
+    for name in nx.topological_sort(graph.network):
+        before = (depth[found] for found in graph.network.predecessors(name))
+        depth[name] = max(before, default=0) + (name in lowered)
+    return max(depth.values(), default=0)
+
+
+def expected_error(plan: Plan | None, graph: ProgramGraph | None) -> float | None:
+    """Return the relative error to expect of the outputs; None without a plan.
+
+    Without a graph every lowered op counts, as if they stood in one chain. A plan that
+    lowers nothing is held to the roundings of its full dtype.
+    """
+    if plan is None:
+        return None
+    lowered = frozenset(decision.op for decision in plan.lowered)
+    dtype = plan.low if lowered else plan.full
+    chosen = lowered or frozenset(decision.op for decision in plan.decisions)
+    if graph is None:
+        return tolerance(dtype, len(chosen), full=plan.full)
+    depth = longest_chain(graph, chosen)
+    lengths = [op.contracted for op in graph.ops if op.contracted is not None]
+    return tolerance(dtype, depth, max(lengths, default=1), plan.full)

@@ -1,0 +1,155 @@
+"""How far an array is from its reference: plain numpy, in float64.
+
+Elements where the reference is not finite have no error and are left out of every
+number but the counts; an element that is not finite where the reference is makes the
+error infinite.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import hypot, inf, isinf, log10
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """The errors of one array.
+
+    Attributes:
+        relative_l2: ``|a - r| / |r|`` in the Euclidean norm; 0 where both are zero.
+        max_abs: Largest absolute difference.
+        max_rel: Largest ``|a - r| / max(|r|, floor)``, the floor being the root mean
+            square of ``r``: elements near zero count relative to the array's size.
+        sqnr_db: Signal to quantization noise, ``-20 log10(relative_l2)``, in dB.
+        cosine: Cosine of the angle between both; NaN where one of them is zero.
+        argmax_agreement: Share of rows (last dimension) whose largest element is at
+            the same place; None for scalars and rows of one element.
+        nonfinite_reference: Number of elements of ``r`` that are not finite.
+        nonfinite: Number of elements of ``a`` that are not finite.
+        nonfinite_new: Number of those where ``r`` is finite.
+    """
+
+    relative_l2: float
+    max_abs: float
+    max_rel: float
+    sqnr_db: float
+    cosine: float
+    argmax_agreement: float | None
+    nonfinite_reference: int
+    nonfinite: int
+    nonfinite_new: int
+
+
+def norm(values: Array) -> float:
+    """Return the Euclidean norm, without overflow or underflow of the squares."""
+    largest = float(np.max(np.abs(values), initial=0.0))
+    if largest == 0 or not np.isfinite(largest):
+        return largest
+    scaled = values / largest
+    return largest * float(np.sqrt(np.sum(scaled * scaled)))
+
+
+def parts(actual: Array, reference: Array) -> tuple[float, float]:
+    """Return the norm of the difference and that of the reference.
+
+    Args:
+        actual: f64[*shape].
+        reference: f64[*shape].
+
+    Returns:
+        Both norms over the elements where the reference is finite.
+    """
+    known = np.isfinite(reference)
+    if not known.all():
+        actual, reference = actual[known], reference[known]
+    if not np.isfinite(actual).all():
+        return inf, norm(reference)
+    return norm(actual - reference), norm(reference)
+
+
+def ratio(difference: float, size: float) -> float:
+    """Return ``difference / size``: 0 where nothing differs, infinite from nothing."""
+    if difference == 0:
+        return 0.0
+    return difference / size if size else inf
+
+
+def relative_l2(actual: Array, reference: Array) -> float:
+    """Return the relative error in the Euclidean norm; see :class:`Errors`."""
+    return ratio(*parts(actual, reference))
+
+
+def joint_error(pairs: Iterable[tuple[Array, Array]]) -> float:
+    """Return the relative error of several arrays as if they were one vector.
+
+    Args:
+        pairs: Each array with its reference.
+    """
+    norms = [parts(actual, reference) for actual, reference in pairs]
+    difference = hypot(*(found for found, _ in norms))
+    return ratio(difference, hypot(*(size for _, size in norms)))
+
+
+def cosine(actual: Array, reference: Array) -> float:
+    """Return the cosine of the angle between two arrays; NaN if one is zero."""
+    sizes = norm(actual), norm(reference)
+    if not all(sizes) or any(map(isinf, sizes)):
+        return float("nan")
+    product = (actual / sizes[0]) * (reference / sizes[1])
+    return min(1.0, max(-1.0, float(np.sum(product))))
+
+
+def decibels(error: float) -> float:
+    """Return the signal to noise ratio of a relative error, in dB."""
+    if error == 0:
+        return inf
+    return -inf if isinf(error) else -20 * log10(error)
+
+
+def argmax_agreement(actual: Array, reference: Array) -> float | None:
+    """Return the share of rows with the same place of the largest element."""
+    if reference.ndim == 0 or reference.shape[-1] < 2 or reference.size == 0:
+        return None
+    same = actual.argmax(axis=-1) == reference.argmax(axis=-1)
+    return float(np.mean(same))
+
+
+def errors(actual: Array, reference: Array) -> Errors:
+    """Return every error of ``actual`` against ``reference``.
+
+    Args:
+        actual: f64[*shape].
+        reference: f64[*shape].
+    """
+    known = np.isfinite(reference)
+    found, wanted = actual[known], reference[known]
+    fresh = int(np.count_nonzero(~np.isfinite(found)))
+    relative = relative_l2(actual, reference)
+    largest, floored = (inf, inf) if fresh else _largest(found, wanted)
+    return Errors(
+        relative_l2=relative,
+        max_abs=largest,
+        max_rel=floored,
+        sqnr_db=decibels(relative),
+        cosine=float("nan") if fresh else cosine(found, wanted),
+        argmax_agreement=argmax_agreement(actual, reference),
+        nonfinite_reference=int(reference.size - np.count_nonzero(known)),
+        nonfinite=int(actual.size - np.count_nonzero(np.isfinite(actual))),
+        nonfinite_new=fresh,
+    )
+
+
+def _largest(actual: Array, reference: Array) -> tuple[float, float]:
+    """Return the largest absolute and the largest floored relative difference."""
+    if not reference.size:
+        return 0.0, 0.0
+    difference = np.abs(actual - reference)
+    floor = norm(reference) / float(np.sqrt(reference.size))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        relative = difference / np.maximum(np.abs(reference), floor)
+    relative[difference == 0] = 0
+    return float(difference.max()), float(relative.max())

@@ -1,0 +1,162 @@
+"""Policies by name, by file and by jmp string; what they extend; their mistakes."""
+
+import dataclasses
+
+import pytest
+
+from amprewrite import load_policy
+from amprewrite.errors import PolicyError
+from amprewrite.policy import Policy, shipped_policies
+from amprewrite.policy.load import policy_folder
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="mine.toml"):
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def refusal(policy):
+    with pytest.raises(PolicyError) as caught:
+        load_policy(policy)
+    return caught.value
+
+
+def test_shipped_policies_all_load():
+    names = shipped_policies()
+    assert {"autocast-cpu", "autocast-cuda", "bf16", "fp16", "off"} <= set(names)
+    assert list(names) == sorted(names)
+    for name in names:
+        assert load_policy(name).name == name
+
+
+def test_a_policy_is_given_back_as_it_is():
+    policy = Policy(name="mine", low="bfloat16")
+    assert load_policy(policy) is policy
+
+
+def test_the_folder_inside_the_package_comes_first(monkeypatch, tmp_path):
+    """A wheel has the policies inside the package, an editable install beside it."""
+    monkeypatch.setattr("amprewrite.policy.load.files", lambda _: tmp_path / "package")
+    assert policy_folder() == tmp_path / "policies"
+    (tmp_path / "package" / "policies").mkdir(parents=True)
+    assert policy_folder() == tmp_path / "package" / "policies"
+
+
+def test_extends_a_shipped_policy(write):
+    text = 'extends = "bf16"\n[ops]\nsoftmax = "allow"\n"mylib::scan" = "deny"\n'
+    mine, base = load_policy(write(text)), load_policy("bf16")
+    changed = {op for op in mine.ops if mine.ops[op] != base.ops.get(op)}
+    assert changed == {"softmax", "mylib::scan"}
+    assert mine.ops["softmax"].op_class == "allow"
+    assert (mine.low, mine.full, mine.demand) == (base.low, base.full, base.demand)
+    assert str(mine.name).endswith("mine.toml")
+
+
+def test_extends_a_file_beside_it_and_its_rules_come_after(write):
+    rule = '[[rules]]\npath = "{}"\nclass = "deny"\n'
+    write(
+        'extends = "fp16"\n[ops]\nmatmul = "deny"\n' + rule.format("base"), "base.toml"
+    )
+    mine = load_policy(write('extends = "base.toml"\n' + rule.format("mine")))
+    assert mine.low == "float16"
+    assert mine.ops["matmul"].op_class == "deny"
+    assert [r.path for r in mine.rules] == ["mine", "base"]
+
+
+def test_keys_that_are_not_given_are_inherited(write):
+    write('[dtypes]\nlow = "float16"\n[placement]\ndemand = false\n', "base.toml")
+    text = (
+        'extends = "base.toml"\n[dtypes]\noutput = "low"\n[placement]\nlookups = "low"'
+    )
+    mine = load_policy(write(text))
+    assert (mine.low, mine.output, mine.demand, mine.lookups) == (
+        "float16",
+        "low",
+        False,
+        "low",
+    )
+
+
+def test_a_cycle_is_named(write):
+    write('extends = "b.toml"\n', "a.toml")
+    b = write('extends = "a.toml"\n', "b.toml")
+    message = str(refusal(b))
+    assert "extends itself" in message
+    assert message.count("b.toml ->") == 1
+    assert message.endswith("b.toml")
+
+
+def test_an_op_has_one_class_because_toml_says_so(write):
+    message = str(refusal(write('[ops]\nmatmul = "allow"\nmatmul = "deny"\n')))
+    assert "line 3" in message
+    assert "only one class" in message
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("bf61", ("unknown policy 'bf61'", "did you mean 'bf16'?", "autocast-cpu")),
+        ("nothing_like_it", ("unknown policy", "want ")),
+        ("nowhere/mine.toml", ("cannot be read", "want a TOML file")),
+    ],
+)
+def test_a_policy_that_is_not_there(given, words):
+    message = str(refusal(given))
+    for word in words:
+        assert word in message
+
+
+def test_an_unknown_base_is_named_with_the_nearest(write):
+    message = str(refusal(write('extends = "fp61"\n')))
+    assert "mine.toml: extends: unknown policy 'fp61'" in message
+    assert "did you mean 'fp16'?" in message
+
+
+def test_a_file_that_is_no_text(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    assert "is no TOML" in str(refusal(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("params=float32,compute=bfloat16,output=float32", ("bfloat16", "float32")),
+        ("p=f32,c=f16,o=f32", ("float16", "float32")),
+        ("compute=bf16", ("bfloat16", "as-traced")),
+        ("params=half,compute=half,output=half", ("float16", "float16")),
+        (" params = full , compute = half ", ("float16", "as-traced")),
+        ("output=float64,compute=bfloat16", ("bfloat16", "float64")),
+        ("params=float32", ("", "as-traced")),
+    ],
+)
+def test_jmp_strings(text, want):
+    policy = load_policy(text)
+    assert (policy.low, policy.output) == want
+    assert policy.name == text
+
+
+def test_a_jmp_string_has_the_ops_of_its_base():
+    policy = load_policy("compute=float16,output=float32")
+    base = load_policy("fp16")
+    changes = {"name": base.name, "output": base.output}
+    assert dataclasses.replace(policy, **changes) == base
+
+
+def test_every_mistake_of_a_jmp_string_is_named():
+    error = refusal("param=float32,compute=int8,output=bf61")
+    assert [line.partition(":")[0] for line in error.mistakes] == [
+        "param",
+        "compute",
+        "output",
+    ]
+    assert "3 mistakes" in str(error)
+
+
+def test_jmp_parameters_are_full_or_as_computed():
+    assert "params" in str(refusal("params=float16,compute=bfloat16"))

@@ -1,0 +1,97 @@
+"""Which line of a policy decides the class of an op."""
+
+import pytest
+
+from amprewrite.errors import PolicyError
+from amprewrite.ir import Op
+from amprewrite.policy import Matcher, OpClass, OpEntry, Policy, Rule
+from amprewrite.policy.match import op_keys
+
+
+def an_op(canonical="softmax", native="aten.softmax.int", **fields):
+    return Op("softmax_1", canonical, native, ("x",), ("y",), **fields)
+
+
+def a_policy(ops=None, rules=()):
+    entries = {name: OpEntry(OpClass(c)) for name, c in (ops or {}).items()}
+    return Policy(name="mine", low="bfloat16", ops=entries, rules=tuple(rules))
+
+
+def test_overrides_then_rules_then_ops():
+    policy = a_policy({"softmax": "allow"}, [Rule(op_class=OpClass.DENY, op="softmax")])
+    override = {"op": "softmax", "class": "keep"}
+    assert Matcher(policy, [override]).match(an_op()).rule == "overrides[0]"
+    assert Matcher(policy).match(an_op()).rule == "rules[0]"
+    assert Matcher(a_policy({"softmax": "allow"})).match(an_op()).rule == "ops.softmax"
+
+
+def test_the_first_rule_that_matches_wins():
+    rules = [
+        Rule(op_class=OpClass.KEEP, path="decoder.*"),
+        Rule(op_class=OpClass.DENY, path="encoder.*"),
+        Rule(op_class=OpClass.ALLOW, path="encoder.*"),
+    ]
+    found = Matcher(a_policy(rules=rules)).match(an_op(path="encoder.0"))
+    assert (found.op_class, found.rule) == ("deny", "rules[1]")
+
+
+def test_the_reason_is_the_entry_s_own():
+    policy = Policy("mine", ops={"softmax": OpEntry(OpClass.DENY, "range")})
+    assert Matcher(policy).match(an_op()).why == "range"
+    plain = Matcher(a_policy({"softmax": "deny"})).match(an_op())
+    assert plain.why == "softmax is deny in mine"
+
+
+def test_an_op_that_no_table_knows_is_kept_and_says_so():
+    found = Matcher(a_policy({"matmul": "allow"})).match(an_op())
+    assert (found.op_class, found.rule) == ("keep", "unclassified")
+    assert "no policy names this op" in found.why
+
+
+@pytest.mark.parametrize(
+    "key", ["mylib::scan", "mylib.scan", "mylib.scan.default", "mylib::scan"]
+)
+def test_native_names_of_custom_ops(key):
+    op = an_op("mylib.scan", "mylib.scan.default")
+    assert Matcher(a_policy({key: "allow"})).match(op).rule == f"ops.{key}"
+
+
+def test_the_most_exact_name_wins():
+    op = an_op()
+    keys = op_keys(op)
+    assert keys == ("aten.softmax.int", "aten.softmax", "aten::softmax", "softmax")
+    classes = ["keep", "deny", "promote", "allow"]
+    ops = dict(zip(keys, classes, strict=True))
+    for key in keys:
+        assert Matcher(a_policy(ops)).match(op).op_class == ops.pop(key)
+
+
+def test_a_name_without_a_namespace():
+    assert op_keys(an_op("add", "add")) == ("add", "add")
+
+
+def test_unused_rules_are_named():
+    rules = [
+        Rule(op_class=OpClass.DENY, path="encoder.*"),
+        Rule(op_class=OpClass.DENY, path="decoder.*"),
+    ]
+    matcher = Matcher(a_policy(rules=rules), [{"op": "exp", "class": "deny"}])
+    assert len(matcher.unused()) == 3
+    matcher.match(an_op(path="encoder.0"))
+    assert matcher.unused() == (
+        "overrides[0] { op = 'exp', class = 'deny' } matched no op",
+        "rules[1] { path = 'decoder.*', class = 'deny' } matched no op",
+    )
+
+
+def test_a_rule_behind_one_that_took_its_ops_is_unused():
+    matcher = Matcher(
+        a_policy(), [{"op": "*", "class": "deny"}, {"op": "softmax", "class": "keep"}]
+    )
+    matcher.match(an_op())
+    assert [line[:12] for line in matcher.unused()] == ["overrides[1]"]
+
+
+def test_an_override_that_is_no_rule():
+    with pytest.raises(PolicyError, match=r"overrides\[1\]: 1 mistake"):
+        Matcher(a_policy(), [{"op": "exp", "class": "deny"}, {"op": "exp"}])

@@ -1,0 +1,128 @@
+"""The policy file: every mistake at once, each with its key and what is wanted."""
+
+import tomllib
+
+import pytest
+
+from amprewrite.errors import PolicyError
+from amprewrite.policy import Rule
+from amprewrite.policy.schema import near, read_rule, read_table
+
+
+def mistakes(text, known=()):
+    with pytest.raises(PolicyError) as caught:
+        read_table(tomllib.loads(text), "mine.toml", known)
+    error = caught.value
+    assert str(error).startswith("policy mine.toml: ")
+    return {line.partition(": ")[0]: line for line in error.mistakes}
+
+
+def test_every_mistake_at_once():
+    found = mistakes("""
+        extends = 3
+        descripton = "x"
+        [dtypes]
+        low = "bfloat61"
+        lw = "bfloat16"
+        [placement]
+        demand = "perhaps"
+        lookups = "lwo"
+        [ops]
+        exp = 3
+        matmul = "alow"
+        softmax = { clas = "deny" }
+        [[rules]]
+        path = "encoder.*"
+        [[rules]]
+        pth = "encoder.*"
+        class = "denny"
+    """)
+    assert sorted(found) == [
+        *("descripton", "dtypes.low", "dtypes.lw", "extends", "ops.exp.class"),
+        *("ops.matmul.class", "ops.softmax.clas", "ops.softmax.class"),
+        *("placement.demand", "placement.lookups"),
+        *("rules[0].class", "rules[1].class", "rules[1].pth"),
+    ]
+    assert "did you mean 'description'?" in found["descripton"]
+    assert "did you mean 'bfloat16'?" in found["dtypes.low"]
+    assert "did you mean 'low'?" in found["dtypes.lw"]
+    assert "unknown class 'alow'" in found["ops.matmul.class"]
+    assert "did you mean 'allow'?" in found["ops.matmul.class"]
+    assert "did you mean 'class'?" in found["ops.softmax.clas"]
+    assert "missing" in found["rules[0].class"]
+    assert "did you mean 'path'?" in found["rules[1].pth"]
+
+
+@pytest.mark.parametrize(
+    ("key", "dtype"),
+    [
+        *(("low", "int8"), ("low", "complex64"), ("low", "full"), ("low", "low")),
+        *(("full", ""), ("full", "int32"), ("full", "as-traced"), ("output", "")),
+    ],
+)
+def test_a_precision_is_a_floating_dtype(key, dtype):
+    found = mistakes(f'[dtypes]\n{key} = "{dtype}"\n')
+    assert repr(dtype) in found[f"dtypes.{key}"]
+
+
+@pytest.mark.parametrize(
+    ("key", "dtype"),
+    [
+        *(("low", ""), ("low", "float8_e5m2"), ("full", "float64")),
+        *(("output", "low"), ("output", "full"), ("output", "as-traced")),
+        ("output", "float32"),
+    ],
+)
+def test_dtypes_that_are_accepted(key, dtype):
+    file = read_table({"dtypes": {key: dtype}}, "mine.toml")
+    assert getattr(file.dtypes, key) == dtype
+
+
+def test_one_mistake_is_not_many():
+    with pytest.raises(PolicyError, match=r"1 mistake\n"):
+        read_table({"opps": {}}, "mine.toml")
+
+
+def test_a_misspelt_op_of_the_policy_it_extends():
+    found = mistakes('[ops]\nsofmax = "deny"\n', known=("matmul", "softmax"))
+    assert found["ops.sofmax"].endswith("unknown op (did you mean 'softmax'?)")
+
+
+@pytest.mark.parametrize("name", ["mylib::softmx", "mylib.softmx", "entirely_new"])
+def test_a_new_op_is_no_misspelt_one(name):
+    file = read_table({"ops": {name: "deny"}}, "mine.toml", ("softmax",))
+    assert file.ops[name].op_class == "deny"
+
+
+def test_both_forms_of_an_op():
+    ops = {"exp": {"class": "deny", "why": "range"}, "matmul": "allow"}
+    file = read_table({"ops": ops}, "mine.toml")
+    assert [(str(t.op_class), t.why) for t in file.ops.values()] == [
+        ("deny", "range"),
+        ("allow", ""),
+    ]
+
+
+def test_ops_that_are_no_table():
+    with pytest.raises(PolicyError, match=r"ops: found \['matmul'\]"):
+        read_table({"ops": ["matmul"]}, "mine.toml")
+
+
+def test_a_rule_is_a_table_or_a_rule():
+    rule = Rule(op_class="deny", path="a.*", why="it overflows")
+    table = {"path": "a.*", "class": "deny", "why": "it overflows"}
+    assert read_rule(table, "overrides[0]") == rule
+    assert read_rule(rule, "overrides[0]") is rule
+
+
+def test_every_mistake_of_a_rule():
+    with pytest.raises(PolicyError) as caught:
+        read_rule({"pathh": "a", "class": "denny"}, "overrides[2]")
+    assert str(caught.value).startswith("overrides[2]: 2 mistakes")
+    assert any("did you mean 'deny'?" in line for line in caught.value.mistakes)
+    assert any("did you mean 'path'?" in line for line in caught.value.mistakes)
+
+
+def test_near():
+    assert near("sofmax", ("matmul", "softmax")) == " (did you mean 'softmax'?)"
+    assert near("xyz", ("matmul", "softmax")) == ""
