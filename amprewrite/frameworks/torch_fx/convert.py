@@ -89,7 +89,7 @@ def convert(model: Any, request: Request) -> nn.Module:  # noqa: ANN401  # Modul
             raise UnsupportedError(msg)
         return _lazy(model, request, "")
     try:
-        captured = _capture(model, request)
+        captured = capture(model, request)
     except CaptureError as error:
         return _captured_lazily(model, request, error)
     reason = captured.seen.reason()
@@ -110,7 +110,7 @@ def inspect(model: Any, request: Request) -> Plan:  # noqa: ANN401  # as convert
     if not request.has_arguments and isinstance(model, nn.Module):
         msg = "inspect needs args=, the arguments that the model is called with"
         raise UnsupportedError(msg)
-    captured = _capture(model, request)
+    captured = capture(model, request)
     return _plan(read(captured.module), captured, request, _root(model))
 
 
@@ -118,7 +118,12 @@ def _root(model: Any) -> nn.Module:  # noqa: ANN401  # as convert
     return model if isinstance(model, nn.Module) else model.module(check_guards=False)
 
 
-def _capture(model: Any, request: Request) -> Captured:  # noqa: ANN401  # as convert
+def capture(model: Any, request: Request) -> Captured:  # noqa: ANN401  # as convert
+    """Return ``model`` captured for the arguments of ``request``.
+
+    Raises:
+        CaptureError: The model cannot be captured.
+    """
     args, kwargs = request.args or (), request.kwargs or {}
     if not isinstance(model, nn.Module):
         return Captured(open_program(model), "given as an exported program", Seen())

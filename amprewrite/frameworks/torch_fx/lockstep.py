@@ -223,15 +223,13 @@ class Lockstep:
         if decision.op_class != "allow":  # a contraction rounds; save its time
             given = _upcast(fed, other.wide)
         draws = _Draws(node)
-        with draws:
-            reference = _floats(other.run(twin))
-        reference = [to_array(tensor) for tensor in reference]
-        with draws:
-            alone = _floats(walk.call(node, fed))
+        reference = [to_array(tensor) for tensor in _floats(other.run(twin))]
+        draws.rewind()
+        alone = _floats(walk.call(node, fed))
+        draws.rewind()
         same = given is not None and _is_exact(alone, other, node, given)
-        with draws:
-            actual = _floats(walk.run(node))
-        draws.close()
+        draws.rewind()
+        actual = _floats(walk.run(node))
         if not reference:
             return
         found = tuple(to_array(tensor) for tensor in actual)
@@ -248,25 +246,17 @@ class _Draws:
     def __init__(self, node: Node) -> None:
         tags: Collection[Any] = getattr(node.target, "tags", ())
         self.random = torch.Tag.nondeterministic_seeded in tags
-        self.before = self._state() if self.random else None
+        if self.random:
+            self.host = torch.get_rng_state()
+            cuda = torch.cuda.is_initialized()
+            self.devices = torch.cuda.get_rng_state_all() if cuda else []
 
-    @staticmethod
-    def _state() -> tuple[torch.Tensor, list[torch.Tensor]]:
-        cuda = torch.cuda.is_initialized()
-        return torch.get_rng_state(), torch.cuda.get_rng_state_all() if cuda else []
-
-    def __enter__(self) -> None:
-        if self.before is not None:
-            torch.set_rng_state(self.before[0])
-            if self.before[1]:
-                torch.cuda.set_rng_state_all(self.before[1])
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def close(self) -> None:
-        """Forget the state; the generators stay where the last run left them."""
-        self.before = None
+    def rewind(self) -> None:
+        """Put the generators back."""
+        if self.random:
+            torch.set_rng_state(self.host)
+            if self.devices:
+                torch.cuda.set_rng_state_all(self.devices)
 
 
 def _body_start(node: Node) -> int | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
 
 from amprewrite.errors import NotCapturedError, PlanMismatchError, UnsupportedError
 from amprewrite.frameworks.torch_fx._compat import pytree
@@ -124,6 +124,7 @@ class ConvertedModule(nn.Module):
     _signature: Signature
     _plan: Plan
     _forward: Callable[..., Any]
+    _graph: Graph
 
     @property
     def plan(self) -> Plan:
@@ -133,6 +134,11 @@ class ConvertedModule(nn.Module):
             NotCapturedError: The model is captured at its first call.
         """
         return self._plan
+
+    @property
+    def graph(self) -> Graph | None:
+        """The rewritten graph, whose attributes are this module's; None if not one."""
+        return self.__dict__.get("_graph")
 
     @property
     def casts(self) -> tuple[Cast, ...]:
@@ -149,6 +155,7 @@ class ConvertedModule(nn.Module):
         module.recompile()
         self.__dict__["_graph_module"] = module  # not a submodule: its state is this one's
         self._forward = type(module).forward
+        self.__dict__["_graph"] = _copied(module.graph)
         self._plan, self._signature = plan, signature
         super().train(training)
 
@@ -183,6 +190,13 @@ class ConvertedModule(nn.Module):
     def extra_repr(self) -> str:
         """Return the head of the plan's summary."""
         return self.plan.summary().split("\n")[0]
+
+
+def _copied(graph: Graph) -> Graph:
+    """Return a copy that does not keep the module, with its full weights, alive."""
+    copy = Graph()
+    copy.output(copy.graph_copy(graph, {}))  # pyright: ignore[reportArgumentType]
+    return copy
 
 
 class LazyModule(ConvertedModule):
