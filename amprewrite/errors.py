@@ -52,5 +52,12 @@ class TargetError(AmpError, ValueError):
     """What a command was told to read or to write is not there or not usable."""
 
 
+class AmpWarning(UserWarning):
+    """Something the user should know, though the result is right.
+
+    Nothing was lowered, a rule matched nothing, a precision is slow on this device.
+    """
+
+
 class UnsupportedError(AmpError, NotImplementedError):
     """A construct or a framework that is not supported."""

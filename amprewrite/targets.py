@@ -103,7 +103,7 @@ def _as_target(found: object, text: str) -> Target:
         msg = f"target {text!r}: gives a {type(found).__name__}; want {GIVES}"
         raise TargetError(msg)
     parts = cast("tuple[Any, ...]", found)
-    shape = [type(part) for part in parts]
+    shape: list[type[Any]] = [type(part) for part in parts]
     if shape[1:] not in ([tuple], [tuple, dict]):
         names = ", ".join(kind.__name__ for kind in shape)
         msg = f"target {text!r}: gives ({names}); want {GIVES}"

@@ -56,7 +56,9 @@ def _move(value: Any, device: str) -> Any:
     return value.to(device) if isinstance(value, torch.Tensor) else value
 
 
-def variants(name: str, shape: tuple[int, int], device: str, *, compiled: bool) -> dict[str, Run]:
+def variants(
+    name: str, shape: tuple[int, int], device: str, *, compiled: bool
+) -> dict[str, Run]:
     """Return the variants of one model, each as a call without arguments."""
     model, args, kwargs = zoo.build(name, zoo.BASE, *shape)
     model = model.to(device)
@@ -112,8 +114,16 @@ def report(options: argparse.Namespace) -> dict[str, Any]:
                 "ratio_to_autocast": {k: reference / v for k, v in medians.items()},
                 "seconds": medians,
             }
-            print(f"{name}, {label}", {k: round(reference / v, 2) for k, v in medians.items()}, flush=True)
-    device = torch.cuda.get_device_name() if options.device == "cuda" else platform.processor()
+            print(
+                f"{name}, {label}",
+                {k: round(reference / v, 2) for k, v in medians.items()},
+                flush=True,
+            )
+    device = (
+        torch.cuda.get_device_name()
+        if options.device == "cuda"
+        else platform.processor()
+    )
     return {
         "what": "autocast's median time over the variant's; above 1 is faster",
         "device": device or options.device,

@@ -142,7 +142,11 @@ def bert(size: Size, batch: int, tokens: int) -> Case:
     config = transformers.BertConfig(**_common(size), max_position_embeddings=128)
     ids = _ids(size, batch, tokens)
     mask = torch.ones_like(ids)
-    return transformers.BertModel(config), (), {"input_ids": ids, "attention_mask": mask}
+    return (
+        transformers.BertModel(config),
+        (),
+        {"input_ids": ids, "attention_mask": mask},
+    )
 
 
 def gpt2(size: Size, batch: int, tokens: int) -> Case:

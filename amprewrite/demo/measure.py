@@ -96,7 +96,8 @@ class Timing:
 def errors(vectors: torch.Tensor, reference: torch.Tensor) -> Errors:
     """Return the errors of ``vectors`` against ``reference`` (f64), row by row."""
     ours = vectors.double()
-    relative = vector_norm(ours - reference, dim=1) / vector_norm(reference, dim=1)
+    size: torch.Tensor = vector_norm(reference, dim=1)
+    relative: torch.Tensor = vector_norm(ours - reference, dim=1) / size
     cosine = torch.cosine_similarity(ours, reference, dim=1)
     return Errors(
         median=float(torch.quantile(relative, 0.5)),

@@ -40,7 +40,11 @@ class Value:
     alias: str = ""
 
     def __post_init__(self) -> None:
-        """Let a value without an alias be its own storage."""
+        """Let a value without an alias be its own storage; drop spaces in extents."""
+        extents = tuple(
+            d if isinstance(d, int) else d.replace(" ", "") for d in self.shape
+        )
+        object.__setattr__(self, "shape", extents)
         if not self.alias:
             object.__setattr__(self, "alias", self.name)
 
@@ -143,7 +147,9 @@ class ProgramGraph:
         for op in self.ops:
             for operand in op.operands:
                 if operand in self.producer:
-                    network.add_edge(self.producer[operand].name, op.name, value=operand)
+                    network.add_edge(
+                        self.producer[operand].name, op.name, value=operand
+                    )
         return network
 
     def inputs(self, *kinds: ValueKind) -> Iterator[Value]:

@@ -5,7 +5,7 @@ Golden files, bug reports and tests use this form, never a framework's own::
     %x: f32[2,3] input
     %weight: f32[4,3] parameter
     linear = linear(%x, %weight) -> %linear: f32[2,4]
-      | native=aten.linear.default path=head contracted=3
+      | native="aten.linear.default" path="head" contracted=3
     return %linear
 """
 
@@ -22,7 +22,8 @@ from amprewrite.ir.graph import Op, ProgramGraph, Value, ValueKind
 _OP_HEAD = ("name", "canonical", "operands", "results")
 _FACTS = tuple(f for f in fields(Op) if f.name not in _OP_HEAD)
 _VALUE = re.compile(r"%(\S+): ([^\[\]\s]+)\[([^\]]*)\](?: alias %(\S+))?(?: (\w+))?$")
-_OP = re.compile(r"(\S+) = (\S+)\((.*?)\) -> (.*)$")
+_OP = re.compile(r"(\S+) = (\S+)\((.*?)\)(?: ->(.*))?$")
+_EXTENT = re.compile(r"(?:[^,()]|\([^()]*\))+")
 
 
 def value_text(value: Value) -> str:
@@ -32,7 +33,7 @@ def value_text(value: Value) -> str:
 
 def tensor_text(dtype: str, shape: tuple[int | str, ...]) -> str:
     """Return ``f32[2,3]``."""
-    return f"{short_name(dtype)}[{','.join(str(d).replace(' ', '') for d in shape)}]"
+    return f"{short_name(dtype)}[{','.join(map(str, shape))}]"
 
 
 def _declaration(value: Value) -> str:
@@ -70,10 +71,12 @@ def _parse_value(text: str, line: int) -> Value:
         raise GraphError(msg)
     name, dtype, shape, alias, kind = match.groups()
     if kind is not None and kind not in get_args(ValueKind):
-        msg = f"line {line}: unknown kind {kind!r}; want {', '.join(get_args(ValueKind))}"
+        msg = (
+            f"line {line}: unknown kind {kind!r}; want {', '.join(get_args(ValueKind))}"
+        )
         raise GraphError(msg)
     extents = tuple(
-        int(d) if d.lstrip("-").isdigit() else d for d in shape.split(",") if d
+        int(d) if d.lstrip("-").isdigit() else d for d in _EXTENT.findall(shape)
     )
     return Value(name, from_short_name(dtype), extents, kind or "result", alias or "")
 
@@ -90,7 +93,11 @@ def _parse_facts(text: str, line: int) -> Iterator[tuple[str, Any]]:
         if key not in known:
             msg = f"line {line}: unknown fact {key!r}; want one of {', '.join(sorted(known))}"
             raise GraphError(msg)
-        found, end = decoder.raw_decode(rest)
+        try:
+            found, end = decoder.raw_decode(rest)
+        except json.JSONDecodeError as error:
+            msg = f"line {line}: fact {key!r} has no value in JSON: {rest!r}"
+            raise GraphError(msg) from error
         yield key, _freeze(found)
         text = rest[end:]
 
@@ -113,16 +120,19 @@ def parse_graph(text: str) -> ProgramGraph:
     heads: list[tuple[str, str, tuple[str, ...], tuple[str, ...], dict[str, Any]]] = []
     outputs: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), 1):
-        if line.startswith("return"):
+        if line.split(" ")[0] == "return":
             outputs = _names(line.removeprefix("return"))
         elif line.startswith("%"):
             value = _parse_value(line, number)
             values[value.name] = value
         elif line.startswith("  | "):
+            if not heads:
+                msg = f"line {number}: facts before the first op"
+                raise GraphError(msg)
             heads[-1][-1].update(_parse_facts(line[4:], number))
-        elif match := _OP.match(line if " -> " in line else f"{line} -> "):
+        elif match := _OP.match(line):
             name, canonical, operands, made = match.groups()
-            results = [_parse_value(part, number) for part in _split(made.rstrip(), ";")]
+            results = [_parse_value(part, number) for part in _split(made or "", ";")]
             values.update({value.name: value for value in results})
             names = tuple(value.name for value in results)
             heads.append((name, canonical, _names(operands), names, {}))

@@ -78,7 +78,10 @@ class _Builder:
             if self.placement.stored[name] != dtype:
                 self._add(None, index, name, dtype, "")
         stored = self._stored_weights()
-        return (*stored, *(self._cast(key, group) for key, group in self.groups.items()))
+        return (
+            *stored,
+            *(self._cast(key, group) for key, group in self.groups.items()),
+        )
 
     def _read(self, op: Op) -> None:
         placed = self.placement.ops[op.name]
@@ -130,7 +133,9 @@ class _Builder:
         wide = any(self.placement.stored[name] == full for name in shaped)
         return full if wide else self.at.policy.low
 
-    def _add(self, op: Op | None, index: int, name: str, wanted: str, folding: str) -> None:
+    def _add(
+        self, op: Op | None, index: int, name: str, wanted: str, folding: str
+    ) -> None:
         version = self.versions[self.graph.storage(name)]
         masked = op is not None and index in op.masks
         narrow = wanted == self.at.policy.low
@@ -159,7 +164,9 @@ class _Builder:
                     "every use is low, so it is stored low, once",
                     readers,
                 )
-                key = _Key(value.name, self.at.policy.low, "", 0, "storage", saturate=False)
+                key = _Key(
+                    value.name, self.at.policy.low, "", 0, "storage", saturate=False
+                )
                 yield self._cast(key, group)
 
     def _cast(self, key: _Key, group: _Group) -> Cast:

@@ -31,7 +31,9 @@ def _classify_op(graph: ProgramGraph, op: Op, matcher: Matcher) -> Match:
     found = matcher.match(op)
     names = (*op.operands, *op.results)
     if not any(graph.is_dtype(name, full) for name in names):
-        return Match(OpClass.KEEP, "dtype", f"touches no {full}; nothing else is lowered")
+        return Match(
+            OpClass.KEEP, "dtype", f"touches no {full}; nothing else is lowered"
+        )
     foreign = _foreign_operand(graph, op, full)
     if foreign and found.op_class is not OpClass.KEEP:
         why = f"%{foreign} is {graph.values[foreign].dtype}: the model chose its dtypes"
@@ -45,7 +47,9 @@ def _named_dtype(op: Op, found: Match, full: str) -> Match:
     """Respect a ``dtype=`` that the model writes, such as softmax(dtype=float32)."""
     why = f"the model writes dtype={op.dtype_argument}"
     op_class = OpClass.DENY if op.dtype_argument == full else OpClass.KEEP
-    return found if found.op_class is op_class else Match(op_class, "dtype argument", why)
+    return (
+        found if found.op_class is op_class else Match(op_class, "dtype argument", why)
+    )
 
 
 def _foreign_operand(graph: ProgramGraph, op: Op, full: str) -> str | None:

@@ -8,7 +8,6 @@ from amprewrite.passes.classify import USER_CAST
 from amprewrite.policy import OpClass
 from amprewrite.policy.match import Match
 
-
 FILLERS = frozenset(
     ("full", "full_like", "new_full", "new_ones", "new_zeros", "ones", "ones_like")
     + ("scalar_tensor", "zeros", "zeros_like")
@@ -75,7 +74,9 @@ def weak_scalars(graph: ProgramGraph) -> frozenset[str]:
     return frozenset(weak)
 
 
-def extreme_values(graph: ProgramGraph, classes: Mapping[str, Match], low: str) -> set[str]:
+def extreme_values(
+    graph: ProgramGraph, classes: Mapping[str, Match], low: str
+) -> set[str]:
     """Return values made with a finite literal beyond the range of ``low``.
 
     An additive mask of finfo(float32).min is one: cast plainly it becomes -inf, and a

@@ -146,7 +146,9 @@ class _Walk:
             self.low if name in self.at.low_weights else dtype
             for name, dtype in zip(op.results, self._traced(op.results), strict=True)
         )
-        precision = next((d for d in results if is_float(d)), results[0] if results else "")
+        precision = next(
+            (d for d in results if is_float(d)), results[0] if results else ""
+        )
         if op.mixing == "any" and not op.fence:
             operands = tuple(self.out.stored[name] for name in op.operands)
         else:
@@ -162,7 +164,9 @@ class _Walk:
         noop = op.dtype_argument == self.full and results == (self.full,)
         roots = self.at.weights.get(op.results[0])
         if noop and roots and roots <= self.at.low_weights:
-            return Placed(self.low, operands, (self.low,), "follows a weight stored low")
+            return Placed(
+                self.low, operands, (self.low,), "follows a weight stored low"
+            )
         return Placed(results[0], operands, results, self.at.classes[op.name].why)
 
     def _run(
@@ -177,12 +181,16 @@ class _Walk:
             operands[index] = stored if beside else precision
         for index in op.mutates:
             operands[index] = self.out.stored[op.operands[index]]
-        return Placed(precision, tuple(operands), self._results(op, precision), why, causes)
+        return Placed(
+            precision, tuple(operands), self._results(op, precision), why, causes
+        )
 
     def _results(self, op: Op, precision: str) -> tuple[str, ...]:
         """Results are made in ``precision``; those of a write, in what is written."""
         made = list(self._traced(op.results))
-        written = {self.graph.storage(op.operands[i]): op.operands[i] for i in op.mutates}
+        written = {
+            self.graph.storage(op.operands[i]): op.operands[i] for i in op.mutates
+        }
         for index, name in enumerate(op.results):
             if self.graph.storage(name) in written:
                 made[index] = self.out.stored[written[self.graph.storage(name)]]
@@ -213,7 +221,9 @@ class _Walk:
         computes = found.op_class is OpClass.PROMOTE
         if demand is Demand.EXACT or (computes and demand is Demand.FULL):
             causes = self.at.demands.path(self.graph, op)
-            return self._run(op, self.full, f"{causes[-1]} wants full precision", causes)
+            return self._run(
+                op, self.full, f"{causes[-1]} wants full precision", causes
+            )
         wide = [name for name in strong if self.out.stored[name] == self.full]
         if wide or not strong:
             return self._run(op, self.full, self._why_wide(wide), self._makers(wide))

@@ -228,16 +228,22 @@ class Plan:
             PlanMismatchError: ``data`` has another format version or lacks a field.
         """
         if not isinstance(data, dict) or data.get("format") != FORMAT:  # pyright: ignore[reportUnknownMemberType]
-            msg = f"{where}: is no plan of format {FORMAT}; save it again with Plan.save"
+            msg = (
+                f"{where}: is no plan of format {FORMAT}; save it again with Plan.save"
+            )
             raise PlanMismatchError(msg)
         parts: dict[str, Any] = {k: v for k, v in data.items() if k != "format"}  # pyright: ignore[reportUnknownVariableType]
         try:
-            parts["decisions"] = tuple(Decision(**_tuples(d)) for d in parts["decisions"])
+            parts["decisions"] = tuple(
+                Decision(**_tuples(d)) for d in parts["decisions"]
+            )
             parts["casts"] = tuple(Cast(**_tuples(c)) for c in parts["casts"])
             parts["cost"] = Cost(**parts["cost"])
             return cls(**_tuples(parts))
         except (KeyError, TypeError) as error:
-            msg = f"{where}: not a complete plan ({error}); save it again with Plan.save"
+            msg = (
+                f"{where}: not a complete plan ({error}); save it again with Plan.save"
+            )
             raise PlanMismatchError(msg) from error
 
     def __str__(self) -> str:

@@ -57,8 +57,12 @@ def diff_lines(one: "Plan", two: "Plan") -> Iterator[str]:
         elif (a.op_class, a.precision) != (b.op_class, b.precision):
             yield f"{name}: {a.op_class} {a.precision} -> {b.op_class} {b.precision}"
     casts_one, casts_two = _cast_set(one.casts), _cast_set(two.casts)
-    yield from (f"cast {text}: only in the first plan" for text in casts_one - casts_two)
-    yield from (f"cast {text}: only in the second plan" for text in casts_two - casts_one)
+    yield from (
+        f"cast {text}: only in the first plan" for text in casts_one - casts_two
+    )
+    yield from (
+        f"cast {text}: only in the second plan" for text in casts_two - casts_one
+    )
 
 
 def _cast_set(casts: "Sequence[Cast]") -> Set[str]:

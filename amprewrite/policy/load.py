@@ -129,11 +129,15 @@ def _from_jmp(text: str) -> Policy:
     mistakes: list[str] = []
     for item in text.split(","):
         key, _, dtype = (part.strip() for part in item.partition("="))
-        dtype = from_short_name({"half": "float16", "full": "float32"}.get(dtype, dtype))
+        dtype = from_short_name(
+            {"half": "float16", "full": "float32"}.get(dtype, dtype)
+        )
         if key not in JMP_KEYS:
             mistakes.append(f"{key}: unknown key; want params, compute or output")
         elif dtype not in (*JMP_BASES, "float64"):
-            mistakes.append(f"{key}: unknown dtype {dtype!r}; want {', '.join(JMP_BASES)}")
+            mistakes.append(
+                f"{key}: unknown dtype {dtype!r}; want {', '.join(JMP_BASES)}"
+            )
         else:
             parts[JMP_KEYS[key]] = dtype
     compute = parts.get("compute", "float32")

@@ -42,7 +42,7 @@ def neutral_autocast(device: str) -> Iterator[None]:
     dtype float32 every cast of autocast is of float32 to itself.
     """
     enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
-    torch.set_autocast_enabled(device, True)  # noqa: FBT003  # torch's own signature
+    torch.set_autocast_enabled(device, True)  # torch's own signature
     torch.set_autocast_dtype(device, torch.float32)
     try:
         yield
@@ -51,7 +51,7 @@ def neutral_autocast(device: str) -> Iterator[None]:
         torch.set_autocast_dtype(device, dtype)
 
 
-def allow_rnn() -> Any:  # noqa: ANN401  # torch's own context manager
+def allow_rnn() -> Any:  # torch's own context manager
     """Let dynamo trace nn.LSTM and nn.GRU, which it refuses by default."""
     return torch._dynamo.config.patch(allow_rnn=True)
 
@@ -67,7 +67,9 @@ def trace_pre_dispatch(
         return trace(*inputs)
 
 
-def record_higher_order(target: Any, args: tuple[Any, ...], kwargs: Any, run: Any) -> Any:  # noqa: ANN401  # any op
+def record_higher_order(
+    target: Any, args: tuple[Any, ...], kwargs: Any, run: Any
+) -> Any:  # any op
     """Record a call of a higher-order op in the graph that is being traced.
 
     Args:
@@ -81,7 +83,7 @@ def record_higher_order(target: Any, args: tuple[Any, ...], kwargs: Any, run: An
     mode: Any = proxy_tensor.get_proxy_mode()
     tracer = mode.tracer
 
-    def unwrap(arg: Any) -> Any:  # noqa: ANN401  # any argument
+    def unwrap(arg: Any) -> Any:  # any argument
         if isinstance(arg, torch.fx.GraphModule):
             name = tracer.get_fresh_qualname("body_")
             tracer.root.register_module(name, arg)
@@ -95,7 +97,7 @@ def record_higher_order(target: Any, args: tuple[Any, ...], kwargs: Any, run: An
     return proxy_tensor.track_tensor_tree(out, proxy, constant=None, tracer=tracer)
 
 
-def untraced() -> Any:  # noqa: ANN401  # torch's own context manager
+def untraced() -> Any:  # torch's own context manager
     """Switch the tracer off, so that another graph can be traced inside."""
     from torch.fx.experimental import proxy_tensor  # noqa: PLC0415  # slow import
 
@@ -119,7 +121,7 @@ def plain_causal_hint() -> Iterator[None]:
     The question depends on the mask's values, which a capture does not have. The answer
     is only a hint for a kernel that needs no mask; without it the mask is applied.
     """
-    import torch.nn.modules.transformer as transformer  # noqa: PLC0415  # beside its use
+    from torch.nn.modules import transformer  # noqa: PLC0415  # beside its use
 
     name = "_detect_is_causal_mask"
     asked = getattr(transformer, name)

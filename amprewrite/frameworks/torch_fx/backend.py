@@ -4,6 +4,7 @@ Handles what export does not: graph breaks, custom autograd functions, data-depe
 control flow. ``torch.compile(model, backend="amprewrite")`` finds it by entry point.
 """
 
+import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 from torch.fx import GraphModule
 
+from amprewrite.errors import AmpWarning
 from amprewrite.frameworks.torch_fx import _compat
 from amprewrite.frameworks.torch_fx.capture import drop_dtype_checks
 from amprewrite.frameworks.torch_fx.fold import lowered
@@ -19,6 +21,7 @@ from amprewrite.frameworks.torch_fx.lower import lower
 from amprewrite.frameworks.torch_fx.read import Reading, read
 from amprewrite.frameworks.torch_fx.settle import settle
 from amprewrite.frameworks.torch_fx.write import torch_dtype, write
+from amprewrite.frameworks.torch_fx.warm import announce, warm_up
 from amprewrite.passes import make_plan
 from amprewrite.passes.pipeline import Setting
 from amprewrite.plan import Plan
@@ -33,7 +36,7 @@ def amprewrite(
     inputs: list[Any],
     *,
     options: Mapping[str, Any] | None = None,
-    **given: Any,  # noqa: ANN401  # torch.compile passes mode= and others
+    **given: Any,  # torch.compile passes mode= and others
 ) -> Callable[..., Any]:
     """Rewrite one dynamo graph; the backend of ``torch.compile(backend="amprewrite")``.
 
@@ -51,12 +54,16 @@ def amprewrite(
     return Backend(**{**(options or {}), **given})(module, inputs)
 
 
+NO_GRAPH = "rewritten 0 ops: dynamo captured no graph of this model; convert with args"
+"""What is said of a model in which dynamo finds nothing but breaks."""
+
+
 class Backend:
     """A backend with its policy; calling it rewrites one graph."""
 
     def __init__(
         self,
-        policy: Any = "bf16",  # noqa: ANN401  # as load_policy
+        policy: Any = "bf16",  # as load_policy
         overrides: Overrides = (),
         target: str = "eager",
         placement: str = "promote",
@@ -77,7 +84,9 @@ class Backend:
             module: The graph.
             inputs: Example inputs, parameters among them.
         """
-        names = [n.meta["example_value"] for n in module.graph.find_nodes(op="placeholder")]
+        names = [
+            n.meta["example_value"] for n in module.graph.find_nodes(op="placeholder")
+        ]
         lowered_graph = lower(module, names)
         drop_dtype_checks(lowered_graph)
         _restore_paths(module, lowered_graph)
@@ -99,10 +108,15 @@ class Backend:
         lowered_graph.recompile()
         if plan not in self.plans:  # dynamo captures again for another grad mode
             self.plans.append(plan)
+            announce(plan)
         return self._finish(reading, plan, weights, inputs)
 
     def _finish(
-        self, reading: Reading, plan: Plan, weights: Mapping[str, int], inputs: list[Any]
+        self,
+        reading: Reading,
+        plan: Plan,
+        weights: Mapping[str, int],
+        inputs: list[Any],
     ) -> Callable[..., Any]:
         graph = reading.module
         stored = {weights[name]: torch_dtype(dtype) for name, dtype in plan.storage}
@@ -147,7 +161,7 @@ def _with_low_weights(
         copies[index] = (weakref.ref(weight), weight._version, copy)  # noqa: SLF001  # as above
         return copy
 
-    def call(*inputs: Any) -> Any:  # noqa: ANN401  # as the graph
+    def call(*inputs: Any) -> Any:  # as the graph
         args = list(inputs)
         for index in stored:
             args[index] = low(index, args[index])
@@ -172,7 +186,7 @@ def lazy_runner(model: nn.Module, backend: Backend) -> Callable[..., Any]:
     compiled = torch.compile(model, backend=backend)
     warm = False
 
-    def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # as the model
+    def run(*args: Any, **kwargs: Any) -> Any:  # as the model
         nonlocal warm
         with (
             _compat.allow_rnn(),
@@ -180,22 +194,11 @@ def lazy_runner(model: nn.Module, backend: Backend) -> Callable[..., Any]:
             _compat.plain_causal_hint(),
         ):
             if not warm:
-                _warm_up(model, args, kwargs)
+                warm_up(model, args, kwargs)
                 warm = True
-            return compiled(*args, **kwargs)
+            output = compiled(*args, **kwargs)
+        if not backend.plans:
+            warnings.warn(NO_GRAPH, AmpWarning, stacklevel=2)
+        return output
 
     return run
-
-
-def _warm_up(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Call the model once, leaving its buffers and the random state as they were.
-
-    transformers installs hooks under a lock at the first call, which dynamo cannot
-    trace.
-    """
-    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    devices = sorted({t.device.index or 0 for t in model.parameters() if t.is_cuda})
-    with torch.random.fork_rng(devices), torch.no_grad():
-        model(*args, **kwargs)
-        for buffer, held in before:
-            buffer.copy_(held)

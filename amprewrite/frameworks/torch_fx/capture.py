@@ -38,7 +38,9 @@ class Seen:
     def reason(self) -> str:
         """Return why the capture is not faithful for training; empty if it is."""
         if self.functions:
-            return f"export drops the backward of {', '.join(sorted(set(self.functions)))}"
+            return (
+                f"export drops the backward of {', '.join(sorted(set(self.functions)))}"
+            )
         if self.checkpoints:
             return "export removes activation checkpoints"
         return ""
@@ -75,7 +77,7 @@ def export_model(
     model: torch.nn.Module,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    dynamic_shapes: Any = None,  # noqa: ANN401  # torch.export's own argument
+    dynamic_shapes: Any = None,  # torch.export's own argument
 ) -> Captured:
     """Return ``model`` captured for ``args`` and ``kwargs`` by torch.export.
 
@@ -103,7 +105,7 @@ def export_model(
     return Captured(open_program(program), "captured by torch.export", seen)
 
 
-def open_program(program: Any) -> GraphModule:  # noqa: ANN401  # torch.export.ExportedProgram
+def open_program(program: Any) -> GraphModule:  # torch.export.ExportedProgram
     """Return the graph module of an exported program, without its run-time checks."""
     module = program.module(check_guards=False)
     drop_dtype_checks(module)
@@ -115,7 +117,9 @@ def drop_dtype_checks(module: GraphModule) -> None:
     for part in module.modules():
         if isinstance(part, GraphModule):
             for node in list(part.graph.nodes):
-                name = getattr(getattr(node.target, "overloadpacket", None), "__name__", "")
+                name = getattr(
+                    getattr(node.target, "overloadpacket", None), "__name__", ""
+                )
                 if name in ops.FRAMEWORK_ONLY:
                     part.graph.erase_node(node)
             part.recompile()

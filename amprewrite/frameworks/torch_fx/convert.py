@@ -29,6 +29,7 @@ from amprewrite.frameworks.torch_fx.fold import (
 from amprewrite.frameworks.torch_fx.read import Reading, read
 from amprewrite.frameworks.torch_fx.run import ConvertedModule, LazyModule, signature_of
 from amprewrite.frameworks.torch_fx.settle import settle
+from amprewrite.frameworks.torch_fx.warm import announce, undisturbed, warm_up
 from amprewrite.frameworks.torch_fx.write import check_fits, write
 from amprewrite.passes import make_plan
 from amprewrite.passes.pipeline import Setting
@@ -74,7 +75,7 @@ class Request:
         return model.training if self.training is None else self.training
 
 
-def convert(model: Any, request: Request) -> nn.Module:  # noqa: ANN401  # Module or ExportedProgram
+def convert(model: Any, request: Request) -> nn.Module:  # Module or ExportedProgram
     """Return ``model`` rewritten; see :func:`amprewrite.convert`.
 
     Raises:
@@ -98,7 +99,7 @@ def convert(model: Any, request: Request) -> nn.Module:  # noqa: ANN401  # Modul
     return _assemble(root, captured, request)
 
 
-def inspect(model: Any, request: Request) -> Plan:  # noqa: ANN401  # as convert
+def inspect(model: Any, request: Request) -> Plan:  # as convert
     """Return the plan for ``model`` without converting it.
 
     Raises:
@@ -114,11 +115,11 @@ def inspect(model: Any, request: Request) -> Plan:  # noqa: ANN401  # as convert
     return _plan(read(captured.module), captured, request, _root(model))
 
 
-def _root(model: Any) -> nn.Module:  # noqa: ANN401  # as convert
+def _root(model: Any) -> nn.Module:  # as convert
     return model if isinstance(model, nn.Module) else model.module(check_guards=False)
 
 
-def capture(model: Any, request: Request) -> Captured:  # noqa: ANN401  # as convert
+def capture(model: Any, request: Request) -> Captured:  # as convert
     """Return ``model`` captured for the arguments of ``request``.
 
     Raises:
@@ -144,7 +145,9 @@ def _is_aten_level(model: GraphModule) -> bool:
     )
 
 
-def _plan(reading: Reading, captured: Captured, request: Request, root: nn.Module) -> Plan:
+def _plan(
+    reading: Reading, captured: Captured, request: Request, root: nn.Module
+) -> Plan:
     setting = Setting(
         placement=request.placement,
         training=request.trains(root),
@@ -172,7 +175,9 @@ def _assemble(root: nn.Module, captured: Captured, request: Request) -> Converte
         check_fits(reading, request.plan)
         plan = request.plan
     low = stored_weights(reading, plan)
-    signature = signature_of(root, request.args or (), request.kwargs or {}, captured.module)
+    signature = signature_of(
+        root, request.args or (), request.kwargs or {}, captured.module
+    )
     write(reading, plan)
     plan = plan.with_warnings(*settle(reading, plan))
     fold_copies(captured.module)
@@ -180,6 +185,7 @@ def _assemble(root: nn.Module, captured: Captured, request: Request) -> Converte
     mirror_state(converted, root, low)
     mirror_extras(converted, captured.module, low)
     converted.install(captured.module, plan, signature, training=root.training)
+    announce(plan)
     if request.compile:
         converted.compile()
     return converted
@@ -201,7 +207,7 @@ def _lazy(model: nn.Module, request: Request, reason: str) -> LazyModule:
 
 
 def _captured_lazily(
-    model: Any,  # noqa: ANN401  # as convert
+    model: Any,  # as convert
     request: Request,
     cause: CaptureError,
 ) -> LazyModule:
@@ -212,17 +218,14 @@ def _captured_lazily(
     """
     if not isinstance(model, nn.Module):
         raise cause
+    args, kwargs = request.args or (), request.kwargs or {}
+    warm_up(model, args, kwargs)
     lazy = _lazy(model, replace(request, plan=None), str(cause))
-    devices = sorted({t.device.index or 0 for t in model.parameters() if t.is_cuda})
-    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    grad = request.trains(model) and torch.is_grad_enabled()
     try:
-        grad = request.trains(model) and torch.is_grad_enabled()
-        with torch.random.fork_rng(devices), torch.set_grad_enabled(grad):
-            lazy(*(request.args or ()), **(request.kwargs or {}))
+        with undisturbed(model), torch.set_grad_enabled(grad):
+            lazy(*args, **kwargs)
     except Exception as error:
         msg = f"{cause}; dynamo cannot capture it either: {str(error).strip()[:500]}"
         raise CaptureError(msg) from error
-    with torch.no_grad():
-        for buffer, held in before:
-            buffer.copy_(held)
     return lazy

@@ -61,7 +61,9 @@ def mirror_state(
     """
     for path, part in model.named_modules(remove_duplicate=False):
         holder = _holder(target, path)
-        for name, parameter in part.named_parameters(recurse=False, remove_duplicate=False):
+        for name, parameter in part.named_parameters(
+            recurse=False, remove_duplicate=False
+        ):
             holder.register_parameter(name, low.get(id(parameter), parameter))  # pyright: ignore
         hidden = part._non_persistent_buffers_set  # noqa: SLF001  # no public name
         for name, buffer in part.named_buffers(recurse=False, remove_duplicate=False):
@@ -108,13 +110,12 @@ def mirror_extras(
     for node in module.graph.find_nodes(op="get_attr"):
         path, _, name = str(node.target).rpartition(".")
         holder = _holder(target, path)
-        if not hasattr(holder, name):
-            held = getattr(module.get_submodule(path), name)
-            if isinstance(held, nn.Module):
-                holder.add_module(name, held)
-            elif isinstance(held, torch.Tensor):
-                kept = low.get(id(held), held)
-                holder.register_buffer(name, kept.detach(), persistent=False)
+        held = getattr(module.get_submodule(path), name)
+        if isinstance(held, nn.Module):  # an exported program has an empty one already
+            holder.add_module(name, held)
+        elif isinstance(held, torch.Tensor) and not hasattr(holder, name):
+            kept = low.get(id(held), held)
+            holder.register_buffer(name, kept.detach(), persistent=False)
 
 
 def _holder(root: nn.Module, path: str) -> nn.Module:

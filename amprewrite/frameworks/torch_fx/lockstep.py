@@ -204,7 +204,11 @@ class Lockstep:
         return ours.outputs(), theirs.outputs()
 
     def _enter(
-        self, start: int, ours: tuple[Walk, Node], theirs: tuple[Walk, Node], prefix: str
+        self,
+        start: int,
+        ours: tuple[Walk, Node],
+        theirs: tuple[Walk, Node],
+        prefix: str,
     ) -> None:
         """Compare the ops of a body that runs once where it stands."""
         inner = [_body(walk, node, start) for walk, node in (ours, theirs)]
@@ -342,7 +346,9 @@ def _upcast(operands: Any, wide: Mapping[torch.dtype, torch.dtype]) -> Any:
 
     def convert(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
-            return leaf.to(target if leaf.is_floating_point() else leaf.dtype, copy=True)
+            return leaf.to(
+                target if leaf.is_floating_point() else leaf.dtype, copy=True
+            )
         is_float = isinstance(leaf, torch.dtype) and leaf.is_floating_point
         return target if is_float else leaf
 
@@ -357,9 +363,7 @@ def _is_exact(found: list[torch.Tensor], walk: Walk, node: Node, operands: Any) 
         return False  # it has no kernel for these dtypes: nothing is known
     return len(found) == len(wanted) and all(
         one.shape == two.shape
-        and torch.equal(
-            one.to(two.dtype).nan_to_num(nan=0.5), two.nan_to_num(nan=0.5)
-        )
+        and torch.equal(one.to(two.dtype).nan_to_num(nan=0.5), two.nan_to_num(nan=0.5))
         and torch.equal(one.isnan(), two.isnan())
         for one, two in zip(found, wanted, strict=True)
     )

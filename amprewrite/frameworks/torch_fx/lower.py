@@ -16,7 +16,7 @@ CHECKPOINTS = frozenset(("tag_activation_checkpoint",))
 """Higher-order ops that stand for torch.utils.checkpoint."""
 
 
-def checkpoint_region(body: GraphModule, *args: Any) -> Any:  # noqa: ANN401  # any values
+def checkpoint_region(body: GraphModule, *args: Any) -> Any:  # any values
     """Run ``body`` under activation checkpointing, as the model asks."""
     return torch.utils.checkpoint.checkpoint(body, *args, use_reentrant=False)
 
@@ -29,7 +29,7 @@ def lower(module: GraphModule, inputs: list[Any]) -> GraphModule:
         inputs: Fake values of its placeholders.
     """
 
-    def run(*args: Any) -> Any:  # noqa: ANN401  # any values
+    def run(*args: Any) -> Any:  # any values
         with torch.fx.traceback.preserve_node_meta():
             return _Lowering(module).run(*args)
 
@@ -39,7 +39,9 @@ def lower(module: GraphModule, inputs: list[Any]) -> GraphModule:
 class _Lowering(Interpreter):
     """Runs a graph under the tracer; records higher-order ops itself."""
 
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401  # fx's own signature
+    def call_function(
+        self, target: Any, args: Any, kwargs: Any
+    ) -> Any:  # fx's own signature
         if not isinstance(target, _compat.HigherOrderOperator):
             return super().call_function(target, args, kwargs)
         if target.name() not in CHECKPOINTS:

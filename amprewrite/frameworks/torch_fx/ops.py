@@ -126,7 +126,11 @@ def region_name(target: object) -> str:
     """Return the name of an op that may hold a body; empty for ATen ops."""
     if isinstance(target, _compat.HigherOrderOperator):
         return target.name()
-    return "" if isinstance(target, _compat.OpOverload) else getattr(target, "__name__", "")
+    return (
+        ""
+        if isinstance(target, _compat.OpOverload)
+        else getattr(target, "__name__", "")
+    )
 
 
 def native_name(target: object) -> str:
@@ -199,7 +203,9 @@ def _extremum(node: Node, name: str) -> str:
     overload = str(node.target).rpartition(".")[2]
     if overload in ("dim", "names_dim"):
         return f"{name}_dim"
-    return {"max": "amax", "min": "amin"}[name] if overload == "default" else f"{name}imum"
+    return (
+        {"max": "amax", "min": "amin"}[name] if overload == "default" else f"{name}imum"
+    )
 
 
 def _view(node: Node, name: str) -> str:

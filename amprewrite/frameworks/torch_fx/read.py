@@ -13,10 +13,14 @@ from amprewrite.frameworks.torch_fx import _compat, ops
 from amprewrite.ir import Op, ProgramGraph, Value, check_graph
 
 KNOBS = frozenset(
-    ("cumprod", "cumsum", "linalg_matrix_norm", "linalg_vector_norm", "log_softmax")
-    + ("mean", "nanmean", "nansum", "prod", "softmax", "sum")
+    ("cumprod", "cumsum", "linalg_vector_norm", "log_softmax", "mean", "nanmean")
+    + ("nansum", "prod", "softmax", "sum")
 )
-"""Ops that compute in the dtype that their ``dtype=`` argument names."""
+"""Ops that compute in the dtype that their ``dtype=`` argument names.
+
+``linalg_matrix_norm`` has the argument too, but refuses a low operand beside it where it
+needs a factorisation.
+"""
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _LIBRARY = f"{os.sep}torch{os.sep}"
@@ -90,18 +94,22 @@ class _Reader:
 
     def read(self) -> Reading:
         outputs = self._read_scope(_Scope(self.module))
-        names = tuple(leaf for leaf in _compat.pytree.tree_leaves(outputs) if leaf is not None)
+        names = tuple(
+            leaf for leaf in _compat.pytree.tree_leaves(outputs) if leaf is not None
+        )
         graph = check_graph(ProgramGraph(self.values, tuple(self.ops), names))
         return Reading(graph, self.module, self.sites, self.leaves, self.weights)
 
-    def _read_scope(self, scope: _Scope) -> Any:  # noqa: ANN401  # any structure of names
+    def _read_scope(self, scope: _Scope) -> Any:  # any structure of names
         placeholders = iter(scope.inputs)
         outputs: Any = ()
         for node in scope.owner.graph.nodes:
             match node.op:
                 case "placeholder":
                     nested = bool(scope.prefix)
-                    self.leaves[node] = next(placeholders) if nested else self._input(node)
+                    self.leaves[node] = (
+                        next(placeholders) if nested else self._input(node)
+                    )
                 case "get_attr":
                     self._attribute(scope, node)
                 case "call_function":
@@ -112,14 +120,18 @@ class _Reader:
                     pass  # a submodule that is called: guards, which hold no tensors
         return outputs
 
-    def _names(self, structure: Any) -> Any:  # noqa: ANN401  # any structure of nodes
-        return torch.fx.map_arg(structure, lambda node: self.leaves.get(node))  # pyright: ignore
+    def _names(self, structure: Any) -> Any:  # any structure of nodes
+        """Put its names in place of every node, and None in place of other leaves."""
+        return _compat.pytree.tree_map(
+            lambda leaf: self.leaves.get(leaf) if isinstance(leaf, Node) else None,
+            structure,
+        )
 
-    def _input(self, node: Node) -> Any:  # noqa: ANN401  # a name, or None for numbers
+    def _input(self, node: Node) -> Any:  # a name, or None for numbers
         kind = "parameter" if node.name in self.given else "input"
         return self._define(node.name, node.meta.get("val"), kind)
 
-    def _define(self, name: str, val: Any, kind: Any) -> Any:  # noqa: ANN401  # any value
+    def _define(self, name: str, val: Any, kind: Any) -> Any:  # any value
         """Enter each tensor of ``val`` as a value; return their names in its structure."""
         if isinstance(val, torch.Tensor):
             return self._enter(name, val, kind)
@@ -128,7 +140,7 @@ class _Reader:
             return [self._define(f"{name}.{i}", v, kind) for i, v in enumerate(parts)]
         return None
 
-    def _enter(self, name: str, val: torch.Tensor, kind: Any) -> str:  # noqa: ANN401  # ValueKind
+    def _enter(self, name: str, val: torch.Tensor, kind: Any) -> str:  # ValueKind
         shape = tuple(d if isinstance(d, int) else str(d) for d in val.shape)
         alias = self.storages.setdefault(_storage(val), name)
         self.values[name] = Value(name, dtype_name(val.dtype), shape, kind, alias)
@@ -145,7 +157,9 @@ class _Reader:
             self.weights[name] = (*self.weights[name], target)
         else:
             name = self.tensors[id(held)] = scope.prefix + node.name
-            self._enter(name, node.meta.get("val", held), _kind(scope.owner, target, held))
+            self._enter(
+                name, node.meta.get("val", held), _kind(scope.owner, target, held)
+            )
             self.weights[name] = (target,)
         self.leaves[node] = name
 
@@ -181,7 +195,9 @@ class _Reader:
             inputs=[self._names(arg) for arg in node.args[start:]],
         )
         outputs = self._read_scope(inner)
-        self.leaves[node] = list(outputs) if isinstance(outputs, (tuple, list)) else outputs
+        self.leaves[node] = (
+            list(outputs) if isinstance(outputs, (tuple, list)) else outputs
+        )
 
     def _op(self, scope: _Scope, node: Node) -> None:
         name = scope.prefix + node.name
@@ -190,7 +206,9 @@ class _Reader:
         mutated = tuple(_mutated(node, self._names))
         leaves = self._define(name, node.meta.get("val"), "result")
         self.leaves[node] = leaves
-        results = tuple(leaf for leaf in _compat.pytree.tree_leaves(leaves) if leaf is not None)
+        results = tuple(
+            leaf for leaf in _compat.pytree.tree_leaves(leaves) if leaf is not None
+        )
         op = Op(
             name=name,
             canonical=canonical,
@@ -201,7 +219,9 @@ class _Reader:
             source=_source(node),
             region=scope.region,
             fence=scope.fence or _fence(node),
-            mutates=tuple(i for i, operand in enumerate(operands) if operand in mutated),
+            mutates=tuple(
+                i for i, operand in enumerate(operands) if operand in mutated
+            ),
             mixing=ops.MIXING.get(canonical, "equal"),
             literals=tuple(number for _, number in ops.numbers(node)),
             dtype_argument=_dtype_argument(node, canonical),
@@ -247,8 +267,12 @@ def _get(owner: torch.nn.Module, target: str) -> object:
 def _kind(owner: GraphModule, target: str, held: torch.Tensor) -> str:
     if isinstance(held, torch.nn.Parameter):
         return "parameter"
-    constant = target.rpartition(".")[2].startswith(("lifted_tensor", "_tensor_constant"))
-    buffers: Mapping[str, torch.Tensor] = dict(owner.named_buffers(remove_duplicate=False))
+    constant = target.rpartition(".")[2].startswith(
+        ("lifted_tensor", "_tensor_constant")
+    )
+    buffers: Mapping[str, torch.Tensor] = dict(
+        owner.named_buffers(remove_duplicate=False)
+    )
     return "buffer" if target in buffers and not constant else "constant"
 
 
@@ -284,7 +308,7 @@ def _fence(node: Node) -> str:
     return ""
 
 
-def _mutated(node: Node, names: Any) -> Iterator[str]:  # noqa: ANN401  # Callable over structures
+def _mutated(node: Node, names: Any) -> Iterator[str]:  # Callable over structures
     if not _is_aten(node):
         return
     for formal in node.target._schema.arguments:  # noqa: SLF001  # pyright: ignore

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import Graph, GraphModule
+from torch.fx import GraphModule
 
 from amprewrite.errors import NotCapturedError, PlanMismatchError, UnsupportedError
 from amprewrite.frameworks.torch_fx._compat import pytree
@@ -67,7 +67,9 @@ class Signature:
             PlanMismatchError: Names the first input with another dtype or shape.
         """
         leaves = pytree.tree_leaves((args, dict(kwargs)))
-        for number, (leaf, wanted) in enumerate(zip(leaves, self.tensors, strict=False)):
+        for number, (leaf, wanted) in enumerate(
+            zip(leaves, self.tensors, strict=False)
+        ):
             if wanted is None or not isinstance(leaf, torch.Tensor):
                 continue
             dtype, shape = wanted
@@ -90,13 +92,17 @@ def _tensor_text(leaf: torch.Tensor) -> str:
 
 
 def signature_of(
-    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], module: GraphModule
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    module: GraphModule,
 ) -> Signature:
     """Return the signature of a capture of ``model``."""
     names = tuple(
         name
         for name, parameter in inspect.signature(model.forward).parameters.items()
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        if parameter.kind
+        in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     )
     tensors: list[tuple[torch.dtype, tuple[int | None, ...]] | None] = []
     for node in module.graph.find_nodes(op="placeholder"):
@@ -124,7 +130,6 @@ class ConvertedModule(nn.Module):
     _signature: Signature
     _plan: Plan
     _forward: Callable[..., Any]
-    _graph: Graph
 
     @property
     def plan(self) -> Plan:
@@ -136,9 +141,19 @@ class ConvertedModule(nn.Module):
         return self._plan
 
     @property
-    def graph(self) -> Graph | None:
-        """The rewritten graph, whose attributes are this module's; None if not one."""
-        return self.__dict__.get("_graph")
+    def rewritten(self) -> GraphModule | None:
+        """The graph that runs, whose attributes are this module's; None if not one."""
+        return self.__dict__.get("_graph_module")
+
+    def arranged(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments of a call as they were split at capture.
+
+        Raises:
+            TypeError: An argument is missing or unexpected.
+        """
+        return self._signature.arrange(args, kwargs)
 
     @property
     def casts(self) -> tuple[Cast, ...]:
@@ -152,14 +167,15 @@ class ConvertedModule(nn.Module):
         codegen: Any = module.graph._codegen  # noqa: SLF001  # holds the call's structure
         self._in_spec = codegen.pytree_info.in_spec
         self._out_spec = codegen.pytree_info.out_spec
-        module.recompile()
-        self.__dict__["_graph_module"] = module  # not a submodule: its state is this one's
-        self._forward = type(module).forward
-        self.__dict__["_graph"] = _copied(module.graph)
+        # A new owner for the graph: it refers to this module's tensors, so that the
+        # full weights that were captured can be freed. Not a submodule: no new names.
+        owner = GraphModule(self, module.graph)
+        self.__dict__["_graph_module"] = owner
+        self._forward = type(owner).forward
         self._plan, self._signature = plan, signature
         super().train(training)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # as the model
+    def forward(self, *args: Any, **kwargs: Any) -> Any:  # as the model
         """Run the rewritten program.
 
         Raises:
@@ -192,13 +208,6 @@ class ConvertedModule(nn.Module):
         return self.plan.summary().split("\n")[0]
 
 
-def _copied(graph: Graph) -> Graph:
-    """Return a copy that does not keep the module, with its full weights, alive."""
-    copy = Graph()
-    copy.output(copy.graph_copy(graph, {}))  # pyright: ignore[reportArgumentType]
-    return copy
-
-
 class LazyModule(ConvertedModule):
     """A model that is captured by dynamo at its first call, once per input signature.
 
@@ -206,7 +215,9 @@ class LazyModule(ConvertedModule):
     work: what lies between the breaks is rewritten, graph by graph.
     """
 
-    def __init__(self, model: nn.Module, run: Callable[..., Any], plans: list[Plan]) -> None:
+    def __init__(
+        self, model: nn.Module, run: Callable[..., Any], plans: list[Plan]
+    ) -> None:
         """Share the state of ``model`` and call ``run``, which appends to ``plans``."""
         super().__init__()
         self.__dict__["_model"] = model
@@ -233,7 +244,7 @@ class LazyModule(ConvertedModule):
             raise NotCapturedError(msg)
         return join_plans(self._plans)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # as the model
+    def forward(self, *args: Any, **kwargs: Any) -> Any:  # as the model
         """Run the model through the rewriting backend."""
         return self._run(*args, **kwargs)
 

@@ -33,7 +33,9 @@ def settle(reading: Reading, plan: Plan) -> tuple[str, ...]:
     return tuple(_settle(reading, plan, tried))
 
 
-def _settle(reading: Reading, plan: Plan, tried: dict[object, Outcome]) -> Iterator[str]:
+def _settle(
+    reading: Reading, plan: Plan, tried: dict[object, Outcome]
+) -> Iterator[str]:
     for op in reading.graph.ops:
         node, decision = reading.sites[op.name].node, plan.by_op[op.name]
         if op.fence or not _changed(reading, op, decision):
@@ -45,7 +47,9 @@ def _settle(reading: Reading, plan: Plan, tried: dict[object, Outcome]) -> Itera
         if isinstance(outcome, str):
             yield f"{op.name} ({op.native}) runs as traced: {outcome}"
             _restore_operands(reading, op, node)
-            outcome = tuple(torch_dtype(reading.graph.values[r].dtype) for r in op.results)
+            outcome = tuple(
+                torch_dtype(reading.graph.values[r].dtype) for r in op.results
+            )
         wanted = tuple(torch_dtype(dtype) for dtype in decision.results)
         if outcome != wanted and len(outcome) == len(wanted) == 1:
             names = f"{dtype_name(outcome[0])} instead of {dtype_name(wanted[0])}"
@@ -99,7 +103,9 @@ def _restore_operands(reading: Reading, op: Op, node: Node) -> None:
     names = iter(op.operands)
 
     def restore(arg: Any) -> Any:
-        if not isinstance(arg, Node) or not isinstance(arg.meta.get("val"), torch.Tensor):
+        if not isinstance(arg, Node) or not isinstance(
+            arg.meta.get("val"), torch.Tensor
+        ):
             return arg
         dtype = torch_dtype(reading.graph.values[next(names)].dtype)
         if arg.meta["val"].dtype == dtype:

@@ -2,8 +2,7 @@
 
 import operator
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from math import inf, isfinite
+from math import isfinite
 from typing import Any
 
 import torch
@@ -92,21 +91,23 @@ class _Writer:
             return
         position = 0
 
-        def replace(arg: Any) -> Any:  # noqa: ANN401  # any argument
+        def replace(arg: Any) -> Any:  # any argument
             nonlocal position
             if not isinstance(arg, Node):
                 return arg
             leaves = self.reading.leaves.get(arg)
             count = sum(leaf is not None for leaf in pytree.tree_leaves(leaves))
             start, position = position, position + count
-            return self._operand(arg, leaves, range(start, start + count), op.name, node)
+            return self._operand(
+                arg, leaves, range(start, start + count), op.name, node
+            )
 
         args, kwargs = pytree.tree_map(replace, (node.args, dict(node.kwargs)))
         node.args, node.kwargs = args, kwargs
 
     def _operand(
         self, arg: Node, leaves: object, indices: range, user: str, before: Node
-    ) -> Any:  # noqa: ANN401  # a node, or a list of nodes for a list value
+    ) -> Any:  # a node, or a list of nodes for a list value
         run = {i: [c for c in self.casts[user, i] if _is_node(c[1])] for i in indices}
         if not any(run.values()):
             return arg
@@ -130,7 +131,7 @@ class _Writer:
         output = next(iter(reversed(self.reading.module.graph.nodes)))
         indices = iter(range(len(self.reading.graph.outputs)))
 
-        def replace(arg: Any) -> Any:  # noqa: ANN401  # any argument
+        def replace(arg: Any) -> Any:  # any argument
             if not isinstance(arg, Node) or self.reading.leaves.get(arg) is None:
                 return arg
             casts = [c for c in self.casts[OUTPUT, next(indices)] if not c[1].folded]
@@ -171,7 +172,7 @@ def _retype(node: Node, dtypes: tuple[str, ...]) -> None:
     """Set the dtypes of the tensors in ``meta["val"]``, in their order."""
     names = iter(dtypes)
 
-    def convert(val: Any) -> Any:  # noqa: ANN401  # any value
+    def convert(val: Any) -> Any:  # any value
         if not isinstance(val, torch.Tensor):
             return val
         dtype = torch_dtype(next(names))
@@ -186,7 +187,9 @@ def _cast_node(value: Node, cast: Cast, user: Node) -> Node:
     graph = value.graph
     source = _saturated(graph, value, dtype) if cast.saturate else value
     node = graph.call_function(aten.to.dtype, (source, dtype))
-    node.meta = {k: v for k, v in user.meta.items() if k in ("nn_module_stack", "stack_trace")}
+    node.meta = {
+        k: v for k, v in user.meta.items() if k in ("nn_module_stack", "stack_trace")
+    }
     node.meta["val"] = value.meta["val"].to(dtype)
     node.meta["amprewrite"] = cast.folding or "cast"
     return node
