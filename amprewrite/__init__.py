@@ -1,4 +1,4 @@
-"""A compiler for precision: reads a model as a graph, places casts, proves the result."""
+"""A compiler for precision: reads a model as a graph, places casts, proves it right."""
 
 from amprewrite import errors
 from amprewrite.api import convert, inspect, verify

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from amprewrite.errors import UnsupportedError
+from amprewrite.frameworks.base import Call
 from amprewrite.plan import Plan
 from amprewrite.policy import Policy, Rule, load_policy
+from amprewrite.verify import Report
+from amprewrite.verify import verify as compare
 
 TARGETS = ("eager", "compiled")
 """Who runs the result: each op on its own, or a fusing compiler."""
@@ -145,7 +148,7 @@ def verify(  # noqa: PLR0913  # the public signature; most are by keyword
     reference: str = "float64",
     gradients: bool = False,
     rtol: float | None = None,
-) -> Any:
+) -> Report:
     """Return a report on how far ``converted`` is from ``original``.
 
     Args:
@@ -162,6 +165,10 @@ def verify(  # noqa: PLR0913  # the public signature; most are by keyword
 
     Raises:
         VerifyError: ``rtol`` is given and an output is worse, or is not finite where
-            the reference is.
+            the reference is; or the outputs differ in structure.
+        UnsupportedError: The model is of no supported kind, or ``reference`` is
+            neither float64 nor float32.
     """
-    raise NotImplementedError
+    side = _torch_side(original).__name__.rpartition(".")[0]
+    call = Call(args, dict(kwargs or {}), reference, gradients)
+    return compare(import_module(f"{side}.compare"), original, converted, call, rtol)

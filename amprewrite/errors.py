@@ -45,7 +45,16 @@ class NotCapturedError(AmpError, RuntimeError):
 
 
 class VerifyError(AmpError, AssertionError):
-    """Outputs differ from the reference by more than the bound."""
+    """Outputs differ from the reference by more than the bound.
+
+    Attributes:
+        report: The whole report; None where the outputs could not be compared.
+    """
+
+    def __init__(self, message: str, report: object = None) -> None:
+        """Hold the report beside the message."""
+        self.report = report
+        super().__init__(message)
 
 
 class TargetError(AmpError, ValueError):

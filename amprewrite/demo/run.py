@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from amprewrite.api import convert, inspect
+from amprewrite.api import convert, inspect, verify
 from amprewrite.demo.measure import (
     Errors,
     Neighbours,
@@ -21,6 +21,7 @@ from amprewrite.demo.measure import (
 from amprewrite.demo.model import Encoder, load, made_up_batch
 from amprewrite.demo.sentences import SENTENCES
 from amprewrite.plan import Plan
+from amprewrite.verify import Report
 
 FULL, AUTOCAST, HALF, OURS = (
     "float32",
@@ -44,6 +45,7 @@ class Figures:
     Attributes:
         machine: What it ran on.
         plan: The plan for the sentences' own shape, so that bytes are known.
+        report: What ``verify`` says of the converted model.
         errors: Errors against float64, by variant.
         neighbours: Neighbours against float64, by variant.
         parameter_bytes: Bytes of the parameters, by variant.
@@ -52,16 +54,19 @@ class Figures:
 
     machine: str
     plan: Plan
+    report: Report
     errors: Mapping[str, Errors]
     neighbours: Mapping[str, Neighbours]
     parameter_bytes: Mapping[str, int]
     timings: tuple[Timing, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures as JSON data; of the plan its cost."""
+        """Return the figures as JSON data; of plan and report the heads."""
         return {
             "machine": self.machine,
             "cost": asdict(self.plan.cost),
+            "error": self.report.error,
+            "bound": self.report.bound,
             "errors": {name: asdict(e) for name, e in self.errors.items()},
             "neighbours": {name: asdict(n) for name, n in self.neighbours.items()},
             "parameter_bytes": dict(self.parameter_bytes),
@@ -101,6 +106,8 @@ def run(say: Callable[[str], None], seconds: float = SECONDS) -> Figures:
         HALF: half,
         OURS: converted,
     }
+    say("verifying against float64, op by op")
+    report = verify(model, converted, args)
     with torch.inference_mode():
         say("computing the reference in float64")
         reference = copy.deepcopy(model).double()(*args)
@@ -114,6 +121,7 @@ def run(say: Callable[[str], None], seconds: float = SECONDS) -> Figures:
     return Figures(
         machine=_machine(),
         plan=inspect(model, "bf16", args=args),
+        report=report,
         errors={name: errors(found, reference) for name, found in vectors.items()},
         neighbours={n: neighbours(found, reference) for n, found in vectors.items()},
         parameter_bytes={

@@ -22,6 +22,8 @@ def show(figures: Figures) -> Iterator[RenderableType]:
     yield ""
     yield Text(figures.plan.summary())
     yield modules_table(figures.plan)
+    yield Text(figures.report.summary())
+    yield ""
     yield errors_table(figures)
     yield neighbours_text(figures.neighbours[OURS])
     yield ""

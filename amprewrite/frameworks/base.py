@@ -1,4 +1,4 @@
-"""What a framework hands to ``verify``: arrays of float64, and no tensors of its own."""
+"""What a framework hands to ``verify``: arrays of float64, no tensors of its own."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

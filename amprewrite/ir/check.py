@@ -27,7 +27,8 @@ def _assigned_once(graph: ProgramGraph) -> Iterator[str]:
             makers[result] = op.name
     for value in graph.values.values():
         if value.kind != "result" and value.name in makers:
-            yield f"%{value.name} is of kind {value.kind} and made by {makers[value.name]}"
+            maker = makers[value.name]
+            yield f"%{value.name} is of kind {value.kind} and made by {maker}"
         if value.kind == "result" and value.name not in makers:
             yield f"%{value.name} is a result that no op makes"
 

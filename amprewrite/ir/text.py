@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from amprewrite.dtypes import from_short_name, short_name
 from amprewrite.errors import GraphError
@@ -23,7 +23,6 @@ _OP_HEAD = ("name", "canonical", "operands", "results")
 _FACTS = tuple(f for f in fields(Op) if f.name not in _OP_HEAD)
 _VALUE = re.compile(r"%(\S+): ([^\[\]\s]+)\[([^\]]*)\](?: alias %(\S+))?(?: (\w+))?$")
 _OP = re.compile(r"(\S+) = (\S+)\((.*?)\)(?: ->(.*))?$")
-_EXTENT = re.compile(r"(?:[^,()]|\([^()]*\))+")
 
 
 def value_text(value: Value) -> str:
@@ -46,7 +45,7 @@ def _fact_text(op: Op) -> str:
     facts: list[str] = []
     for field in _FACTS:
         found = getattr(op, field.name)
-        if found != field.default:
+        if found not in ("", field.default):
             facts.append(f"{field.name}={json.dumps(found)}")
     return " ".join(facts)
 
@@ -75,14 +74,25 @@ def _parse_value(text: str, line: int) -> Value:
             f"line {line}: unknown kind {kind!r}; want {', '.join(get_args(ValueKind))}"
         )
         raise GraphError(msg)
-    extents = tuple(
-        int(d) if d.lstrip("-").isdigit() else d for d in _EXTENT.findall(shape)
-    )
-    return Value(name, from_short_name(dtype), extents, kind or "result", alias or "")
+    extents = tuple(int(d) if d.lstrip("-").isdigit() else d for d in _extents(shape))
+    checked = cast("ValueKind", kind or "result")
+    return Value(name, from_short_name(dtype), extents, checked, alias or "")
 
 
-def _freeze(found: Any) -> Any:  # noqa: ANN401  # JSON gives lists, ops hold tuples
-    return tuple(found) if isinstance(found, list) else found  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+def _extents(text: str) -> list[str]:
+    """Split at the commas outside parentheses: ``Max(1,s0)`` is one extent."""
+    extents: list[str] = []
+    for part in text.split(",") if text else ():
+        if extents and extents[-1].count("(") > extents[-1].count(")"):
+            extents[-1] += f",{part}"
+        else:
+            extents.append(part)
+    return extents
+
+
+def _freeze(found: object) -> object:
+    """Return a fact as an op holds it: JSON gives lists, ops hold tuples."""
+    return tuple(cast("list[object]", found)) if isinstance(found, list) else found
 
 
 def _parse_facts(text: str, line: int) -> Iterator[tuple[str, Any]]:
@@ -91,7 +101,8 @@ def _parse_facts(text: str, line: int) -> Iterator[tuple[str, Any]]:
     while text := text.strip():
         key, _, rest = text.partition("=")
         if key not in known:
-            msg = f"line {line}: unknown fact {key!r}; want one of {', '.join(sorted(known))}"
+            words = ", ".join(sorted(known))
+            msg = f"line {line}: unknown fact {key!r}; want one of {words}"
             raise GraphError(msg)
         try:
             found, end = decoder.raw_decode(rest)
@@ -135,12 +146,12 @@ def parse_graph(text: str) -> ProgramGraph:
             results = [_parse_value(part, number) for part in _split(made or "", ";")]
             values.update({value.name: value for value in results})
             names = tuple(value.name for value in results)
-            heads.append((name, canonical, _names(operands), names, {}))
+            heads.append((name, canonical, _names(operands), names, {"native": ""}))
         elif line.strip():
             msg = f"line {number}: {line!r} is no value, op, facts or return"
             raise GraphError(msg)
     ops = tuple(
-        Op(name=n, canonical=c, operands=i, results=o, **{"native": "", **facts})
+        Op(name=n, canonical=c, operands=i, results=o, **facts)
         for n, c, i, o, facts in heads
     )
     return ProgramGraph(values, ops, outputs)

@@ -11,7 +11,7 @@ USER_CAST = "cast"
 """Canonical name of a change of dtype that is written in the model."""
 
 OVERRIDABLE = ("overrides", "rules")
-"""Prefixes of rule labels that the user wrote; facts about cost do not overrule them."""
+"""Prefixes of rule labels that the user wrote; facts about cost leave them alone."""
 
 
 def classify(graph: ProgramGraph, matcher: Matcher) -> dict[str, Match]:

@@ -10,8 +10,7 @@ from amprewrite.policy.match import Match
 
 FILLERS = frozenset(
     ("full", "full_like", "new_full", "new_ones", "new_zeros", "ones", "ones_like")
-    + ("scalar_tensor", "zeros", "zeros_like")
-)
+) | {"scalar_tensor", "zeros", "zeros_like"}
 """Ops that fill a tensor with one number; made low, they are the low number."""
 
 

@@ -13,7 +13,7 @@ from amprewrite.passes.demand import Demands, compute_demand
 from amprewrite.passes.facts import mutated_storages, weak_scalars, weight_roots
 from amprewrite.passes.place import Placement, Situation, place
 from amprewrite.passes.storage import place_with_storage
-from amprewrite.plan import Decision, Plan
+from amprewrite.plan import NOTHING_LOWERED, Decision, Plan
 from amprewrite.policy import Matcher, Policy
 from amprewrite.policy.match import Match
 
@@ -129,7 +129,7 @@ def _warnings(graph: ProgramGraph, plan: Plan, matcher: Matcher) -> Iterator[str
     if not plan.low or plan.lowered:
         return
     floats = {v.dtype for v in graph.values.values() if is_float(v.dtype)}
-    head = f"rewritten 0 of {len(plan.decisions)} ops: nothing was lowered"
+    head = f"{NOTHING_LOWERED} {len(plan.decisions)} ops: nothing was lowered"
     if floats and plan.full not in floats:
         yield f"{head}; the model is already in {', '.join(sorted(floats))}"
     else:

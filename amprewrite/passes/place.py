@@ -118,7 +118,8 @@ class _Walk:
         """Pin what an op writes in place, if it computes wider than it stores."""
         for index in op.mutates:
             name = op.operands[index]
-            if self.out.stored[name] == self.low and placed.precision == self.full:
+            wide = self.full in (placed.precision, placed.operands[index])
+            if self.out.stored[name] == self.low and wide:
                 self.to_pin.add(self.graph.storage(name))
 
     def _place(self, op: Op) -> Placed:
@@ -211,8 +212,9 @@ class _Walk:
         return self._run(op, self.low, found.why)
 
     def _accumulate(self, op: Op, found: Match) -> Placed:
-        lead = next(n for n in op.operands if self.graph.is_dtype(n, self.full))
-        stored = self.out.stored[lead]
+        names = (n for n in op.operands if self.graph.is_dtype(n, self.full))
+        lead = next(names, None)  # an op that makes a tensor from nothing has none
+        stored = self.out.stored[lead] if lead else self.full
         return self._run(op, stored, f"stored in {stored}; {found.why}")
 
     def _promote(self, op: Op, found: Match) -> Placed:

@@ -1,6 +1,6 @@
 """Decisions and casts as plain data."""
 
 from amprewrite.plan.join import join_plans
-from amprewrite.plan.model import OUTPUT, Cast, Cost, Decision, Plan
+from amprewrite.plan.model import NOTHING_LOWERED, OUTPUT, Cast, Cost, Decision, Plan
 
 __all__ = ["OUTPUT", "Cast", "Cost", "Decision", "Plan", "join_plans"]

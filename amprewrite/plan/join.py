@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from itertools import chain
 
-from amprewrite.plan.model import OUTPUT, Cast, Cost, Decision, Plan
+from amprewrite.plan.model import NOTHING_LOWERED, OUTPUT, Cast, Cost, Decision, Plan
 
 
 def join_plans(plans: Sequence[Plan]) -> Plan:
@@ -22,9 +22,16 @@ def join_plans(plans: Sequence[Plan]) -> Plan:
         decisions=tuple(chain.from_iterable(plan.decisions for plan in parts)),
         casts=tuple(chain.from_iterable(plan.casts for plan in parts)),
         storage=tuple(chain.from_iterable(plan.storage for plan in parts)),
-        warnings=tuple(dict.fromkeys(chain.from_iterable(p.warnings for p in parts))),
+        warnings=_warnings(parts),
         cost=_sum(plan.cost for plan in parts),
     )
+
+
+def _warnings(plans: Sequence[Plan]) -> tuple[str, ...]:
+    """Return every warning once; that nothing was lowered only if it is so of all."""
+    lines = dict.fromkeys(chain.from_iterable(plan.warnings for plan in plans))
+    some = any(plan.lowered for plan in plans)
+    return tuple(x for x in lines if not (some and x.startswith(NOTHING_LOWERED)))
 
 
 def _sum(costs: Iterable[Cost]) -> Cost:

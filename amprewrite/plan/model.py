@@ -15,6 +15,9 @@ from amprewrite.plan.text import diff_lines, explain_lines, summary_lines
 OUTPUT = "output"
 """Consumer name of a cast that restores the dtype of a program output."""
 
+NOTHING_LOWERED = "rewritten 0 of"
+"""How the warning begins that nothing was lowered."""
+
 FORMAT = 1
 """Version of the JSON form."""
 
@@ -165,8 +168,11 @@ class Plan:
 
     @property
     def lowered(self) -> tuple[Decision, ...]:
-        """Ops that compute in the low dtype by this plan."""
-        return tuple(d for d in self.decisions if self.low and d.precision == self.low)
+        """Ops that compute in the low dtype by this plan, not because they were so."""
+        if not self.low:
+            return ()
+        found = (d for d in self.decisions if d.precision == self.low)
+        return tuple(d for d in found if d.op_class != "keep")
 
     @property
     def runtime_casts(self) -> tuple[Cast, ...]:
@@ -240,7 +246,7 @@ class Plan:
             parts["casts"] = tuple(Cast(**_tuples(c)) for c in parts["casts"])
             parts["cost"] = Cost(**parts["cost"])
             return cls(**_tuples(parts))
-        except (KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError) as error:
             msg = (
                 f"{where}: not a complete plan ({error}); save it again with Plan.save"
             )

@@ -1,7 +1,8 @@
 """A plan in words: its summary, the reason for one op, the difference of two."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ def explain_lines(plan: "Plan", found: "Decision") -> Iterator[str]:
     for cast in plan.casts:
         if found.op in cast.consumers:
             how = f", folded ({cast.folding})" if cast.folded else ""
-            yield f"  reads    %{cast.value} cast {cast.from_dtype} -> {cast.to_dtype}{how}"
+            dtypes = f"{cast.from_dtype} -> {cast.to_dtype}"
+            yield f"  reads    %{cast.value} cast {dtypes}{how}"
 
 
 def diff_lines(one: "Plan", two: "Plan") -> Iterator[str]:
@@ -56,17 +58,18 @@ def diff_lines(one: "Plan", two: "Plan") -> Iterator[str]:
             yield f"{name}: only in {'the second' if a is None else 'the first'} plan"
         elif (a.op_class, a.precision) != (b.op_class, b.precision):
             yield f"{name}: {a.op_class} {a.precision} -> {b.op_class} {b.precision}"
-    casts_one, casts_two = _cast_set(one.casts), _cast_set(two.casts)
-    yield from (
-        f"cast {text}: only in the first plan" for text in casts_one - casts_two
-    )
-    yield from (
-        f"cast {text}: only in the second plan" for text in casts_two - casts_one
-    )
+    casts_one, casts_two = _cast_texts(one.casts), _cast_texts(two.casts)
+    for text in casts_one:
+        if text not in casts_two:
+            yield f"cast {text}: only in the first plan"
+    for text in casts_two:
+        if text not in casts_one:
+            yield f"cast {text}: only in the second plan"
 
 
-def _cast_set(casts: "Sequence[Cast]") -> Set[str]:
-    return {
-        f"%{c.value} {c.from_dtype} -> {c.to_dtype} for {', '.join(c.consumers)}": None
+def _cast_texts(casts: "Sequence[Cast]") -> dict[str, None]:
+    """Return what identifies each cast, in order."""
+    return dict.fromkeys(
+        f"%{c.value} {c.from_dtype} -> {c.to_dtype} for {', '.join(c.consumers)}"
         for c in casts
-    }.keys()
+    )

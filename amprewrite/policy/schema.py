@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Literal, cast
 
 from pydantic import (
     BaseModel,
@@ -106,8 +106,9 @@ class PolicyFile(_Table):
     def _short_form(cls, ops: object) -> object:
         if not isinstance(ops, dict):
             return ops
-        table: dict[Any, Any] = ops
-        return {k: v if isinstance(v, dict) else {"class": v} for k, v in table.items()}
+        table = cast("dict[object, object]", ops)
+        short = {key: {"class": v} for key, v in table.items() if not isinstance(v, dict)}
+        return {**table, **short}
 
 
 def _known_class(name: object) -> object:
@@ -139,8 +140,8 @@ def _fields_at(location: tuple[int | str, ...]) -> tuple[str, ...]:
     return tuple(f.alias or name for name, f in model.model_fields.items())
 
 
-def _mistake(error: ErrorDetails) -> str:
-    location = error["loc"]
+def _mistake(error: ErrorDetails, *table: str) -> str:
+    location = (*table, *error["loc"])
     key = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in location)
     key = key.removeprefix(".")
     match error["type"]:
@@ -199,9 +200,6 @@ def read_rule(data: Rule | Mapping[str, object], where: str) -> Rule:
     try:
         return RuleTable.model_validate(dict(data)).rule()
     except ValidationError as error:
-        mistakes = [
-            _mistake(ErrorDetails(**{**e, "loc": ("rules", *e["loc"])}))  # pyright: ignore
-            for e in error.errors()
-        ]
+        mistakes = [_mistake(e, "rules") for e in error.errors()]
         msg = f"{where}: {len(mistakes)} mistake{'s' * (len(mistakes) > 1)}"
         raise PolicyError(msg, mistakes) from error

@@ -63,7 +63,8 @@ def expected_error(plan: Plan | None, graph: ProgramGraph | None) -> float | Non
     """
     if plan is None:
         return None
-    lowered = frozenset(decision.op for decision in plan.lowered)
+    low = (d.op for d in plan.decisions if plan.low and d.precision == plan.low)
+    lowered = frozenset(low)
     dtype = plan.low if lowered else plan.full
     chosen = lowered or frozenset(decision.op for decision in plan.decisions)
     if graph is None:

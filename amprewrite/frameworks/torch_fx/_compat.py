@@ -1,26 +1,172 @@
-"""Names of torch that are private or move between versions; each has a test."""
+"""Names of torch that are private, untyped or move; each has a test."""
+# pyright: reportPrivateUsage=false
+# The only module that uses private names.
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol, TypeGuard
 
 import torch
-from torch.utils import _pytree as _torch_pytree
+from torch import nn
+from torch.fx import Graph, GraphModule, Node
+from torch.utils import _pytree
 
-pytree: Any = _torch_pytree
+
+
+class Trees(Protocol):
+    """What is used of torch's tree functions."""
+
+    def tree_leaves(self, tree: Any, /) -> list[Any]:
+        """Return the leaves."""
+        ...
+
+    def tree_map(self, func: Callable[[Any], Any], tree: Any, /) -> Any:
+        """Return the same structure with ``func`` of each leaf."""
+        ...
+
+    def tree_flatten(self, tree: Any, /) -> tuple[list[Any], Any]:
+        """Return the leaves and the structure."""
+        ...
+
+    def tree_unflatten(self, leaves: Iterable[Any], treespec: Any, /) -> Any:
+        """Return a structure with other leaves."""
+        ...
+
+
+pytree: Trees = _pytree
 """torch's tree functions; there is no public name in torch 2.13."""
 
-OpOverload: Any = torch._ops.OpOverload
+HigherOrderOperator = torch._ops.HigherOrderOperator
+"""An operator that takes a graph."""
+
+OpOverload = torch._ops.OpOverload
 """One overload of an operator."""
 
-HigherOrderOperator: Any = torch._ops.HigherOrderOperator
-"""An operator that takes a graph."""
+
+class Formal(Protocol):
+    """One argument in the schema of an operator."""
+
+    name: str
+    type: object
+    default_value: object
+    kwarg_only: bool
+    alias_info: Any
+
+
+def is_overload(target: object) -> TypeGuard["OpOverload[..., Any]"]:
+    """Return whether ``target`` is one overload of an operator."""
+    return isinstance(target, OpOverload)
+
+
+def is_higher_order(target: object) -> TypeGuard[HigherOrderOperator]:
+    """Return whether ``target`` is an operator that takes a graph."""
+    return isinstance(target, HigherOrderOperator)
+
+
+def is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
+    """Return whether ``value`` is a list or a tuple, of anything."""
+    return isinstance(value, (list, tuple))
+
+
+def formals(target: object) -> Sequence[Formal]:
+    """Return the arguments in the schema of ``target``; none if it has no schema."""
+    schema: Any = getattr(target, "_schema", None)
+    return schema.arguments if schema is not None else ()
+
+
+def is_mutable(target: "OpOverload[..., Any]") -> bool:
+    """Return whether an operator writes to any of its arguments."""
+    return target._schema.is_mutable
+
+
+def positional(node: Node) -> tuple[Any, ...]:
+    """Return the positional arguments of ``node``, whose types only the op knows."""
+    return node.args
+
+
+def extents(tensor: torch.Tensor) -> tuple[int | torch.SymInt, ...]:
+    """Return the shape of ``tensor``, symbols among it, which torch does not declare."""
+    return tuple(tensor.shape)
+
+
+def storage_identity(tensor: torch.Tensor) -> int:
+    """Return what two tensors of one storage share.
+
+    Raises:
+        NotImplementedError: A sparse tensor has no storage.
+        RuntimeError: As above.
+    """
+    return tensor.untyped_storage()._cdata
+
+
+def writes(tensor: torch.Tensor) -> int:
+    """Return how often ``tensor`` was written to."""
+    return tensor._version
+
+
+def call_structure(graph: Graph) -> Any:
+    """Return torch's record of how an exported graph is called; None if it has none."""
+    return getattr(graph._codegen, "pytree_info", None)
+
+
+def hidden_buffers(module: nn.Module) -> set[str]:
+    """Return the names of the buffers that no state_dict holds."""
+    return module._non_persistent_buffers_set
+
+
+def children(module: nn.Module) -> Mapping[str, nn.Module | None]:
+    """Return the modules directly below, whatever attributes hide their names."""
+    return module._modules
+
+
+def share_state(module: nn.Module, model: nn.Module) -> None:
+    """Let ``module`` hold the very parameters, buffers and modules of ``model``."""
+    module._parameters = model._parameters
+    module._buffers = model._buffers
+    module._modules = model._modules
+    module._non_persistent_buffers_set = model._non_persistent_buffers_set
+
+
+def compile_with_inductor(
+    graph: GraphModule, example: Sequence[Any]
+) -> Callable[..., Any]:
+    """Return what torch's default compiler makes of ``graph``."""
+    from torch._inductor import compile_fx  # noqa: PLC0415  # slow import
+
+    inductor: Any = compile_fx
+    return inductor.compile_fx(graph, example)
+
+
+def compiled(model: nn.Module, backend: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``model`` captured by dynamo and compiled by ``backend``."""
+    untyped: Any = torch
+    return untyped.compile(model, backend=backend)
+
+
+def compile_in_place(model: nn.Module) -> None:
+    """Let calls of ``model`` go through torch's default compiler."""
+    untyped: Any = model
+    untyped.compile()
+
+
+def fork_rng(devices: Sequence[int]) -> AbstractContextManager[None]:
+    """Give the random state back as it was, on the CPU and on CUDA ``devices``."""
+    untyped: Any = torch.random
+    return untyped.fork_rng(devices)
+
+
+def checkpointed(function: Callable[..., Any], *args: Any) -> Any:
+    """Run ``function`` under activation checkpointing without re-entrance."""
+    from torch.utils import checkpoint  # noqa: PLC0415  # beside its use
+
+    untyped: Any = checkpoint
+    return untyped.checkpoint(function, *args, use_reentrant=False)
 
 
 @contextmanager
-def slow_attention_path() -> Iterator[None]:
+def slow_attention_path() -> Generator[None]:
     """Switch off nn.MultiheadAttention's fast path while capturing.
 
     It is one opaque op that no cast reaches: the model would silently stay float32.
@@ -34,7 +180,7 @@ def slow_attention_path() -> Iterator[None]:
 
 
 @contextmanager
-def neutral_autocast(device: str) -> Iterator[None]:
+def neutral_autocast(device: str) -> Generator[None]:
     """Make autocast look enabled, with a dtype that changes nothing.
 
     Model code that asks whether autocast is on before it opens a full-precision region
@@ -42,7 +188,7 @@ def neutral_autocast(device: str) -> Iterator[None]:
     dtype float32 every cast of autocast is of float32 to itself.
     """
     enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
-    torch.set_autocast_enabled(device, True)  # torch's own signature
+    torch.set_autocast_enabled(device, True)
     torch.set_autocast_dtype(device, torch.float32)
     try:
         yield
@@ -51,14 +197,20 @@ def neutral_autocast(device: str) -> Iterator[None]:
         torch.set_autocast_dtype(device, dtype)
 
 
-def allow_rnn() -> Any:  # torch's own context manager
-    """Let dynamo trace nn.LSTM and nn.GRU, which it refuses by default."""
-    return torch._dynamo.config.patch(allow_rnn=True)
+def dynamo_settings() -> Any:
+    """Let dynamo trace what it refuses by default, and not give up on the way.
+
+    It refuses nn.LSTM and nn.GRU. And it counts the captures of a code object over all
+    models of a class: after eight it silently runs the rest as it is, unrewritten.
+    """
+    return torch._dynamo.config.patch(
+        allow_rnn=True, recompile_limit=256, accumulated_recompile_limit=4096
+    )
 
 
 def trace_pre_dispatch(
     function: Callable[..., Any], inputs: tuple[Any, ...]
-) -> torch.fx.GraphModule:
+) -> GraphModule:
     """Return the ATen-level graph of ``function``, before decomposition."""
     from torch.fx.experimental.proxy_tensor import make_fx  # noqa: PLC0415  # slow import
 
@@ -68,8 +220,11 @@ def trace_pre_dispatch(
 
 
 def record_higher_order(
-    target: Any, args: tuple[Any, ...], kwargs: Any, run: Any
-) -> Any:  # any op
+    target: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    run: Callable[[], Any],
+) -> Any:
     """Record a call of a higher-order op in the graph that is being traced.
 
     Args:
@@ -77,14 +232,17 @@ def record_higher_order(
         args: Its arguments; graph modules among them become attributes of the graph.
         kwargs: Its keyword arguments.
         run: Gives the outputs for the same fake inputs.
+
+    Returns:
+        The outputs, tracked as what the recorded node gives.
     """
     from torch.fx.experimental import proxy_tensor  # noqa: PLC0415  # slow import
 
     mode: Any = proxy_tensor.get_proxy_mode()
     tracer = mode.tracer
 
-    def unwrap(arg: Any) -> Any:  # any argument
-        if isinstance(arg, torch.fx.GraphModule):
+    def unwrap(arg: Any) -> Any:
+        if isinstance(arg, GraphModule):
             name = tracer.get_fresh_qualname("body_")
             tracer.root.register_module(name, arg)
             return tracer.create_proxy("get_attr", name, (), {})
@@ -97,7 +255,7 @@ def record_higher_order(
     return proxy_tensor.track_tensor_tree(out, proxy, constant=None, tracer=tracer)
 
 
-def untraced() -> Any:  # torch's own context manager
+def untraced() -> AbstractContextManager[Any]:
     """Switch the tracer off, so that another graph can be traced inside."""
     from torch.fx.experimental import proxy_tensor  # noqa: PLC0415  # slow import
 
@@ -115,7 +273,7 @@ def fake_mode_of(values: list[Any]) -> Any:
 
 
 @contextmanager
-def plain_causal_hint() -> Iterator[None]:
+def plain_causal_hint() -> Generator[None]:
     """Let nn.Transformer take a mask without asking whether it is causal.
 
     The question depends on the mask's values, which a capture does not have. The answer
@@ -125,7 +283,15 @@ def plain_causal_hint() -> Iterator[None]:
 
     name = "_detect_is_causal_mask"
     asked = getattr(transformer, name)
-    setattr(transformer, name, lambda mask, is_causal=None, size=None: bool(is_causal))  # noqa: ARG005  # torch's own names
+
+    def taken(
+        mask: object,  # noqa: ARG001  # torch's own signature
+        is_causal: bool | None = None,  # noqa: FBT001  # as above
+        size: object = None,  # noqa: ARG001  # as above
+    ) -> bool:
+        return bool(is_causal)
+
+    setattr(transformer, name, taken)
     try:
         yield
     finally:
@@ -148,7 +314,7 @@ def register_caches() -> None:
 
 
 @contextmanager
-def noting_checkpoints(note: Callable[[], None]) -> Iterator[None]:
+def noting_checkpoints(note: Callable[[], None]) -> Generator[None]:
     """Call ``note`` whenever an activation checkpoint without re-entrance is opened.
 
     The public function may be bound under any name in the model's module, so the

@@ -7,6 +7,7 @@ control flow. ``torch.compile(model, backend="amprewrite")`` finds it by entry p
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from amprewrite.frameworks.torch_fx.write import torch_dtype, write
 from amprewrite.frameworks.torch_fx.warm import announce, warm_up
 from amprewrite.passes import make_plan
 from amprewrite.passes.pipeline import Setting
-from amprewrite.plan import Plan
+from amprewrite.plan import Plan, join_plans
 from amprewrite.policy import Matcher, Rule, load_policy
 
 Overrides = Sequence[Rule | Mapping[str, object]]
@@ -58,24 +59,30 @@ NO_GRAPH = "rewritten 0 ops: dynamo captured no graph of this model; convert wit
 """What is said of a model in which dynamo finds nothing but breaks."""
 
 
+@dataclass(eq=False)
 class Backend:
-    """A backend with its policy; calling it rewrites one graph."""
+    """A backend with its policy; calling it rewrites one graph.
 
-    def __init__(
-        self,
-        policy: Any = "bf16",  # as load_policy
-        overrides: Overrides = (),
-        target: str = "eager",
-        placement: str = "promote",
-        plans: list[Plan] | None = None,
-        reason: str = "",
-        training: Callable[[], bool] | None = None,
-    ) -> None:
-        """Read the policy once."""
-        self.policy = load_policy(policy)
-        self.overrides, self.target, self.placement = overrides, target, placement
-        self.plans = plans if plans is not None else []
-        self.reason, self.training = reason, training
+    Attributes:
+        policy: Name, path or policy; read once.
+        overrides: Rules before the policy's own.
+        target: ``eager`` or ``compiled``.
+        placement: Name of the strategy.
+        plans: Every plan is appended to it.
+        reason: Why export was not used; said in the plans.
+        training: Says whether parameters are trained; None to ask torch.
+    """
+
+    policy: Any = "bf16"
+    overrides: Overrides = ()
+    target: str = "eager"
+    placement: str = "promote"
+    plans: list[Plan] = field(default_factory=list[Plan])
+    reason: str = ""
+    training: Callable[[], bool] | None = None
+
+    def __post_init__(self) -> None:
+        self.policy = load_policy(self.policy)
 
     def __call__(self, module: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         """Return the rewritten form of one dynamo graph.
@@ -108,7 +115,8 @@ class Backend:
         lowered_graph.recompile()
         if plan not in self.plans:  # dynamo captures again for another grad mode
             self.plans.append(plan)
-            announce(plan)
+            if not self.reports:
+                announce(plan)
         return self._finish(reading, plan, weights, inputs)
 
     def _finish(
@@ -121,12 +129,10 @@ class Backend:
         graph = reading.module
         stored = {weights[name]: torch_dtype(dtype) for name, dtype in plan.storage}
         if self.target == "compiled":
-            from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415, TID251  # the one door to inductor
-
             example = [
                 x.to(stored[i]) if i in stored else x for i, x in enumerate(inputs)
             ]
-            run = compile_fx(graph, example)
+            run = _compat.compile_with_inductor(graph, example)
         else:
             run = graph.forward
         return _with_low_weights(run, stored) if stored else run
@@ -155,13 +161,13 @@ def _with_low_weights(
         known = copies.get(index)
         if known is not None:
             reference, version, copy = known
-            if reference() is weight and version == weight._version:  # noqa: SLF001  # torch's counter of writes
+            if reference() is weight and version == _compat.writes(weight):
                 return copy
         copy = lowered(weight, stored[index])
-        copies[index] = (weakref.ref(weight), weight._version, copy)  # noqa: SLF001  # as above
+        copies[index] = (weakref.ref(weight), _compat.writes(weight), copy)
         return copy
 
-    def call(*inputs: Any) -> Any:  # as the graph
+    def call(*inputs: Any) -> Any:
         args = list(inputs)
         for index in stored:
             args[index] = low(index, args[index])
@@ -183,13 +189,13 @@ def _restore_paths(source: GraphModule, lowered_graph: GraphModule) -> None:
 
 def lazy_runner(model: nn.Module, backend: Backend) -> Callable[..., Any]:
     """Return ``model`` as a function that dynamo captures and ``backend`` rewrites."""
-    compiled = torch.compile(model, backend=backend)
-    warm = False
+    compiled = _compat.compiled(model, backend)
+    warm, known = False, 0
 
-    def run(*args: Any, **kwargs: Any) -> Any:  # as the model
-        nonlocal warm
+    def run(*args: Any, **kwargs: Any) -> Any:
+        nonlocal warm, known
         with (
-            _compat.allow_rnn(),
+            _compat.dynamo_settings(),
             _compat.slow_attention_path(),
             _compat.plain_causal_hint(),
         ):
@@ -197,7 +203,10 @@ def lazy_runner(model: nn.Module, backend: Backend) -> Callable[..., Any]:
                 warm_up(model, args, kwargs)
                 warm = True
             output = compiled(*args, **kwargs)
-        if not backend.plans:
+        if len(backend.plans) > known:
+            known = len(backend.plans)
+            announce(join_plans(backend.plans))
+        elif not known:
             warnings.warn(NO_GRAPH, AmpWarning, stacklevel=2)
         return output
 

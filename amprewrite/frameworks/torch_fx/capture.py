@@ -7,7 +7,7 @@ call (see :mod:`backend`); :func:`needs_dynamo` and :class:`CaptureError` tell w
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -77,7 +77,7 @@ def export_model(
     model: torch.nn.Module,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    dynamic_shapes: Any = None,  # torch.export's own argument
+    dynamic_shapes: Any = None,
 ) -> Captured:
     """Return ``model`` captured for ``args`` and ``kwargs`` by torch.export.
 
@@ -105,7 +105,7 @@ def export_model(
     return Captured(open_program(program), "captured by torch.export", seen)
 
 
-def open_program(program: Any) -> GraphModule:  # torch.export.ExportedProgram
+def open_program(program: torch.export.ExportedProgram) -> GraphModule:
     """Return the graph module of an exported program, without its run-time checks."""
     module = program.module(check_guards=False)
     drop_dtype_checks(module)
@@ -131,12 +131,12 @@ def _has_half(model: torch.nn.Module) -> bool:
 
 
 @contextmanager
-def _watch(seen: Seen) -> Iterator[None]:
+def _watch(seen: Seen) -> Generator[None]:
     """Note custom autograd functions and checkpoints while the model is traced."""
     function = torch.autograd.Function
     apply = function.__dict__["apply"]
 
-    def noted_apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+    def noted_apply(cls: type[Any], *args: Any, **kwargs: Any) -> Any:
         if cls.__name__ == "CheckpointFunction":
             seen.checkpoints += 1
         elif not cls.__module__.startswith("torch."):

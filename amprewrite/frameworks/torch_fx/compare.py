@@ -33,7 +33,7 @@ from amprewrite.frameworks.torch_fx.lockstep import (
     widened,
 )
 from amprewrite.frameworks.torch_fx.named import named_tensors
-from amprewrite.frameworks.torch_fx.read import dtype_name, read
+from amprewrite.frameworks.torch_fx.read import Reading, dtype_name, read
 from amprewrite.frameworks.torch_fx.run import ConvertedModule, LazyModule
 from amprewrite.frameworks.torch_fx.write import torch_dtype
 from amprewrite.plan import Plan
@@ -44,6 +44,9 @@ SCALE = 65536.0
 
 Source: the initial scale of torch.amp.GradScaler.
 """
+
+REFUSALS = (RuntimeError, TypeError, ValueError, NotImplementedError)
+"""What kernels raise that do not take a dtype."""
 
 Dtypes = Mapping[torch.dtype, torch.dtype]
 
@@ -79,45 +82,68 @@ def measure(original: Any, converted: Callable[..., Any], call: Call) -> Measure
 def walk(original: Any, converted: Any, call: Call, observe: Observe) -> Walked:
     """Compare every op of a converted module with the original's.
 
+    Where an op does not run in the dtype of the reference, the walk is begun again in
+    float32.
+
     Args:
         original: The model.
         converted: What ``convert`` made of it.
         call: Arguments; the reference dtype.
-        observe: Takes a sample of each op.
+        observe: Takes a sample of each op; that of the last walk counts.
     """
-    if not isinstance(converted, ConvertedModule) or isinstance(converted, LazyModule):
-        reason = "captured by torch.compile" if isinstance(converted, LazyModule) else ""
-        what = f"{type(converted).__name__} {reason}".strip()
+    if not isinstance(converted, ConvertedModule) or converted.rewritten is None:
+        lazy = isinstance(converted, LazyModule)
+        what = (
+            "a module captured by torch.compile" if lazy else type(converted).__name__
+        )
         note = f"no errors by op: {what} has no graph of the whole model"
         return Walked(notes=(note,))
     root = _root(original)
     args, kwargs = converted.arranged(call.args, call.kwargs)
+    arranged = replace(call, args=args, kwargs=kwargs, gradients=False)
+    runner = _Runner(arranged, _devices(root, call))
     request = Request(load_policy("off"), args, kwargs, training=root.training)
-    runner = _Runner(replace(call, gradients=False), _devices(root, call))
-    try:
-        with runner.isolated(root), runner.isolated(converted):
-            reading = read(capture(original, request).module)
-    except CaptureError as error:
-        return Walked(notes=(f"no errors by op: {_first_line(error)}",))
+    notes: list[str] = []
+    for reference in dict.fromkeys((call.reference, "float32")):
+        try:
+            with runner.isolated(root), runner.isolated(converted):
+                reading = read(capture(original, request).module)
+                if not _is_same_program(reading, converted.plan):
+                    note = "no errors by op: captured again it is another program"
+                    return Walked(notes=(note,))
+                dtypes = _wide(root, call, torch_dtype(reference))
+                unmatched = _lockstep(reading, converted, runner, dtypes, observe)
+        except (CaptureError, *REFUSALS) as error:
+            notes.append(f"no errors by op in {reference}: {_first_line(error)}")
+        else:
+            notes += (f"{name} is not compared: other shapes" for name in unmatched)
+            return Walked(reference, reading.graph, tuple(notes))
+    return Walked(notes=tuple(notes))
+
+
+def _is_same_program(reading: Reading, plan: Plan) -> bool:
     names = [(op.name, op.native) for op in reading.graph.ops]
-    if names != [(d.op, d.native) for d in converted.plan.decisions]:
-        note = "no errors by op: the original captured again is another program"
-        return Walked(notes=(note,))
-    dtypes = _wide(root, call, torch_dtype(call.reference))
-    widen_bodies(reading.module, dtypes)
-    steps = Lockstep(converted.plan.by_op, observe)
+    return names == [(decision.op, decision.native) for decision in plan.decisions]
+
+
+def _lockstep(
+    reading: Reading,
+    converted: ConvertedModule,
+    runner: "_Runner",
+    dtypes: Dtypes,
+    observe: Observe,
+) -> list[str]:
+    """Walk over both graphs; return the ops that could not be compared."""
     rewritten = converted.rewritten
     assert rewritten is not None
-    theirs, ours = (
-        pytree.tree_leaves(runner.arguments((args, kwargs), d)) for d in (dtypes, {})
+    widen_bodies(reading.module, dtypes)
+    theirs, ours = (pytree.tree_leaves(runner.arguments(wide)) for wide in (dtypes, {}))
+    steps = Lockstep(converted.plan.by_op, observe)
+    steps.walk(
+        Walk(converted, rewritten.graph, ours, {}),
+        Walk(reading.module, reading.module.graph, theirs, dtypes),
     )
-    with runner.isolated(root), runner.isolated(converted):
-        steps.walk(
-            Walk(converted, rewritten.graph, ours, {}),
-            Walk(reading.module, reading.module.graph, theirs, dtypes),
-        )
-    notes = [f"{name}: not compared, it gives other shapes" for name in steps.unmatched]
-    return Walked(call.reference, reading.graph, tuple(notes))
+    return steps.unmatched
 
 
 def _root(original: Any) -> nn.Module:
@@ -162,7 +188,7 @@ class _Runner:
     scale: float = 1.0
     random: bool = False
 
-    def arguments(self, structure: Any, dtypes: Dtypes) -> Any:
+    def arguments(self, dtypes: Dtypes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return a copy of the arguments, floats in other dtypes."""
 
         def convert(leaf: Any) -> Any:
@@ -171,7 +197,7 @@ class _Runner:
             held = leaf.detach().to(dtypes.get(leaf.dtype, leaf.dtype), copy=True)
             return held.requires_grad_(leaf.requires_grad)
 
-        return pytree.tree_map(convert, structure)
+        return pytree.tree_map(convert, (self.call.args, dict(self.call.kwargs)))
 
     @contextmanager
     def isolated(self, model: object) -> Iterator[None]:
@@ -186,7 +212,9 @@ class _Runner:
                     yield
             finally:
                 now = [torch.cuda.get_rng_state(device) for device in self.devices]
-                pairs = zip((state, *states), (torch.get_rng_state(), *now), strict=True)
+                pairs = zip(
+                    (state, *states), (torch.get_rng_state(), *now), strict=True
+                )
                 self.random |= not all(torch.equal(one, two) for one, two in pairs)
                 with torch.no_grad():
                     for buffer, held in before:
@@ -196,8 +224,7 @@ class _Runner:
         self, model: object, function: Callable[..., Any], dtypes: Dtypes | None = None
     ) -> Run:
         """Call ``function``, which runs ``model``, and return what it gave."""
-        structure = (self.call.args, dict(self.call.kwargs))
-        args, kwargs = self.arguments(structure, dtypes or {})
+        args, kwargs = self.arguments(dtypes or {})
         with self.isolated(model):
             found = dict(named_tensors(function(*args, **kwargs)))
             gradients = self._gradients(model, found) if self.call.gradients else {}
@@ -224,7 +251,8 @@ class _Runner:
             loss * self.scale, list(held.values()), allow_unused=True
         )
         return {
-            name: to_array(parameter.detach() * 0 if grad is None else grad) / self.scale
+            name: to_array(parameter.detach() * 0 if grad is None else grad)
+            / self.scale
             for (name, parameter), grad in zip(held.items(), grads, strict=True)
         }
 
@@ -265,7 +293,9 @@ class _Widen(TorchFunctionMode):
             isinstance(x, torch.dtype) and x in self.dtypes
             for x in (*args, *given.values())
         )
-        if named and func is not torch.Tensor.view:  # a view of another dtype reads bits
+        if (
+            named and func is not torch.Tensor.view
+        ):  # a view of another dtype reads bits
             self.replaced += 1
             args, given = widened(tuple(args), self.dtypes), widened(given, self.dtypes)
         return func(*args, **given)

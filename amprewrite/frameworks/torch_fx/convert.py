@@ -137,8 +137,7 @@ def capture(model: Any, request: Request) -> Captured:  # as convert
 
 def _is_aten_level(model: GraphModule) -> bool:
     calls = [n for n in model.graph.nodes if n.op in ("call_function", "call_method")]
-    codegen: Any = model.graph._codegen  # noqa: SLF001  # holds the call's structure
-    return hasattr(codegen, "pytree_info") and all(
+    return _compat.call_structure(model.graph) is not None and all(
         n.op == "call_function" and "val" in n.meta
         for n in calls
         if isinstance(n.target, _compat.OpOverload)
@@ -187,7 +186,7 @@ def _assemble(root: nn.Module, captured: Captured, request: Request) -> Converte
     converted.install(captured.module, plan, signature, training=root.training)
     announce(plan)
     if request.compile:
-        converted.compile()
+        _compat.compile_in_place(converted)
     return converted
 
 
@@ -201,6 +200,7 @@ def _lazy(model: nn.Module, request: Request, reason: str) -> LazyModule:
         placement=request.placement,
         plans=plans,
         reason=reason,
+        reports=True,
         training=lambda: request.trains(model),
     )
     return LazyModule(model, lazy_runner(model, backend), plans)

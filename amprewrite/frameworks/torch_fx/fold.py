@@ -1,12 +1,13 @@
-"""The state of a converted model: the same names, low weights where the plan says so."""
+"""The state of a converted model: the same names, low weights where planned."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from torch.fx import GraphModule, Node
 
+from amprewrite.frameworks.torch_fx import _compat
 from amprewrite.frameworks.torch_fx.read import Reading
 from amprewrite.frameworks.torch_fx.write import torch_dtype
 from amprewrite.plan import Plan
@@ -59,13 +60,15 @@ def mirror_state(
         model: Where the tensors come from; they are shared, not copied.
         low: Tensors to put in place of others, by the identity of the other.
     """
-    for path, part in model.named_modules(remove_duplicate=False):
+    parts: Iterable[tuple[str, nn.Module]] = model.named_modules(remove_duplicate=False)
+    for path, part in parts:
         holder = _holder(target, path)
         for name, parameter in part.named_parameters(
             recurse=False, remove_duplicate=False
         ):
-            holder.register_parameter(name, low.get(id(parameter), parameter))  # pyright: ignore
-        hidden = part._non_persistent_buffers_set  # noqa: SLF001  # no public name
+            kept: Any = low.get(id(parameter), parameter)
+            holder.register_parameter(name, kept)
+        hidden = _compat.hidden_buffers(part)
         for name, buffer in part.named_buffers(recurse=False, remove_duplicate=False):
             kept = low.get(id(buffer), buffer)
             holder.register_buffer(name, kept, persistent=name not in hidden)
@@ -93,7 +96,7 @@ def _evaluate(module: GraphModule, node: Node) -> torch.Tensor:
     if node.op == "get_attr":
         return attribute(module, str(node.target)).detach()
     run: Any = node.target
-    args, kwargs = torch.fx.map_arg(  # pyright: ignore
+    args, kwargs = torch.fx.map_arg(
         (node.args, node.kwargs), lambda arg: _evaluate(module, arg)
     )
     return run(*args, **kwargs)
@@ -122,8 +125,8 @@ def _holder(root: nn.Module, path: str) -> nn.Module:
     """Return the container at ``path`` below ``root``, made if it is not there."""
     found = root
     for part in path.split(".") if path else ():
-        if part not in found._modules:  # noqa: SLF001  # names may hide attributes
+        if part not in _compat.children(found):
             found.add_module(part, nn.Module())
-        child = found._modules[part]  # noqa: SLF001  # as above
+        child = _compat.children(found)[part]
         found = child if child is not None else nn.Module()
     return found

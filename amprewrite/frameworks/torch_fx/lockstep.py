@@ -7,7 +7,7 @@ error that it makes by itself). Values are dropped after their last use.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from amprewrite.frameworks.base import Array, Observe, OpSample
 from amprewrite.frameworks.torch_fx import ops
-from amprewrite.frameworks.torch_fx._compat import HigherOrderOperator, pytree
+from amprewrite.frameworks.torch_fx._compat import is_higher_order, positional, pytree
 from amprewrite.plan import Decision
 
 
@@ -31,7 +31,7 @@ def to_array(tensor: torch.Tensor) -> Array:
 
 
 @contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+def default_dtype(dtype: torch.dtype) -> Generator[None]:
     """Let what names no dtype be made in ``dtype``."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
@@ -88,7 +88,7 @@ class Walk:
 
     def call(self, node: Node, operands: tuple[Any, Any]) -> Any:
         """Return what the op of ``node`` gives for other operands."""
-        function: Callable[..., Any] = node.target  # pyright: ignore[reportAssignmentType]
+        function: Any = node.target
         dtype = self.wide.get(torch.get_default_dtype())
         with default_dtype(dtype) if dtype else nullcontext():
             return function(*operands[0], **operands[1])
@@ -108,8 +108,7 @@ class Walk:
                 self.release(node)
 
     def outputs(self) -> Any:
-        """Run what is left and return the outputs."""
-        self.run_to(None)
+        """Return the outputs; every node was run."""
         (output,) = self.graph.find_nodes(op="output")
         return self.operands(output.args[0])
 
@@ -201,6 +200,7 @@ class Lockstep:
                     self.unmatched.append(name)
                 ours.run(node)
             ours.release(node)
+        theirs.run_to(None)
         return ours.outputs(), theirs.outputs()
 
     def _enter(
@@ -265,9 +265,9 @@ class _Draws:
 
 def _body_start(node: Node) -> int | None:
     """Return where the operands of a body that runs in place begin; None if none does."""
-    if not isinstance(node.target, HigherOrderOperator) or node.kwargs:
+    if not is_higher_order(node.target) or node.kwargs:
         return None
-    name: str = node.target.name()  # pyright: ignore[reportFunctionMemberAccess]
+    name = node.target.name()
     if name not in ops.REGIONS:
         return None
     return ops.REGIONS[name][0] + 1 + (name in ops.IDENTIFIER_ARGUMENT)
@@ -275,19 +275,19 @@ def _body_start(node: Node) -> int | None:
 
 def _body(walk: Walk, node: Node, start: int) -> Walk:
     operands = walk.operands(node.args)
-    position = ops.REGIONS[node.target.name()][0]  # pyright: ignore
+    position = ops.REGIONS[ops.region_name(node.target)][0]
     body = operands[position]
     return Walk(body, body.graph, operands[start:], walk.wide)
 
 
 @contextmanager
-def _region_mode(node: Node) -> Iterator[None]:
+def _region_mode(node: Node) -> Generator[None]:
     """Be in the autocast region that ``node`` opens, if it opens one."""
-    if node.target.name() != "wrap_with_autocast":  # pyright: ignore
+    if ops.region_name(node.target) != "wrap_with_autocast":
         yield
         return
-    device, dtype, enabled, cache = node.args[:4]
-    with torch.autocast(device, dtype, enabled=enabled, cache_enabled=cache):  # pyright: ignore
+    device, dtype, enabled, cache = positional(node)[:4]
+    with torch.autocast(device, dtype, enabled=enabled, cache_enabled=cache):
         yield
 
 

@@ -6,9 +6,7 @@ bodies of a custom ``autograd.Function`` stay as the user wrote them.
 
 from typing import Any
 
-import torch
-import torch.utils.checkpoint
-from torch.fx import GraphModule, Interpreter
+from torch.fx import GraphModule, Interpreter, traceback
 
 from amprewrite.frameworks.torch_fx import _compat
 
@@ -16,9 +14,9 @@ CHECKPOINTS = frozenset(("tag_activation_checkpoint",))
 """Higher-order ops that stand for torch.utils.checkpoint."""
 
 
-def checkpoint_region(body: GraphModule, *args: Any) -> Any:  # any values
+def checkpoint_region(body: GraphModule, *args: Any) -> Any:
     """Run ``body`` under activation checkpointing, as the model asks."""
-    return torch.utils.checkpoint.checkpoint(body, *args, use_reentrant=False)
+    return _compat.checkpointed(body, *args)
 
 
 def lower(module: GraphModule, inputs: list[Any]) -> GraphModule:
@@ -29,8 +27,8 @@ def lower(module: GraphModule, inputs: list[Any]) -> GraphModule:
         inputs: Fake values of its placeholders.
     """
 
-    def run(*args: Any) -> Any:  # any values
-        with torch.fx.traceback.preserve_node_meta():
+    def run(*args: Any) -> Any:
+        with traceback.preserve_node_meta():
             return _Lowering(module).run(*args)
 
     return _compat.trace_pre_dispatch(run, tuple(inputs))
@@ -42,7 +40,7 @@ class _Lowering(Interpreter):
     def call_function(
         self, target: Any, args: Any, kwargs: Any
     ) -> Any:  # fx's own signature
-        if not isinstance(target, _compat.HigherOrderOperator):
+        if not _compat.is_higher_order(target):
             return super().call_function(target, args, kwargs)
         if target.name() not in CHECKPOINTS:
             run = super().call_function

@@ -16,10 +16,46 @@ from amprewrite.frameworks.torch_fx import _compat
 from amprewrite.ir.graph import Mixing
 
 CANONICAL: Mapping[str, str] = {
+    "_adaptive_avg_pool2d": "adaptive_avg_pool2d",
+    "_adaptive_avg_pool3d": "adaptive_avg_pool3d",
+    "_aminmax": "aminmax",
+    "_batch_norm_no_update": "batch_norm_inference",
+    "_batch_norm_with_update": "batch_norm",
+    "_batch_norm_with_update_functional": "batch_norm",
+    "_cdist_forward": "cdist",
+    "_conv_depthwise2d": "conv",
     "_convolution": "conv",
+    "_convolution_mode": "conv",
+    "_ctc_loss": "ctc_loss",
+    "_embedding_bag": "embedding_bag",
+    "_embedding_bag_forward_only": "embedding_bag",
+    "_euclidean_dist": "cdist",
+    "_fused_rms_norm": "rms_norm",
+    "_grid_sampler_2d_cpu_fallback": "grid_sampler_2d",
     "_log_softmax": "log_softmax",
+    "_logcumsumexp": "logcumsumexp",
+    "_native_batch_norm_legit": "batch_norm",
+    "_native_batch_norm_legit_functional": "batch_norm",
+    "_native_batch_norm_legit_no_training": "batch_norm_inference",
+    "_pdist_forward": "pdist",
+    "_prelu_kernel": "prelu",
+    "_reshape_alias": "view",
+    "_reshape_copy": "reshape",
+    "_scaled_dot_product_attention_math": "scaled_dot_product_attention",
+    "_scaled_dot_product_cudnn_attention": "scaled_dot_product_attention",
+    "_scaled_dot_product_efficient_attention": "scaled_dot_product_attention",
+    "_scaled_dot_product_flash_attention": "scaled_dot_product_attention",
+    "_scaled_dot_product_flash_attention_for_cpu": "scaled_dot_product_attention",
+    "_scaled_dot_product_fused_attention_overrideable": "scaled_dot_product_attention",
     "_softmax": "softmax",
+    "_stack": "stack",
+    "_thnn_fused_gru_cell": "gru_cell",
+    "_thnn_fused_lstm_cell": "lstm_cell",
+    "_trilinear": "bilinear",
+    "_unsafe_masked_index_put_accumulate": "scatter_add",
+    "_weight_norm_interface": "_weight_norm",
     "absolute": "abs",
+    "alias_copy": "alias",
     "arccos": "acos",
     "arccosh": "acosh",
     "arcsin": "asin",
@@ -27,6 +63,7 @@ CANONICAL: Mapping[str, str] = {
     "arctan": "atan",
     "arctan2": "atan2",
     "arctanh": "atanh",
+    "as_strided_copy": "as_strided",
     "bmm": "matmul",
     "clip": "clamp",
     "concat": "cat",
@@ -34,24 +71,49 @@ CANONICAL: Mapping[str, str] = {
     "conv1d": "conv",
     "conv2d": "conv",
     "conv3d": "conv",
+    "conv_depthwise3d": "conv",
     "conv_transpose1d": "conv_transpose",
     "conv_transpose2d": "conv_transpose",
     "conv_transpose3d": "conv_transpose",
     "convolution": "conv",
+    "convolution_overrideable": "conv",
     "cudnn_batch_norm": "batch_norm",
+    "cudnn_convolution": "conv",
+    "cudnn_convolution_transpose": "conv_transpose",
+    "cudnn_grid_sampler": "grid_sampler_2d",
+    "detach_copy": "detach",
+    "diagonal_copy": "diagonal",
     "divide": "div",
+    "expand_copy": "expand",
+    "fake_quantize_per_channel_affine_cachemask": "fake_quantize_per_channel_affine",
+    "fake_quantize_per_tensor_affine_cachemask": "fake_quantize_per_tensor_affine",
     "greater": "gt",
     "greater_equal": "ge",
     "less": "lt",
     "less_equal": "le",
+    "linalg_diagonal": "diagonal",
+    "linalg_matmul": "matmul",
+    "log_sigmoid_forward": "log_sigmoid",
+    "mkldnn_convolution": "conv",
     "mm": "matmul",
+    "multilabel_margin_loss_forward": "multilabel_margin_loss",
     "multiply": "mul",
+    "narrow_copy": "narrow",
     "native_batch_norm": "batch_norm",
     "native_group_norm": "group_norm",
     "native_layer_norm": "layer_norm",
+    "native_norm": "norm",
     "negative": "neg",
+    "nll_loss2d_forward": "nll_loss2d",
+    "nll_loss_forward": "nll_loss",
     "not_equal": "ne",
+    "permute_copy": "permute",
     "row_stack": "vstack",
+    "select_copy": "select",
+    "slice_copy": "slice",
+    "slow_conv3d": "conv",
+    "slow_conv_dilated2d": "conv",
+    "slow_conv_dilated3d": "conv",
     "special_digamma": "digamma",
     "special_erf": "erf",
     "special_erfc": "erfc",
@@ -59,6 +121,8 @@ CANONICAL: Mapping[str, str] = {
     "special_exp2": "exp2",
     "special_expit": "sigmoid",
     "special_expm1": "expm1",
+    "special_gammainc": "igamma",
+    "special_gammaincc": "igammac",
     "special_gammaln": "lgamma",
     "special_i0": "i0",
     "special_log1p": "log1p",
@@ -71,9 +135,20 @@ CANONICAL: Mapping[str, str] = {
     "special_round": "round",
     "special_sinc": "sinc",
     "special_softmax": "softmax",
+    "special_xlogy": "xlogy",
+    "split_copy": "split",
+    "split_with_sizes_copy": "split_with_sizes",
+    "squeeze_copy": "squeeze",
     "subtract": "sub",
+    "t_copy": "t",
+    "thnn_conv2d": "conv",
+    "transpose_copy": "transpose",
     "true_divide": "div",
+    "unbind_copy": "unbind",
+    "unfold_copy": "unfold",
+    "unsqueeze_copy": "unsqueeze",
     "upsample_bicubic2d_aa": "_upsample_bicubic2d_aa",
+    "view_copy": "view",
 }
 """Packets that are another op under a different name. Sorted."""
 
@@ -112,7 +187,8 @@ REGIONS: Mapping[str, tuple[int, str]] = {
 }
 """Higher-order ops whose body runs once where it stands: position of the body among
 the arguments, and why its ops must stay as traced (empty if they may change). The
-operands follow the body. ``checkpoint_region`` is our own form of a checkpoint. Any other higher-order op is a fence: body untouched."""
+operands follow the body. ``checkpoint_region`` is our own form of a checkpoint. Any
+other higher-order op is a fence: its body is left as it was traced."""
 
 IDENTIFIER_ARGUMENT = frozenset(("invoke_subgraph",))
 """Higher-order ops with one more argument, a name, between body and operands."""
@@ -124,20 +200,16 @@ AUTOCAST_SPAN = ("_enter_autocast", "_exit_autocast")
 
 def region_name(target: object) -> str:
     """Return the name of an op that may hold a body; empty for ATen ops."""
-    if isinstance(target, _compat.HigherOrderOperator):
+    if _compat.is_higher_order(target):
         return target.name()
-    return (
-        ""
-        if isinstance(target, _compat.OpOverload)
-        else getattr(target, "__name__", "")
-    )
+    return "" if _compat.is_overload(target) else getattr(target, "__name__", "")
 
 
 def native_name(target: object) -> str:
     """Return the name of an op as plans show it: ``aten.linear.default``."""
-    if isinstance(target, torch._ops.OpOverload):  # noqa: SLF001  # no public name
+    if _compat.is_overload(target):
         return str(target)
-    if isinstance(target, torch._ops.HigherOrderOperator):  # noqa: SLF001  # no public name
+    if _compat.is_higher_order(target):
         return f"higher_order.{target.name()}"
     module = getattr(target, "__module__", "") or ""
     return f"{module.removeprefix('_')}.{getattr(target, '__name__', target)}"
@@ -146,26 +218,20 @@ def native_name(target: object) -> str:
 def canonical_name(node: Node) -> str:
     """Return the canonical name of the op that ``node`` calls."""
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload):  # noqa: SLF001  # no public name
+    if not _compat.is_overload(target):
         return native_name(target).rpartition(".")[2]
     if target.namespace not in ("aten", "prims"):
         return native_name(target).rpartition(".")[0]
     packet = target.overloadpacket.__name__
-    if target._schema.is_mutable and packet.endswith("_"):  # noqa: SLF001  # no public name
+    if _compat.is_mutable(target) and packet.endswith("_"):
         packet = packet.removesuffix("_")
     name = CANONICAL.get(packet, packet)
     return REFINED[name](node, name) if name in REFINED else name
 
 
-def _formals(node: Node) -> Sequence[Any]:
-    """Return the formal arguments of an ATen op; none for anything else."""
-    schema = getattr(node.target, "_schema", None)
-    return schema.arguments if schema is not None else ()
-
-
 def argument(node: Node, name: str) -> object:
     """Return the argument called ``name`` in the op's schema; its default if absent."""
-    for index, formal in enumerate(_formals(node)):
+    for index, formal in enumerate(_compat.formals(node.target)):
         if formal.name == name:
             if index < len(node.args) and not formal.kwarg_only:
                 return node.args[index]
@@ -173,7 +239,7 @@ def argument(node: Node, name: str) -> object:
     return None
 
 
-def _cast_or_move(node: Node, name: str) -> str:
+def _cast_or_move(node: Node, _name: str) -> str:
     """``to`` with a dtype is a user cast; without, it moves between devices."""
     result, source = node.meta.get("val"), node.args[0]
     held = source.meta.get("val") if isinstance(source, Node) else None
@@ -190,7 +256,7 @@ def _pow(node: Node, name: str) -> str:
 
 def _batch_norm(node: Node, name: str) -> str:
     """Without training no statistics are computed."""
-    return name if argument(node, "training") else f"{name}_inference"
+    return f"{name}_inference" if argument(node, "training") is False else name
 
 
 def _divide(node: Node, name: str) -> str:
@@ -218,13 +284,21 @@ def _scatter(node: Node, name: str) -> str:
     return "scatter_reduce" if argument(node, "reduce") else name
 
 
+def _put(node: Node, name: str) -> str:
+    """When it accumulates, values at repeated places are added."""
+    return "scatter_add" if argument(node, "accumulate") else name
+
+
 REFINED: Mapping[str, Callable[[Node, str], str]] = {
     "_to_copy": _cast_or_move,
+    "_unsafe_index_put": _put,
     "batch_norm": _batch_norm,
     "div": _divide,
+    "index_put": _put,
     "max": _extremum,
     "min": _extremum,
     "pow": _pow,
+    "put": _put,
     "scatter": _scatter,
     "to": _cast_or_move,
     "type_as": _cast_or_move,
@@ -256,11 +330,11 @@ def contracted_length(node: Node, canonical: str) -> int | None:
 
 def _einsum_length(node: Node) -> int | None:
     """Return the product of the extents of the labels that vanish."""
-    equation, operands = node.args[0], node.args[1]
+    equation, operands, *_ = _compat.positional(node)
     if not isinstance(equation, str) or "->" not in equation or "." in equation:
         return None
     terms, result = equation.replace(" ", "").split("->")
-    shapes = [arg.meta["val"].shape for arg in operands]  # pyright: ignore
+    shapes = [arg.meta["val"].shape for arg in operands]
     extents = {
         label: extent
         for term, shape in zip(terms.split(","), shapes, strict=True)
@@ -279,7 +353,7 @@ FILLS = ("value", "fill_value")
 
 def numbers(node: Node) -> Iterator[tuple[str, float]]:
     """Yield the Python numbers among the arguments that meet tensor elements."""
-    for formal in _formals(node):
+    for formal in _compat.formals(node.target):
         if str(formal.type) in NUMBER_TYPES or formal.name in FILLS:
             found = argument(node, formal.name)
             if found == formal.default_value:
@@ -290,12 +364,12 @@ def numbers(node: Node) -> Iterator[tuple[str, float]]:
 
 def has_argument(node: Node, name: str) -> bool:
     """Return whether the schema of the op has an argument called ``name``."""
-    return any(formal.name == name for formal in _formals(node))
+    return any(formal.name == name for formal in _compat.formals(node.target))
 
 
 def position(node: Node, name: str) -> tuple[int, bool]:
     """Return the position of an argument in the schema, and whether it has none."""
-    for index, formal in enumerate(_formals(node)):
+    for index, formal in enumerate(_compat.formals(node.target)):
         if formal.name == name:
             return index, formal.kwarg_only
     msg = f"{node.target} has no argument {name!r}"

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.fx import GraphModule, Node
 
 from amprewrite.frameworks.torch_fx import _compat, ops
 from amprewrite.ir import Op, ProgramGraph, Value, check_graph
+from amprewrite.ir.graph import ValueKind
 
 KNOBS = frozenset(
     ("cumprod", "cumsum", "linalg_vector_norm", "log_softmax", "mean", "nanmean")
@@ -100,7 +102,7 @@ class _Reader:
         graph = check_graph(ProgramGraph(self.values, tuple(self.ops), names))
         return Reading(graph, self.module, self.sites, self.leaves, self.weights)
 
-    def _read_scope(self, scope: _Scope) -> Any:  # any structure of names
+    def _read_scope(self, scope: _Scope) -> Any:
         placeholders = iter(scope.inputs)
         outputs: Any = ()
         for node in scope.owner.graph.nodes:
@@ -120,28 +122,29 @@ class _Reader:
                     pass  # a submodule that is called: guards, which hold no tensors
         return outputs
 
-    def _names(self, structure: Any) -> Any:  # any structure of nodes
+    def _names(self, structure: Any) -> Any:
         """Put its names in place of every node, and None in place of other leaves."""
         return _compat.pytree.tree_map(
             lambda leaf: self.leaves.get(leaf) if isinstance(leaf, Node) else None,
             structure,
         )
 
-    def _input(self, node: Node) -> Any:  # a name, or None for numbers
-        kind = "parameter" if node.name in self.given else "input"
+    def _input(self, node: Node) -> Any:
+        """Enter a placeholder; return its name, or None for a number."""
+        kind: ValueKind = "parameter" if node.name in self.given else "input"
         return self._define(node.name, node.meta.get("val"), kind)
 
-    def _define(self, name: str, val: Any, kind: Any) -> Any:  # any value
-        """Enter each tensor of ``val`` as a value; return their names in its structure."""
+    def _define(self, name: str, val: Any, kind: ValueKind) -> Any:
+        """Enter each tensor of ``val`` as a value; return the names in its structure."""
         if isinstance(val, torch.Tensor):
             return self._enter(name, val, kind)
-        if isinstance(val, (tuple, list)):
-            parts: Any = val
-            return [self._define(f"{name}.{i}", v, kind) for i, v in enumerate(parts)]
+        if _compat.is_sequence(val):
+            return [self._define(f"{name}.{i}", v, kind) for i, v in enumerate(val)]
         return None
 
-    def _enter(self, name: str, val: torch.Tensor, kind: Any) -> str:  # ValueKind
-        shape = tuple(d if isinstance(d, int) else str(d) for d in val.shape)
+    def _enter(self, name: str, val: torch.Tensor, kind: ValueKind) -> str:
+        extents = _compat.extents(val)
+        shape = tuple(d if isinstance(d, int) else str(d) for d in extents)
         alias = self.storages.setdefault(_storage(val), name)
         self.values[name] = Value(name, dtype_name(val.dtype), shape, kind, alias)
         return name
@@ -165,9 +168,10 @@ class _Reader:
 
     def _call(self, scope: _Scope, node: Node) -> None:
         if getattr(node.target, "__name__", "") == "getitem" and not _is_aten(node):
-            structure = self.leaves.get(node.args[0])  # pyright: ignore
+            source, index = _compat.positional(node)
+            structure: Any = self.leaves.get(source)
             if isinstance(structure, list):
-                self.leaves[node] = structure[node.args[1]]  # pyright: ignore
+                self.leaves[node] = structure[index]
                 return
         self._watch_autocast(scope, node)
         region = _region(node)
@@ -195,9 +199,7 @@ class _Reader:
             inputs=[self._names(arg) for arg in node.args[start:]],
         )
         outputs = self._read_scope(inner)
-        self.leaves[node] = (
-            list(outputs) if isinstance(outputs, (tuple, list)) else outputs
-        )
+        self.leaves[node] = list(outputs) if _compat.is_sequence(outputs) else outputs
 
     def _op(self, scope: _Scope, node: Node) -> None:
         name = scope.prefix + node.name
@@ -248,23 +250,23 @@ def occurrences(node: Node) -> Iterator[Node]:
 def _storage(val: torch.Tensor) -> int:
     """Return what tells two tensors of one storage; sparse tensors have no storage."""
     try:
-        return val.untyped_storage()._cdata  # noqa: SLF001  # no public identity
+        return _compat.storage_identity(val)
     except (NotImplementedError, RuntimeError):
         return id(val)
 
 
 def _is_aten(node: Node) -> bool:
-    return isinstance(node.target, _compat.OpOverload)
+    return _compat.is_overload(node.target)
 
 
-def _get(owner: torch.nn.Module, target: str) -> object:
+def _get(owner: torch.nn.Module, target: str) -> Any:
     found: Any = owner
     for part in target.split("."):
         found = getattr(found, part)
     return found
 
 
-def _kind(owner: GraphModule, target: str, held: torch.Tensor) -> str:
+def _kind(owner: GraphModule, target: str, held: torch.Tensor) -> ValueKind:
     if isinstance(held, torch.nn.Parameter):
         return "parameter"
     constant = target.rpartition(".")[2].startswith(
@@ -290,11 +292,11 @@ def _own_body(owner: GraphModule, body: Node, entered: set[str]) -> GraphModule:
     target = str(body.target)
     found = _get(owner, target)
     if not isinstance(found, GraphModule):
-        found = GraphModule(found, found.graph)  # pyright: ignore
+        found = GraphModule(found, found.graph)
         setattr(owner, target, found)
     if target in entered:
         copy = GraphModule(found, torch.fx.Graph())
-        copy.graph.output(copy.graph.graph_copy(found.graph, {}))  # pyright: ignore
+        copy.graph.output(copy.graph.graph_copy(found.graph, {}))
         target = f"{target}_{len(entered)}"
         setattr(owner, target, copy)
         body.target, found = target, copy
@@ -303,7 +305,7 @@ def _own_body(owner: GraphModule, body: Node, entered: set[str]) -> GraphModule:
 
 
 def _fence(node: Node) -> str:
-    if isinstance(node.target, _compat.HigherOrderOperator):
+    if _compat.is_higher_order(node.target):
         return f"{node.target.name()} has a body that is left as it was traced"
     return ""
 
@@ -311,7 +313,7 @@ def _fence(node: Node) -> str:
 def _mutated(node: Node, names: Any) -> Iterator[str]:  # Callable over structures
     if not _is_aten(node):
         return
-    for formal in node.target._schema.arguments:  # noqa: SLF001  # pyright: ignore
+    for formal in _compat.formals(node.target):
         if formal.alias_info is not None and formal.alias_info.is_write:
             leaves = _compat.pytree.tree_leaves(names(ops.argument(node, formal.name)))
             yield from (leaf for leaf in leaves if isinstance(leaf, str))
@@ -346,4 +348,4 @@ def _source(node: Node) -> str:
     """Return ``file:line`` of the innermost frame outside the framework."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     users = [frame for frame in frames if _LIBRARY not in frame[0]] or frames
-    return f"{os.path.basename(users[-1][0])}:{users[-1][1]}" if users else ""
+    return f"{Path(users[-1][0]).name}:{users[-1][1]}" if users else ""

@@ -108,7 +108,8 @@ def signature_of(
     for node in module.graph.find_nodes(op="placeholder"):
         val = node.meta.get("val")
         if isinstance(val, torch.Tensor):
-            extents = tuple(d if isinstance(d, int) else None for d in val.shape)
+            shape = _compat.extents(val)
+            extents = tuple(d if isinstance(d, int) else None for d in shape)
             tensors.append((val.dtype, extents))
         else:
             tensors.append(None)
@@ -175,7 +176,7 @@ class ConvertedModule(nn.Module):
         self._plan, self._signature = plan, signature
         super().train(training)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:  # as the model
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the rewritten program.
 
         Raises:
@@ -244,7 +245,7 @@ class LazyModule(ConvertedModule):
             raise NotCapturedError(msg)
         return join_plans(self._plans)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:  # as the model
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model through the rewriting backend."""
         return self._run(*args, **kwargs)
 

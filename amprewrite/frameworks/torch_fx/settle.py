@@ -6,7 +6,7 @@ gives float32, or none for the low dtype. Then the op gets the operands it was t
 with, or its result is cast, and the plan says so in a warning.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -82,7 +82,7 @@ def _try(node: Node) -> Outcome:
     args, kwargs = torch.fx.map_arg(
         (node.args, dict(node.kwargs)), lambda arg: arg.meta["val"]
     )
-    run: Callable[..., Any] = node.target  # pyright: ignore
+    run: Any = node.target
     mode = _compat.fake_mode_of(_compat.pytree.tree_leaves((args, kwargs)))
     if mode is None:
         return _dtypes(node.meta["val"])

@@ -1,7 +1,7 @@
 """What happens around a capture: a first run that leaves no trace, and warnings."""
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from amprewrite.errors import AmpWarning, CaptureError
-from amprewrite.frameworks.torch_fx._compat import pytree
+from amprewrite.frameworks.torch_fx import _compat
 from amprewrite.frameworks.torch_fx.capture import offending_line
 from amprewrite.plan import Plan
 
@@ -21,11 +21,11 @@ def announce(plan: Plan) -> None:
 
 
 @contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
+def undisturbed(model: nn.Module) -> Generator[None]:
     """Leave the model's buffers and the random state as they were."""
     before = [(buffer, buffer.clone()) for buffer in model.buffers()]
     devices = sorted({t.device.index or 0 for t in model.parameters() if t.is_cuda})
-    with torch.random.fork_rng(devices):
+    with _compat.fork_rng(devices):
         try:
             yield
         finally:
@@ -47,7 +47,7 @@ def warm_up(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     def copied(arg: Any) -> Any:
         return arg.detach().clone() if isinstance(arg, torch.Tensor) else arg
 
-    args, kwargs = pytree.tree_map(copied, (args, dict(kwargs)))
+    args, kwargs = _compat.pytree.tree_map(copied, (args, dict(kwargs)))
     try:
         with undisturbed(model), torch.no_grad():
             model(*args, **kwargs)

@@ -91,7 +91,7 @@ class _Writer:
             return
         position = 0
 
-        def replace(arg: Any) -> Any:  # any argument
+        def replace(arg: Any) -> Any:
             nonlocal position
             if not isinstance(arg, Node):
                 return arg
@@ -131,7 +131,7 @@ class _Writer:
         output = next(iter(reversed(self.reading.module.graph.nodes)))
         indices = iter(range(len(self.reading.graph.outputs)))
 
-        def replace(arg: Any) -> Any:  # any argument
+        def replace(arg: Any) -> Any:
             if not isinstance(arg, Node) or self.reading.leaves.get(arg) is None:
                 return arg
             casts = [c for c in self.casts[OUTPUT, next(indices)] if not c[1].folded]
@@ -172,7 +172,7 @@ def _retype(node: Node, dtypes: tuple[str, ...]) -> None:
     """Set the dtypes of the tensors in ``meta["val"]``, in their order."""
     names = iter(dtypes)
 
-    def convert(val: Any) -> Any:  # any value
+    def convert(val: Any) -> Any:
         if not isinstance(val, torch.Tensor):
             return val
         dtype = torch_dtype(next(names))
@@ -227,12 +227,12 @@ def _write_cast(decision: Decision, node: Node) -> None:
         node.target, node.args, node.kwargs = aten.to.dtype, (node.args[0], dtype), {}
 
 
-def _set_argument(node: Node, name: str, value: object) -> None:
+def _set_argument(node: Node, name: str, value: Any) -> None:
     index, kwarg_only = ops.position(node, name)
     if kwarg_only or index >= len(node.args):
-        node.kwargs = {**node.kwargs, name: value}  # pyright: ignore
+        node.kwargs = {**node.kwargs, name: value}
     else:
-        node.update_arg(index, value)  # pyright: ignore
+        node.update_arg(index, value)
 
 
 def _clamp_literals(op: Op, decision: Decision, node: Node) -> None:

@@ -26,6 +26,11 @@ def test_as_accurate_as_autocast_and_more_than_all_low(figures):
     assert figures.errors[FULL].worst < 1e-5
 
 
+def test_it_is_verified(figures):
+    assert figures.report.ok
+    assert figures.report.bound is not None
+
+
 def test_the_output_keeps_its_dtype(figures):
     assert figures.errors[OURS].dtype == "float32"
 

@@ -13,6 +13,7 @@ from amprewrite.demo.measure import Errors, Neighbours, Swap, Timing
 from amprewrite.demo.run import AUTOCAST, FULL, OURS, Figures
 from amprewrite.demo.show import neighbours_text, show
 from amprewrite.plan import Decision, Plan
+from amprewrite.verify import Report
 
 VARIANTS = (FULL, AUTOCAST, OURS)
 
@@ -23,6 +24,7 @@ def figures():
     return Figures(
         machine="machine",
         plan=Plan("bf16", "promote", "bfloat16", "float32", "", (decision,), ()),
+        report=Report("float64", "bfloat16", 0.25, 0.5, ()),
         errors={n: Errors(0.1, 0.2, 0.9, "float32") for n in VARIANTS},
         neighbours={n: Neighbours(35, 36, swaps, 900) for n in VARIANTS},
         parameter_bytes=dict.fromkeys(VARIANTS, 2_000_000),
@@ -39,7 +41,15 @@ def text_of(parts):
 
 def test_everything_is_shown():
     text = text_of(show(figures()))
-    for part in ("machine", "2.0 MB", "35 of 36", "4 of 900", "2.00x", "4.00x"):
+    for part in (
+        "machine",
+        "error 0.25 against float64, bound 0.5: ok",
+        "2.0 MB",
+        "35 of 36",
+        "4 of 900",
+        "2.00x",
+        "4.00x",
+    ):
         assert part in text
 
 

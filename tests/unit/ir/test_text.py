@@ -16,16 +16,13 @@ seed = manual_seed() ->
 linear = linear(%x, %w) -> %h: f32[2,4]
   | native="aten.linear.default" path="head" contracted=3
 parts = split(%h) -> %p: f32[2,2] alias %h; %q: f32[2,2] alias %h
-  | source="model.py:3" mixing="any" literals=[1e-08, -3.0] mutates=[0]
+  | source="model.py:3" mutates=[0] mixing="any" literals=[1e-08, -3.0]
 return %p, %q
 """
 
 
 def test_text_comes_back_as_it_was() -> None:
-    assert print_graph(parse_graph(CANONICAL_TEXT)) == CANONICAL_TEXT.replace(
-        'source="model.py:3" mixing="any" literals=[1e-08, -3.0] mutates=[0]',
-        'source="model.py:3" mutates=[0] mixing="any" literals=[1e-08, -3.0]',
-    )
+    assert print_graph(parse_graph(CANONICAL_TEXT)) == CANONICAL_TEXT
 
 
 def test_the_parsed_graph_has_every_part() -> None:
@@ -71,7 +68,9 @@ def test_a_graph_without_ops_or_outputs() -> None:
     assert parse_graph("return\n") == empty
 
 
-@pytest.mark.parametrize("extent", ["s0 + 1", "Max(1, s0)", "(s0//2)*s1", -1, 0])
+@pytest.mark.parametrize(
+    "extent", ["s0 + 1", "Max(1, (s0//2) + 1)", "(s0//2)*s1", -1, 0]
+)
 def test_symbolic_extents_survive(extent: int | str) -> None:
     values = {"x": Value("x", "float32", (extent, 2), "input")}
     graph = ProgramGraph(values, (), ("x",))
@@ -85,7 +84,9 @@ def test_an_op_may_be_called_like_the_last_line() -> None:
 
 
 def test_an_op_without_an_arrow_has_no_results() -> None:
-    assert parse_graph("%x: f32[] input\ncheck = assert(%x)\nreturn").ops[0].results == ()
+    assert (
+        parse_graph("%x: f32[] input\ncheck = assert(%x)\nreturn").ops[0].results == ()
+    )
 
 
 def test_unknown_dtypes_are_kept() -> None:

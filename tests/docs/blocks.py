@@ -1,0 +1,55 @@
+"""The fenced blocks of a Markdown file, and how what they print is compared."""
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+ELLIPSIS = "..."
+"""A line that stands for any number of lines."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block.
+
+    Attributes:
+        language: What is named after the fence.
+        text: The lines inside.
+        line: Number of the line after the fence.
+        output: Text of the ``text`` block that follows at once; None if none does.
+    """
+
+    language: str
+    text: str
+    line: int
+    output: str | None = None
+
+
+def blocks_of(markdown):
+    """Return the blocks in order, each with the output that the file shows for it."""
+    found = list(FENCE.finditer(markdown))
+    blocks = []
+    for match, after in pairwise([*found, None]):
+        shows = after is not None and after[1] == "text"
+        adjacent = shows and not markdown[match.end() : after.start()].strip()
+        blocks.append(
+            Block(
+                language=match[1],
+                text=match[2],
+                line=markdown.count("\n", 0, match.start()) + 2,
+                output=after[2] if adjacent else None,
+            )
+        )
+    return blocks
+
+
+def matches(shown, printed):
+    """Whether what a file shows is what was printed, ``...`` lines apart."""
+    parts = [
+        ".*" if line == ELLIPSIS else re.escape(line.rstrip())
+        for line in shown.strip().splitlines()
+    ]
+    text = "\n".join(line.rstrip() for line in printed.strip().splitlines())
+    return re.fullmatch("\n".join(parts), text, re.DOTALL) is not None

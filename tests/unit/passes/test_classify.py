@@ -1,0 +1,112 @@
+"""The class of every op: the policy's word, and the facts that overrule it."""
+
+import pytest
+
+from amprewrite.ir import parse_graph
+from amprewrite.passes.classify import classify
+from amprewrite.policy import Matcher, load_policy
+from amprewrite.policy.match import Match
+
+
+def class_of(text: str, policy: str = "bf16", **override: str) -> Match:
+    """Return the class of the last op of a graph."""
+    graph = parse_graph(f"{text}\nreturn")
+    overrides = [override] if override else []
+    return classify(graph, Matcher(load_policy(policy), overrides))[graph.ops[-1].name]
+
+
+X = "%x: f32[4] input\n%d: f64[4] input\n%n: i64[4] input\n%h: bf16[4] input\n"
+
+
+@pytest.mark.parametrize(
+    ("op", "op_class"),
+    [
+        ("matmul", "allow"),
+        ("softmax", "deny"),
+        ("avg_pool2d", "accumulate"),
+        ("add", "promote"),
+        ("relu", "follow"),
+        ("floor", "keep"),
+    ],
+)
+def test_the_policy_says_the_class(op: str, op_class: str) -> None:
+    found = class_of(f"{X}a = {op}(%x) -> %y: f32[4]")
+    assert (found.op_class, found.rule) == (op_class, f"ops.{op}")
+
+
+def test_a_policy_without_a_low_dtype_keeps_everything() -> None:
+    found = class_of(f"{X}a = matmul(%x) -> %y: f32[4]", "off")
+    assert (found.op_class, found.rule) == ("keep", "policy")
+    assert found.why == "policy off lowers nothing"
+
+
+def test_an_op_inside_a_fence_is_kept_for_the_reason_of_the_fence() -> None:
+    found = class_of(f'{X}a = matmul(%x) -> %y: f32[4]\n  | fence="a region"')
+    assert (found.op_class, found.rule, found.why) == ("keep", "fence", "a region")
+
+
+def test_a_fence_is_stronger_than_an_override() -> None:
+    text = f'{X}a = matmul(%x) -> %y: f32[4]\n  | fence="a region"'
+    assert class_of(text, **{"op": "matmul", "class": "allow"}).rule == "fence"
+
+
+def test_a_cast_of_the_user_is_kept() -> None:
+    text = f'{X}a = cast(%x) -> %y: f32[4]\n  | dtype_argument="float32"'
+    assert class_of(text).rule == "user cast"
+
+
+@pytest.mark.parametrize("operand", ["d", "n", "h"])
+def test_an_op_without_a_full_value_is_kept(operand: str) -> None:
+    dtype = {"d": "f64", "n": "i64", "h": "bf16"}[operand]
+    found = class_of(f"{X}a = matmul(%{operand}) -> %y: {dtype}[4]")
+    assert (found.op_class, found.rule) == ("keep", "dtype")
+
+
+@pytest.mark.parametrize("operand", ["d", "h"])
+def test_an_op_on_mixed_float_dtypes_is_kept(operand: str) -> None:
+    found = class_of(f"{X}a = matmul(%x, %{operand}) -> %y: f32[4]")
+    assert (found.op_class, found.rule) == ("keep", "dtype")
+    assert found.why.startswith(f"%{operand} is ")
+
+
+def test_an_integer_operand_beside_a_full_one_is_no_obstacle() -> None:
+    assert class_of(f"{X}a = matmul(%x, %n) -> %y: f32[4]").op_class == "allow"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "op_class"), [("float32", "deny"), ("float64", "keep")]
+)
+def test_a_dtype_argument_of_the_model_is_respected(dtype: str, op_class: str) -> None:
+    text = f'{X}a = cumsum(%x) -> %y: f32[4]\n  | dtype_argument="{dtype}"'
+    found = class_of(text, **{"op": "cumsum", "class": "allow"})
+    assert (found.op_class, found.rule) == (op_class, "dtype argument")
+
+
+def test_a_dtype_argument_that_agrees_with_the_class_keeps_its_reason() -> None:
+    text = f'{X}a = softmax(%x) -> %y: f32[4]\n  | dtype_argument="float32"'
+    assert class_of(text).rule == "ops.softmax"
+
+
+def test_a_dtype_argument_of_a_factory_says_nothing_about_operands() -> None:
+    facts = 'dtype_argument="float32" mixing="any"'
+    text = f"{X}a = zeros_like(%x) -> %y: f32[4]\n  | {facts}"
+    assert class_of(text).rule == "ops.zeros_like"
+
+
+OUTER = "%p: f32[9,1] input\n%f: f32[1,4] buffer\na = matmul(%p, %f) -> %y: f32[9,4]"
+
+
+@pytest.mark.parametrize("length", [0, 1])
+def test_an_outer_product_is_never_lowered(length: int) -> None:
+    found = class_of(f"{OUTER}\n  | contracted={length}")
+    assert (found.op_class, found.rule) == ("deny", "contraction")
+
+
+@pytest.mark.parametrize("facts", ["", "\n  | contracted=2"])
+def test_a_contraction_of_some_or_unknown_length_is(facts: str) -> None:
+    assert class_of(OUTER + facts).op_class == "allow"
+
+
+def test_an_outer_product_may_be_lowered_by_a_rule_of_the_user() -> None:
+    found = class_of(f"{OUTER}\n  | contracted=1", **{"op": "matmul", "class": "allow"})
+    assert (found.op_class, found.rule) == ("allow", "overrides[0]")

@@ -1,0 +1,70 @@
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+
+from amprewrite.frameworks.base import OpSample
+from amprewrite.plan import Decision
+from amprewrite.verify.blame import Blame, op_error, worst
+
+DECISION = Decision(
+    "add", "add", "aten.add", "promote", "bfloat16", "", "", path="layer.0"
+)
+
+
+def sample(actual, alone, reference=(1.0, 1.0), *, exact=False):
+    arrays = [(np.array(values),) for values in (reference, actual, alone)]
+    return OpSample("add", *arrays, exact=exact)
+
+
+def test_own_and_accumulated_errors_are_apart():
+    found = op_error(sample((1.5, 1.5), (1.0, 1.25)), DECISION)
+    assert found.accumulated == 0.5
+    assert 0.17 < found.own < 0.18
+    assert found.nonfinite == 0
+
+
+def test_an_op_that_rounds_nothing_has_no_error_of_its_own():
+    found = op_error(sample((1.5, 1.5), (1.0, 1.25), exact=True), DECISION)
+    assert (found.own, found.accumulated) == (0, 0.5)
+
+
+def test_the_worst_result_counts():
+    good, bad = (np.array([1.0]), np.array([1.0])), (np.array([1.0]), np.array([2.0]))
+    found = op_error(OpSample("add", good, bad, bad, exact=False), DECISION)
+    assert found.own == found.accumulated == 1
+
+
+def blamed(*samples):
+    """The errors of ops called 0, 1, ..."""
+    blame = Blame({str(number): DECISION for number in range(len(samples))})
+    for number, each in enumerate(samples):
+        blame(replace(each, op=str(number)))
+    return tuple(
+        replace(error, op=name)
+        for name, error in zip(blame.found, blame.errors, strict=True)
+    )
+
+
+def test_overflow_is_counted_and_comes_first():
+    first = worst(blamed(sample((1, 2), (1, 2)), sample((inf, 1), (np.nan, 1))), 1)[0]
+    assert (first.op, first.nonfinite, first.own) == ("1", 1, inf)
+
+
+def test_equal_errors_keep_the_order_of_the_program():
+    errors = blamed(*[sample((1, 2), (1, 2))] * 3)
+    assert [op.op for op in worst(errors, 2)] == ["0", "1"]
+    assert worst(errors, 0) == ()
+
+
+def test_a_second_walk_replaces_the_first():
+    blame = Blame({"add": DECISION})
+    blame(sample((1, 2), (1, 2)))
+    blame(sample((1, 1), (1, 1)))
+    assert [error.own for error in blame.errors] == [0]
+
+
+def test_a_line_says_where():
+    line = str(op_error(sample((1, 2), (1, 2)), DECISION))
+    assert "add (aten.add, bfloat16) own error 0.71" in line
+    assert line.endswith("at layer.0")

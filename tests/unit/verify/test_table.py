@@ -1,0 +1,24 @@
+import io
+
+from rich.console import Console
+
+from tests.unit.verify.test_report import REPORT
+
+
+def shown(report):
+    console = Console(file=io.StringIO(), width=160)
+    console.print(report)
+    return console.file.getvalue()
+
+
+def test_the_tables_show_outputs_ops_and_gradients():
+    text = shown(REPORT)
+    for part in ("logits", "aten.mul", "model.py:3", "weight", "a note", "40"):
+        assert part in text
+    assert text.index("add ") < text.index("mul ")
+
+
+def test_a_notebook_gets_html():
+    html = REPORT._repr_html_()
+    assert html.startswith("<pre>")
+    assert "logits" in html
