@@ -8,7 +8,6 @@ from itertools import combinations
 
 import torch
 from torch import nn
-from torch.linalg import vector_norm
 
 Run = Callable[..., torch.Tensor]
 """Called with the encoder's arguments; gives f[batch, width]."""
@@ -96,8 +95,8 @@ class Timing:
 def errors(vectors: torch.Tensor, reference: torch.Tensor) -> Errors:
     """Return the errors of ``vectors`` against ``reference`` (f64), row by row."""
     ours = vectors.double()
-    size: torch.Tensor = vector_norm(reference, dim=1)
-    relative: torch.Tensor = vector_norm(ours - reference, dim=1) / size
+    squares = (ours - reference).square().sum(1) / reference.square().sum(1)
+    relative = squares.sqrt()
     cosine = torch.cosine_similarity(ours, reference, dim=1)
     return Errors(
         median=float(torch.quantile(relative, 0.5)),

@@ -107,7 +107,9 @@ class PolicyFile(_Table):
         if not isinstance(ops, dict):
             return ops
         table = cast("dict[object, object]", ops)
-        short = {key: {"class": v} for key, v in table.items() if not isinstance(v, dict)}
+        short = {
+            key: {"class": v} for key, v in table.items() if not isinstance(v, dict)
+        }
         return {**table, **short}
 
 

@@ -5,7 +5,6 @@ from dataclasses import asdict, replace
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from amprewrite.errors import UnsupportedError, VerifyError
 from amprewrite.frameworks.base import (
@@ -98,19 +97,18 @@ def _check_alike(reference: Run, found: Run) -> None:
     have, want = _shapes(found), _shapes(reference)
     for name in (*want, *have):
         if have.get(name) != want.get(name):
+            found_text, want_text = (x.get(name, "none") for x in (have, want))
             msg = (
-                f"output {name}: the converted model gives "
-                f"{have.get(name, 'no such output')}, the original "
-                f"{want.get(name, 'no such output')}; want the same structure and shapes"
+                f"output {name}: the converted model gives {found_text}, the original "
+                f"{want_text}; want the same structure and shapes"
             )
             raise VerifyError(msg)
 
 
 def _shapes(run: Run) -> dict[str, str]:
-    held: Mapping[str, NDArray[Any]] = {**run.outputs, **run.others}
-    return {
-        name: f"{'float' if name in run.outputs else 'other'}{list(array.shape)}"
-        for name, array in held.items()
+    floats = {name: f"float{list(x.shape)}" for name, x in run.outputs.items()}
+    return floats | {
+        name: f"{x.dtype}{list(x.shape)}" for name, x in run.others.items()
     }
 
 

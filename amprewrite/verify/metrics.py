@@ -112,10 +112,11 @@ def decibels(error: float) -> float:
 
 def argmax_agreement(actual: Array, reference: Array) -> float | None:
     """Return the share of rows with the same place of the largest element."""
-    if reference.ndim == 0 or reference.shape[-1] < 2 or reference.size == 0:
+    rows = reference.ndim > 0 and reference.shape[-1] > 1
+    if not rows or reference.size == 0:
         return None
-    same = actual.argmax(axis=-1) == reference.argmax(axis=-1)
-    return float(np.mean(same))
+    same = np.argmax(actual, axis=-1) == np.argmax(reference, axis=-1)
+    return float(np.mean(np.asarray(same, dtype=np.float64)))
 
 
 def errors(actual: Array, reference: Array) -> Errors:

@@ -135,7 +135,8 @@ class Report:
         parts: dict[str, Any] = {k: v for k, v in data.items() if k != "format"}  # pyright: ignore[reportUnknownVariableType]
         try:
             for name, kind in _ROWS.items():
-                parts[name] = tuple(_build(kind, row) for row in parts[name])
+                rows: list[Any] = parts[name]
+                parts[name] = tuple(_build(kind, row) for row in rows)
             for name in ("baselines", "gradient_baselines"):
                 parts[name] = {key: float(x) for key, x in parts[name].items()}
             return _build(cls, parts)

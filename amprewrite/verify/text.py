@@ -50,10 +50,10 @@ def failure_text(report: "Report", rtol: float) -> str:
     if output.nonfinite_new:
         found = f"{output.nonfinite_new} elements that are finite in the reference"
         found += f" are not ({number(output.relative_l2)})"
-    lines = [
+    head = (
         f"output {output.name}: {found}; want at most {number(rtol)} against "
         f"{report.reference} (original {number(report.baselines.get('original'))}, "
         f"autocast {number(report.baselines.get('autocast'))}); deny the ops with the "
         f"largest own errors, or allow more with rtol="
-    ]
-    return "\n  ".join([*lines, *map(str, report.worst(WORST))])
+    )
+    return "\n  ".join([head, *map(str, report.worst(WORST))])

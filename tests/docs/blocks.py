@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from itertools import pairwise
 
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -29,17 +28,15 @@ class Block:
 
 def blocks_of(markdown):
     """Return the blocks in order, each with the output that the file shows for it."""
-    found = list(FENCE.finditer(markdown))
     blocks = []
-    for match, after in pairwise([*found, None]):
-        shows = after is not None and after[1] == "text"
-        adjacent = shows and not markdown[match.end() : after.start()].strip()
+    for match in FENCE.finditer(markdown):
+        shown = FENCE.match(markdown, match.end() + 1)
         blocks.append(
             Block(
                 language=match[1],
                 text=match[2],
                 line=markdown.count("\n", 0, match.start()) + 2,
-                output=after[2] if adjacent else None,
+                output=shown[2] if shown and shown[1] == "text" else None,
             )
         )
     return blocks

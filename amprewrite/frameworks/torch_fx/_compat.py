@@ -14,7 +14,6 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree
 
 
-
 class Trees(Protocol):
     """What is used of torch's tree functions."""
 
@@ -119,6 +118,12 @@ def hidden_buffers(module: nn.Module) -> set[str]:
 def children(module: nn.Module) -> Mapping[str, nn.Module | None]:
     """Return the modules directly below, whatever attributes hide their names."""
     return module._modules
+
+
+def modules_by_path(model: nn.Module) -> Iterable[tuple[str, nn.Module]]:
+    """Return ``model`` and all modules below, each under all of its names."""
+    untyped: Any = model
+    return untyped.named_modules(remove_duplicate=False)
 
 
 def share_state(module: nn.Module, model: nn.Module) -> None:

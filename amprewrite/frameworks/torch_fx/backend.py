@@ -21,8 +21,8 @@ from amprewrite.frameworks.torch_fx.fold import lowered
 from amprewrite.frameworks.torch_fx.lower import lower
 from amprewrite.frameworks.torch_fx.read import Reading, read
 from amprewrite.frameworks.torch_fx.settle import settle
-from amprewrite.frameworks.torch_fx.write import torch_dtype, write
 from amprewrite.frameworks.torch_fx.warm import announce, warm_up
+from amprewrite.frameworks.torch_fx.write import torch_dtype, write
 from amprewrite.passes import make_plan
 from amprewrite.passes.pipeline import Setting
 from amprewrite.plan import Plan, join_plans
@@ -70,6 +70,7 @@ class Backend:
         placement: Name of the strategy.
         plans: Every plan is appended to it.
         reason: Why export was not used; said in the plans.
+        reports: Whether the caller warns, once for all graphs, instead of each.
         training: Says whether parameters are trained; None to ask torch.
     """
 
@@ -79,6 +80,7 @@ class Backend:
     placement: str = "promote"
     plans: list[Plan] = field(default_factory=list[Plan])
     reason: str = ""
+    reports: bool = False
     training: Callable[[], bool] | None = None
 
     def __post_init__(self) -> None:

@@ -1,9 +1,9 @@
 """Run a torch model as its reference, as converted, and as it could be used instead."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -28,13 +28,12 @@ from amprewrite.frameworks.torch_fx.lockstep import (
     Lockstep,
     Walk,
     default_dtype,
-    to_array,
     widen_bodies,
     widened,
 )
-from amprewrite.frameworks.torch_fx.named import named_tensors
 from amprewrite.frameworks.torch_fx.read import Reading, dtype_name, read
 from amprewrite.frameworks.torch_fx.run import ConvertedModule, LazyModule
+from amprewrite.frameworks.torch_fx.runner import Dtypes, Runner
 from amprewrite.frameworks.torch_fx.write import torch_dtype
 from amprewrite.plan import Plan
 from amprewrite.policy import load_policy
@@ -48,8 +47,6 @@ Source: the initial scale of torch.amp.GradScaler.
 REFUSALS = (RuntimeError, TypeError, ValueError, NotImplementedError)
 """What kernels raise that do not take a dtype."""
 
-Dtypes = Mapping[torch.dtype, torch.dtype]
-
 
 def measure(original: Any, converted: Callable[..., Any], call: Call) -> Measured:
     """Run both models, and the original in the ways that a user has without us.
@@ -61,7 +58,7 @@ def measure(original: Any, converted: Callable[..., Any], call: Call) -> Measure
     root = _root(original)
     plan = _plan(converted)
     low = plan.low if plan is not None else "bfloat16"
-    runner = _Runner(call, _devices(root, call))
+    runner = Runner(call, _devices(root, call))
     runner.scale = SCALE if low == "float16" else 1.0
     reference, dtype, notes = _reference(root, runner)
     runs = {REFERENCE: reference, CONVERTED: runner.run(converted, converted)}
@@ -101,7 +98,7 @@ def walk(original: Any, converted: Any, call: Call, observe: Observe) -> Walked:
     root = _root(original)
     args, kwargs = converted.arranged(call.args, call.kwargs)
     arranged = replace(call, args=args, kwargs=kwargs, gradients=False)
-    runner = _Runner(arranged, _devices(root, call))
+    runner = Runner(arranged, _devices(root, call))
     request = Request(load_policy("off"), args, kwargs, training=root.training)
     notes: list[str] = []
     for reference in dict.fromkeys((call.reference, "float32")):
@@ -129,7 +126,7 @@ def _is_same_program(reading: Reading, plan: Plan) -> bool:
 def _lockstep(
     reading: Reading,
     converted: ConvertedModule,
-    runner: "_Runner",
+    runner: Runner,
     dtypes: Dtypes,
     observe: Observe,
 ) -> list[str]:
@@ -137,7 +134,8 @@ def _lockstep(
     rewritten = converted.rewritten
     assert rewritten is not None
     widen_bodies(reading.module, dtypes)
-    theirs, ours = (pytree.tree_leaves(runner.arguments(wide)) for wide in (dtypes, {}))
+    theirs = pytree.tree_leaves(runner.arguments(dtypes))
+    ours = pytree.tree_leaves(runner.arguments({}))
     steps = Lockstep(converted.plan.by_op, observe)
     steps.walk(
         Walk(converted, rewritten.graph, ours, {}),
@@ -179,99 +177,6 @@ def _wide(root: nn.Module, call: Call, target: torch.dtype) -> Dtypes:
     return {dtype: target for dtype in chosen if torch.finfo(dtype).bits < bits}
 
 
-@dataclass
-class _Runner:
-    """Runs models on copies of one set of arguments, from one random state."""
-
-    call: Call
-    devices: list[int]
-    scale: float = 1.0
-    random: bool = False
-
-    def arguments(self, dtypes: Dtypes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return a copy of the arguments, floats in other dtypes."""
-
-        def convert(leaf: Any) -> Any:
-            if not isinstance(leaf, torch.Tensor):
-                return copy.deepcopy(leaf)
-            held = leaf.detach().to(dtypes.get(leaf.dtype, leaf.dtype), copy=True)
-            return held.requires_grad_(leaf.requires_grad)
-
-        return pytree.tree_map(convert, (self.call.args, dict(self.call.kwargs)))
-
-    @contextmanager
-    def isolated(self, model: object) -> Iterator[None]:
-        """Leave the random state and the buffers of ``model`` as they are now."""
-        buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
-        before = [(buffer, buffer.clone()) for buffer in buffers]
-        with torch.random.fork_rng(self.devices):
-            state = torch.get_rng_state()
-            states = [torch.cuda.get_rng_state(device) for device in self.devices]
-            try:
-                with torch.set_grad_enabled(self.call.gradients):
-                    yield
-            finally:
-                now = [torch.cuda.get_rng_state(device) for device in self.devices]
-                pairs = zip(
-                    (state, *states), (torch.get_rng_state(), *now), strict=True
-                )
-                self.random |= not all(torch.equal(one, two) for one, two in pairs)
-                with torch.no_grad():
-                    for buffer, held in before:
-                        buffer.copy_(held)
-
-    def run(
-        self, model: object, function: Callable[..., Any], dtypes: Dtypes | None = None
-    ) -> Run:
-        """Call ``function``, which runs ``model``, and return what it gave."""
-        args, kwargs = self.arguments(dtypes or {})
-        with self.isolated(model):
-            found = dict(named_tensors(function(*args, **kwargs)))
-            gradients = self._gradients(model, found) if self.call.gradients else {}
-        floats = {n: t for n, t in found.items() if _is_inexact(t)}
-        return Run(
-            outputs={name: to_array(tensor) for name, tensor in floats.items()},
-            dtypes={name: dtype_name(tensor.dtype) for name, tensor in floats.items()},
-            others={
-                name: tensor.detach().cpu().numpy()
-                for name, tensor in found.items()
-                if name not in floats
-            },
-            gradients=gradients,
-        )
-
-    def _gradients(self, model: object, found: Mapping[str, torch.Tensor]) -> Any:
-        """Return the gradients of :func:`_loss` by parameter; zeros where it has none."""
-        named = dict(model.named_parameters()) if isinstance(model, nn.Module) else {}
-        held = {name: p for name, p in named.items() if p.requires_grad}
-        loss = _loss(found)
-        if loss is None or not held:
-            return {}
-        grads = torch.autograd.grad(
-            loss * self.scale, list(held.values()), allow_unused=True
-        )
-        return {
-            name: to_array(parameter.detach() * 0 if grad is None else grad)
-            / self.scale
-            for (name, parameter), grad in zip(held.items(), grads, strict=True)
-        }
-
-
-def _is_inexact(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
-
-
-def _loss(found: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
-    """Return the mean square distance of the float outputs to fixed random targets."""
-    terms: list[torch.Tensor] = []
-    for number, tensor in enumerate(found.values()):
-        if tensor.is_floating_point() and tensor.requires_grad:
-            draws = torch.Generator().manual_seed(number)
-            target = torch.randn(tensor.shape, generator=draws, dtype=torch.float64)
-            terms.append((tensor.double() - target.to(tensor.device)).square().mean())
-    return torch.stack(terms).sum() if terms else None
-
-
 class _Widen(TorchFunctionMode):
     """Runs a model in wider dtypes, also where it names its own."""
 
@@ -285,23 +190,20 @@ class _Widen(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        given = kwargs or {}
+        given: dict[str, Any] = kwargs or {}
         if func in self.methods:
             self.replaced += 1
             return args[0].to(self.methods[func])
-        named = any(
-            isinstance(x, torch.dtype) and x in self.dtypes
-            for x in (*args, *given.values())
-        )
-        if (
-            named and func is not torch.Tensor.view
-        ):  # a view of another dtype reads bits
+        held: tuple[Any, ...] = (*args, *given.values())
+        named = any(isinstance(x, torch.dtype) and x in self.dtypes for x in held)
+        reads_bits = func is torch.Tensor.view
+        if named and not reads_bits:
             self.replaced += 1
             args, given = widened(tuple(args), self.dtypes), widened(given, self.dtypes)
         return func(*args, **given)
 
 
-def _reference(root: nn.Module, runner: _Runner) -> tuple[Run, str, list[str]]:
+def _reference(root: nn.Module, runner: Runner) -> tuple[Run, str, list[str]]:
     """Return the reference run, its dtype, and what is to be said about it."""
     wanted = runner.call.reference
     dtypes = _wide(root, runner.call, torch_dtype(wanted))
@@ -320,7 +222,7 @@ def _reference(root: nn.Module, runner: _Runner) -> tuple[Run, str, list[str]]:
 
 
 def _run_wide(
-    root: nn.Module, runner: _Runner, dtypes: Dtypes, notes: list[str]
+    root: nn.Module, runner: Runner, dtypes: Dtypes, notes: list[str]
 ) -> tuple[Run, str]:
     if not dtypes:
         return runner.run(root, root), "float32"
@@ -339,14 +241,16 @@ def _run_wide(
 
 
 def _convert(model: nn.Module, dtypes: Dtypes) -> None:
-    """Bring parameters and buffers to other dtypes, in place."""
-    model._apply(  # noqa: SLF001  # what .to() calls; it keeps ties
-        lambda held: held.to(dtypes.get(held.dtype, held.dtype))
-    )
+    """Bring parameters and buffers to other dtypes, in place; ties stay."""
+    for held in (*model.parameters(), *model.buffers()):
+        held.data = held.data.to(dtypes.get(held.dtype, held.dtype))
+    for part in model.modules():
+        if isinstance(part, nn.RNNBase):
+            part.flatten_parameters()  # its kernels want the weights in one piece
 
 
 @contextmanager
-def _full_float32(devices: list[int]) -> Iterator[None]:
+def _full_float32(devices: list[int]) -> Generator[None]:
     """Let float32 products on CUDA be float32, not TF32."""
     if not devices:
         yield
@@ -367,7 +271,7 @@ def _full_float32(devices: list[int]) -> Iterator[None]:
 
 
 def _baselines(
-    root: nn.Module, runner: _Runner, low: str
+    root: nn.Module, runner: Runner, low: str
 ) -> Iterator[tuple[str, Callable[[], Run]]]:
     """Yield what could be used instead: the original, autocast, every value low."""
     yield "original", partial(runner.run, root, root)
@@ -378,13 +282,13 @@ def _baselines(
     yield "cast all", partial(_cast_all, root, runner, dtype)
 
 
-def _autocast(root: nn.Module, runner: _Runner, dtype: torch.dtype) -> Run:
+def _autocast(root: nn.Module, runner: Runner, dtype: torch.dtype) -> Run:
     device = "cuda" if runner.devices else "cpu"
     with torch.autocast(device, dtype):
         return runner.run(root, root)
 
 
-def _cast_all(root: nn.Module, runner: _Runner, dtype: torch.dtype) -> Run:
+def _cast_all(root: nn.Module, runner: Runner, dtype: torch.dtype) -> Run:
     model = copy.deepcopy(root).to(dtype)
     floats = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
     return runner.run(model, model, dict.fromkeys(floats, dtype))

@@ -1,6 +1,6 @@
 """The state of a converted model: the same names, low weights where planned."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -60,8 +60,7 @@ def mirror_state(
         model: Where the tensors come from; they are shared, not copied.
         low: Tensors to put in place of others, by the identity of the other.
     """
-    parts: Iterable[tuple[str, nn.Module]] = model.named_modules(remove_duplicate=False)
-    for path, part in parts:
+    for path, part in _compat.modules_by_path(model):
         holder = _holder(target, path)
         for name, parameter in part.named_parameters(
             recurse=False, remove_duplicate=False

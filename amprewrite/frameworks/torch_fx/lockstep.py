@@ -23,7 +23,7 @@ from amprewrite.plan import Decision
 
 
 def to_array(tensor: torch.Tensor) -> Array:
-    """Return a float tensor as f64; a complex one as pairs along a new last dimension."""
+    """Return a float tensor as f64; a complex one as pairs in a new last dimension."""
     held = tensor.detach()
     if held.is_complex():
         held = torch.view_as_real(held.resolve_conj())
@@ -264,7 +264,7 @@ class _Draws:
 
 
 def _body_start(node: Node) -> int | None:
-    """Return where the operands of a body that runs in place begin; None if none does."""
+    """Return where the operands of a body that runs where it stands begin."""
     if not is_higher_order(node.target) or node.kwargs:
         return None
     name = node.target.name()

@@ -29,7 +29,7 @@ def _parts(output: Any) -> Iterator[tuple[object, Any]]:
     if isinstance(output, Mapping):
         yield from output.items()  # pyright: ignore[reportUnknownMemberType]
     elif isinstance(output, tuple) and hasattr(output, "_fields"):  # pyright: ignore[reportUnknownArgumentType]
-        yield from zip(output._fields, output, strict=True)  # pyright: ignore
+        yield from zip(output._fields, output, strict=True)  # pyright: ignore[reportUnknownArgumentType, reportAttributeAccessIssue]
     elif isinstance(output, (tuple, list)):
         yield from enumerate(output)  # pyright: ignore[reportUnknownArgumentType]
     elif is_dataclass(output) and not isinstance(output, type):

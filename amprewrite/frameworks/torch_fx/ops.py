@@ -5,9 +5,8 @@ the in-place form; this module lists the exceptions. A custom operator keeps its
 qualified name, such as ``mylib.scan``.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
-from typing import Any
 
 import torch
 from torch.fx import Node

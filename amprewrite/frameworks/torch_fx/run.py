@@ -10,7 +10,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from amprewrite.errors import NotCapturedError, PlanMismatchError, UnsupportedError
-from amprewrite.frameworks.torch_fx._compat import pytree
+from amprewrite.frameworks.torch_fx import _compat
 from amprewrite.frameworks.torch_fx.read import dtype_name
 from amprewrite.ir.text import tensor_text
 from amprewrite.plan import Cast, Plan, join_plans
@@ -66,7 +66,7 @@ class Signature:
         Raises:
             PlanMismatchError: Names the first input with another dtype or shape.
         """
-        leaves = pytree.tree_leaves((args, dict(kwargs)))
+        leaves = _compat.pytree.tree_leaves((args, dict(kwargs)))
         for number, (leaf, wanted) in enumerate(
             zip(leaves, self.tensors, strict=False)
         ):
@@ -165,9 +165,8 @@ class ConvertedModule(nn.Module):
         self, module: GraphModule, plan: Plan, signature: Signature, *, training: bool
     ) -> None:
         """Run the graph of ``module`` from now on, with this module's state."""
-        codegen: Any = module.graph._codegen  # noqa: SLF001  # holds the call's structure
-        self._in_spec = codegen.pytree_info.in_spec
-        self._out_spec = codegen.pytree_info.out_spec
+        structure = _compat.call_structure(module.graph)
+        self._in_spec, self._out_spec = structure.in_spec, structure.out_spec
         # A new owner for the graph: it refers to this module's tensors, so that the
         # full weights that were captured can be freed. Not a submodule: no new names.
         owner = GraphModule(self, module.graph)
@@ -222,10 +221,7 @@ class LazyModule(ConvertedModule):
         """Share the state of ``model`` and call ``run``, which appends to ``plans``."""
         super().__init__()
         self.__dict__["_model"] = model
-        self._parameters = model._parameters  # noqa: SLF001  # shared, not copied
-        self._buffers = model._buffers  # noqa: SLF001  # as above
-        self._modules = model._modules  # noqa: SLF001  # as above
-        self._non_persistent_buffers_set = model._non_persistent_buffers_set  # noqa: SLF001
+        _compat.share_state(self, model)
         self._run, self._plans = run, plans
         self.training = model.training
 

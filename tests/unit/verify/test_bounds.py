@@ -86,4 +86,4 @@ def test_what_a_plan_lets_expect():
 
 def test_a_plan_that_lowers_nothing_is_held_to_its_full_dtype():
     off = replace(plan(), low="", decisions=plan(precision="float32").decisions)
-    assert bounds.expected_error(off, program()) < 1e-5
+    assert (bounds.expected_error(off, program()) or 1) < 1e-5

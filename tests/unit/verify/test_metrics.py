@@ -65,7 +65,7 @@ def test_known_numbers():
 
 def test_small_elements_count_relative_to_the_size_of_the_array():
     reference = np.array([1e-9, 2.0])  # root mean square 1.414
-    found = metrics.errors(reference + [0.1414, 0], reference)
+    found = metrics.errors(reference + np.array([0.1414, 0]), reference)
     assert found.max_rel == pytest.approx(0.1, rel=1e-3)
 
 

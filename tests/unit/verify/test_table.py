@@ -6,9 +6,9 @@ from tests.unit.verify.test_report import REPORT
 
 
 def shown(report):
-    console = Console(file=io.StringIO(), width=160)
-    console.print(report)
-    return console.file.getvalue()
+    written = io.StringIO()
+    Console(file=written, width=160).print(report)
+    return written.getvalue()
 
 
 def test_the_tables_show_outputs_ops_and_gradients():

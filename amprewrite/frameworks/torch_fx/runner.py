@@ -1,0 +1,121 @@
+"""Run a model on copies of its arguments and hand back arrays; change nothing."""
+
+import copy
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from amprewrite.frameworks.base import Array, Call, Run
+from amprewrite.frameworks.torch_fx._compat import fork_rng, pytree
+from amprewrite.frameworks.torch_fx.lockstep import to_array
+from amprewrite.frameworks.torch_fx.named import named_tensors
+from amprewrite.frameworks.torch_fx.read import dtype_name
+
+Dtypes = Mapping[torch.dtype, torch.dtype]
+
+
+@dataclass
+class Runner:
+    """Runs models on copies of one set of arguments, from one random state.
+
+    Attributes:
+        call: The arguments; whether gradients are wanted.
+        devices: CUDA devices whose random state may change.
+        scale: Factor on the loss, taken out of the gradients again.
+        random: Whether a run drew random numbers.
+    """
+
+    call: Call
+    devices: list[int]
+    scale: float = 1.0
+    random: bool = False
+
+    def arguments(self, dtypes: Dtypes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return a copy of the arguments, floats in other dtypes."""
+
+        def convert(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor):
+                return copy.deepcopy(leaf)
+            held = leaf.detach().to(dtypes.get(leaf.dtype, leaf.dtype), copy=True)
+            return held.requires_grad_(leaf.requires_grad)
+
+        return pytree.tree_map(convert, (self.call.args, dict(self.call.kwargs)))
+
+    @contextmanager
+    def isolated(self, model: object) -> Generator[None]:
+        """Leave the random state and the buffers of ``model`` as they are now."""
+        buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
+        before = [(buffer, buffer.clone()) for buffer in buffers]
+        with fork_rng(self.devices):
+            state = torch.get_rng_state()
+            states = [torch.cuda.get_rng_state(device) for device in self.devices]
+            try:
+                with torch.set_grad_enabled(self.call.gradients):
+                    yield
+            finally:
+                now = [torch.cuda.get_rng_state(device) for device in self.devices]
+                pairs = zip(
+                    (state, *states), (torch.get_rng_state(), *now), strict=True
+                )
+                self.random |= not all(torch.equal(one, two) for one, two in pairs)
+                with torch.no_grad():
+                    for buffer, held in before:
+                        buffer.copy_(held)
+
+    def run(
+        self, model: object, function: Callable[..., Any], dtypes: Dtypes | None = None
+    ) -> Run:
+        """Call ``function``, which runs ``model``, and return what it gave."""
+        args, kwargs = self.arguments(dtypes or {})
+        with self.isolated(model):
+            found = dict(named_tensors(function(*args, **kwargs)))
+            gradients = self._gradients(model, found) if self.call.gradients else {}
+        floats = {n: t for n, t in found.items() if _is_inexact(t)}
+        return Run(
+            outputs={name: to_array(tensor) for name, tensor in floats.items()},
+            dtypes={name: dtype_name(tensor.dtype) for name, tensor in floats.items()},
+            others={
+                name: tensor.detach().cpu().numpy()
+                for name, tensor in found.items()
+                if name not in floats
+            },
+            gradients=gradients,
+        )
+
+    def _gradients(
+        self, model: object, found: Mapping[str, torch.Tensor]
+    ) -> dict[str, Array]:
+        """Return the gradients of :func:`_loss`; zeros where a parameter has none."""
+        named = dict(model.named_parameters()) if isinstance(model, nn.Module) else {}
+        held = {name: p for name, p in named.items() if p.requires_grad}
+        loss = _loss(found)
+        if loss is None or not held:
+            return {}
+        grads = torch.autograd.grad(
+            loss * self.scale, list(held.values()), allow_unused=True
+        )
+        found_grads: Iterable[torch.Tensor | None] = grads
+        return {
+            name: to_array(torch.zeros_like(held[name]) if grad is None else grad)
+            / self.scale
+            for name, grad in zip(held, found_grads, strict=True)
+        }
+
+
+def _is_inexact(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _loss(found: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
+    """Return the mean square distance of the float outputs to fixed random targets."""
+    terms: list[torch.Tensor] = []
+    for number, tensor in enumerate(found.values()):
+        if tensor.is_floating_point() and tensor.requires_grad:
+            draws = torch.Generator().manual_seed(number)
+            target = torch.randn(tensor.shape, generator=draws, dtype=torch.float64)
+            terms.append((tensor.double() - target.to(tensor.device)).square().mean())
+    return torch.stack(terms).sum() if terms else None
