@@ -169,6 +169,7 @@ def verify(  # noqa: PLR0913  # the public signature; most are by keyword
         UnsupportedError: The model is of no supported kind, or ``reference`` is
             neither float64 nor float32.
     """
-    side = _torch_side(original).__name__.rpartition(".")[0]
+    package = _torch_side(original).__name__.rpartition(".")[0]
+    side: Any = import_module(f"{package}.compare")
     call = Call(args, dict(kwargs or {}), reference, gradients)
-    return compare(import_module(f"{side}.compare"), original, converted, call, rtol)
+    return compare(side, original, converted, call, rtol)

@@ -8,9 +8,11 @@ from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from amprewrite.errors import TargetError
+
+_Found = TypeVar("_Found")
 
 WANTED = "want FILE.py:name or package.module:name"
 
@@ -77,7 +79,7 @@ def _load_module(where: str) -> ModuleType:
     return module
 
 
-def _run(text: str, call: Callable[[], Any]) -> Any:  # noqa: ANN401  # the user's own
+def _run(text: str, call: Callable[[], _Found]) -> _Found:
     try:
         return call()
     except TargetError:

@@ -28,7 +28,7 @@ SHAPES = {"16 tokens": (1, 16), "1024 tokens": (8, 128)}
 MODELS = ("minilm", "bert", "gpt2", "llama", "t5", "vit", "resnet", "unet", "lstm")
 """Models timed by default; more with --models."""
 
-Run = Callable[[], Any]
+Run = Callable[[], object]
 
 
 def _clock(device: str) -> Callable[[Run], float]:
@@ -52,7 +52,7 @@ def _clock(device: str) -> Callable[[Run], float]:
     return timed_on_device
 
 
-def _move(value: Any, device: str) -> Any:
+def _move(value: object, device: str) -> object:
     return value.to(device) if isinstance(value, torch.Tensor) else value
 
 
@@ -66,10 +66,10 @@ def variants(
     kwargs = {key: _move(value, device) for key, value in kwargs.items()}
     autocast = "autocast-cuda" if device == "cuda" else "autocast-cpu"
 
-    def call(program: Any) -> Run:
+    def call(program: Callable[..., object]) -> Run:
         return lambda: program(*args, **kwargs)
 
-    def under_autocast() -> Any:
+    def under_autocast() -> object:
         with torch.autocast(device, torch.bfloat16):
             return baseline(*args, **kwargs)
 

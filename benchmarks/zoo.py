@@ -107,7 +107,7 @@ def _common(size: Size) -> dict[str, Any]:
     }
 
 
-def _specials() -> dict[str, int]:
+def _specials() -> dict[str, Any]:
     return {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
 

@@ -1,13 +1,14 @@
 """Run the demo: load, convert, compare with float64 and with the usual ways, time."""
 
 import copy
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
-from amprewrite.api import convert, inspect, verify
+from amprewrite.api import convert, verify
 from amprewrite.demo.measure import (
     Errors,
     Neighbours,
@@ -44,6 +45,8 @@ class Figures:
 
     Attributes:
         machine: What it ran on.
+        load: Processes that wanted a core at the end, on average over a minute, for
+            each core; None where the system does not say.
         plan: The plan for the sentences' own shape, so that bytes are known.
         report: What ``verify`` says of the converted model.
         errors: Errors against float64, by variant.
@@ -53,6 +56,7 @@ class Figures:
     """
 
     machine: str
+    load: float | None
     plan: Plan
     report: Report
     errors: Mapping[str, Errors]
@@ -64,6 +68,7 @@ class Figures:
         """Return the figures as JSON data; of plan and report the heads."""
         return {
             "machine": self.machine,
+            "load": self.load,
             "cost": asdict(self.plan.cost),
             "error": self.report.error,
             "bound": self.report.bound,
@@ -107,7 +112,8 @@ def run(say: Callable[[str], None], seconds: float = SECONDS) -> Figures:
         OURS: converted,
     }
     say("verifying against float64, op by op")
-    report = verify(model, converted, args)
+    fixed = convert(model, "bf16", args=args)  # for one shape, so that bytes are known
+    report = verify(model, fixed, args)
     with torch.inference_mode():
         say("computing the reference in float64")
         reference = copy.deepcopy(model).double()(*args)
@@ -120,7 +126,8 @@ def run(say: Callable[[str], None], seconds: float = SECONDS) -> Figures:
     full, low = parameter_bytes(model), parameter_bytes(half)
     return Figures(
         machine=_machine(),
-        plan=inspect(model, "bf16", args=args),
+        load=_load(),
+        plan=fixed.plan,
         report=report,
         errors={name: errors(found, reference) for name, found in vectors.items()},
         neighbours={n: neighbours(found, reference) for n, found in vectors.items()},
@@ -142,6 +149,12 @@ def _under_autocast(model: Encoder) -> Run:
     return run_it
 
 
+def _load() -> float | None:
+    if not hasattr(os, "getloadavg"):  # Windows has none
+        return None
+    return os.getloadavg()[0] / (os.cpu_count() or 1)
+
+
 def _machine() -> str:
     cpu, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
-    return f"CPU with {cpu}, {threads} threads, torch {torch.__version__}"
+    return f"CPU ({cpu}, threads: {threads}) with torch {torch.__version__}"

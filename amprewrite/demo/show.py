@@ -12,6 +12,9 @@ from amprewrite.demo.run import AUTOCAST, FULL, OURS, Figures
 from amprewrite.demo.sentences import SENTENCES
 from amprewrite.report.modules import modules_table
 
+BUSY = 1.5
+"""Load of a core above which times say little; the demo itself makes about 1."""
+
 SHOWN_SWAPS = 3
 """How many of the swapped neighbours are named."""
 
@@ -29,6 +32,11 @@ def show(figures: Figures) -> Iterator[RenderableType]:
     yield ""
     for found in figures.timings:
         yield times_table(found)
+    if figures.load is not None and figures.load > BUSY:
+        yield Text(
+            f"The machine was busy (load {figures.load:.1f} for each core): "
+            f"do not rely on these times."
+        )
 
 
 def errors_table(figures: Figures) -> Table:

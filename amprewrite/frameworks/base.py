@@ -16,6 +16,9 @@ Array = NDArray[np.float64]
 CONVERTED = "converted"
 """Name of the run of the converted model."""
 
+ORIGINAL = "original"
+"""Name of the run of the original in its own dtype: the noise floor."""
+
 REFERENCE = "reference"
 """Name of the run that the others are compared with."""
 

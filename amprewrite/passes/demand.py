@@ -120,7 +120,7 @@ def _on_operands(op: Op, op_class: OpClass, on_results: Demand) -> Demand:
         case OpClass.DENY:
             return Demand.FULL
         case OpClass.ACCUMULATE:
-            return Demand.ANY
+            return Demand.EXACT if on_results is Demand.EXACT else Demand.ANY
         case OpClass.PROMOTE | OpClass.FOLLOW:
             return on_results
         case OpClass.KEEP:

@@ -200,18 +200,25 @@ class _Walk:
         return tuple(made)
 
     def _allow(self, op: Op, found: Match) -> Placed:
-        demand = self.at.demands.on_op(self.graph, op)
-        if demand is Demand.EXACT:
-            causes = self.at.demands.path(self.graph, op)
-            why = f"{causes[-1]} needs an exact argument, so what makes it stays full"
-            return self._run(op, self.full, why, causes)
+        if exact := self._exact(op):
+            return exact
         stored = [self.out.stored[op.operands[index]] for index in op.mutates]
         if self.full in stored:
             why = f"writes in place to a value stored in {self.full}"
             return self._run(op, self.full, why)
         return self._run(op, self.low, found.why)
 
+    def _exact(self, op: Op) -> Placed | None:
+        """Run in full what makes the argument of a periodic or stepping op."""
+        if self.at.demands.on_op(self.graph, op) is not Demand.EXACT:
+            return None
+        causes = self.at.demands.path(self.graph, op)
+        why = f"{causes[-1]} needs an exact argument, so what makes it stays full"
+        return self._run(op, self.full, why, causes)
+
     def _accumulate(self, op: Op, found: Match) -> Placed:
+        if exact := self._exact(op):
+            return exact
         names = (n for n in op.operands if self.graph.is_dtype(n, self.full))
         lead = next(names, None)  # an op that makes a tensor from nothing has none
         stored = self.out.stored[lead] if lead else self.full

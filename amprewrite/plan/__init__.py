@@ -3,4 +3,12 @@
 from amprewrite.plan.join import join_plans
 from amprewrite.plan.model import NOTHING_LOWERED, OUTPUT, Cast, Cost, Decision, Plan
 
-__all__ = ["NOTHING_LOWERED", "OUTPUT", "Cast", "Cost", "Decision", "Plan", "join_plans"]
+__all__ = [
+    "NOTHING_LOWERED",
+    "OUTPUT",
+    "Cast",
+    "Cost",
+    "Decision",
+    "Plan",
+    "join_plans",
+]

@@ -7,10 +7,13 @@ import json
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from amprewrite.errors import PlanMismatchError
 from amprewrite.plan.text import diff_lines, explain_lines, summary_lines
+
+if TYPE_CHECKING:
+    from rich.console import Group
 
 OUTPUT = "output"
 """Consumer name of a cast that restores the dtype of a program output."""
@@ -227,18 +230,19 @@ class Plan:
         return cls.from_json(data, str(path))
 
     @classmethod
-    def from_json(cls, data: Any, where: str = "plan") -> "Plan":  # noqa: ANN401  # any JSON
+    def from_json(cls, data: object, where: str = "plan") -> "Plan":
         """Return the plan held by ``data``, as :meth:`to_json` gives it.
 
         Raises:
             PlanMismatchError: ``data`` has another format version or lacks a field.
         """
-        if not isinstance(data, dict) or data.get("format") != FORMAT:  # pyright: ignore[reportUnknownMemberType]
+        table = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+        if table.get("format") != FORMAT:
             msg = (
                 f"{where}: is no plan of format {FORMAT}; save it again with Plan.save"
             )
             raise PlanMismatchError(msg)
-        parts: dict[str, Any] = {k: v for k, v in data.items() if k != "format"}  # pyright: ignore[reportUnknownVariableType]
+        parts = {key: part for key, part in table.items() if key != "format"}
         try:
             parts["decisions"] = tuple(
                 Decision(**_tuples(d)) for d in parts["decisions"]
@@ -256,7 +260,7 @@ class Plan:
         """Return the summary."""
         return self.summary()
 
-    def __rich__(self) -> Any:  # noqa: ANN401  # rich is loaded only when it prints
+    def __rich__(self) -> "Group":
         """Return the table that rich prints."""
         from amprewrite.plan.table import plan_table  # noqa: PLC0415  # rich only if used
 
@@ -270,7 +274,9 @@ class Plan:
 
 
 def _tuples(data: dict[str, Any]) -> dict[str, Any]:
-    def freeze(found: Any) -> Any:  # noqa: ANN401  # JSON
-        return tuple(freeze(x) for x in found) if isinstance(found, list) else found  # pyright: ignore[reportUnknownVariableType]
+    def freeze(found: object) -> object:
+        if not isinstance(found, list):
+            return found
+        return tuple(freeze(part) for part in cast("list[object]", found))
 
     return {key: freeze(value) for key, value in data.items()}

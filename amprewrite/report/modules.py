@@ -97,7 +97,8 @@ def modules_table(plan: Plan) -> Table:
     cells = {path: _counts(row, dtypes) for path, row in rows.items()}
     totals = [sum(column) for column in zip(*cells.values(), strict=True)]
     used = [index for index, total in enumerate(totals) if total]
-    table = Table(title="casts by module", title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(title="casts by module", title_justify="left")
+    table.box, table.collapse_padding, table.pad_edge = box.SIMPLE_HEAD, True, False
     table.add_column("module", overflow="fold")
     stacked = any(len(row.paths) > 1 for row in rows.values())
     if stacked:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from math import isfinite
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from amprewrite.errors import VerifyError
 from amprewrite.verify.blame import OpError, worst
@@ -13,8 +13,6 @@ from amprewrite.verify.text import summary_lines
 
 FORMAT = 1
 """Version of the JSON form."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,8 @@ class Report:
         low: Low dtype of the converted model and of the baselines; empty if none.
         error: Relative L2 error over all float outputs together.
         bound: What ``rtol`` allows each output; without ``rtol`` what is to be expected
-            of the formats and the depth of the program; None if neither is known.
+            of the formats and the depth of the program, or of the original's own
+            error; None if neither is known.
         outputs: One for each float output.
         baselines: The same error for what could be used instead: ``original`` (the
             noise floor of its own dtype), ``autocast``, ``cast all``.
@@ -135,11 +134,11 @@ class Report:
         parts: dict[str, Any] = {k: v for k, v in data.items() if k != "format"}  # pyright: ignore[reportUnknownVariableType]
         try:
             for name, kind in _ROWS.items():
-                rows: list[Any] = parts[name]
-                parts[name] = tuple(_build(kind, row) for row in rows)
+                rows: list[Mapping[str, Any]] = parts[name]
+                parts[name] = tuple(kind(**_filled(kind, row)) for row in rows)
             for name in ("baselines", "gradient_baselines"):
                 parts[name] = {key: float(x) for key, x in parts[name].items()}
-            return _build(cls, parts)
+            return cls(**_filled(cls, parts))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             msg = f"{where}: not a complete report ({error}); save it with Report.save"
             raise VerifyError(msg) from error
@@ -196,13 +195,13 @@ def _plain(found: Any) -> Any:
     return str(found) if isinstance(found, float) and not isfinite(found) else found
 
 
-def _build(kind: type[T], row: Mapping[str, Any]) -> T:
-    """Return the dataclass ``kind`` that ``row`` holds as JSON."""
+def _filled(kind: type, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of the dataclass ``kind`` that ``row`` holds as JSON."""
     parts = dict(row)
-    for part in fields(kind):  # pyright: ignore[reportArgumentType]
+    for part in fields(kind):
         found = parts.get(part.name)
         if part.type in (float, float | None) and found is not None:
             parts[part.name] = float(found)
         elif isinstance(found, list):
             parts[part.name] = tuple(found)  # pyright: ignore[reportUnknownArgumentType]
-    return kind(**parts)
+    return parts

@@ -115,5 +115,7 @@ def test_blocks_are_found_with_their_output():
 def test_output_is_compared():
     assert matches("a\n...\nd\n", "a\nb\nc\nd\n")
     assert matches("[x]  \n", "[x]\n")
+    assert matches("error 0.25 of 1", "error 3.1e-05 of 1")
+    assert not matches("error 0.25 of 1", "error 0.25 of 2")
     assert not matches("a\n", "a\nb\n")
     assert not matches("a\n...\nd\n", "a\nb\n")

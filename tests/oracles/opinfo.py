@@ -89,7 +89,7 @@ class Program(nn.Module):
 
     def __init__(self, info: Any, sample: Any, lowered: str = "none") -> None:
         super().__init__()
-        self.op, self.lowered = info.op, lowered
+        self.op, self.op_name, self.lowered = info.op, info.name, lowered
         call = (sample.input, sample.args, sample.kwargs)
         self.leaves, self.spec = pytree.tree_flatten(call)
 

@@ -10,8 +10,11 @@ from typing import Any, Protocol, TypeGuard
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, GraphModule, Node
-from torch.utils import _pytree
+from torch.fx.experimental import proxy_tensor
+from torch.nn.modules import transformer
+from torch.utils import _pytree, checkpoint
 
 
 class Trees(Protocol):
@@ -86,7 +89,7 @@ def positional(node: Node) -> tuple[Any, ...]:
 
 
 def extents(tensor: torch.Tensor) -> tuple[int | torch.SymInt, ...]:
-    """Return the shape of ``tensor``, symbols among it, which torch does not declare."""
+    """Return the shape of ``tensor``; torch does not declare symbols in it."""
     return tuple(tensor.shape)
 
 
@@ -164,8 +167,6 @@ def fork_rng(devices: Sequence[int]) -> AbstractContextManager[None]:
 
 def checkpointed(function: Callable[..., Any], *args: Any) -> Any:
     """Run ``function`` under activation checkpointing without re-entrance."""
-    from torch.utils import checkpoint  # noqa: PLC0415  # beside its use
-
     untyped: Any = checkpoint
     return untyped.checkpoint(function, *args, use_reentrant=False)
 
@@ -202,13 +203,14 @@ def neutral_autocast(device: str) -> Generator[None]:
         torch.set_autocast_dtype(device, dtype)
 
 
-def dynamo_settings() -> Any:
+def dynamo_settings() -> AbstractContextManager[Any]:
     """Let dynamo trace what it refuses by default, and not give up on the way.
 
     It refuses nn.LSTM and nn.GRU. And it counts the captures of a code object over all
     models of a class: after eight it silently runs the rest as it is, unrewritten.
     """
-    return torch._dynamo.config.patch(
+    untyped: Any = torch._dynamo.config
+    return untyped.patch(
         allow_rnn=True, recompile_limit=256, accumulated_recompile_limit=4096
     )
 
@@ -217,9 +219,7 @@ def trace_pre_dispatch(
     function: Callable[..., Any], inputs: tuple[Any, ...]
 ) -> GraphModule:
     """Return the ATen-level graph of ``function``, before decomposition."""
-    from torch.fx.experimental.proxy_tensor import make_fx  # noqa: PLC0415  # slow import
-
-    trace = make_fx(function, pre_dispatch=True, _allow_non_fake_inputs=True)
+    trace = proxy_tensor.make_fx(function, pre_dispatch=True, _allow_non_fake_inputs=True)
     with fake_mode_of(list(inputs)) or nullcontext():  # what is made inside is fake too
         return trace(*inputs)
 
@@ -241,8 +241,6 @@ def record_higher_order(
     Returns:
         The outputs, tracked as what the recorded node gives.
     """
-    from torch.fx.experimental import proxy_tensor  # noqa: PLC0415  # slow import
-
     mode: Any = proxy_tensor.get_proxy_mode()
     tracer = mode.tracer
 
@@ -262,8 +260,6 @@ def record_higher_order(
 
 def untraced() -> AbstractContextManager[Any]:
     """Switch the tracer off, so that another graph can be traced inside."""
-    from torch.fx.experimental import proxy_tensor  # noqa: PLC0415  # slow import
-
     return proxy_tensor.disable_proxy_modes_tracing()
 
 
@@ -272,8 +268,6 @@ def fake_mode_of(values: list[Any]) -> Any:
 
     Not the ambient one: dynamo's example values have a mode of their own.
     """
-    from torch._subclasses.fake_tensor import FakeTensor  # noqa: PLC0415  # slow import
-
     return next((v.fake_mode for v in values if isinstance(v, FakeTensor)), None)
 
 
@@ -284,8 +278,6 @@ def plain_causal_hint() -> Generator[None]:
     The question depends on the mask's values, which a capture does not have. The answer
     is only a hint for a kernel that needs no mask; without it the mask is applied.
     """
-    from torch.nn.modules import transformer  # noqa: PLC0415  # beside its use
-
     name = "_detect_is_causal_mask"
     asked = getattr(transformer, name)
 
@@ -325,17 +317,15 @@ def noting_checkpoints(note: Callable[[], None]) -> Generator[None]:
     The public function may be bound under any name in the model's module, so the
     function that it calls is replaced.
     """
-    import torch.utils.checkpoint as module  # noqa: PLC0415  # beside its use
-
     name = "_checkpoint_without_reentrant_generator"
-    opened = getattr(module, name)
+    opened = getattr(checkpoint, name)
 
     def noted(*args: Any, **kwargs: Any) -> Any:
         note()
         return opened(*args, **kwargs)
 
-    setattr(module, name, noted)
+    setattr(checkpoint, name, noted)
     try:
         yield
     finally:
-        setattr(module, name, opened)
+        setattr(checkpoint, name, opened)

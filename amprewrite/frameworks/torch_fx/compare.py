@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from amprewrite.errors import CaptureError, NotCapturedError
 from amprewrite.frameworks.base import (
     CONVERTED,
+    ORIGINAL,
     REFERENCE,
     Call,
     Measured,
@@ -68,6 +69,11 @@ def measure(original: Any, converted: Callable[..., Any], call: Call) -> Measure
             runs[name] = attempt()
         except Exception as error:  # noqa: BLE001  # a baseline's failure is a finding
             failures[name] = _first_line(error)
+    if call.gradients and plan is not None and (plan.storage or _has_copies(plan)):
+        notes.append(
+            "converted for inference: weights are stored low, and gradients do not "
+            "reach those that have a second copy; convert with training=True to train"
+        )
     if runner.random:
         notes.append(
             "the model draws random numbers; each run starts from the same seed, but "
@@ -153,6 +159,10 @@ def _plan(converted: object) -> Plan | None:
         return converted.plan if isinstance(converted, ConvertedModule) else None
     except NotCapturedError:
         return None
+
+
+def _has_copies(plan: Plan) -> bool:
+    return any(cast.folding == "copy" for cast in plan.casts)
 
 
 def _first_line(error: BaseException) -> str:
@@ -274,7 +284,7 @@ def _baselines(
     root: nn.Module, runner: Runner, low: str
 ) -> Iterator[tuple[str, Callable[[], Run]]]:
     """Yield what could be used instead: the original, autocast, every value low."""
-    yield "original", partial(runner.run, root, root)
+    yield ORIGINAL, partial(runner.run, root, root)
     if not low:
         return
     dtype = torch_dtype(low)

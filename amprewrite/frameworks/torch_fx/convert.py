@@ -96,7 +96,7 @@ def convert(model: Any, request: Request) -> nn.Module:  # Module or ExportedPro
     reason = captured.seen.reason()
     if reason and request.trains(root) and isinstance(model, nn.Module):
         return _captured_lazily(model, request, CaptureError(reason))
-    return _assemble(root, captured, request)
+    return assemble(root, captured, request)
 
 
 def inspect(model: Any, request: Request) -> Plan:  # as convert
@@ -159,14 +159,20 @@ def _plan(
 
 def _device_warnings(root: nn.Module, policy: Policy) -> tuple[str, ...]:
     if policy.low == "float16" and model_device(root) == "cpu":
-        return (
+        msg = (
             "float16 on a CPU: most CPUs have no float16 matrix kernels, and it ran 4 "
-            "times slower than float32 where measured; use bf16 there",
+            "times slower than float32 where measured; use bf16 there"
         )
+        return (msg,)
     return ()
 
 
-def _assemble(root: nn.Module, captured: Captured, request: Request) -> ConvertedModule:
+def assemble(root: nn.Module, captured: Captured, request: Request) -> ConvertedModule:
+    """Return the module that runs a captured graph by its plan.
+
+    Raises:
+        PlanMismatchError: ``request.plan`` was made for another program.
+    """
     reading = read(captured.module)
     if request.plan is None:
         plan = _plan(reading, captured, request, root)

@@ -333,10 +333,11 @@ def _round(read: Any, exact: Any) -> Any:
     if not usable or read.layout != torch.strided:
         return read.clone()
     source = exact
-    if read.is_floating_point() and bool(read.isfinite().all()):
-        limits = torch.finfo(read.dtype)
-        bounded = exact.clamp(limits.min, limits.max)
-        source = torch.where(exact.isfinite(), bounded, exact)
+    if read.is_floating_point() and _exceeds(exact, torch.finfo(read.dtype).max):
+        if bool(read.isfinite().all()):
+            limits = torch.finfo(read.dtype)
+            bounded = exact.clamp(limits.min, limits.max)
+            source = torch.where(exact.isfinite(), bounded, exact)
     return torch.empty_like(read).copy_(source)
 
 
@@ -361,9 +362,22 @@ def _is_exact(found: list[torch.Tensor], walk: Walk, node: Node, operands: Any) 
         wanted = _floats(walk.call(node, operands))
     except (RuntimeError, TypeError, ValueError, NotImplementedError):
         return False  # it has no kernel for these dtypes: nothing is known
-    return len(found) == len(wanted) and all(
-        one.shape == two.shape
-        and torch.equal(one.to(two.dtype).nan_to_num(nan=0.5), two.nan_to_num(nan=0.5))
-        and torch.equal(one.isnan(), two.isnan())
-        for one, two in zip(found, wanted, strict=True)
-    )
+    return len(found) == len(wanted) and all(map(_is_same, found, wanted))
+
+
+def _exceeds(tensor: torch.Tensor, limit: float) -> bool:
+    if tensor.dtype.itemsize < 4 or not tensor.numel():  # noqa: PLR2004  # bytes: no wider
+        return False
+    linalg: Any = torch.linalg
+    return not bool(linalg.vector_norm(tensor.flatten(), float("inf")) <= limit)
+
+
+def _is_same(found: torch.Tensor, wanted: torch.Tensor) -> bool:
+    """Whether two tensors have the same values, NaN being the same as NaN."""
+    if found.shape != wanted.shape:
+        return False
+    wide = found.to(wanted.dtype)
+    if torch.equal(wide, wanted):
+        return True
+    unknown = wanted.isnan()
+    return bool(unknown.any()) and bool(((wide == wanted) | unknown & wide.isnan()).all())

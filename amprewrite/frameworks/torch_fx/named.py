@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from amprewrite.frameworks.torch_fx._compat import pytree
+from amprewrite.frameworks.torch_fx._compat import is_sequence, pytree
 
 WHOLE = "output"
 """Name of an output that is one tensor."""
@@ -27,11 +27,10 @@ def named_tensors(output: Any, path: str = "") -> Iterator[tuple[str, torch.Tens
 
 def _parts(output: Any) -> Iterator[tuple[object, Any]]:
     if isinstance(output, Mapping):
-        yield from output.items()  # pyright: ignore[reportUnknownMemberType]
-    elif isinstance(output, tuple) and hasattr(output, "_fields"):  # pyright: ignore[reportUnknownArgumentType]
-        yield from zip(output._fields, output, strict=True)  # pyright: ignore[reportUnknownArgumentType, reportAttributeAccessIssue]
-    elif isinstance(output, (tuple, list)):
-        yield from enumerate(output)  # pyright: ignore[reportUnknownArgumentType]
+        yield from cast("Mapping[object, Any]", output).items()
+    elif is_sequence(output):
+        names = getattr(output, "_fields", range(len(output)))
+        yield from zip(names, output, strict=True)
     elif is_dataclass(output) and not isinstance(output, type):
         yield from ((f.name, getattr(output, f.name)) for f in fields(output))
     elif not isinstance(output, (str, bytes, int, float, bool, type(None))):

@@ -16,12 +16,11 @@ from amprewrite.ir.graph import ValueKind
 
 KNOBS = frozenset(
     ("cumprod", "cumsum", "linalg_vector_norm", "log_softmax", "mean", "nanmean")
-    + ("nansum", "prod", "softmax", "sum")
-)
+) | {"nansum", "prod", "softmax", "sum"}
 """Ops that compute in the dtype that their ``dtype=`` argument names.
 
-``linalg_matrix_norm`` has the argument too, but refuses a low operand beside it where it
-needs a factorisation.
+``linalg_matrix_norm`` has the argument too, but refuses a low operand beside it where
+it needs a factorisation.
 """
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
@@ -135,7 +134,7 @@ class _Reader:
         return self._define(node.name, node.meta.get("val"), kind)
 
     def _define(self, name: str, val: Any, kind: ValueKind) -> Any:
-        """Enter each tensor of ``val`` as a value; return the names in its structure."""
+        """Enter each tensor of ``val``; return the names in its structure."""
         if isinstance(val, torch.Tensor):
             return self._enter(name, val, kind)
         if _compat.is_sequence(val):

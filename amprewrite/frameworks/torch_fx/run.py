@@ -124,8 +124,8 @@ class ConvertedModule(nn.Module):
 
     A module converted for inference holds some weights low and cannot be trained; one
     converted for training shares the model's parameters. The mode that the model was in
-    (dropout, batch statistics) is part of the program: ``train()`` and ``eval()`` to the
-    other mode raise UnsupportedError, which says how to get the other program.
+    (dropout, batch statistics) is part of the program: ``train()`` and ``eval()`` to
+    the other mode raise UnsupportedError, which says how to get the other program.
     """
 
     _signature: Signature
@@ -197,8 +197,8 @@ class ConvertedModule(nn.Module):
             other = "train" if mode else "eval"
             msg = (
                 f"this program was captured in {'eval' if mode else 'train'} mode, and "
-                f"dropout and batch statistics are part of it; call model.{other}() and "
-                f"convert again (parameters are shared when training)"
+                f"dropout and batch statistics are part of it; call model.{other}() "
+                f"and convert again (parameters are shared when training)"
             )
             raise UnsupportedError(msg)
         return self
@@ -235,8 +235,8 @@ class LazyModule(ConvertedModule):
         """The plan; those of several graphs are joined, with numbered op names."""
         if not self._plans:
             msg = (
-                "this module has no plan yet: it is captured at its first call; call it "
-                "once, or convert with args"
+                "this module has no plan yet: it is captured at its first call; call "
+                "it once, or convert with args"
             )
             raise NotCapturedError(msg)
         return join_plans(self._plans)

@@ -1,7 +1,7 @@
 """Run a model on copies of its arguments and hand back arrays; change nothing."""
 
 import copy
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -95,14 +95,13 @@ class Runner:
         loss = _loss(found)
         if loss is None or not held:
             return {}
-        grads = torch.autograd.grad(
+        grads: Any = torch.autograd.grad(
             loss * self.scale, list(held.values()), allow_unused=True
         )
-        found_grads: Iterable[torch.Tensor | None] = grads
         return {
             name: to_array(torch.zeros_like(held[name]) if grad is None else grad)
             / self.scale
-            for name, grad in zip(held, found_grads, strict=True)
+            for name, grad in zip(held, grads, strict=True)
         }
 
 

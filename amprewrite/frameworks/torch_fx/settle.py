@@ -25,7 +25,7 @@ Outcome = tuple[torch.dtype, ...] | str
 
 
 def settle(reading: Reading, plan: Plan) -> tuple[str, ...]:
-    """Mend the written graph where a kernel differs from the plan; return what was done.
+    """Mend the written graph where a kernel differs from the plan; say what was done.
 
     Every distinct call (op, dtypes, numbers) is tried once under fake tensors.
     """

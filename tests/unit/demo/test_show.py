@@ -18,11 +18,12 @@ from amprewrite.verify import Report
 VARIANTS = (FULL, AUTOCAST, OURS)
 
 
-def figures():
+def figures(load=None):
     decision = Decision("a", "linear", "", "allow", "bfloat16", "", "", path="bert")
     swaps = tuple(Swap(0, 1, other, 0.001 * other) for other in range(5, 1, -1))
     return Figures(
         machine="machine",
+        load=load,
         plan=Plan("bf16", "promote", "bfloat16", "float32", "", (decision,), ()),
         report=Report("float64", "bfloat16", 0.25, 0.5, ()),
         errors={n: Errors(0.1, 0.2, 0.9, "float32") for n in VARIANTS},
@@ -51,6 +52,11 @@ def test_everything_is_shown():
         "4.00x",
     ):
         assert part in text
+
+
+def test_a_busy_machine_is_said():
+    assert "The machine was busy (load 3.0" in text_of(show(figures(3.0)))
+    assert "busy" not in text_of(show(figures(1.0)))
 
 
 def test_only_the_widest_swaps_are_named():

@@ -50,6 +50,17 @@ def test_periodic_and_stepping_ops_want_an_exact_argument(op: str) -> None:
     assert demands.on("x") is EXACT
 
 
+def test_a_mean_of_neighbours_passes_on_only_what_is_exact() -> None:
+    text = """
+        %x: f32[4] input
+        pool = avg_pool1d(%x) -> %p: f32[4]
+        {last} = {last}(%p) -> %y: f32[4]
+        return %y
+    """
+    assert demanded(text.format(last="sin"))[1].on("x") is EXACT
+    assert demanded(text.format(last="exp"))[1].on("x") is ANY
+
+
 def test_a_cast_to_integers_is_a_step() -> None:
     _, demands = demanded("""
         %x: f32[4] input

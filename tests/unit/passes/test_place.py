@@ -200,6 +200,14 @@ def test_what_makes_an_exact_argument_is_never_lowered(last: str) -> None:
     assert "needs an exact argument" in plan.by_op["linear"].why
 
 
+def test_an_exact_argument_reaches_back_through_a_mean_of_neighbours() -> None:
+    extra = "pool = avg_pool1d(%h) -> %p: f32[4,8]\n    "
+    text = ANGLES.format(extra=extra, last="sin = sin").replace("pose(%h)", "pose(%p)")
+    plan = plan_of(text)
+    assert decision_lines(plan).startswith("linear: allow f32\npool: accumulate f32\n")
+    assert plan.casts == ()
+
+
 def test_what_makes_an_exact_argument_stays_full_for_its_other_readers() -> None:
     other = "other = linear(%h, %w) -> %o: f32[4,8]\n    "
     plan = plan_of(ANGLES.format(extra=other, last="sin = sin"))

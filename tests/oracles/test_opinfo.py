@@ -1,0 +1,162 @@
+"""Every operator that torch has samples of: captured, converted and run for real.
+
+Fake tensors are more lenient than kernels: they know no kernel that is missing for a
+dtype, and some that refuse mixed dtypes. The oracle is the program that was captured,
+with its inputs rounded as the plan rounds them: whatever is not computed in the low
+dtype must then be equal to the last bit.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import amprewrite  # noqa: E402  # after the check that torch is there
+from amprewrite.frameworks.torch_fx import _compat  # noqa: E402
+from tests.oracles.opinfo import (  # noqa: E402
+    LOW,
+    RULES,
+    UNINITIALISED,
+    Program,
+    export,
+    name_of,
+    op_db,
+    rounding,
+    samples_of,
+    torch_may_warn,
+)
+
+pytree = _compat.pytree
+
+POLICIES = ("bf16", "fp16", "autocast-cpu", "autocast-cuda")
+
+COMPUTING = ("allow", "accumulate", "promote")
+"""Classes whose result in the low dtype differs from the full one by rounding."""
+
+LIMITS = {"bfloat16": 0.05, "float16": 0.05 / 8}
+"""Relative error (L2) of one operator; float16 has three bits more."""
+
+NOT_CAPTURED = {
+    "allclose": "decides by values",
+    "corrcoef": "decides by values",
+    "cov": "decides by values",
+    "equal": "decides by values",
+    "jiterator_2inputs_2outputs": "needs a GPU",
+    "jiterator_4inputs_with_extra_args": "needs a GPU",
+    "jiterator_binary": "needs a GPU",
+    "jiterator_binary_return_by_ref": "needs a GPU",
+    "jiterator_unary": "needs a GPU",
+    "linalg.lstsq": "results whose shape depends on values",
+    "linalg.lstsq.grad_oriented": "results whose shape depends on values",
+    "nn.functional.ctc_loss": "results whose shape depends on values",
+    "nn.functional.gaussian_nll_loss": "decides by values",
+}
+"""Operators that torch.export cannot capture, and why."""
+
+ONLY_ON_CUDA = {("nn.functional.avg_pool3d", "autocast-cuda")}
+"""Where torch has a low kernel for CUDA and none for CPU, the list for CUDA says so."""
+
+INFOS = [info for info in op_db() if torch.float32 in info.supported_dtypes("cpu")]
+
+
+def programs(info) -> Iterator[Program]:
+    """The first samples, with all inputs full, all low, and mixed."""
+    for number, sample in enumerate(samples_of(info, 2)):
+        for lowered in ("none", "all", "first") if number == 0 else ("all",):
+            yield Program(info, sample, lowered)
+
+
+def run(module, program):
+    torch.manual_seed(0)
+    with torch_may_warn():
+        return module(*program.args)
+
+
+def reference(exported, program, plan):
+    """Run what was captured, with the rounding of the plan where values enter."""
+    entries = [d.precision for d in plan.decisions if d.native == LOW]
+    with rounding(getattr(torch, dtype) for dtype in entries):
+        return run(exported.module(check_guards=False), program)
+
+
+def differences(got, want, limit) -> Iterator[str]:
+    leaves, spec = pytree.tree_flatten(got)
+    wanted, wanted_spec = pytree.tree_flatten(want)
+    if spec != wanted_spec:
+        yield f"structure {spec} instead of {wanted_spec}"
+        return
+    for x, y in zip(leaves, wanted, strict=True):
+        if not isinstance(y, torch.Tensor):
+            if x != y:
+                yield f"{x} instead of {y}"
+        elif (x.dtype, x.shape) != (y.dtype, y.shape):
+            yield f"{x.dtype} {tuple(x.shape)} instead of {y.dtype} {tuple(y.shape)}"
+        elif (error := error_of(x, y)) > limit:
+            yield f"relative error {error:.2g} above {limit}"
+
+
+def error_of(x, y) -> float:
+    """Relative error over what is finite in ``y``; inf if it is not so in ``x``."""
+    if y.layout is not torch.strided:
+        x, y = x.to_dense(), y.to_dense()
+    if x.equal(y):
+        return 0.0
+    if not (y.is_floating_point() or y.is_complex()):
+        return float("inf")
+    finite = y.isfinite()
+    x, y = x[finite], y[finite]
+    if not x.isfinite().all():
+        return float("inf")
+    scale = y.abs().double().norm() or 1.0
+    return float((x - y).abs().double().norm() / scale)
+
+
+def check(exported, program, policy) -> Iterator[str]:
+    rules = RULES if program.lowered != "none" else ()
+    converted = amprewrite.convert(
+        exported, policy, args=program.args, overrides=rules
+    )
+    plan = converted.plan
+    yield from (line for line in plan.warnings if "(aten." in line)
+    low = [d for d in plan.lowered if d.native != LOW and d.op_class in COMPUTING]
+    limit = LIMITS[plan.low] if low else 0.0
+    got = run(converted, program)
+    want = reference(exported, program, plan)
+    if not program.op_name.startswith(UNINITIALISED):
+        yield from differences(got, want, limit)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("info", INFOS, ids=name_of)
+def test_operator(info):
+    wrong, captured = [], 0
+    for program in programs(info):
+        exported = export(program)
+        if exported is None:
+            continue
+        captured += 1
+        for policy in POLICIES:
+            if (name_of(info), policy) in ONLY_ON_CUDA:
+                continue
+            where = f"{policy}, {program.lowered} low: "
+            wrong += [where + line for line in check(exported, program, policy)]
+    assert bool(captured) == (name_of(info) not in NOT_CAPTURED)
+    assert not wrong, "\n".join(wrong)
+
+
+def test_nearly_all_operators_are_exercised():
+    names = {name_of(info) for info in INFOS}
+    assert names >= set(NOT_CAPTURED)
+    assert len(names) - len(NOT_CAPTURED) > 650
+
+
+def test_the_comparison_can_fail():
+    x = torch.arange(4.0)
+    assert not list(differences((x,), (x,), 0.0))
+    assert list(differences((x,), [x], 0.0))
+    assert list(differences(x.double(), x, 1.0))
+    assert list(differences(x + 1e-3, x, 0.0))
+    assert not list(differences(x + 1e-3, x, 0.05))
+    assert list(differences(x / 0, x, 0.05))
+    assert list(differences(x > 2, x > 1, 0.05))
