@@ -46,7 +46,7 @@ class Run:
 
     Attributes:
         outputs: The float outputs, by their path in the output's structure.
-        dtypes: Dtype of each of them.
+        dtypes: Dtype of every output.
         others: The outputs that are no floats.
         gradients: Gradient of a loss over the float outputs, by parameter.
     """

@@ -54,6 +54,7 @@ def test_outputs_keep_their_structure_and_dtypes_and_are_close(
     assert relative_error(ours, full) <= 1.5 * bound + len(steps) * ROUNDING
 
 
+@pytest.mark.filterwarnings("ignore:rewritten 0 of")  # which is what is to be shown
 @few
 @given(programs())
 def test_converting_twice_is_converting_once(steps: tuple[Step, ...]) -> None:

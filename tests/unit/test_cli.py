@@ -35,7 +35,7 @@ CAST_LINE = "to = cast(%args_0) -> %to: bf16[4,16]"
 
 
 def run(*args):
-    return CliRunner().invoke(cli.app, [str(arg) for arg in args])
+    return CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, [str(arg) for arg in args])
 
 
 def done(*args):

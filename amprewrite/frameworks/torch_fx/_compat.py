@@ -219,7 +219,9 @@ def trace_pre_dispatch(
     function: Callable[..., Any], inputs: tuple[Any, ...]
 ) -> GraphModule:
     """Return the ATen-level graph of ``function``, before decomposition."""
-    trace = proxy_tensor.make_fx(function, pre_dispatch=True, _allow_non_fake_inputs=True)
+    trace = proxy_tensor.make_fx(
+        function, pre_dispatch=True, _allow_non_fake_inputs=True
+    )
     with fake_mode_of(list(inputs)) or nullcontext():  # what is made inside is fake too
         return trace(*inputs)
 
@@ -271,6 +273,21 @@ def fake_mode_of(values: list[Any]) -> Any:
     return next((v.fake_mode for v in values if isinstance(v, FakeTensor)), None)
 
 
+def retyped(val: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a fake tensor like ``val`` in another dtype, with a storage of its own.
+
+    Built directly: a dispatched cast of a fake tensor takes ten times as long.
+    """
+    from torch._subclasses.fake_tensor import FakeTensor  # noqa: PLC0415  # slow import
+
+    if not isinstance(val, FakeTensor) or any(
+        isinstance(extent, torch.SymInt) for extent in (*val.shape, *val.stride())
+    ):
+        return val.to(dtype)
+    made = torch.empty_strided(val.shape, val.stride(), dtype=dtype, device="meta")
+    return FakeTensor(val.fake_mode, made, val.device)
+
+
 @contextmanager
 def plain_causal_hint() -> Generator[None]:
     """Let nn.Transformer take a mask without asking whether it is causal.
@@ -281,11 +298,7 @@ def plain_causal_hint() -> Generator[None]:
     name = "_detect_is_causal_mask"
     asked = getattr(transformer, name)
 
-    def taken(
-        mask: object,  # noqa: ARG001  # torch's own signature
-        is_causal: bool | None = None,  # noqa: FBT001  # as above
-        size: object = None,  # noqa: ARG001  # as above
-    ) -> bool:
+    def taken(_mask: object, is_causal: object = None, _size: object = None, /) -> bool:
         return bool(is_causal)
 
     setattr(transformer, name, taken)

@@ -27,7 +27,8 @@ def to_array(tensor: torch.Tensor) -> Array:
     held = tensor.detach()
     if held.is_complex():
         held = torch.view_as_real(held.resolve_conj())
-    return np.asarray(held.to(device="cpu", dtype=torch.float64).numpy())
+    wide = held.to(device="cpu", dtype=torch.float64, copy=True)  # programs write in place
+    return np.asarray(wide.numpy())
 
 
 @contextmanager
@@ -333,11 +334,10 @@ def _round(read: Any, exact: Any) -> Any:
     if not usable or read.layout != torch.strided:
         return read.clone()
     source = exact
-    if read.is_floating_point() and _exceeds(exact, torch.finfo(read.dtype).max):
-        if bool(read.isfinite().all()):
-            limits = torch.finfo(read.dtype)
-            bounded = exact.clamp(limits.min, limits.max)
-            source = torch.where(exact.isfinite(), bounded, exact)
+    limits = torch.finfo(read.dtype) if read.is_floating_point() else None
+    if limits and _exceeds(exact, limits.max) and bool(read.isfinite().all()):
+        bounded = exact.clamp(limits.min, limits.max)
+        source = torch.where(exact.isfinite(), bounded, exact)
     return torch.empty_like(read).copy_(source)
 
 
@@ -380,4 +380,5 @@ def _is_same(found: torch.Tensor, wanted: torch.Tensor) -> bool:
     if torch.equal(wide, wanted):
         return True
     unknown = wanted.isnan()
-    return bool(unknown.any()) and bool(((wide == wanted) | unknown & wide.isnan()).all())
+    same = (wide == wanted) | unknown & wide.isnan()
+    return bool(unknown.any()) and bool(same.all())

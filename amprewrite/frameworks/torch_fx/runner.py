@@ -74,17 +74,16 @@ class Runner:
         with self.isolated(model):
             found = dict(named_tensors(function(*args, **kwargs)))
             gradients = self._gradients(model, found) if self.call.gradients else {}
-        floats = {n: t for n, t in found.items() if _is_inexact(t)}
-        return Run(
-            outputs={name: to_array(tensor) for name, tensor in floats.items()},
-            dtypes={name: dtype_name(tensor.dtype) for name, tensor in floats.items()},
-            others={
-                name: tensor.detach().cpu().numpy()
-                for name, tensor in found.items()
-                if name not in floats
-            },
-            gradients=gradients,
-        )
+            return Run(  # copies: an output may be a buffer
+                outputs={n: to_array(t) for n, t in found.items() if _is_inexact(t)},
+                dtypes={n: dtype_name(t.dtype) for n, t in found.items()},
+                others={
+                    name: tensor.detach().cpu().numpy().copy()
+                    for name, tensor in found.items()
+                    if not _is_inexact(tensor)
+                },
+                gradients=gradients,
+            )
 
     def _gradients(
         self, model: object, found: Mapping[str, torch.Tensor]

@@ -9,7 +9,7 @@ import torch
 from torch.fx import Graph, Node
 
 from amprewrite.errors import PlanMismatchError
-from amprewrite.frameworks.torch_fx import ops
+from amprewrite.frameworks.torch_fx import _compat, ops
 from amprewrite.frameworks.torch_fx._compat import pytree
 from amprewrite.frameworks.torch_fx.read import Reading, Site
 from amprewrite.ir import Op
@@ -176,7 +176,7 @@ def _retype(node: Node, dtypes: tuple[str, ...]) -> None:
         if not isinstance(val, torch.Tensor):
             return val
         dtype = torch_dtype(next(names))
-        return val if val.dtype == dtype else val.to(dtype)
+        return val if val.dtype == dtype else _compat.retyped(val, dtype)
 
     node.meta["val"] = pytree.tree_map(convert, node.meta.get("val"))
 
@@ -190,7 +190,7 @@ def _cast_node(value: Node, cast: Cast, user: Node) -> Node:
     node.meta = {
         k: v for k, v in user.meta.items() if k in ("nn_module_stack", "stack_trace")
     }
-    node.meta["val"] = value.meta["val"].to(dtype)
+    node.meta["val"] = _compat.retyped(value.meta["val"], dtype)
     node.meta["amprewrite"] = cast.folding or "cast"
     return node
 
@@ -203,7 +203,7 @@ def _saturated(graph: Graph, value: Node, dtype: torch.dtype) -> Node:
     kept = graph.call_function(aten.where.self, (infinite, value, clamped))
     val = value.meta["val"]
     clamped.meta["val"] = kept.meta["val"] = val
-    infinite.meta["val"] = val.to(torch.bool)
+    infinite.meta["val"] = _compat.retyped(val, torch.bool)
     return kept
 
 

@@ -34,8 +34,20 @@ def test_a_run_changes_nothing():
     assert torch.equal(torch.get_rng_state(), state)
     assert list(run.outputs) == ["y"]
     assert list(run.others) == ["n"]
-    assert run.dtypes == {"y": "float32"}
+    assert run.dtypes == {"y": "float32", "n": "int64"}
     assert run.outputs["y"].dtype == "float64"
+
+
+def test_an_output_that_is_a_buffer_is_copied():
+    class Counter(Counting):
+        def forward(self, x):
+            super().forward(x)
+            return self.calls
+
+    model = Counter().double()
+    run = runner(args=(X.double(),)).run(model, model)
+    assert run.outputs["output"] == 1
+    assert model.calls == 0
 
 
 def test_every_run_draws_the_same_numbers_and_says_so():

@@ -1,0 +1,60 @@
+"""Rewritten programs, compared with recorded ones.
+
+``python -m pytest tests/golden --update-goldens`` records them anew: read the diff.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.golden.cases import CASES, POLICIES  # noqa: E402  # after the skip
+from tests.golden.record import record  # noqa: E402
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+FILES = [f"{case}.{policy}" for case in CASES for policy in POLICIES]
+
+
+def golden(name: str) -> Path:
+    return HERE / "graphs" / f"{name}.txt"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_program_is_rewritten_as_recorded(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    found = record(*name.split("."))
+    path = golden(name)
+    if request.config.getoption("--update-goldens", default=False):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(found, "utf-8")
+    assert path.exists(), f"record {path.name} with --update-goldens"
+    assert found == path.read_text("utf-8")
+
+
+def test_every_recorded_file_has_its_case() -> None:
+    assert sorted(p.stem for p in (HERE / "graphs").iterdir()) == sorted(FILES)
+
+
+def test_no_recorded_file_names_a_place_on_a_machine() -> None:
+    slash = re.compile(r"(^|[\s\"'(])/\w")
+    for path in (HERE / "graphs").iterdir():
+        assert not slash.search(path.read_text("utf-8")), path.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_another_seed_of_hashes_gives_the_same_text(seed: str) -> None:
+    command = [sys.executable, "-m", "tests.golden.record", "attention", "bf16"]
+    environment = {**os.environ, "PYTHONHASHSEED": seed}
+    done = subprocess.run(
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == golden("attention.bf16").read_text("utf-8")

@@ -1,0 +1,162 @@
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+import amprewrite  # noqa: E402
+from amprewrite.frameworks.base import CONVERTED, ORIGINAL, REFERENCE, Call  # noqa: E402
+from amprewrite.frameworks.torch_fx.compare import measure, walk  # noqa: E402
+
+X = torch.randn(4, 16)
+
+
+class Named(nn.Module):
+    """Names float32 in three ways, and makes numbers without naming a dtype."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+        self.register_buffer("scale", torch.full((16,), 1 / 3))
+
+    def forward(self, x):
+        y = self.linear(x).float() * self.scale
+        y = y.to(torch.float32) + torch.full((16,), 1 / 3)
+        return y * torch.zeros(16, dtype=torch.float32).add_(1 / 3)
+
+
+class Doubtful(nn.Module):
+    """Cannot run in float64."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x):
+        if x.dtype == torch.float64:
+            msg = "no kernel for Double\nand a second line"
+            raise NotImplementedError(msg)
+        return self.linear(x)
+
+
+def measured(model, converted=None, args=(X,), **options):
+    model.eval()
+    other = amprewrite.convert(model, args=args) if converted is None else converted
+    return measure(model, other, Call(args, {}, **options))
+
+
+def test_the_reference_is_float64_also_where_the_model_names_float32():
+    model = Named()
+    found = measured(model, model)
+    assert found.reference == "float64"
+    x, linear = X.double(), model.linear
+    with torch.no_grad():
+        y = x @ linear.weight.double().T + linear.bias.double()
+    wanted = (y * (1 / 3) + 1 / 3) * (1 / 3)
+    # the buffer holds 1/3 as float32: that is a value of the model
+    exact = (y * float(model.scale[0]) + 1 / 3) * (1 / 3)
+    reference = found.runs[REFERENCE].outputs["output"]
+    assert abs(reference - exact.numpy()).max() < 1e-14
+    assert abs(reference - wanted.numpy()).max() > 1e-10
+    assert "names a float dtype in 3 calls" in found.notes[0]
+
+
+def test_a_model_that_does_not_run_in_float64_is_compared_in_float32_and_says_so():
+    model = Doubtful()
+    found = measured(model, model)
+    assert found.reference == "float32"
+    (note,) = found.notes
+    assert note == (
+        "the reference is float32: the model does not run in float64 "
+        "(NotImplementedError: no kernel for Double)"
+    )
+    same = found.runs[REFERENCE].outputs["output"]
+    assert (same == found.runs[ORIGINAL].outputs["output"]).all()
+
+
+def test_a_reference_in_float32_of_a_low_model_is_upcast():
+    model = nn.Linear(16, 16).bfloat16()
+    found = measured(model, model, (X.bfloat16(),), reference="float32")
+    with torch.no_grad():
+        wanted = model.float()(X.bfloat16().float()).double().numpy()
+    assert found.reference == "float32"
+    assert (found.runs[REFERENCE].outputs["output"] == wanted).all()
+
+
+def test_the_original_model_and_its_arguments_are_left_alone():
+    model = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16)).train()
+    state = {name: held.clone() for name, held in model.state_dict().items()}
+    measure(model, model, Call((X,), {}, gradients=True))
+    for name, held in model.state_dict().items():
+        assert torch.equal(held, state[name]), name
+        assert held.dtype == state[name].dtype
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_baselines_are_what_a_user_would_write():
+    model = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16)).eval()
+    found = measured(model)
+    with torch.no_grad():
+        plain = model(X)
+        with torch.autocast("cpu", torch.bfloat16):
+            autocast = model(X)
+        low = model.bfloat16()(X.bfloat16())
+    wanted = {ORIGINAL: plain, "autocast": autocast, "cast all": low}
+    for name, tensor in wanted.items():
+        held = found.runs[name].outputs["output"]
+        assert (held == tensor.double().numpy()).all(), name
+    assert found.runs[CONVERTED].dtypes == {"output": "float32"}
+
+
+def test_a_baseline_that_fails_is_recorded():
+    class NeedsFloat32(nn.Linear):
+        def forward(self, x):
+            if x.dtype == torch.bfloat16:
+                msg = "want float32"
+                raise TypeError(msg)
+            return super().forward(x)
+
+    found = measured(NeedsFloat32(16, 16))
+    assert found.failures == {"cast all": "TypeError: want float32"}
+    assert "autocast" in found.runs
+
+
+def test_a_converted_model_that_fails_raises():
+    with pytest.raises(ZeroDivisionError):
+        measured(nn.Linear(16, 16), lambda _: 1 / 0)
+
+
+def test_random_numbers_are_told():
+    model = nn.Sequential(nn.Linear(16, 16), nn.Dropout()).train()
+    found = measure(model, model, Call((X,), {}))
+    assert "draws random numbers" in found.notes[0]
+
+
+def test_without_a_graph_there_are_no_ops_and_a_note_says_why():
+    model = nn.Linear(16, 16)
+    lazy = amprewrite.convert(model.eval())
+    for converted, said in ((lazy, "captured by torch.compile"), (model, "Linear")):
+        walked = walk(model, converted, Call((X,), {}), lambda _: None)
+        assert (walked.reference, walked.graph) == ("", None)
+        assert said in walked.notes[0]
+
+
+def test_another_program_is_not_compared_op_by_op():
+    one = amprewrite.convert(nn.Linear(16, 16).eval(), args=(X,))
+    other = nn.Sequential(nn.Linear(16, 16), nn.ReLU()).eval()
+    walked = walk(other, one, Call((X,), {}), lambda _: None)
+    assert walked.reference == ""
+    assert "another program" in walked.notes[0]
+
+
+def test_an_exported_program_can_be_the_original():
+    model = nn.Sequential(nn.Linear(16, 16), nn.ReLU()).eval()
+    program = torch.export.export(model, (X,))
+    converted = amprewrite.convert(program, args=(X,))
+    call = Call((X,), {})
+    found = measure(program, converted, call)
+    assert found.reference == "float64"
+    names = []
+    walked = walk(program, converted, call, lambda sample: names.append(sample.op))
+    assert walked.reference == "float64"
+    assert names == ["linear", "relu"]
