@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.base import Call
+from amprewrite.frameworks.base import Call, Planner
+from amprewrite.ir import ProgramGraph
+from amprewrite.passes import Setting, check_placement, make_plan
 from amprewrite.plan import Plan
-from amprewrite.policy import Policy, Rule, load_policy
+from amprewrite.policy import Matcher, Policy, Rule, load_policy
 from amprewrite.verify import Report
 from amprewrite.verify import verify as compare
 
@@ -35,6 +37,28 @@ def _torch_side(model: object) -> Any:
         f"torch.fx.GraphModule or torch.export.ExportedProgram"
     )
     raise UnsupportedError(msg)
+
+
+def planner(
+    policy: str | Path | Policy,
+    overrides: Sequence[Rule | Mapping[str, object]] = (),
+    placement: str = "promote",
+) -> Planner:
+    """Return what plans by ``policy`` and ``overrides``; see :func:`convert`.
+
+    Raises:
+        PolicyError: The policy or an override has mistakes.
+        UnsupportedError: No such placement.
+    """
+    loaded = load_policy(policy)
+    check_placement(placement)
+    Matcher(loaded, overrides)  # finds mistakes now, not at the first call
+
+    def plan(graph: ProgramGraph, *, training: bool, captured: str) -> Plan:
+        setting = Setting(placement, training=training, captured=captured)
+        return make_plan(graph, Matcher(loaded, overrides), setting)
+
+    return plan
 
 
 def convert(  # noqa: PLR0913  # the public signature; all but two are by keyword
@@ -91,11 +115,9 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
         raise UnsupportedError(msg)
     side = _torch_side(model)
     request = side.Request(
-        policy=load_policy(policy),
+        planner=planner(policy, overrides, placement),
         args=args,
         kwargs=kwargs,
-        placement=placement,
-        overrides=overrides,
         plan=plan,
         dynamic_shapes=dynamic_shapes,
         training=training,
@@ -128,11 +150,9 @@ def inspect(  # noqa: PLR0913  # the public signature; all but two are by keywor
     """
     side = _torch_side(model)
     request = side.Request(
-        policy=load_policy(policy),
+        planner=planner(policy, overrides, placement),
         args=args,
         kwargs=kwargs,
-        placement=placement,
-        overrides=overrides,
         dynamic_shapes=dynamic_shapes,
         training=training,
     )

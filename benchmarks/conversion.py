@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import transformers
 
-import amprewrite
+from amprewrite.api import planner
 from amprewrite.frameworks.torch_fx import convert as torch_side
 from benchmarks import zoo
 
@@ -32,16 +32,14 @@ def _seconds(run: Callable[[], Any]) -> tuple[float, Any]:
 def measure(case: zoo.Case, rounds: int) -> dict[str, float]:
     """Return median seconds of export and of the rest, and their ratio."""
     model, args, kwargs = case
-    request = torch_side.Request(
-        policy=amprewrite.load_policy("bf16"), args=args, kwargs=kwargs
-    )
+    request = torch_side.Request(planner("bf16"), args, kwargs)
     export, rest, ops = [], [], 0
     for _ in range(rounds):
         seconds, _ = _seconds(
             lambda: torch.export.export(model, args, kwargs, strict=False)
         )
         export.append(seconds)
-        captured = torch_side.capture(model, request)
+        captured = torch_side.capture(model, args, kwargs)
         seconds, converted = _seconds(
             partial(torch_side.assemble, model, captured, request)
         )

@@ -1,8 +1,8 @@
-"""What a framework hands to ``verify``: arrays of float64, no tensors of its own."""
+"""What frameworks share: who plans for them, and what they hand to ``verify``."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,21 @@ from amprewrite.plan import Plan
 
 Array = NDArray[np.float64]
 """Values of one tensor; complex ones have a last dimension of two."""
+
+
+class Planner(Protocol):
+    """Gives the plan for a program; it knows the policy, the framework does not."""
+
+    def __call__(self, graph: ProgramGraph, *, training: bool, captured: str) -> Plan:
+        """Return the plan for ``graph``.
+
+        Args:
+            graph: The program.
+            training: Whether parameters keep their dtype, to be trained.
+            captured: How the program was captured, for the plan.
+        """
+        ...
+
 
 CONVERTED = "converted"
 """Name of the run of the converted model."""
@@ -89,8 +104,8 @@ class OpSample:
         actual: In the converted program.
         alone: By the converted program's op, on the reference's operands rounded to
             the dtypes that it reads.
-        exact: Whether ``alone`` has no rounding of its own: the same op on the same
-            rounded operands gives the same in float64.
+        exact: Whether ``alone`` has no rounding of its own: the original's op gives
+            the same from the same rounded operands, in the reference's dtype.
     """
 
     op: str

@@ -36,6 +36,17 @@ class Setting:
     captured: str = "given as a graph"
 
 
+def check_placement(name: str) -> None:
+    """Make sure that there is a placement called ``name``.
+
+    Raises:
+        UnsupportedError: There is none.
+    """
+    if name not in PLACEMENTS:
+        msg = f"unknown placement {name!r}; want {', '.join(PLACEMENTS)}"
+        raise UnsupportedError(msg)
+
+
 def make_plan(graph: ProgramGraph, matcher: Matcher, setting: Setting) -> Plan:
     """Return the plan for ``graph``.
 
@@ -47,9 +58,7 @@ def make_plan(graph: ProgramGraph, matcher: Matcher, setting: Setting) -> Plan:
     Raises:
         UnsupportedError: No such placement.
     """
-    if setting.placement not in PLACEMENTS:
-        msg = f"unknown placement {setting.placement!r}; want {', '.join(PLACEMENTS)}"
-        raise UnsupportedError(msg)
+    check_placement(setting.placement)
     policy = matcher.policy
     classes = classify(graph, matcher)
     outputs = output_dtypes(graph, policy)

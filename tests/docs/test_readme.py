@@ -23,7 +23,7 @@ INSTALLS = (
 """The shell lines that a test of the README cannot run: they install."""
 
 
-BACKEND = "importlib.import_module('amprewrite.frameworks.torch_fx.backend').amprewrite"
+BACKEND = "importlib.import_module('amprewrite.backend').amprewrite"
 """What the name of the backend stands for."""
 
 

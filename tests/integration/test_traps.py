@@ -98,7 +98,9 @@ def test_an_additive_mask_given_as_input_saturates() -> None:
     mask = torch.zeros(2, 1, 8, 8)
     mask[:, :, 2] = torch.finfo(torch.float32).min
     mask[:, :, :, 5] = float("-inf")
-    assert error(Program(forward, a=linear()), torch.randn(2, 8, 16), mask) < 4 * ROUNDING
+    assert (
+        error(Program(forward, a=linear()), torch.randn(2, 8, 16), mask) < 4 * ROUNDING
+    )
 
 
 @pytest.mark.parametrize("policy", ["bf16", "fp16", "autocast-cpu"])
@@ -110,7 +112,10 @@ def test_masked_fill_with_the_least_float(policy: str) -> None:
 
     hidden = torch.rand(4, 16) > 0.5
     hidden[0] = True
-    assert error(Program(forward, a=linear()), torch.randn(4, 16), hidden, policy=policy) < 2 * ROUNDING
+    assert (
+        error(Program(forward, a=linear()), torch.randn(4, 16), hidden, policy=policy)
+        < 2 * ROUNDING
+    )
 
 
 @pytest.mark.parametrize("policy", ["bf16", "fp16"])
@@ -121,7 +126,10 @@ def test_where_with_a_scalar_tensor_of_the_least_float(policy: str) -> None:
 
     hidden = torch.rand(4, 16) > 0.5
     hidden[0] = True
-    assert error(Program(forward, a=linear()), torch.randn(4, 16), hidden, policy=policy) < 2 * ROUNDING
+    assert (
+        error(Program(forward, a=linear()), torch.randn(4, 16), hidden, policy=policy)
+        < 2 * ROUNDING
+    )
 
 
 def test_in_place_writes_keep_their_meaning() -> None:
@@ -133,7 +141,10 @@ def test_in_place_writes_keep_their_meaning() -> None:
         h.mul_(0.5)
         return h, y
 
-    assert error(Program(forward, a=linear(), b=linear()), torch.randn(4, 16)) < 2 * ROUNDING
+    assert (
+        error(Program(forward, a=linear(), b=linear()), torch.randn(4, 16))
+        < 2 * ROUNDING
+    )
 
 
 def test_a_mutated_input_is_mutated() -> None:
@@ -215,7 +226,9 @@ EQUAL_DTYPE = {
     "baddbmm": lambda h, s, _: torch.baddbmm(s[None], h[None], s[None].mT @ s[None]),
     "einsum": lambda h, s, _: torch.einsum("ij,kj->ik", h, s),
     "addcmul": lambda h, s, _: torch.addcmul(h, s, s, value=0.5),
-    "attention": lambda h, s, _: F.scaled_dot_product_attention(h[None], s[None], s[None]),
+    "attention": lambda h, s, _: F.scaled_dot_product_attention(
+        h[None], s[None], s[None]
+    ),
     "fft": lambda h, s, _: torch.fft.rfft(h).abs() + s[:, :9],
     "polar": lambda h, s, _: torch.view_as_real(torch.polar(h.abs(), s)),
     "cdist": lambda h, s, _: torch.cdist(h, s),
@@ -483,7 +496,9 @@ def test_batch_statistics_keep_their_dtype_and_values(momentum: float | None) ->
     def forward(m: Any, x: Any) -> Any:
         return m.bn(m.a(x))
 
-    model = Program(forward, a=nn.Conv2d(3, 8, 3), bn=nn.BatchNorm2d(8, momentum=momentum))
+    model = Program(
+        forward, a=nn.Conv2d(3, 8, 3), bn=nn.BatchNorm2d(8, momentum=momentum)
+    )
     x = torch.randn(4, 3, 8, 8)
     expected = copy.deepcopy(model).train()
     program = amprewrite.convert(model.train(), args=(x,))

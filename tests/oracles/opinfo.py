@@ -68,7 +68,7 @@ def op_db() -> list[Any]:
         stub.TestCase = unittest.TestCase
         sys.modules["expecttest"] = stub
     with torch_may_warn():
-        from torch.testing._internal import common_methods_invocations  # noqa: PLC2701
+        from torch.testing._internal import common_methods_invocations
     return common_methods_invocations.op_db
 
 

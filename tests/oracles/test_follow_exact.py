@@ -32,23 +32,14 @@ FOLLOW = sorted(
     name for name, e in load_policy("bf16").ops.items() if e.op_class == "follow"
 )
 
-EITHER_ZERO = frozenset(
-    (
-        "clamp",
-        "clamp_max",
-        "clamp_min",
-        "fmax",
-        "fmin",
-        "hardtanh",
-        "maximum",
-        "minimum",
-    )
-    + ("relu", "relu6")
-)
+EITHER_ZERO = {
+    *("clamp", "clamp_max", "clamp_min", "fmax", "fmin", "hardtanh", "maximum"),
+    *("minimum", "relu", "relu6"),
+}
 """Ops that choose between values by their order, which says nothing about two zeros.
 
--1e-30 is less than 0, and what it underflows to, -0, is not: relu gives 0 before the cast
-and may give -0 after it.
+-1e-30 is less than 0, and what it underflows to, -0, is not: relu gives 0 before the
+cast and may give -0 after it.
 """
 
 NO_CALL = {

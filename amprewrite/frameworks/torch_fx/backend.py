@@ -1,7 +1,7 @@
 """The way through dynamo: a ``torch.compile`` backend that rewrites each graph.
 
 Handles what export does not: graph breaks, custom autograd functions, data-dependent
-control flow. ``torch.compile(model, backend="amprewrite")`` finds it by entry point.
+control flow.
 """
 
 import warnings
@@ -15,6 +15,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from amprewrite.errors import AmpWarning
+from amprewrite.frameworks.base import Planner
 from amprewrite.frameworks.torch_fx import _compat
 from amprewrite.frameworks.torch_fx.capture import drop_dtype_checks
 from amprewrite.frameworks.torch_fx.fold import lowered
@@ -23,37 +24,7 @@ from amprewrite.frameworks.torch_fx.read import Reading, read
 from amprewrite.frameworks.torch_fx.settle import settle
 from amprewrite.frameworks.torch_fx.warm import announce, warm_up
 from amprewrite.frameworks.torch_fx.write import torch_dtype, write
-from amprewrite.passes import make_plan
-from amprewrite.passes.pipeline import Setting
 from amprewrite.plan import Plan, join_plans
-from amprewrite.policy import Matcher, Rule, load_policy
-
-Overrides = Sequence[Rule | Mapping[str, object]]
-"""Rules, or tables that say one, before the policy's own."""
-
-
-def amprewrite(
-    module: GraphModule,
-    inputs: list[Any],
-    *,
-    options: Mapping[str, Any] | None = None,
-    **given: Any,  # torch.compile passes mode= and others
-) -> Callable[..., Any]:
-    """Rewrite one dynamo graph; the backend of ``torch.compile(backend="amprewrite")``.
-
-    Args:
-        module: The graph.
-        inputs: Example inputs, parameters among them.
-        options: ``policy`` (name, path or Policy; default ``bf16``), ``overrides``
-            (rules), ``target`` (``eager`` or ``compiled``), ``plans`` (a list that
-            every plan is appended to).
-        given: The same, as keyword arguments.
-
-    Raises:
-        PolicyError: No such policy.
-    """
-    return Backend(**{**(options or {}), **given})(module, inputs)
-
 
 NO_GRAPH = "rewritten 0 ops: dynamo captured no graph of this model; convert with args"
 """What is said of a model in which dynamo finds nothing but breaks."""
@@ -61,30 +32,23 @@ NO_GRAPH = "rewritten 0 ops: dynamo captured no graph of this model; convert wit
 
 @dataclass(eq=False)
 class Backend:
-    """A backend with its policy; calling it rewrites one graph.
+    """A backend of ``torch.compile``; calling it rewrites one graph.
 
     Attributes:
-        policy: Name, path or policy; read once.
-        overrides: Rules before the policy's own.
+        planner: Gives the plan for a captured program.
         target: ``eager`` or ``compiled``.
-        placement: Name of the strategy.
         plans: Every plan is appended to it.
         reason: Why export was not used; said in the plans.
         reports: Whether the caller warns, once for all graphs, instead of each.
         training: Says whether parameters are trained; None to ask torch.
     """
 
-    policy: Any = "bf16"
-    overrides: Overrides = ()
+    planner: Planner
     target: str = "eager"
-    placement: str = "promote"
     plans: list[Plan] = field(default_factory=list[Plan])
     reason: str = ""
     reports: bool = False
     training: Callable[[], bool] | None = None
-
-    def __post_init__(self) -> None:
-        self.policy = load_policy(self.policy)
 
     def __call__(self, module: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         """Return the rewritten form of one dynamo graph.
@@ -106,12 +70,9 @@ class Backend:
         if self.training is not None:
             training = self.training()
         how = "captured by torch.compile (dynamo)"
-        setting = Setting(
-            placement=self.placement,
-            training=training,
-            captured=f"{how}: {self.reason}" if self.reason else how,
-        )
-        plan = make_plan(reading.graph, Matcher(self.policy, self.overrides), setting)
+        if self.reason:
+            how = f"{how}: {self.reason}"
+        plan = self.planner(reading.graph, training=training, captured=how)
         write(reading, plan)
         plan = plan.with_warnings(*settle(reading, plan))
         lowered_graph.recompile()

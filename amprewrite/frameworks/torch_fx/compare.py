@@ -24,7 +24,7 @@ from amprewrite.frameworks.base import (
 )
 from amprewrite.frameworks.torch_fx._compat import pytree, register_caches
 from amprewrite.frameworks.torch_fx.capture import open_program
-from amprewrite.frameworks.torch_fx.convert import Request, capture
+from amprewrite.frameworks.torch_fx.convert import capture
 from amprewrite.frameworks.torch_fx.lockstep import (
     Lockstep,
     Walk,
@@ -37,7 +37,6 @@ from amprewrite.frameworks.torch_fx.run import ConvertedModule, LazyModule
 from amprewrite.frameworks.torch_fx.runner import Dtypes, Runner
 from amprewrite.frameworks.torch_fx.write import torch_dtype
 from amprewrite.plan import Plan
-from amprewrite.policy import load_policy
 
 SCALE = 65536.0
 """Factor on the loss of models in float16, whose gradients would vanish without.
@@ -105,12 +104,11 @@ def walk(original: Any, converted: Any, call: Call, observe: Observe) -> Walked:
     args, kwargs = converted.arranged(call.args, call.kwargs)
     arranged = replace(call, args=args, kwargs=kwargs, gradients=False)
     runner = Runner(arranged, _devices(root, call))
-    request = Request(load_policy("off"), args, kwargs, training=root.training)
     notes: list[str] = []
     for reference in dict.fromkeys((call.reference, "float32")):
         try:
             with runner.isolated(root), runner.isolated(converted):
-                reading = read(capture(original, request).module)
+                reading = read(capture(original, args, kwargs).module)
                 if not _is_same_program(reading, converted.plan):
                     note = "no errors by op: captured again it is another program"
                     return Walked(notes=(note,))

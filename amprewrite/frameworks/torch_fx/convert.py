@@ -10,8 +10,9 @@ from torch import nn
 from torch.fx import GraphModule
 
 from amprewrite.errors import CaptureError, UnsupportedError
+from amprewrite.frameworks.base import Planner
 from amprewrite.frameworks.torch_fx import _compat
-from amprewrite.frameworks.torch_fx.backend import Backend, Overrides, lazy_runner
+from amprewrite.frameworks.torch_fx.backend import Backend, lazy_runner
 from amprewrite.frameworks.torch_fx.capture import (
     Captured,
     Seen,
@@ -31,10 +32,11 @@ from amprewrite.frameworks.torch_fx.run import ConvertedModule, LazyModule, sign
 from amprewrite.frameworks.torch_fx.settle import settle
 from amprewrite.frameworks.torch_fx.warm import announce, undisturbed, warm_up
 from amprewrite.frameworks.torch_fx.write import check_fits, write
-from amprewrite.passes import make_plan
-from amprewrite.passes.pipeline import Setting
 from amprewrite.plan import Plan
-from amprewrite.policy import Matcher, Policy
+
+
+Model = nn.Module | torch.export.ExportedProgram
+"""What can be converted."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,9 @@ class Request:
     """What the user asked for.
 
     Attributes:
-        policy: The policy.
+        planner: Gives the plan for a captured program.
         args: Positional call arguments; None to capture at the first call.
         kwargs: Keyword call arguments.
-        placement: Name of the strategy.
-        overrides: Rules before the policy's own.
         plan: A plan to apply instead of making one.
         dynamic_shapes: As ``torch.export.export`` takes it.
         training: Whether parameters are trained; None for the mode of the model.
@@ -54,11 +54,9 @@ class Request:
         compile: Whether to compile the result.
     """
 
-    policy: Policy
+    planner: Planner
     args: tuple[Any, ...] | None = None
     kwargs: Mapping[str, Any] | None = None
-    placement: str = "promote"
-    overrides: Overrides = ()
     plan: Plan | None = None
     dynamic_shapes: Any = None
     training: bool | None = None
@@ -75,7 +73,7 @@ class Request:
         return model.training if self.training is None else self.training
 
 
-def convert(model: Any, request: Request) -> nn.Module:  # Module or ExportedProgram
+def convert(model: Model, request: Request) -> nn.Module:
     """Return ``model`` rewritten; see :func:`amprewrite.convert`.
 
     Raises:
@@ -90,7 +88,7 @@ def convert(model: Any, request: Request) -> nn.Module:  # Module or ExportedPro
             raise UnsupportedError(msg)
         return _lazy(model, request, "")
     try:
-        captured = capture(model, request)
+        captured = capture(model, request.args, request.kwargs, request.dynamic_shapes)
     except CaptureError as error:
         return _captured_lazily(model, request, error)
     reason = captured.seen.reason()
@@ -99,7 +97,7 @@ def convert(model: Any, request: Request) -> nn.Module:  # Module or ExportedPro
     return assemble(root, captured, request)
 
 
-def inspect(model: Any, request: Request) -> Plan:  # as convert
+def inspect(model: Model, request: Request) -> Plan:
     """Return the plan for ``model`` without converting it.
 
     Raises:
@@ -111,28 +109,38 @@ def inspect(model: Any, request: Request) -> Plan:  # as convert
     if not request.has_arguments and isinstance(model, nn.Module):
         msg = "inspect needs args=, the arguments that the model is called with"
         raise UnsupportedError(msg)
-    captured = capture(model, request)
+    captured = capture(model, request.args, request.kwargs, request.dynamic_shapes)
     return _plan(read(captured.module), captured, request, _root(model))
 
 
-def _root(model: Any) -> nn.Module:  # as convert
+def _root(model: Model) -> nn.Module:
     return model if isinstance(model, nn.Module) else model.module(check_guards=False)
 
 
-def capture(model: Any, request: Request) -> Captured:  # as convert
-    """Return ``model`` captured for the arguments of ``request``.
+def capture(
+    model: Model,
+    args: tuple[Any, ...] | None,
+    kwargs: Mapping[str, Any] | None,
+    dynamic_shapes: Any = None,
+) -> Captured:
+    """Return ``model`` captured for the given call arguments.
+
+    Args:
+        model: As :func:`convert` takes it.
+        args: Positional call arguments.
+        kwargs: Keyword call arguments.
+        dynamic_shapes: As ``torch.export.export`` takes it.
 
     Raises:
         CaptureError: The model cannot be captured.
     """
-    args, kwargs = request.args or (), request.kwargs or {}
     if not isinstance(model, nn.Module):
         return Captured(open_program(model), "given as an exported program", Seen())
     if isinstance(model, GraphModule) and _is_aten_level(model):
         module = copy.copy(model)
         drop_dtype_checks(module)
         return Captured(module, "given as an ATen-level graph", Seen())
-    return export_model(model, args, kwargs, request.dynamic_shapes)
+    return export_model(model, args or (), kwargs or {}, dynamic_shapes)
 
 
 def _is_aten_level(model: GraphModule) -> bool:
@@ -147,18 +155,14 @@ def _is_aten_level(model: GraphModule) -> bool:
 def _plan(
     reading: Reading, captured: Captured, request: Request, root: nn.Module
 ) -> Plan:
-    setting = Setting(
-        placement=request.placement,
-        training=request.trains(root),
-        captured=captured.how,
+    plan = request.planner(
+        reading.graph, training=request.trains(root), captured=captured.how
     )
-    matcher = Matcher(request.policy, request.overrides)
-    plan = make_plan(reading.graph, matcher, setting)
-    return plan.with_warnings(*_device_warnings(root, request.policy))
+    return plan.with_warnings(*_device_warnings(root, plan.low))
 
 
-def _device_warnings(root: nn.Module, policy: Policy) -> tuple[str, ...]:
-    if policy.low == "float16" and model_device(root) == "cpu":
+def _device_warnings(root: nn.Module, low: str) -> tuple[str, ...]:
+    if low == "float16" and model_device(root) == "cpu":
         msg = (
             "float16 on a CPU: most CPUs have no float16 matrix kernels, and it ran 4 "
             "times slower than float32 where measured; use bf16 there"
@@ -200,10 +204,8 @@ def _lazy(model: nn.Module, request: Request, reason: str) -> LazyModule:
     plans: list[Plan] = []
     compiled = request.compile or request.target == "compiled"
     backend = Backend(
-        policy=request.policy,
-        overrides=request.overrides,
+        planner=request.planner,
         target="compiled" if compiled else "eager",
-        placement=request.placement,
         plans=plans,
         reason=reason,
         reports=True,
@@ -213,7 +215,7 @@ def _lazy(model: nn.Module, request: Request, reason: str) -> LazyModule:
 
 
 def _captured_lazily(
-    model: Any,  # as convert
+    model: Model,
     request: Request,
     cause: CaptureError,
 ) -> LazyModule:

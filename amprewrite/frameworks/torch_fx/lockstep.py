@@ -7,7 +7,7 @@ error that it makes by itself). Values are dropped after their last use.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -27,7 +27,8 @@ def to_array(tensor: torch.Tensor) -> Array:
     held = tensor.detach()
     if held.is_complex():
         held = torch.view_as_real(held.resolve_conj())
-    wide = held.to(device="cpu", dtype=torch.float64, copy=True)  # programs write in place
+    # A copy: the program may write to the tensor after this.
+    wide = held.to(device="cpu", dtype=torch.float64, copy=True)
     return np.asarray(wide.numpy())
 
 
@@ -197,8 +198,6 @@ class Lockstep:
                 self._enter(start, (ours, node), (theirs, twin), f"{name}.")
                 theirs.release(twin)
             else:
-                if name in self.decisions:
-                    self.unmatched.append(name)
                 ours.run(node)
             ours.release(node)
         theirs.run_to(None)
@@ -224,15 +223,15 @@ class Lockstep:
         (walk, node), (other, twin) = ours, theirs
         read = walk.operands((node.args, dict(node.kwargs)))
         exact = other.operands((twin.args, dict(twin.kwargs)))
-        fed, given = _rounded(read, exact), None
+        fed, given = _paired(read, exact, _round), None
         if decision.op_class != "allow":  # a contraction rounds; save its time
-            given = _upcast(fed, other.wide)
+            given = _paired(exact, fed, _unrounded)
         draws = _Draws(node)
         reference = [to_array(tensor) for tensor in _floats(other.run(twin))]
         draws.rewind()
         alone = _floats(walk.call(node, fed))
         draws.rewind()
-        same = given is not None and _is_exact(alone, other, node, given)
+        same = given is not None and _is_exact(alone, other, twin, given)
         draws.rewind()
         actual = _floats(walk.run(node))
         if not reference:
@@ -301,25 +300,27 @@ def _floats(value: Any) -> list[torch.Tensor]:
     ]
 
 
-def _rounded(read: tuple[Any, Any], exact: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Return the operands ``exact`` in the dtypes and layouts of ``read``."""
-    args = [
-        _round_argument(found, exact[0][i] if i < len(exact[0]) else None)
-        for i, found in enumerate(read[0])
-    ]
-    kwargs = {
-        key: _round_argument(found, exact[1].get(key)) for key, found in read[1].items()
-    }
-    return args, kwargs
+def _paired(
+    shape: tuple[Any, Any], other: tuple[Any, Any], join: Callable[[Any, Any], Any]
+) -> tuple[Any, Any]:
+    """Return arguments of the structure ``shape``, each leaf joined with the other's.
 
+    What ``other`` has in another structure joins with itself: nothing is known of it.
+    """
 
-def _round_argument(read: Any, exact: Any) -> Any:
-    leaves, spec = pytree.tree_flatten(read)
-    values = pytree.tree_leaves(exact)
-    if len(values) != len(leaves):
-        values = leaves
-    pairs = zip(leaves, values, strict=True)
-    return pytree.tree_unflatten([_round(one, two) for one, two in pairs], spec)
+    def pair(one: Any, two: Any) -> Any:
+        leaves, spec = pytree.tree_flatten(one)
+        values = pytree.tree_leaves(two)
+        if len(values) != len(leaves):
+            values = leaves
+        return pytree.tree_unflatten(list(map(join, leaves, values)), spec)
+
+    (args, kwargs), (others, named) = shape, other
+    spare = [None] * len(args)
+    return (
+        [pair(one, two) for one, two in zip(args, [*others, *spare], strict=False)],
+        {key: pair(one, named.get(key)) for key, one in kwargs.items()},
+    )
 
 
 def _round(read: Any, exact: Any) -> Any:
@@ -341,23 +342,17 @@ def _round(read: Any, exact: Any) -> Any:
     return torch.empty_like(read).copy_(source)
 
 
-def _upcast(operands: Any, wide: Mapping[torch.dtype, torch.dtype]) -> Any:
-    """Return copies of the tensors, the low ones in the dtype of the reference."""
-    target = next(iter(wide.values()), torch.float64)
-
-    def convert(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor):
-            return leaf.to(
-                target if leaf.is_floating_point() else leaf.dtype, copy=True
-            )
-        is_float = isinstance(leaf, torch.dtype) and leaf.is_floating_point
-        return target if is_float else leaf
-
-    return pytree.tree_map(convert, operands)
+def _unrounded(exact: Any, rounded: Any) -> Any:
+    """Return ``rounded`` in the dtype of ``exact``, and whatever is no tensor as is."""
+    if not isinstance(exact, torch.Tensor):
+        return exact
+    if not isinstance(rounded, torch.Tensor) or rounded.shape != exact.shape:
+        return exact.clone()
+    return rounded.to(exact.dtype, copy=True)
 
 
 def _is_exact(found: list[torch.Tensor], walk: Walk, node: Node, operands: Any) -> bool:
-    """Whether the op gives the same without rounding."""
+    """Whether the original's op gives the same from the same rounded operands."""
     try:
         wanted = _floats(walk.call(node, operands))
     except (RuntimeError, TypeError, ValueError, NotImplementedError):

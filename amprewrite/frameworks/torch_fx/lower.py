@@ -37,9 +37,7 @@ def lower(module: GraphModule, inputs: list[Any]) -> GraphModule:
 class _Lowering(Interpreter):
     """Runs a graph under the tracer; records higher-order ops itself."""
 
-    def call_function(
-        self, target: Any, args: Any, kwargs: Any
-    ) -> Any:  # fx's own signature
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if not _compat.is_higher_order(target):
             return super().call_function(target, args, kwargs)
         if target.name() not in CHECKPOINTS:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -309,7 +309,7 @@ def _fence(node: Node) -> str:
     return ""
 
 
-def _mutated(node: Node, names: Any) -> Iterator[str]:  # Callable over structures
+def _mutated(node: Node, names: Callable[[Any], Any]) -> Iterator[str]:
     if not _is_aten(node):
         return
     for formal in _compat.formals(node.target):

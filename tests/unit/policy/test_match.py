@@ -48,9 +48,7 @@ def test_an_op_that_no_table_knows_is_kept_and_says_so():
     assert "no policy names this op" in found.why
 
 
-@pytest.mark.parametrize(
-    "key", ["mylib::scan", "mylib.scan", "mylib.scan.default", "mylib::scan"]
-)
+@pytest.mark.parametrize("key", ["mylib::scan", "mylib.scan", "mylib.scan.default"])
 def test_native_names_of_custom_ops(key):
     op = an_op("mylib.scan", "mylib.scan.default")
     assert Matcher(a_policy({key: "allow"})).match(op).rule == f"ops.{key}"
