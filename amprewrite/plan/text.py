@@ -20,8 +20,10 @@ def summary_lines(plan: "Plan") -> Iterator[str]:
     yield "classes: " + ", ".join(f"{k} {n}" for k, n in sorted(classes.items()))
     weights = [cast for cast in plan.casts if cast.is_weight]
     run = plan.runtime_casts
+    open_ended = any(isinstance(d, str) for cast in run for d in cast.shape)
+    least = "at least " if open_ended else ""  # an extent that varies counts as one
     yield (
-        f"casts: {len(run)} at run time ({plan.cost.cast_bytes:,} bytes, "
+        f"casts: {len(run)} at run time ({least}{plan.cost.cast_bytes:,} bytes, "
         f"{sum(cast.is_weight for cast in run)} of weights), "
         f"{len(plan.casts) - len(run)} folded ({len(weights)} of weights in all)"
     )

@@ -68,7 +68,8 @@ def parts(actual: Array, reference: Array) -> tuple[float, float]:
         actual, reference = actual[known], reference[known]
     if not np.isfinite(actual).all():
         return inf, norm(reference)
-    return norm(actual - reference), norm(reference)
+    with np.errstate(over="ignore"):
+        return norm(actual - reference), norm(reference)
 
 
 def ratio(difference: float, size: float) -> float:
@@ -150,7 +151,7 @@ def _largest(actual: Array, reference: Array) -> tuple[float, float]:
         return 0.0, 0.0
     difference = np.abs(actual - reference)
     floor = norm(reference) / float(np.sqrt(reference.size))
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         relative = difference / np.maximum(np.abs(reference), floor)
     relative[difference == 0] = 0
     return float(difference.max()), float(relative.max())

@@ -18,6 +18,9 @@ STEPS = 5
 LOSSES_AGREE = 0.01
 """Relative difference of the losses: a few roundings, and what steps make of them."""
 
+ROUNDINGS = 4 * 2.0**-8
+"""A few roundings to bfloat16, relative."""
+
 
 def transformer() -> tuple[nn.Module, dict[str, Any]]:
     """Return a classifier with dropout and a batch with labels."""
@@ -123,16 +126,19 @@ def test_gradients_are_full_and_on_the_original_parameters(
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_batch_statistics_are_those_under_autocast(*, at_once: bool) -> None:
+    """Without steps: the bias before a batch norm has a gradient of noise alone."""
     model, batch = convolutions()
     other = copy.deepcopy(model)
-    train(other, autocast(other), batch)
-    train(model, converted(model, batch, at_once=at_once), batch)
+    program = converted(model, batch, at_once=at_once)
+    for _ in range(STEPS):
+        autocast(other)(**batch)
+        program(**batch)
     for (path, ours), theirs in zip(
         model.named_buffers(), other.buffers(), strict=True
     ):
         assert ours.dtype == theirs.dtype
         difference = float((ours - theirs).float().norm())
-        assert difference <= 0.05 * float(theirs.float().norm()), path
+        assert difference <= ROUNDINGS * float(theirs.float().norm()), path
 
 
 @pytest.mark.parametrize("at_once", [True, False])

@@ -123,8 +123,12 @@ def walk(original: Any, converted: Any, call: Call, observe: Observe) -> Walked:
 
 
 def _is_same_program(reading: Reading, plan: Plan) -> bool:
-    names = [(op.name, op.native) for op in reading.graph.ops]
-    return names == [(decision.op, decision.native) for decision in plan.decisions]
+    """Whether the ops that make tensors are those of the plan.
+
+    Extents that vary are computed by ops that a capture with fixed ones does not have.
+    """
+    names = [(op.name, op.native) for op in reading.graph.ops if op.results]
+    return names == [(d.op, d.native) for d in plan.decisions if d.results]
 
 
 def _lockstep(

@@ -335,9 +335,14 @@ def _masks(
         yield operands.index(leaves[mask])
 
 
+_NO_MODULE = "_empty_nn_module_stack"
+"""What export writes for the sizes that it adds where extents vary."""
+
+
 def _path(node: Node) -> str:
     stack: Mapping[str, tuple[str, Any]] = node.meta.get("nn_module_stack") or {}
-    path = list(stack.values())[-1][0] if stack else ""
+    paths = [path for path, _ in stack.values() if not path.startswith(_NO_MODULE)]
+    path = paths[-1] if paths else ""
     path = path.replace("L['self']", "").replace("._modules['", ".").replace("']", "")
     path = re.sub(r"\['?(\w+)", r".\1", path)
     return re.sub(r"_(modules|orig_mod)\.", "", path).lstrip(".")

@@ -39,15 +39,18 @@ class Signature:
         """Return the arguments as they were split at capture.
 
         Raises:
-            TypeError: An argument is missing or unexpected.
+            TypeError: An argument is missing, unexpected or given twice.
         """
         if len(args) == self.positional and tuple(kwargs) == self.keywords:
             return args, dict(kwargs)
-        given = dict(zip(self.names, args, strict=False))
-        spare = args[len(self.names) :]
+        given = {self._name(index): arg for index, arg in enumerate(args)}
+        if twice := [name for name in kwargs if name in given]:
+            msg = f"converted module called with two values for {', '.join(twice)}"
+            raise TypeError(msg)
         given.update(kwargs)
-        wanted = (*self.names[: self.positional], *self.keywords)
-        if spare or set(given) != set(wanted):
+        positional = [self._name(index) for index in range(self.positional)]
+        wanted = (*positional, *self.keywords)
+        if set(given) != set(wanted):
             have = ", ".join(given) or "nothing"
             msg = (
                 f"converted module called with ({have}); it was captured with "
@@ -56,9 +59,13 @@ class Signature:
             )
             raise TypeError(msg)
         return (
-            tuple(given[name] for name in self.names[: self.positional]),
+            tuple(given[name] for name in positional),
             {name: given[name] for name in self.keywords},
         )
+
+    def _name(self, index: int) -> str:
+        """Return the name of a positional argument; those of ``*args`` have none."""
+        return self.names[index] if index < len(self.names) else f"argument {index}"
 
     def check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Compare the tensors of a call with those of the capture.
@@ -152,7 +159,7 @@ class ConvertedModule(nn.Module):
         """Return the arguments of a call as they were split at capture.
 
         Raises:
-            TypeError: An argument is missing or unexpected.
+            TypeError: An argument is missing, unexpected or given twice.
         """
         return self._signature.arrange(args, kwargs)
 

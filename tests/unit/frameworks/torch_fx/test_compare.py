@@ -49,12 +49,12 @@ def test_the_reference_is_float64_also_where_the_model_names_float32():
     model = Named()
     found = measured(model, model)
     assert found.reference == "float64"
-    x, linear = X.double(), model.linear
+    x, linear, third = X.double(), model.linear, float(torch.tensor(1 / 3))
     with torch.no_grad():
         y = x @ linear.weight.double().T + linear.bias.double()
     wanted = (y * (1 / 3) + 1 / 3) * (1 / 3)
     # the buffer holds 1/3 as float32: that is a value of the model
-    exact = (y * float(model.scale[0]) + 1 / 3) * (1 / 3)
+    exact = (y * third + 1 / 3) * (1 / 3)
     reference = found.runs[REFERENCE].outputs["output"]
     assert abs(reference - exact.numpy()).max() < 1e-14
     assert abs(reference - wanted.numpy()).max() > 1e-10
@@ -110,11 +110,11 @@ def test_baselines_are_what_a_user_would_write():
 
 def test_a_baseline_that_fails_is_recorded():
     class NeedsFloat32(nn.Linear):
-        def forward(self, x):
-            if x.dtype == torch.bfloat16:
+        def forward(self, input):  # noqa: A002  # torch's own name
+            if input.dtype == torch.bfloat16:
                 msg = "want float32"
                 raise TypeError(msg)
-            return super().forward(x)
+            return super().forward(input)
 
     found = measured(NeedsFloat32(16, 16))
     assert found.failures == {"cast all": "TypeError: want float32"}
@@ -149,6 +149,26 @@ def test_another_program_is_not_compared_op_by_op():
     assert "another program" in walked.notes[0]
 
 
+def test_a_model_captured_with_extents_that_vary_is_compared_op_by_op():
+    class Split(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(16, 16)
+
+        def forward(self, x):
+            y = self.linear(x).view(x.shape[0] * 2, 8)
+            return y.relu().view(-1, 16)
+
+    model = Split().eval()
+    shapes = ({0: torch.export.Dim("batch", min=2)},)
+    converted = amprewrite.convert(model, args=(X,), dynamic_shapes=shapes)
+    names = []
+    args = (torch.randn(6, 16),)
+    walked = walk(model, converted, Call(args, {}), lambda s: names.append(s.op))
+    assert walked.reference == "float64", walked.notes
+    assert names == ["linear", "view", "relu", "view_1"]
+
+
 def test_an_exported_program_can_be_the_original():
     model = nn.Sequential(nn.Linear(16, 16), nn.ReLU()).eval()
     program = torch.export.export(model, (X,))
@@ -160,3 +180,40 @@ def test_an_exported_program_can_be_the_original():
     walked = walk(program, converted, call, lambda sample: names.append(sample.op))
     assert walked.reference == "float64"
     assert names == ["linear", "relu"]
+
+
+def test_a_recurrent_model_has_a_reference_in_float64():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm = nn.LSTM(16, 8)
+
+        def forward(self, x):
+            return self.lstm(x)[0]
+
+    model = Recurrent()
+    found = measured(model, model)
+    assert found.reference == "float64"
+    original, reference = (
+        found.runs[n].outputs["output"] for n in (ORIGINAL, REFERENCE)
+    )
+    assert 0 < abs(original - reference).max() < 1e-6
+
+
+def test_tied_weights_stay_tied_in_the_reference():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.head = nn.Embedding(10, 16), nn.Linear(16, 10)
+            self.head.weight = self.embed.weight
+
+        def forward(self, x):
+            return self.head(self.embed(x))
+
+    model = Tied().train()
+    args = (torch.arange(10),)
+    found = measure(model, model, Call(args, {}, gradients=True))
+    gradients = found.runs[REFERENCE].gradients
+    assert set(gradients) == {"embed.weight", "head.bias"}
+    wanted = found.runs[ORIGINAL].gradients["embed.weight"]
+    assert abs(gradients["embed.weight"] - wanted).max() < 1e-6

@@ -1,0 +1,86 @@
+"""Kernels that do not do what the plan says: the graph is mended, the plan says so."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402  # after the check for torch
+
+import amprewrite  # noqa: E402
+from amprewrite.errors import AmpWarning  # noqa: E402
+from tests.torch_programs import Program, in_full, relative_error  # noqa: E402
+
+ROUNDING = 2.0**-8
+"""One rounding to bfloat16, relative."""
+
+
+@pytest.fixture(scope="module")
+def library() -> Iterator[Any]:
+    """Custom ops: one always gives float32, one takes nothing else, one is honest."""
+    with torch.library._scoped_library("amptest", "FRAGMENT") as found:
+        for name in ("widen", "strict", "honest"):
+            found.define(f"{name}(Tensor x) -> Tensor")
+
+        def widen(x: Any) -> Any:
+            return x.float() * 2
+
+        def strict(x: Any) -> Any:
+            if x.dtype != torch.float32:
+                msg = f"strict has no kernel for {x.dtype}"
+                raise RuntimeError(msg)
+            return x * 2
+
+        def honest(x: Any) -> Any:
+            return x * 2
+
+        for function in (widen, strict, honest):
+            found.impl(function.__name__, function, "CompositeExplicitAutograd")
+        yield torch.ops.amptest
+
+
+def converted(op: Any) -> tuple[Any, Any, Any]:
+    model = Program(lambda m, x: m.b(op(m.a(x))), a=nn.Linear(8, 8), b=nn.Linear(8, 8))
+    x = torch.randn(4, 8)
+    name = f"amptest.{op.__name__}.default"
+    program = amprewrite.convert(
+        model.eval(), args=(x,), overrides=[{"native": name, "class": "allow"}]
+    )
+    return model, program, x
+
+
+def test_a_kernel_that_gives_another_dtype_has_its_result_cast(library: Any) -> None:
+    with pytest.warns(AmpWarning, match="gives float32 instead of bfloat16"):
+        model, program, x = converted(library.widen)
+    assert program.plan.warnings == (
+        "widen (amptest.widen.default) gives float32 instead of bfloat16; its result is "
+        "cast",
+    )
+    assert relative_error(in_full(program, x), in_full(model, x)) < 2 * ROUNDING
+
+
+def test_a_kernel_that_refuses_low_runs_as_traced(library: Any) -> None:
+    with pytest.warns(AmpWarning, match="runs as traced"):
+        model, program, x = converted(library.strict)
+    assert program.plan.warnings[0] == (
+        "strict (amptest.strict.default) runs as traced: strict has no kernel for "
+        "torch.bfloat16"
+    )
+    assert relative_error(in_full(program, x), in_full(model, x)) < 2 * ROUNDING
+
+
+def test_a_kernel_that_does_what_the_plan_says_is_left_alone(library: Any) -> None:
+    model, program, x = converted(library.honest)
+    assert program.plan.warnings == ()
+    assert program.plan.by_op["honest"].precision == "bfloat16"
+    assert relative_error(in_full(program, x), in_full(model, x)) < 2 * ROUNDING
+
+
+def test_a_custom_op_without_an_override_runs_as_traced(library: Any) -> None:
+    model = Program(lambda m, x: library.strict(m.a(x)), a=nn.Linear(8, 8)).eval()
+    x = torch.randn(4, 8)
+    program = amprewrite.convert(model, args=(x,))
+    assert [d.native for d in program.plan.unclassified] == ["amptest.strict.default"]
+    assert relative_error(in_full(program, x), in_full(model, x)) < 2 * ROUNDING

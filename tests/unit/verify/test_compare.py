@@ -1,0 +1,167 @@
+"""With a framework made of numbers: what is measured is given."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+
+from amprewrite.errors import UnsupportedError, VerifyError
+from amprewrite.frameworks.base import (
+    CONVERTED,
+    ORIGINAL,
+    REFERENCE,
+    Call,
+    Measured,
+    OpSample,
+    Run,
+    Walked,
+)
+from amprewrite.plan import Decision, Plan
+from amprewrite.verify import verify
+from amprewrite.verify.compare import NOISE
+
+CALL = Call((), {})
+DECISION = Decision("mul", "mul", "aten.mul", "allow", "bfloat16", "", "")
+PLAN = Plan("p", "promote", "bfloat16", "float32", "", (DECISION,), ())
+SAMPLE = OpSample(
+    "mul", (np.ones(2),), (np.full(2, 1.5),), (np.full(2, 1.25),), exact=False
+)
+
+
+def run(**outputs):
+    """A run with these float outputs."""
+    arrays = {name: np.array(values, float) for name, values in outputs.items()}
+    return Run(arrays, dict.fromkeys(arrays, "float32"))
+
+
+@dataclass
+class Numbers:
+    """Hands out what it holds."""
+
+    measured: Measured
+    walked: Walked = field(default_factory=lambda: Walked("float64"))
+    calls: list[str] = field(default_factory=list[str])
+
+    def measure(self, original, converted, call):
+        del original, converted, call
+        return self.measured
+
+    def walk(self, original, converted, call, observe):
+        del original, converted
+        self.calls.append(call.reference)
+        observe(SAMPLE)
+        return self.walked
+
+
+def measured(converted, reference, **runs):
+    every = {CONVERTED: converted, REFERENCE: reference, **runs}
+    return Measured("float64", every, plan=PLAN, low="bfloat16", notes=("n",))
+
+
+def report_of(given, rtol=None, **options):
+    return verify(Numbers(given, **options), None, None, CALL, rtol)
+
+
+def test_errors_are_against_the_reference():
+    given = measured(
+        run(a=[1.5, 1], b=[2]), run(a=[1, 1], b=[1]), original=run(a=[1, 1], b=[1.25])
+    )
+    report = report_of(given)
+    assert [o.name for o in report.outputs] == ["a", "b"]
+    assert report.outputs[1].relative_l2 == 1
+    assert report.error == pytest.approx(((0.25 + 1) / 3) ** 0.5)
+    assert report.baselines == {"original": pytest.approx(0.25 / 3**0.5)}
+    assert (report.reference, report.low, report.notes) == (
+        "float64",
+        "bfloat16",
+        ("n",),
+    )
+
+
+def test_ops_are_those_of_the_walk():
+    report = report_of(measured(run(a=1), run(a=1)))
+    assert [(op.op, op.own, op.accumulated) for op in report.ops] == [
+        ("mul", 0.25, 0.5)
+    ]
+
+
+def test_a_walk_that_broke_off_gives_no_ops():
+    walked = Walked(notes=("no walk",))
+    report = report_of(measured(run(a=1), run(a=1)), walked=walked)
+    assert report.ops == ()
+    assert report.notes == ("n", "no walk")
+
+
+def test_the_walk_has_the_reference_of_the_runs():
+    side = Numbers(replace(measured(run(a=1), run(a=1)), reference="float32"))
+    verify(side, None, None, CALL)
+    assert side.calls == ["float32"]
+
+
+def test_without_rtol_the_bound_is_what_may_be_expected():
+    found = report_of(measured(run(a=1), run(a=1))).bound
+    assert found is not None
+    assert 0.01 < found < 0.1
+
+
+def test_nobody_is_asked_to_be_better_than_the_original():
+    given = measured(run(a=1.5), run(a=1), original=run(a=1.5))
+    report = report_of(given)
+    assert report.bound == NOISE * 0.5
+    assert report.ok
+    assert report_of(given, rtol=0.5).bound == 0.5
+
+
+@pytest.mark.parametrize("found", [1.2, np.nan, np.inf])
+def test_beyond_rtol_it_raises_with_the_report(found):
+    given = measured(run(a=1, b=found), run(a=1, b=1))
+    with pytest.raises(VerifyError, match="output b: .* want at most 0.1") as raised:
+        report_of(given, rtol=0.1)
+    assert [x.name for x in raised.value.report.violations] == ["b"]
+    assert "mul (aten.mul, bfloat16)" in str(raised.value)
+    assert not report_of(given).ok
+
+
+def test_within_rtol_it_does_not():
+    assert report_of(measured(run(a=1.05), run(a=1)), rtol=0.1).ok
+
+
+@pytest.mark.parametrize("found", [run(b=1), run(a=[1, 1]), run(a=1, c=1), run()])
+def test_another_structure_is_refused(found):
+    with pytest.raises(VerifyError, match="want the same structure") as raised:
+        report_of(measured(found, run(a=1)))
+    assert raised.value.report is None
+
+
+def test_integers_that_differ_are_told():
+    one, two = (
+        replace(run(), others={"n": np.array(values)}) for values in ([1, 2], [1, 3])
+    )
+    assert "output n: 1 of 2 elements differ" in report_of(measured(one, two)).notes
+    assert report_of(measured(one, one)).notes == ("n",)
+
+
+def test_gradients_are_compared_by_parameter():
+    one, two = (
+        replace(run(a=1), gradients={"w": np.array(values), "z": np.zeros(1)})
+        for values in ([1.0, 0.0], [0.0, 1.0])
+    )
+    report = report_of(measured(one, two, original=two))
+    by_name = {gradient.name: gradient for gradient in report.gradients}
+    assert by_name["w"].relative_l2 == pytest.approx(2**0.5)
+    assert by_name["w"].cosine == 0
+    assert by_name["z"].relative_l2 == 0
+    assert report.gradient_baselines == {
+        "converted": pytest.approx(2**0.5),
+        ORIGINAL: 0,
+    }
+
+
+def test_an_unknown_reference_is_refused():
+    with pytest.raises(UnsupportedError, match="unknown reference 'float16'"):
+        verify(
+            Numbers(measured(run(), run())),
+            None,
+            None,
+            replace(CALL, reference="float16"),
+        )
