@@ -1,4 +1,4 @@
-"""The backend that ``torch.compile(model, backend="amprewrite")`` finds by entry point."""
+"""What ``torch.compile(model, backend="amprewrite")`` finds by entry point."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module

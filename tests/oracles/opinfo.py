@@ -141,3 +141,10 @@ def export(program: Program) -> Any:
             return torch.export.export(program, program.args, strict=False)
         except Exception:  # noqa: BLE001  # data-dependent ops fail in many ways
             return None
+
+
+def fake_mode() -> Any:
+    """Return a mode in which tensors have a device and a dtype, and no values."""
+    from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: TID251  # no other
+
+    return FakeTensorMode()

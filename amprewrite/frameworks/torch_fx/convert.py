@@ -34,7 +34,6 @@ from amprewrite.frameworks.torch_fx.warm import announce, undisturbed, warm_up
 from amprewrite.frameworks.torch_fx.write import check_fits, write
 from amprewrite.plan import Plan
 
-
 Model = nn.Module | torch.export.ExportedProgram
 """What can be converted."""
 
