@@ -538,3 +538,32 @@ def test_a_linear_on_a_transposed_input_is_laid_out() -> None:
     program = converted(model, torch.randn(3, 5, 16))
     assert "aten.contiguous" in str(program.rewritten.graph)
     assert error(model, torch.randn(3, 5, 16)) < 2 * ROUNDING
+
+
+def test_a_module_converted_for_training_switches_its_mode() -> None:
+    def forward(m: Any, x: Any) -> Any:
+        return m.b(m.bn(F.dropout(m.a(x), 0.5, m.training)))
+
+    model = Program(forward, a=linear(), bn=nn.BatchNorm1d(16), b=linear()).train()
+    program = amprewrite.convert(model, args=(torch.randn(8, 16),))
+    x = torch.randn(8, 16)
+    program(x).sum().backward()
+    program.eval()
+    with pytest.raises(amprewrite.errors.NotCapturedError, match="eval mode"):
+        _ = program.plan
+    with torch.no_grad():
+        out = program(x)
+        assert torch.equal(out, program(x)), "no dropout in eval mode"
+        assert relative_error(out, copy.deepcopy(model).eval()(x)) < 2 * ROUNDING
+    assert model.training, "the model itself stays as it was"
+    assert any(d.canonical == "batch_norm_inference" for d in program.plan.decisions)
+    program.train()
+    assert not torch.equal(program(x), program(x))
+
+
+def test_a_module_converted_for_inference_does_not_train() -> None:
+    model = Program(lambda m, x: m.a(x), a=linear())
+    program = converted(model, torch.randn(4, 16))
+    with pytest.raises(amprewrite.errors.UnsupportedError, match="training=True"):
+        program.train()
+    assert program.eval() is program

@@ -278,8 +278,6 @@ def retyped(val: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
     Built directly: a dispatched cast of a fake tensor takes ten times as long.
     """
-    from torch._subclasses.fake_tensor import FakeTensor  # noqa: PLC0415  # slow import
-
     if not isinstance(val, FakeTensor) or any(
         isinstance(extent, torch.SymInt) for extent in (*val.shape, *val.stride())
     ):

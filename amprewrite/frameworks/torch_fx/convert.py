@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -194,9 +195,34 @@ def assemble(root: nn.Module, captured: Captured, request: Request) -> Converted
     mirror_extras(converted, captured.module, low)
     converted.install(captured.module, plan, signature, training=root.training)
     announce(plan)
+    if request.trains(root) and not isinstance(root, GraphModule):
+        converted.switch_by(partial(_in_mode, root, request))
     if request.compile:
         _compat.compile_in_place(converted)
     return converted
+
+
+def _in_mode(
+    root: nn.Module,
+    request: Request,
+    mode: bool,  # noqa: FBT001  # a mode is a boolean in torch
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> ConvertedModule:
+    """Return ``root`` captured in train or eval mode, with the same parameters.
+
+    Raises:
+        CaptureError: It cannot be captured in that mode.
+    """
+    before = [(module, module.training) for module in root.modules()]
+    root.train(mode)
+    try:
+        captured = capture(root, args, kwargs, request.dynamic_shapes)
+        wanted = replace(request, args=args, kwargs=kwargs, plan=None, training=True)
+        return assemble(root, captured, wanted)
+    finally:
+        for module, training in before:
+            module.training = training
 
 
 def _lazy(model: nn.Module, request: Request, reason: str) -> LazyModule:

@@ -343,8 +343,11 @@ def _einsum_length(node: Node) -> int | None:
     return prod(lengths) if all(isinstance(n, int) for n in lengths) else None
 
 
-NUMBER_TYPES = ("number", "Optional[number]")
-"""Schema types of Python numbers that meet tensor elements."""
+NUMBER_TYPES = ("number", "Optional[number]", "Tensor")
+"""Schema types of arguments whose Python numbers meet tensor elements.
+
+``x + 1e-8`` is ``add.Tensor`` with a number where a tensor may stand.
+"""
 
 FILLS = ("value", "fill_value")
 """Names of arguments that fill elements, whatever their schema type."""

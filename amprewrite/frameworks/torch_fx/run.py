@@ -129,24 +129,35 @@ class ConvertedModule(nn.Module):
     It has the parameters and buffers of the model under the same names, so that
     ``state_dict`` has the same keys; the same call signature and output structure.
 
-    A module converted for inference holds some weights low and cannot be trained; one
-    converted for training shares the model's parameters. The mode that the model was in
-    (dropout, batch statistics) is part of the program: ``train()`` and ``eval()`` to
-    the other mode raise UnsupportedError, which says how to get the other program.
+    A module converted for inference holds some weights low and cannot be trained:
+    ``train()`` raises UnsupportedError. One converted for training shares the model's
+    parameters and buffers. The mode (dropout, batch statistics) is part of a captured
+    program, so after ``eval()`` the model is captured again in that mode, at the first
+    call; both programs are kept.
     """
 
     _signature: Signature
     _plan: Plan
     _forward: Callable[..., Any]
+    _captured_mode: bool
 
     @property
     def plan(self) -> Plan:
         """Every decision and cast.
 
         Raises:
-            NotCapturedError: The model is captured at its first call.
+            NotCapturedError: The model is captured at its first call in this mode.
         """
-        return self._plan
+        if self.training == self._captured_mode:
+            return self._plan
+        other = self.__dict__.get("_other")
+        if other is None:
+            msg = (
+                f"this module has no plan for {_mode(self.training)} mode yet: it is "
+                f"captured at its first call in that mode; call it once"
+            )
+            raise NotCapturedError(msg)
+        return other.plan
 
     @property
     def rewritten(self) -> GraphModule | None:
@@ -180,7 +191,12 @@ class ConvertedModule(nn.Module):
         self.__dict__["_graph_module"] = owner
         self._forward = type(owner).forward
         self._plan, self._signature = plan, signature
+        self._captured_mode = training
         super().train(training)
+
+    def switch_by(self, capture: Callable[..., "ConvertedModule"]) -> None:
+        """Let ``capture(mode, args, kwargs)`` give the program of the other mode."""
+        self.__dict__["_capture_mode"] = capture
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the rewritten program.
@@ -189,30 +205,47 @@ class ConvertedModule(nn.Module):
             PlanMismatchError: A tensor has another dtype or shape than at capture.
             TypeError: Other arguments than at capture.
         """
+        if self.training != self._captured_mode:
+            return self._in_other_mode(args, kwargs)(*args, **kwargs)
         args, kwargs = self._signature.arrange(args, kwargs)
         if not torch.compiler.is_compiling():
             self._signature.check(args, kwargs)
         return self._forward(self, *args, **kwargs)
 
+    def _in_other_mode(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> "ConvertedModule":
+        """Return the program of the mode in which this one was not captured."""
+        if self.__dict__.get("_other") is None:
+            capture = self.__dict__["_capture_mode"]
+            self.__dict__["_other"] = capture(self.training, args, kwargs)
+        return self.__dict__["_other"]
+
     def train(self, mode: bool = True) -> "ConvertedModule":  # noqa: FBT001, FBT002  # as nn.Module
-        """Stay in the mode of the capture.
+        """Choose the mode of the next call.
 
         Raises:
-            UnsupportedError: The other mode is asked for: it is another program.
+            UnsupportedError: Train mode of a module that was converted for inference,
+                whose weights are low.
         """
-        if mode != self.training:
-            other = "train" if mode else "eval"
+        if mode != self._captured_mode and "_capture_mode" not in self.__dict__:
             msg = (
-                f"this program was captured in {'eval' if mode else 'train'} mode, and "
-                f"dropout and batch statistics are part of it; call model.{other}() "
-                f"and convert again (parameters are shared when training)"
+                f"this module was converted for inference in "
+                f"{_mode(self._captured_mode)} mode, and some of its weights are stored "
+                f"low; call model.{_mode(mode)}() and convert it again, for training "
+                f"with training=True"
             )
             raise UnsupportedError(msg)
+        super().train(mode)
         return self
 
     def extra_repr(self) -> str:
         """Return the head of the plan's summary."""
         return self.plan.summary().split("\n")[0]
+
+
+def _mode(training: bool) -> str:  # noqa: FBT001  # a mode is a boolean in torch
+    return "train" if training else "eval"
 
 
 class LazyModule(ConvertedModule):

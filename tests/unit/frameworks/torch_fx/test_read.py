@@ -157,7 +157,7 @@ def test_outputs_are_read_in_order_and_may_repeat() -> None:
 
 def test_extents_that_vary_are_expressions() -> None:
     model = Program(lambda _, x: torch.cat([x, x]))
-    shapes = {"args": ({0: torch.export.Dim("batch", min=2)},), "kwargs": {}}
+    shapes = (({0: torch.export.Dim("batch", min=2)},),)
     found = read(export_model(model.eval(), (x(),), {}, shapes).module)
     (given,) = found.graph.inputs()
     assert isinstance(given.shape[0], str)

@@ -1,0 +1,153 @@
+"""The way through dynamo: as a backend, and for models converted without arguments."""
+
+from importlib.metadata import entry_points
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402  # after the check for torch
+
+import amprewrite  # noqa: E402
+from amprewrite.backend import amprewrite as backend  # noqa: E402
+from amprewrite.plan import Plan  # noqa: E402
+from tests.torch_programs import LOW, Program, in_full, relative_error  # noqa: E402
+
+ROUNDING = 2.0**-8
+"""One rounding to bfloat16, relative."""
+
+INSTALLED = "amprewrite" in entry_points(group="torch_dynamo_backends").names
+
+
+def a_model() -> Any:
+    def forward(m: Any, x: Any) -> Any:
+        return torch.softmax(m.b(m.a(x).relu()), -1)
+
+    return Program(forward, a=nn.Linear(8, 8), b=nn.Linear(8, 8)).eval()
+
+
+def x(rows: int = 4) -> Any:
+    return torch.randn(rows, 8)
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> None:
+    torch.compiler.reset()
+
+
+@pytest.mark.skipif(not INSTALLED, reason="the package is not installed")
+def test_torch_compile_finds_it_by_name() -> None:
+    model, plans, value = a_model(), [], x()
+    options = {"policy": "bf16", "plans": plans}
+    compiled: Any = torch.compile(model, backend="amprewrite", options=options)
+    error = relative_error(in_full(compiled, value), in_full(model, value))
+    assert 0 < error < 2 * ROUNDING
+    assert [d.canonical for d in plans[0].lowered] == ["linear", "relu", "linear"]
+
+
+def compiled(model: Any, **options: Any) -> tuple[Any, list[Plan]]:
+    plans: list[Plan] = []
+
+    def run(module: Any, inputs: Any) -> Any:
+        return backend(module, inputs, plans=plans, **options)
+
+    return torch.compile(model, backend=run), plans
+
+
+def test_the_policy_is_an_option() -> None:
+    model, value = a_model(), x()
+    program, plans = compiled(model, policy="off")
+    assert torch.equal(in_full(program, value), in_full(model, value))
+    assert plans[0].policy == "off"
+
+
+def test_overrides_are_an_option() -> None:
+    program, plans = compiled(a_model(), overrides=[{"op": "relu", "class": "deny"}])
+    in_full(program, x())
+    assert plans[0].by_op["relu"].precision == "float32"
+
+
+def test_an_unknown_option_is_refused() -> None:
+    program, _ = compiled(a_model(), colour="red")
+    with pytest.raises(Exception, match="colour"):
+        in_full(program, x())
+
+
+def test_parameters_are_read_as_weights_and_kept_low() -> None:
+    program, plans = compiled(a_model())
+    in_full(program, x())
+    assert len([c for c in plans[0].casts if c.folding == "storage"]) == 4
+    assert not [c for c in plans[0].runtime_casts if c.is_weight]
+
+
+def test_a_low_copy_is_made_again_after_the_weight_was_written() -> None:
+    model, value = a_model(), x()
+    program, _ = compiled(model)
+    before = in_full(program, value)
+    assert torch.equal(in_full(program, value), before)
+    with torch.no_grad():
+        model.b.weight.mul_(3.0)
+    after = in_full(program, value)
+    assert relative_error(after, in_full(model, value)) < 2 * ROUNDING
+    assert not torch.equal(after, before)
+
+
+def test_with_gradients_weights_are_cast_as_they_are_used() -> None:
+    model = a_model().train()
+    program, plans = compiled(model)
+    program(x()).square().sum().backward()
+    assert plans[0].storage == ()
+    assert model.a.weight.grad.dtype == torch.float32
+
+
+def test_a_model_with_a_graph_break_is_rewritten_on_both_sides() -> None:
+    def forward(m: Any, x: Any) -> Any:
+        h = m.a(x)
+        scale = 2.0 if float(h.detach().sum()) > 1e9 else 1.0
+        return m.b(h) * scale
+
+    model = Program(forward, a=nn.Linear(8, 8), b=nn.Linear(8, 8)).eval()
+    program = amprewrite.convert(model)
+    value = x()
+    error = relative_error(in_full(program, value), in_full(model, value))
+    assert 0 < error < 2 * ROUNDING
+    assert len(program.plans) == 2
+    assert [d.op.partition(".")[0] for d in program.plan.lowered] == [
+        "graph0",
+        "graph1",
+    ]
+
+
+def test_another_shape_is_captured_anew() -> None:
+    model = a_model()
+    program = amprewrite.convert(model)
+    for rows in (4, 5, 6):
+        value = x(rows)
+        error = relative_error(in_full(program, value), in_full(model, value))
+        assert error < 2 * ROUNDING
+
+
+def test_module_paths_are_those_of_the_model() -> None:
+    program = amprewrite.convert(a_model())
+    in_full(program, x())
+    assert [d.path for d in program.plan.decisions if d.canonical == "linear"] == [
+        "a",
+        "b",
+    ]
+
+
+def test_a_plan_is_noted_once() -> None:
+    program = amprewrite.convert(a_model())
+    value = x()
+    in_full(program, value)
+    in_full(program, value)
+    assert len(program.plans) == 1
+
+
+def test_outputs_keep_their_dtype_and_weights_stay_the_models() -> None:
+    model = a_model()
+    program = amprewrite.convert(model)
+    assert in_full(program, x()).dtype == torch.float32
+    assert model.a.weight.dtype == torch.float32
+    assert LOW not in {p.dtype for p in program.parameters()}

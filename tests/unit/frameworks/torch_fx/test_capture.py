@@ -1,0 +1,140 @@
+"""Capturing a model by export: what it used, and what cannot be captured."""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402  # after the check for torch
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from amprewrite.errors import CaptureError  # noqa: E402
+from amprewrite.frameworks.torch_fx import capture  # noqa: E402
+from tests.torch_programs import Program  # noqa: E402
+
+
+def x() -> Any:
+    return torch.randn(4, 8)
+
+
+def exported(function: Any, *args: Any, **parts: Any) -> capture.Captured:
+    return capture.export_model(Program(function, **parts).eval(), args or (x(),), {})
+
+
+def branching(m: Any, x: Any) -> Any:
+    h = m.a(x)
+    return h if float(h.max()) > 0 else -h
+
+
+def test_the_offending_line_is_named() -> None:
+    with pytest.raises(CaptureError) as caught:
+        exported(branching, a=nn.Linear(8, 8))
+    line = branching.__code__.co_firstlineno + 2
+    assert f"test_capture.py:{line}: " in str(caught.value)
+    assert "convert without args may work" in str(caught.value)
+
+
+def test_the_innermost_line_outside_the_framework_is_found() -> None:
+    def fails() -> None:
+        torch.zeros(2) @ torch.zeros(3)
+
+    with pytest.raises(RuntimeError) as caught:
+        fails()
+    line = fails.__code__.co_firstlineno + 1
+    found = capture.offending_line(caught.value)
+    assert found.endswith(f"test_capture.py:{line}")
+
+
+def test_an_error_that_was_never_raised_has_no_line() -> None:
+    assert capture.offending_line(ValueError("made, not raised")) == ""
+
+
+def test_a_custom_function_is_noted() -> None:
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            del ctx
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:  # pyright: ignore
+            del ctx
+            return grad
+
+    seen = exported(lambda _, x: Twice.apply(x)).seen
+    assert seen.functions == ["Twice"]
+    assert seen.reason() == "export drops the backward of Twice"
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpoint_is_noted(*, reentrant: bool) -> None:
+    def forward(m: Any, x: Any) -> Any:
+        return checkpoint(m.a, x, use_reentrant=reentrant)
+
+    seen = exported(forward, x().requires_grad_(), a=nn.Linear(8, 8)).seen
+    assert seen.checkpoints
+    assert seen.reason() == "export removes activation checkpoints"
+
+
+def test_a_plain_model_gives_no_reason_against_export() -> None:
+    captured = exported(lambda m, x: m.a(x), a=nn.Linear(8, 8))
+    assert captured.seen.reason() == ""
+    assert captured.how == "captured by torch.export"
+
+
+def test_the_device_of_a_model_is_that_of_its_tensors() -> None:
+    assert capture.model_device(nn.Linear(2, 2)) == "cpu"
+    assert capture.model_device(nn.ReLU()) == "cpu"
+    assert capture.model_device(nn.Linear(2, 2, device="meta")) in ("cpu", "meta")
+
+
+def test_a_model_on_two_devices_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
+    with pytest.raises(CaptureError, match="tensors on cpu, meta; want one device"):
+        capture.model_device(model)
+
+
+def test_checks_of_traced_dtypes_are_dropped() -> None:
+    model = Program(lambda m, x: m.a(x.to(torch.float32)), a=nn.Linear(8, 8)).eval()
+    program = torch.export.export(model, (x(),), strict=False)
+    module = capture.open_program(program)
+    names = [str(n.target) for n in module.graph.nodes]
+    assert not [name for name in names if "_assert_tensor_metadata" in name]
+    value = x()
+    assert torch.equal(module(value), model(value))
+
+
+def test_parameters_of_a_capture_are_those_of_the_model() -> None:
+    model = Program(lambda m, x: m.a(x), a=nn.Linear(8, 8)).eval()
+    module = capture.export_model(model, (x(),), {}).module
+    assert module.get_parameter("a.weight") is model.a.weight
+
+
+def test_capturing_leaves_autocast_and_attention_as_they_were() -> None:
+    def state() -> tuple[Any, ...]:
+        return (
+            torch.is_autocast_enabled("cpu"),
+            torch.get_autocast_dtype("cpu"),
+            torch.backends.mha.get_fastpath_enabled(),
+            torch.is_grad_enabled(),
+        )
+
+    before = state()
+    exported(lambda m, x: m.a(x), a=nn.Linear(8, 8))
+    with pytest.raises(CaptureError):
+        exported(branching, a=nn.Linear(8, 8))
+    assert state() == before
+
+
+def test_a_region_that_the_model_opens_under_autocast_only_is_seen() -> None:
+    def forward(m: Any, x: Any) -> Any:
+        if torch.is_autocast_enabled("cpu"):
+            with torch.autocast("cpu", enabled=False):
+                return m.a(x)
+        return m.a(x)
+
+    names = [
+        str(n.target) for n in exported(forward, a=nn.Linear(8, 8)).module.graph.nodes
+    ]
+    assert any("autocast" in name for name in names)
