@@ -89,7 +89,7 @@ class Program(nn.Module):
 
     def __init__(self, info: Any, sample: Any, lowered: str = "none") -> None:
         super().__init__()
-        self.op, self.op_name, self.lowered = info.op, info.name, lowered
+        self.info, self.op, self.lowered = info, info.op, lowered
         call = (sample.input, sample.args, sample.kwargs)
         self.leaves, self.spec = pytree.tree_flatten(call)
 
@@ -145,6 +145,6 @@ def export(program: Program) -> Any:
 
 def fake_mode() -> Any:
     """Return a mode in which tensors have a device and a dtype, and no values."""
-    from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: TID251  # no other
+    from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: TID251
 
     return FakeTensorMode()

@@ -33,8 +33,8 @@ FOLLOW = sorted(
 )
 
 EITHER_ZERO = {
-    *("clamp", "clamp_max", "clamp_min", "fmax", "fmin", "hardtanh", "maximum"),
-    *("minimum", "relu", "relu6"),
+    *("clamp", "clamp_max", "clamp_min", "fmax", "fmin", "hardtanh", "max_pool1d"),
+    *("maximum", "minimum", "relu", "relu6"),
 }
 """Ops that choose between values by their order, which says nothing about two zeros.
 
@@ -159,7 +159,6 @@ def own_calls():
         (*(torch.ones(2, 4, 3, 3), 2),),
     )
     yield "pad_sequence", aten.pad_sequence.default, ([line[0], line[1, :2]],)
-    yield "slice_inverse", aten.slice_inverse.default, (matrix[1:3], matrix, 0, 1, 3)
     yield "swapaxes", aten.swapaxes.default, (line, 0, 2)
     yield "swapdims", aten.swapdims.default, (line, 0, 2)
     yield (

@@ -60,6 +60,18 @@ NOT_CAPTURED = {
 ONLY_ON_CUDA = {("nn.functional.avg_pool3d", "autocast-cuda")}
 """Where torch has a low kernel for CUDA and none for CPU, the list for CUDA says so."""
 
+RUNS_AS_TRACED = {
+    "norm.nuc": "a norm that needs a factorisation, for which there is no low kernel",
+    "tensor_split": "the places to split at are values, which fake tensors do not have",
+}
+"""Operators that are tried under fake tensors, fail, and run as traced."""
+
+LOOSE = {
+    "grid_sampler_2d": "torch.autocast rounds the positions, and the error shows it",
+    "grid_sampler_3d": "torch.autocast rounds the positions, and the error shows it",
+}
+"""Operators whose error may be twice as large, and why."""
+
 INFOS = [info for info in op_db() if torch.float32 in info.supported_dtypes("cpu")]
 
 
@@ -103,9 +115,11 @@ def error_of(x, y) -> float:
     """Relative error over what is finite in ``y``; inf if it is not so in ``x``."""
     if y.layout is not torch.strided:
         x, y = x.to_dense(), y.to_dense()
+    if y.is_complex():
+        x, y = torch.view_as_real(x.cfloat()), torch.view_as_real(y.cfloat())
     if x.equal(y):
         return 0.0
-    if not (y.is_floating_point() or y.is_complex()):
+    if not y.is_floating_point():
         return float("inf")
     finite = y.isfinite()
     x, y = x[finite], y[finite]
@@ -119,12 +133,14 @@ def check(exported, program, policy) -> Iterator[str]:
     rules = RULES if program.lowered != "none" else ()
     converted = amprewrite.convert(exported, policy, args=program.args, overrides=rules)
     plan = converted.plan
-    yield from (line for line in plan.warnings if "(aten." in line)
+    if name_of(program.info) not in RUNS_AS_TRACED:
+        yield from (line for line in plan.warnings if "(aten." in line)
     low = [d for d in plan.lowered if d.native != LOW and d.op_class in COMPUTING]
     limit = LIMITS[plan.low] if low else 0.0
+    limit *= 2 if name_of(program.info) in LOOSE else 1
     got = run(converted, program)
     want = reference(exported, program, plan)
-    if not program.op_name.startswith(UNINITIALISED):
+    if not program.info.name.startswith(UNINITIALISED):
         yield from differences(got, want, limit)
 
 

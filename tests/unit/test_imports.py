@@ -47,3 +47,20 @@ def test_a_wheel_has_the_policies(tmp_path):
     assert "amprewrite/policies/bf16.toml" in policies
     assert policies <= names
     assert {"amprewrite/__init__.py", "amprewrite/py.typed"} <= names
+
+
+CONVERTS = """
+import sys
+sys.modules["jax"] = None
+import torch
+import amprewrite
+model = torch.nn.Linear(4, 4).eval()
+x = torch.randn(2, 4)
+assert amprewrite.convert(model, args=(x,)).plan.lowered
+"""
+"""A program that would fail if anything imported JAX."""
+
+
+def test_conversion_works_without_jax() -> None:
+    pytest.importorskip("torch")
+    subprocess.run([sys.executable, "-c", CONVERTS], check=True)

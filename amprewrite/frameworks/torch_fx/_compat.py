@@ -278,9 +278,9 @@ def retyped(val: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
     Built directly: a dispatched cast of a fake tensor takes ten times as long.
     """
-    if not isinstance(val, FakeTensor) or any(
-        isinstance(extent, torch.SymInt) for extent in (*val.shape, *val.stride())
-    ):
+    if not isinstance(val, FakeTensor) or val.layout is not torch.strided:
+        return val.to(dtype)
+    if any(isinstance(n, torch.SymInt) for n in (*val.shape, *val.stride())):
         return val.to(dtype)
     made = torch.empty_strided(val.shape, val.stride(), dtype=dtype, device="meta")
     return FakeTensor(val.fake_mode, made, val.device)

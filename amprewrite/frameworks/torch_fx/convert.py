@@ -184,9 +184,7 @@ def assemble(root: nn.Module, captured: Captured, request: Request) -> Converted
         check_fits(reading, request.plan)
         plan = request.plan
     low = stored_weights(reading, plan)
-    signature = signature_of(
-        root, request.args or (), request.kwargs or {}, captured.module
-    )
+    signature = signature_of(root, captured.module)
     write(reading, plan)
     plan = plan.with_warnings(*settle(reading, plan))
     fold_copies(captured.module)

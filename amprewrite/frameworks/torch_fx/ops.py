@@ -288,6 +288,17 @@ def _put(node: Node, name: str) -> str:
     return "scatter_add" if argument(node, "accumulate") else name
 
 
+def _pad(node: Node, name: str) -> str:
+    """Each mode is an op of its own."""
+    mode, widths = argument(node, "mode"), argument(node, "pad")
+    if mode == "circular":
+        return "_pad_circular"
+    if mode in ("reflect", "replicate") and isinstance(widths, (list, tuple)):
+        kind = {"reflect": "reflection", "replicate": "replication"}[mode]
+        return f"{kind}_pad{len(widths) // 2}d"  # pyright: ignore[reportUnknownArgumentType]
+    return name
+
+
 REFINED: Mapping[str, Callable[[Node, str], str]] = {
     "_to_copy": _cast_or_move,
     "_unsafe_index_put": _put,
@@ -296,6 +307,7 @@ REFINED: Mapping[str, Callable[[Node, str], str]] = {
     "index_put": _put,
     "max": _extremum,
     "min": _extremum,
+    "pad": _pad,
     "pow": _pow,
     "put": _put,
     "scatter": _scatter,

@@ -98,13 +98,8 @@ def _tensor_text(leaf: torch.Tensor) -> str:
     return tensor_text(dtype_name(leaf.dtype), tuple(leaf.shape))
 
 
-def signature_of(
-    model: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    module: GraphModule,
-) -> Signature:
-    """Return the signature of a capture of ``model``."""
+def signature_of(model: nn.Module, module: GraphModule) -> Signature:
+    """Return the signature of ``module``, a capture of ``model``."""
     names = tuple(
         name
         for name, parameter in inspect.signature(model.forward).parameters.items()
@@ -120,7 +115,8 @@ def signature_of(
             tensors.append((val.dtype, extents))
         else:
             tensors.append(None)
-    return Signature(names, len(args), tuple(kwargs), tuple(tensors))
+    args, kwargs = _compat.call_structure(module.graph).in_spec.children()
+    return Signature(names, args.num_children, tuple(kwargs.context), tuple(tensors))
 
 
 class ConvertedModule(nn.Module):

@@ -213,10 +213,15 @@ def _set_dtype(op: Op, decision: Decision, node: Node) -> None:
         _write_cast(decision, node)
     elif op.dtype_knob and decision.op_class == "deny":
         _set_argument(node, "dtype", torch_dtype(decision.precision))
-    elif not op.dtype_knob and op.results and ops.has_argument(node, "dtype"):
+    elif _makes(op) and ops.has_argument(node, "dtype"):
         made = torch_dtype(decision.results[0])
         if op.operands or made != node.meta["val"].dtype:
             _set_argument(node, "dtype", made)
+
+
+def _makes(op: Op) -> bool:
+    """Whether an op makes a tensor, reading no values: zeros, or zeros_like."""
+    return bool(op.results) and (op.mixing == "any" or not op.operands)
 
 
 def _write_cast(decision: Decision, node: Node) -> None:

@@ -113,10 +113,8 @@ def test_a_model_with_a_graph_break_is_rewritten_on_both_sides() -> None:
     error = relative_error(in_full(program, value), in_full(model, value))
     assert 0 < error < 2 * ROUNDING
     assert len(program.plans) == 2
-    assert [d.op.partition(".")[0] for d in program.plan.lowered] == [
-        "graph0",
-        "graph1",
-    ]
+    graphs = {d.op.partition(".")[0] for d in program.plan.lowered}
+    assert graphs == {"graph0", "graph1"}
 
 
 def test_another_shape_is_captured_anew() -> None:

@@ -80,9 +80,9 @@ def test_a_checkpoint_region_is_computed_again_in_the_backward_pass() -> None:
     class Body(nn.Module):
         def forward(self, x: Any) -> Any:
             runs.append(1)
-            return x * 2
+            return x.exp()
 
     value = x()
     checkpoint_region(Body(), value).sum().backward()
     assert len(runs) == 2
-    assert torch.equal(value.grad, torch.full((4, 8), 2.0))
+    assert torch.equal(value.grad, value.detach().exp())

@@ -124,16 +124,28 @@ def test_extents_that_vary_are_not_compared() -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_mode_of_the_capture_stays(*, training: bool) -> None:
+def test_asking_for_the_mode_of_the_capture_changes_nothing(*, training: bool) -> None:
     x, _ = inputs()
     program = amprewrite.convert(Pair().train(training), args=(x,))
     assert program.training is training
     assert program.train(training) is program
-    have, other = ("train", "eval") if training else ("eval", "train")
-    with pytest.raises(UnsupportedError) as caught:
-        program.train(not training)
-    assert f"captured in {have} mode" in str(caught.value)
-    assert f"call model.{other}() and convert again" in str(caught.value)
+
+
+def test_a_module_converted_for_inference_refuses_train_mode() -> None:
+    x, _ = inputs()
+    program = amprewrite.convert(Pair().eval(), args=(x,))
+    with pytest.raises(UnsupportedError, match="converted for inference in eval mode"):
+        program.train()
+
+
+def test_a_module_converted_for_training_keeps_both_programs() -> None:
+    x, _ = inputs()
+    program = amprewrite.convert(Pair().train(), args=(x,))
+    first = program.plan
+    program.eval()(x)
+    second = program.plan
+    assert program.train().plan is first
+    assert program.eval().plan is second
 
 
 def test_a_module_captured_at_its_first_call_has_both_modes() -> None:

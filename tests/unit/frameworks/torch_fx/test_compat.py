@@ -1,0 +1,275 @@
+"""Every private name of torch that is used: a new torch breaks these tests first."""
+
+import inspect
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402  # after the check for torch
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from amprewrite.frameworks.torch_fx import _compat  # noqa: E402
+from tests.torch_programs import Program  # noqa: E402
+
+aten = torch.ops.aten
+FUNCTIONS = [
+    name
+    for name, found in vars(_compat).items()
+    if inspect.isfunction(found) and found.__module__ == _compat.__name__
+]
+
+
+def x() -> Any:
+    return torch.randn(4, 8)
+
+
+def graph_of(function: Any, *args: Any) -> Any:
+    program = torch.export.export(
+        Program(function).eval(), args or (x(),), strict=False
+    )
+    return program.module(check_guards=False)
+
+
+def test_every_function_has_a_test() -> None:
+    text = inspect.getsource(inspect.getmodule(test_every_function_has_a_test))  # pyright: ignore
+    assert not [name for name in FUNCTIONS if f"_compat.{name}" not in text]
+
+
+def test_trees_are_mapped_flattened_and_built_again() -> None:
+    tree = {"a": [1, (2, None)], "b": 3}
+    leaves, structure = _compat.pytree.tree_flatten(tree)
+    assert _compat.pytree.tree_leaves(tree) == leaves
+    assert _compat.pytree.tree_unflatten(leaves, structure) == tree
+    doubled = _compat.pytree.tree_map(lambda n: n and 2 * n, tree)
+    assert doubled == {"a": [2, (4, None)], "b": 6}
+
+
+def test_kinds_of_operators_are_told_apart() -> None:
+    assert _compat.is_overload(aten.add.Tensor)
+    assert not _compat.is_overload(aten.add)
+    region = torch.ops.higher_order.wrap_with_set_grad_enabled
+    assert _compat.is_higher_order(region)
+    assert not _compat.is_higher_order(aten.add.Tensor)
+
+
+def test_sequences_are_lists_and_tuples() -> None:
+    assert _compat.is_sequence([1])
+    assert _compat.is_sequence(())
+    assert not _compat.is_sequence("ab")
+
+
+def test_schemas_are_read() -> None:
+    names = [(f.name, f.kwarg_only) for f in _compat.formals(aten.add.Tensor)]
+    assert names == [("self", False), ("other", False), ("alpha", True)]
+    assert _compat.formals(aten.add.Tensor)[2].default_value == 1
+    assert str(_compat.formals(aten.add.Tensor)[2].type) == "number"
+    assert _compat.formals(len) == ()
+    written = _compat.formals(aten.add_.Tensor)[0]
+    assert written.alias_info.is_write
+    assert _compat.is_mutable(aten.add_.Tensor)
+    assert not _compat.is_mutable(aten.add.Tensor)
+
+
+def test_arguments_and_the_structure_of_a_call_are_read() -> None:
+    graph = graph_of(lambda _, x: torch.add(x, 2.0)).graph
+    (add,) = graph.find_nodes(op="call_function", target=aten.add.Tensor)
+    assert _compat.positional(add)[1] == 2.0
+    args, kwargs = _compat.call_structure(graph).in_spec.children()
+    assert (args.num_children, kwargs.context) == (1, [])
+    assert _compat.call_structure(torch.fx.Graph()) is None
+
+
+def test_shapes_are_read_with_their_symbols() -> None:
+    assert _compat.extents(x()) == (4, 8)
+
+
+def test_storages_are_told_apart() -> None:
+    value = x()
+    same = _compat.storage_identity(value.view(-1))
+    assert _compat.storage_identity(value) == same
+    assert _compat.storage_identity(value.clone()) != same
+    with pytest.raises((NotImplementedError, RuntimeError)):
+        _compat.storage_identity(torch.eye(2).to_sparse())
+
+
+def test_writes_are_counted() -> None:
+    value = x()
+    before = _compat.writes(value)
+    value.view(-1).add_(1)
+    assert _compat.writes(value) == before + 1
+
+
+def test_modules_and_hidden_buffers_are_listed() -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    model.register_buffer("seen", torch.ones(1))
+    model.register_buffer("hidden", torch.ones(1), persistent=False)
+    assert _compat.hidden_buffers(model) == {"hidden"}
+    assert list(_compat.children(model)) == ["0"]
+    assert [path for path, _ in _compat.modules_by_path(model)] == ["", "0"]
+
+
+def test_state_is_shared() -> None:
+    model, twin = nn.Sequential(nn.Linear(2, 2)), nn.Module()
+    _compat.share_state(twin, model)
+    assert twin.get_parameter("0.weight") is model[0].weight
+    model.register_buffer("late", torch.ones(1))
+    assert "late" in dict(twin.named_buffers())
+
+
+def test_a_model_is_compiled_by_a_backend() -> None:
+    seen: list[Any] = []
+
+    def backend(module: Any, inputs: Any) -> Any:
+        seen.append(inputs)
+        return module.forward
+
+    torch.compiler.reset()
+    model, value = Program(lambda _, x: x + 1), x()
+    assert torch.equal(_compat.compiled(model, backend)(value), value + 1)
+    assert len(seen) == 1
+
+
+@pytest.mark.slow
+def test_inductor_compiles_a_graph_and_a_module() -> None:
+    value = x()
+    graph = graph_of(lambda _, x: (x + 1,), value)
+    run = _compat.compile_with_inductor(graph, [value])
+    torch.testing.assert_close(run(value)[0], value + 1)
+    model = nn.ReLU()
+    _compat.compile_in_place(model)
+    assert torch.equal(model(value), value.relu())
+
+
+def test_the_random_state_is_given_back() -> None:
+    before = torch.get_rng_state()
+    with _compat.fork_rng([]):
+        x()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_checkpoint_has_gradients() -> None:
+    value = x().requires_grad_()
+    _compat.checkpointed(torch.exp, value).sum().backward()
+    assert torch.equal(value.grad, value.detach().exp())
+
+
+def test_the_fast_path_of_attention_is_off_for_a_while() -> None:
+    before = torch.backends.mha.get_fastpath_enabled()
+    with _compat.slow_attention_path():
+        assert not torch.backends.mha.get_fastpath_enabled()
+    assert torch.backends.mha.get_fastpath_enabled() == before
+
+
+def test_autocast_looks_enabled_and_changes_nothing() -> None:
+    before = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+    with _compat.neutral_autocast("cpu"):
+        assert torch.is_autocast_enabled("cpu")
+        assert nn.Linear(8, 8)(x()).dtype == torch.float32
+    assert (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")) == before
+
+
+def test_dynamo_takes_recurrent_layers_and_many_captures() -> None:
+    import torch._dynamo.config as config  # noqa: PLC0415, TID251  # what is patched
+
+    before = config.allow_rnn
+    with _compat.dynamo_settings():
+        assert config.allow_rnn
+        assert config.recompile_limit >= 256
+    assert config.allow_rnn == before
+
+
+def fake(value: Any) -> Any:
+    from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: PLC0415, TID251
+
+    return FakeTensorMode().from_tensor(value)
+
+
+def test_the_fake_mode_of_values_is_found() -> None:
+    value = fake(x())
+    assert _compat.fake_mode_of([1, value]) is value.fake_mode
+    assert _compat.fake_mode_of([1, x()]) is None
+
+
+def test_fake_tensors_are_given_another_dtype() -> None:
+    value = fake(x().t())
+    low = _compat.retyped(value, torch.bfloat16)
+    assert (low.dtype, low.shape, low.stride()) == (
+        torch.bfloat16,
+        value.shape,
+        value.stride(),
+    )
+    assert low.fake_mode is value.fake_mode
+
+
+def test_a_function_is_traced_before_decomposition() -> None:
+    weight = torch.randn(8, 8)
+    graph = _compat.trace_pre_dispatch(
+        lambda x, w: torch.nn.functional.linear(x, w), (x(), weight)
+    )
+    targets = [str(n.target) for n in graph.graph.nodes if n.op == "call_function"]
+    assert targets == ["aten.linear.default"]
+
+
+def test_a_higher_order_op_is_recorded_with_its_body() -> None:
+    body = graph_of(lambda _, x: x.exp())
+
+    def region(module: Any, value: Any) -> Any:
+        return module(value)
+
+    def function(value: Any) -> Any:
+        def run() -> Any:
+            return value.exp()
+
+        return _compat.record_higher_order(region, (body, value), {}, run) + 1
+
+    graph = _compat.trace_pre_dispatch(function, (x(),))
+    (call,) = graph.graph.find_nodes(op="call_function", target=region)
+    assert call.args[0].op == "get_attr"
+    assert call.meta["val"].shape == (4, 8)
+
+
+def test_another_graph_may_be_traced_inside() -> None:
+    inner: list[Any] = []
+
+    def function(value: Any) -> Any:
+        with _compat.untraced():
+            inner.append(_compat.trace_pre_dispatch(torch.exp, (torch.ones(2),)))
+        return value + 1
+
+    outer = _compat.trace_pre_dispatch(function, (x(),))
+    names = [[n.name for n in g.graph.nodes] for g in (outer, inner[0])]
+    assert "add" in names[0]
+    assert "exp" not in names[0]
+    assert "exp" in names[1]
+
+
+def test_a_mask_is_not_asked_whether_it_is_causal() -> None:
+    from torch.nn.modules import transformer
+
+    mask = nn.Transformer.generate_square_subsequent_mask(4)
+    asked = transformer._detect_is_causal_mask
+    assert asked(mask, None, 4) is True
+    with _compat.plain_causal_hint():
+        assert transformer._detect_is_causal_mask(mask, None, 4) is False
+        assert transformer._detect_is_causal_mask(mask, True, 4) is True
+    assert transformer._detect_is_causal_mask is asked
+
+
+def test_caches_of_transformers_can_be_exported() -> None:
+    transformers = pytest.importorskip("transformers")
+    _compat.register_caches()
+    _compat.register_caches()
+    cache = transformers.DynamicCache()
+    cache.update(torch.ones(1, 1, 2, 4), torch.ones(1, 1, 2, 4), 0)
+    leaves = _compat.pytree.tree_leaves(cache)
+    assert [tuple(leaf.shape) for leaf in leaves] == [(1, 1, 2, 4)] * 2
+
+
+def test_checkpoints_are_noted() -> None:
+    seen: list[int] = []
+    with _compat.noting_checkpoints(lambda: seen.append(1)):
+        checkpoint(torch.exp, x(), use_reentrant=False)
+    checkpoint(torch.exp, x(), use_reentrant=False)
+    assert seen == [1]

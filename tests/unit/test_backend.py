@@ -1,0 +1,39 @@
+"""The backend of ``torch.compile``, as far as it needs no torch."""
+
+from typing import Any
+
+import pytest
+
+from amprewrite import backend
+from amprewrite.errors import PolicyError
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Stand in for torch's side and note what it is given."""
+    seen: dict[str, Any] = {}
+
+    class Side:
+        @staticmethod
+        def Backend(plan: Any, **options: Any) -> Any:  # noqa: N802  # as torch's side
+            seen.update(options, planner=plan)
+            return lambda module, inputs: (module, inputs)
+
+    monkeypatch.setattr(backend, "import_module", lambda _: Side)
+    return seen
+
+
+def test_a_graph_and_its_inputs_are_handed_over(given: dict[str, Any]) -> None:
+    assert backend.amprewrite("module", ["x"]) == ("module", ["x"])
+    assert list(given) == ["planner"]
+
+
+def test_options_and_keyword_arguments_say_the_same(given: dict[str, Any]) -> None:
+    backend.amprewrite("module", [], options={"target": "eager"}, target="compiled")
+    assert given["target"] == "compiled"
+
+
+def test_a_mistake_in_a_policy_is_found_at_once(given: dict[str, Any]) -> None:
+    with pytest.raises(PolicyError, match="unknown policy 'bf61'"):
+        backend.amprewrite("module", [], options={"policy": "bf61"})
+    assert not given

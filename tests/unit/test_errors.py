@@ -1,0 +1,63 @@
+"""Every error is an AmpError and the builtin that a caller expects."""
+
+import pickle
+
+import pytest
+
+from amprewrite import errors
+
+BUILTINS = {
+    "AmpError": Exception,
+    "CaptureError": RuntimeError,
+    "GraphError": ValueError,
+    "NotCapturedError": RuntimeError,
+    "PlanMismatchError": ValueError,
+    "PolicyError": ValueError,
+    "PromotionError": TypeError,
+    "TargetError": ValueError,
+    "UnsupportedError": NotImplementedError,
+    "VerifyError": AssertionError,
+}
+
+
+def test_the_table_has_every_error() -> None:
+    found = {
+        name
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, errors.AmpError)
+    }
+    assert found == set(BUILTINS)
+
+
+@pytest.mark.parametrize("name", BUILTINS)
+def test_each_is_caught_as_the_builtin(name: str) -> None:
+    kind = getattr(errors, name)
+    assert issubclass(kind, errors.AmpError)
+    with pytest.raises(BUILTINS[name], match="what happened"):
+        raise kind("what happened")
+
+
+@pytest.mark.parametrize("name", BUILTINS)
+def test_each_has_a_docstring_of_its_own(name: str) -> None:
+    assert vars(getattr(errors, name))["__doc__"]
+
+
+def test_a_policy_error_has_one_line_for_each_mistake() -> None:
+    error = errors.PolicyError("policy mine: 2 mistakes", ["a: wrong", "b: wrong"])
+    assert str(error) == "policy mine: 2 mistakes\n  a: wrong\n  b: wrong"
+    assert error.mistakes == ("a: wrong", "b: wrong")
+
+
+def test_a_policy_error_without_mistakes_is_its_message() -> None:
+    error = errors.PolicyError("unknown policy")
+    assert (str(error), error.mistakes) == ("unknown policy", ())
+
+
+def test_errors_survive_a_trip_between_processes() -> None:
+    """A test runner or a data loader hands them over pickled."""
+    again = pickle.loads(pickle.dumps(errors.CaptureError("where: what")))
+    assert str(again) == "where: what"
+
+
+def test_the_warning_is_a_users_warning() -> None:
+    assert issubclass(errors.AmpWarning, UserWarning)
