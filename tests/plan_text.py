@@ -6,8 +6,7 @@ from textwrap import dedent
 from amprewrite.dtypes import short_name
 from amprewrite.ir import check_graph, parse_graph
 from amprewrite.ir.text import tensor_text
-from amprewrite.passes import make_plan
-from amprewrite.passes import Setting
+from amprewrite.passes import Setting, make_plan
 from amprewrite.plan import Cast, Plan
 from amprewrite.policy import Matcher, Policy, Rule, load_policy
 

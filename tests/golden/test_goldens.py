@@ -13,8 +13,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.golden.cases import CASES, POLICIES  # noqa: E402  # after the skip
-from tests.golden.record import record  # noqa: E402
+from tests.golden.cases import CASES, POLICIES  # after the skip
+from tests.golden.record import record
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -567,3 +567,19 @@ def test_a_module_converted_for_inference_does_not_train() -> None:
     with pytest.raises(amprewrite.errors.UnsupportedError, match="training=True"):
         program.train()
     assert program.eval() is program
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_autocast_around_a_converted_module_changes_nothing(at_once: bool) -> None:
+    def forward(m: Any, x: Any) -> Any:
+        return m.b(m.a(x))
+
+    model = Program(forward, a=linear(), b=linear()).eval()
+    x = torch.randn(4, 16)
+    keep = [{"path": "a", "class": "deny"}]
+    given = {"args": (x,)} if at_once else {}
+    program = amprewrite.convert(model, overrides=keep, **given)
+    with torch.no_grad():
+        expected = program(x)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(program(x), expected)

@@ -1,4 +1,4 @@
-"""Fifteen models of the field, small: each converts, runs, and is as good as autocast."""
+"""Fifteen models of the field, small: each is converted and as good as autocast."""
 
 import copy
 import functools

@@ -130,7 +130,7 @@ def registered(device):
     [(d, name) for d in CALLS for name in CALLS[d] if not name.endswith("convolution")],
 )
 def test_cpu_as_eager(device, name):
-    """The calls of both lists; what all convolutions are made of is on that for CUDA."""
+    """The calls of both lists; what convolutions are made of is on that for CUDA."""
     call = CALLS[device][name]
     try:
         wanted = call.dtype_under_autocast("cpu")

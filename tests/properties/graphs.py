@@ -96,7 +96,7 @@ def _op(draw: Any, number: int, values: dict[str, Value]) -> Op:
     if first and canonical in VIEWS:
         made, alias = [first.dtype], draw(st.sampled_from(("", first.alias)))
     elif first and canonical == "cast":
-        made = [draw(st.sampled_from(FLOATS + ("int64",)))]
+        made = [draw(st.sampled_from((*FLOATS, "int64")))]
         same = made == [first.dtype]
         alias = draw(st.sampled_from(("", first.alias))) if same else ""
         facts["dtype_argument"] = made[0]

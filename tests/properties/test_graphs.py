@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from dataclasses import replace
+from random import Random
 
 import networkx as nx
 from hypothesis import assume, given
@@ -52,9 +53,9 @@ def test_a_printed_graph_parses_to_the_same_graph(graph: ProgramGraph) -> None:
     assert print_graph(again) == print_graph(graph)
 
 
-@given(graphs(), policies(), trainings)
+@given(graph=graphs(), policy=policies(), training=trainings)
 def test_a_printed_graph_has_the_same_plan(
-    graph: ProgramGraph, policy: Policy, training: bool
+    graph: ProgramGraph, policy: Policy, *, training: bool
 ) -> None:
     again = parse_graph(print_graph(graph))
     assert plan_for(again, policy, training=training) == plan_for(
@@ -62,9 +63,9 @@ def test_a_printed_graph_has_the_same_plan(
     )
 
 
-@given(graphs(), policies(), trainings)
+@given(graph=graphs(), policy=policies(), training=trainings)
 def test_every_operand_arrives_in_the_dtype_it_is_read_in(
-    graph: ProgramGraph, policy: Policy, training: bool
+    graph: ProgramGraph, policy: Policy, *, training: bool
 ) -> None:
     plan = plan_for(graph, policy, training=training)
     followed = follow(graph, plan)
@@ -74,9 +75,9 @@ def test_every_operand_arrives_in_the_dtype_it_is_read_in(
             assert followed.reaching(op.name, index, name) == wanted[index], op.name
 
 
-@given(graphs(), policies(), trainings)
+@given(graph=graphs(), policy=policies(), training=trainings)
 def test_every_output_leaves_in_the_dtype_that_the_policy_says(
-    graph: ProgramGraph, policy: Policy, training: bool
+    graph: ProgramGraph, policy: Policy, *, training: bool
 ) -> None:
     plan = plan_for(graph, policy, training=training)
     followed = follow(graph, plan)
@@ -90,9 +91,9 @@ def test_every_output_leaves_in_the_dtype_that_the_policy_says(
         assert have == wanted[index]
 
 
-@given(graphs(), policies(), trainings)
+@given(graph=graphs(), policy=policies(), training=trainings)
 def test_a_cast_is_made_once_for_all_who_can_share_it(
-    graph: ProgramGraph, policy: Policy, training: bool
+    graph: ProgramGraph, policy: Policy, *, training: bool
 ) -> None:
     plan = plan_for(graph, policy, training=training)
     versions: Counter[str] = Counter()
@@ -111,9 +112,9 @@ def test_a_cast_is_made_once_for_all_who_can_share_it(
     assert len(keys) == len(set(keys))
 
 
-@given(graphs(), policies(), trainings)
+@given(graph=graphs(), policy=policies(), training=trainings)
 def test_a_cast_serves_one_version_of_its_value(
-    graph: ProgramGraph, policy: Policy, training: bool
+    graph: ProgramGraph, policy: Policy, *, training: bool
 ) -> None:
     place = {op.name: number for number, op in enumerate(graph.ops)}
     place[OUTPUT] = len(graph.ops)
@@ -131,9 +132,9 @@ def test_a_cast_serves_one_version_of_its_value(
         assert graph.storage(cast.value) not in storages
 
 
-@given(graphs(), policies(), trainings)
+@given(graph=graphs(), policy=policies(), training=trainings)
 def test_no_cast_goes_from_a_dtype_to_itself(
-    graph: ProgramGraph, policy: Policy, training: bool
+    graph: ProgramGraph, policy: Policy, *, training: bool
 ) -> None:
     for cast in plan_for(graph, policy, training=training).casts:
         assert cast.from_dtype != cast.to_dtype
@@ -141,9 +142,9 @@ def test_no_cast_goes_from_a_dtype_to_itself(
         assert (cast.bytes == 0) == (cast.folded or 0 in cast.shape)
 
 
-@given(graphs(), policies(), trainings)
+@given(graph=graphs(), policy=policies(), training=trainings)
 def test_a_deny_op_reads_nothing_low(
-    graph: ProgramGraph, policy: Policy, training: bool
+    graph: ProgramGraph, policy: Policy, *, training: bool
 ) -> None:
     plan = plan_for(graph, policy, training=training)
     for op in graph.ops:
@@ -153,9 +154,9 @@ def test_a_deny_op_reads_nothing_low(
             assert read <= {policy.full}
 
 
-@given(graphs(), policies(), trainings)
+@given(graph=graphs(), policy=policies(), training=trainings)
 def test_a_kept_op_gives_what_it_was_traced_with(
-    graph: ProgramGraph, policy: Policy, training: bool
+    graph: ProgramGraph, policy: Policy, *, training: bool
 ) -> None:
     plan = plan_for(graph, policy, training=training)
     for op in graph.ops:
@@ -173,9 +174,9 @@ def test_a_kept_op_gives_what_it_was_traced_with(
                 assert have == dtype or graph.storage(name) in written
 
 
-@given(graphs(), policies(), trainings)
+@given(graph=graphs(), policy=policies(), training=trainings)
 def test_other_dtypes_than_full_never_change(
-    graph: ProgramGraph, policy: Policy, training: bool
+    graph: ProgramGraph, policy: Policy, *, training: bool
 ) -> None:
     plan = plan_for(graph, policy, training=training)
     followed = follow(graph, plan)
@@ -184,9 +185,9 @@ def test_other_dtypes_than_full_never_change(
             assert followed.stored[name] == value.dtype
 
 
-@given(graphs(), policies(), trainings)
+@given(graph=graphs(), policy=policies(), training=trainings)
 def test_all_views_of_a_written_storage_are_kept_in_one_dtype(
-    graph: ProgramGraph, policy: Policy, training: bool
+    graph: ProgramGraph, policy: Policy, *, training: bool
 ) -> None:
     """A view in another dtype is a copy: what is written to it would be lost."""
     plan = plan_for(graph, policy, training=training)
@@ -220,8 +221,8 @@ def test_what_makes_an_exact_argument_is_never_low(
             assert all(graph.is_dtype(op.results[i], policy.low) for i in low), op.name
 
 
-@given(graphs(), trainings)
-def test_the_policy_off_changes_nothing(graph: ProgramGraph, training: bool) -> None:
+@given(graph=graphs(), training=trainings)
+def test_the_policy_off_changes_nothing(graph: ProgramGraph, *, training: bool) -> None:
     plan = plan_for(graph, load_policy("off"), training=training)
     assert plan.casts == plan.storage == plan.lowered == ()
     for op in graph.ops:
@@ -230,9 +231,9 @@ def test_the_policy_off_changes_nothing(graph: ProgramGraph, training: bool) -> 
         assert decision.results == tuple(graph.values[n].dtype for n in op.results)
 
 
-@given(graphs(), policies(), trainings)
+@given(graph=graphs(), policy=policies(), training=trainings)
 def test_placing_twice_gives_the_same_plan(
-    graph: ProgramGraph, policy: Policy, training: bool
+    graph: ProgramGraph, policy: Policy, *, training: bool
 ) -> None:
     assert plan_for(graph, policy, training=training) == plan_for(
         graph, policy, training=training
@@ -241,7 +242,7 @@ def test_placing_twice_gives_the_same_plan(
 
 @given(graphs(), policies(), st.randoms(use_true_random=False))
 def test_the_order_of_independent_ops_changes_no_cast(
-    graph: ProgramGraph, policy: Policy, random: object
+    graph: ProgramGraph, policy: Policy, random: Random
 ) -> None:
     assume(not any(op.mutates for op in graph.ops))
     shuffled = replace(graph, ops=_reordered(graph, random))
@@ -259,8 +260,8 @@ def test_the_order_of_independent_ops_changes_no_cast(
     assert kinds(one) == kinds(two)
 
 
-def _reordered(graph: ProgramGraph, random: object) -> tuple[Op, ...]:
-    weights = {op.name: random.random() for op in graph.ops}  # pyright: ignore
+def _reordered(graph: ProgramGraph, random: Random) -> tuple[Op, ...]:
+    weights = {op.name: random.random() for op in graph.ops}
     order = nx.lexicographical_topological_sort(graph.network, key=weights.__getitem__)
     return tuple(graph.op_by_name[name] for name in order)
 
@@ -281,9 +282,9 @@ def test_a_plan_explains_all_its_ops(graph: ProgramGraph, policy: Policy) -> Non
     assert plan.summary()
 
 
-@given(graphs(), policies(), trainings)
+@given(graph=graphs(), policy=policies(), training=trainings)
 def test_weights_cost_no_cast_at_run_time_without_training(
-    graph: ProgramGraph, policy: Policy, training: bool
+    graph: ProgramGraph, policy: Policy, *, training: bool
 ) -> None:
     """But inside a body, which the conversion does not evaluate, and for outputs."""
     plan = plan_for(graph, policy, training=training)

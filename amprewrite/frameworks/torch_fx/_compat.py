@@ -185,6 +185,16 @@ def slow_attention_path() -> Generator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
+def without_autocast(device: str) -> AbstractContextManager[object]:
+    """Keep torch.autocast out of a program whose dtypes are planned.
+
+    Nothing is entered where autocast is off, so that an exported program has no region.
+    """
+    if torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
+
+
 @contextmanager
 def neutral_autocast(device: str) -> Generator[None]:
     """Make autocast look enabled, with a dtype that changes nothing.

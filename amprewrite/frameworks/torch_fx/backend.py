@@ -17,7 +17,7 @@ from torch.fx import GraphModule
 from amprewrite.errors import AmpWarning
 from amprewrite.frameworks.base import Planner
 from amprewrite.frameworks.torch_fx import _compat
-from amprewrite.frameworks.torch_fx.capture import drop_dtype_checks
+from amprewrite.frameworks.torch_fx.capture import drop_dtype_checks, model_device
 from amprewrite.frameworks.torch_fx.fold import lowered
 from amprewrite.frameworks.torch_fx.lower import lower
 from amprewrite.frameworks.torch_fx.read import Reading, read
@@ -161,6 +161,7 @@ def lazy_runner(model: nn.Module, backend: Backend) -> Callable[..., Any]:
             _compat.dynamo_settings(),
             _compat.slow_attention_path(),
             _compat.plain_causal_hint(),
+            _compat.without_autocast(model_device(model)),
         ):
             if not warm:
                 warm_up(model, args, kwargs)

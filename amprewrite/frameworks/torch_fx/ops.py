@@ -146,7 +146,6 @@ CANONICAL: Mapping[str, str] = {
     "unbind_copy": "unbind",
     "unfold_copy": "unfold",
     "unsqueeze_copy": "unsqueeze",
-    "upsample_bicubic2d_aa": "_upsample_bicubic2d_aa",
     "view_copy": "view",
 }
 """Packets that are another op under a different name. Sorted."""

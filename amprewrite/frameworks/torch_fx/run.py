@@ -26,12 +26,14 @@ class Signature:
         keywords: Names of the keyword arguments at capture, in their order.
         tensors: For each flat input its dtype and extents (None where dynamic); None
             for an input that is no tensor.
+        device: Type of the device that the program runs on.
     """
 
     names: tuple[str, ...]
     positional: int
     keywords: tuple[str, ...]
     tensors: tuple[tuple[torch.dtype, tuple[int | None, ...]] | None, ...]
+    device: str = "cpu"
 
     def arrange(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -206,7 +208,8 @@ class ConvertedModule(nn.Module):
         args, kwargs = self._signature.arrange(args, kwargs)
         if not torch.compiler.is_compiling():
             self._signature.check(args, kwargs)
-        return self._forward(self, *args, **kwargs)
+        with _compat.without_autocast(self._signature.device):
+            return self._forward(self, *args, **kwargs)
 
     def _in_other_mode(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]

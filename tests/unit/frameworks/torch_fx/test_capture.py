@@ -58,7 +58,7 @@ def test_a_custom_function_is_noted() -> None:
             return x * 2
 
         @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:  # pyright: ignore
+        def backward(ctx: Any, grad: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
             del ctx
             return grad
 

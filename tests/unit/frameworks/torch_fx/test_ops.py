@@ -44,8 +44,7 @@ def test_tables_are_sorted(table):
 
 
 def test_every_name_is_an_operator_of_torch():
-    internal = {"_unsafe_masked_index_put_accumulate"}
-    assert set(ops.CANONICAL) - names_of_aten() <= internal
+    assert not set(ops.CANONICAL) - names_of_aten()
 
 
 def test_canonical_names_are_classified():
@@ -93,8 +92,8 @@ def test_canonical_name(function, args, name):
         (lambda x: x.max(), (VECTOR,), "amax"),
         (lambda x: x.min(), (VECTOR,), "amin"),
         (lambda x: x.max(0), (VECTOR,), "max_dim"),
-        (lambda x, y: torch.max(x, y), (VECTOR, VECTOR), "maximum"),
-        (lambda x, y: torch.min(x, y), (VECTOR, VECTOR), "minimum"),
+        (torch.max, (VECTOR, VECTOR), "maximum"),
+        (torch.min, (VECTOR, VECTOR), "minimum"),
         (lambda x: x.view(2, 2), (VECTOR,), "view"),
         (lambda x: x.view(torch.int32), (VECTOR,), "bitcast"),
         (lambda x, y: x / y, (VECTOR, VECTOR), "div"),

@@ -131,7 +131,7 @@ def test_a_region_of_autocast_is_entered_and_fenced() -> None:
 
 
 def test_facts_that_casts_need_are_read() -> None:
-    def forward(m: Any, x: Any, mask: Any) -> Any:
+    def forward(_: Any, x: Any, mask: Any) -> Any:
         h = F.scaled_dot_product_attention(x, x, x, attn_mask=mask)
         h = torch.softmax(h, -1, dtype=torch.float32) + 1e-8
         return h.sum(-1), h.to(torch.float64)

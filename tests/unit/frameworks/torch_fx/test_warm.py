@@ -50,10 +50,15 @@ def test_buffers_and_the_random_state_are_given_back() -> None:
 def test_they_are_given_back_after_an_error_too() -> None:
     model = nn.BatchNorm1d(8).train()
     state = torch.get_rng_state()
-    with pytest.raises(RuntimeError, match="stop"), undisturbed(model):
-        model(torch.randn(4, 8))
-        msg = "stop"
-        raise RuntimeError(msg)
+
+    def fail() -> None:
+        with undisturbed(model):
+            model(torch.randn(4, 8))
+            msg = "stop"
+            raise RuntimeError(msg)
+
+    with pytest.raises(RuntimeError, match="stop"):
+        fail()
     assert int(model.num_batches_tracked) == 0
     assert torch.equal(torch.get_rng_state(), state)
 
