@@ -140,6 +140,13 @@ class ProgramGraph:
         return {name: tuple(found) for name, found in users.items()}
 
     @cached_property
+    def written(self) -> frozenset[str]:
+        """The storages that some op writes in place, by their owners' names."""
+        return frozenset(
+            self.storage(op.operands[index]) for op in self.ops for index in op.mutates
+        )
+
+    @cached_property
     def network(self) -> "nx.DiGraph[str]":
         """The dataflow between ops, for ancestors, cuts and drawings."""
         network: nx.DiGraph[str] = nx.DiGraph()

@@ -40,7 +40,21 @@ def _classify_op(graph: ProgramGraph, op: Op, matcher: Matcher) -> Match:
         return Match(OpClass.KEEP, "dtype", why)
     if op.dtype_argument and graph.float_operands(op) and op.mixing != "any":
         return _named_dtype(op, found, full)
-    return _without_contraction(op, found)
+    return _of_written(graph, op, _without_contraction(op, found))
+
+
+def _of_written(graph: ProgramGraph, op: Op, found: Match) -> Match:
+    """Let a view of what is written in place follow, whatever a rule says.
+
+    Read in another dtype it would be a copy, and what is written to it would be lost.
+    """
+    shared = {graph.storage(n) for n in op.operands} & {
+        graph.storage(n) for n in op.results
+    }
+    if found.op_class is OpClass.KEEP or op.mutates or not shared & graph.written:
+        return found
+    why = "a view of what is written in place: a cast would make it a copy"
+    return replace(found, op_class=OpClass.FOLLOW, why=why)
 
 
 def _named_dtype(op: Op, found: Match, full: str) -> Match:

@@ -56,9 +56,7 @@ def weight_roots(
 
 def mutated_storages(graph: ProgramGraph) -> frozenset[str]:
     """Return the storages that some op writes in place."""
-    return frozenset(
-        graph.storage(op.operands[index]) for op in graph.ops for index in op.mutates
-    )
+    return graph.written
 
 
 def weak_scalars(graph: ProgramGraph) -> frozenset[str]:

@@ -160,7 +160,7 @@ def test_dropout_masks_are_those_of_the_model(*, at_once: bool) -> None:
 
 def test_weights_are_cast_as_they_are_used() -> None:
     """The gradients of several uses then add up in full precision."""
-    model = Program(lambda m, x: m.a(m.a(x)), a=nn.Linear(16, 16)).train()
+    model: Any = Program(lambda m, x: m.a(m.a(x)), a=nn.Linear(16, 16)).train()
     program = amprewrite.convert(model, args=(torch.randn(4, 16),))
     assert program.plan.storage == ()
     weights = [cast for cast in program.casts if cast.is_weight]
@@ -169,14 +169,14 @@ def test_weights_are_cast_as_they_are_used() -> None:
 
 
 def test_a_model_in_train_mode_may_be_converted_for_inference() -> None:
-    model = Program(lambda m, x: m.a(x), a=nn.Linear(16, 16)).train()
+    model: Any = Program(lambda m, x: m.a(x), a=nn.Linear(16, 16)).train()
     program = amprewrite.convert(model, args=(torch.randn(4, 16),), training=False)
     assert program.get_parameter("a.weight").dtype == LOW
     assert model.a.weight.dtype == torch.float32
 
 
 def test_a_model_in_eval_mode_may_be_converted_for_training() -> None:
-    model = Program(lambda m, x: m.a(x), a=nn.Linear(16, 16)).eval()
+    model: Any = Program(lambda m, x: m.a(x), a=nn.Linear(16, 16)).eval()
     program = amprewrite.convert(model, args=(torch.randn(4, 16),), training=True)
     program(torch.randn(4, 16)).sum().backward()
     assert program.get_parameter("a.weight") is model.a.weight

@@ -116,7 +116,7 @@ def error_of(x, y) -> float:
     if y.layout is not torch.strided:
         x, y = x.to_dense(), y.to_dense()
     if y.is_complex():
-        x, y = torch.view_as_real(x.cfloat()), torch.view_as_real(y.cfloat())
+        x, y = (torch.view_as_real(v.cfloat().resolve_conj()) for v in (x, y))
     if x.equal(y):
         return 0.0
     if not y.is_floating_point():
@@ -177,3 +177,24 @@ def test_the_comparison_can_fail():
     assert not list(differences(x + 1e-3, x, 0.05))
     assert list(differences(x / 0, x, 0.05))
     assert list(differences(x > 2, x > 1, 0.05))
+
+
+class _NumberBesideTensor(torch.nn.Module):
+    def forward(self, x):
+        return 5, x @ x, None
+
+
+class _Region(torch.nn.Module):
+    def forward(self, x):
+        with torch.no_grad():
+            y = x.sin()
+        return x @ x + y
+
+
+@pytest.mark.parametrize("model", [_NumberBesideTensor(), _Region()])
+def test_found_by_the_sweep(model):
+    """Outputs that are no tensors; regions of a program that was exported before."""
+    args = (torch.ones(3, 3),)
+    exported = torch.export.export(model, args, strict=False)
+    got = amprewrite.convert(exported, "bf16", args=args)(*args)
+    assert not list(differences(got, model(*args), LIMITS["bfloat16"]))

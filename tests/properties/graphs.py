@@ -136,9 +136,7 @@ def policies(draw: Any) -> Policy:
     policy = load_policy(
         draw(st.sampled_from(("bf16", "bf16", "fp16", "autocast-cpu")))
     )
-    names = st.sampled_from(
-        [op for ops in OPS.values() for op in ops if op not in VIEWS]
-    )
+    names = st.sampled_from([op for ops in OPS.values() for op in ops])
     classes = st.sampled_from(OpClass).map(OpEntry)
     changed = draw(st.dictionaries(names, classes, max_size=3))
     return replace(

@@ -47,6 +47,10 @@ OpOverload = torch._ops.OpOverload
 """One overload of an operator."""
 
 
+DATA_ATTRIBUTE: object = torch._C._autograd._get_data_attr  # pyright: ignore
+"""What dynamo writes for ``x.data``; a tracer loses sight of its result."""
+
+
 class Formal(Protocol):
     """One argument in the schema of an operator."""
 
@@ -116,6 +120,19 @@ def call_structure(graph: Graph) -> Any:
 def hidden_buffers(module: nn.Module) -> set[str]:
     """Return the names of the buffers that no state_dict holds."""
     return module._non_persistent_buffers_set
+
+
+def buffers(module: nn.Module) -> dict[str, torch.Tensor | None]:
+    """Return the buffers that ``module`` holds itself, to be read or replaced.
+
+    TorchScript keeps its own, out of reach.
+    """
+    return {} if isinstance(module, torch.jit.ScriptModule) else module._buffers
+
+
+def backward_hooks(module: nn.Module) -> int:
+    """Return the number of hooks on the gradients that pass ``module``."""
+    return len(module._backward_hooks) + len(module._backward_pre_hooks)
 
 
 def children(module: nn.Module) -> Mapping[str, nn.Module | None]:
@@ -216,21 +233,60 @@ def neutral_autocast(device: str) -> Generator[None]:
 def dynamo_settings() -> AbstractContextManager[Any]:
     """Let dynamo trace what it refuses by default, and not give up on the way.
 
-    It refuses nn.LSTM and nn.GRU. And it counts the captures of a code object over all
+    It refuses nn.LSTM and nn.GRU, and ops whose results have extents or numbers that
+    depend on data: a break in a loop over experts gives up the whole loop. And it counts the captures of a code object over all
     models of a class: after eight it silently runs the rest as it is, unrewritten.
     """
     untyped: Any = torch._dynamo.config
     return untyped.patch(
-        allow_rnn=True, recompile_limit=256, accumulated_recompile_limit=4096
+        allow_rnn=True,
+        capture_dynamic_output_shape_ops=True,
+        capture_scalar_outputs=True,
+        recompile_limit=256,
+        accumulated_recompile_limit=4096,
     )
+
+
+def uses_transforms(module: GraphModule) -> bool:
+    """Return whether a graph opens a function transform: vmap, grad, jvp.
+
+    What stands inside has the shapes of one example, and means something only between
+    the calls that open and close the transform.
+    """
+    return any(
+        str(getattr(node.target, "__module__", "")).startswith(_TRANSFORMS)
+        for part in module.modules()
+        if isinstance(part, GraphModule)
+        for node in part.graph.nodes
+        if node.op == "call_function"
+    )
+
+
+_TRANSFORMS = ("torch._functorch.predispatch", "torch._C._functorch")
 
 
 def trace_pre_dispatch(
     function: Callable[..., Any], inputs: tuple[Any, ...]
 ) -> GraphModule:
     """Return the ATen-level graph of ``function``, before decomposition."""
+    return _trace(function, inputs, pre_dispatch=True)
+
+
+def trace_below_transforms(
+    function: Callable[..., Any], inputs: tuple[Any, ...]
+) -> GraphModule:
+    """Return the ATen-level graph of ``function``, its transforms carried out.
+
+    Ops are decomposed, and a batched op is one op on the whole batch.
+    """
+    return _trace(function, inputs, pre_dispatch=False)
+
+
+def _trace(
+    function: Callable[..., Any], inputs: tuple[Any, ...], *, pre_dispatch: bool
+) -> GraphModule:
     trace = proxy_tensor.make_fx(
-        function, pre_dispatch=True, _allow_non_fake_inputs=True
+        function, pre_dispatch=pre_dispatch, _allow_non_fake_inputs=True
     )
     with fake_mode_of(list(inputs)) or nullcontext():  # what is made inside is fake too
         return trace(*inputs)

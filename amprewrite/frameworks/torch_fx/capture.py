@@ -30,10 +30,12 @@ class Seen:
         functions: Names of custom ``autograd.Function`` classes; export inlines their
             forward and drops their backward.
         checkpoints: Number of activation checkpoints; export inlines them.
+        hooks: Number of hooks on gradients; export drops them.
     """
 
     functions: list[str] = field(default_factory=list[str])
     checkpoints: int = 0
+    hooks: int = 0
 
     def reason(self) -> str:
         """Return why the capture is not faithful for training; empty if it is."""
@@ -43,6 +45,8 @@ class Seen:
             )
         if self.checkpoints:
             return "export removes activation checkpoints"
+        if self.hooks:
+            return "export drops hooks on gradients"
         return ""
 
 
@@ -84,7 +88,7 @@ def export_model(
     Raises:
         CaptureError: Names the first line of the user's code that cannot be captured.
     """
-    seen = Seen()
+    seen = Seen(hooks=sum(map(_compat.backward_hooks, model.modules())))
     device = model_device(model)
     _compat.register_caches()
     with ExitStack() as stack:
@@ -92,7 +96,7 @@ def export_model(
         stack.enter_context(_compat.slow_attention_path())
         stack.enter_context(_compat.plain_causal_hint())
         stack.enter_context(_watch(seen))
-        if not _has_half(model):
+        if not _has_half(model) and not _has_script(model):
             stack.enter_context(_compat.neutral_autocast(device))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")  # export's own advice about attributes it saw
@@ -102,6 +106,9 @@ def export_model(
             )
         except Exception as error:
             raise _capture_error(model, error) from error
+    if _compat.uses_transforms(program.graph_module):
+        msg = "torch.export leaves function transforms (vmap, grad) in the graph"
+        raise CaptureError(msg)
     return Captured(open_program(program), "captured by torch.export", seen)
 
 
@@ -130,6 +137,11 @@ def _has_half(model: torch.nn.Module) -> bool:
     return any(t.dtype in half for t in (*model.parameters(), *model.buffers()))
 
 
+def _has_script(model: torch.nn.Module) -> bool:
+    """Whether a part is TorchScript, which casts by itself wherever autocast is on."""
+    return any(isinstance(part, torch.jit.ScriptModule) for part in model.modules())
+
+
 @contextmanager
 def _watch(seen: Seen) -> Generator[None]:
     """Note custom autograd functions and checkpoints while the model is traced."""
@@ -146,8 +158,14 @@ def _watch(seen: Seen) -> Generator[None]:
     def noted_checkpoint() -> None:
         seen.checkpoints += 1
 
+    def noted_hook(tensor: torch.Tensor, hook: Any) -> Any:
+        seen.hooks += 1
+        return register(tensor, hook)
+
+    register = torch.Tensor.register_hook
     with (
         mock.patch.object(function, "apply", classmethod(noted_apply)),
+        mock.patch.object(torch.Tensor, "register_hook", noted_hook),
         _compat.noting_checkpoints(noted_checkpoint),
     ):
         yield

@@ -20,7 +20,7 @@ def checkpoint_region(body: GraphModule, *args: Any) -> Any:
 
 
 def lower(module: GraphModule, inputs: list[Any]) -> GraphModule:
-    """Return ``module`` at the ATen level, before decomposition.
+    """Return ``module`` at the ATen level, before decomposition if it can be.
 
     Args:
         module: A graph of torch functions and methods, as dynamo gives it.
@@ -31,6 +31,8 @@ def lower(module: GraphModule, inputs: list[Any]) -> GraphModule:
         with traceback.preserve_node_meta():
             return _Lowering(module).run(*args)
 
+    if _compat.uses_transforms(module):
+        return _compat.trace_below_transforms(run, tuple(inputs))
     return _compat.trace_pre_dispatch(run, tuple(inputs))
 
 
@@ -38,6 +40,8 @@ class _Lowering(Interpreter):
     """Runs a graph under the tracer; records higher-order ops itself."""
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if target is _compat.DATA_ATTRIBUTE:
+            return args[0].detach()
         if not _compat.is_higher_order(target):
             return super().call_function(target, args, kwargs)
         if target.name() not in CHECKPOINTS:

@@ -175,6 +175,13 @@ Source: run on CPU in eager, mixed float32 and bfloat16 operands. ``cat``, ``whe
 and the in-place scatters are left at equal: not every overload and device promotes.
 """
 
+
+def mixing(node: Node, canonical: str) -> Mixing:
+    """Return what the kernel does with different float dtypes; prims never promote."""
+    native = native_name(node.target)
+    return "equal" if native.startswith("prims.") else MIXING.get(canonical, "equal")
+
+
 REGIONS: Mapping[str, tuple[int, str]] = {
     "checkpoint_region": (0, ""),
     "invoke_subgraph": (0, ""),
@@ -194,6 +201,10 @@ IDENTIFIER_ARGUMENT = frozenset(("invoke_subgraph",))
 
 AUTOCAST_SPAN = ("_enter_autocast", "_exit_autocast")
 """Calls between which dynamo leaves the ops of an autocast region of the model."""
+
+
+GRAD_SWITCH = "_set_grad_enabled"
+"""Call by which dynamo leaves the gradient mode of the ops that follow."""
 
 
 def region_name(target: object) -> str:

@@ -75,10 +75,14 @@ class _Scope:
 
     owner: GraphModule
     prefix: str = ""
-    region: str = ""
+    outer: str = ""
     fence: str = ""
     inputs: list[Any] = field(default_factory=list[Any])
     spans: int = 0
+    region: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.region = self.outer
 
 
 class _Reader:
@@ -173,6 +177,7 @@ class _Reader:
                 self.leaves[node] = structure[index]
                 return
         self._watch_autocast(scope, node)
+        self._watch_gradients(scope, node)
         region = _region(node)
         if region is not None and not scope.fence:
             self._enter_region(scope, node, *region)
@@ -186,6 +191,15 @@ class _Reader:
             scope.spans += 1 if name == ops.AUTOCAST_SPAN[0] else -1
             scope.fence = ops.REGIONS["wrap_with_autocast"][1] if scope.spans else ""
 
+    def _watch_gradients(self, scope: _Scope, node: Node) -> None:
+        """Tag what runs in the other gradient mode than the graph as a whole.
+
+        A cast made without gradients must not be read by an op that is differentiated.
+        """
+        if ops.region_name(node.target) == ops.GRAD_SWITCH:
+            other = node.args[0] is not torch.is_grad_enabled()
+            scope.region = scope.prefix + node.name if other else scope.outer
+
     def _enter_region(self, scope: _Scope, node: Node, body: Node, fence: str) -> None:
         owner = _own_body(scope.owner, body, self.entered)
         start = node.args.index(body) + 1
@@ -193,7 +207,7 @@ class _Reader:
         inner = _Scope(
             owner=owner,
             prefix=f"{scope.prefix}{node.name}.",
-            region=scope.prefix + node.name,
+            outer=scope.prefix + node.name,
             fence=fence,
             inputs=[self._names(arg) for arg in node.args[start:]],
         )
@@ -223,7 +237,7 @@ class _Reader:
             mutates=tuple(
                 i for i, operand in enumerate(operands) if operand in mutated
             ),
-            mixing=ops.MIXING.get(canonical, "equal"),
+            mixing=ops.mixing(node, canonical),
             literals=tuple(number for _, number in ops.numbers(node)),
             dtype_argument=_dtype_argument(node, canonical),
             dtype_knob=canonical in KNOBS,
@@ -306,7 +320,13 @@ def _own_body(owner: GraphModule, body: Node, entered: set[str]) -> GraphModule:
 def _fence(node: Node) -> str:
     if _compat.is_higher_order(node.target):
         return f"{node.target.name()} has a body that is left as it was traced"
+    if any(_is_sparse(used.meta.get("val")) for used in (node, *occurrences(node))):
+        return "has a sparse operand or result, for which few kernels are low"
     return ""
+
+
+def _is_sparse(val: object) -> bool:
+    return isinstance(val, torch.Tensor) and val.layout != torch.strided
 
 
 def _mutated(node: Node, names: Callable[[Any], Any]) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """A converted model: an ``nn.Module`` that runs a rewritten graph."""
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,6 +27,8 @@ class Signature:
         tensors: For each flat input its dtype and extents (None where dynamic); None
             for an input that is no tensor.
         device: Type of the device that the program runs on.
+        numbers: For each flat input that is no tensor, its value at capture, which is
+            part of the program: a number, a flag, a word or None.
     """
 
     names: tuple[str, ...]
@@ -34,6 +36,7 @@ class Signature:
     keywords: tuple[str, ...]
     tensors: tuple[tuple[torch.dtype, tuple[int | None, ...]] | None, ...]
     device: str = "cpu"
+    numbers: Mapping[int, object] = field(default_factory=dict[int, object])
 
     def arrange(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -70,12 +73,13 @@ class Signature:
         return self.names[index] if index < len(self.names) else f"argument {index}"
 
     def check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Compare the tensors of a call with those of the capture.
+        """Compare the arguments of a call with those of the capture.
 
         Raises:
-            PlanMismatchError: Names the first input with another dtype or shape.
+            PlanMismatchError: Names the first input with another dtype, shape or value.
         """
         leaves = _compat.pytree.tree_leaves((args, dict(kwargs)))
+        self._check_numbers(leaves)
         for number, (leaf, wanted) in enumerate(
             zip(leaves, self.tensors, strict=False)
         ):
@@ -96,6 +100,31 @@ class Signature:
                 raise PlanMismatchError(msg)
 
 
+    def _check_numbers(self, leaves: Sequence[Any]) -> None:
+        """Compare all that is no tensor: it was built into the program."""
+        if len(leaves) != len(self.tensors):
+            msg = (
+                f"called with {len(leaves)} inputs, nested ones counted; the program "
+                f"was captured for {len(self.tensors)}; {_OTHERWISE}"
+            )
+            raise PlanMismatchError(msg)
+        for number, (leaf, wanted) in enumerate(zip(leaves, self.tensors, strict=True)):
+            held = self.numbers.get(number, None if wanted else leaf)
+            if isinstance(leaf, torch.Tensor) and wanted:
+                continue
+            if wanted or isinstance(leaf, torch.Tensor) or leaf != held:
+                have = _tensor_text(leaf) if isinstance(leaf, torch.Tensor) else leaf
+                want = "a tensor" if wanted else repr(held)
+                msg = (
+                    f"input {number} is {have!r}; the program was captured for {want}, "
+                    f"which is part of it; {_OTHERWISE}"
+                )
+                raise PlanMismatchError(msg)
+
+
+_OTHERWISE = "convert with the arguments you mean to use, or without args"
+
+
 def _tensor_text(leaf: torch.Tensor) -> str:
     return tensor_text(dtype_name(leaf.dtype), tuple(leaf.shape))
 
@@ -109,6 +138,7 @@ def signature_of(model: nn.Module, module: GraphModule) -> Signature:
         in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     )
     tensors: list[tuple[torch.dtype, tuple[int | None, ...]] | None] = []
+    numbers: dict[int, object] = {}
     for node in module.graph.find_nodes(op="placeholder"):
         val = node.meta.get("val")
         if isinstance(val, torch.Tensor):
@@ -116,9 +146,17 @@ def signature_of(model: nn.Module, module: GraphModule) -> Signature:
             extents = tuple(d if isinstance(d, int) else None for d in shape)
             tensors.append((val.dtype, extents))
         else:
+            if isinstance(val, (bool, int, float, str, complex, type(None))):
+                numbers[len(tensors)] = val
             tensors.append(None)
     args, kwargs = _compat.call_structure(module.graph).in_spec.children()
-    return Signature(names, args.num_children, tuple(kwargs.context), tuple(tensors))
+    return Signature(
+        names,
+        args.num_children,
+        tuple(kwargs.context),
+        tuple(tensors),
+        numbers=numbers,
+    )
 
 
 class ConvertedModule(nn.Module):
@@ -230,8 +268,8 @@ class ConvertedModule(nn.Module):
         if mode != self._captured_mode and "_capture_mode" not in self.__dict__:
             msg = (
                 f"this module was converted for inference in "
-                f"{_mode(self._captured_mode)} mode, and some of its weights are stored "
-                f"low; call model.{_mode(mode)}() and convert it again, for training "
+                f"{_mode(self._captured_mode)} mode, and some of its weights are "
+                f"stored low; call model.{_mode(mode)}() and convert it again, for training "
                 f"with training=True"
             )
             raise UnsupportedError(msg)

@@ -24,6 +24,7 @@ def announce(plan: Plan) -> None:
 def undisturbed(model: nn.Module) -> Generator[None]:
     """Leave the model's buffers and the random state as they were."""
     before = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    named = [(part, dict(_compat.buffers(part))) for part in model.modules()]
     devices = sorted({t.device.index or 0 for t in model.parameters() if t.is_cuda})
     with _compat.fork_rng(devices):
         try:
@@ -32,6 +33,8 @@ def undisturbed(model: nn.Module) -> Generator[None]:
             with torch.no_grad():
                 for buffer, held in before:
                     buffer.copy_(held)
+            for part, buffers in named:
+                _compat.buffers(part).update(buffers)
 
 
 def warm_up(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

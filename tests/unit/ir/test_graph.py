@@ -74,6 +74,12 @@ def test_a_view_has_the_storage_of_what_it_views() -> None:
     assert graph.storage("v") == graph.storage("b") == "b"
 
 
+def test_storages_that_are_written_are_named_by_their_owner() -> None:
+    write = "add = add(%v) -> %u: f32[8] alias %b\n  | mutates=[0]\nreturn"
+    assert parse_graph(TEXT.replace("return", write, 1)).written == {"b"}
+    assert a_graph().written == frozenset()
+
+
 def test_dtypes_are_compared_by_name() -> None:
     assert a_graph().is_dtype("ids", "int64")
     assert not a_graph().is_dtype("ids", "float32")

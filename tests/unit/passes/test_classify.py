@@ -93,6 +93,27 @@ def test_a_dtype_argument_of_a_factory_says_nothing_about_operands() -> None:
     assert class_of(text).rule == "ops.zeros_like"
 
 
+VIEW = """
+%x: f32[4] input
+view = view(%x) -> %v: f32[4] alias %x
+add = add(%{written}) -> %w: f32[4]{alias}
+  | mutates={mutates}
+view_1 = view(%x) -> %y: f32[4] alias %x"""
+
+
+@pytest.mark.parametrize("op_class", ["allow", "deny", "accumulate", "promote"])
+def test_a_view_of_what_is_written_follows_whatever_a_rule_says(op_class: str) -> None:
+    text = VIEW.format(written="v", alias=" alias %x", mutates="[0]")
+    found = class_of(text, **{"op": "view", "class": op_class})
+    assert (found.op_class, found.rule) == ("follow", "overrides[0]")
+    assert "would make it a copy" in found.why
+
+
+def test_a_view_of_what_nobody_writes_has_the_class_of_the_rule() -> None:
+    text = VIEW.format(written="v", alias="", mutates="[]")
+    assert class_of(text, **{"op": "view", "class": "allow"}).op_class == "allow"
+
+
 OUTER = "%p: f32[9,1] input\n%f: f32[1,4] buffer\na = matmul(%p, %f) -> %y: f32[9,4]"
 
 

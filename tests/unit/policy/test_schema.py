@@ -5,7 +5,7 @@ import tomllib
 import pytest
 
 from amprewrite.errors import PolicyError
-from amprewrite.policy import Rule
+from amprewrite.policy import OpClass, Rule
 from amprewrite.policy.schema import near, read_rule, read_table
 
 
@@ -20,7 +20,7 @@ def mistakes(text, known=()):
 def test_every_mistake_at_once():
     found = mistakes("""
         extends = 3
-        descripton = "x"
+        descripshun = "x"
         [dtypes]
         low = "bfloat61"
         lw = "bfloat16"
@@ -29,7 +29,7 @@ def test_every_mistake_at_once():
         lookups = "lwo"
         [ops]
         exp = 3
-        matmul = "alow"
+        matmul = "allouw"
         softmax = { clas = "deny" }
         [[rules]]
         path = "encoder.*"
@@ -38,15 +38,15 @@ def test_every_mistake_at_once():
         class = "denny"
     """)
     assert sorted(found) == [
-        *("descripton", "dtypes.low", "dtypes.lw", "extends", "ops.exp.class"),
+        *("descripshun", "dtypes.low", "dtypes.lw", "extends", "ops.exp.class"),
         *("ops.matmul.class", "ops.softmax.clas", "ops.softmax.class"),
         *("placement.demand", "placement.lookups"),
         *("rules[0].class", "rules[1].class", "rules[1].pth"),
     ]
-    assert "did you mean 'description'?" in found["descripton"]
+    assert "did you mean 'description'?" in found["descripshun"]
     assert "did you mean 'bfloat16'?" in found["dtypes.low"]
     assert "did you mean 'low'?" in found["dtypes.lw"]
-    assert "unknown class 'alow'" in found["ops.matmul.class"]
+    assert "unknown class 'allouw'" in found["ops.matmul.class"]
     assert "did you mean 'allow'?" in found["ops.matmul.class"]
     assert "did you mean 'class'?" in found["ops.softmax.clas"]
     assert "missing" in found["rules[0].class"]
@@ -80,7 +80,7 @@ def test_dtypes_that_are_accepted(key, dtype):
 
 def test_one_mistake_is_not_many():
     with pytest.raises(PolicyError, match=r"1 mistake\n"):
-        read_table({"opps": {}}, "mine.toml")
+        read_table({"opz": {}}, "mine.toml")
 
 
 def test_a_misspelt_op_of_the_policy_it_extends():
@@ -109,7 +109,7 @@ def test_ops_that_are_no_table():
 
 
 def test_a_rule_is_a_table_or_a_rule():
-    rule = Rule(op_class="deny", path="a.*", why="it overflows")
+    rule = Rule(op_class=OpClass.DENY, path="a.*", why="it overflows")
     table = {"path": "a.*", "class": "deny", "why": "it overflows"}
     assert read_rule(table, "overrides[0]") == rule
     assert read_rule(rule, "overrides[0]") is rule

@@ -18,7 +18,9 @@ aten = torch.ops.aten
 FUNCTIONS = [
     name
     for name, found in vars(_compat).items()
-    if inspect.isfunction(found) and found.__module__ == _compat.__name__
+    if inspect.isfunction(found)
+    and found.__module__ == _compat.__name__
+    and not name.startswith("_")
 ]
 
 
@@ -111,6 +113,20 @@ def test_modules_and_hidden_buffers_are_listed() -> None:
     assert [path for path, _ in _compat.modules_by_path(model)] == ["", "0"]
 
 
+def test_buffers_of_a_module_alone_are_at_hand() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(2))
+    assert _compat.buffers(model) == {}
+    assert "running_mean" in _compat.buffers(model[0])
+
+
+def test_hooks_on_gradients_are_counted() -> None:
+    model = nn.Linear(2, 2)
+    assert _compat.backward_hooks(model) == 0
+    model.register_full_backward_hook(lambda *_: None)
+    model.register_full_backward_pre_hook(lambda *_: None)
+    assert _compat.backward_hooks(model) == 2
+
+
 def test_state_is_shared() -> None:
     model, twin = nn.Sequential(nn.Linear(2, 2)), nn.Module()
     _compat.share_state(twin, model)
@@ -171,6 +187,13 @@ def test_autocast_looks_enabled_and_changes_nothing() -> None:
     assert (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")) == before
 
 
+def test_ambient_autocast_is_off_for_a_while() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        with _compat.without_autocast("cpu"):
+            assert nn.Linear(8, 8)(x()).dtype == torch.float32
+        assert nn.Linear(8, 8)(x()).dtype == torch.bfloat16
+
+
 def test_dynamo_takes_recurrent_layers_and_many_captures() -> None:
     from torch._dynamo import config  # noqa: TID251  # what is patched
 
@@ -195,7 +218,7 @@ def test_the_fake_mode_of_values_is_found() -> None:
 
 def test_fake_tensors_are_given_another_dtype() -> None:
     value = fake(x().t())
-    low = _compat.retyped(value, torch.bfloat16)
+    low: Any = _compat.retyped(value, torch.bfloat16)
     assert (low.dtype, low.shape, low.stride()) == (
         torch.bfloat16,
         value.shape,
@@ -209,6 +232,31 @@ def test_a_function_is_traced_before_decomposition() -> None:
     graph = _compat.trace_pre_dispatch(nn.functional.linear, (x(), weight))
     targets = [str(n.target) for n in graph.graph.nodes if n.op == "call_function"]
     assert targets == ["aten.linear.default"]
+
+
+def test_a_function_may_be_traced_after_decomposition() -> None:
+    def function(x: Any, w: Any) -> Any:
+        return torch.nn.functional.linear(x, w)
+
+    arguments = (x(), torch.randn(8, 8))
+    graph = _compat.trace_below_transforms(function, arguments)
+    targets = [str(n.target) for n in graph.graph.nodes if n.op == "call_function"]
+    assert targets
+    assert "aten.linear.default" not in targets
+
+
+def test_function_transforms_are_seen_in_a_graph() -> None:
+    seen: list[bool] = []
+
+    def backend(module: Any, inputs: Any) -> Any:
+        del inputs
+        seen.append(_compat.uses_transforms(module))
+        return module.forward
+
+    torch.compiler.reset()
+    for function in (torch.vmap(torch.exp), torch.exp):
+        torch.compile(Program(lambda _, x, f=function: f(x)), backend=backend)(x())
+    assert seen == [True, False]
 
 
 def test_a_higher_order_op_is_recorded_with_its_body() -> None:

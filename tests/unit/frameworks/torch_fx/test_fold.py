@@ -60,7 +60,9 @@ def test_low_tensors_take_the_place_of_full_ones() -> None:
 
 
 def test_a_weight_read_in_both_precisions_has_a_hidden_low_copy() -> None:
-    model = Program(lambda m, x: m.a(x) + m.a.weight.exp(), a=nn.Linear(8, 8)).eval()
+    model: Any = Program(
+        lambda m, x: m.a(x) + m.a.weight.exp(), a=nn.Linear(8, 8)
+    ).eval()
     program = amprewrite.convert(model, args=(torch.randn(8, 8),))
     hidden = [name for name, _ in program.named_buffers()]
     assert len(hidden) == 1

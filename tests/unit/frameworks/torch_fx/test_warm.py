@@ -37,7 +37,7 @@ def test_a_plan_without_warnings_is_quiet() -> None:
 
 
 def test_buffers_and_the_random_state_are_given_back() -> None:
-    model = nn.BatchNorm1d(8).train()
+    model: Any = nn.BatchNorm1d(8).train()
     state = torch.get_rng_state()
     with undisturbed(model):
         model(torch.randn(4, 8))
@@ -48,7 +48,7 @@ def test_buffers_and_the_random_state_are_given_back() -> None:
 
 
 def test_they_are_given_back_after_an_error_too() -> None:
-    model = nn.BatchNorm1d(8).train()
+    model: Any = nn.BatchNorm1d(8).train()
     state = torch.get_rng_state()
 
     def fail() -> None:
