@@ -1,7 +1,7 @@
 """What torch tests share: run a model, its conversion and its references."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -22,6 +22,10 @@ class Program(nn.Module):
                 self.register_buffer(name, part)
             else:
                 setattr(self, name, part)
+
+    if TYPE_CHECKING:  # parts are of any kind
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function with the module first."""

@@ -164,7 +164,7 @@ def test_a_mutated_input_is_mutated() -> None:
 
 
 @pytest.mark.parametrize("view", [False, True])
-def test_a_value_that_is_mutated_after_its_cast_is_cast_again(view: bool) -> None:
+def test_a_value_that_is_mutated_after_its_cast_is_cast_again(*, view: bool) -> None:
     def forward(m: Any, x: Any) -> Any:
         h = x * 1.0
         first = m.a(h)
@@ -250,7 +250,7 @@ def test_ops_that_want_equal_dtypes_get_them(name: str, policy: str) -> None:
 
     x, s = torch.randn(4, 16), torch.randn(4, 16)
     model = Program(forward, a=linear())
-    assert error(model, x, s, torch.tensor([2, 0])) < 4 * ROUNDING
+    assert error(model, x, s, torch.tensor([2, 0]), policy=policy) < 4 * ROUNDING
 
 
 def test_positions_times_frequencies_stay_full() -> None:
@@ -280,7 +280,7 @@ def test_what_makes_an_angle_stays_full_through_moves() -> None:
 
 
 @pytest.mark.parametrize("enabled", [False, True])
-def test_autocast_regions_of_the_model_are_respected(enabled: bool) -> None:
+def test_autocast_regions_of_the_model_are_respected(*, enabled: bool) -> None:
     def forward(m: Any, x: Any) -> Any:
         h = m.a(x)
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
@@ -338,9 +338,9 @@ class StraightThrough(torch.autograd.Function):
         return x.round()
 
     @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:  # pyright: ignore
+    def backward(ctx: Any, *grads: Any) -> Any:
         del ctx
-        return grad * 2.0
+        return grads[0] * 2.0
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # dynamo's own doing
@@ -402,7 +402,7 @@ def test_a_branch_on_the_dtype_keeps_its_traced_side() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
-def test_other_dtypes_are_untouched(dtype: torch.dtype) -> None:
+def test_other_dtypes_are_untouched(dtype: Any) -> None:
     def forward(m: Any, x: Any, other: Any) -> Any:
         return m.a(x), other @ other
 
@@ -570,15 +570,15 @@ def test_a_module_converted_for_inference_does_not_train() -> None:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_autocast_around_a_converted_module_changes_nothing(at_once: bool) -> None:
+def test_autocast_around_a_converted_module_changes_nothing(*, at_once: bool) -> None:
     def forward(m: Any, x: Any) -> Any:
         return m.b(m.a(x))
 
     model = Program(forward, a=linear(), b=linear()).eval()
     x = torch.randn(4, 16)
     keep = [{"path": "a", "class": "deny"}]
-    given = {"args": (x,)} if at_once else {}
-    program = amprewrite.convert(model, overrides=keep, **given)
+    args = (x,) if at_once else None
+    program = amprewrite.convert(model, overrides=keep, args=args)
     with torch.no_grad():
         expected = program(x)
         with torch.autocast("cpu", torch.bfloat16):

@@ -108,8 +108,8 @@ def storage_identity(tensor: torch.Tensor) -> int:
 
 
 def writes(tensor: torch.Tensor) -> int:
-    """Return how often ``tensor`` was written to."""
-    return tensor._version
+    """Return how often ``tensor`` was written to; inference tensors do not count."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def call_structure(graph: Graph) -> Any:

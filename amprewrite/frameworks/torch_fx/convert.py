@@ -187,11 +187,12 @@ def assemble(root: nn.Module, captured: Captured, request: Request) -> Converted
     signature = signature_of(root, captured.module)
     write(reading, plan)
     plan = plan.with_warnings(*settle(reading, plan))
-    fold_copies(captured.module)
+    recipe = fold_copies(captured.module)
     converted = ConvertedModule()
     mirror_state(converted, root, low)
     mirror_extras(converted, captured.module, low)
     converted.install(captured.module, plan, signature, training=root.training)
+    converted.keep_copies(recipe)
     announce(plan)
     if request.trains(root) and not isinstance(root, GraphModule):
         converted.switch_by(partial(_in_mode, root, request))
@@ -234,7 +235,8 @@ def _lazy(model: nn.Module, request: Request, reason: str) -> LazyModule:
         reports=True,
         training=lambda: request.trains(model),
     )
-    return LazyModule(model, lazy_runner(model, backend), plans)
+    again = partial(_lazy, request=request, reason=reason)
+    return LazyModule(model, lazy_runner(model, backend), plans, again)
 
 
 def _captured_lazily(

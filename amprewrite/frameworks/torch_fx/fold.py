@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 from amprewrite.frameworks.torch_fx import _compat
 from amprewrite.frameworks.torch_fx.read import Reading
@@ -73,21 +73,38 @@ def mirror_state(
             holder.register_buffer(name, kept, persistent=name not in hidden)
 
 
-def fold_copies(module: GraphModule) -> None:
+def fold_copies(module: GraphModule) -> Graph:
     """Compute the casts of weights that are kept beside the weight, once.
 
     Each becomes a buffer that no state_dict holds.
+
+    Returns:
+        A graph that computes them again and gives them by the names of the buffers.
     """
+    recipe, made, copies = Graph(), dict[Node, Node](), dict[str, Node]()
     for number, node in enumerate(list(module.graph.nodes)):
         if node.meta.get("amprewrite") == "copy":
             name = f"_folded_{number}"
+            copies[name] = _transcribe(node, recipe, made)
             with torch.no_grad():
                 module.register_buffer(name, _evaluate(module, node), persistent=False)
             with module.graph.inserting_before(node):
                 held = module.graph.get_attr(name)
             held.meta = dict(node.meta)
+            made[held] = copies[name]
             node.replace_all_uses_with(held)
             module.graph.erase_node(node)
+    recipe.output(copies)
+    return recipe
+
+
+def _transcribe(node: Node, recipe: Graph, made: dict[Node, Node]) -> Node:
+    """Copy ``node`` and all that it is computed from to ``recipe``."""
+    if node not in made:
+        made[node] = recipe.node_copy(
+            node, lambda used: _transcribe(used, recipe, made)
+        )
+    return made[node]
 
 
 def _evaluate(module: GraphModule, node: Node) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """A converted model: an ``nn.Module`` that runs a rewritten graph."""
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,10 +8,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
 
 from amprewrite.errors import NotCapturedError, PlanMismatchError, UnsupportedError
 from amprewrite.frameworks.torch_fx import _compat
+from amprewrite.frameworks.torch_fx.fold import attribute
 from amprewrite.frameworks.torch_fx.read import dtype_name
 from amprewrite.ir.text import tensor_text
 from amprewrite.plan import Cast, Plan, join_plans
@@ -99,7 +101,6 @@ class Signature:
                 )
                 raise PlanMismatchError(msg)
 
-
     def _check_numbers(self, leaves: Sequence[Any]) -> None:
         """Compare all that is no tensor: it was built into the program."""
         if len(leaves) != len(self.tensors):
@@ -109,14 +110,15 @@ class Signature:
             )
             raise PlanMismatchError(msg)
         for number, (leaf, wanted) in enumerate(zip(leaves, self.tensors, strict=True)):
-            held = self.numbers.get(number, None if wanted else leaf)
-            if isinstance(leaf, torch.Tensor) and wanted:
+            given = isinstance(leaf, torch.Tensor)
+            unknown = wanted is None and number not in self.numbers
+            if unknown or (given and wanted):
                 continue
-            if wanted or isinstance(leaf, torch.Tensor) or leaf != held:
-                have = _tensor_text(leaf) if isinstance(leaf, torch.Tensor) else leaf
-                want = "a tensor" if wanted else repr(held)
+            if given or wanted or leaf != self.numbers[number]:
+                have = _tensor_text(leaf) if given else repr(leaf)
+                want = "a tensor" if wanted else repr(self.numbers[number])
                 msg = (
-                    f"input {number} is {have!r}; the program was captured for {want}, "
+                    f"input {number} is {have}; the program was captured for {want}, "
                     f"which is part of it; {_OTHERWISE}"
                 )
                 raise PlanMismatchError(msg)
@@ -176,6 +178,9 @@ class ConvertedModule(nn.Module):
     _plan: Plan
     _forward: Callable[..., Any]
     _captured_mode: bool
+    _sources: tuple[str, ...] = ()
+    _state: tuple[tuple[int, int], ...] = ()
+    _copies: Callable[..., Mapping[str, torch.Tensor]]
 
     @property
     def plan(self) -> Plan:
@@ -230,6 +235,28 @@ class ConvertedModule(nn.Module):
         self._captured_mode = training
         super().train(training)
 
+    def keep_copies(self, recipe: Graph) -> None:
+        """Let the low copies beside full weights follow them, by ``recipe``."""
+        nodes = recipe.find_nodes(op="get_attr")
+        self._sources = tuple(dict.fromkeys(str(node.target) for node in nodes))
+        if self._sources:
+            self._copies = type(GraphModule(self, recipe)).forward
+            self._state = self._writes()
+            self.register_load_state_dict_post_hook(_renew)
+
+    def _writes(self) -> tuple[tuple[int, int], ...]:
+        """Return what changes when a weight with a low copy is written or replaced."""
+        held = (attribute(self, name) for name in self._sources)
+        return tuple((id(tensor), _compat.writes(tensor)) for tensor in held)
+
+    def renew(self) -> None:
+        """Make the low copies again if their weights have changed."""
+        if self._sources and self._writes() != self._state:
+            with torch.no_grad():
+                for name, value in self._copies(self).items():
+                    self.get_buffer(name).copy_(value)
+            self._state = self._writes()
+
     def switch_by(self, capture: Callable[..., "ConvertedModule"]) -> None:
         """Let ``capture(mode, args, kwargs)`` give the program of the other mode."""
         self.__dict__["_capture_mode"] = capture
@@ -246,6 +273,7 @@ class ConvertedModule(nn.Module):
         args, kwargs = self._signature.arrange(args, kwargs)
         if not torch.compiler.is_compiling():
             self._signature.check(args, kwargs)
+            self.renew()
         with _compat.without_autocast(self._signature.device):
             return self._forward(self, *args, **kwargs)
 
@@ -269,8 +297,8 @@ class ConvertedModule(nn.Module):
             msg = (
                 f"this module was converted for inference in "
                 f"{_mode(self._captured_mode)} mode, and some of its weights are "
-                f"stored low; call model.{_mode(mode)}() and convert it again, for training "
-                f"with training=True"
+                f"stored low; call model.{_mode(mode)}() and convert it again, for "
+                f"training with training=True"
             )
             raise UnsupportedError(msg)
         super().train(mode)
@@ -279,6 +307,11 @@ class ConvertedModule(nn.Module):
     def extra_repr(self) -> str:
         """Return the head of the plan's summary."""
         return self.plan.summary().split("\n")[0]
+
+
+def _renew(module: nn.Module, _keys: object) -> None:
+    if isinstance(module, ConvertedModule):
+        module.renew()
 
 
 def _mode(training: bool) -> str:  # noqa: FBT001  # a mode is a boolean in torch
@@ -293,11 +326,23 @@ class LazyModule(ConvertedModule):
     """
 
     def __init__(
-        self, model: nn.Module, run: Callable[..., Any], plans: list[Plan]
+        self,
+        model: nn.Module,
+        run: Callable[..., Any],
+        plans: list[Plan],
+        again: Callable[[nn.Module], "LazyModule"],
     ) -> None:
-        """Share the state of ``model`` and call ``run``, which appends to ``plans``."""
+        """Share the state of ``model`` and call ``run``, which appends to ``plans``.
+
+        Args:
+            model: What is run.
+            run: Runs it, rewritten.
+            plans: Gets the plan of every graph.
+            again: Does all this for another model.
+        """
         super().__init__()
         self.__dict__["_model"] = model
+        self._again = again
         _compat.share_state(self, model)
         self._run, self._plans = run, plans
         self.training = model.training
@@ -317,6 +362,10 @@ class LazyModule(ConvertedModule):
             )
             raise NotCapturedError(msg)
         return join_plans(self._plans)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "LazyModule":
+        """Convert a copy of the model: what was captured reads the tensors of this."""
+        return self._again(copy.deepcopy(self.__dict__["_model"], memo))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model through the rewriting backend."""

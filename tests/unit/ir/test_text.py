@@ -100,7 +100,7 @@ def test_values_are_shown_as_errors_show_them() -> None:
 
 MISTAKES = {
     "%x f32[2] input": "line 2: '%x f32[2] input' is no value; want '%name: f32[2,3]'",
-    "%x: f32[2] wight": "line 2: unknown kind 'wight'; want input, parameter",
+    "%x: f32[2] waight": "line 2: unknown kind 'waight'; want input, parameter",
     "what is this": "line 2: 'what is this' is no value, op, facts or return",
     "a = relu(%x) -> y": "line 2: 'y' is no value",
     'a = relu(%x) ->\n  | patch="head"': "line 3: unknown fact 'patch'; want one of",
