@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 
 from amprewrite.errors import AmpWarning
 from amprewrite.frameworks.base import Planner
-from amprewrite.frameworks.torch_fx import _compat
+from amprewrite.frameworks.torch_fx import _compat, _compat_settings
 from amprewrite.frameworks.torch_fx.capture import drop_dtype_checks, model_device
 from amprewrite.frameworks.torch_fx.fold import lowered
 from amprewrite.frameworks.torch_fx.lower import lower
@@ -158,10 +158,10 @@ def lazy_runner(model: nn.Module, backend: Backend) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         nonlocal warm, known
         with (
-            _compat.dynamo_settings(),
-            _compat.slow_attention_path(),
-            _compat.plain_causal_hint(),
-            _compat.without_autocast(model_device(model)),
+            _compat_settings.dynamo_settings(),
+            _compat_settings.slow_attention_path(),
+            _compat_settings.plain_causal_hint(),
+            _compat_settings.without_autocast(model_device(model)),
         ):
             if not warm:
                 warm_up(model, args, kwargs)

@@ -17,7 +17,7 @@ import torch
 from torch.fx import GraphModule
 
 from amprewrite.errors import CaptureError
-from amprewrite.frameworks.torch_fx import _compat, ops
+from amprewrite.frameworks.torch_fx import _compat, _compat_settings, ops
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
@@ -90,14 +90,14 @@ def export_model(
     """
     seen = Seen(hooks=sum(map(_compat.backward_hooks, model.modules())))
     device = model_device(model)
-    _compat.register_caches()
+    _compat_settings.register_caches()
     with ExitStack() as stack:
         stack.enter_context(torch.enable_grad())
-        stack.enter_context(_compat.slow_attention_path())
-        stack.enter_context(_compat.plain_causal_hint())
+        stack.enter_context(_compat_settings.slow_attention_path())
+        stack.enter_context(_compat_settings.plain_causal_hint())
         stack.enter_context(_watch(seen))
         if not _has_half(model) and not _has_script(model):
-            stack.enter_context(_compat.neutral_autocast(device))
+            stack.enter_context(_compat_settings.neutral_autocast(device))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")  # export's own advice about attributes it saw
         try:
@@ -162,11 +162,11 @@ def _watch(seen: Seen) -> Generator[None]:
         seen.hooks += 1
         return register(tensor, hook)
 
-    register = torch.Tensor.register_hook
+    register: Any = vars(torch.Tensor)["register_hook"]
     with (
         mock.patch.object(function, "apply", classmethod(noted_apply)),
         mock.patch.object(torch.Tensor, "register_hook", noted_hook),
-        _compat.noting_checkpoints(noted_checkpoint),
+        _compat_settings.noting_checkpoints(noted_checkpoint),
     ):
         yield
 

@@ -22,7 +22,8 @@ from amprewrite.frameworks.base import (
     Run,
     Walked,
 )
-from amprewrite.frameworks.torch_fx._compat import pytree, register_caches
+from amprewrite.frameworks.torch_fx._compat import pytree
+from amprewrite.frameworks.torch_fx._compat_settings import register_caches
 from amprewrite.frameworks.torch_fx.capture import open_program
 from amprewrite.frameworks.torch_fx.convert import capture
 from amprewrite.frameworks.torch_fx.lockstep import (

@@ -11,7 +11,7 @@ from torch import nn
 from torch.fx import Graph, GraphModule
 
 from amprewrite.errors import NotCapturedError, PlanMismatchError, UnsupportedError
-from amprewrite.frameworks.torch_fx import _compat
+from amprewrite.frameworks.torch_fx import _compat, _compat_settings
 from amprewrite.frameworks.torch_fx.fold import attribute
 from amprewrite.frameworks.torch_fx.read import dtype_name
 from amprewrite.ir.text import tensor_text
@@ -242,7 +242,8 @@ class ConvertedModule(nn.Module):
         if self._sources:
             self._copies = type(GraphModule(self, recipe)).forward
             self._state = self._writes()
-            self.register_load_state_dict_post_hook(_renew)
+            hooks: Any = self  # its stubs say nothing of the hook's type
+            hooks.register_load_state_dict_post_hook(_renew)
 
     def _writes(self) -> tuple[tuple[int, int], ...]:
         """Return what changes when a weight with a low copy is written or replaced."""
@@ -274,7 +275,7 @@ class ConvertedModule(nn.Module):
         if not torch.compiler.is_compiling():
             self._signature.check(args, kwargs)
             self.renew()
-        with _compat.without_autocast(self._signature.device):
+        with _compat_settings.without_autocast(self._signature.device):
             return self._forward(self, *args, **kwargs)
 
     def _in_other_mode(

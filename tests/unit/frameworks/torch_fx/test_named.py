@@ -50,7 +50,7 @@ def test_outputs_of_transformers_give_their_fields():
 
 def test_a_cache_gives_its_tensors():
     transformers = pytest.importorskip("transformers")
-    from amprewrite.frameworks.torch_fx._compat import register_caches
+    from amprewrite.frameworks.torch_fx._compat_settings import register_caches
 
     register_caches()
     cache = transformers.DynamicCache()

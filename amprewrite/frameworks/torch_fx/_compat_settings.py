@@ -1,0 +1,129 @@
+"""Settings of torch that hold while a model is captured or run; private names."""
+# pyright: reportPrivateUsage=false
+# Beside _compat the only module that uses private names.
+
+import sys
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch.nn.modules import transformer
+from torch.utils import checkpoint
+
+
+@contextmanager
+def slow_attention_path() -> Generator[None]:
+    """Switch off nn.MultiheadAttention's fast path while capturing.
+
+    It is one opaque op that no cast reaches: the model would silently stay float32.
+    """
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(value=False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def without_autocast(device: str) -> AbstractContextManager[object]:
+    """Keep torch.autocast out of a program whose dtypes are planned.
+
+    Nothing is entered where autocast is off, so that an exported program has no region.
+    """
+    if torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
+
+
+@contextmanager
+def neutral_autocast(device: str) -> Generator[None]:
+    """Make autocast look enabled, with a dtype that changes nothing.
+
+    Model code that asks whether autocast is on before it opens a full-precision region
+    (transformers' maybe_autocast) leaves no region in the graph otherwise. With the
+    dtype float32 every cast of autocast is of float32 to itself.
+    """
+    enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+    torch.set_autocast_enabled(device, True)
+    torch.set_autocast_dtype(device, torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled(device, enabled)
+        torch.set_autocast_dtype(device, dtype)
+
+
+def dynamo_settings() -> AbstractContextManager[Any]:
+    """Let dynamo trace what it refuses by default, and not give up on the way.
+
+    It refuses nn.LSTM and nn.GRU, and ops whose results have extents or numbers that
+    depend on data: a break in a loop over experts gives up the whole loop. And it
+    counts the captures of a code object over all models of a class: after eight it
+    silently runs the rest as it is, unrewritten.
+    """
+    untyped: Any = torch._dynamo.config
+    return untyped.patch(
+        allow_rnn=True,
+        capture_dynamic_output_shape_ops=True,
+        capture_scalar_outputs=True,
+        recompile_limit=256,
+        accumulated_recompile_limit=4096,
+    )
+
+
+@contextmanager
+def plain_causal_hint() -> Generator[None]:
+    """Let nn.Transformer take a mask without asking whether it is causal.
+
+    The question depends on the mask's values, which a capture does not have. The answer
+    is only a hint for a kernel that needs no mask; without it the mask is applied.
+    """
+    name = "_detect_is_causal_mask"
+    asked = getattr(transformer, name)
+
+    def taken(_mask: object, is_causal: object = None, _size: object = None, /) -> bool:
+        return bool(is_causal)
+
+    setattr(transformer, name, taken)
+    try:
+        yield
+    finally:
+        setattr(transformer, name, asked)
+
+
+def register_caches() -> None:
+    """Tell torch.export about the caches that transformers models hand back.
+
+    transformers registers its own classes only when asked to.
+    """
+    if "transformers" not in sys.modules:
+        return
+    try:
+        executorch: Any = import_module("transformers.integrations.executorch")
+        register = executorch.register_dynamic_cache_export_support
+    except (ImportError, AttributeError):  # an older transformers, without it
+        return
+    register()
+
+
+@contextmanager
+def noting_checkpoints(note: Callable[[], None]) -> Generator[None]:
+    """Call ``note`` whenever an activation checkpoint without re-entrance is opened.
+
+    The public function may be bound under any name in the model's module, so the
+    function that it calls is replaced.
+    """
+    name = "_checkpoint_without_reentrant_generator"
+    opened = getattr(checkpoint, name)
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        note()
+        return opened(*args, **kwargs)
+
+    setattr(checkpoint, name, noted)
+    try:
+        yield
+    finally:
+        setattr(checkpoint, name, opened)

@@ -1,0 +1,102 @@
+"""Every setting of torch that a capture changes, and that it is changed back."""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402  # after the check for torch
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from amprewrite.frameworks.torch_fx import _compat, _compat_settings  # noqa: E402
+from tests.torch_programs import Program  # noqa: E402
+
+aten = torch.ops.aten
+FUNCTIONS = [
+    name
+    for name, found in vars(_compat_settings).items()
+    if inspect.isfunction(found)
+    and found.__module__ == _compat_settings.__name__
+    and not name.startswith("_")
+]
+
+
+def x() -> Any:
+    return torch.randn(4, 8)
+
+
+def graph_of(function: Any, *args: Any) -> Any:
+    program = torch.export.export(
+        Program(function).eval(), args or (x(),), strict=False
+    )
+    return program.module(check_guards=False)
+
+
+def test_every_function_has_a_test() -> None:
+    text = Path(__file__).read_text("utf-8")
+    assert not [name for name in FUNCTIONS if f"_compat_settings.{name}(" not in text]
+
+
+def test_the_fast_path_of_attention_is_off_for_a_while() -> None:
+    before = torch.backends.mha.get_fastpath_enabled()
+    with _compat_settings.slow_attention_path():
+        assert not torch.backends.mha.get_fastpath_enabled()
+    assert torch.backends.mha.get_fastpath_enabled() == before
+
+
+def test_autocast_looks_enabled_and_changes_nothing() -> None:
+    before = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+    with _compat_settings.neutral_autocast("cpu"):
+        assert torch.is_autocast_enabled("cpu")
+        assert nn.Linear(8, 8)(x()).dtype == torch.float32
+    assert (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")) == before
+
+
+def test_ambient_autocast_is_off_for_a_while() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        with _compat_settings.without_autocast("cpu"):
+            assert nn.Linear(8, 8)(x()).dtype == torch.float32
+        assert nn.Linear(8, 8)(x()).dtype == torch.bfloat16
+
+
+def test_dynamo_takes_recurrent_layers_and_many_captures() -> None:
+    from torch._dynamo import config  # noqa: TID251  # what is patched
+
+    before = config.allow_rnn
+    with _compat_settings.dynamo_settings():
+        assert config.allow_rnn
+        assert config.recompile_limit >= 256
+    assert config.allow_rnn == before
+
+
+def test_a_mask_is_not_asked_whether_it_is_causal() -> None:
+    from torch.nn.modules import transformer
+
+    mask = nn.Transformer.generate_square_subsequent_mask(4)
+    asked = transformer._detect_is_causal_mask
+    assert asked(mask, None, 4) is True
+    with _compat_settings.plain_causal_hint():
+        assert transformer._detect_is_causal_mask(mask, None, 4) is False
+        assert transformer._detect_is_causal_mask(mask, True, 4) is True
+    assert transformer._detect_is_causal_mask is asked
+
+
+def test_caches_of_transformers_can_be_exported() -> None:
+    transformers = pytest.importorskip("transformers")
+    _compat_settings.register_caches()
+    _compat_settings.register_caches()
+    cache = transformers.DynamicCache()
+    cache.update(torch.ones(1, 1, 2, 4), torch.ones(1, 1, 2, 4), 0)
+    leaves = _compat.pytree.tree_leaves(cache)
+    assert [tuple(leaf.shape) for leaf in leaves] == [(1, 1, 2, 4)] * 2
+
+
+def test_checkpoints_are_noted() -> None:
+    seen: list[int] = []
+    with _compat_settings.noting_checkpoints(lambda: seen.append(1)):
+        checkpoint(torch.exp, x(), use_reentrant=False)
+    checkpoint(torch.exp, x(), use_reentrant=False)
+    assert seen == [1]
