@@ -31,7 +31,13 @@ from amprewrite.frameworks.torch_fx.fold import (
 from amprewrite.frameworks.torch_fx.read import Reading, read
 from amprewrite.frameworks.torch_fx.run import ConvertedModule, LazyModule, signature_of
 from amprewrite.frameworks.torch_fx.settle import settle
-from amprewrite.frameworks.torch_fx.warm import announce, undisturbed, warm_up
+from amprewrite.frameworks.torch_fx.warm import (
+    announce,
+    copies,
+    try_run,
+    undisturbed,
+    warm_up,
+)
 from amprewrite.frameworks.torch_fx.write import check_fits, write
 from amprewrite.plan import Plan
 
@@ -254,10 +260,13 @@ def _captured_lazily(
     args, kwargs = request.args or (), request.kwargs or {}
     warm_up(model, args, kwargs)
     lazy = _lazy(model, replace(request, plan=None), str(cause))
-    grad = request.trains(model) and torch.is_grad_enabled()
+    trains = request.trains(model) and torch.is_grad_enabled()
     try:
-        with undisturbed(model), torch.set_grad_enabled(grad):
-            lazy(*args, **kwargs)
+        if trains:
+            with undisturbed(model):
+                lazy(*copies(args), **copies(dict(kwargs)))
+        else:
+            try_run(lazy, model, args, kwargs)
     except Exception as error:
         msg = f"{cause}; dynamo cannot capture it either: {str(error).strip()[:500]}"
         raise CaptureError(msg) from error

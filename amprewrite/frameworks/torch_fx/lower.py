@@ -32,7 +32,9 @@ def lower(module: GraphModule, inputs: list[Any]) -> GraphModule:
             return _Lowering(module).run(*args)
 
     if _compat.uses_transforms(module):
-        return _compat.trace_below_transforms(run, tuple(inputs))
+        traced = _compat.trace_below_transforms(run, tuple(inputs))
+        traced.graph.eliminate_dead_code()  # sizes of values inside the transforms
+        return traced
     return _compat.trace_pre_dispatch(run, tuple(inputs))
 
 

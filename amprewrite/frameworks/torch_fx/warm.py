@@ -1,12 +1,14 @@
 """What happens around a capture: a first run that leaves no trace, and warnings."""
 
+import copy
 import warnings
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from amprewrite.errors import AmpWarning, CaptureError
 from amprewrite.frameworks.torch_fx import _compat
@@ -23,7 +25,8 @@ def announce(plan: Plan) -> None:
 @contextmanager
 def undisturbed(model: nn.Module) -> Generator[None]:
     """Leave the model's buffers and the random state as they were."""
-    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    made = (buffer for buffer in model.buffers() if not is_lazy(buffer))
+    before = [(buffer, buffer.clone()) for buffer in made]
     named = [(part, dict(_compat.buffers(part))) for part in model.modules()]
     devices = sorted({t.device.index or 0 for t in model.parameters() if t.is_cuda})
     with _compat.fork_rng(devices):
@@ -46,14 +49,8 @@ def warm_up(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     Raises:
         CaptureError: The model fails on these arguments.
     """
-
-    def copied(arg: Any) -> Any:
-        return arg.detach().clone() if isinstance(arg, torch.Tensor) else arg
-
-    args, kwargs = _compat.pytree.tree_map(copied, (args, dict(kwargs)))
     try:
-        with undisturbed(model), torch.no_grad():
-            model(*args, **kwargs)
+        try_run(model, model, args, kwargs)
     except Exception as error:
         where = offending_line(error) or "its call"
         msg = (
@@ -61,3 +58,37 @@ def warm_up(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
             f"{str(error).strip()}; pass arguments that the model runs with"
         )
         raise CaptureError(msg) from error
+
+
+def try_run(
+    run: Callable[..., Any],
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> None:
+    """Run ``model`` by ``run`` on copies of its arguments and leave no trace.
+
+    Without gradients, which is faster; with them, where they are on and the model
+    needs them in its forward (forces as the gradient of an energy).
+    """
+    try:
+        with undisturbed(model), torch.no_grad():
+            run(*copies(args), **copies(dict(kwargs)))
+    except Exception:
+        if not torch.is_grad_enabled():
+            raise
+        with undisturbed(model):
+            run(*copies(args), **copies(dict(kwargs)))
+
+
+def copies(arguments: Any) -> Any:
+    """Return ``arguments`` with every tensor and every other object copied."""
+
+    def copied(arg: Any) -> Any:
+        if isinstance(arg, torch.Tensor):
+            return arg.detach().clone().requires_grad_(arg.requires_grad)
+        with suppress(Exception):  # one that cannot be copied is used as it is
+            return copy.deepcopy(arg)
+        return arg
+
+    return _compat.pytree.tree_map(copied, arguments)
