@@ -12,6 +12,8 @@ import torch
 from torch.nn.modules import transformer
 from torch.utils import checkpoint
 
+from amprewrite.frameworks.torch_fx import _compat
+
 
 @contextmanager
 def slow_attention_path() -> Generator[None]:
@@ -91,6 +93,23 @@ def plain_causal_hint() -> Generator[None]:
         yield
     finally:
         setattr(transformer, name, asked)
+
+
+@contextmanager
+def unmarked(values: Any) -> Generator[None]:
+    """Leave no marks on the tensors in ``values``.
+
+    An export that fails leaves its dynamic dimensions marked on its arguments, and the
+    next export of the same arguments fails by them.
+    """
+    leaves = [v for v in _compat.pytree.tree_leaves(values) if torch.is_tensor(v)]
+    before = [(vars(leaf), dict(vars(leaf))) for leaf in leaves]
+    try:
+        yield
+    finally:
+        for now, then in before:
+            now.clear()
+            now.update(then)
 
 
 def register_caches() -> None:

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
@@ -31,6 +31,11 @@ from amprewrite.frameworks.torch_fx.fold import (
 from amprewrite.frameworks.torch_fx.read import Reading, read
 from amprewrite.frameworks.torch_fx.run import ConvertedModule, LazyModule, signature_of
 from amprewrite.frameworks.torch_fx.settle import settle
+from amprewrite.frameworks.torch_fx.shapes import (
+    PER_SIGNATURE,
+    refuse_mistake,
+    refuse_unused,
+)
 from amprewrite.frameworks.torch_fx.warm import (
     announce,
     copies,
@@ -92,13 +97,17 @@ def convert(model: Model, request: Request) -> nn.Module:
         if request.plan is not None:
             msg = "plan= needs args=, so that the program it belongs to can be captured"
             raise UnsupportedError(msg)
+        if request.dynamic_shapes is not None:
+            refuse_unused(captured=False)
         return _lazy(model, request, "")
     try:
         captured = capture(model, request.args, request.kwargs, request.dynamic_shapes)
     except CaptureError as error:
-        return _captured_lazily(model, request, error)
+        return _captured_lazily(model, request, _not_shapes(model, request, error))
     reason = captured.seen.reason()
     if reason and request.trains(root) and isinstance(model, nn.Module):
+        if request.dynamic_shapes is not None:
+            reason = f"{reason}; {PER_SIGNATURE}"
         return _captured_lazily(model, request, CaptureError(reason))
     return assemble(root, captured, request)
 
@@ -115,8 +124,24 @@ def inspect(model: Model, request: Request) -> Plan:
     if not request.has_arguments and isinstance(model, nn.Module):
         msg = "inspect needs args=, the arguments that the model is called with"
         raise UnsupportedError(msg)
-    captured = capture(model, request.args, request.kwargs, request.dynamic_shapes)
+    try:
+        captured = capture(model, request.args, request.kwargs, request.dynamic_shapes)
+    except CaptureError as error:
+        raise _not_shapes(model, request, error) from error.__cause__
     return _plan(read(captured.module), captured, request, _root(model))
+
+
+def _not_shapes(model: Model, request: Request, error: CaptureError) -> CaptureError:
+    """Return why the model could not be captured, for another reason than its shapes.
+
+    Raises:
+        CaptureError: ``request.dynamic_shapes`` is wrong for the model.
+    """
+    if request.dynamic_shapes is None or not isinstance(model, nn.Module):
+        return error
+    args, kwargs = request.args or (), request.kwargs or {}
+    refuse_mistake(model, args, kwargs, request.dynamic_shapes, error)
+    return CaptureError(f"{error}; {PER_SIGNATURE}")
 
 
 def _root(model: Model) -> nn.Module:
@@ -139,17 +164,23 @@ def capture(
 
     Raises:
         CaptureError: The model cannot be captured.
+        UnsupportedError: ``dynamic_shapes`` for what is captured already.
     """
+    if isinstance(model, nn.Module) and not _is_captured(model):
+        return export_model(model, args or (), kwargs or {}, dynamic_shapes)
+    if dynamic_shapes is not None:
+        refuse_unused(captured=True)
     if not isinstance(model, nn.Module):
         return Captured(open_program(model), "given as an exported program", Seen())
-    if isinstance(model, GraphModule) and _is_aten_level(model):
-        module = copy.copy(model)
-        drop_dtype_checks(module)
-        return Captured(module, "given as an ATen-level graph", Seen())
-    return export_model(model, args or (), kwargs or {}, dynamic_shapes)
+    module = copy.copy(model)
+    drop_dtype_checks(module)
+    return Captured(module, "given as an ATen-level graph", Seen())
 
 
-def _is_aten_level(model: GraphModule) -> bool:
+def _is_captured(model: nn.Module) -> TypeGuard[GraphModule]:
+    """Return whether ``model`` is a graph of ATen ops, as export gives it."""
+    if not isinstance(model, GraphModule):
+        return False
     calls = [n for n in model.graph.nodes if n.op in ("call_function", "call_method")]
     return _compat.call_structure(model.graph) is not None and all(
         n.op == "call_function" and "val" in n.meta

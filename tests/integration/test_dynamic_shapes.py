@@ -1,0 +1,101 @@
+"""A wish for extents that vary is granted, refused with its mistake, or noted."""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402  # after the skip
+from torch.export import Dim  # noqa: E402
+
+import amprewrite  # noqa: E402
+from amprewrite.errors import CaptureError, UnsupportedError  # noqa: E402
+from tests.torch_programs import in_full, relative_error  # noqa: E402
+
+ROUNDING = 2.0**-8
+B = Dim("b")
+
+
+def added(m: Any, x: Any, y: Any) -> Any:
+    return m.a(x) + y
+
+
+def specialised(m: Any, x: Any, y: Any) -> Any:
+    return m.a(x).view(4, 2, 8) + y.view(4, 2, 8)
+
+
+def branching(m: Any, x: Any, y: Any) -> Any:
+    return m.a(x) + y if float(x.sum()) > 0 else m.a(x) - y
+
+
+class Pair(nn.Module):
+    """A function of a layer and two named arguments."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.a, self.function = nn.Linear(16, 16), function
+
+    def forward(self, x: Any, y: Any) -> Any:
+        return self.function(self, x, y)
+
+
+def program(forward: Any) -> nn.Module:
+    return Pair(forward).eval()
+
+
+def inputs(rows: int = 4) -> tuple[Any, Any]:
+    return torch.randn(rows, 16), torch.randn(rows, 16)
+
+
+@pytest.mark.parametrize(
+    "shapes", [({0: B}, {0: B}), {"x": {0: B}, "y": {0: B}}, ((Dim.AUTO, None),) * 2]
+)
+def test_extents_that_vary(shapes: Any) -> None:
+    model = program(added)
+    converted = amprewrite.convert(model, args=inputs(), dynamic_shapes=shapes)
+    args = inputs(7)
+    assert relative_error(converted(*args), in_full(model, *args)) < 2 * ROUNDING
+
+
+@pytest.mark.parametrize(
+    ("forward", "shapes", "found"),
+    [
+        (added, ({0: B},), "`inputs` has 2 elements, but `dynamic_shapes` has 1"),
+        (added, {"x": {0: B}, "z": {}}, r"arg names \['x', 'y'\]"),
+        (added, ({0: B}, {5: B}), r"args\[1\] has 2 dimensions, none of them 5"),
+        (added, {"x": {0: B}, "y": {2: B}}, r"args\[1\] has 2 dim"),
+        (added, ({0: B}, {}), r"specialized it to be a constant \(4\)"),
+        (added, ({0: Dim("b", min=9)},) * 2, r"4 not in range \[9"),
+        (added, ({0: 0.5}, {}), r"at `dynamic_shapes\[0\]`"),
+        (specialised, ({0: B}, {0: B}), r"specialized it to be a constant \(4\)"),
+        (specialised, ({0: Dim.DYNAMIC}, {}), r"specialized it to be a constant"),
+        (branching, ({0: B},), "`inputs` has 2 elements, but `dynamic_shapes` has 1"),
+    ],
+)
+def test_a_mistake_is_not_lost(forward: Any, shapes: Any, found: str) -> None:
+    model, args = program(forward), inputs()
+    for entry in (amprewrite.convert, amprewrite.inspect):
+        with pytest.raises(
+            CaptureError, match=f"^dynamic_shapes= does not fit Pair .*: .*{found}"
+        ):
+            entry(model, args=args, dynamic_shapes=shapes)
+    if forward is not branching:  # the arguments are as good as before
+        amprewrite.inspect(model, args=args)
+
+
+def test_a_model_that_export_cannot_capture_is_captured_per_signature() -> None:
+    model, args = program(branching), inputs()
+    converted = amprewrite.convert(model, args=args, dynamic_shapes=({0: B}, {0: B}))
+    assert "dynamic_shapes= is not used" in converted.plan.captured
+    args = inputs(7)
+    assert relative_error(converted(*args), in_full(model, *args)) < 2 * ROUNDING
+
+
+def test_without_an_export_the_wish_is_refused() -> None:
+    model, args = program(added), inputs()
+    with pytest.raises(UnsupportedError, match="dynamic_shapes= needs args="):
+        amprewrite.convert(model, dynamic_shapes=({0: B}, {0: B}))
+    exported = torch.export.export(model, args)
+    with pytest.raises(UnsupportedError, match=r"give it to torch\.export\.export"):
+        amprewrite.convert(exported, dynamic_shapes=({0: B}, {0: B}))
