@@ -6,6 +6,7 @@ gives float32, or none for the low dtype. Then the op gets the operands it was t
 with, or its result is cast, and the plan says so in a warning.
 """
 
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,17 +45,19 @@ def _settle(
         if key not in tried:
             tried[key] = _try(node)
         outcome = tried[key]
+        refusal = outcome if isinstance(outcome, str) else ""
         if isinstance(outcome, str):
-            yield f"{op.name} ({op.native}) runs as traced: {outcome}"
             _restore_operands(reading, op, node)
             outcome = tuple(
                 torch_dtype(reading.graph.values[r].dtype) for r in op.results
             )
         wanted = tuple(torch_dtype(dtype) for dtype in decision.results)
-        if outcome != wanted and len(outcome) == len(wanted) == 1:
-            names = f"{dtype_name(outcome[0])} instead of {dtype_name(wanted[0])}"
+        names = ", ".join(_cast_results(node, outcome, wanted))
+        if refusal:
+            cast = "; its result is cast" if names else ""
+            yield f"{op.name} ({op.native}) runs as traced: {refusal}{cast}"
+        elif names:
             yield f"{op.name} ({op.native}) gives {names}; its result is cast"
-            _cast_result(node, wanted[0])
 
 
 def _changed(reading: Reading, op: Op, decision: Decision) -> bool:
@@ -117,6 +120,33 @@ def _restore_operands(reading: Reading, op: Op, node: Node) -> None:
 
     args, kwargs = _compat.pytree.tree_map(restore, (node.args, dict(node.kwargs)))
     node.args, node.kwargs = args, kwargs
+
+
+def _cast_results(
+    node: Node, found: tuple[torch.dtype, ...], wanted: tuple[torch.dtype, ...]
+) -> Iterator[str]:
+    """Cast the results of another dtype than wanted, and say which they are."""
+    places = _result_nodes(node)
+    if len(found) != len(wanted):
+        return
+    for index, (have, want) in enumerate(zip(found, wanted, strict=True)):
+        if have != want:
+            yield f"{dtype_name(have)} instead of {dtype_name(want)}"
+            for place in places[index]:
+                _cast_result(place, want)
+
+
+def _result_nodes(node: Node) -> list[list[Node]]:
+    """Return for each tensor among the results of ``node`` the nodes that are it."""
+    val = node.meta["val"]
+    if not _compat.is_sequence(val):
+        return [[node]]
+    taken = [user for user in node.users if user.target is operator.getitem]
+    return [
+        [user for user in taken if user.args[1] == index]
+        for index, part in enumerate(val)
+        if isinstance(part, torch.Tensor)
+    ]
 
 
 def _cast_result(node: Node, dtype: torch.dtype) -> None:

@@ -38,6 +38,16 @@ def library() -> Iterator[Any]:
 
         for function in (widen, strict, honest):
             found.impl(function.__name__, function, "CompositeExplicitAutograd")
+
+        def widen_first(x: Any, y: Any) -> Any:
+            return widen(x), y * 2
+
+        def strict_pair(x: Any, y: Any) -> Any:
+            return strict(x), y * 2
+
+        for function in (widen_first, strict_pair):
+            found.define(f"{function.__name__}(Tensor x, Tensor y) -> (Tensor, Tensor)")
+            found.impl(function.__name__, function, "CompositeExplicitAutograd")
         yield torch.ops.amptest
 
 
@@ -64,9 +74,31 @@ def test_a_kernel_that_refuses_low_runs_as_traced(library: Any) -> None:
     with pytest.warns(AmpWarning):
         model, program, x = converted(library.strict)
     op = "strict (amptest.strict.default)"
-    traced = f"{op} runs as traced: strict has no kernel for torch.bfloat16"
-    cast = f"{op} gives float32 instead of bfloat16; its result is cast"
-    assert program.plan.warnings == (traced, cast)
+    refusal = "strict has no kernel for torch.bfloat16; its result is cast"
+    assert program.plan.warnings == (f"{op} runs as traced: {refusal}",)
+    assert relative_error(in_full(program, x), in_full(model, x)) < 2 * ROUNDING
+
+
+@pytest.mark.parametrize(
+    ("name", "done"),
+    [
+        ("widen_first", "gives float32 instead of bfloat16"),
+        ("strict_pair", "runs as traced: strict has no kernel for torch.bfloat16"),
+    ],
+)
+def test_each_of_several_results_has_the_dtype_of_the_plan(
+    library: Any, name: str, done: str
+) -> None:
+    def forward(m: Any, x: Any) -> Any:
+        one, two = getattr(library, name)(m.a(x), m.b(x))
+        return m.b(one) + m.a(two)
+
+    model = Program(forward, a=nn.Linear(8, 8), b=nn.Linear(8, 8)).eval()
+    x, op = torch.randn(4, 8), f"amptest.{name}.default"
+    overrides = [{"native": op, "class": "allow"}]
+    with pytest.warns(AmpWarning, match=done):
+        program = amprewrite.convert(model, args=(x,), overrides=overrides)
+    assert program.plan.warnings == (f"{name} ({op}) {done}; its result is cast",)
     assert relative_error(in_full(program, x), in_full(model, x)) < 2 * ROUNDING
 
 
