@@ -128,6 +128,11 @@ def buffers(module: nn.Module) -> dict[str, torch.Tensor | None]:
     return {} if isinstance(module, torch.jit.ScriptModule) else module._buffers
 
 
+def parameters(module: nn.Module) -> dict[str, nn.Parameter | None]:
+    """Return the parameters that ``module`` holds itself, to be read or replaced."""
+    return module._parameters
+
+
 def backward_hooks(module: nn.Module) -> int:
     """Return the number of hooks on the gradients that pass ``module``."""
     hooks: Any = module

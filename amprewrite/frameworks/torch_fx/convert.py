@@ -29,13 +29,14 @@ from amprewrite.frameworks.torch_fx.fold import (
     stored_weights,
 )
 from amprewrite.frameworks.torch_fx.read import Reading, read
-from amprewrite.frameworks.torch_fx.run import ConvertedModule, LazyModule, signature_of
+from amprewrite.frameworks.torch_fx.run import ConvertedModule, LazyModule
 from amprewrite.frameworks.torch_fx.settle import settle
 from amprewrite.frameworks.torch_fx.shapes import (
     PER_SIGNATURE,
     refuse_mistake,
     refuse_unused,
 )
+from amprewrite.frameworks.torch_fx.signature import signature_of
 from amprewrite.frameworks.torch_fx.warm import (
     announce,
     copies,

@@ -1,164 +1,18 @@
 """A converted model: an ``nn.Module`` that runs a rewritten graph."""
 
 import copy
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from torch.fx import Graph, GraphModule
 
-from amprewrite.errors import NotCapturedError, PlanMismatchError, UnsupportedError
+from amprewrite.errors import NotCapturedError, UnsupportedError
 from amprewrite.frameworks.torch_fx import _compat, _compat_settings
-from amprewrite.frameworks.torch_fx.fold import attribute
-from amprewrite.frameworks.torch_fx.read import dtype_name
-from amprewrite.ir.text import tensor_text
+from amprewrite.frameworks.torch_fx.fold import attribute, lowered
+from amprewrite.frameworks.torch_fx.signature import Signature
 from amprewrite.plan import Cast, Plan, join_plans
-
-
-@dataclass(frozen=True)
-class Signature:
-    """How a captured program is called.
-
-    Attributes:
-        names: Names of the model's parameters, in order.
-        positional: Number of positional arguments at capture.
-        keywords: Names of the keyword arguments at capture, in their order.
-        tensors: For each flat input its dtype and extents (None where dynamic); None
-            for an input that is no tensor.
-        device: Type of the device that the program runs on.
-        numbers: For each flat input that is no tensor, its value at capture, which is
-            part of the program: a number, a flag, a word or None.
-    """
-
-    names: tuple[str, ...]
-    positional: int
-    keywords: tuple[str, ...]
-    tensors: tuple[tuple[torch.dtype, tuple[int | None, ...]] | None, ...]
-    device: str = "cpu"
-    numbers: Mapping[int, object] = field(default_factory=dict[int, object])
-
-    def arrange(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments as they were split at capture.
-
-        Raises:
-            TypeError: An argument is missing, unexpected or given twice.
-        """
-        if len(args) == self.positional and tuple(kwargs) == self.keywords:
-            return args, dict(kwargs)
-        given = {self._name(index): arg for index, arg in enumerate(args)}
-        if twice := [name for name in kwargs if name in given]:
-            msg = f"converted module called with two values for {', '.join(twice)}"
-            raise TypeError(msg)
-        given.update(kwargs)
-        positional = [self._name(index) for index in range(self.positional)]
-        wanted = (*positional, *self.keywords)
-        if set(given) != set(wanted):
-            have = ", ".join(given) or "nothing"
-            msg = (
-                f"converted module called with ({have}); it was captured with "
-                f"({', '.join(wanted)}); pass these, or convert with the arguments you "
-                f"mean to use, or without args"
-            )
-            raise TypeError(msg)
-        return (
-            tuple(given[name] for name in positional),
-            {name: given[name] for name in self.keywords},
-        )
-
-    def _name(self, index: int) -> str:
-        """Return the name of a positional argument; those of ``*args`` have none."""
-        return self.names[index] if index < len(self.names) else f"argument {index}"
-
-    def check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Compare the arguments of a call with those of the capture.
-
-        Raises:
-            PlanMismatchError: Names the first input with another dtype, shape or value.
-        """
-        leaves = _compat.pytree.tree_leaves((args, dict(kwargs)))
-        self._check_numbers(leaves)
-        for number, (leaf, wanted) in enumerate(
-            zip(leaves, self.tensors, strict=False)
-        ):
-            if wanted is None or not isinstance(leaf, torch.Tensor):
-                continue
-            dtype, shape = wanted
-            same = leaf.dtype == dtype and len(leaf.shape) == len(shape)
-            if not same or any(
-                d is not None and d != have
-                for d, have in zip(shape, leaf.shape, strict=True)
-            ):
-                extents = tuple("any" if d is None else d for d in shape)
-                msg = (
-                    f"input {number} is {_tensor_text(leaf)}; the program was captured "
-                    f"for {tensor_text(dtype_name(dtype), extents)}; pass "
-                    f"dynamic_shapes= for extents that vary, or convert without args"
-                )
-                raise PlanMismatchError(msg)
-
-    def _check_numbers(self, leaves: Sequence[Any]) -> None:
-        """Compare all that is no tensor: it was built into the program."""
-        if len(leaves) != len(self.tensors):
-            msg = (
-                f"called with {len(leaves)} inputs, nested ones counted; the program "
-                f"was captured for {len(self.tensors)}; {_OTHERWISE}"
-            )
-            raise PlanMismatchError(msg)
-        for number, (leaf, wanted) in enumerate(zip(leaves, self.tensors, strict=True)):
-            given = isinstance(leaf, torch.Tensor)
-            unknown = wanted is None and number not in self.numbers
-            if unknown or (given and wanted):
-                continue
-            if given or wanted or leaf != self.numbers[number]:
-                have = _tensor_text(leaf) if given else repr(leaf)
-                want = "a tensor" if wanted else repr(self.numbers[number])
-                msg = (
-                    f"input {number} is {have}; the program was captured for {want}, "
-                    f"which is part of it; {_OTHERWISE}"
-                )
-                raise PlanMismatchError(msg)
-
-
-_OTHERWISE = "convert with the arguments you mean to use, or without args"
-
-
-def _tensor_text(leaf: torch.Tensor) -> str:
-    return tensor_text(dtype_name(leaf.dtype), tuple(leaf.shape))
-
-
-def signature_of(model: nn.Module, module: GraphModule) -> Signature:
-    """Return the signature of ``module``, a capture of ``model``."""
-    names = tuple(
-        name
-        for name, parameter in inspect.signature(model.forward).parameters.items()
-        if parameter.kind
-        in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-    )
-    tensors: list[tuple[torch.dtype, tuple[int | None, ...]] | None] = []
-    numbers: dict[int, object] = {}
-    for node in module.graph.find_nodes(op="placeholder"):
-        val = node.meta.get("val")
-        if isinstance(val, torch.Tensor):
-            shape = _compat.extents(val)
-            extents = tuple(d if isinstance(d, int) else None for d in shape)
-            tensors.append((val.dtype, extents))
-        else:
-            if isinstance(val, (bool, int, float, str, complex, type(None))):
-                numbers[len(tensors)] = val
-            tensors.append(None)
-    args, kwargs = _compat.call_structure(module.graph).in_spec.children()
-    return Signature(
-        names,
-        args.num_children,
-        tuple(kwargs.context),
-        tuple(tensors),
-        numbers=numbers,
-    )
 
 
 class ConvertedModule(nn.Module):
@@ -179,8 +33,9 @@ class ConvertedModule(nn.Module):
     _forward: Callable[..., Any]
     _captured_mode: bool
     _sources: tuple[str, ...] = ()
-    _state: tuple[tuple[int, int], ...] = ()
+    _state: tuple[tuple[torch.Tensor, int], ...] = ()
     _copies: Callable[..., Mapping[str, torch.Tensor]]
+    _dtypes: Mapping[str, torch.dtype]
 
     @property
     def plan(self) -> Plan:
@@ -234,6 +89,31 @@ class ConvertedModule(nn.Module):
         self._plan, self._signature = plan, signature
         self._captured_mode = training
         super().train(training)
+        self._dtypes = {name: t.dtype for name, t in self._state_tensors()}
+        hooks: Any = self  # its stubs say nothing of the hook's type
+        hooks.register_load_state_dict_post_hook(_follow)
+
+    def _state_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the tensors of the ``state_dict``, not detached."""
+        state: Mapping[str, object] = self.state_dict(keep_vars=True)
+        for name, held in state.items():
+            if isinstance(held, torch.Tensor):
+                yield name, held
+
+    def follow(self) -> None:
+        """Take tensors that were assigned: in the program's dtypes, with their copies.
+
+        A program reads each weight in one dtype, whatever that of a checkpoint is.
+        """
+        made: dict[int, torch.Tensor] = {}
+        for name, held in self._state_tensors():
+            dtype = self._dtypes.get(name, held.dtype)
+            if held.dtype != dtype:
+                if id(held) not in made:
+                    made[id(held)] = lowered(held, dtype)
+                path, _, last = name.rpartition(".")
+                setattr(self.get_submodule(path), last, made[id(held)])
+        self.renew()
 
     def keep_copies(self, recipe: Graph) -> None:
         """Let the low copies beside full weights follow them, by ``recipe``."""
@@ -242,17 +122,24 @@ class ConvertedModule(nn.Module):
         if self._sources:
             self._copies = type(GraphModule(self, recipe)).forward
             self._state = self._writes()
-            hooks: Any = self  # its stubs say nothing of the hook's type
-            hooks.register_load_state_dict_post_hook(_renew)
 
-    def _writes(self) -> tuple[tuple[int, int], ...]:
-        """Return what changes when a weight with a low copy is written or replaced."""
+    def _writes(self) -> tuple[tuple[torch.Tensor, int], ...]:
+        """Return the weights with a low copy, and how often each was written to."""
         held = (attribute(self, name) for name in self._sources)
-        return tuple((id(tensor), _compat.writes(tensor)) for tensor in held)
+        return tuple((tensor, _compat.writes(tensor)) for tensor in held)
+
+    def _changed(self) -> bool:
+        """Whether a weight with a low copy was written to or replaced."""
+        return any(
+            one is not other or writes != before
+            for (one, writes), (other, before) in zip(
+                self._writes(), self._state, strict=True
+            )
+        )
 
     def renew(self) -> None:
         """Make the low copies again if their weights have changed."""
-        if self._sources and self._writes() != self._state:
+        if self._changed():
             with torch.no_grad():
                 for name, value in self._copies(self).items():
                     self.get_buffer(name).copy_(value)
@@ -284,8 +171,24 @@ class ConvertedModule(nn.Module):
         """Return the program of the mode in which this one was not captured."""
         if self.__dict__.get("_other") is None:
             capture = self.__dict__["_capture_mode"]
-            self.__dict__["_other"] = capture(self.training, args, kwargs)
+            other = capture(self.training, args, kwargs)
+            self.__dict__["_other"] = other
+            self.__dict__["_links"] = list(self._links_to(other))
+        if not torch.compiler.is_compiling():  # a tensor may have been replaced here
+            for theirs, ours, name in self.__dict__["_links"]:
+                theirs[name] = ours[name]
         return self.__dict__["_other"]
+
+    def _links_to(
+        self, other: nn.Module
+    ) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
+        """Yield where each tensor of the state is kept in ``other`` and here."""
+        for full_name, _ in self._state_tensors():
+            path, _, name = full_name.rpartition(".")
+            here, there = self.get_submodule(path), other.get_submodule(path)
+            for kept in (_compat.parameters, _compat.buffers):
+                if name in kept(here):
+                    yield kept(there), kept(here), name
 
     def train(self, mode: bool = True) -> "ConvertedModule":  # noqa: FBT001, FBT002  # as nn.Module
         """Choose the mode of the next call.
@@ -310,9 +213,9 @@ class ConvertedModule(nn.Module):
         return self.plan.summary().split("\n")[0]
 
 
-def _renew(module: nn.Module, _keys: object) -> None:
+def _follow(module: nn.Module, _keys: object) -> None:
     if isinstance(module, ConvertedModule):
-        module.renew()
+        module.follow()
 
 
 def _mode(training: bool) -> str:  # noqa: FBT001  # a mode is a boolean in torch

@@ -118,9 +118,10 @@ def test_modules_and_hidden_buffers_are_listed() -> None:
     assert [path for path, _ in _compat.modules_by_path(model)] == ["", "0"]
 
 
-def test_buffers_of_a_module_alone_are_at_hand() -> None:
+def test_tensors_of_a_module_alone_are_at_hand() -> None:
     model = nn.Sequential(nn.BatchNorm1d(2))
-    assert _compat.buffers(model) == {}
+    assert _compat.buffers(model) == _compat.parameters(model) == {}
+    assert list(_compat.parameters(model[0])) == ["weight", "bias"]
     assert "running_mean" in _compat.buffers(model[0])
 
 

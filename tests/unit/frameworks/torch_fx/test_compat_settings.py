@@ -72,6 +72,25 @@ def test_dynamo_takes_recurrent_layers_and_many_captures() -> None:
     assert config.allow_rnn == before
 
 
+def test_marks_of_a_failed_export_are_taken_off() -> None:
+    value, shapes = x(), ({0: torch.export.Dim.DYNAMIC},)
+    value.mine = 1
+
+    def export() -> None:
+        with pytest.raises(RuntimeError, match="specialized it to be a constant"):
+            torch.export.export(
+                Program(lambda _, x: x.view(4, 2, 4)),
+                (value,),
+                dynamic_shapes=(shapes,),
+                strict=False,
+            )
+
+    with _compat_settings.unmarked({"x": [value]}):
+        export()
+        assert set(vars(value)) > {"mine"}
+    assert vars(value) == {"mine": 1}
+
+
 def test_a_mask_is_not_asked_whether_it_is_causal() -> None:
     from torch.nn.modules import transformer
 

@@ -12,7 +12,8 @@ from torch import nn  # noqa: E402  # after the check for torch
 
 import amprewrite  # noqa: E402
 from amprewrite.errors import PlanMismatchError, UnsupportedError  # noqa: E402
-from amprewrite.frameworks.torch_fx.run import LazyModule, Signature  # noqa: E402
+from amprewrite.frameworks.torch_fx.run import LazyModule  # noqa: E402
+from amprewrite.frameworks.torch_fx.signature import Signature  # noqa: E402
 from tests.torch_programs import LOW, Program  # noqa: E402
 
 
