@@ -1,6 +1,8 @@
 """The tensors of a converted module: replaced, loaded, stored and written to."""
 
 import copy
+import io
+import pickle
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402  # after the skip
 
 import amprewrite  # noqa: E402
+from amprewrite.errors import AmpWarning, UnsupportedError  # noqa: E402
 from tests.torch_programs import Program, in_full, relative_error  # noqa: E402
 
 ROUNDING = 2.0**-8
@@ -67,3 +70,84 @@ def test_assigned_tensors_are_those_of_the_other_mode_too(captured: str) -> None
     expected = in_full(other, x)
     assert relative_error(program(x), expected) < 2 * ROUNDING
     assert relative_error(copy.deepcopy(program)(x), expected) < 2 * ROUNDING
+
+
+def again(program: Any) -> Any:
+    """Save and load, as users do."""
+    file = io.BytesIO()
+    torch.save(program, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_converted_module_is_saved_and_loaded(*, training: bool) -> None:
+    model, x = a_model().train(training), torch.randn(8, 16)
+    program = amprewrite.convert(model, args=(x,))
+    loaded = again(program)
+    assert loaded.plan == program.plan
+    assert torch.equal(loaded(x), program(x))
+    names = [node.name for node in loaded.rewritten.graph.nodes]
+    assert names == [node.name for node in program.rewritten.graph.nodes]
+    for one in (loaded, program):
+        with torch.no_grad():
+            one.a.weight.mul_(2)
+    assert torch.equal(loaded(x), program(x))
+    assert torch.equal(again(copy.deepcopy(loaded))(x), program(x))
+
+
+def test_the_programs_of_both_modes_are_saved_once_they_are_there() -> None:
+    model, x = a_model().train(), torch.randn(8, 16)
+    program = amprewrite.convert(model, args=(x,))
+    with pytest.raises(UnsupportedError, match="program for train mode alone; call"):
+        again(program).eval()
+    with pytest.raises(UnsupportedError, match="program for train mode alone; call"):
+        again(program.eval())(x)
+    program(x)
+    loaded = again(program)
+    loaded.train()(x).sum().backward()
+    with torch.no_grad():
+        loaded.a.weight.mul_(2)
+        program.a.weight.mul_(2)
+        program.n.running_mean.copy_(loaded.n.running_mean)
+        program.n.running_var.copy_(loaded.n.running_var)
+    assert torch.equal(loaded.eval()(x), program(x))
+
+
+def test_structures_that_go_in_and_out_are_saved() -> None:
+    def forward(m: Any, x: Any, *, more: Any) -> Any:
+        return {"out": (m.a(x), None, [more["k"] + 1])}
+
+    model, x = Program(forward, a=nn.Linear(16, 16)).eval(), torch.randn(4, 16)
+    kwargs = {"more": {"k": x}}
+    program = amprewrite.convert(model, args=(x,), kwargs=kwargs)
+    found, expected = again(program)(x, **kwargs), program(x, **kwargs)
+    assert isinstance(found["out"], tuple)
+    assert relative_error(found, expected) == 0
+
+
+def test_what_cannot_be_saved_says_what_can() -> None:
+    x = torch.randn(4, 16)
+    lazy = amprewrite.convert(a_model().eval())
+    with pytest.raises(UnsupportedError, match="save the model and convert it again"):
+        again(lazy)
+
+    def branch(m: Any, x: Any) -> Any:
+        return torch.cond(x.sum() > 0, torch.sin, torch.tanh, (m.a(x),))
+
+    model = Program(branch, a=nn.Linear(16, 16)).eval()
+    with pytest.raises(UnsupportedError, match=r"torch\.export\.save"):
+        again(amprewrite.convert(model, args=(x,)))
+
+
+def test_a_program_whose_operators_are_not_there_is_not_loaded() -> None:
+    x = torch.randn(4, 16)
+    with torch.library._scoped_library("ampstored", "FRAGMENT") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+        model = Program(lambda _, x: torch.ops.ampstored.twice(x)).eval()
+        with pytest.warns(AmpWarning, match="rewritten 0 of"):
+            stored = pickle.dumps(amprewrite.convert(model, args=(x,)))
+        assert torch.equal(pickle.loads(stored)(x), x * 2)
+    with pytest.raises(UnsupportedError, match=r"calls ampforgot\.twice\.default"):
+        pickle.loads(stored.replace(b"ampstored", b"ampforgot"))

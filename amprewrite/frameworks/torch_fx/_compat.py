@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, GraphModule, Node
+from torch.fx import graph as fx_graph
+from torch.fx import node as fx_node
 from torch.fx.experimental import proxy_tensor
 from torch.utils import _pytree, checkpoint
 
@@ -113,6 +115,43 @@ def writes(tensor: torch.Tensor) -> int:
 def call_structure(graph: Graph) -> Any:
     """Return torch's record of how an exported graph is called; None if it has none."""
     return getattr(graph._codegen, "pytree_info", None)
+
+
+def set_call_structure(
+    graph: Graph, names: list[str], inside: Any, outside: Any
+) -> None:
+    """Let ``graph`` be called as exported ones are.
+
+    Args:
+        graph: The graph.
+        names: Names of the arguments.
+        inside: What :func:`structure_of` gives for the arguments.
+        outside: What it gives for the output.
+    """
+
+    def spec(structure: Any) -> Any:
+        if structure is None:
+            return pytree.tree_flatten(0)[1]
+        kind, context, parts = structure
+        return _pytree.TreeSpec(kind, context, [spec(part) for part in parts])
+
+    info = fx_graph._PyTreeInfo(names, spec(inside), spec(outside))
+    graph.set_codegen(fx_graph._PyTreeCodeGen(info))
+
+
+def structure_of(spec: Any) -> Any:
+    """Return the kind, context and parts of ``spec``, None for a leaf.
+
+    It can be pickled; ``spec`` itself warns when it is.
+    """
+    if spec.is_leaf():
+        return None
+    return spec.type, spec.context, [structure_of(part) for part in spec.children()]
+
+
+def map_arguments(arguments: Any, function: Callable[[Any], Any]) -> Any:
+    """Return arguments of a node with ``function`` of each part that holds no other."""
+    return fx_node.map_aggregate(arguments, function)
 
 
 def hidden_buffers(module: nn.Module) -> set[str]:

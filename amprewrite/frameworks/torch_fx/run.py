@@ -12,7 +12,19 @@ from amprewrite.errors import NotCapturedError, UnsupportedError
 from amprewrite.frameworks.torch_fx import _compat, _compat_settings
 from amprewrite.frameworks.torch_fx.fold import attribute, lowered
 from amprewrite.frameworks.torch_fx.signature import Signature
+from amprewrite.frameworks.torch_fx.stored import StoredGraph
 from amprewrite.plan import Cast, Plan, join_plans
+
+_MADE_AGAIN = frozenset(
+    ("_graph_module", "_forward", "_in_spec", "_out_spec", "_copies", "_state")
+) | {"_capture_mode", "_compiled_call_impl"}
+"""Attributes that are not pickled."""
+
+_NO_PICKLE = (
+    "this module cannot be pickled, since its program has bodies (branches, loops, "
+    "checkpoints); save it with torch.export.save(torch.export.export(module, args), "
+    "path)"
+)
 
 
 class ConvertedModule(nn.Module):
@@ -35,7 +47,9 @@ class ConvertedModule(nn.Module):
     _sources: tuple[str, ...] = ()
     _state: tuple[tuple[torch.Tensor, int], ...] = ()
     _copies: Callable[..., Mapping[str, torch.Tensor]]
+    _recipe: StoredGraph
     _dtypes: Mapping[str, torch.dtype]
+    _loaded: bool = False
 
     @property
     def plan(self) -> Plan:
@@ -79,19 +93,51 @@ class ConvertedModule(nn.Module):
         self, module: GraphModule, plan: Plan, signature: Signature, *, training: bool
     ) -> None:
         """Run the graph of ``module`` from now on, with this module's state."""
-        structure = _compat.call_structure(module.graph)
-        self._in_spec, self._out_spec = structure.in_spec, structure.out_spec
-        # A new owner for the graph: it refers to this module's tensors, so that the
-        # full weights that were captured can be freed. Not a submodule: no new names.
-        owner = GraphModule(self, module.graph)
-        self.__dict__["_graph_module"] = owner
-        self._forward = type(owner).forward
+        self._run_graph(module.graph)
         self._plan, self._signature = plan, signature
         self._captured_mode = training
         super().train(training)
         self._dtypes = {name: t.dtype for name, t in self._state_tensors()}
         hooks: Any = self  # its stubs say nothing of the hook's type
         hooks.register_load_state_dict_post_hook(_follow)
+
+    def _run_graph(self, graph: Graph) -> None:
+        structure = _compat.call_structure(graph)
+        self._in_spec, self._out_spec = structure.in_spec, structure.out_spec
+        # A new owner for the graph: it refers to this module's tensors, so that the
+        # full weights that were captured can be freed. Not a submodule: no new names.
+        owner = GraphModule(self, graph)
+        self.__dict__["_graph_module"] = owner
+        self._forward = type(owner).forward
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "ConvertedModule":
+        """Copy everything, the way to the program of the other mode included."""
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        held = {k: v for k, v in self.__dict__.items() if k != "_compiled_call_impl"}
+        twin.__dict__.update(copy.deepcopy(held, memo))
+        return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: tensors, graphs and plans; not the model itself.
+
+        Raises:
+            UnsupportedError: The program has bodies: branches, loops, checkpoints.
+        """
+        bodies = any(isinstance(part, GraphModule) for part in self.modules())
+        if self.rewritten is None or bodies:
+            raise UnsupportedError(_NO_PICKLE)
+        state = {k: v for k, v in self.__dict__.items() if k not in _MADE_AGAIN}
+        return {**state, "_graph": StoredGraph.of(self.rewritten.graph)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make the program of what was pickled."""
+        _compat_settings.register_caches()
+        self.__dict__.update(state)
+        self._run_graph(self.__dict__.pop("_graph").graph())
+        if self._sources:
+            self.keep_copies(self._recipe.graph())
+        self._loaded = True
 
     def _state_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the tensors of the ``state_dict``, not detached."""
@@ -120,6 +166,7 @@ class ConvertedModule(nn.Module):
         nodes = recipe.find_nodes(op="get_attr")
         self._sources = tuple(dict.fromkeys(str(node.target) for node in nodes))
         if self._sources:
+            self._recipe = StoredGraph.of(recipe)
             self._copies = type(GraphModule(self, recipe)).forward
             self._state = self._writes()
 
@@ -170,8 +217,9 @@ class ConvertedModule(nn.Module):
     ) -> "ConvertedModule":
         """Return the program of the mode in which this one was not captured."""
         if self.__dict__.get("_other") is None:
-            capture = self.__dict__["_capture_mode"]
-            other = capture(self.training, args, kwargs)
+            if "_capture_mode" not in self.__dict__:
+                raise self._no_mode()
+            other = self.__dict__["_capture_mode"](self.training, args, kwargs)
             self.__dict__["_other"] = other
             self.__dict__["_links"] = list(self._links_to(other))
         if not torch.compiler.is_compiling():  # a tensor may have been replaced here
@@ -197,16 +245,24 @@ class ConvertedModule(nn.Module):
             UnsupportedError: Train mode of a module that was converted for inference,
                 whose weights are low.
         """
-        if mode != self._captured_mode and "_capture_mode" not in self.__dict__:
-            msg = (
-                f"this module was converted for inference in "
-                f"{_mode(self._captured_mode)} mode, and some of its weights are "
-                f"stored low; call model.{_mode(mode)}() and convert it again, for "
-                f"training with training=True"
-            )
-            raise UnsupportedError(msg)
+        ways = self.__dict__.keys() & {"_capture_mode", "_other"}
+        if mode != self._captured_mode and not ways:
+            raise self._no_mode()
         super().train(mode)
         return self
+
+    def _no_mode(self) -> UnsupportedError:
+        """Return why there is no program for the other mode."""
+        have, want = _mode(self._captured_mode), _mode(not self._captured_mode)
+        why = (
+            f"was pickled with its program for {have} mode alone; call it in both "
+            f"modes before"
+            if self._loaded
+            else f"was converted for inference in {have} mode, and some of its weights "
+            f"are stored low; call model.{want}() and convert it again, for training "
+            f"with training=True"
+        )
+        return UnsupportedError(f"this module {why}")
 
     def extra_repr(self) -> str:
         """Return the head of the plan's summary."""
@@ -270,6 +326,18 @@ class LazyModule(ConvertedModule):
     def __deepcopy__(self, memo: dict[int, Any]) -> "LazyModule":
         """Convert a copy of the model: what was captured reads the tensors of this."""
         return self._again(copy.deepcopy(self.__dict__["_model"], memo))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse to be pickled.
+
+        Raises:
+            UnsupportedError: Always; what dynamo captured lives in this process.
+        """
+        msg = (
+            "a module that is captured at its first call cannot be pickled; save the "
+            "model and convert it again, or convert with args"
+        )
+        raise UnsupportedError(msg)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model through the rewriting backend."""

@@ -125,6 +125,24 @@ def test_tensors_of_a_module_alone_are_at_hand() -> None:
     assert "running_mean" in _compat.buffers(model[0])
 
 
+def test_how_a_graph_is_called_can_be_set() -> None:
+    structure: Any = {"a": (0, [None, 1]), "b": 2}
+    inside, outside = (((0, 1), {}), structure)
+    specs = [_compat.pytree.tree_flatten(one)[1] for one in (inside, outside)]
+    graph = torch.fx.Graph()
+    parts = [_compat.structure_of(spec) for spec in specs]
+    _compat.set_call_structure(graph, ["x", "y"], *parts)
+    assert list(_compat.call_structure(graph)) == [["x", "y"], *specs]
+
+
+def test_arguments_are_mapped_part_by_part() -> None:
+    arguments = ([1, slice(2, 3)], {"a": (None,)})
+    assert _compat.map_arguments(arguments, str) == (
+        ["1", slice("2", "3", "None")],
+        {"a": ("None",)},
+    )
+
+
 def test_hooks_on_gradients_are_counted() -> None:
     model = nn.Linear(2, 2)
     assert _compat.backward_hooks(model) == 0
