@@ -2,6 +2,7 @@
 
 from amprewrite import errors
 from amprewrite.api import convert, inspect, verify
+from amprewrite.marks import full_precision, low_precision
 from amprewrite.plan import Plan
 from amprewrite.policy import Policy, Rule, load_policy
 
@@ -11,7 +12,9 @@ __all__ = [
     "Rule",
     "convert",
     "errors",
+    "full_precision",
     "inspect",
     "load_policy",
+    "low_precision",
     "verify",
 ]

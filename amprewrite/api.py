@@ -19,8 +19,8 @@ TARGETS = ("eager", "compiled")
 """Who runs the result: each op on its own, or a fusing compiler."""
 
 
-def _torch_side(model: object) -> Any:
-    """Return the torch adapter if ``model`` is torch's; its modules load only then.
+def _side(model: object) -> Any:
+    """Return the adapter of the framework of ``model``; its modules load only then.
 
     Raises:
         UnsupportedError: The model is of no supported kind.
@@ -32,9 +32,14 @@ def _torch_side(model: object) -> Any:
             kinds.append(torch.export.ExportedProgram)
         if isinstance(model, tuple(kinds)):
             return import_module("amprewrite.frameworks.torch_fx.convert")
+    flax: Any = sys.modules.get("flax.linen")
+    linen = flax is not None and isinstance(model, flax.Module)  # is not callable
+    if "jax" in sys.modules and (callable(model) or linen):
+        return import_module("amprewrite.frameworks.jaxpr.convert")
     msg = (
         f"cannot convert a {type(model).__name__}; want a torch.nn.Module, "
-        f"torch.fx.GraphModule or torch.export.ExportedProgram"
+        f"torch.fx.GraphModule, torch.export.ExportedProgram, or with JAX imported a "
+        f"function, equinox.Module, flax.linen.Module or flax.nnx.Module"
     )
     raise UnsupportedError(msg)
 
@@ -80,7 +85,9 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
 
     Args:
         model: A ``torch.nn.Module``, ``torch.fx.GraphModule`` or
-            ``torch.export.ExportedProgram``. It is not changed.
+            ``torch.export.ExportedProgram``; with JAX a function, an
+            ``equinox.Module``, ``flax.linen.Module`` or ``flax.nnx.Module``. It is not
+            changed.
         policy: Name of a shipped policy, path of a TOML file, jmp string or Policy.
         args: Positional arguments to capture the model with; without ``args`` and
             ``kwargs`` it is captured at its first call.
@@ -98,8 +105,10 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
         compile: Compile the result with inductor.
 
     Returns:
-        An ``nn.Module`` with the same call signature, output structure, output dtypes
-        and ``state_dict`` keys, and with ``.plan`` and ``.casts``.
+        A program of the same kind, with ``.plan`` and ``.casts``: an ``nn.Module`` with
+        the same call signature, output structure, output dtypes and ``state_dict``
+        keys; a function that composes with the transformations of JAX; a JAX module
+        with the same parameters and state.
 
     Raises:
         PolicyError: The policy or an override has mistakes.
@@ -113,7 +122,7 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
     if target not in TARGETS:
         msg = f"unknown target {target!r}; want {' or '.join(TARGETS)}"
         raise UnsupportedError(msg)
-    side = _torch_side(model)
+    side = _side(model)
     request = side.Request(
         planner=planner(policy, overrides, placement),
         args=args,
@@ -148,7 +157,7 @@ def inspect(  # noqa: PLR0913  # the public signature; all but two are by keywor
         CaptureError: The model cannot be captured.
         UnsupportedError: No arguments are given to capture the model with.
     """
-    side = _torch_side(model)
+    side = _side(model)
     request = side.Request(
         planner=planner(policy, overrides, placement),
         args=args,
@@ -189,7 +198,7 @@ def verify(  # noqa: PLR0913  # the public signature; most are by keyword
         UnsupportedError: The model is of no supported kind, or ``reference`` is
             neither float64 nor float32.
     """
-    package = _torch_side(original).__name__.rpartition(".")[0]
+    package = _side(original).__name__.rpartition(".")[0]
     side: Any = import_module(f"{package}.compare")
     call = Call(args, dict(kwargs or {}), reference, gradients)
     return compare(side, original, converted, call, rtol)

@@ -127,6 +127,8 @@ def report(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "what": "autocast's median time over the variant's; above 1 is faster",
         "device": device or options.device,
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "bf16_instructions": bool(torch.cpu._is_avx512_bf16_supported()),
         "compiled": options.compiled,
         "torch": torch.__version__,
         "transformers": zoo.transformers.__version__,

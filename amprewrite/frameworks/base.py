@@ -28,6 +28,36 @@ class Planner(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for.
+
+    Attributes:
+        planner: Gives the plan for a captured program.
+        args: Positional call arguments; None to capture at the first call.
+        kwargs: Keyword call arguments.
+        plan: A plan to apply instead of making one.
+        dynamic_shapes: Extents that vary, as the framework takes them.
+        training: Whether parameters are trained; None for the mode of the model.
+        target: ``eager`` or ``compiled``.
+        compile: Whether to compile the result.
+    """
+
+    planner: Planner
+    args: tuple[Any, ...] | None = None
+    kwargs: Mapping[str, Any] | None = None
+    plan: Plan | None = None
+    dynamic_shapes: Any = None
+    training: bool | None = None
+    target: str = "eager"
+    compile: bool = False
+
+    @property
+    def has_arguments(self) -> bool:
+        """Whether the model can be captured now."""
+        return self.args is not None or self.kwargs is not None
+
+
 CONVERTED = "converted"
 """Name of the run of the converted model."""
 

@@ -1,7 +1,15 @@
 """The neutral program graph: data, invariants, text. Imports no framework."""
 
 from amprewrite.ir.check import check_graph
-from amprewrite.ir.graph import Op, ProgramGraph, Value
+from amprewrite.ir.graph import CROSSINGS, Op, ProgramGraph, Value
 from amprewrite.ir.text import parse_graph, print_graph
 
-__all__ = ["Op", "ProgramGraph", "Value", "check_graph", "parse_graph", "print_graph"]
+__all__ = [
+    "CROSSINGS",
+    "Op",
+    "ProgramGraph",
+    "Value",
+    "check_graph",
+    "parse_graph",
+    "print_graph",
+]

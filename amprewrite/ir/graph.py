@@ -1,10 +1,11 @@
 """A program as values and ops, with the facts that placing casts needs.
 
 A reader makes the graph, passes read it, nobody changes it. It holds no tensors.
-Bodies that run once where they stand (a ``no_grad`` block, an activation
-checkpoint) are flattened into the op list and tagged with their ``region``; the
-values that enter and leave such a body are the outer values themselves, so demand
-and casts see through it.
+Bodies are flattened into the op list and tagged with their ``region``. The values
+that enter and leave a body that runs once where it stands (a ``no_grad`` block, an
+activation checkpoint) are the outer values themselves, so demand and casts see through
+it. Into the body of a loop, a branch or a custom rule they pass by ops of their own,
+see :data:`CROSSINGS`; those before a body come before its ops, the others after them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,14 @@ from amprewrite.dtypes import is_float, itemsize
 
 ValueKind = Literal["input", "parameter", "buffer", "constant", "result"]
 Mixing = Literal["equal", "promote", "lead", "any"]
+
+CROSSINGS = {
+    "enter": "the value itself: a constant or a slice of a loop, an operand of a branch",
+    "leave": "one of the values read, of the body that ran, or all results of a loop",
+    "carry": "a loop reads and writes it each time, so it has one dtype throughout",
+    "boundary": "a custom rule is written for the dtype that was traced",
+}
+"""How a value passes into or out of a body, by the canonical name of the op."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +95,8 @@ class Op:
         contracted: Length of the contracted dimension of a contraction; None if
             unknown or not a contraction.
         masks: Indices of operands that are additive masks, whose casts saturate.
+        accumulates: Whether a contraction can hand back its full-precision accumulator.
+        asked: ``full`` or ``low`` where a marker in the model asks for it.
     """
 
     name: str
@@ -104,6 +115,8 @@ class Op:
     dtype_knob: bool = False
     contracted: int | None = None
     masks: tuple[int, ...] = ()
+    accumulates: bool = False
+    asked: Literal["", "full", "low"] = ""
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,15 @@
 from dataclasses import replace
 
 from amprewrite.dtypes import is_float
-from amprewrite.ir import Op, ProgramGraph
+from amprewrite.ir import CROSSINGS, Op, ProgramGraph
 from amprewrite.policy import Matcher, OpClass
 from amprewrite.policy.match import Match
 
 USER_CAST = "cast"
 """Canonical name of a change of dtype that is written in the model."""
+
+MOVES = {"enter": OpClass.FOLLOW, "leave": OpClass.FOLLOW}
+"""Classes of ops between bodies; those that are not here keep their dtype."""
 
 OVERRIDABLE = ("overrides", "rules")
 """Prefixes of rule labels that the user wrote; facts about cost leave them alone."""
@@ -28,7 +31,10 @@ def _classify_op(graph: ProgramGraph, op: Op, matcher: Matcher) -> Match:
         return Match(OpClass.KEEP, "fence", op.fence)
     if op.canonical == USER_CAST:
         return Match(OpClass.KEEP, "user cast", "written in the model: never altered")
-    found = matcher.match(op)
+    if op.canonical in CROSSINGS:
+        op_class = MOVES.get(op.canonical, OpClass.KEEP)
+        return Match(op_class, "body", CROSSINGS[op.canonical])
+    found = _asked(op, matcher.match(op))
     names = (*op.operands, *op.results)
     if not any(graph.is_dtype(name, full) for name in names):
         return Match(
@@ -41,6 +47,15 @@ def _classify_op(graph: ProgramGraph, op: Op, matcher: Matcher) -> Match:
     if op.dtype_argument and graph.float_operands(op) and op.mixing != "any":
         return _named_dtype(op, found, full)
     return _of_written(graph, op, _without_contraction(op, found))
+
+
+def _asked(op: Op, found: Match) -> Match:
+    """Follow a marker in the model before any rule: it stands closest to the op."""
+    moves = (OpClass.KEEP, OpClass.FOLLOW)
+    if not op.asked or found.op_class in moves:
+        return found
+    op_class = OpClass.DENY if op.asked == "full" else OpClass.ALLOW
+    return Match(op_class, "marker", f"the model asks for {op.asked} precision here")
 
 
 def _of_written(graph: ProgramGraph, op: Op, found: Match) -> Match:

@@ -59,15 +59,26 @@ def mutated_storages(graph: ProgramGraph) -> frozenset[str]:
     return graph.written
 
 
-def weak_scalars(graph: ProgramGraph) -> frozenset[str]:
-    """Return the 0-d values made of literals only; they adapt to other operands.
+def weak_values(
+    graph: ProgramGraph, classes: Mapping[str, Match], low: str
+) -> frozenset[str]:
+    """Return the values that adapt to other operands.
+
+    These are the 0-d values made of literals only, and tensors filled with a number
+    that survives ``low``, also moved about.
 
     Source: JAX's weak types (JEP 9407); Python numbers are arguments, not values.
     """
     weak = {value.name for value in graph.inputs("constant") if value.shape == ()}
     for op in graph.ops:
-        if all(name in weak for name in op.operands) and not op.mutates:
-            weak.update(r for r in op.results if graph.values[r].shape == ())
+        if op.mutates or not all(name in weak for name in op.operands):
+            continue
+        filled = op.canonical in FILLERS and not list(lost_literals(op, low))
+        moved = op.operands and classes[op.name].op_class is OpClass.FOLLOW
+        for result in op.results:
+            scalar = graph.values[result].shape == ()
+            if scalar or ((filled or moved) and result not in graph.written):
+                weak.add(result)
     return frozenset(weak)
 
 

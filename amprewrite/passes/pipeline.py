@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from amprewrite.dtypes import is_float
 from amprewrite.errors import UnsupportedError
 from amprewrite.ir import Op, ProgramGraph
+from amprewrite.passes.bias import find_biases
 from amprewrite.passes.casts import build_casts
 from amprewrite.passes.classify import classify
 from amprewrite.passes.cost import plan_cost
 from amprewrite.passes.demand import Demands, compute_demand
-from amprewrite.passes.facts import mutated_storages, weak_scalars, weight_roots
+from amprewrite.passes.facts import mutated_storages, weak_values, weight_roots
 from amprewrite.passes.place import Placement, Situation, place
 from amprewrite.passes.storage import place_with_storage
 from amprewrite.plan import NOTHING_LOWERED, Decision, Plan
@@ -109,9 +110,10 @@ def _situate(
         policy=policy,
         classes=classes,
         demands=demands,
-        weak=weak_scalars(graph),
+        weak=weak_values(graph, classes, policy.low) if policy.low else frozenset(),
         weights=weight_roots(graph, classes, policy.full),
         mutated=mutated_storages(graph),
+        biases=find_biases(graph, classes),
     )
 
 

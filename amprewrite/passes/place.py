@@ -8,7 +8,7 @@ some op mutates has one dtype for all its views, however it was made.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from amprewrite.dtypes import is_float
 from amprewrite.ir import Op, ProgramGraph
@@ -51,6 +51,7 @@ class Situation:
         weights: For values reached from weights by data movement, those weights.
         low_weights: Weights that are stored low.
         mutated: Storages that some op writes in place.
+        biases: Additions of a bias to a contraction, by op name, with its name.
     """
 
     graph: ProgramGraph
@@ -60,6 +61,7 @@ class Situation:
     weak: frozenset[str]
     weights: Mapping[str, frozenset[str]]
     mutated: frozenset[str]
+    biases: Mapping[str, str] = field(default_factory=dict[str, str])
     low_weights: frozenset[str] = frozenset()
 
 
@@ -74,23 +76,54 @@ class Placement:
 def place(situation: Situation) -> Placement:
     """Return the placement of every op.
 
-    Mutated storages that some mutator wants in full are found on the way; the walk is
-    repeated with them pinned, until none is added (each repetition pins at least one).
+    Mutated storages that some mutator wants in full are found on the way, and so are
+    contractions that all read in full; the walk is repeated with the first pinned and
+    the second handing back their accumulators, until none is added.
     """
     pinned: set[str] = set()
+    wide: set[str] = set()
     while True:
-        walk = _Walk(situation, frozenset(pinned))
+        walk = _Walk(situation, frozenset(pinned), frozenset(wide))
         placement = walk.run()
-        if walk.to_pin <= pinned:
+        more = _accumulators(situation, placement)
+        if walk.to_pin <= pinned and more <= wide:
             return placement
         pinned |= walk.to_pin
+        wide |= more
+
+
+def _accumulators(situation: Situation, placement: Placement) -> set[str]:
+    """Return the contractions whose results everybody reads in full.
+
+    Their accumulators are handed back as they are, instead of being rounded and cast
+    up again; ops that only move the result about are seen through.
+    """
+    graph, full = situation.graph, situation.policy.full
+    if not any(op.accumulates for op in graph.ops):
+        return set()
+    wanted = dict.fromkeys(graph.outputs, True)
+    found: set[str] = set()
+    for op in reversed(graph.ops):
+        results = [name for name in op.results if graph.is_dtype(name, full)]
+        in_full = all(wanted.get(name, False) for name in results)
+        placed = placement.ops[op.name]
+        moves = situation.classes[op.name].op_class is OpClass.FOLLOW
+        if in_full and op.accumulates and placed.precision == situation.policy.low:
+            found.add(op.name)
+        for name, dtype in zip(op.operands, placed.operands, strict=True):
+            reads = dtype == full or (moves and in_full)
+            wanted[name] = wanted.get(name, True) and reads
+    return found
 
 
 class _Walk:
-    """One walk over the ops with a given set of storages pinned to full."""
+    """One walk over the ops, given the storages and contractions kept in full."""
 
-    def __init__(self, situation: Situation, pinned: frozenset[str]) -> None:
+    def __init__(
+        self, situation: Situation, pinned: frozenset[str], wide: frozenset[str]
+    ) -> None:
         self.at = situation
+        self.accumulating = wide
         self.graph = situation.graph
         self.full, self.low = situation.policy.full, situation.policy.low
         self.pinned = pinned
@@ -206,7 +239,11 @@ class _Walk:
         if self.full in stored:
             why = f"writes in place to a value stored in {self.full}"
             return self._run(op, self.full, why)
-        return self._run(op, self.low, found.why)
+        placed = self._run(op, self.low, found.why)
+        if op.name not in self.accumulating:
+            return placed
+        why = f"{found.why}; all who read it want full, so it hands back its sums"
+        return replace(placed, results=self._traced(op.results), why=why)
 
     def _exact(self, op: Op) -> Placed | None:
         """Run in full what makes the argument of a periodic or stepping op."""
@@ -234,6 +271,9 @@ class _Walk:
                 op, self.full, f"{causes[-1]} wants full precision", causes
             )
         wide = [name for name in strong if self.out.stored[name] == self.full]
+        if wide and op.name in self.at.biases:
+            why = f"the bias of {self.at.biases[op.name]}: added in full, rounded once"
+            return replace(self._run(op, self.full, why), results=(self.low,))
         if wide or not strong:
             return self._run(op, self.full, self._why_wide(wide), self._makers(wide))
         if computes and (lost := list(lost_literals(op, self.low))):

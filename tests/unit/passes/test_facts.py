@@ -101,21 +101,25 @@ def test_mutated_storages_are_named_by_their_owner() -> None:
     assert facts.mutated_storages(graph) == {"x"}
 
 
-def test_scalars_made_of_literals_only_are_weak() -> None:
-    graph, _ = classified("""
+def test_values_made_of_literals_only_are_weak() -> None:
+    graph, classes = classified("""
         %c: f32[] constant
         %w: f32[] parameter
         %x: f32[4] input
         fill = full() -> %f: f32[]
         both = mul(%c, %f) -> %b: f32[]
         wide = full() -> %wide: f32[4]
+        moved = view(%wide) -> %moved: f32[2,2]
+        tiny = full() -> %tiny: f32[4]
+          | literals=[1e-45]
         bound = mul(%b, %w) -> %bound: f32[]
         total = sum(%x) -> %total: f32[]
         grown = add(%f, %c) -> %grown: f32[] alias %f
           | mutates=[0]
         return
     """)
-    assert facts.weak_scalars(graph) == {"c", "f", "b"}
+    weak = facts.weak_values(graph, classes, "bfloat16")
+    assert weak == {"c", "f", "b", "wide", "moved"}
 
 
 def test_values_with_numbers_beyond_the_low_range_are_extreme() -> None:

@@ -1,0 +1,1 @@
+"""JAX: trace, inline, read, plan, and emit by a rebinding interpreter."""

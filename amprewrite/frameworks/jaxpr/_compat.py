@@ -1,0 +1,97 @@
+"""The only place that touches names of JAX that change between versions."""
+
+import functools
+import os
+import re
+import sysconfig
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+from jax.extend import core as jex
+from jax.extend import linear_util, source_info_util
+
+Eqn = Any
+"""A ``jax.extend.core.JaxprEqn``; its attributes carry no types in JAX."""
+
+_LIBRARIES = re.compile(
+    "|".join(
+        rf"[\\/]{name}[\\/]"
+        for name in ("jax", "jaxlib", "flax", "equinox", "optax", "jaxtyping", "haiku")
+    )
+)
+_STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
+_OWN = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep  # noqa: PTH120  # frames hold plain strings
+_SITE = re.compile(r"[\\/](site|dist)-packages[\\/]")
+
+
+def is_tracer(value: object) -> bool:
+    """Return whether ``value`` stands for an array inside a transformation."""
+    return isinstance(value, jax.core.Tracer)
+
+
+def is_literal(atom: object) -> bool:
+    """Return whether an operand of an equation is a number written in the program."""
+    return isinstance(atom, jex.Literal)
+
+
+def bind_params(eqn: Eqn) -> dict[str, Any]:
+    """Return the parameters with which the primitive of ``eqn`` is bound again."""
+    return dict(eqn.primitive.get_bind_params(eqn.params))
+
+
+def wrapped(fun: Callable[..., Any], like: Any) -> Any:
+    """Return ``fun`` as a custom rule takes it, with the debug names of ``like``."""
+    return linear_util.wrap_init(fun, debug_info=like.debug_info)
+
+
+@contextmanager
+def place_of(eqn: Eqn, name_stack: Any) -> Iterator[None]:
+    """Bind what follows with the context, scopes and traceback of ``eqn``."""
+    stack = source_info_util.current_name_stack() + name_stack
+    context = source_info_util.user_context(eqn.source_info.traceback, name_stack=stack)
+    with context, eqn.ctx.manager:
+        yield
+
+
+def scopes(name_stack: Any) -> tuple[str, ...]:
+    """Return the names in a name stack, outermost first, without transformations."""
+    kinds = (e for e in name_stack.stack if type(e).__name__ == "Scope")
+    return tuple(element.name for element in kinds)
+
+
+@functools.lru_cache(maxsize=4096)
+def source_line(traceback: Any) -> str:
+    """Return ``file:line`` of the innermost frame of the user's own code."""
+    if traceback is None:
+        return ""
+    for frame in traceback.frames:
+        if is_users(frame.file_name):
+            return f"{os.path.basename(frame.file_name)}:{frame.line_num}"  # noqa: PTH119  # a frame holds a plain string
+    return ""
+
+
+@functools.cache
+def is_users(file: str) -> bool:
+    """Return whether a frame of ``file`` is the user's own code."""
+    library = _SITE.search(file) is not None and _LIBRARIES.search(file) is not None
+    return not (library or file.startswith((_STANDARD, _OWN, "<")))
+
+
+def is_plain_jit(eqn: Eqn) -> bool:
+    """Return whether a ``jit`` only calls: it fixes no sharding and donates nothing."""
+    params = eqn.params
+    named = ("in_shardings", "out_shardings", "in_layouts", "out_layouts")
+    fixed = (part for key in named for part in params.get(key) or ())
+    unfixed = all(part is None or _is_unspecified(part) for part in fixed)
+    return unfixed and not any(params.get("donated_invars") or ())
+
+
+def _is_unspecified(sharding: object) -> bool:
+    return type(sharding).__name__ == "UnspecifiedValue"
+
+
+def sharding_argument(sharding: object) -> Any:
+    """Return a sharding as ``jax.jit`` takes it: None where it is not specified."""
+    return None if _is_unspecified(sharding) else sharding

@@ -1,0 +1,142 @@
+"""Contractions of low operands that accumulate in full precision.
+
+A contraction that hands back its accumulator has float32 cotangents, and JAX would
+transpose it into contractions of float32 with low operands, which run in full. Its
+derivative is therefore written as low contractions, and everything else is left to
+JAX: it composes with jit, vmap, jvp, grad and checkpoints.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax.custom_derivatives import SymbolicZero
+
+from amprewrite.frameworks.jaxpr.calibrate import emits_accumulators
+
+Contract = Callable[[Any, Any, str], Any]
+"""Contracts two low operands into a result of the named dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """One contraction; hashable, as custom rules want their static arguments.
+
+    Attributes:
+        bind: Binds the primitive: operands and the dtype of the result.
+        low: Name of the low dtype, that of both operands.
+        full: Name of the full dtype, that of the accumulator.
+    """
+
+    bind: Contract
+    low: str
+    full: str
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def accumulate(contraction: Contraction, lhs: Any, rhs: Any) -> Any:
+    """Return the full-precision accumulator of a contraction of low operands."""
+    return contraction.bind(lhs, rhs, contraction.full)
+
+
+def _jvp(contraction: Contraction, primals: Any, tangents: Any) -> tuple[Any, Any]:
+    lhs, rhs = primals
+    out = accumulate(contraction, lhs, rhs)
+    parts: list[Any] = []
+    for operands in ((tangents[0], rhs), (lhs, tangents[1])):
+        if not any(isinstance(operand, SymbolicZero) for operand in operands):
+            low = contraction.bind(*operands, contraction.low)
+            parts.append(lax.convert_element_type(low, contraction.full))
+    if not parts:
+        return out, SymbolicZero(jax.typeof(out).to_tangent_aval())
+    return out, parts[0] if len(parts) == 1 else parts[0] + parts[1]
+
+
+accumulate.defjvp(_jvp, symbolic_zeros=True)
+
+
+def contract(
+    bind: Contract, operands: tuple[Any, Any], dtypes: tuple[str, str], wanted: str
+) -> Any:
+    """Contract low ``operands`` into a result of dtype ``wanted``.
+
+    Where the backend is faster so (see :mod:`calibrate`), the accumulator is rounded
+    afterwards instead of by the kernel.
+
+    Args:
+        bind: Binds the primitive.
+        operands: Both operands, low.
+        dtypes: Names of the low and the full dtype.
+        wanted: Which of them the result has.
+    """
+    low, full = dtypes
+    if wanted == low and not emits_accumulators(jax.default_backend()):
+        return bind(*operands, low)
+    return lax.convert_element_type(
+        accumulate(Contraction(bind, low, full), *operands), wanted
+    )
+
+
+def dot_binder(params: dict[str, Any]) -> Contract:
+    """Return how ``dot_general`` with these parameters is bound.
+
+    Results that are accumulators are computed with all batch dimensions in one: the
+    XLA of jaxlib 0.10.2 compiles some layouts of bfloat16 operands with two or more
+    batch dimensions and a float32 result into code that fails when it runs
+    ("Unsupported element type for DotThunk::Execute"), on CPUs.
+    """
+
+    def bind(lhs: Any, rhs: Any, result: str) -> Any:
+        dims = params["dimension_numbers"]
+        rest = {k: v for k, v in params.items() if k != "dimension_numbers"}
+        rest["preferred_element_type"] = np.dtype(jax.numpy.dtype(result))
+        many = len(dims[1][0]) > 1 and str(lhs.dtype) != result
+        if many and params.get("out_sharding") is None and _unsharded(lhs, rhs):
+            return _with_one_batch(lhs, rhs, dims, rest)
+        return lax.dot_general_p.bind(lhs, rhs, dimension_numbers=dims, **rest)
+
+    return bind
+
+
+def _unsharded(*operands: Any) -> bool:
+    """Whether no mesh has explicit axes: merged dimensions would need shardings."""
+    meshes = (jax.typeof(x).sharding.mesh for x in operands)
+    return all(mesh.empty or mesh.are_all_axes_auto for mesh in meshes)
+
+
+def _with_one_batch(lhs: Any, rhs: Any, dims: Any, rest: dict[str, Any]) -> Any:
+    (left, right), (left_batch, right_batch) = dims
+    left_free = [i for i in range(lhs.ndim) if i not in (*left, *left_batch)]
+    right_free = [i for i in range(rhs.ndim) if i not in (*right, *right_batch)]
+    lhs = lax.transpose(lhs, (*left_batch, *left_free, *left))
+    rhs = lax.transpose(rhs, (*right_batch, *right, *right_free))
+    count = len(left_batch)
+    batch = lhs.shape[:count]
+    free = (
+        *lhs.shape[count : count + len(left_free)],
+        *rhs.shape[count + len(right) :],
+    )
+    lhs = lax.reshape(lhs, (int(np.prod(batch)), *lhs.shape[count:]))
+    rhs = lax.reshape(rhs, (int(np.prod(batch)), *rhs.shape[count:]))
+    contracting = (
+        tuple(range(1 + len(left_free), lhs.ndim)),
+        tuple(range(1, 1 + len(right))),
+    )
+    out = lax.dot_general_p.bind(
+        lhs, rhs, dimension_numbers=(contracting, ((0,), (0,))), **rest
+    )
+    return lax.reshape(out, (*batch, *free))
+
+
+def conv_binder(primitive: Any, params: dict[str, Any]) -> Contract:
+    """Return how another contraction with these parameters is bound."""
+
+    def bind(lhs: Any, rhs: Any, result: str) -> Any:
+        dtype = np.dtype(jax.numpy.dtype(result))
+        return primitive.bind(lhs, rhs, **{**params, "preferred_element_type": dtype})
+
+    return bind

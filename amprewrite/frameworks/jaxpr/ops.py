@@ -1,0 +1,115 @@
+"""The primitives of JAX: their names in policies, and how their kernels take dtypes.
+
+Adding a primitive is one line here, if JAX spells an op in its own way, and one line
+in a policy.
+"""
+
+from typing import Any
+
+from amprewrite.ir.graph import Mixing
+
+CANONICAL = {
+    "and": "bitwise_and",
+    "approx_top_k": "topk",
+    "argsort": "argsort",
+    "bitcast_convert_type": "bitcast",
+    "broadcast_in_dim": "expand",
+    "concatenate": "cat",
+    "conv_general_dilated": "conv",
+    "convert_element_type": "cast",
+    "copy": "clone",
+    "copy_p": "clone",
+    "cumlogsumexp": "logcumsumexp",
+    "dot_general": "matmul",
+    "dynamic_slice": "slice",
+    "dynamic_update_slice": "slice_scatter",
+    "erf_inv": "erfinv",
+    "expand_dims": "unsqueeze",
+    "all_gather": "all_gather",
+    "igamma": "igamma",
+    "iota": "arange",
+    "is_finite": "isfinite",
+    "logistic": "sigmoid",
+    "max": "maximum",
+    "min": "minimum",
+    "not": "bitwise_not",
+    "or": "bitwise_or",
+    "ragged_dot": "ragged_dot",
+    "ragged_dot_general": "ragged_dot",
+    "reduce_and": "all",
+    "reduce_max": "amax",
+    "reduce_min": "amin",
+    "reduce_or": "any",
+    "reduce_prod": "prod",
+    "reduce_sum": "sum",
+    "rem": "remainder",
+    "rev": "flip",
+    "scatter-add": "scatter_add",
+    "scatter-apply": "scatter_reduce",
+    "scatter-max": "scatter_reduce",
+    "scatter-min": "scatter_reduce",
+    "scatter-mul": "scatter_reduce",
+    "scatter-sub": "scatter_add",
+    "select_n": "where",
+    "stop_gradient": "detach",
+    "top_k": "topk",
+    "transpose": "permute",
+    "xor": "bitwise_xor",
+}
+"""Names in policies where they differ from the primitive's (underscores for dashes)."""
+
+CONTRACTIONS = frozenset(("dot_general", "conv_general_dilated"))
+"""Contractions that can hand back their full-precision accumulators."""
+
+TYPED_BODIES = {
+    "scatter": "scatter",
+    "scatter-add": "scatter_add",
+}
+"""Primitives with a body typed for one dtype, and the function of ``jax.lax`` that
+makes a new body for another dtype."""
+
+_CALLBACK = "calls back into Python, which expects the dtypes it was traced with"
+_KERNEL = "a kernel written for the dtypes it was traced with"
+_SOLVER = "a solver: factorisations have no low kernels"
+_RULE = "a rule of the user, written for the dtypes it was traced with"
+_STATE = "reads or writes a mutable array, which has one dtype"
+
+FENCES = {
+    **dict.fromkeys(("pure_callback", "io_callback", "debug_callback"), _CALLBACK),
+    **dict.fromkeys(
+        ("debug_print", "ffi_call", "custom_call", "tpu_custom_call"), _CALLBACK
+    ),
+    **dict.fromkeys(("pallas_call", "mosaic_gpu", "triton_kernel_call"), _KERNEL),
+    **dict.fromkeys(("custom_linear_solve", "custom_root"), _SOLVER),
+    **dict.fromkeys(("custom_partitioning", "custom_vmap_call"), _RULE),
+    **dict.fromkeys(("linear_call", "call_hi_primitive"), _RULE),
+    **dict.fromkeys(
+        ("run_state", "get", "swap", "addupdate", "ref_new", "new_ref"), _STATE
+    ),
+    **dict.fromkeys(("freeze", "mutable_array", "empty_ref", "free_ref"), _STATE),
+    **dict.fromkeys(("reduce", "reduce_window"), "reduces by a function of the user"),
+    "reduce_precision": "rounds to a format that the model chose",
+}
+"""Primitives that are never touched, and why."""
+
+MIXING: dict[str, Mixing] = {}
+"""Kernels that take operands of different dtypes; all others want equal ones.
+
+``dot_general`` takes them too, and then computes in float32 without a word.
+"""
+
+DTYPE_PARAMETERS = ("preferred_element_type", "out_dtype")
+"""Parameters that name the dtype of the result."""
+
+
+def canonical_name(primitive: str) -> str:
+    """Return the name of a primitive in policies."""
+    return CANONICAL.get(primitive, primitive.replace("-", "_"))
+
+
+def dtype_name(aval: Any) -> str:
+    """Return the name of the dtype of ``aval``: of a reference, a token, too."""
+    dtype = getattr(aval, "dtype", None)
+    if dtype is None:
+        return type(aval).__name__
+    return getattr(dtype, "name", str(dtype))

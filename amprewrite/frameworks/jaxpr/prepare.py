@@ -1,0 +1,107 @@
+"""From a jaxpr to what can be run: inline, read, plan."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import jax
+
+from amprewrite.frameworks.base import Planner
+from amprewrite.frameworks.jaxpr.bodies import HANDLERS
+from amprewrite.frameworks.jaxpr.inline import inline
+from amprewrite.frameworks.jaxpr.program import Program
+from amprewrite.frameworks.jaxpr.read import read
+from amprewrite.frameworks.jaxpr.write import Writer
+from amprewrite.ir import ProgramGraph
+from amprewrite.ir.graph import ValueKind
+from amprewrite.plan import Plan
+from amprewrite.plan.fit import check_fits
+
+RULE = "a rule, traced when JAX called it"
+"""How the body of a custom rule is captured."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A program with its plan.
+
+    Attributes:
+        program: The program.
+        graph: What the plan was made of.
+        plan: The plan.
+        planner: Plans the custom rules that the program meets when it is run.
+        training: Whether it will be differentiated.
+    """
+
+    program: Program
+    graph: ProgramGraph
+    plan: Plan
+    planner: Planner
+    training: bool = True
+
+    @cached_property
+    def stored(self) -> Mapping[str, str]:
+        """The dtype in which each value that an op makes is stored."""
+        by_op = self.plan.by_op
+        return {
+            name: dtype
+            for op in self.graph.ops
+            for name, dtype in zip(op.results, by_op[op.name].results, strict=True)
+        }
+
+    def run(self, inputs: Iterable[Any]) -> list[Any]:
+        """Return the outputs on ``inputs``, arrays in the program's order."""
+        return Writer(self, HANDLERS).program(inputs)
+
+    def converted(self, fun: Callable[..., Any], operands: Sequence[Any]) -> list[Any]:
+        """Return what ``fun`` gives on arrays, converted by the same policy."""
+        closed = jax.make_jaxpr(fun)(*operands)
+        inner = prepare(closed, self.planner, training=self.training, captured=RULE)
+        return inner.run(operands)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What is known of the inputs of a program.
+
+    Attributes:
+        names: Their names, in order.
+        kinds: Their kinds; those that are missing are plain inputs.
+    """
+
+    names: tuple[str, ...] = ()
+    kinds: Mapping[int, ValueKind] = field(default_factory=dict[int, ValueKind])
+
+
+def prepare(  # noqa: PLR0913  # two describe the program, three the plan
+    closed: Any,
+    planner: Planner,
+    inputs: Inputs | None = None,
+    plan: Plan | None = None,
+    *,
+    training: bool,
+    captured: str,
+) -> Prepared:
+    """Return a traced program with its plan.
+
+    Args:
+        closed: A ClosedJaxpr.
+        planner: Makes the plan.
+        inputs: What is known of the inputs.
+        plan: A plan to apply instead.
+        training: Whether the program will be differentiated.
+        captured: How it was captured, for the plan.
+
+    Raises:
+        PlanMismatchError: ``plan`` belongs to another program.
+    """
+    known = inputs or Inputs()
+    name_of = known.names.__getitem__ if known.names else "input_{}".format
+    program = inline(closed, name_of)
+    kinds = {program.inputs[index]: kind for index, kind in known.kinds.items()}
+    graph = read(program, kinds)
+    if plan is None:
+        plan = planner(graph, training=True, captured=captured)
+    check_fits(graph, plan)
+    return Prepared(program, graph, plan, planner, training)

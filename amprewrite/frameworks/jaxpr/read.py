@@ -1,0 +1,165 @@
+"""Read a program into the neutral graph."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from amprewrite.dtypes import is_float
+from amprewrite.frameworks.jaxpr._compat import source_line
+from amprewrite.frameworks.jaxpr.ops import (
+    CONTRACTIONS,
+    MIXING,
+    canonical_name,
+    dtype_name,
+)
+from amprewrite.frameworks.jaxpr.program import (
+    Atom,
+    Crossing,
+    Number,
+    Program,
+    Step,
+)
+from amprewrite.ir import Op, ProgramGraph, Value, check_graph
+from amprewrite.ir.graph import ValueKind
+from amprewrite.marks import MARKS
+
+_WRAPPED = re.compile(r"^(?:\w+\()*([^()]*)\)*$")
+
+
+def read(program: Program, kinds: Mapping[str, ValueKind]) -> ProgramGraph:
+    """Return the graph of ``program``.
+
+    Args:
+        program: What was traced, inlined.
+        kinds: Kind of the inputs that are more than inputs, such as parameters.
+    """
+    reader = _Reader(program)
+    outer = {
+        **{name: kinds.get(name, "input") for name in program.inputs},
+        **dict.fromkeys(program.constants, "constant"),
+    }
+    values = {name: reader.value(name, kind) for name, kind in outer.items()}
+    ops = tuple(reader.ops(program.steps))
+    made = (name for op in ops for name in op.results)
+    values.update({name: reader.value(name, "result") for name in made})
+    outputs = tuple(a for a in program.outputs if isinstance(a, str))
+    return check_graph(ProgramGraph(values, ops, outputs))
+
+
+def module_path(scopes: Iterable[str]) -> str:
+    """Return the path of modules that ``scopes`` name, without transformations."""
+    parts = (part for scope in scopes for part in scope.split("/"))
+    plain = (match[1] for part in parts if (match := _WRAPPED.match(part)))
+    return ".".join(part for part in plain if part and part not in MARKS)
+
+
+class _Reader:
+    def __init__(self, program: Program) -> None:
+        self.avals = program.avals
+
+    def value(self, name: str, kind: ValueKind) -> Value:
+        aval = self.avals[name]
+        shape = tuple(
+            d if isinstance(d, int) else str(d) for d in getattr(aval, "shape", ())
+        )
+        return Value(name, dtype_name(aval), shape, kind)
+
+    def ops(self, steps: Iterable[Step]) -> Iterator[Op]:
+        for step in steps:
+            if not step.bodies:
+                yield self._op(step)
+                continue
+            for body in step.bodies:
+                yield from self._crossings(step, body.enters, body.region)
+                yield from self.ops(body.steps)
+            yield from self._crossings(step, step.leaves, step.region)
+
+    def _crossings(
+        self, step: Step, crossings: Iterable[Crossing | None], region: str
+    ) -> Iterator[Op]:
+        for crossing in crossings:
+            if crossing is not None:
+                yield Op(
+                    name=crossing.op,
+                    canonical=crossing.kind,
+                    native=step.primitive,
+                    operands=_names(crossing.reads),
+                    results=(crossing.makes,),
+                    path=module_path(step.scopes),
+                    source=source_line(step.eqn.source_info.traceback),
+                    region=region,
+                )
+
+    def _op(self, step: Step) -> Op:
+        primitive, params = step.primitive, step.eqn.params
+        canonical = canonical_name(primitive)
+        named = ""
+        if canonical == "cast":
+            named = str(np.dtype(params["new_dtype"]).name)
+        operands = _names(step.operands)
+        if canonical == "expand" and not operands:
+            canonical = "full"
+        return Op(
+            name=step.name,
+            canonical=canonical,
+            native=primitive,
+            operands=operands,
+            results=step.results,
+            path=module_path(step.scopes),
+            source=source_line(step.eqn.source_info.traceback),
+            region=step.region,
+            fence=step.fence or self._asked_by_parameters(step),
+            mixing=MIXING.get(primitive, "equal"),
+            literals=tuple(_literals(step.operands)),
+            dtype_argument=named,
+            contracted=self._contracted(step),
+            accumulates=primitive in CONTRACTIONS,
+            asked=_asked(step.scopes),
+        )
+
+    def _asked_by_parameters(self, step: Step) -> str:
+        """Return how the parameters of a contraction ask for a precision, if they do."""
+        precision = step.eqn.params.get("precision")
+        parts = precision if isinstance(precision, tuple) else (precision,)
+        plain = (None, lax.Precision.DEFAULT)
+        if any(part not in plain for part in parts):
+            return f"precision={parts[0]} is what the model asks for"
+        wanted = step.eqn.params.get("preferred_element_type")
+        made = dtype_name(step.eqn.outvars[0].aval)
+        read_ = [self._dtype(atom) for atom in step.operands]
+        if wanted is not None and any(dtype != made for dtype in read_):
+            return f"preferred_element_type={made} is what the model asks for"
+        return ""
+
+    def _dtype(self, atom: Atom) -> str:
+        return atom.dtype if isinstance(atom, Number) else dtype_name(self.avals[atom])
+
+    def _contracted(self, step: Step) -> int | None:
+        if step.primitive != "dot_general":
+            return None
+        (contracting, _), _ = step.eqn.params["dimension_numbers"]
+        shape = step.eqn.invars[0].aval.shape
+        extents = [shape[axis] for axis in contracting]
+        if not all(isinstance(extent, int) for extent in extents):
+            return None
+        return int(np.prod(extents)) if extents else 1
+
+
+def _names(atoms: Iterable[Atom]) -> tuple[str, ...]:
+    return tuple(atom for atom in atoms if isinstance(atom, str))
+
+
+def _literals(atoms: Iterable[Atom]) -> Iterator[float]:
+    for atom in atoms:
+        if isinstance(atom, Number) and is_float(atom.dtype):
+            yield float(atom.value)
+
+
+def _asked(scopes: Iterable[str]) -> Any:
+    """Return what the innermost marker asks for."""
+    parts = [part for scope in scopes for part in scope.split("/")]
+    plain = [match[1] for part in parts if (match := _WRAPPED.match(part))]
+    return next((MARKS[part] for part in reversed(plain) if part in MARKS), "")

@@ -1,0 +1,108 @@
+"""Custom derivative rules: rewritten inside, and called with what they expect.
+
+A rule of the user was written, and is checked by JAX, for the dtypes that were
+traced. The value of a custom JVP function may pass low, for its rule is called with
+primals and tangents cast up and its results are cast down again; a custom VJP function
+passes all values in their traced dtypes. The rules themselves are converted when JAX
+traces them, by the same policy.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
+
+from amprewrite.dtypes import is_float
+from amprewrite.frameworks.jaxpr import _compat
+from amprewrite.frameworks.jaxpr.crossing import entering, inside, leaving
+from amprewrite.frameworks.jaxpr.ops import dtype_name
+from amprewrite.frameworks.jaxpr.program import Step
+from amprewrite.frameworks.jaxpr.write import Env, Writer, cast
+
+Rule = Callable[..., Sequence[Any]]
+"""A rule as JAX calls it: flat arguments, some of which are no arrays."""
+
+
+def is_array(value: object) -> bool:
+    """Return whether ``value`` can be traced; tangents of integers cannot."""
+    arrays = (jax.Array, np.ndarray, np.generic)
+    return isinstance(value, arrays) and dtype_name(value) != "float0"
+
+
+def custom_jvp(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
+    """Run a custom JVP function; values pass in the dtypes they are stored in."""
+    params = _compat.bind_params(step.eqn)
+    fun, rule = params.pop("subfuns")
+    traced = [dtype_name(var.aval) for var in step.eqn.invars]
+    made = [writer.stored(name) for name in step.results]
+    outer = writer.constants(env)
+
+    def value(*operands: Any) -> list[Any]:
+        pairs = zip(step.operands, operands, strict=True)
+        named = {atom: x for atom, x in pairs if isinstance(atom, str)}
+        return writer.shared_outputs(step, {**outer, **named})
+
+    def jvp(*primals_and_tangents: Any) -> list[Any]:
+        widened = [
+            _as(x, dtype)
+            for x, dtype in zip(primals_and_tangents, traced * 2, strict=True)
+        ]
+        out = _partially(writer, rule.call_wrapped)(*widened)
+        return [_as(x, dtype) for x, dtype in zip(out, made * 2, strict=True)]
+
+    params["subfuns"] = (_compat.wrapped(value, fun), _compat.wrapped(jvp, rule))
+    operands = [writer.get(atom, env) for atom in step.operands]
+    return step.eqn.primitive.bind(*operands, **params)
+
+
+def custom_vjp(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
+    """Run a custom VJP function; values pass in the dtypes that were traced."""
+    (body,) = step.bodies
+    params = _compat.bind_params(step.eqn)
+    fun, forward, backward = params.pop("subfuns")
+    outer = writer.constants(env)
+
+    def value(*entered: Any) -> list[Any]:
+        return leaving(writer, step, inside(writer, body, outer, entered))
+
+    params["subfuns"] = (
+        _compat.wrapped(value, fun),
+        _compat.wrapped(_partially(writer, forward.call_wrapped), forward),
+        _compat.wrapped(_partially(writer, backward.call_wrapped), backward),
+    )
+    return step.eqn.primitive.bind(*entering(writer, body, env), **params)
+
+
+def _as(value: Any, dtype: str) -> Any:
+    """Return a primal or tangent in ``dtype``; also a zero that is only a symbol."""
+    if isinstance(value, SymbolicZero):
+        aval = value.aval
+        if is_float(dtype) and dtype_name(aval) != dtype:
+            return SymbolicZero(aval.update(dtype=np.dtype(jax.numpy.dtype(dtype))))
+        return value
+    if not is_float(dtype) or not is_array(value) or dtype_name(value) == dtype:
+        return value
+    return cast(value, dtype)
+
+
+def _partially(writer: Writer, rule: Rule) -> Rule:
+    """Return ``rule`` converted; what is no array passes by."""
+
+    def run(*operands: Any) -> list[Any]:
+        flags = [is_array(x) for x in operands]
+        others: list[Any] = []
+
+        def of_arrays(*arrays: Any) -> list[Any]:
+            supply = iter(arrays)
+            pairs = zip(operands, flags, strict=True)
+            out = list(rule(*(next(supply) if flag else x for x, flag in pairs)))
+            others[:] = [None if is_array(x) else x for x in out]
+            return [x for x in out if is_array(x)]
+
+        arrays = [x for x, flag in zip(operands, flags, strict=True) if flag]
+        found = iter(writer.context.converted(of_arrays, arrays))
+        return [next(found) if x is None else x for x in others]
+
+    return run

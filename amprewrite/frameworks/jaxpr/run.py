@@ -1,0 +1,121 @@
+"""A converted function: traced once for each signature, planned, and run by its plan."""
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from amprewrite.errors import NotCapturedError
+from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.jaxpr.prepare import Inputs, Prepared, prepare
+from amprewrite.frameworks.jaxpr.trace import Tracer, input_names, split
+from amprewrite.ir.graph import ValueKind
+from amprewrite.plan import Cast, Plan
+from amprewrite.plan.join import join_plans
+
+CAPTURED = "traced by JAX"
+"""How a function is captured."""
+
+
+class ConvertedFunction:
+    """A function that runs by a plan; it composes with every transformation of JAX."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        request: Request,
+        parameters: Callable[[tuple[Any, ...]], Any] | None = None,
+    ) -> None:
+        """Hold the function.
+
+        Args:
+            function: The function.
+            request: What the user asked for.
+            parameters: Picks the part of the positional arguments that is trained.
+        """
+        self.function, self.request = function, request
+        self.parameters = parameters
+        self.tracer = Tracer(function)
+        self.prepared: weakref.WeakKeyDictionary[Any, Prepared] = (
+            weakref.WeakKeyDictionary()
+        )
+        self.kept: list[Any] = []
+        functools.update_wrapper(self, function, updated=())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function by its plan."""
+        prepared, result, arrays = self.prepare(args, kwargs)
+        return result.arguments(prepared.run(arrays))
+
+    def prepare(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Prepared, Any, list[Any]]:
+        """Return the program for a call, how its outputs are built, and its arrays."""
+        traced = self.tracer.trace(args, kwargs)
+        _, arrays = split((tuple(args), dict(kwargs)))
+        key = traced.closed.jaxpr
+        found = self.prepared.get(key)
+        if found is None:
+            found = self._plan(traced.closed, args, kwargs)
+            if traced.reusable:
+                self.prepared[key] = found
+                self.kept.append(key)
+        return found, traced.result, arrays
+
+    def _plan(
+        self, closed: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Prepared:
+        names = input_names(
+            (tuple(args), dict(kwargs)), _parameter_names(self.function)
+        )
+        first = not self.kept
+        return prepare(
+            closed,
+            self.request.planner,
+            Inputs(names, self._kinds(args, kwargs)),
+            self.request.plan if first else None,
+            training=self.request.training is not False,
+            captured=CAPTURED,
+        )
+
+    def _kinds(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> dict[int, ValueKind]:
+        """Return which inputs are parameters, by position."""
+        if self.parameters is None:
+            return {}
+        _, trained = split(self.parameters(args))
+        wanted = {id(array) for array in trained}
+        _, arrays = split((tuple(args), dict(kwargs)))
+        return {i: "parameter" for i, x in enumerate(arrays) if id(x) in wanted}
+
+    @property
+    def plan(self) -> Plan:
+        """The plan; those of several signatures as one.
+
+        Raises:
+            NotCapturedError: The function was not called yet.
+        """
+        plans = [self.prepared[key].plan for key in self.kept if key in self.prepared]
+        if not plans:
+            msg = (
+                "the function has no plan yet, because it is traced at its first call; "
+                "call it, or convert it with args=(...)"
+            )
+            raise NotCapturedError(msg)
+        return join_plans(plans)
+
+    @property
+    def casts(self) -> tuple[Cast, ...]:
+        """The casts of :attr:`plan`."""
+        return self.plan.casts
+
+
+def _parameter_names(function: Callable[..., Any]) -> tuple[str, ...]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a builtin
+        return ()
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return tuple(p.name for p in parameters if p.kind in kinds)

@@ -1,0 +1,191 @@
+"""Trace a function: arrays are its inputs, all else belongs to the program.
+
+JAX's own cache of traces is used, whose key holds everything that a trace depends on
+(types of arrays, meshes, axis names, settings): a signature is traced once.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax import tree_util
+
+from amprewrite.errors import CaptureError, UnsupportedError
+from amprewrite.frameworks.jaxpr._compat import source_line
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of a call without its arrays; hashable, equal for equal programs.
+
+    Attributes:
+        tree: Structure of ``(args, kwargs)``.
+        statics: The leaves that are no arrays, by position, each with its type.
+    """
+
+    tree: Any
+    statics: tuple[tuple[int, type, Any], ...]
+
+    def arguments(self, arrays: Sequence[Any]) -> tuple[Any, Any]:
+        """Return ``(args, kwargs)`` with ``arrays`` in their places."""
+        fixed = {index: value for index, _, value in self.statics}
+        supply = iter(arrays)
+        leaves = [
+            fixed[i] if i in fixed else next(supply)
+            for i in range(self.tree.num_leaves)
+        ]
+        return tree_util.tree_unflatten(self.tree, leaves)
+
+
+@tree_util.register_pytree_node_class
+@dataclass(frozen=True)
+class Result:
+    """What a function gave: its arrays, and the rest as part of the structure."""
+
+    arrays: tuple[Any, ...]
+    call: Call
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], Call]:
+        """Return the arrays and the rest."""
+        return self.arrays, self.call
+
+    @classmethod
+    def tree_unflatten(cls, call: Call, arrays: Any) -> "Result":
+        """Return the result again."""
+        return cls(tuple(arrays), call)
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A function as traced for one signature.
+
+    Attributes:
+        closed: The ClosedJaxpr.
+        result: How the outputs are put together.
+        reusable: Whether it holds for other calls too: it closed over no tracer.
+    """
+
+    closed: Any
+    result: Call
+    reusable: bool
+
+
+def is_array(leaf: object) -> bool:
+    """Return whether a leaf is an input of the program."""
+    return isinstance(leaf, (jax.Array, np.ndarray, np.generic)) or hasattr(
+        leaf, "__jax_array__"
+    )
+
+
+def split(tree: Any) -> tuple[Call, list[Any]]:
+    """Return a tree as its arrays and the rest."""
+    leaves, structure = tree_util.tree_flatten(tree)
+    statics = tuple(
+        (i, type(leaf), leaf) for i, leaf in enumerate(leaves) if not is_array(leaf)
+    )
+    return Call(structure, statics), [leaf for leaf in leaves if is_array(leaf)]
+
+
+def input_names(tree: Any, names: Sequence[str]) -> tuple[str, ...]:
+    """Return a name for each array of ``(args, kwargs)``.
+
+    Args:
+        tree: The arguments.
+        names: Names of the positional parameters, as far as they are known.
+    """
+    found = tree_util.tree_flatten_with_path(tree)[0]
+    return tuple(_name(path, names) for path, leaf in found if is_array(leaf))
+
+
+def _name(path: tuple[Any, ...], names: Sequence[str]) -> str:
+    head, *rest = path
+    parts = [_part(key) for key in rest]
+    if getattr(head, "idx", 1) == 0 and parts:
+        index = int(parts[0])
+        parts[0] = names[index] if index < len(names) else f"args.{index}"
+    return re.sub(r"[^\w.]+", "_", ".".join(parts)).strip("_") or "input"
+
+
+def _part(key: Any) -> str:
+    for attribute in ("key", "idx", "name"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)
+
+
+class Tracer:
+    """Traces one function, once for each signature."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        def flat(call: Call, *arrays: Any) -> Result:
+            args, kwargs = call.arguments(arrays)
+            rest, made = split(function(*args, **kwargs))
+            return Result(tuple(made), rest)
+
+        self.flat = flat
+        self.jitted = jax.jit(flat, static_argnums=0)
+
+    def trace(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
+        """Return the program of a call.
+
+        Raises:
+            CaptureError: The function fails, or a static argument has no hash.
+        """
+        call, arrays = split((tuple(args), dict(kwargs)))
+        _check_hashable(call, (tuple(args), dict(kwargs)))
+        try:
+            traced = self.jitted.trace(call, *arrays)
+            if len(traced.jaxpr.jaxpr.invars) == len(arrays):
+                return Traced(traced.jaxpr, traced.out_info.call, reusable=True)
+            closed, result = jax.make_jaxpr(
+                partial(self.flat, call), return_shape=True
+            )(*arrays)
+        except (jax.errors.JAXTypeError, jax.errors.UnexpectedTracerError) as error:
+            raise CaptureError(_message(error)) from error
+        return Traced(closed, result.call, reusable=False)
+
+
+def _check_hashable(call: Call, arguments: Any) -> None:
+    """Make sure that what belongs to the program can be compared.
+
+    Raises:
+        UnsupportedError: Names the first argument that has no hash.
+    """
+    paths = [path for path, _ in tree_util.tree_flatten_with_path(arguments)[0]]
+    for index, kind, leaf in call.statics:
+        try:
+            hash(leaf)
+        except TypeError as error:
+            where = tree_util.keystr(paths[index][1:])
+            msg = (
+                f"argument {where}: a {kind.__name__} is no array, so it is part of the "
+                f"program, and it has no hash to tell programs apart; want an array, a "
+                f"pytree, or an object with __hash__ and __eq__"
+            )
+            raise UnsupportedError(msg) from error
+
+
+def _message(error: Exception) -> str:
+    text = str(error).strip().split("\n")[0]
+    frames: Any = error.__traceback__
+    line = ""
+    while frames is not None:
+        code = frames.tb_frame.f_code
+        here = _user_line(code.co_filename, frames.tb_lineno)
+        line, frames = here or line, frames.tb_next
+    where = f" at {line}" if line else ""
+    return (
+        f"cannot trace the function{where}: {text} A traced function must not decide by "
+        f"the values of arrays in Python; use jax.lax.cond, or make the argument static "
+        f"by passing a Python value"
+    )
+
+
+def _user_line(file: str, line: int) -> str:
+    from amprewrite.frameworks.jaxpr import _compat  # noqa: PLC0415
+
+    return f"{file.rpartition('/')[2]}:{line}" if _compat.is_users(file) else ""

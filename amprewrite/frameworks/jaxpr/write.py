@@ -1,0 +1,229 @@
+"""Run a program by its plan: bind every equation again, with its casts.
+
+Run under a trace this emits the rewritten program, so that every transformation of
+JAX applies to it. The dtype of a value is the one it was made in; each use casts it
+if the plan reads it in another. Casts are bound once for each use, so that the
+gradients of several uses add up in full precision; XLA merges the equal ones.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from amprewrite.dtypes import format_of, is_float
+from amprewrite.frameworks.jaxpr import _compat
+from amprewrite.frameworks.jaxpr.dots import conv_binder, contract, dot_binder
+from amprewrite.frameworks.jaxpr.ops import (
+    CONTRACTIONS,
+    DTYPE_PARAMETERS,
+    TYPED_BODIES,
+    dtype_name,
+)
+from amprewrite.frameworks.jaxpr.program import Atom, Crossing, Number, Step
+from amprewrite.plan import OUTPUT, Decision
+
+if TYPE_CHECKING:
+    from amprewrite.frameworks.jaxpr.prepare import Prepared
+
+Env = dict[str, Any]
+"""Values by name."""
+
+Handler = Callable[["Writer", Step, Env], Sequence[Any]]
+"""Returns the results of a step that has bodies."""
+
+
+def cast(value: Any, dtype: str, *, saturate: bool = False) -> Any:
+    """Return ``value`` in ``dtype``.
+
+    Args:
+        value: An array of floats.
+        dtype: Name of a float dtype.
+        saturate: Whether finite values beyond the range become the largest finite
+            ones instead of infinities.
+    """
+    if saturate:
+        largest = format_of(dtype).max
+        inside = lax.clamp(
+            jnp.asarray(-largest, value.dtype), value, jnp.asarray(largest, value.dtype)
+        )
+        value = lax.select(lax.is_finite(value), inside, value)
+    return lax.convert_element_type(value, jnp.dtype(dtype))
+
+
+def number(value: Any, dtype: str) -> Any:
+    """Return the scalar ``value`` in ``dtype``; beyond its range, the largest one."""
+    wide = float(value)
+    if np.isfinite(wide):
+        largest = format_of(dtype).max
+        wide = min(max(wide, -largest), largest)
+    return np.asarray(wide, jnp.dtype(dtype))
+
+
+class Writer:
+    """Runs the steps of a program by its plan.
+
+    Attributes:
+        context: The program and the plan.
+        handlers: Who runs the steps that have bodies, by primitive.
+        plan: The plan.
+    """
+
+    def __init__(self, context: "Prepared", handlers: "Mapping[str, Handler]") -> None:
+        self.context, self.handlers = context, handlers
+        self.plan = plan = context.plan
+        self.decisions: Mapping[str, Decision] = plan.by_op
+        self.saturating = frozenset(
+            use for cast_ in plan.casts if cast_.saturate for use in cast_.uses
+        )
+        self.outputs = {
+            index: c.to_dtype
+            for c in plan.casts
+            for op, index in c.uses
+            if op == OUTPUT
+        }
+
+    def program(self, inputs: Iterable[Any]) -> list[Any]:
+        """Return the outputs of the program on ``inputs``."""
+        program = self.context.program
+        env: Env = dict(program.constants)
+        env.update(zip(program.inputs, inputs, strict=True))
+        self.run(program.steps, env)
+        results: list[Any] = []
+        position = 0  # numbers are no outputs of the graph
+        for atom in program.outputs:
+            value = self.get(atom, env)
+            if isinstance(atom, str):
+                wanted = self.outputs.get(position)
+                value = cast(value, wanted) if wanted else value
+                position += 1
+            results.append(value)
+        return results
+
+    def run(self, steps: Iterable[Step], env: Env) -> None:
+        """Run ``steps``; what they make is entered in ``env``."""
+        for step in steps:
+            with _compat.place_of(step.eqn, step.stack):
+                handler = self.handlers[step.primitive] if step.bodies else None
+                made = handler(self, step, env) if handler else self._plain(step, env)
+            env.update(zip(step.results, made, strict=True))
+
+    def constants(self, env: Env) -> Env:
+        """Return what the program closed over, which bodies read without a crossing."""
+        names = self.context.program.constants
+        return {name: env[name] for name in names if name in env}
+
+    def stored(self, name: str) -> str:
+        """Return the dtype in which a value that an op makes is stored."""
+        return self.context.stored[name]
+
+    def get(self, atom: Atom, env: Env) -> Any:
+        """Return the value of ``atom`` as it is stored."""
+        return atom.value if isinstance(atom, Number) else env[atom]
+
+    def read(self, op: str, index: int, atom: str, env: Env) -> Any:
+        """Return the value of ``atom`` as operand ``index`` of ``op`` reads it."""
+        return self.as_read(op, index, env[atom])
+
+    def as_read(self, op: str, index: int, value: Any) -> Any:
+        """Return ``value`` in the dtype in which operand ``index`` of ``op`` reads."""
+        wanted = self.decisions[op].operands[index]
+        if not is_float(wanted) or dtype_name(value) == wanted:
+            return value
+        return cast(value, wanted, saturate=(op, index) in self.saturating)
+
+    def cross(self, crossing: Crossing, env: Env, which: int = 0) -> Any:
+        """Return the value that passes by ``crossing``, in the dtype it passes in.
+
+        Args:
+            crossing: How it passes.
+            env: Values on the side that it comes from.
+            which: The body that it comes from, where there are several.
+        """
+        atom = crossing.reads[which]
+        made = self.decisions[crossing.op].results[0]
+        if isinstance(atom, Number):
+            return number(atom.value, made) if is_float(made) else atom.value
+        index = sum(isinstance(a, str) for a in crossing.reads[:which])
+        value = self.read(crossing.op, index, atom, env)
+        if is_float(made) and dtype_name(value) != made:
+            return cast(value, made)
+        return value
+
+    def shared_outputs(self, step: Step, env: Env) -> list[Any]:
+        """Run a body that reads outer values, given in ``env``; return its outputs."""
+        (body,) = step.bodies
+        self.run(body.steps, env)
+        return [
+            self.get(atom, env) if leave is None else self.cross(leave, env)
+            for atom, leave in zip(body.outputs, step.leaves, strict=True)
+        ]
+
+    def _operands(self, step: Step, env: Env) -> list[Any]:
+        decision = self.decisions[step.name]
+        values: list[Any] = []
+        index = 0
+        for atom in step.operands:
+            if isinstance(atom, Number):
+                values.append(self._number(atom, decision))
+            else:
+                values.append(self.read(step.name, index, atom, env))
+                index += 1
+        return values
+
+    def _number(self, atom: Number, decision: Decision) -> Any:
+        """A number of the full dtype adapts to what its op computes in."""
+        if atom.dtype != self.plan.full or decision.op_class == "keep":
+            made = decision.results[0] if decision.results else ""
+            filler = not decision.operands and is_float(made)
+            return number(atom.value, made) if filler else atom.value
+        return number(atom.value, decision.precision)
+
+    def _plain(self, step: Step, env: Env) -> list[Any]:
+        decision = self.decisions[step.name]
+        operands = self._operands(step, env)
+        made = self._bind(step, operands, decision)
+        results = list(made) if step.eqn.primitive.multiple_results else [made]
+        return [
+            cast(value, wanted)
+            if is_float(wanted) and dtype_name(value) != wanted
+            else value
+            for value, wanted in zip(results, decision.results, strict=True)
+        ]
+
+    def _bind(self, step: Step, operands: list[Any], decision: Decision) -> Any:
+        primitive, params = step.eqn.primitive, _compat.bind_params(step.eqn)
+        low, full = self.plan.low, self.plan.full
+        untouched = decision.op_class == "keep" or decision.precision != low
+        if untouched and not _filled(step, decision, full):
+            return primitive.bind(*operands, **params)
+        if primitive.name in CONTRACTIONS:
+            dots = primitive.name == "dot_general"
+            bind = dot_binder(params) if dots else conv_binder(primitive, params)
+            pair = (operands[0], operands[1])
+            return contract(bind, pair, (low, full), decision.results[0])
+        if primitive.name in TYPED_BODIES:
+            return _rebuilt(primitive.name, operands, params)
+        for key in DTYPE_PARAMETERS:
+            if params.get(key) is not None and is_float(decision.results[0]):
+                params[key] = np.dtype(jnp.dtype(decision.results[0]))
+        return primitive.bind(*operands, **params)
+
+
+def _filled(step: Step, decision: Decision, full: str) -> bool:
+    """Whether an op makes an array of a number in another dtype than was traced."""
+    return not decision.operands and decision.results != (full,) and bool(step.operands)
+
+
+def _rebuilt(primitive: str, operands: list[Any], params: dict[str, Any]) -> Any:
+    """Bind a scatter by the public function, which makes the body for the dtype."""
+    function = getattr(lax, TYPED_BODIES[primitive])
+    return function(
+        *operands,
+        params["dimension_numbers"],
+        indices_are_sorted=params["indices_are_sorted"],
+        unique_indices=params["unique_indices"],
+        mode=params["mode"],
+    )
