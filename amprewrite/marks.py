@@ -3,17 +3,26 @@
 import functools
 import sys
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
-from typing import Any, Literal
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, Literal, ParamSpec, TypeVar, overload
 
-MARKS: dict[str, Literal["full", "low"]] = {
-    "amprewrite:full_precision": "full",
-    "amprewrite:low_precision": "low",
-}
+P = ParamSpec("P")
+R = TypeVar("R")
+
+FULL = "amprewrite:full_precision"
+LOW = "amprewrite:low_precision"
+
+MARKS: dict[str, Literal["full", "low"]] = {FULL: "full", LOW: "low"}
 """Scopes that mark, and what they ask for."""
 
 
-def full_precision(function: Callable[..., Any] | None = None) -> Any:
+@overload
+def full_precision(function: Callable[P, R]) -> Callable[P, R]: ...
+@overload
+def full_precision(function: None = None) -> AbstractContextManager[None]: ...
+def full_precision(
+    function: Callable[P, R] | None = None,
+) -> Callable[P, R] | AbstractContextManager[None]:
     """Keep what is computed inside in full precision.
 
     A decorator, and without a function a context manager. It marks the program while
@@ -21,23 +30,26 @@ def full_precision(function: Callable[..., Any] | None = None) -> Any:
     ``convert`` it does nothing. It comes before every rule of a policy. Data movement
     and what has no low precision are not concerned.
     """
-    return _marker("amprewrite:full_precision", function)
+    return _marked(FULL) if function is None else _decorated(FULL, function)
 
 
-def low_precision(function: Callable[..., Any] | None = None) -> Any:
+@overload
+def low_precision(function: Callable[P, R]) -> Callable[P, R]: ...
+@overload
+def low_precision(function: None = None) -> AbstractContextManager[None]: ...
+def low_precision(
+    function: Callable[P, R] | None = None,
+) -> Callable[P, R] | AbstractContextManager[None]:
     """Compute what is inside in low precision, also what the policy denies.
 
     A decorator, and without a function a context manager; see :func:`full_precision`.
     """
-    return _marker("amprewrite:low_precision", function)
+    return _marked(LOW) if function is None else _decorated(LOW, function)
 
 
-def _marker(mark: str, function: Callable[..., Any] | None) -> Any:
-    if function is None:
-        return _marked(mark)
-
+def _decorated(mark: str, function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
-    def marked(*args: Any, **kwargs: Any) -> Any:
+    def marked(*args: P.args, **kwargs: P.kwargs) -> R:
         with _marked(mark):
             return function(*args, **kwargs)
 

@@ -75,12 +75,12 @@ def measure(name: str) -> dict[str, Any]:
         if isinstance(expected, str):
             row["reference"] = f"float32, because in float64: {expected}"
             expected = model(*args, **kwargs)
-        for name, found in (
+        for baseline, found in (
             ("autocast", under_autocast(case)),
             ("cast everything", run_in(case, torch.bfloat16)),
         ):
             fails = isinstance(found, str)
-            row[name] = found if fails else relative_error(found, expected)
+            row[baseline] = found if fails else relative_error(found, expected)
         for policy in POLICIES:
             converted = amprewrite.convert(model, policy, args=args, kwargs=kwargs)
             error = relative_error(converted(*args, **kwargs), expected)

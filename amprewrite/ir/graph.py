@@ -22,8 +22,8 @@ ValueKind = Literal["input", "parameter", "buffer", "constant", "result"]
 Mixing = Literal["equal", "promote", "lead", "any"]
 
 CROSSINGS = {
-    "enter": "the value itself: a constant or a slice of a loop, an operand of a branch",
-    "leave": "one of the values read, of the body that ran, or all results of a loop",
+    "enter": "what a branch reads, or a constant or slice of a loop: the value itself",
+    "leave": "what the branch that ran gives, or all turns of a loop: the value itself",
     "carry": "a loop reads and writes it each time, so it has one dtype throughout",
     "boundary": "a custom rule is written for the dtype that was traced",
 }

@@ -27,13 +27,8 @@ def classify(graph: ProgramGraph, matcher: Matcher) -> dict[str, Match]:
 
 def _classify_op(graph: ProgramGraph, op: Op, matcher: Matcher) -> Match:
     full = matcher.policy.full
-    if op.fence:
-        return Match(OpClass.KEEP, "fence", op.fence)
-    if op.canonical == USER_CAST:
-        return Match(OpClass.KEEP, "user cast", "written in the model: never altered")
-    if op.canonical in CROSSINGS:
-        op_class = MOVES.get(op.canonical, OpClass.KEEP)
-        return Match(op_class, "body", CROSSINGS[op.canonical])
+    if (settled := _by_kind(op)) is not None:
+        return settled
     found = _asked(op, matcher.match(op))
     names = (*op.operands, *op.results)
     if not any(graph.is_dtype(name, full) for name in names):
@@ -47,6 +42,18 @@ def _classify_op(graph: ProgramGraph, op: Op, matcher: Matcher) -> Match:
     if op.dtype_argument and graph.float_operands(op) and op.mixing != "any":
         return _named_dtype(op, found, full)
     return _of_written(graph, op, _without_contraction(op, found))
+
+
+def _by_kind(op: Op) -> Match | None:
+    """Return the class of an op that no policy decides about; None for others."""
+    if op.fence:
+        return Match(OpClass.KEEP, "fence", op.fence)
+    if op.canonical == USER_CAST:
+        return Match(OpClass.KEEP, "user cast", "written in the model: never altered")
+    if op.canonical in CROSSINGS:
+        op_class = MOVES.get(op.canonical, OpClass.KEEP)
+        return Match(op_class, "body", CROSSINGS[op.canonical])
+    return None
 
 
 def _asked(op: Op, found: Match) -> Match:

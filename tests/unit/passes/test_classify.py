@@ -131,3 +131,30 @@ def test_a_contraction_of_some_or_unknown_length_is(facts: str) -> None:
 def test_an_outer_product_may_be_lowered_by_a_rule_of_the_user() -> None:
     found = class_of(f"{OUTER}\n  | contracted=1", **{"op": "matmul", "class": "allow"})
     assert (found.op_class, found.rule) == ("allow", "overrides[0]")
+
+
+@pytest.mark.parametrize(
+    ("asked", "canonical", "expected"),
+    [
+        ("full", "linear", "deny"),
+        ("full", "add", "deny"),
+        ("full", "reshape", "follow"),
+        ("full", "argmax", "keep"),
+        ("low", "softmax", "allow"),
+        ("low", "add", "allow"),
+        ("low", "reshape", "follow"),
+    ],
+)
+def test_a_marker_comes_before_every_rule(
+    asked: str, canonical: str, expected: str
+) -> None:
+    text = f"""%x: f32[4,8] input
+op = {canonical}(%x) -> %y: f32[4,8]
+  | asked="{asked}"
+"""
+    plain = class_of(text)
+    found = class_of(text, op=canonical, **{"class": "promote"})
+    if expected in ("follow", "keep"):
+        assert (str(plain.op_class), plain.rule) == (expected, f"ops.{canonical}")
+    else:
+        assert (str(found.op_class), found.rule) == (expected, "marker")
