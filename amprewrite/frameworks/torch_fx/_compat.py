@@ -51,6 +51,14 @@ DATA_ATTRIBUTE: object = getattr(_native._autograd, "_get_data_attr", None)
 """What dynamo writes for ``x.data``; a tracer loses sight of its result."""
 
 
+_modes: Any = torch.autograd.grad_mode
+INFERENCE: tuple[object, object] = (
+    _modes._enter_inference_mode,
+    _modes._exit_inference_mode,
+)
+"""What dynamo writes where an inference mode is entered and left."""
+
+
 class Formal(Protocol):
     """One argument in the schema of an operator."""
 

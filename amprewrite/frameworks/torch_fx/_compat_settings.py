@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.nn.modules import transformer
@@ -93,6 +94,29 @@ def plain_causal_hint() -> Generator[None]:
         yield
     finally:
         setattr(transformer, name, asked)
+
+
+@contextmanager
+def inference_without_gradients() -> Generator[None]:
+    """Let the model's own ``inference_mode`` regions be regions without gradients.
+
+    A capture records these; of an inference mode it would lose that what is computed
+    inside requires no gradient.
+    """
+    mode: Any = torch.inference_mode
+
+    def enter(self: Any) -> None:
+        self._before = torch.is_grad_enabled()
+        torch.set_grad_enabled(self._before and not self.mode)
+
+    def leave(self: Any, *_: object) -> None:
+        torch.set_grad_enabled(self._before)
+
+    with (
+        mock.patch.object(mode, "__enter__", enter),
+        mock.patch.object(mode, "__exit__", leave),
+    ):
+        yield
 
 
 @contextmanager

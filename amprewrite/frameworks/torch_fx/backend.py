@@ -18,7 +18,7 @@ from amprewrite.errors import AmpWarning
 from amprewrite.frameworks.base import Planner
 from amprewrite.frameworks.torch_fx import _compat, _compat_settings
 from amprewrite.frameworks.torch_fx.capture import drop_dtype_checks, model_device
-from amprewrite.frameworks.torch_fx.fold import lowered
+from amprewrite.frameworks.torch_fx.fold import attribute, lowered
 from amprewrite.frameworks.torch_fx.lower import lower
 from amprewrite.frameworks.torch_fx.read import Reading, read
 from amprewrite.frameworks.torch_fx.settle import settle
@@ -90,7 +90,12 @@ class Backend:
         inputs: list[Any],
     ) -> Callable[..., Any]:
         graph = reading.module
-        stored = {weights[name]: torch_dtype(dtype) for name, dtype in plan.storage}
+        stored: dict[int, torch.dtype] = {}
+        for name, dtype in plan.storage:
+            if name in weights:
+                stored[weights[name]] = torch_dtype(dtype)
+            else:  # a constant, which the graph has as an attribute
+                _lower_constant(graph, reading.weights[name], torch_dtype(dtype))
         if self.target == "compiled":
             example = [
                 x.to(stored[i]) if i in stored else x for i, x in enumerate(inputs)
@@ -99,6 +104,16 @@ class Backend:
         else:
             run = graph.forward
         return _with_low_weights(run, stored) if stored else run
+
+
+def _lower_constant(
+    module: GraphModule, names: Sequence[str], dtype: torch.dtype
+) -> None:
+    """Hold a constant of ``module`` in ``dtype``, under each of its names."""
+    low = lowered(attribute(module, names[0]), dtype)
+    for name in names:
+        path, _, last = name.rpartition(".")
+        setattr(module.get_submodule(path), last, low)
 
 
 def _weights(module: GraphModule, inputs: Sequence[Any]) -> dict[str, int]:

@@ -95,6 +95,7 @@ def export_model(
         stack.enter_context(torch.enable_grad())
         stack.enter_context(_compat_settings.slow_attention_path())
         stack.enter_context(_compat_settings.plain_causal_hint())
+        stack.enter_context(_compat_settings.inference_without_gradients())
         stack.enter_context(_compat_settings.unmarked((args, dict(kwargs))))
         stack.enter_context(_watch(seen))
         if not _has_half(model) and not _has_script(model):

@@ -6,6 +6,7 @@ bodies of a custom ``autograd.Function`` stay as the user wrote them.
 
 from typing import Any
 
+import torch
 from torch.fx import GraphModule, Interpreter, traceback
 
 from amprewrite.frameworks.torch_fx import _compat
@@ -44,6 +45,10 @@ class _Lowering(Interpreter):
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if target is _compat.DATA_ATTRIBUTE:
             return args[0].detach()
+        if target in _compat.INFERENCE:
+            return _switch_gradients(
+                entered=target is _compat.INFERENCE[0], given=args[0]
+            )
         if not _compat.is_higher_order(target):
             return super().call_function(target, args, kwargs)
         if target.name() not in CHECKPOINTS:
@@ -57,3 +62,18 @@ class _Lowering(Interpreter):
         return _compat.record_higher_order(
             checkpoint_region, (lowered, *operands), {}, lambda: lowered(*operands)
         )
+
+
+def _switch_gradients(*, entered: bool, given: bool) -> bool:
+    """Enter or leave a region without gradients, which stands for an inference mode.
+
+    Args:
+        entered: Whether it is entered.
+        given: Then whether the mode is on; otherwise what entering returned.
+
+    Returns:
+        Whether gradients were on before.
+    """
+    before = torch.is_grad_enabled()
+    torch.set_grad_enabled(before and not given if entered else given)
+    return before

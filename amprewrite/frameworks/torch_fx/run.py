@@ -38,6 +38,10 @@ class ConvertedModule(nn.Module):
     parameters and buffers. The mode (dropout, batch statistics) is part of a captured
     program, so after ``eval()`` the model is captured again in that mode, at the first
     call; both programs are kept.
+
+    An output that is an input or a weight is that tensor. One that is computed low is
+    cast on its own: where the model gives a tensor and a view of it, writing to one
+    does not change the other.
     """
 
     _signature: Signature

@@ -72,6 +72,20 @@ def test_dynamo_takes_recurrent_layers_and_many_captures() -> None:
     assert config.allow_rnn == before
 
 
+def test_an_inference_mode_is_captured_as_a_region_without_gradients() -> None:
+    def forward(_: Any, value: Any) -> Any:
+        with torch.inference_mode():
+            inside = value + 1
+        return inside, torch.inference_mode()(torch.neg)(value)
+
+    value = x().requires_grad_()
+    before = torch.inference_mode.__enter__
+    with _compat_settings.inference_without_gradients():
+        graph = graph_of(forward, value)
+    assert not any(out.requires_grad for out in graph(value))
+    assert torch.inference_mode.__enter__ is before
+
+
 def test_marks_of_a_failed_export_are_taken_off() -> None:
     value, shapes = x(), ({0: torch.export.Dim.DYNAMIC},)
     value.mine = 1
