@@ -35,7 +35,7 @@ def custom_jvp(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
     """Run a custom JVP function; values pass in the dtypes they are stored in."""
     params = _compat.bind_params(step.eqn)
     fun, rule = params.pop("subfuns")
-    traced = [dtype_name(var.aval) for var in step.eqn.invars]
+    traced = [writer.rule_dtype(var.aval) for var in step.eqn.invars]
     made = [writer.stored(name) for name in step.results]
     outer = writer.constants(env)
 

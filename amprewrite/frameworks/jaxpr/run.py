@@ -67,7 +67,7 @@ class ConvertedFunction:
         self, closed: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Prepared:
         names = input_names(
-            (tuple(args), dict(kwargs)), _parameter_names(self.function)
+            (tuple(args), dict(kwargs)), parameter_names(self.function)
         )
         first = not self.kept
         return prepare(
@@ -112,7 +112,8 @@ class ConvertedFunction:
         return self.plan.casts
 
 
-def _parameter_names(function: Callable[..., Any]) -> tuple[str, ...]:
+def parameter_names(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of the parameters of ``function`` that have a position."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a builtin

@@ -103,14 +103,15 @@ def input_names(tree: Any, names: Sequence[str]) -> tuple[str, ...]:
 
 def _name(path: tuple[Any, ...], names: Sequence[str]) -> str:
     head, *rest = path
-    parts = [_part(key) for key in rest]
+    parts = [part_name(key) for key in rest]
     if getattr(head, "idx", 1) == 0 and parts:
         index = int(parts[0])
         parts[0] = names[index] if index < len(names) else f"args.{index}"
     return re.sub(r"[^\w.]+", "_", ".".join(parts)).strip("_") or "input"
 
 
-def _part(key: Any) -> str:
+def part_name(key: Any) -> str:
+    """Return one step of a path in a tree: a key, an index or a field."""
     for attribute in ("key", "idx", "name"):
         if hasattr(key, attribute):
             return str(getattr(key, attribute))

@@ -119,6 +119,10 @@ class Writer:
         """Return the dtype in which a value that an op makes is stored."""
         return self.context.stored[name]
 
+    def rule_dtype(self, aval: Any) -> str:
+        """Return the dtype in which a rule of the user takes a value of ``aval``."""
+        return dtype_name(aval)
+
     def get(self, atom: Atom, env: Env) -> Any:
         """Return the value of ``atom`` as it is stored."""
         return atom.value if isinstance(atom, Number) else env[atom]
