@@ -32,7 +32,7 @@ def test_names_and_kinds_of_inputs_reach_the_graph() -> None:
 
 
 def test_a_plan_of_another_program_is_refused() -> None:
-    other = jax.make_jaxpr(lambda x: jnp.exp(x))(jnp.ones(3))
+    other = jax.make_jaxpr(jnp.exp)(jnp.ones(3))
     plan = prepare(other, planner("bf16"), training=True, captured="").plan
     with pytest.raises(PlanMismatchError, match="does not fit"):
         prepare(closed(), planner("bf16"), plan=plan, training=True, captured="")

@@ -1,4 +1,4 @@
-"""Tracing: arrays are inputs, the rest is the program, and a signature is traced once."""
+"""Tracing: arrays are inputs, the rest is the program; a signature is traced once."""
 
 from functools import partial
 
