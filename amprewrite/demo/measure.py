@@ -14,7 +14,7 @@ Run = Callable[..., torch.Tensor]
 
 
 LEAST, MOST = 3, 200
-"""Rounds of a timing; a processor without instructions for bfloat16 takes seconds each."""
+"""Rounds of a timing; a CPU without instructions for bfloat16 takes seconds each."""
 
 
 @dataclass(frozen=True)
