@@ -1,0 +1,31 @@
+"""Every Python block of the guides runs and prints what the guide shows."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import blocks_of, matches
+
+FOLDER = Path(__file__).parents[2] / "docs"
+GUIDES = {path.stem: path for path in FOLDER.glob("*.md")}
+NEEDS = {"jax": "jax"}
+"""The framework that the blocks of a guide use."""
+
+
+def test_there_are_guides():
+    assert "jax" in GUIDES
+
+
+@pytest.mark.parametrize("name", sorted(GUIDES))
+def test_python_blocks_run_in_order(name, tmp_path, monkeypatch, capsys):
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for block in blocks_of(GUIDES[name].read_text(encoding="utf-8")):
+        if block.language == "python":
+            where = f"docs/{name}.md:{block.line}"
+            exec(compile(block.text, where, "exec"), names)
+            printed = capsys.readouterr().out
+            if block.output is not None:
+                assert matches(block.output, printed), f"{where}:\n{printed}"
