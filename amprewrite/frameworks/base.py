@@ -1,5 +1,6 @@
 """What frameworks share: who plans for them, and what they hand to ``verify``."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -7,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from amprewrite.errors import AmpWarning
 from amprewrite.ir import ProgramGraph
 from amprewrite.plan import Plan
 
@@ -58,8 +60,25 @@ class Request:
         return self.args is not None or self.kwargs is not None
 
 
+def announce(plan: Plan, announced: set[str] | None = None) -> None:
+    """Warn of what a plan says the user should know.
+
+    Args:
+        plan: The plan.
+        announced: Lines that the user has seen; new ones are added.
+    """
+    seen = announced if announced is not None else set[str]()
+    for line in plan.warnings:
+        if line not in seen:
+            seen.add(line)
+            warnings.warn(line, AmpWarning, stacklevel=2)
+
+
 CONVERTED = "converted"
 """Name of the run of the converted model."""
+
+JITTED = "converted, jitted"
+"""Name of the run of the converted model compiled as a whole, where that is another."""
 
 ORIGINAL = "original"
 """Name of the run of the original in its own dtype: the noise floor."""
@@ -109,7 +128,8 @@ class Measured:
     Attributes:
         reference: Dtype in which the reference was run, which may not be the one that
             was asked for.
-        runs: By name: :data:`REFERENCE`, :data:`CONVERTED`, and the baselines.
+        runs: By name: :data:`REFERENCE`, :data:`CONVERTED`, :data:`JITTED` if the
+            framework has it, and the baselines.
         failures: Baselines that could not be run, with the message.
         plan: The plan of the converted model; None if it has none.
         low: Dtype of the low baselines; empty if there are none.

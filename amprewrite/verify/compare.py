@@ -9,6 +9,7 @@ import numpy as np
 from amprewrite.errors import UnsupportedError, VerifyError
 from amprewrite.frameworks.base import (
     CONVERTED,
+    JITTED,
     ORIGINAL,
     REFERENCE,
     Array,
@@ -68,7 +69,9 @@ def verify(
         raise UnsupportedError(msg)
     measured = side.measure(original, converted, call)
     reference, found = measured.runs[REFERENCE], measured.runs[CONVERTED]
-    _check_alike(reference, found)
+    jitted = measured.runs.get(JITTED)
+    for run in (found, jitted or found):
+        _check_alike(reference, run)
     plan = measured.plan
     blame = Blame({} if plan is None else plan.by_op)
     same = replace(call, reference=measured.reference)
@@ -84,6 +87,7 @@ def verify(
         error=_error(found.outputs, reference.outputs),
         bound=expected if rtol is None else rtol,
         outputs=tuple(_output_errors(reference, found)),
+        jitted=tuple(_output_errors(reference, jitted)) if jitted else (),
         baselines=dict(_baselines(measured, "outputs")),
         failures=dict(measured.failures),
         ops=blame.errors if walked.reference else (),

@@ -75,8 +75,11 @@ class Report:
             of the formats and the depth of the program, or of the original's own
             error; None if neither is known.
         outputs: One for each float output.
+        jitted: The same when the whole converted function is compiled as one, where
+            the framework does so; XLA may then keep other digits.
         baselines: The same error for what could be used instead: ``original`` (the
-            noise floor of its own dtype), ``autocast``, ``cast all``.
+            noise floor of its own dtype), ``autocast``, ``cast all``; and, where
+            ``jitted`` has rows, for ``converted, jitted``.
         failures: Baselines that could not be run, with the message.
         ops: One for each op with float results, in program order.
         gradients: One for each parameter, if asked for.
@@ -96,6 +99,7 @@ class Report:
     gradients: tuple[GradientError, ...] = ()
     gradient_baselines: Mapping[str, float] = field(default_factory=dict[str, float])
     notes: tuple[str, ...] = ()
+    jitted: tuple[OutputError, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -106,7 +110,8 @@ class Report:
     def violations(self) -> tuple[OutputError, ...]:
         """The outputs that are beyond the bound or not finite, the worst first."""
         bound = float("inf") if self.bound is None else self.bound
-        found = [x for x in self.outputs if x.nonfinite_new or x.relative_l2 > bound]
+        rows = (*self.outputs, *self.jitted)
+        found = [x for x in rows if x.nonfinite_new or x.relative_l2 > bound]
         return tuple(sorted(found, key=lambda output: -output.relative_l2))
 
     def worst(self, count: int = 3) -> tuple[OpError, ...]:
@@ -181,6 +186,7 @@ class Report:
 
 _ROWS: Mapping[str, type] = {
     "outputs": OutputError,
+    "jitted": OutputError,
     "ops": OpError,
     "gradients": GradientError,
 }

@@ -29,10 +29,12 @@ def _table(title: str, words: tuple[str, ...], numbers: tuple[str, ...]) -> Tabl
 
 
 def outputs_table(report: "Report") -> Table:
-    """Return one row for each float output."""
+    """Return one row for each float output, and for each of the jitted function."""
     heads = ("rel. L2", "max abs", "max rel", "dB", "cosine", "argmax", "non-finite")
     table = _table("outputs", ("output", "dtype"), heads)
-    for output in report.outputs:
+    rows = [(output.name, output) for output in report.outputs]
+    rows += [(f"{output.name}, jitted", output) for output in report.jitted]
+    for name, output in rows:
         row = (
             output.relative_l2,
             output.max_abs,
@@ -42,7 +44,7 @@ def outputs_table(report: "Report") -> Table:
             output.argmax_agreement,
         )
         lost = f"{output.nonfinite}/{output.nonfinite_reference}"
-        table.add_row(Text(output.name), output.dtype, *map(number, row), lost)
+        table.add_row(Text(name), output.dtype, *map(number, row), lost)
     return table
 
 

@@ -50,10 +50,11 @@ def failure_text(report: "Report", rtol: float) -> str:
     if output.nonfinite_new:
         found = f"{output.nonfinite_new} elements that are finite in the reference"
         found += f" are not ({number(output.relative_l2)})"
+    jitted = not any(output is row for row in report.outputs)
+    others = ", ".join(f"{k} {number(x)}" for k, x in report.baselines.items())
     head = (
-        f"output {output.name}: {found}; want at most {number(rtol)} against "
-        f"{report.reference} (original {number(report.baselines.get('original'))}, "
-        f"autocast {number(report.baselines.get('autocast'))}); deny the ops with the "
-        f"largest own errors, or allow more with rtol="
+        f"output {output.name}{' of the jitted function' if jitted else ''}: {found}; "
+        f"want at most {number(rtol)} against {report.reference} ({others}); deny the "
+        f"ops with the largest own errors, or allow more with rtol="
     )
     return "\n  ".join([head, *map(str, report.worst(WORST))])
