@@ -18,6 +18,7 @@ from torch.fx import GraphModule
 
 from amprewrite.errors import CaptureError
 from amprewrite.frameworks.torch_fx import _compat, _compat_settings, ops
+from amprewrite.frameworks.torch_fx.attributes import Attributes
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
@@ -31,14 +32,21 @@ class Seen:
             forward and drops their backward.
         checkpoints: Number of activation checkpoints; export inlines them.
         hooks: Number of hooks on gradients; export drops them.
+        written: Attributes that the forward writes; export takes them back.
     """
 
     functions: list[str] = field(default_factory=list[str])
     checkpoints: int = 0
     hooks: int = 0
+    written: list[str] = field(default_factory=list[str])
 
-    def reason(self) -> str:
-        """Return why the capture is not faithful for training; empty if it is."""
+    def reason(self, *, training: bool) -> str:
+        """Return why the capture is not faithful; empty if it is."""
+        if self.written:
+            names = ", ".join(self.written)
+            return f"export does not write what forward writes to {names}"
+        if not training:
+            return ""
         if self.functions:
             return (
                 f"export drops the backward of {', '.join(sorted(set(self.functions)))}"
@@ -98,6 +106,7 @@ def export_model(
         stack.enter_context(_compat_settings.inference_without_gradients())
         stack.enter_context(_compat_settings.unmarked((args, dict(kwargs))))
         stack.enter_context(_watch(seen))
+        stack.enter_context(_watch_attributes(model, seen))
         if not _has_half(model) and not _has_script(model):
             stack.enter_context(_compat_settings.neutral_autocast(device))
         stack.enter_context(warnings.catch_warnings())
@@ -171,6 +180,32 @@ def _watch(seen: Seen) -> Generator[None]:
         _compat_settings.noting_checkpoints(noted_checkpoint),
     ):
         yield
+
+
+@contextmanager
+def _watch_attributes(model: torch.nn.Module, seen: Seen) -> Generator[None]:
+    """Note what the forward leaves in attributes, and put them back.
+
+    Export does so too, but for those that are new.
+    """
+    outside, before = Attributes.of(model), list[Attributes]()
+
+    def enter(*_: object) -> None:
+        before.append(Attributes.of(model))
+
+    def leave(*_: object) -> None:
+        seen.written = before.pop().names()
+
+    hooks = (
+        model.register_forward_pre_hook(enter, prepend=True),
+        model.register_forward_hook(leave),
+    )
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        outside.restore()
 
 
 def _capture_error(model: torch.nn.Module, error: Exception) -> CaptureError:

@@ -105,8 +105,8 @@ def convert(model: Model, request: Request) -> nn.Module:
         captured = capture(model, request.args, request.kwargs, request.dynamic_shapes)
     except CaptureError as error:
         return _captured_lazily(model, request, _not_shapes(model, request, error))
-    reason = captured.seen.reason()
-    if reason and request.trains(root) and isinstance(model, nn.Module):
+    reason = captured.seen.reason(training=request.trains(root))
+    if reason and isinstance(model, nn.Module):
         if request.dynamic_shapes is not None:
             reason = f"{reason}; {PER_SIGNATURE}"
         return _captured_lazily(model, request, CaptureError(reason))

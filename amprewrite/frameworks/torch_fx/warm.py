@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from amprewrite.errors import AmpWarning, CaptureError
 from amprewrite.frameworks.torch_fx import _compat
+from amprewrite.frameworks.torch_fx.attributes import Attributes
 from amprewrite.frameworks.torch_fx.capture import offending_line
 from amprewrite.plan import Plan
 
@@ -24,7 +25,12 @@ def announce(plan: Plan) -> None:
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Generator[None]:
-    """Leave the model's buffers and the random state as they were."""
+    """Leave the model's buffers and attributes and the random state as they were.
+
+    Parameters are not copied; what the forward writes to one is warned of.
+    """
+    attributes = Attributes.of(model)
+    written = {name: _compat.writes(p) for name, p in _parameters(model)}
     made = (buffer for buffer in model.buffers() if not is_lazy(buffer))
     before = [(buffer, buffer.clone()) for buffer in made]
     named = [(part, dict(_compat.buffers(part))) for part in model.modules()]
@@ -38,6 +44,18 @@ def undisturbed(model: nn.Module) -> Generator[None]:
                     buffer.copy_(held)
             for part, buffers in named:
                 _compat.buffers(part).update(buffers)
+            attributes.restore()
+    for name, parameter in _parameters(model):
+        if written.get(name, _compat.writes(parameter)) != _compat.writes(parameter):
+            msg = (
+                f"forward writes to the parameter {name}; the run before the capture "
+                f"has done so once more"
+            )
+            warnings.warn(msg, AmpWarning, stacklevel=2)
+
+
+def _parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return [(n, p) for n, p in model.named_parameters() if not is_lazy(p)]
 
 
 def warm_up(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

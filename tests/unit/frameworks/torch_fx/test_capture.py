@@ -64,7 +64,7 @@ def test_a_custom_function_is_noted() -> None:
 
     seen = exported(lambda _, x: Twice.apply(x)).seen
     assert seen.functions == ["Twice"]
-    assert seen.reason() == "export drops the backward of Twice"
+    assert seen.reason(training=True) == "export drops the backward of Twice"
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
@@ -74,12 +74,12 @@ def test_a_checkpoint_is_noted(*, reentrant: bool) -> None:
 
     seen = exported(forward, x().requires_grad_(), a=nn.Linear(8, 8)).seen
     assert seen.checkpoints
-    assert seen.reason() == "export removes activation checkpoints"
+    assert seen.reason(training=True) == "export removes activation checkpoints"
 
 
 def test_a_plain_model_gives_no_reason_against_export() -> None:
     captured = exported(lambda m, x: m.a(x), a=nn.Linear(8, 8))
-    assert captured.seen.reason() == ""
+    assert captured.seen.reason(training=True) == ""
     assert captured.how == "captured by torch.export"
 
 

@@ -1,0 +1,113 @@
+"""What a model holds in Python: to see what its forward writes, and to put it back.
+
+Containers are looked at one level deep. Buffers are left out: a capture keeps what is
+written to them.
+"""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+_SET_UP = (vars(nn.Module()).keys() - {"_parameters"}) | {
+    "_flat_weights",
+    "_flat_weight_refs",
+}
+"""What torch's own modules have: hooks, other modules, the mode, and the list that a
+recurrent layer makes of its parameters; no state of a call."""
+
+_NUMBERS = (int, float, complex, str, bytes, torch.dtype, torch.device)
+
+_CONTAINERS: tuple[type[Any], ...] = (list, dict, set)
+
+Held = tuple[Any, Any]
+"""An attribute, and the content that it has if it is a container."""
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """The attributes of all modules of a model, as they were.
+
+    Attributes:
+        parts: Path and module, with its attributes by their names.
+    """
+
+    parts: tuple[tuple[str, nn.Module, dict[str, Held]], ...]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> "Attributes":
+        """Remember those of ``model``, but not of parts that are yet to be set up."""
+        untyped: Any = model
+        return cls(
+            tuple(
+                (path, part, {n: (v, _content(v)) for n, v in _own(part).items()})
+                for path, part in untyped.named_modules()
+                if not any(map(is_lazy, part.parameters(recurse=False)))
+            )
+        )
+
+    def names(self) -> list[str]:
+        """Return what has another value now, as the model's code calls it."""
+        return [
+            ".".join(("self", *path.split("."), name)).replace("..", ".")
+            for path, part, before in self.parts
+            for name in _changed(part, before)
+        ]
+
+    def restore(self) -> None:
+        """Put everything back."""
+        for _, part, before in self.parts:
+            for name in _changed(part, before):
+                if name not in before:
+                    del vars(part)[name]
+                    continue
+                value, content = before[name]
+                vars(part)[name] = value
+                if content is not None:
+                    value.clear()
+                    add = getattr(value, "extend", None) or value.update
+                    add(content)
+
+
+def _own(part: nn.Module) -> dict[str, Any]:
+    if isinstance(part, torch.jit.ScriptModule):
+        return {}
+    return {name: v for name, v in vars(part).items() if name not in _SET_UP}
+
+
+def _content(value: Any) -> Any:
+    """Return a copy of a container; None of anything else."""
+    return copy.copy(value) if isinstance(value, _CONTAINERS) else None
+
+
+def _changed(part: nn.Module, before: dict[str, Held]) -> Iterator[str]:
+    """Yield the attributes that differ; not new flags, which say "this is set up"."""
+    now = _own(part)
+    for name in [*before, *(now.keys() - before.keys())]:
+        if name not in before:
+            if now[name] is not True:
+                yield name
+        elif name not in now or not _is_same(now[name], before[name]):
+            yield name
+
+
+def _is_same(now: Any, before: Held) -> bool:
+    value, content = before
+    if content is None:
+        return _is_same_part(now, value)
+    if now is not value or len(now) != len(content):
+        return False
+    if hasattr(now, "keys"):
+        return now.keys() == content.keys() and all(
+            _is_same_part(now[key], content[key]) for key in content
+        )
+    return all(map(_is_same_part, now, content))
+
+
+def _is_same_part(one: Any, other: Any) -> bool:
+    same_kind = isinstance(one, _NUMBERS) and type(one) is type(other)
+    return one is other or (same_kind and one == other)

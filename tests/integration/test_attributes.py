@@ -1,0 +1,110 @@
+"""Python state that a forward writes: counters, caches, lists, parameters."""
+
+import copy
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402  # after the skip
+
+import amprewrite  # noqa: E402
+from amprewrite.errors import AmpWarning  # noqa: E402
+from tests.torch_programs import Program, relative_error  # noqa: E402
+
+ROUNDING = 2.0**-8
+
+WAYS = pytest.mark.parametrize("way", ["export", "dynamo"])
+"""Captured at conversion, or at the first call."""
+
+
+def counter(m: Any, x: Any) -> Any:
+    m.n += 1
+    return m.a(x) * m.n
+
+
+def counter_below(m: Any, x: Any) -> Any:
+    m.a.calls = getattr(m.a, "calls", 0) + 1
+    return m.a(x) * m.a.calls
+
+
+def switch(m: Any, x: Any) -> Any:
+    if m.n == 0:
+        m.n = 1
+        return m.a(x)
+    return m.a(x) * 5
+
+
+def cache(m: Any, x: Any) -> Any:
+    h = m.a(x) if m.kept is None else m.a(x) + m.kept
+    m.kept = h.detach()
+    return h
+
+
+def history(m: Any, x: Any) -> Any:
+    m.list.append(m.a(x))
+    return sum(m.list)
+
+
+def replaced(m: Any, x: Any) -> Any:
+    m.a.bias = nn.Parameter(m.a.bias.detach() + 1)
+    return m.a(x)
+
+
+def stateful(forward: Any) -> Any:
+    model: Any = Program(forward, a=nn.Linear(8, 8))
+    model.n, model.kept, model.list = 0, None, []
+    return model.eval()
+
+
+@WAYS
+@pytest.mark.parametrize(
+    ("forward", "name"),
+    [
+        (counter, "self.n"),
+        (counter_below, "self.a.calls"),
+        (switch, "self.n"),
+        (cache, "self.kept"),
+        (history, "self.list"),
+        (replaced, "self.a._parameters"),
+    ],
+)
+def test_what_the_forward_writes_is_written_once_a_call(
+    way: str, forward: Any, name: str
+) -> None:
+    model, x = stateful(forward), torch.randn(4, 8)
+    reference = copy.deepcopy(model)
+    program = amprewrite.convert(model, args=(x,) if way == "export" else None)
+    with torch.no_grad():
+        for _ in range(3):
+            assert relative_error(program(x), reference(x)) < 2 * ROUNDING
+    assert (model.n, len(model.list)) == (reference.n, len(reference.list))
+    said = f"export does not write what forward writes to {name}"
+    assert (said in program.plan.captured) == (way == "export")
+
+
+def test_a_flag_that_something_is_set_up_is_no_state() -> None:
+    def forward(m: Any, x: Any) -> Any:
+        m.is_ready = True
+        return m.a(x)
+
+    model = Program(forward, a=nn.Linear(8, 8)).eval()
+    program = amprewrite.convert(model, args=(torch.randn(4, 8),))
+    assert program.plan.captured == "captured by torch.export"
+
+
+def test_a_parameter_that_the_forward_writes_to() -> None:
+    def forward(m: Any, x: Any) -> Any:
+        with torch.no_grad():
+            m.a.bias.add_(1)
+        return m.a(x)
+
+    model, x = Program(forward, a=nn.Linear(8, 8)).eval(), torch.randn(4, 8)
+    reference = copy.deepcopy(model)
+    program = amprewrite.convert(model, args=(x,))
+    for _ in range(3):
+        assert relative_error(program(x), reference(x)) < 2 * ROUNDING
+    lazy = amprewrite.convert(model)
+    with pytest.warns(AmpWarning, match=r"writes to the parameter a\.bias"):
+        lazy(x)
