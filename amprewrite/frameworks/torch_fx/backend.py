@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.fx import GraphModule
 
-from amprewrite.errors import AmpWarning
+from amprewrite.errors import AmpWarning, CaptureError
 from amprewrite.frameworks.base import Planner
 from amprewrite.frameworks.torch_fx import _compat, _compat_settings
 from amprewrite.frameworks.torch_fx.capture import drop_dtype_checks, model_device
@@ -166,7 +166,10 @@ def _restore_paths(source: GraphModule, lowered_graph: GraphModule) -> None:
 
 
 def lazy_runner(model: nn.Module, backend: Backend) -> Callable[..., Any]:
-    """Return ``model`` as a function that dynamo captures and ``backend`` rewrites."""
+    """Return ``model`` as a function that dynamo captures and ``backend`` rewrites.
+
+    The function raises CaptureError for what the backend cannot read.
+    """
     compiled = _compat.compiled(model, backend)
     warm, known = False, 0
 
@@ -181,7 +184,18 @@ def lazy_runner(model: nn.Module, backend: Backend) -> Callable[..., Any]:
             if not warm:
                 warm_up(model, args, kwargs)
                 warm = True
-            output = compiled(*args, **kwargs)
+            try:
+                output = compiled(*args, **kwargs)
+            except RuntimeError as error:
+                inner = getattr(error, "inner_exception", None)  # of a backend
+                if inner is None:
+                    raise
+                cause = str(inner).strip().split("\n")[0]
+                msg = (
+                    f"a part of {type(model).__name__} cannot be brought to ATen ops: "
+                    f"{cause}; keep that part out with torch.compiler.disable"
+                )
+                raise CaptureError(msg) from error
         if len(backend.plans) > known:
             known = len(backend.plans)
             announce(join_plans(backend.plans))
