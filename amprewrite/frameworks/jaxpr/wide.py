@@ -10,7 +10,7 @@ and what it closed over, would stay narrow.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 from jax.extend import core as jex
 
-from amprewrite.dtypes import format_of, is_float
+from amprewrite.dtypes import is_float
 from amprewrite.frameworks.jaxpr import _compat
 from amprewrite.frameworks.jaxpr.bodies import HANDLERS
 from amprewrite.frameworks.jaxpr.inline import inline
@@ -47,11 +47,13 @@ class Wide:
     Attributes:
         program: The program, as traced.
         dtypes: What is replaced.
+        traced_x64: Whether 64-bit types were enabled where it was traced.
         kept: Steps that ran in the dtypes they were traced in, with their primitives.
     """
 
     program: Program
     dtypes: Dtypes
+    traced_x64: bool = field(default_factory=lambda: jax.config.jax_enable_x64)
     kept: dict[str, str] = field(default_factory=dict[str, str])
 
     def inputs(self, arrays: Iterable[Any]) -> list[Any]:
@@ -83,8 +85,9 @@ class Wide:
             name = dtype_name(x)
             chosen = jnp.dtype(back[name]) if name in back else x.dtype
             types.append(jax.ShapeDtypeStruct(x.shape, chosen))
-        closed = jax.make_jaxpr(fun)(*types)
-        inner = Wide(inline(closed), self.dtypes, self.kept)
+        with jax.enable_x64(self.traced_x64):
+            closed = jax.make_jaxpr(fun)(*types)
+        inner = replace(self, program=inline(closed))
         return inner.run(operands)
 
 
@@ -135,7 +138,8 @@ class Widener(Writer):
             return env[atom]
         dtype = self.wide.other(atom.dtype)
         if is_float(dtype):
-            return number(atom.value, dtype)
+            traced = np.asarray(atom.value, jnp.dtype(atom.dtype))  # rounded as there
+            return number(traced, dtype)
         return atom.value if dtype == atom.dtype else np.asarray(atom.value, dtype)
 
     def cross(self, crossing: Crossing, env: Env, which: int = 0) -> Any:
@@ -186,10 +190,7 @@ def _as(value: Any, dtype: str) -> Any:
 
 def is_inexact(dtype: str) -> bool:
     """Return whether a dtype holds rounded numbers: floats or complex ones."""
-    try:
-        return format_of(dtype).kind in ("float", "complex")
-    except ValueError:  # keys and references have dtypes of their own
-        return False
+    return is_float(dtype) or dtype in ("complex64", "complex128")
 
 
 def _replaced(parameter: Any, dtypes: Dtypes) -> Any:

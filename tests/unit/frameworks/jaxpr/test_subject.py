@@ -1,0 +1,48 @@
+"""A function and its call become arrays with names, and a program."""
+
+import pytest
+
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp  # noqa: E402
+
+import amprewrite  # noqa: E402
+from amprewrite.frameworks.base import Call  # noqa: E402
+from amprewrite.frameworks.jaxpr.subject import (  # noqa: E402
+    Pure,
+    Subject,
+    prepared_of,
+    subject_of,
+)
+from amprewrite.frameworks.jaxpr.trace import split  # noqa: E402
+
+P = {"w": jnp.ones((3, 3)), "steps": jnp.arange(2)}
+X = jnp.ones((2, 3))
+
+
+def apply(params, x, scale=2):
+    return {"y": (x @ params["w"]) * scale + params["steps"][1]}
+
+
+def test_names_arrays_and_floats():
+    subject = subject_of(apply, Call((P, X), {"scale": 3}))
+    assert subject.names == ("params.steps", "params.w", "x")
+    assert subject.trained == (1, 2)
+    assert float(subject.flat(*subject.arrays)["y"][0, 0]) == 10
+    assert subject.program.inputs == ("params.steps", "params.w", "x")
+
+
+def test_an_adapter_says_what_is_trained():
+    call, arrays = split(((P, X), {}))
+    pure = Pure(apply, (P, X), {}, parameters=lambda args: args[0])
+    assert Subject(pure, call, tuple(arrays)).trained == (1,)
+
+
+def test_only_a_converted_function_has_a_plan():
+    call = Call((P, X), {})
+    converted = amprewrite.convert(apply, args=(P, X))
+    found = [prepared_of(f, call) for f in (converted, jax.jit(converted))]
+    assert found[0] is not None
+    assert found[0] is found[1]
+    assert prepared_of(apply, call) is None
+    assert prepared_of(jax.jit(apply), call) is None
