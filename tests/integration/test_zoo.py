@@ -75,7 +75,10 @@ def test_the_error_is_no_larger_than_that_of_autocast(name: str) -> None:
     model, program, args, kwargs = case(name)
     exact = reference(name)
     ours = relative_error(in_full(program, *args, **kwargs), exact)
-    theirs = relative_error(under_autocast(model, *args, **kwargs), exact)
+    try:
+        theirs = relative_error(under_autocast(model, *args, **kwargs), exact)
+    except RuntimeError as error:  # CPUs without bfloat16 have no kernel for LSTMs
+        pytest.skip(f"torch.autocast cannot run it here: {str(error).splitlines()[0]}")
     assert 0 < ours <= SHARE * theirs
 
 

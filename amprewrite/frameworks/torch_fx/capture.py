@@ -19,6 +19,7 @@ from torch.fx import GraphModule
 from amprewrite.errors import CaptureError
 from amprewrite.frameworks.torch_fx import _compat, _compat_settings, ops
 from amprewrite.frameworks.torch_fx.attributes import Attributes
+from amprewrite.frameworks.torch_fx.cells import cells_written_out
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
@@ -105,6 +106,7 @@ def export_model(
         stack.enter_context(_compat_settings.plain_causal_hint())
         stack.enter_context(_compat_settings.inference_without_gradients())
         stack.enter_context(_compat_settings.unmarked((args, dict(kwargs))))
+        stack.enter_context(cells_written_out(device))
         stack.enter_context(_watch(seen))
         stack.enter_context(_watch_attributes(model, seen))
         if not _has_half(model) and not _has_script(model):

@@ -10,6 +10,7 @@ import torch
 from torch.fx import GraphModule, Interpreter, traceback
 
 from amprewrite.frameworks.torch_fx import _compat
+from amprewrite.frameworks.torch_fx.cells import FUNCTIONS
 
 CHECKPOINTS = frozenset(("tag_activation_checkpoint",))
 """Higher-order ops that stand for torch.utils.checkpoint."""
@@ -49,6 +50,8 @@ class _Lowering(Interpreter):
             return _switch_gradients(
                 entered=target is _compat.INFERENCE[0], given=args[0]
             )
+        if target in FUNCTIONS and args[0].device.type == "cpu":
+            return FUNCTIONS[target](*args, **kwargs)
         if not _compat.is_higher_order(target):
             return super().call_function(target, args, kwargs)
         if target.name() not in CHECKPOINTS:
