@@ -2,8 +2,8 @@
 
 import functools
 import sys
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 P = ParamSpec("P")
@@ -14,6 +14,9 @@ LOW = "amprewrite:low_precision"
 
 MARKS: dict[str, Literal["full", "low"]] = {FULL: "full", LOW: "low"}
 """Scopes that mark, and what they ask for."""
+
+NOTE = "amprewrite"
+"""Key of the note that torch leaves on the nodes of a marked region."""
 
 
 @overload
@@ -56,11 +59,10 @@ def _decorated(mark: str, function: Callable[P, R]) -> Callable[P, R]:
     return marked
 
 
-@contextmanager
-def _marked(mark: str) -> Generator[None]:
-    """Enter ``mark`` in the frameworks that are loaded: others have nothing to mark."""
-    with ExitStack() as stack:
-        jax: Any = sys.modules.get("jax")
-        if jax is not None:
-            stack.enter_context(jax.named_scope(mark))
-        yield
+def _marked(mark: str) -> AbstractContextManager[None]:
+    """Mark in the framework that traces: no other has anything to mark."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.compiler.is_compiling():
+        return torch.fx.traceback.annotate({NOTE: MARKS[mark]})
+    jax: Any = sys.modules.get("jax")
+    return nullcontext() if jax is None else jax.named_scope(mark)

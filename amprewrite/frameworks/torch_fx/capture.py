@@ -14,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import GraphModule, traceback
 
 from amprewrite.errors import CaptureError
 from amprewrite.frameworks.torch_fx import _compat, _compat_settings, ops
@@ -113,6 +113,7 @@ def export_model(
             stack.enter_context(_compat_settings.neutral_autocast(device))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")  # export's own advice about attributes it saw
+        stack.enter_context(traceback.preserve_node_meta())  # marks
         try:
             program = torch.export.export(
                 model, args, dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False

@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 from amprewrite.frameworks.torch_fx import _compat, ops
 from amprewrite.ir import Op, ProgramGraph, Value, check_graph
 from amprewrite.ir.graph import ValueKind
+from amprewrite.marks import NOTE
 
 KNOBS = frozenset(
     ("cumprod", "cumsum", "linalg_vector_norm", "log_softmax", "mean", "nanmean")
@@ -243,6 +244,7 @@ class _Reader:
             dtype_knob=canonical in KNOBS,
             contracted=ops.contracted_length(node, canonical),
             masks=tuple(_masks(node, operands, self.leaves)),
+            asked=node.meta.get("custom", {}).get(NOTE, ""),
         )
         self.ops.append(op)
         self.sites[name] = Site(node, scope.owner)
