@@ -1,6 +1,5 @@
 """Read a program into the neutral graph."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -22,11 +21,10 @@ from amprewrite.frameworks.jaxpr.program import (
     Program,
     Step,
 )
+from amprewrite.frameworks.jaxpr.scopes import WRAPPED, module_path
 from amprewrite.ir import Op, ProgramGraph, Value, check_graph
 from amprewrite.ir.graph import ValueKind
 from amprewrite.marks import MARKS
-
-_WRAPPED = re.compile(r"^(?:\w+\()*([^()]*)\)*$")
 
 
 def read(program: Program, kinds: Mapping[str, ValueKind]) -> ProgramGraph:
@@ -47,13 +45,6 @@ def read(program: Program, kinds: Mapping[str, ValueKind]) -> ProgramGraph:
     values.update({name: reader.value(name, "result") for name in made})
     outputs = tuple(a for a in program.outputs if isinstance(a, str))
     return check_graph(ProgramGraph(values, ops, outputs))
-
-
-def module_path(scopes: Iterable[str]) -> str:
-    """Return the path of modules that ``scopes`` name, without transformations."""
-    parts = (part for scope in scopes for part in scope.split("/"))
-    plain = (match[1] for part in parts if (match := _WRAPPED.match(part)))
-    return ".".join(part for part in plain if part and part not in MARKS)
 
 
 class _Reader:
@@ -161,5 +152,5 @@ def _literals(atoms: Iterable[Atom]) -> Iterator[float]:
 def _asked(scopes: Iterable[str]) -> Any:
     """Return what the innermost marker asks for."""
     parts = [part for scope in scopes for part in scope.split("/")]
-    plain = [match[1] for part in parts if (match := _WRAPPED.match(part))]
+    plain = [match[1] for part in parts if (match := WRAPPED.match(part))]
     return next((MARKS[part] for part in reversed(plain) if part in MARKS), "")

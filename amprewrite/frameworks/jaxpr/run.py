@@ -1,4 +1,4 @@
-"""A converted function: traced once for each signature, planned, and run by its plan."""
+"""A converted function: traced and planned once for each signature; run by its plan."""
 
 import functools
 import inspect
@@ -7,15 +7,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from amprewrite.errors import NotCapturedError
-from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.base import Request, announce
 from amprewrite.frameworks.jaxpr.prepare import Inputs, Prepared, prepare
 from amprewrite.frameworks.jaxpr.trace import Tracer, input_names, split
-from amprewrite.ir.graph import ValueKind
 from amprewrite.plan import Cast, Plan
 from amprewrite.plan.join import join_plans
 
 CAPTURED = "traced by JAX"
 """How a function is captured."""
+
+Describe = Callable[[tuple[Any, ...], Mapping[str, Any]], Inputs]
+"""Names the arrays among call arguments, and says which of them are parameters."""
 
 
 class ConvertedFunction:
@@ -25,22 +27,25 @@ class ConvertedFunction:
         self,
         function: Callable[..., Any],
         request: Request,
-        parameters: Callable[[tuple[Any, ...]], Any] | None = None,
+        describe: Describe | None = None,
     ) -> None:
         """Hold the function.
 
         Args:
             function: The function.
             request: What the user asked for.
-            parameters: Picks the part of the positional arguments that is trained.
+            describe: Describes the inputs; by default they are named as ``function``
+                names its parameters, and none is trained.
         """
         self.function, self.request = function, request
-        self.parameters = parameters
+        self.describe = describe or self._as_named
         self.tracer = Tracer(function)
         self.prepared: weakref.WeakKeyDictionary[Any, Prepared] = (
             weakref.WeakKeyDictionary()
         )
         self.kept: list[Any] = []
+        self.announced: set[str] = set()
+        self.announces = True
         functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -66,29 +71,22 @@ class ConvertedFunction:
     def _plan(
         self, closed: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Prepared:
-        names = input_names(
-            (tuple(args), dict(kwargs)), parameter_names(self.function)
-        )
         first = not self.kept
-        return prepare(
+        made = prepare(
             closed,
             self.request.planner,
-            Inputs(names, self._kinds(args, kwargs)),
+            self.describe(args, kwargs),
             self.request.plan if first else None,
             training=self.request.training is not False,
             captured=CAPTURED,
         )
+        if self.announces:
+            announce(made.plan, self.announced)
+        return made
 
-    def _kinds(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> dict[int, ValueKind]:
-        """Return which inputs are parameters, by position."""
-        if self.parameters is None:
-            return {}
-        _, trained = split(self.parameters(args))
-        wanted = {id(array) for array in trained}
-        _, arrays = split((tuple(args), dict(kwargs)))
-        return {i: "parameter" for i, x in enumerate(arrays) if id(x) in wanted}
+    def _as_named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Inputs:
+        names = parameter_names(self.function)
+        return Inputs(input_names((tuple(args), dict(kwargs)), names))
 
     @property
     def plan(self) -> Plan:

@@ -1,0 +1,56 @@
+"""Functions that call modules: those among the arguments, and those closed over."""
+
+import functools
+import inspect
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from amprewrite.frameworks.jaxpr.modules import children, modules_in, wrappers
+from amprewrite.frameworks.jaxpr.run import parameter_names
+from amprewrite.frameworks.jaxpr.scopes import named
+
+
+def naming(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``function`` such that the modules it calls name their scopes."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with calling(function, args, kwargs):
+            return function(*args, **kwargs)
+
+    return run
+
+
+@contextmanager
+def calling(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Generator[None]:
+    """Name the scopes of the modules that a call of ``function`` calls.
+
+    Their paths begin with the parameter or the variable that holds the module; those
+    in a module that is itself called, as in ``jax.vmap(model)``, with nothing.
+    """
+    names = parameter_names(function)
+    found = [*_closed_over(function), *_given(names, args, kwargs)]
+    if not found:
+        yield
+        return
+    with named(found, children, wrappers()):
+        yield
+
+
+def _given(
+    names: tuple[str, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    many = [f"args.{i}" for i in range(len(names), len(args))]
+    positional = zip([*names, *many], args, strict=False)
+    yield from modules_in({**dict(positional), **kwargs})
+
+
+def _closed_over(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    inner = inspect.unwrap(function)
+    yield from modules_in(inner)
+    with suppress(TypeError, ValueError):  # no function, or a name not assigned yet
+        held = inspect.getclosurevars(inner)
+        yield from modules_in({**held.globals, **held.nonlocals})

@@ -1,0 +1,186 @@
+"""Linen: a converted module has ``init``, and an ``apply`` that runs by a plan.
+
+Its class is derived from the model's, with what was asked for as a field, so that
+clones with other fields are converted too. Variables are those of the model.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from flax import linen
+
+from amprewrite.errors import UnsupportedError
+from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.jaxpr.modules.inputs import describe
+from amprewrite.frameworks.jaxpr.run import ConvertedFunction, parameter_names
+from amprewrite.frameworks.jaxpr.scopes import scope
+
+nn: Any = linen
+"""Its types are known in part only."""
+
+REQUEST = "amprewrite_request"
+"""The field that holds what was asked for."""
+
+RUNNER = "_amprewrite_runner"
+"""The attribute that holds what runs a converted module."""
+
+
+def convert(model: Any, request: Request) -> Any:
+    """Return ``model`` as a module that runs by a plan; a converted one anew."""
+    plain = original(model)
+    kind = _converted_class(plain.__class__)
+    return kind(**_fields(plain), **{REQUEST: request})
+
+
+def runner_of(model: Any) -> ConvertedFunction | None:
+    """Return what runs a converted module; None if it is not converted."""
+    request: Request | None = getattr(model, REQUEST, None)
+    if request is None:
+        return None
+    found = model.__dict__.get(RUNNER)
+    if found is None:
+        found = _runner(original(model), request)
+        object.__setattr__(model, RUNNER, found)  # linen modules are frozen
+    return found
+
+
+def arguments(_: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the positional arguments of the function that is converted."""
+    return args
+
+
+def original(model: Any) -> Any:
+    """Return a converted module as what it was; others as they are."""
+    if getattr(model, REQUEST, None) is None:
+        return model
+    fields = {k: v for k, v in _fields(model).items() if k != REQUEST}
+    return model.__class__.__mro__[1](**fields)
+
+
+def _fields(model: Any) -> dict[str, Any]:
+    known = model.__dataclass_fields__.items()
+    return {name: getattr(model, name) for name, field in known if field.init}
+
+
+def _runner(plain: Any, request: Request) -> ConvertedFunction:
+    def apply(variables: Any, /, *args: Any, **kwargs: Any) -> Any:
+        with nn.intercept_methods(_whole_paths):
+            return plain.apply(variables, *args, **kwargs)
+
+    described = functools.partial(
+        describe, parameter_names(plain.__call__), lambda path: path[0] == "params"
+    )
+    return ConvertedFunction(apply, request, described)
+
+
+def _whole_paths(
+    run: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    context: Any,
+) -> Any:
+    """Leave the class of the outermost module and names of methods out of the path.
+
+    Linen names the scopes of all other calls itself.
+    """
+    path = context.module.path
+    with ExitStack() as stack:
+        if not path or context.method_name != "__call__":
+            stack.enter_context(scope(".".join(path)))
+        return run(*args, **kwargs)
+
+
+class Bound:
+    """A converted module with its variables; its methods run by a plan.
+
+    Attributes:
+        model: The converted module.
+        variables: Its variables.
+        rngs: Keys for the random numbers that it draws.
+    """
+
+    def __init__(self, model: Any, variables: Any, rngs: Any) -> None:
+        self.model, self.variables, self.rngs = model, variables, rngs
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module."""
+        return self.model.apply(self.variables, *args, rngs=self.rngs, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a method that runs by a plan, or another attribute of the module."""
+        found = getattr(self.model, name)
+        if not callable(found):
+            return found
+        return functools.partial(self, method=name)
+
+    def unbind(self) -> tuple[Any, Any]:
+        """Return the module and its variables."""
+        return self.model, self.variables
+
+
+def _apply(self: Any, variables: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Run a method of the module by its plan; see ``flax.linen.Module.apply``."""
+    runner: Any = runner_of(self)
+    return runner(variables, *args, **kwargs)
+
+
+def _bind(
+    self: Any, variables: Any, *, rngs: Any = None, mutable: Any = False
+) -> Bound:
+    """Return the module with its variables.
+
+    Raises:
+        UnsupportedError: Variables are mutable.
+    """
+    if mutable:
+        msg = (
+            "a converted linen module cannot be bound with mutable variables; "
+            "call apply(variables, ..., mutable=[...])"
+        )
+        raise UnsupportedError(msg)
+    return Bound(self, variables, rngs)
+
+
+def _post_init(self: Any) -> None:
+    """Refuse to be a part of another module, where apply is never called.
+
+    Raises:
+        UnsupportedError: The module is inside another one.
+    """
+    if isinstance(self.parent, nn.Module):
+        msg = (
+            f"the converted {type(self).__name__} is part of a "
+            f"{type(self.parent).__name__}, where it would run in full precision; "
+            f"convert the outermost module"
+        )
+        raise UnsupportedError(msg)
+    self.__class__.__mro__[1].__post_init__(self)
+
+
+@functools.cache
+def _converted_class(kind: Any) -> Any:
+    """Return the class of converted modules of class ``kind``."""
+    body: dict[str, Any] = {
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__doc__": kind.__doc__,
+        "__annotations__": {REQUEST: Any},
+        REQUEST: dataclasses.field(
+            default=None, repr=False, compare=False, kw_only=True
+        ),
+        "__post_init__": _post_init,
+        "apply": nn.nowrap(_apply),
+        "bind": nn.nowrap(_bind),
+    }
+    made: Any = type(kind)(kind.__name__, (kind,), body)
+    for name in ("plan", "casts"):  # linen would wrap them if they were in the body
+        if not hasattr(kind, name):
+            setattr(made, name, property(functools.partial(_of_runner, name)))
+    return made
+
+
+def _of_runner(name: str, model: Any) -> Any:
+    return getattr(runner_of(model), name)
