@@ -32,6 +32,10 @@ class PromotionError(AmpError, TypeError):
     """Two dtypes have no common dtype in the chosen promotion system."""
 
 
+class ComplexTruncationError(AmpError, TypeError):
+    """A complex number would be cast to a real one, which drops its imaginary part."""
+
+
 class CaptureError(AmpError, RuntimeError):
     """A model could not be read as a graph."""
 

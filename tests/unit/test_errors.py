@@ -9,6 +9,7 @@ from amprewrite import errors
 BUILTINS = {
     "AmpError": Exception,
     "CaptureError": RuntimeError,
+    "ComplexTruncationError": TypeError,
     "GraphError": ValueError,
     "NotCapturedError": RuntimeError,
     "PlanMismatchError": ValueError,
