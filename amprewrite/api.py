@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ def _side(model: object) -> Any:
             return import_module("amprewrite.frameworks.torch_fx.convert")
     flax: Any = sys.modules.get("flax.linen")
     linen = flax is not None and isinstance(model, flax.Module)  # is not callable
-    if "jax" in sys.modules and (callable(model) or linen):
+    function = callable(model) and not isinstance(model, type)
+    if "jax" in sys.modules and (function or linen):
         return import_module("amprewrite.frameworks.jaxpr.convert")
     msg = (
         f"cannot convert a {type(model).__name__}; want a torch.nn.Module, "
@@ -42,6 +44,12 @@ def _side(model: object) -> Any:
         f"function, equinox.Module, flax.linen.Module or flax.nnx.Module"
     )
     raise UnsupportedError(msg)
+
+
+def _beside(model: object, name: str) -> Any:
+    """Return another module of the framework of ``model``."""
+    package = _side(model).__name__.rpartition(".")[0]
+    return import_module(f"{package}.{name}")
 
 
 def planner(
@@ -168,6 +176,44 @@ def inspect(  # noqa: PLR0913  # the public signature; all but two are by keywor
     return side.inspect(model, request)
 
 
+def graph_text(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Return ``model``, as it is or converted, as the text of a program graph.
+
+    Raises:
+        CaptureError: The model cannot be captured.
+        UnsupportedError: The model is of no supported kind.
+    """
+    return _beside(model, "export").graph_text(model, args, kwargs)
+
+
+def save_program(
+    converted: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], path: Path
+) -> None:
+    """Write a converted model to ``path``, for the framework to load.
+
+    Raises:
+        CaptureError: The model cannot be exported.
+        UnsupportedError: The framework has no file for it.
+    """
+    _beside(converted, "export").save_program(converted, args, kwargs, path)
+
+
+def calibrate() -> dict[str, Any]:
+    """Time the low contractions of JAX on this machine, keep and return the result.
+
+    Raises:
+        UnsupportedError: JAX is not installed.
+    """
+    if find_spec("jax") is None:
+        msg = (
+            "calibrate times the contractions of JAX, which is not installed; "
+            "pip install 'amprewrite[jax]'"
+        )
+        raise UnsupportedError(msg)
+    side: Any = import_module("amprewrite.frameworks.jaxpr.calibrate")
+    return side.calibrate()
+
+
 def verify(  # noqa: PLR0913  # the public signature; most are by keyword
     original: Any,
     converted: Any,
@@ -198,7 +244,6 @@ def verify(  # noqa: PLR0913  # the public signature; most are by keyword
         UnsupportedError: The model is of no supported kind, or ``reference`` is
             neither float64 nor float32.
     """
-    package = _side(original).__name__.rpartition(".")[0]
-    side: Any = import_module(f"{package}.compare")
+    side = _beside(original, "compare")
     call = Call(args, dict(kwargs or {}), reference, gradients)
     return compare(side, original, converted, call, rtol)

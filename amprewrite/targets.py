@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
+from inspect import Parameter, signature
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, TypeVar, cast
@@ -57,8 +58,27 @@ def load_target(text: str) -> Target:
         raise TargetError(msg)
     found = getattr(module, name)
     if isinstance(found, FunctionType):
+        _check_takes_nothing(found, text)
         found = _run(text, found)
     return _as_target(found, text)
+
+
+def _check_takes_nothing(function: FunctionType, text: str) -> None:
+    """Make sure that a named function can be called; a JAX function is a model itself.
+
+    Raises:
+        TargetError: It wants arguments.
+    """
+    parameters = signature(function).parameters.values()
+    kinds = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    free = [p for p in parameters if p.kind not in kinds and p.default is p.empty]
+    if free:
+        names = ", ".join(p.name for p in free)
+        msg = (
+            f"target {text!r}: takes arguments ({names}); want a function without "
+            f"arguments that gives {GIVES}"
+        )
+        raise TargetError(msg)
 
 
 def _load_module(where: str) -> ModuleType:

@@ -63,6 +63,12 @@ def print_graph(graph: ProgramGraph) -> str:
     return "\n".join(lines) + "\n"
 
 
+def outline(graph: ProgramGraph) -> str:
+    """Return the text of ``graph`` without the facts; it parses without them."""
+    lines = print_graph(graph).splitlines()
+    return "\n".join(line for line in lines if not line.startswith("  |"))
+
+
 def _parse_value(text: str, line: int) -> Value:
     match = _VALUE.match(text.strip())
     if match is None:

@@ -23,7 +23,11 @@ def loaded_by(statement):
 
 
 @pytest.mark.parametrize(
-    "module", ["amprewrite", "amprewrite.dtypes", "amprewrite.errors", "amprewrite.cli"]
+    "module",
+    [
+        *("amprewrite", "amprewrite.cli", "amprewrite.dtypes", "amprewrite.errors"),
+        *("amprewrite.api", "amprewrite.frameworks.base", "amprewrite.verify"),
+    ],
 )
 def test_importing_loads_no_framework(module):
     assert not loaded_by(f"import {module}") & HEAVY
@@ -59,6 +63,26 @@ x = torch.randn(2, 4)
 assert amprewrite.convert(model, args=(x,)).plan.lowered
 """
 """A program that would fail if anything imported JAX."""
+
+
+VERIFIES_JAX = """
+import sys
+sys.modules["torch"] = None
+import jax.numpy as jnp
+import amprewrite
+from amprewrite import cli
+model = lambda x, y: x @ y
+args = (jnp.ones((2, 4)), jnp.ones((4, 4)))
+converted = amprewrite.convert(model, args=args)
+assert converted.plan.lowered
+assert amprewrite.verify(model, converted, args).ok
+"""
+"""A program that would fail if anything imported torch."""
+
+
+def test_jax_conversion_works_without_torch() -> None:
+    pytest.importorskip("jax")
+    subprocess.run([sys.executable, "-c", VERIFIES_JAX], check=True)
 
 
 def test_conversion_works_without_jax() -> None:

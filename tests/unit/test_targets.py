@@ -61,7 +61,7 @@ def test_a_module_is_imported_from_the_current_folder(file, monkeypatch):
         ("THREE", "gives (str, tuple, int); want (model, args)"),
         ("broken", "KeyError: 'nothing' ("),
         ("broken", "some_model.py:12)"),
-        ("wants_more", "missing 1 required positional argument"),
+        ("wants_more", "takes arguments (x); want a function without arguments"),
     ],
 )
 def test_a_mistake_names_what_was_found(file, name, message):

@@ -6,17 +6,24 @@ x 1024 on a Zen 5 core with avx512_bf16: 0.51 and 1.09). Rounding the accumulato
 afterwards is therefore faster there. GPUs and TPUs round inside the kernel.
 """
 
+# JAX's own types are partial: what its functions give is unknown to a type checker.
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import functools
 import json
 import os
 import statistics
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+
+from amprewrite.errors import AmpWarning, UnsupportedError
 
 DEFAULTS = {"cpu": True, "gpu": False, "cuda": False, "rocm": False, "tpu": False}
 """Whether a backend hands over accumulators where nothing was measured."""
@@ -37,13 +44,31 @@ def cache_file() -> Path:
 @functools.cache
 def emits_accumulators(backend: str) -> bool:
     """Return whether low contractions on ``backend`` hand over accumulators."""
+    measured = _measured().get(backend, {})
+    return bool(measured.get("emits_accumulators", DEFAULTS.get(backend, False)))
+
+
+def _measured() -> dict[str, dict[str, Any]]:
+    """Return what was measured here, by backend.
+
+    A file that cannot be used is left out with a warning: a cache must not stop a
+    conversion, whose result is right in either way.
+    """
+    file = cache_file()
     try:
-        measured = json.loads(cache_file().read_text("utf-8"))
+        found = json.loads(file.read_text("utf-8"))
+        return {backend: dict(entry) for backend, entry in found.items()}
     except FileNotFoundError:
-        measured = {}
-    if backend in measured:
-        return bool(measured[backend]["emits_accumulators"])
-    return DEFAULTS.get(backend, False)
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        reason = str(error).split("\n")[0]
+        warnings.warn(
+            f"{file}: is not what `amprewrite calibrate` writes ({reason}); defaults "
+            f"are used instead; run `amprewrite calibrate` to measure again",
+            AmpWarning,
+            stacklevel=2,
+        )
+        return {}
 
 
 def calibrate() -> dict[str, Any]:
@@ -71,11 +96,31 @@ def calibrate() -> dict[str, Any]:
     chosen = ratios["to float32"] < ratios["to bfloat16"]
     entry = {"emits_accumulators": chosen, "ratios": ratios}
     file = cache_file()
-    known = json.loads(file.read_text("utf-8")) if file.exists() else {}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({**known, backend: entry}, indent=1) + "\n", "utf-8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AmpWarning)  # it is written anew
+        known = _measured()
+    _write(file, json.dumps({**known, backend: entry}, indent=1) + "\n")
     emits_accumulators.cache_clear()
     return {"backend": backend, "file": str(file), **entry}
+
+
+def _write(file: Path, text: str) -> None:
+    """Replace ``file`` at once: another process may read it now.
+
+    Raises:
+        UnsupportedError: It cannot be written.
+    """
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_name(f"{file.name}.{os.getpid()}")
+        part.write_text(text, "utf-8")
+        part.replace(file)
+    except OSError as error:
+        msg = (
+            f"{file}: cannot be written ({error.strerror}); set XDG_CACHE_HOME to a "
+            f"folder that can"
+        )
+        raise UnsupportedError(msg) from error
 
 
 def _matmul(dtype: Any) -> Any:

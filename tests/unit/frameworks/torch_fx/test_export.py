@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 import amprewrite  # noqa: E402  # after the check for torch
 from amprewrite.errors import CaptureError  # noqa: E402  # as above
-from amprewrite.frameworks.torch_fx.program import (  # noqa: E402  # as above
+from amprewrite.frameworks.torch_fx.export import (  # noqa: E402  # as above
     graph_text,
     save_program,
 )

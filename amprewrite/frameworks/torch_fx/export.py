@@ -9,7 +9,7 @@ import torch
 from amprewrite.errors import CaptureError
 from amprewrite.frameworks.torch_fx.capture import export_model
 from amprewrite.frameworks.torch_fx.read import read
-from amprewrite.ir.text import print_graph
+from amprewrite.ir.text import outline
 
 
 def graph_text(
@@ -17,13 +17,10 @@ def graph_text(
 ) -> str:
     """Return ``model``, as it is or converted, as the text of a program graph.
 
-    The lines of facts about each op are left out; the text parses without them.
-
     Raises:
         CaptureError: The model cannot be captured by torch.export.
     """
-    text = print_graph(read(export_model(model, args, kwargs).module).graph)
-    return "\n".join(line for line in text.splitlines() if not line.startswith("  |"))
+    return outline(read(export_model(model, args, kwargs).module).graph)
 
 
 def save_program(

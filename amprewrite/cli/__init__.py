@@ -1,0 +1,11 @@
+"""The command line: the only package that prints or exits.
+
+What a command was asked for goes to stdout, as JSON with ``--json``; everything else
+that it has to say goes to stderr. Exit 0: done; 1: verification failed; 2: a mistake in
+what was asked, said in one line.
+"""
+
+from amprewrite.cli import machine, models, policies
+from amprewrite.cli.group import app, main
+
+__all__ = ["app", "machine", "main", "models", "policies"]  # importing them adds them

@@ -1,0 +1,182 @@
+"""The commands for one model: inspect, convert, verify."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from amprewrite import api
+from amprewrite.cli.group import FAILED, app
+from amprewrite.cli.options import (
+    AsJson,
+    Graph,
+    Overrides,
+    Placement,
+    PlanFile,
+    PolicyName,
+    TargetName,
+    load_plan,
+    rules,
+    save_plan,
+    writable,
+)
+from amprewrite.cli.show import say, show, show_json
+from amprewrite.plan.table import decision_table
+from amprewrite.report.modules import modules_table
+from amprewrite.targets import Target, load_target
+
+
+@app.command()
+def inspect(  # noqa: PLR0913  # options
+    target: TargetName,
+    policy: PolicyName = "bf16",
+    placement: Placement = "promote",
+    override: Overrides = None,
+    *,
+    explain: Annotated[
+        str | None, typer.Option(metavar="OP", help="Say why one op runs as it does.")
+    ] = None,
+    ops: Annotated[bool, typer.Option("--ops", help="Show every decision.")] = False,
+    graph: Graph = False,
+    output: Annotated[
+        Path | None, typer.Option(metavar="PLAN.json", help="Write the plan.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the plan for a model: what would be lowered, which casts; change nothing.
+
+    With --graph, the program as it is before conversion.
+    """
+    written = writable(output, ".json")
+    given = load_target(target)
+    plan = api.inspect(
+        given.model,
+        policy,
+        args=given.args,
+        kwargs=given.kwargs,
+        placement=placement,
+        overrides=rules(override or ()),
+    )
+    if written is not None:
+        save_plan(plan, written)
+    if as_json:
+        show_json(plan.to_json())
+    elif explain is not None:
+        show(plan.explain(explain))
+    elif graph:
+        show(_graph_text(given.model, given))
+    else:
+        show(plan.summary(), modules_table(plan))
+        show(*([decision_table(plan)] if ops else []))
+
+
+@app.command()
+def convert(  # noqa: PLR0913  # options
+    target: TargetName,
+    policy: PolicyName = "bf16",
+    placement: Placement = "promote",
+    override: Overrides = None,
+    plan: PlanFile = None,
+    *,
+    output: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="PLAN.json|MODEL.pt2",
+            help="Write the plan, or the converted model for torch.export.load. May be "
+            "given twice.",
+        ),
+    ] = None,
+    graph: Graph = False,
+    as_json: AsJson = False,
+) -> None:
+    """Convert a model, and write its plan or the converted program.
+
+    With --graph, the program as it is after conversion.
+    """
+    written = [path for path in output or () if writable(path, ".json", ".pt2")]
+    given = load_target(target)
+    converted = _convert(given, policy, placement, override, plan)
+    for path in written:
+        if path.suffix == ".json":
+            save_plan(converted.plan, path)
+        else:
+            api.save_program(converted, given.args, given.kwargs, path)
+            say(f"wrote {path}: the converted model; torch.export.load reads it")
+    if as_json:
+        show_json(converted.plan.to_json())
+    else:
+        show(_graph_text(converted, given) if graph else converted.plan.summary())
+
+
+def _graph_text(model: Any, target: Target) -> str:  # noqa: ANN401  # any model
+    return api.graph_text(model, target.args, target.kwargs)
+
+
+def _convert(
+    given: Target,
+    policy: str,
+    placement: str,
+    override: list[str] | None,
+    plan: Path | None,
+) -> Any:  # noqa: ANN401  # the same kind as the model
+    return api.convert(
+        given.model,
+        policy,
+        args=given.args,
+        kwargs=given.kwargs,
+        placement=placement,
+        overrides=rules(override or ()),
+        plan=load_plan(plan),
+    )
+
+
+@app.command()
+def verify(  # noqa: PLR0913  # options
+    target: TargetName,
+    policy: PolicyName = "bf16",
+    placement: Placement = "promote",
+    override: Overrides = None,
+    plan: PlanFile = None,
+    *,
+    reference: Annotated[
+        str,
+        typer.Option(metavar="DTYPE", help="Dtype in which the model is the truth."),
+    ] = "float64",
+    gradients: Annotated[
+        bool, typer.Option("--gradients", help="Compare gradients too.")
+    ] = False,
+    rtol: Annotated[
+        float | None,
+        typer.Option(
+            help="Greatest relative error of an output; beyond it exit 1. Without it, "
+            "what is to be expected of the formats and the depth of the program."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Convert a model, and compare the result with the model in full precision."""
+    given = load_target(target)
+    converted = _convert(given, policy, placement, override, plan)
+    report = api.verify(
+        given.model,
+        converted,
+        given.args,
+        given.kwargs,
+        reference=reference,
+        gradients=gradients,
+    )
+    if rtol is not None:
+        report = replace(report, bound=rtol)
+    if as_json:
+        show_json(report.to_json())
+    else:
+        show(report)
+    for worst in report.violations[:1]:
+        wanted = "" if report.bound is None else f"; want at most {report.bound:.3g}"
+        say(
+            f"amprewrite: verification failed: output {worst.name}: error "
+            f"{worst.relative_l2:.3g}, {worst.nonfinite_new} new non-finite elements"
+            f"{wanted}"
+        )
+        raise typer.Exit(FAILED)

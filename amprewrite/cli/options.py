@@ -1,0 +1,93 @@
+"""What commands share: their options, and the files that these name."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from amprewrite.cli.show import say
+from amprewrite.errors import PolicyError, TargetError
+from amprewrite.plan import Plan
+
+TargetName = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET",
+        help="FILE.py:name or package.module:name. The name is a function without "
+        "arguments that gives (model, args) or (model, args, kwargs), or such a tuple.",
+    ),
+]
+PolicyName = Annotated[
+    str,
+    typer.Option("--policy", help="A shipped policy, a .toml file or a jmp string."),
+]
+Placement = Annotated[str, typer.Option(help="How the casts are placed.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--override",
+        metavar="KEY=GLOB,...,class=CLASS",
+        help="A rule tried before the policy's own, such as "
+        "'path=decoder.*,class=deny'. May be given several times.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Write JSON to stdout.")]
+Graph = Annotated[bool, typer.Option("--graph", help="Print the program as text.")]
+PlanFile = Annotated[
+    Path | None, typer.Option("--plan", help="Apply this plan instead of making one.")
+]
+
+
+def rules(texts: Iterable[str]) -> list[dict[str, object]]:
+    """Return the tables that ``path=decoder.*,class=deny`` and its like say.
+
+    Raises:
+        PolicyError: A part is no ``key=value``.
+    """
+    tables: list[dict[str, object]] = []
+    for text in texts:
+        pairs = [part.partition("=") for part in text.split(",")]
+        if wrong := [key for key, equals, _ in pairs if not equals]:
+            msg = (
+                f"--override {text!r}: {wrong[0]!r} has no '='; want "
+                f"KEY=GLOB,...,class=CLASS, such as 'path=decoder.*,class=deny'"
+            )
+            raise PolicyError(msg)
+        tables.append({key.strip(): value.strip() for key, _, value in pairs})
+    return tables
+
+
+def writable(path: Path | None, *suffixes: str) -> Path | None:
+    """Return ``path``; refuse before any work what could not be written after it.
+
+    Raises:
+        TargetError: Its folder does not exist, or its suffix says no known kind.
+    """
+    if path is not None and path.suffix not in suffixes:
+        msg = f"--output {path}: want a name that ends in {' or '.join(suffixes)}"
+        raise TargetError(msg)
+    if path is not None and not path.parent.is_dir():
+        msg = f"--output {path}: there is no folder {path.parent}"
+        raise TargetError(msg)
+    return path
+
+
+def load_plan(path: Path | None) -> Plan | None:
+    """Return the plan saved at ``path``, if there is one.
+
+    Raises:
+        TargetError: There is no such file.
+    """
+    if path is None:
+        return None
+    if not path.is_file():
+        msg = f"--plan {path}: no such file; want one written by --output"
+        raise TargetError(msg)
+    return Plan.load(path)
+
+
+def save_plan(plan: Plan, path: Path) -> None:
+    """Write ``plan`` to ``path`` and say so."""
+    plan.save(path)
+    say(f"wrote {path}: {len(plan.decisions)} decisions, {len(plan.casts)} casts")

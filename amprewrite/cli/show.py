@@ -1,0 +1,33 @@
+"""What is printed: results to stdout, everything else to stderr."""
+
+import json
+import os
+import sys
+
+from rich.console import Console, RenderableType
+
+PIPE_WIDTH = 120
+"""Columns of a table that no terminal reads."""
+
+
+def say(text: str) -> None:
+    """Print a line to stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def show(*parts: RenderableType) -> None:
+    """Print to stdout; texts as they are, tables as wide as the reader allows."""
+    wide = sys.stdout.isatty() or "COLUMNS" in os.environ
+    console = Console(
+        width=None if wide else PIPE_WIDTH, markup=False, highlight=False, emoji=False
+    )
+    for part in parts:
+        if isinstance(part, str):
+            print(part)
+        else:
+            console.print(part)
+
+
+def show_json(data: object) -> None:
+    """Print ``data`` to stdout as JSON."""
+    print(json.dumps(data, indent=1))

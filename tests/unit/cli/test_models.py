@@ -1,0 +1,129 @@
+"""Models are inspected, converted and verified; JSON parses."""
+
+import json
+
+import pytest
+
+from amprewrite.plan import Plan
+from amprewrite.verify import Report
+from tests.command_line import done, mistake, run
+
+CAST_LINE = "to = cast(%args_0) -> %to: bf16[4,16]"
+
+# --- inspect -----------------------------------------------------------------------
+
+
+def test_inspect_shows_summary_and_modules(model):
+    text = done("inspect", model)
+    assert "rewritten 1 of 3 ops to bfloat16" in text
+    assert "casts by module" in text
+    assert "decisions" not in text
+
+
+def test_inspect_shows_every_decision_if_asked(model):
+    assert "layer_norm wants full precision" in done("inspect", model, "--ops")
+
+
+def test_inspect_json_is_a_plan(model, tmp_path):
+    written = tmp_path / "plan.json"
+    text = done("inspect", model, "--json", "--output", written)
+    plan = Plan.from_json(json.loads(text))
+    assert plan == Plan.load(written)
+    assert plan.low == "bfloat16"
+
+
+def test_inspect_explains_one_op(model):
+    text = done("inspect", model, "--explain", "layer_norm")
+    assert "class    deny, by ops.layer_norm" in text
+
+
+def test_inspect_prints_the_graph_as_it_is(model):
+    text = done("inspect", model, "--graph")
+    assert "%input_1: f32[4,16] input" in text
+    assert "bf16" not in text
+
+
+def test_inspect_takes_any_policy(model, policy_file):
+    policy_file.write_text('extends = "bf16"\n[ops]\nlinear = "deny"\n')
+    assert "NOTHING WAS LOWERED" in done("inspect", model, "--policy", policy_file)
+    jmp = "params=float32,compute=float32,output=float32"
+    assert "rewritten" not in done("inspect", model, "--policy", jmp)
+
+
+# --- convert -----------------------------------------------------------------------
+
+
+def test_convert_shows_the_summary(model):
+    assert "rewritten 1 of 3 ops" in done("convert", model)
+
+
+def test_convert_prints_the_graph_as_it_becomes(model):
+    assert CAST_LINE in done("convert", model, "--graph")
+
+
+def test_convert_writes_plan_and_program(model, tmp_path):
+    plan, program = tmp_path / "plan.json", tmp_path / "model.pt2"
+    result = run("convert", model, "--output", plan, "--output", program, "--json")
+    assert result.exit_code == 0
+    assert Plan.load(plan) == Plan.from_json(json.loads(result.stdout))
+    assert f"wrote {program}" in result.stderr
+    torch = pytest.importorskip("torch")
+    loaded = torch.export.load(program).module()
+    assert loaded(torch.randn(4, 16)).dtype == torch.float32
+
+
+def test_convert_applies_a_plan(model, tmp_path):
+    plan = tmp_path / "plan.json"
+    done("inspect", model, "--override", "op=linear,class=deny", "--output", plan)
+    assert "bf16" not in done("convert", model, "--plan", plan, "--graph")
+
+
+# --- verify ------------------------------------------------------------------------
+
+
+def test_verify_shows_the_report(model):
+    text = done("verify", model, "--rtol", "0.5")
+    assert "bound 0.5: ok" in text
+    assert "autocast: " in text
+
+
+def test_verify_json_is_a_report(model):
+    report = Report.from_json(json.loads(done("verify", model, "--json")))
+    assert report.bound is not None
+    assert 1e-5 < report.error < report.bound
+
+
+def test_verify_compares_gradients_if_asked(model):
+    assert "largest gradient errors" in done("verify", model, "--gradients")
+
+
+def test_verify_fails_with_exit_code_1(model):
+    result = run("verify", model, "--rtol", "1e-9")
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("amprewrite: verification failed: output ")
+    assert "NOT OK" in result.stdout
+
+
+def test_verify_fails_where_something_overflows(model):
+    loud = model.replace("build", "loud")
+    assert run("verify", loud, "--policy", "bf16").exit_code == 0
+    result = run("verify", loud, "--policy", "fp16")
+    assert result.exit_code == 1
+    assert "4 new non-finite elements" in result.stderr
+
+
+def test_verify_refuses_another_reference(model):
+    assert "float64" in mistake("verify", model, "--reference", "float16")
+
+
+# --- mistakes ----------------------------------------------------------------------
+
+
+def test_an_unknown_op_is_one_line(model):
+    assert "plan has no op 'lay'" in mistake("inspect", model, "--explain", "lay")
+
+
+def test_a_model_that_cannot_be_captured_is_one_line(model):
+    line = mistake("inspect", model.replace("build", "BRANCHES"))
+    assert "Branches cannot be captured" in line
