@@ -193,7 +193,7 @@ def _reference(
 
 def _run_wide(subject: Subject, runner: Runner, wide: Wide) -> Run:
     def flat(*arrays: Any) -> Any:
-        return subject.result.arguments(wide.run(arrays))
+        return subject.built(wide.run(arrays))
 
     return runner.run(flat, wide.inputs(subject.arrays), jitted=True)
 

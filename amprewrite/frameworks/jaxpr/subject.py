@@ -7,12 +7,20 @@ from typing import Any
 
 from amprewrite.dtypes import is_float
 from amprewrite.frameworks.base import Call as Asked
+from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.jaxpr.inline import inline
+from amprewrite.frameworks.jaxpr.modules import adapter_of
 from amprewrite.frameworks.jaxpr.ops import dtype_name
-from amprewrite.frameworks.jaxpr.prepare import Prepared
+from amprewrite.frameworks.jaxpr.prepare import Inputs, Prepared
 from amprewrite.frameworks.jaxpr.program import Program
 from amprewrite.frameworks.jaxpr.run import ConvertedFunction, parameter_names
 from amprewrite.frameworks.jaxpr.trace import Call, Traced, Tracer, input_names, split
+from amprewrite.ir import ProgramGraph
+from amprewrite.plan import Plan
+
+
+def _whole(made: Any) -> Any:
+    return made
 
 
 @dataclass(frozen=True)
@@ -23,26 +31,51 @@ class Pure:
         function: The function.
         args: Positional arguments, the parameters of a module among them.
         kwargs: Keyword arguments.
-        parameters: Picks the part of ``args`` that is trained; None for all floats.
+        inputs: The names of the arrays, and which of them are parameters.
         converted: The converted function inside; None for an original.
+        result_of: Picks what is compared from what the function gives.
     """
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    parameters: Callable[[tuple[Any, ...]], Any] | None = None
+    inputs: Inputs
     converted: ConvertedFunction | None = None
+    result_of: Callable[[Any], Any] = _whole
 
 
 def pure(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Pure:
-    """Return ``model`` as a pure function: the place where kinds of modules hook in.
+    """Return ``model`` as a pure function.
 
-    An original and its converted form must give functions of the same arrays.
+    An original and its converted form give functions of the same arrays.
     """
+    adapter = adapter_of(model)
+    if adapter is not None:
+        return _of_module(adapter, model, args, kwargs)
     held = getattr(model, "__wrapped__", None)  # what jax.jit made of a converted one
     found = model if isinstance(model, ConvertedFunction) else held
     converted = found if isinstance(found, ConvertedFunction) else None
-    return Pure(model, args, kwargs, converted=converted)
+    names = input_names((args, dict(kwargs)), parameter_names(model))
+    return Pure(model, args, kwargs, Inputs(names), converted)
+
+
+def _of_module(
+    adapter: Any, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Pure:
+    """Return a module as its adapter runs it: converted, or as it would be."""
+    converted: ConvertedFunction | None = adapter.runner_of(model)
+    asked = Request(planner=_no_plan)
+    runner: Any = converted or adapter.runner_of(adapter.convert(model, asked))
+    function = converted or runner.function
+    given = adapter.arguments(model, args)
+    inputs = runner.describe(given, kwargs)
+    pick = getattr(adapter, "result_of", _whole)
+    return Pure(function, given, kwargs, inputs, converted, pick)
+
+
+def _no_plan(graph: ProgramGraph, *, training: bool, captured: str) -> Plan:
+    """Stand for the planner of a module that is not run."""
+    raise AssertionError((graph, training, captured))
 
 
 @dataclass(frozen=True)
@@ -62,31 +95,30 @@ class Subject:
     def flat(self, *arrays: Any) -> Any:
         """Return what the function gives on ``arrays``."""
         args, kwargs = self.call.arguments(arrays)
-        return self.pure.function(*args, **kwargs)
+        return self.pure.result_of(self.pure.function(*args, **kwargs))
 
-    @cached_property
+    def built(self, outputs: list[Any]) -> Any:
+        """Return what the function gives, from the outputs of its program."""
+        return self.pure.result_of(self._traced.result.arguments(outputs))
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The names of the arrays."""
-        tree = (self.pure.args, dict(self.pure.kwargs))
-        return input_names(tree, parameter_names(self.pure.function))
+        return self.pure.inputs.names
 
-    @cached_property
+    @property
     def trained(self) -> tuple[int, ...]:
-        """Positions of the arrays whose gradients are compared."""
-        held = self.arrays
-        if self.pure.parameters is not None:
-            held = split(self.pure.parameters(self.pure.args))[1]
-        wanted = {id(x) for x in held if is_float(dtype_name(x))}
-        return tuple(i for i, x in enumerate(self.arrays) if id(x) in wanted)
+        """Positions of the arrays whose gradients are compared.
+
+        Those are the parameters of a module, and all floats of a function.
+        """
+        kinds = self.pure.inputs.kinds
+        floats = [i for i, x in enumerate(self.arrays) if is_float(dtype_name(x))]
+        return tuple(i for i in floats if not kinds or kinds.get(i) == "parameter")
 
     @cached_property
     def _traced(self) -> Traced:
         return Tracer(self.pure.function).trace(self.pure.args, self.pure.kwargs)
-
-    @property
-    def result(self) -> Call:
-        """How the outputs are put together."""
-        return self._traced.result
 
     @cached_property
     def program(self) -> Program:

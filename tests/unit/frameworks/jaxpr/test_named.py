@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("jax")
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-from amprewrite.frameworks.jaxpr.named import named_arrays  # noqa: E402
+from amprewrite.frameworks.jaxpr.named import named_arrays
 
 ONE = np.ones(1)
 

@@ -36,7 +36,9 @@ def test_outputs_keep_their_order():
 def test_gradients_are_those_of_the_loss_without_its_scale(scale):
     runner = Runner((X, np.int32(3)), ("x", "count"), (0,), scale)
     run = runner.run(both, jitted=False)
-    target = np.random.default_rng(3).standard_normal((2, 3))  # JAX sorts keys: z is last
+    target = np.random.default_rng(3).standard_normal(
+        (2, 3)
+    )  # JAX sorts keys: z is last
     wanted = 2 * (np.asarray(X) * 2 - target) * 2 / 6
     assert list(run.gradients) == ["x"]
     np.testing.assert_allclose(run.gradients["x"], wanted, rtol=1e-5, atol=1e-7)

@@ -8,6 +8,7 @@ import jax.numpy as jnp  # noqa: E402
 
 import amprewrite  # noqa: E402
 from amprewrite.frameworks.base import Call  # noqa: E402
+from amprewrite.frameworks.jaxpr.prepare import Inputs  # noqa: E402
 from amprewrite.frameworks.jaxpr.subject import (  # noqa: E402
     Pure,
     Subject,
@@ -32,10 +33,14 @@ def test_names_arrays_and_floats():
     assert subject.program.inputs == ("params.steps", "params.w", "x")
 
 
-def test_an_adapter_says_what_is_trained():
+def test_an_adapter_says_what_is_trained_and_what_is_compared():
     call, arrays = split(((P, X), {}))
-    pure = Pure(apply, (P, X), {}, parameters=lambda args: args[0])
-    assert Subject(pure, call, tuple(arrays)).trained == (1,)
+    inputs = Inputs(("steps", "w", "x"), {0: "buffer", 1: "parameter"})
+    pure = Pure(apply, (P, X), {}, inputs, result_of=lambda made: made["y"])
+    subject = Subject(pure, call, tuple(arrays))
+    assert subject.trained == (1,)
+    assert subject.flat(*arrays).shape == (2, 3)
+    assert subject.built([X]) is X
 
 
 def test_only_a_converted_function_has_a_plan():
