@@ -158,3 +158,53 @@ def test_a_report_prints_and_is_saved(tmp_path):
 def test_an_unknown_reference_is_refused():
     with pytest.raises(UnsupportedError, match="unknown reference 'float16'"):
         check(sharp, reference="float16")
+
+
+def check_module(model, args):
+    converted = amprewrite.convert(model, args=args)
+    return amprewrite.verify(model, converted, args, gradients=True, rtol=0.02)
+
+
+def test_an_equinox_module_is_verified_by_its_parameters():
+    eqx = pytest.importorskip("equinox")
+    model = eqx.nn.MLP(8, 4, 16, 1, key=KEYS[0])
+    report = check_module(model, (X[0, :8],))
+    assert [output.name for output in report.outputs] == ["output"]
+    assert {g.name for g in report.gradients} == {
+        *("layers.0.weight", "layers.0.bias", "layers.1.weight", "layers.1.bias")
+    }
+    assert report.worst(1)[0].precision == "bfloat16"
+
+
+def test_a_linen_module_is_verified_by_its_parameters():
+    nn = pytest.importorskip("flax.linen")
+    model = nn.Sequential([nn.Dense(16), nn.LayerNorm(), nn.Dense(4)])
+    variables = model.init(KEYS[0], X)
+    report = check_module(model, (variables, X))
+    assert [output.name for output in report.outputs] == ["output"]
+    assert "params.layers_0.kernel" in {g.name for g in report.gradients}
+    assert all("params" in g.name for g in report.gradients)
+    assert report.baselines["cast all"] > report.error
+
+
+def test_an_nnx_module_is_verified_and_keeps_its_state():
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Net(nnx.Module):
+        def __init__(self, rngs):
+            self.linear = nnx.Linear(64, 16, rngs=rngs)
+            self.norm = nnx.BatchNorm(16, rngs=rngs)
+            self.drop = nnx.Dropout(0.5, rngs=rngs)
+
+        def __call__(self, x):
+            return self.drop(self.norm(self.linear(x)))
+
+    model = Net(nnx.Rngs(0))
+    before = np.asarray(model.norm.mean[...])
+    report = check_module(model, (X,))
+    np.testing.assert_array_equal(model.norm.mean[...], before)
+    assert [output.name for output in report.outputs] == ["output"]
+    assert {g.name for g in report.gradients} == {
+        *("linear.kernel", "linear.bias", "norm.scale", "norm.bias")
+    }
+    assert report.ok
