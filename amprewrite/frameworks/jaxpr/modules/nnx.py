@@ -67,11 +67,6 @@ def children(module: Any) -> Iterator[tuple[str, Any]]:
             yield ".".join(map(str, path)), child
 
 
-def result_of(made: tuple[Any, Any]) -> Any:
-    """Return what the model gives, without the state that it changed."""
-    return made[0]
-
-
 def _call(state: Any, graphdef: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return what the model gives, and the part of its state that it changed."""
     model = nnx.merge(graphdef, state, copy=True)
