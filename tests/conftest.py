@@ -7,6 +7,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub
+# Before anything imports jax: eight devices, so that meshes can be tested anywhere.
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 IN_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 if IN_WORKER:  # before anything imports torch: workers share the cores

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
 from amprewrite.frameworks.jaxpr import _compat
@@ -49,6 +50,11 @@ def _scan(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
 
 
 def _while(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
+    """Run a loop; a batched one turns until no row goes on, and keeps those that ended.
+
+    ``vmap`` makes a test of many rows, which JAX understands but its public function
+    does not take.
+    """
     test, turn = step.bodies
     outer = writer.constants(env)
 
@@ -61,14 +67,29 @@ def _while(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
     tested, _ = split(test, step.eqn.params["cond_nconsts"])
     turned, start = split(turn, step.eqn.params["body_nconsts"])
 
-    def goes_on(carry: list[Any]) -> Any:
+    def holds(carry: list[Any]) -> Any:
         made = inside(writer, test, outer, [*tested, *carry])
         return writer.get(test.outputs[0], made)
 
-    def go(carry: list[Any]) -> list[Any]:
-        return leaving(writer, step, inside(writer, turn, outer, [*turned, *carry]))
+    def goes_on(carry: list[Any]) -> Any:
+        found = holds(carry)
+        return found if jnp.ndim(found) == 0 else jnp.any(found)
 
+    def go(carry: list[Any]) -> list[Any]:
+        made = leaving(writer, step, inside(writer, turn, outer, [*turned, *carry]))
+        found = holds(carry) if batched else True
+        return [_chosen(found, n, o) for n, o in zip(made, carry, strict=True)]
+
+    batched = bool(step.eqn.params["cond_jaxpr"].out_avals[0].shape)
     return lax.while_loop(goes_on, go, start)
+
+
+def _chosen(found: Any, new: Any, old: Any) -> Any:
+    """Return ``new`` in the rows of a batched loop that still go on."""
+    if found is True:
+        return new
+    missing = jnp.ndim(new) - jnp.ndim(found)
+    return jnp.where(jnp.reshape(found, jnp.shape(found) + (1,) * missing), new, old)
 
 
 def _cond(writer: Writer, step: Step, env: Env) -> Sequence[Any]:

@@ -6,7 +6,7 @@ derivative is therefore written as low contractions, and everything else is left
 JAX: it composes with jit, vmap, jvp, grad and checkpoints.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -84,19 +84,26 @@ def contract(
 def dot_binder(params: dict[str, Any]) -> Contract:
     """Return how ``dot_general`` with these parameters is bound.
 
-    Results that are accumulators are computed with all batch dimensions in one: the
-    XLA of jaxlib 0.10.2 compiles some layouts of bfloat16 operands with two or more
-    batch dimensions and a float32 result into code that fails when it runs
-    ("Unsupported element type for DotThunk::Execute"), on CPUs.
+    For CPUs the XLA of jaxlib 0.10.2 compiles some layouts of bfloat16 operands with a
+    float32 result into code that fails when it runs ("Unsupported element type for
+    DotThunk::Execute"): some with two batch dimensions, some in which the contracted
+    dimension of the left operand is not its last, and ``(x @ w).T``, where XLA swaps
+    the operands. Accumulators are computed there with all batch dimensions in one and
+    the left operand laid out anew, and no transposition is moved through the
+    contraction. ``vmap`` may add a batch dimension later and keeps this.
     """
 
     def bind(lhs: Any, rhs: Any, result: str) -> Any:
         dims = params["dimension_numbers"]
         rest = {k: v for k, v in params.items() if k != "dimension_numbers"}
         rest["preferred_element_type"] = np.dtype(jax.numpy.dtype(result))
-        many = len(dims[1][0]) > 1 and str(lhs.dtype) != result
-        if many and params.get("out_sharding") is None and _unsharded(lhs, rhs):
-            return _with_one_batch(lhs, rhs, dims, rest)
+        if str(lhs.dtype) != result and jax.default_backend() == "cpu":
+            free = params.get("out_sharding") is None and _unsharded(lhs, rhs)
+            if len(dims[1][0]) > 1 and free:
+                return _with_one_batch(lhs, rhs, dims, rest)
+            lhs, dims = _contracted_last(lhs, dims)
+            out = lax.dot_general_p.bind(lhs, rhs, dimension_numbers=dims, **rest)
+            return lax.optimization_barrier(out)
         return lax.dot_general_p.bind(lhs, rhs, dimension_numbers=dims, **rest)
 
     return bind
@@ -108,11 +115,29 @@ def _unsharded(*operands: Any) -> bool:
     return all(mesh.empty or mesh.are_all_axes_auto for mesh in meshes)
 
 
+def _contracted_last(lhs: Any, dims: Any) -> tuple[Any, Any]:
+    """Return the left operand with its one contracted dimension as the last."""
+    (left, right), (left_batch, right_batch) = dims
+    if len(left) != 1 or left[0] == lhs.ndim - 1:
+        return lhs, dims
+    order = [i for i in range(lhs.ndim) if i != left[0]]
+    batch = tuple(order.index(i) for i in left_batch)
+    moved = _laid_out(lhs, (*order, left[0]))
+    return moved, (((lhs.ndim - 1,), right), (batch, right_batch))
+
+
+def _laid_out(x: Any, order: Sequence[int]) -> Any:
+    """Transpose in memory: XLA folds a plain transposition into the contraction."""
+    if tuple(order) == tuple(range(x.ndim)):
+        return x
+    return lax.optimization_barrier(lax.transpose(x, order))
+
+
 def _with_one_batch(lhs: Any, rhs: Any, dims: Any, rest: dict[str, Any]) -> Any:
     (left, right), (left_batch, right_batch) = dims
     left_free = [i for i in range(lhs.ndim) if i not in (*left, *left_batch)]
     right_free = [i for i in range(rhs.ndim) if i not in (*right, *right_batch)]
-    lhs = lax.transpose(lhs, (*left_batch, *left_free, *left))
+    lhs = _laid_out(lhs, (*left_batch, *left_free, *left))
     rhs = lax.transpose(rhs, (*right_batch, *right, *right_free))
     count = len(left_batch)
     batch = lhs.shape[:count]
@@ -129,7 +154,7 @@ def _with_one_batch(lhs: Any, rhs: Any, dims: Any, rest: dict[str, Any]) -> Any:
     out = lax.dot_general_p.bind(
         lhs, rhs, dimension_numbers=(contracting, ((0,), (0,))), **rest
     )
-    return lax.reshape(out, (*batch, *free))
+    return lax.reshape(lax.optimization_barrier(out), (*batch, *free))
 
 
 def conv_binder(primitive: Any, params: dict[str, Any]) -> Contract:

@@ -131,7 +131,8 @@ class _Inliner:
 
         def read(atom: Any) -> Atom:
             if isinstance(atom, jex.Literal):
-                return Number(atom.val, dtype_name(atom.aval))
+                weak = bool(getattr(atom.aval, "weak_type", False))
+                return Number(atom.val, dtype_name(atom.aval), weak)
             return env[atom]
 
         steps: list[Step] = []

@@ -9,6 +9,7 @@ from typing import Any
 from amprewrite.ir.graph import Mixing
 
 CANONICAL = {
+    "add_any": "add",
     "and": "bitwise_and",
     "approx_top_k": "topk",
     "argsort": "argsort",
@@ -67,6 +68,9 @@ TYPED_BODIES = {
 }
 """Primitives with a body typed for one dtype, and the function of ``jax.lax`` that
 makes a new body for another dtype."""
+
+SUMMED_BACKWARDS = frozenset(("broadcast_in_dim", "gather"))
+"""Moves of data whose derivative is a sum, which is made in full precision."""
 
 _CALLBACK = "calls back into Python, which expects the dtypes it was traced with"
 _KERNEL = "a kernel written for the dtypes it was traced with"

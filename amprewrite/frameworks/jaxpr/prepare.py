@@ -1,7 +1,7 @@
 """From a jaxpr to what can be run: inline, read, plan."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -32,6 +32,7 @@ class Prepared:
         plan: The plan.
         planner: Plans the custom rules that the program meets when it is run.
         training: Whether it will be differentiated.
+        tangents: Inputs that JAX transposes after the program ran: tangents of a rule.
     """
 
     program: Program
@@ -39,6 +40,7 @@ class Prepared:
     plan: Plan
     planner: Planner
     training: bool = True
+    tangents: frozenset[str] = frozenset()
 
     @cached_property
     def stored(self) -> Mapping[str, str]:
@@ -50,15 +52,40 @@ class Prepared:
             for name, dtype in zip(op.results, by_op[op.name].results, strict=True)
         }
 
+    @cached_property
+    def linear(self) -> frozenset[str]:
+        """The ops that depend on tangents; in a body, all ops if one does."""
+        reached, regions = set(self.tangents), set[str]()
+        found: set[str] = set()
+        for op in self.graph.ops:
+            reads = not reached.isdisjoint(op.operands)
+            if reads or (op.region and op.region in regions):
+                found.add(op.name)
+                regions.add(op.region)
+                reached.update(op.results)
+        return frozenset(found)
+
     def run(self, inputs: Iterable[Any]) -> list[Any]:
         """Return the outputs on ``inputs``, arrays in the program's order."""
         return Writer(self, HANDLERS).program(inputs)
 
-    def converted(self, fun: Callable[..., Any], operands: Sequence[Any]) -> list[Any]:
-        """Return what ``fun`` gives on arrays, converted by the same policy."""
+    def converted(
+        self,
+        fun: Callable[..., Any],
+        operands: Sequence[Any],
+        tangents: Iterable[int] = (),
+    ) -> list[Any]:
+        """Return what ``fun`` gives on arrays, converted by the same policy.
+
+        Args:
+            fun: The function.
+            operands: What it is called with.
+            tangents: Positions of the operands that are tangents.
+        """
         closed = jax.make_jaxpr(fun)(*operands)
         inner = prepare(closed, self.planner, training=self.training, captured=RULE)
-        return inner.run(operands)
+        names = frozenset(inner.program.inputs[index] for index in tangents)
+        return replace(inner, tangents=names).run(operands)
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,12 @@ class Number:
     Attributes:
         value: Its value, of the dtype it was traced with.
         dtype: Name of that dtype.
+        weak: Whether it was a Python number.
     """
 
     value: Any
     dtype: str
+    weak: bool = False
 
 
 Atom = str | Number

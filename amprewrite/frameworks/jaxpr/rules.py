@@ -49,7 +49,8 @@ def custom_jvp(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
             _as(x, dtype)
             for x, dtype in zip(primals_and_tangents, traced * 2, strict=True)
         ]
-        out = _partially(writer, rule.call_wrapped)(*widened)
+        run = _partially(writer, rule.call_wrapped, len(traced))
+        out = run(*widened)
         return [_as(x, dtype) for x, dtype in zip(out, made * 2, strict=True)]
 
     params["subfuns"] = (_compat.wrapped(value, fun), _compat.wrapped(jvp, rule))
@@ -87,8 +88,14 @@ def _as(value: Any, dtype: str) -> Any:
     return cast(value, dtype)
 
 
-def _partially(writer: Writer, rule: Rule) -> Rule:
-    """Return ``rule`` converted; what is no array passes by."""
+def _partially(writer: Writer, rule: Rule, primals: int | None = None) -> Rule:
+    """Return ``rule`` converted; what is no array passes by.
+
+    Args:
+        writer: Runs the program that the rule belongs to.
+        rule: The rule.
+        primals: How many operands are primals, if those after them are tangents.
+    """
 
     def run(*operands: Any) -> list[Any]:
         flags = [is_array(x) for x in operands]
@@ -102,7 +109,9 @@ def _partially(writer: Writer, rule: Rule) -> Rule:
             return [x for x in out if is_array(x)]
 
         arrays = [x for x, flag in zip(operands, flags, strict=True) if flag]
-        found = iter(writer.context.converted(of_arrays, arrays))
+        before = len(arrays) if primals is None else sum(flags[:primals])
+        tangents = range(before, len(arrays))
+        found = iter(writer.context.converted(of_arrays, arrays, tangents))
         return [next(found) if x is None else x for x in others]
 
     return run

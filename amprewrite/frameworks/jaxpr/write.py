@@ -19,6 +19,7 @@ from amprewrite.frameworks.jaxpr.dots import conv_binder, contract, dot_binder
 from amprewrite.frameworks.jaxpr.ops import (
     CONTRACTIONS,
     DTYPE_PARAMETERS,
+    SUMMED_BACKWARDS,
     TYPED_BODIES,
     dtype_name,
 )
@@ -99,6 +100,8 @@ class Writer:
                 wanted = self.outputs.get(position)
                 value = cast(value, wanted) if wanted else value
                 position += 1
+            else:  # an output that does not depend on the inputs
+                value = jnp.asarray(value, None if atom.weak else atom.dtype)
             results.append(value)
         return results
 
@@ -206,10 +209,15 @@ class Writer:
         if primitive.name in CONTRACTIONS:
             dots = primitive.name == "dot_general"
             bind = dot_binder(params) if dots else conv_binder(primitive, params)
+            if step.name in self.context.linear:  # JAX transposes it as it stands
+                return bind(operands[0], operands[1], low)
             pair = (operands[0], operands[1])
             return contract(bind, pair, (low, full), decision.results[0])
         if primitive.name in TYPED_BODIES:
             return _rebuilt(primitive.name, operands, params)
+        if self.context.training and _sums_backwards(step):
+            wide = [cast(x, full) if dtype_name(x) == low else x for x in operands]
+            return primitive.bind(*wide, **params)
         for key in DTYPE_PARAMETERS:
             if params.get(key) is not None and is_float(decision.results[0]):
                 params[key] = np.dtype(jnp.dtype(decision.results[0]))
@@ -219,6 +227,17 @@ class Writer:
 def _filled(step: Step, decision: Decision, full: str) -> bool:
     """Whether an op makes an array of a number in another dtype than was traced."""
     return not decision.operands and decision.results != (full,) and bool(step.operands)
+
+
+def _sums_backwards(step: Step) -> bool:
+    """Whether the derivative adds up values: then the step is bound in full.
+
+    The casts before and after it change no value, and XLA fuses them.
+    """
+    if step.primitive not in SUMMED_BACKWARDS:
+        return False
+    read, made = step.eqn.invars[0].aval, step.eqn.outvars[0].aval
+    return step.primitive != "broadcast_in_dim" or read.size != made.size
 
 
 def _rebuilt(primitive: str, operands: list[Any], params: dict[str, Any]) -> Any:
