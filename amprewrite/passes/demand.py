@@ -12,6 +12,7 @@ from enum import IntEnum
 
 from amprewrite.dtypes import is_float
 from amprewrite.ir import Op, ProgramGraph
+from amprewrite.passes.centring import find_centring
 from amprewrite.passes.classify import USER_CAST
 from amprewrite.policy import OpClass
 from amprewrite.policy.match import Match
@@ -86,6 +87,7 @@ def compute_demand(
         wanted_outputs: Values that leave the program in full precision.
     """
     demands = Demands()
+    centring = find_centring(graph, classes)
     uses: dict[str, list[tuple[Demand, str]]] = {}
     for name in wanted_outputs:
         uses.setdefault(name, []).append((Demand.FULL, "output"))
@@ -94,7 +96,9 @@ def compute_demand(
             _settle(demands, result, uses.get(result, []))
         op_class = classes[op.name].op_class
         wanted = _on_operands(op, op_class, demands.on_op(graph, op))
-        if op_class not in (OpClass.PROMOTE, OpClass.FOLLOW):
+        if op.name in centring:
+            wanted = max(wanted, Demand.FULL)
+        if op_class not in (OpClass.PROMOTE, OpClass.FOLLOW) or op.name in centring:
             demands.origins.add(op.name)
         for operand in op.operands:
             uses.setdefault(operand, []).append((wanted, op.name))
@@ -129,4 +133,6 @@ def _on_operands(op: Op, op_class: OpClass, on_results: Demand) -> Demand:
 
 
 def _steps(op: Op) -> bool:
-    return op.canonical == USER_CAST and not is_float(op.dtype_argument)
+    """Whether ``op`` casts to integers or booleans, which jump."""
+    numbers = is_float(op.dtype_argument) or op.dtype_argument.startswith("complex")
+    return op.canonical == USER_CAST and not numbers
