@@ -21,8 +21,10 @@ TEXT = """
     [
         "mean = mean(%b) -> %m: f32[4,1]",
         "sum = sum(%b) -> %s: f32[4,1]\n    div = div(%s) -> %m: f32[4,1]",
-        "view = reshape(%b) -> %v: f32[32]\n    mean = mean(%v) -> %n: f32[1]\n"
-        "    wide = expand(%n) -> %m: f32[4,8]",
+        (
+            "view = reshape(%b) -> %v: f32[32]\n    mean = mean(%v) -> %n: f32[1]\n"
+            "    wide = expand(%n) -> %m: f32[4,8]"
+        ),
     ],
 )
 def test_what_is_centred_is_computed_in_full(statistic: str) -> None:
