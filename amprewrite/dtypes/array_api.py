@@ -44,6 +44,7 @@ class ArrayApiRules:
     """The array API's promotion."""
 
     dtypes: ClassVar[frozenset[str]] = frozenset(_EDGES)
+    lattice: ClassVar[Lattice] = _LATTICE
     advice: ClassVar[str] = "cast explicitly: the standard promotes within a kind only"
 
     def promote(self, a: str, b: str) -> str:

@@ -101,30 +101,32 @@ class JaxRules:
     strict: bool = False
 
     @property
-    def _lattice(self) -> Lattice:
+    def lattice(self) -> Lattice:
+        """Who may become whom; ``float*`` is a weak float."""
         if self.strict:
             return _STRICT
         return _X64 if self.x64 else _X32
 
     def promote(self, a: str, b: str) -> str:
         """Return the join; 64-bit dtypes stay, as in ``jax.numpy.promote_types``."""
-        joined = self._lattice.join((a, b))
+        joined = self.lattice.join((a, b))
         return "float64" if joined == "float*" else joined
 
     def result(self, operands: Sequence[Operand]) -> ResultType:
         """Return the dtype and weakness of what ``operands`` make together."""
         weak = [x.weak and x.dtype != "bool" for x in operands]  # bool is never weak
-        dtypes = [self._canonical(x.dtype) for x in operands]
+        dtypes = [self.canonical(x.dtype) for x in operands]
         by_size = all(weak) and not (self.strict and len(operands) > 1)
         if by_size:  # weak arrays of any size exist: int16 inside a jit
-            joined = self._lattice.join(dtypes)
+            joined = self.lattice.join(dtypes)
         else:
             three = zip(operands, dtypes, weak, strict=True)
-            joined = self._lattice.join(f"{x.kind}*" if w else d for x, d, w in three)
+            joined = self.lattice.join(f"{x.kind}*" if w else d for x, d, w in three)
         if not (by_size or joined.endswith("*")):
             return ResultType(joined, weak=False)
         kind = joined[:-1] if joined.endswith("*") else format_of(joined).kind
-        return ResultType(self._canonical(_DEFAULTS[kind]), weak=True)
+        return ResultType(self.canonical(_DEFAULTS[kind]), weak=True)
 
-    def _canonical(self, dtype: str) -> str:
+    def canonical(self, dtype: str) -> str:
+        """Return ``dtype``, narrowed where 64 bits are disabled."""
         return dtype if self.x64 else _NARROW.get(dtype, dtype)

@@ -10,6 +10,7 @@ class Lattice:
 
     def __init__(self, edges: Mapping[str, Iterable[str]]) -> None:
         """Keep for each dtype everything it may become, itself included."""
+        self._edges = {node: tuple(larger) for node, larger in edges.items()}
         self._bounds: dict[str, frozenset[str]] = {}
         for node in edges:
             self._climb(node, edges)
@@ -37,3 +38,17 @@ class Lattice:
         if not least:
             raise PromotionError(f"{' and '.join(nodes)} have no common dtype")
         return least[0]
+
+    def path(self, low: str, high: str) -> tuple[str, ...]:
+        """Return the fewest steps from ``low`` up to ``high``, both included.
+
+        Raises:
+            PromotionError: If ``low`` may not become ``high``.
+        """
+        paths: list[tuple[str, ...]] = [(low,)]
+        for path in paths:  # breadth first: it grows while it is read
+            if path[-1] == high:
+                return path
+            higher = (x for x in self._edges[path[-1]] if high in self._bounds[x])
+            paths.extend((*path, x) for x in higher)
+        raise PromotionError(f"{low} does not become {high}")

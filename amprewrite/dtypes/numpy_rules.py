@@ -55,6 +55,7 @@ class NumpyRules:
     # Without bfloat16 and float8: ml_dtypes adds them, but in NumPy 2.4 they do not
     # promote dependably (bfloat16 with float16 or int16 raises).
     dtypes: ClassVar[frozenset[str]] = frozenset(_SAFE)
+    lattice: ClassVar[Lattice] = _LATTICE
     advice: ClassVar[str] = "cast one of them"
 
     def promote(self, a: str, b: str) -> str:

@@ -93,6 +93,7 @@ class TorchRules:
     """
 
     dtypes: ClassVar[frozenset[str]] = frozenset(_EDGES)
+    lattice: ClassVar[Lattice] = _LATTICE
     advice: ClassVar[str] = (
         "cast one of them: float8 and uint16 to uint64 promote with almost nothing"
     )

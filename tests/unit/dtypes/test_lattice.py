@@ -27,3 +27,12 @@ def test_no_upper_bound():
 def test_no_least_upper_bound():
     with pytest.raises(PromotionError, match="a and b have no common dtype"):
         CROWN.join("ab")
+
+
+def test_a_path_has_the_fewest_steps():
+    lattice = Lattice({"a": ("b", "d"), "b": ("c",), "c": ("d",), "d": ()})
+    assert lattice.path("a", "d") == ("a", "d")
+    assert lattice.path("a", "c") == ("a", "b", "c")
+    assert lattice.path("d", "d") == ("d",)
+    with pytest.raises(PromotionError, match="d does not become a"):
+        lattice.path("d", "a")

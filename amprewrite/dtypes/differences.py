@@ -1,0 +1,111 @@
+"""Where two promotion systems give different results; computed, not listed.
+
+The rules of each system are held to the live library by tests, so this is also where
+the libraries differ.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations_with_replacement, product
+from typing import Literal, NamedTuple
+
+from amprewrite.dtypes.operands import Operand, OperandLike, ResultType
+from amprewrite.dtypes.promotion import result_type
+from amprewrite.errors import PromotionError
+
+DTYPES = (
+    *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+)
+"""The dtypes that are compared; NumPy has no bfloat16, JAX's 32-bit mode no 64 bits."""
+
+NUMBERS = (1, 1.0, 1j)
+
+Pairs = Literal["arrays", "zero_d", "numbers"]
+
+
+class System(NamedTuple):
+    """A promotion system, with its mode."""
+
+    name: str
+    x64: bool = False
+
+    @property
+    def title(self) -> str:
+        """What it is called in a table."""
+        titles = {"jax": "JAX", "jax-strict": "strict JAX", "numpy": "NumPy"}
+        mode = (", 64 bits" if self.x64 else ", 32 bits") if "jax" in self.name else ""
+        return titles.get(self.name, self.name) + mode
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Those of ``DTYPES`` that an array can have."""
+        if self.name.startswith("jax") and not self.x64:
+            return tuple(x for x in DTYPES if result_type(x).dtype == x)
+        return tuple(x for x in DTYPES if self.result(x) is not None)
+
+    def result(self, *operands: OperandLike) -> ResultType | None:
+        """Return what the operands make together; None if that is undefined."""
+        try:
+            return result_type(*operands, system=self.name, x64=self.x64)
+        except PromotionError:
+            return None
+
+
+JAX, JAX32 = System("jax", x64=True), System("jax")
+TORCH, NUMPY = System("torch"), System("numpy")
+
+
+class Difference(NamedTuple):
+    """Two operands, and what each system makes of them; None if that is undefined."""
+
+    a: OperandLike
+    b: OperandLike
+    results: tuple[ResultType | None, ...]
+
+
+def differences(systems: Sequence[System], pairs: Pairs) -> list[Difference]:
+    """Return the pairs of which not all of ``systems`` make the same.
+
+    Args:
+        systems: What to compare; only dtypes that all of them have are.
+        pairs: ``arrays``: each unordered pair of arrays; ``zero_d``: each array with
+            each 0-d array; ``numbers``: each array with each Python number, weakness
+            aside, for a number makes more results weak in JAX than differ.
+    """
+    found: list[Difference] = []
+    for a, b in _pairs(systems, pairs):
+        results = tuple(system.result(a, b) for system in systems)
+        seen = {x and x.dtype for x in results} if pairs == "numbers" else {*results}
+        if len(seen) > 1:
+            found.append(Difference(a, b, results))
+    return found
+
+
+def count(systems: Sequence[System], pairs: Pairs) -> int:
+    """Return how many pairs :func:`differences` compares."""
+    return sum(1 for _ in _pairs(systems, pairs))
+
+
+def _pairs(
+    systems: Sequence[System], pairs: Pairs
+) -> Iterator[tuple[OperandLike, OperandLike]]:
+    names = [x for x in DTYPES if all(x in system.dtypes for system in systems)]
+    match pairs:
+        case "arrays":
+            return iter(combinations_with_replacement(names, 2))
+        case "zero_d":
+            return product(names, [Operand(x, ndim=0) for x in names])
+        case "numbers":
+            return product(names, NUMBERS)
+
+
+def grouped(
+    found: Sequence[Difference],
+) -> dict[tuple[ResultType | None, ...], dict[OperandLike, list[OperandLike]]]:
+    """Return the differences by their results, and each of these by ``a``."""
+    groups: dict[
+        tuple[ResultType | None, ...], dict[OperandLike, list[OperandLike]]
+    ] = {}
+    for a, b, results in found:
+        groups.setdefault(results, {}).setdefault(a, []).append(b)
+    return groups
