@@ -1,0 +1,134 @@
+"""Promotion as an answer with its reason, and as a table."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from amprewrite.dtypes import FORMATS, Operand, ResultType, from_short_name, short_name
+from amprewrite.dtypes.differences import DTYPES, System
+from amprewrite.dtypes.explain import explain
+from amprewrite.dtypes.operands import OperandLike
+from amprewrite.dtypes.promotion import result_type
+
+UNDEFINED = "error"
+"""What stands where operands have no common dtype."""
+
+
+# --- one answer --------------------------------------------------------------------
+
+
+class Answer(NamedTuple):
+    """What operands make together, and why."""
+
+    operands: tuple[OperandLike, ...]
+    system: System
+    result: ResultType
+    why: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Return the sum in one line, and below it a line for each reason."""
+        weak = "weak " if self.result.weak else ""
+        given = " + ".join(map(str, self.operands))
+        head = f"{given} = {weak}{self.result.dtype} ({self.system.title})"
+        return "\n".join([head, *(f"  {line}" for line in self.why)])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON data."""
+        return {
+            "operands": [str(x) for x in self.operands],
+            "system": self.system.name,
+            "x64": self.system.x64,
+            **self.result._asdict(),
+            "why": list(self.why),
+        }
+
+
+def answer(texts: Sequence[str], system: str = "jax", *, x64: bool = False) -> Answer:
+    """Return what the operands that ``texts`` name make together.
+
+    Raises:
+        PromotionError: A text names no operand, or they have no common dtype.
+    """
+    operands = tuple(map(parse_operand, texts))
+    result, why = explain(*operands, system=system, x64=x64)
+    return Answer(operands, System(system, x64), result, tuple(why))
+
+
+def parse_operand(text: str) -> OperandLike:
+    """Return the operand that ``text`` names.
+
+    A dtype, long or short, is an array: ``bfloat16``, ``bf16``; with ``[]`` behind it
+    a 0-d array; with ``*`` a weak one. ``1``, ``1.0``, ``1j`` and ``True`` are numbers.
+
+    Raises:
+        PromotionError: It is none of these.
+    """
+    if text in ("True", "False"):
+        return text == "True"
+    for number in (int, float, complex):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    name = from_short_name(text.removesuffix("*").removesuffix("[]"))
+    if not text.endswith(("*", "[]")):
+        return Operand(name)
+    return Operand(name, ndim=int("[]" not in text), weak=text.endswith("*"))
+
+
+# --- tables ------------------------------------------------------------------------
+
+
+def cells(system: System, dtypes: Sequence[str]) -> Iterator[list[str]]:
+    """Yield a row for each dtype: it, then what it makes with each; ``*`` is weak."""
+    for a in dtypes:
+        yield [short_name(a), *(shown(system.result(a, b)) for b in dtypes)]
+
+
+def promotion_table(system: str, *, x64: bool = False) -> Table:
+    """Return what each pair of the common dtypes makes.
+
+    Raises:
+        PromotionError: There is no such system.
+    """
+    chosen = _system(system, x64=x64)
+    table = Table(box=box.SIMPLE_HEAD, title=chosen.title, title_justify="left")
+    for head in ("", *map(short_name, chosen.dtypes)):
+        table.add_column(head, no_wrap=True)
+    for row in cells(chosen, chosen.dtypes):
+        table.add_row(*map(Text, row))
+    return table
+
+
+def promotion_json(system: str, *, x64: bool = False) -> dict[str, Any]:
+    """Return what each pair of all dtypes of a system makes, as JSON data.
+
+    Raises:
+        PromotionError: There is no such system.
+    """
+    chosen = _system(system, x64=x64)
+    known = [x for x in FORMATS if chosen.result(x) is not None]
+    pairs = {a: {b: chosen.result(a, b) for b in known} for a in known}
+    return {
+        "system": system,
+        "x64": x64,
+        "table": {
+            a: {b: x and x._asdict() for b, x in row.items()}
+            for a, row in pairs.items()
+        },
+    }
+
+
+def _system(name: str, *, x64: bool) -> System:
+    result_type(DTYPES[0], system=name)  # it raises where there is no such system
+    return System(name, x64)
+
+
+def shown(result: ResultType | None) -> str:
+    """Return the short name of a result, with ``*`` where it is weak."""
+    if result is None:
+        return UNDEFINED
+    return short_name(result.dtype) + ("*" if result.weak else "")

@@ -1,0 +1,84 @@
+"""Promotion as an answer with its reason, and as tables."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from amprewrite.dtypes import SYSTEMS, Operand
+from amprewrite.dtypes.jax_rules import JaxRules
+from amprewrite.errors import PromotionError
+from amprewrite.report import promotion
+
+
+def text_of(table):
+    console = Console(file=io.StringIO(), width=120, record=True)
+    console.print(table)
+    return console.export_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "operand"),
+    [
+        ("bfloat16", Operand("bfloat16")),
+        ("bf16", Operand("bfloat16")),
+        ("b1", Operand("bool")),
+        ("f8e4m3fn", Operand("float8_e4m3fn")),
+        ("f32[]", Operand("float32", ndim=0)),
+        ("i32*", Operand("int32", weak=True)),
+        ("f32[]*", Operand("float32", ndim=0, weak=True)),
+        ("1", 1),
+        ("-2.5", -2.5),
+        ("1j", 1j),
+        ("True", True),
+        ("False", False),
+    ],
+)
+def test_operands(text, operand):
+    found = promotion.parse_operand(text)
+    assert (found, type(found)) == (operand, type(operand))
+
+
+def test_an_answer_is_a_sum_and_its_reasons():
+    assert str(promotion.answer(["u64", "i8"], x64=True)).splitlines() == [
+        "uint64 + int8 = weak float64 (JAX, 64 bits)",
+        "  uint64 -> float*",
+        "  int8 -> int16 -> int32 -> int64 -> float*",
+        "  float* alone is weak float64",
+    ]
+
+
+def test_an_answer_as_json():
+    found = promotion.answer(["f16", "1j"], "torch").to_json()
+    assert json.loads(json.dumps(found)) == found
+    assert (found["operands"], found["dtype"]) == (["float16", "1j"], "complex32")
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_table_has_a_row_for_each_common_dtype(system):
+    text = text_of(promotion.promotion_table(system, x64=True))
+    assert "f32" in text
+    assert "\n  c128 " in text
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_a_table_marks_what_is_weak_and_what_is_undefined():
+    assert "f64*" in text_of(promotion.promotion_table("jax", x64=True))
+    assert "f64*" not in text_of(promotion.promotion_table("jax"))
+    assert "error" in text_of(promotion.promotion_table("torch"))
+
+
+def test_a_table_as_json_has_every_dtype():
+    found = promotion.promotion_json("jax")
+    assert json.loads(json.dumps(found)) == found
+    table = found["table"]
+    assert table["bfloat16"]["float16"] == {"dtype": "float32", "weak": False}
+    assert table["float8_e4m3fn"]["float16"] is None
+    assert set(table) == JaxRules.dtypes
+
+
+def test_an_unknown_system():
+    for function in (promotion.promotion_table, promotion.promotion_json):
+        with pytest.raises(PromotionError, match="did you mean 'numpy'"):
+            function("nunpy")
