@@ -5,7 +5,8 @@ that it has to say goes to stderr. Exit 0: done; 1: verification failed; 2: a mi
 what was asked, said in one line.
 """
 
-from amprewrite.cli import machine, models, policies
+from amprewrite.cli import machine, models, policies, promotion
 from amprewrite.cli.group import app, main
 
-__all__ = ["app", "machine", "main", "models", "policies"]  # importing them adds them
+# Importing the commands adds them.
+__all__ = ["app", "machine", "main", "models", "policies", "promotion"]

@@ -1,0 +1,53 @@
+"""The command for promotion: one answer, a table, the page of differences."""
+
+from typing import Annotated
+
+import typer
+
+from amprewrite.cli.group import app
+from amprewrite.cli.options import AsJson
+from amprewrite.cli.show import show, show_json
+from amprewrite.errors import TargetError
+from amprewrite.report import promotion
+from amprewrite.report.differences import differences_page
+
+
+@app.command()
+def promote(
+    operands: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Dtypes, long or short: bfloat16, bf16; with [] behind it a 0-d "
+            "array, with * a weak one. Or Python numbers: 1, 1.0, 1j, True.",
+        ),
+    ] = None,
+    system: Annotated[
+        str, typer.Option(help="jax, jax-strict, torch, numpy or array-api.")
+    ] = "jax",
+    table: Annotated[
+        str | None, typer.Option(metavar="SYSTEM", help="Show every pair of dtypes.")
+    ] = None,
+    *,
+    x64: Annotated[
+        bool, typer.Option("--x64", help="For JAX: 64-bit dtypes are enabled.")
+    ] = False,
+    differences: Annotated[
+        bool, typer.Option("--differences", help="Write where systems differ.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what operands make together, and why."""
+    if sum([bool(operands), table is not None, differences]) != 1:
+        msg = "promote: want one of A B, such as int32 bfloat16; --table; --differences"
+        raise TargetError(msg)
+    if differences and as_json:
+        raise TargetError("--differences --json: want --table SYSTEM --json")
+    if differences:
+        show(differences_page().rstrip("\n"))
+    elif table is not None and as_json:
+        show_json(promotion.promotion_json(table, x64=x64))
+    elif table is not None:
+        show(promotion.promotion_table(table, x64=x64))
+    else:
+        found = promotion.answer(operands or [], system, x64=x64)
+        show_json(found.to_json()) if as_json else show(str(found))

@@ -1,0 +1,68 @@
+"""Promotion is answered, shown and compared."""
+
+import json
+
+import pytest
+
+from amprewrite.dtypes import SYSTEMS
+from amprewrite.report.differences import differences_page
+from tests.command_line import done, mistake
+
+
+def test_promote_says_what_and_why():
+    assert done("promote", "int32", "bf16").splitlines() == [
+        "int32 + bfloat16 = bfloat16 (JAX, 32 bits)",
+        "  int32 -> int64 -> float* -> bfloat16",
+    ]
+
+
+def test_promote_in_another_system():
+    text = done("promote", "f16", "f32[]", "--system", "torch")
+    assert text.startswith("float16 + 0-d float32 = float16 (torch)\n")
+    assert "adapt to arrays" in text
+
+
+def test_promote_with_64_bits():
+    assert "= weak float32" in done("promote", "i64", "1.0")
+    assert "= weak float64" in done("promote", "i64", "1.0", "--x64")
+
+
+def test_promote_json():
+    assert json.loads(done("promote", "bf16", "f16", "--json")) == {
+        "operands": ["bfloat16", "float16"],
+        "system": "jax",
+        "x64": False,
+        "dtype": "float32",
+        "weak": False,
+        "why": ["bfloat16 -> float32", "float16 -> float32"],
+    }
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_promote_table(system):
+    text = done("promote", "--table", system)
+    assert "f32" in text
+    found = json.loads(done("promote", "--table", system, "--json"))
+    assert found["table"]["float32"]["float32"] == {"dtype": "float32", "weak": False}
+
+
+def test_promote_differences():
+    assert done("promote", "--differences") == differences_page()
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["flot32", "int8"], "did you mean 'float32'?"),
+        (["float8_e4m3fn", "bfloat16"], "have no common dtype in system 'jax'"),
+        (["bf16", "f16", "--system", "numpy"], "there is no bfloat16"),
+        (["f32", "f16", "--system", "torhc"], "did you mean 'torch'?"),
+        (["--table", "jaxx"], "did you mean 'jax'?"),
+        (["--table", "jaxx", "--json"], "did you mean 'jax'?"),
+        ([], "want one of A B"),
+        (["f32", "--table", "jax"], "want one of A B"),
+        (["--differences", "--json"], "want --table SYSTEM --json"),
+    ],
+)
+def test_mistakes(args, says):
+    assert says in mistake("promote", *args)
