@@ -117,7 +117,7 @@ with_symbols.defjvp(_with_symbols_jvp, symbolic_zeros=True)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def clipped(size, x, w):
+def clipped(_size, x, w):
     return jnp.tanh(x @ w)
 
 

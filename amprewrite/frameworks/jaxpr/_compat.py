@@ -92,6 +92,12 @@ def _is_unspecified(sharding: object) -> bool:
     return type(sharding).__name__ == "UnspecifiedValue"
 
 
+def manual_axes(eqn: Eqn) -> set[Any]:
+    """Return the mesh axes that a ``shard_map`` takes in hand."""
+    named = eqn.params.get("newly_manual_axes", eqn.params.get("manual_axes", ()))
+    return set(named)
+
+
 def sharding_argument(sharding: object) -> Any:
     """Return a sharding as ``jax.jit`` takes it: None where it is not specified."""
     return None if _is_unspecified(sharding) else sharding

@@ -121,7 +121,7 @@ def _shard_map(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
         mesh=params["mesh"],
         in_specs=tuple(specs),
         out_specs=list(params["out_specs"]),
-        axis_names=set(params["manual_axes"]),
+        axis_names=_compat.manual_axes(step.eqn),
         check_vma=params["check_vma"],
     )
     return mapped(*entering(writer, body, env))

@@ -6,6 +6,8 @@ in a policy.
 
 from typing import Any
 
+from jax.dtypes import float0
+
 from amprewrite.ir.graph import Mixing
 
 CANONICAL = {
@@ -116,4 +118,6 @@ def dtype_name(aval: Any) -> str:
     dtype = getattr(aval, "dtype", None)
     if dtype is None:
         return type(aval).__name__
+    if dtype == float0:
+        return "float0"  # numpy calls it void
     return getattr(dtype, "name", str(dtype))

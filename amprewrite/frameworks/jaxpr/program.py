@@ -74,7 +74,7 @@ class Step:
         eqn: The equation.
         operands: What it reads.
         results: The names of what it makes.
-        stack: Scopes of the equation inside its body, with those of the calls around it.
+        stack: Scopes of the equation inside its body, and those of calls around it.
         scopes: Names of all scopes around it, outermost first.
         region: Body that it stands in; empty at top level.
         fence: Why it must not be touched; empty if it may.
