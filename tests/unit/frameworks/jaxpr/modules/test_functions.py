@@ -1,0 +1,60 @@
+"""Modules are found in what a function is given and in what it closes over."""
+
+import pytest
+
+jax = pytest.importorskip("jax")
+eqx = pytest.importorskip("equinox")
+
+from amprewrite.frameworks.jaxpr.modules import (  # noqa: E402
+    adapter_of,
+    modules_in,
+    wrappers,
+)
+from amprewrite.frameworks.jaxpr.modules.functions import (  # noqa: E402
+    calling,
+    naming,
+)
+from amprewrite.frameworks.jaxpr.scopes import _active  # noqa: E402
+
+LAYER = eqx.nn.Linear(2, 2, key=jax.random.key(0))
+MODEL = eqx.nn.Sequential([LAYER, eqx.nn.Lambda(jax.nn.relu)])
+
+
+def known(function, *args, **kwargs):
+    with calling(function, args, kwargs):
+        names = _active.get()
+        return [path for path, _ in names.known] if names else []
+
+
+def test_modules_in_a_tree_have_paths() -> None:
+    found = dict(modules_in({"a": [MODEL], "b": 1}))
+    assert list(found) == ["a.0", "a.0.layers.0", "a.0.layers.1"]
+    assert found["a.0.layers.0"] is MODEL.layers[0]
+
+
+def test_modules_are_found_wherever_a_function_has_them() -> None:
+    def given(model, x):
+        return model(x)
+
+    def closing():
+        held = LAYER
+        return lambda x: held(x + 1)
+
+    assert known(given, LAYER, 1) == ["model"]
+    assert known(given, x=1, model=LAYER) == ["model"]
+    assert known(lambda *args: args, 1, LAYER) == ["args.1"]
+    assert known(closing(), 1) == ["held"]
+    assert known(lambda x: LAYER(x), 1) == ["LAYER"]  # noqa: PLW0108  # a global
+    assert known(jax.vmap(MODEL), 1) == ["", "layers.0", "layers.1"]
+    assert known(abs, 1) == []
+
+
+def test_a_function_that_names_is_the_function() -> None:
+    assert naming(abs)(-1) == 1
+    assert naming(abs).__name__ == "abs"
+
+
+def test_only_modules_have_adapters() -> None:
+    assert adapter_of(LAYER).__name__.endswith("modules.equinox")
+    assert adapter_of(abs) is None
+    assert type(eqx.filter_jit(abs)) in set(wrappers())

@@ -1,0 +1,42 @@
+"""The linen adapter: classes and copies; the rest is in the integration."""
+
+import pytest
+
+jax = pytest.importorskip("jax")
+nn = pytest.importorskip("flax.linen")
+
+from amprewrite.api import planner  # noqa: E402
+from amprewrite.frameworks.base import Request  # noqa: E402
+from amprewrite.frameworks.jaxpr.modules.linen import (  # noqa: E402
+    Bound,
+    arguments,
+    convert,
+    original,
+    runner_of,
+)
+
+MODEL = nn.Dense(4)
+REQUEST = Request(planner("bf16"))
+
+
+def test_one_class_for_each_class_of_models() -> None:
+    first, second = convert(MODEL, REQUEST), convert(MODEL, REQUEST)
+    assert type(first) is type(second)
+    assert runner_of(first) is not runner_of(second)
+    assert runner_of(first) is runner_of(first)
+    assert first == second  # they have the same fields
+
+
+def test_the_original_comes_back() -> None:
+    converted = convert(MODEL, REQUEST)
+    assert original(converted) == MODEL
+    assert type(original(converted)) is nn.Dense
+    assert original(MODEL) is MODEL
+    assert runner_of(MODEL) is None
+    assert arguments(converted, (1, 2)) == (1, 2)
+
+
+def test_a_bound_module_gives_fields_and_methods() -> None:
+    bound = Bound(convert(MODEL, REQUEST), {}, None)
+    assert bound.features == 4
+    assert bound.setup.keywords == {"method": "setup"}

@@ -1,0 +1,47 @@
+"""The NNX adapter: classes, copies and paths; the rest is in the integration."""
+
+import pytest
+
+jax = pytest.importorskip("jax")
+nnx = pytest.importorskip("flax.nnx")
+
+from amprewrite.api import planner  # noqa: E402
+from amprewrite.frameworks.base import Request  # noqa: E402
+from amprewrite.frameworks.jaxpr.modules.nnx import (  # noqa: E402
+    arguments,
+    children,
+    convert,
+    original,
+    runner_of,
+)
+
+REQUEST = Request(planner("bf16"))
+
+
+@pytest.fixture
+def model():
+    rngs = nnx.Rngs(0)
+    return nnx.Sequential(nnx.Linear(2, 4, rngs=rngs), nnx.BatchNorm(4, rngs=rngs))
+
+
+def test_one_class_for_each_class_of_models(model) -> None:
+    first, second = convert(model, REQUEST), convert(model, REQUEST)
+    assert type(first) is type(second)
+    assert runner_of(first) is not runner_of(second)
+
+
+def test_the_original_comes_back(model) -> None:
+    converted = convert(model, REQUEST)
+    again = original(converted)
+    assert type(again) is nnx.Sequential
+    assert again.layers is model.layers
+    assert original(model) is model
+    assert runner_of(model) is None
+    _, graphdef, x = arguments(converted, (1,))
+    assert graphdef == nnx.graphdef(model)
+    assert x == 1
+
+
+def test_children_have_paths(model) -> None:
+    found = [path for path, _ in children(model)]
+    assert found == ["", "layers.0", "layers.1", "layers"]

@@ -1,0 +1,45 @@
+"""The entries of the JAX side: functions, what was converted, what is asked of them."""
+
+import pytest
+
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp  # noqa: E402  # after the skip
+
+from amprewrite.api import planner  # noqa: E402
+from amprewrite.errors import UnsupportedError  # noqa: E402
+from amprewrite.frameworks.jaxpr.convert import (  # noqa: E402
+    Request,
+    convert,
+    inspect,
+    runner_of,
+)
+
+X = jnp.ones((4, 4))
+
+
+def matmul(a, b):
+    return a @ b
+
+
+def request(**options):
+    return Request(planner("bf16"), **options)
+
+
+def test_with_arguments_it_is_traced_at_once() -> None:
+    assert convert(matmul, request(args=(X, X))).plan.lowered
+    assert convert(matmul, request(args=(X,), kwargs={"b": X})).plan.lowered
+
+
+def test_what_runs_a_converted_function_is_itself() -> None:
+    converted = convert(matmul, request())
+    assert runner_of(converted) is converted
+    assert runner_of(matmul) is None
+
+
+def test_inspect_gives_the_plan_without_warnings() -> None:
+    assert inspect(matmul, request(args=(X, X))).lowered
+    plan = inspect(jnp.exp, request(args=(X,)))  # a warning would be an error
+    assert "nothing was lowered" in plan.warnings[0]
+    with pytest.raises(UnsupportedError, match="args="):
+        inspect(matmul, request())

@@ -1,0 +1,70 @@
+"""A converted function is traced and planned once, and says what it did."""
+
+import pytest
+
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp  # noqa: E402  # after the skip
+
+from amprewrite.api import planner  # noqa: E402
+from amprewrite.errors import AmpWarning, NotCapturedError  # noqa: E402
+from amprewrite.frameworks.base import Request  # noqa: E402
+from amprewrite.frameworks.jaxpr.prepare import Inputs  # noqa: E402
+from amprewrite.frameworks.jaxpr.run import (  # noqa: E402
+    ConvertedFunction,
+    parameter_names,
+)
+
+X = jnp.ones((4, 4))
+
+
+def matmul(a, b, *, scale=1.0):
+    """Multiply."""
+    return a @ b * scale
+
+
+def test_it_looks_like_the_function() -> None:
+    converted = ConvertedFunction(matmul, Request(planner("bf16")))
+    assert converted.__name__ == "matmul"
+    assert converted.__doc__ == "Multiply."
+    assert parameter_names(converted) == ("a", "b")
+    assert parameter_names(max) == ()
+
+
+def test_inputs_are_named_as_the_parameters() -> None:
+    converted = ConvertedFunction(matmul, Request(planner("bf16")))
+    prepared, _, arrays = converted.prepare((X, X), {"scale": jnp.float32(2)})
+    assert list(prepared.program.inputs) == ["a", "b", "scale"]
+    assert len(arrays) == 3
+
+
+def test_inputs_may_be_described() -> None:
+    def describe(args, kwargs):
+        assert len(args) + len(kwargs) == 2
+        return Inputs(("x", "weight"), {1: "parameter"})
+
+    converted = ConvertedFunction(matmul, Request(planner("bf16")), describe)
+    converted(X, X)
+    assert {c.value for c in converted.casts if c.is_weight} == {"weight"}
+
+
+def test_there_is_no_plan_before_a_call_and_one_for_all_signatures_after() -> None:
+    converted = ConvertedFunction(matmul, Request(planner("bf16")))
+    with pytest.raises(NotCapturedError, match="call it"):
+        _ = converted.plan
+    converted(X, X)
+    single = converted.plan
+    converted(X[:2], X)
+    assert "2 graphs" in converted.plan.captured
+    assert len(converted.plan.decisions) == 2 * len(single.decisions)
+
+
+def test_a_warning_is_given_once() -> None:
+    converted = ConvertedFunction(jnp.exp, Request(planner("bf16")))
+    with pytest.warns(AmpWarning, match="nothing was lowered"):
+        converted(X)
+    converted(X)
+    silent = ConvertedFunction(jnp.exp, Request(planner("bf16")))
+    silent.announces = False
+    silent(X)
+    assert silent.plan.warnings
