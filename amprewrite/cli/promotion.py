@@ -13,7 +13,7 @@ from amprewrite.report.differences import differences_page
 
 
 @app.command()
-def promote(
+def promote(  # noqa: PLR0913  # options
     operands: Annotated[
         list[str] | None,
         typer.Argument(
@@ -24,6 +24,9 @@ def promote(
     system: Annotated[
         str, typer.Option(help="jax, jax-strict, torch, numpy or array-api.")
     ] = "jax",
+    op: Annotated[
+        str | None, typer.Option(help="Say what casts an op needs, such as matmul.")
+    ] = None,
     table: Annotated[
         str | None, typer.Option(metavar="SYSTEM", help="Show every pair of dtypes.")
     ] = None,
@@ -49,5 +52,10 @@ def promote(
     elif table is not None:
         show(promotion.promotion_table(table, x64=x64))
     else:
-        found = promotion.answer(operands or [], system, x64=x64)
+        given = operands or []
+        found = (
+            promotion.answer(given, system, x64=x64)
+            if op is None
+            else promotion.op_answer(op, given, system, x64=x64)
+        )
         show_json(found.to_json()) if as_json else show(str(found))

@@ -4,14 +4,19 @@ from amprewrite.dtypes.fits import is_lossless, saturate, survives, ulp
 from amprewrite.dtypes.formats import FORMATS, Format, format_of, is_float, itemsize
 from amprewrite.dtypes.names import from_short_name, short_name
 from amprewrite.dtypes.operands import Operand, ResultType
+from amprewrite.dtypes.processor import Behaviour, Processor, Promoted, Rule
 from amprewrite.dtypes.promotion import SYSTEMS, at_least, promote_types, result_type
 
 __all__ = [
     "FORMATS",
     "SYSTEMS",
+    "Behaviour",
     "Format",
     "Operand",
+    "Processor",
+    "Promoted",
     "ResultType",
+    "Rule",
     "at_least",
     "format_of",
     "from_short_name",

@@ -1,6 +1,7 @@
 """Promotion as an answer with its reason, and as a table."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from rich import box
@@ -10,7 +11,9 @@ from rich.text import Text
 from amprewrite.dtypes import FORMATS, Operand, ResultType, from_short_name, short_name
 from amprewrite.dtypes.differences import DTYPES, System
 from amprewrite.dtypes.explain import explain
+from amprewrite.dtypes.op_rules import rule_of
 from amprewrite.dtypes.operands import OperandLike
+from amprewrite.dtypes.processor import Processor, Promoted, Rule
 from amprewrite.dtypes.promotion import result_type
 
 UNDEFINED = "error"
@@ -55,6 +58,59 @@ def answer(texts: Sequence[str], system: str = "jax", *, x64: bool = False) -> A
     operands = tuple(map(parse_operand, texts))
     result, why = explain(*operands, system=system, x64=x64)
     return Answer(operands, System(system, x64), result, tuple(why))
+
+
+class OpAnswer(NamedTuple):
+    """What an op makes of operands, and the casts that they need."""
+
+    op: str
+    operands: tuple[OperandLike, ...]
+    system: System
+    rule: Rule
+    promoted: Promoted
+
+    def __str__(self) -> str:
+        """Return the call in one line, below it the rule and a line an operand."""
+        given = ", ".join(map(str, self.operands))
+        made = f"computes {self.promoted.computes}, gives {self.promoted.dtype}"
+        equal = "; torch refuses unequal dtypes" * self.rule.needs_equal
+        casts = zip(self.operands, self.promoted.casts, strict=True)
+        return "\n".join(
+            [
+                f"{self.op}({given}) {made} ({self.system.title})",
+                f"  rule {self.rule.behaviour}{equal}",
+                *(f"  {x}: {f'cast to {to}' if to else 'no cast'}" for x, to in casts),
+            ]
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON data."""
+        return {
+            "op": self.op,
+            "operands": [str(x) for x in self.operands],
+            "system": self.system.name,
+            "x64": self.system.x64,
+            "rule": str(self.rule.behaviour),
+            "needs_equal": self.rule.needs_equal,
+            **asdict(self.promoted),
+            "casts": list(self.promoted.casts),
+        }
+
+
+def op_answer(
+    op: str, texts: Sequence[str], system: str = "jax", *, x64: bool = False
+) -> OpAnswer:
+    """Return what the op called ``op`` makes of the operands that ``texts`` name.
+
+    Raises:
+        PromotionError: There is no rule for the op, a text names no operand, or they
+            have no common dtype.
+        ComplexTruncationError: The op would drop imaginary parts.
+    """
+    operands = tuple(map(parse_operand, texts))
+    rule = rule_of(op)
+    promoted = Processor(system, x64=x64).apply(rule, *operands)
+    return OpAnswer(op, operands, System(system, x64), rule, promoted)
 
 
 def parse_operand(text: str) -> OperandLike:

@@ -38,6 +38,18 @@ def test_promote_json():
     }
 
 
+def test_promote_says_what_casts_an_op_needs():
+    args = ("promote", "bf16", "f32", "--op", "matmul", "--system", "torch")
+    assert done(*args).splitlines() == [
+        "matmul(bfloat16, float32) computes float32, gives float32 (torch)",
+        "  rule same; torch refuses unequal dtypes",
+        "  bfloat16: cast to float32",
+        "  float32: no cast",
+    ]
+    found = json.loads(done(*args, "--json"))
+    assert (found["casts"], found["dtype"]) == (["float32", None], "float32")
+
+
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_promote_table(system):
     text = done("promote", "--table", system)
@@ -59,6 +71,9 @@ def test_promote_differences():
         (["f32", "f16", "--system", "torhc"], "did you mean 'torch'?"),
         (["--table", "jaxx"], "did you mean 'jax'?"),
         (["--table", "jaxx", "--json"], "did you mean 'jax'?"),
+        (["f32", "--op", "matmull"], "did you mean 'matmul'?"),
+        (["f32", "c64", "--op", "copy"], "which drops the imaginary part"),
+        (["--op", "matmul"], "want one of A B"),
         ([], "want one of A B"),
         (["f32", "--table", "jax"], "want one of A B"),
         (["--differences", "--json"], "want --table SYSTEM --json"),

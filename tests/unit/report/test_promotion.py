@@ -55,6 +55,22 @@ def test_an_answer_as_json():
     assert (found["operands"], found["dtype"]) == (["float16", "1j"], "complex32")
 
 
+def test_an_answer_for_an_op():
+    found = promotion.op_answer("layer_norm", ["bf16", "f32", "bf16"], "torch")
+    head, *lines = str(found).splitlines()
+    assert head.startswith("layer_norm(bfloat16, float32, bfloat16) computes float32,")
+    assert head.endswith(", gives bfloat16 (torch)")
+    assert lines == [
+        "  rule mixed",
+        "  bfloat16: no cast",
+        "  float32: no cast",
+        "  bfloat16: cast to float32",
+    ]
+    data = found.to_json()
+    assert json.loads(json.dumps(data)) == data
+    assert (data["casts"], data["needs_equal"]) == ([None, None, "float32"], False)
+
+
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_table_has_a_row_for_each_common_dtype(system):
     text = text_of(promotion.promotion_table(system, x64=True))
