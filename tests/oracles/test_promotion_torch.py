@@ -100,3 +100,12 @@ def test_result_type_of_three():
     wrong, count = mismatches(torch.addcmul, cases)
     assert not wrong, wrong[:10]
     assert count > 40_000
+
+
+def test_result_type_of_an_array_and_two_numbers(default_dtype):
+    operands = [x for x in tensors(SOME) if x[0].kind in ("int", "float")]
+    numbers = [(x, x) for x in (1, 1.0)]
+    cases = product(operands, numbers, numbers)
+    wrong, count = mismatches(torch.clamp, cases, default_dtype=default_dtype)
+    assert not wrong, wrong[:10]
+    assert count > 80

@@ -50,7 +50,8 @@ def test_a_wheel_has_the_policies(tmp_path):
     policies = {f"amprewrite/policies/{p.name}" for p in ROOT.glob("policies/*.toml")}
     assert "amprewrite/policies/bf16.toml" in policies
     assert policies <= names
-    assert {"amprewrite/__init__.py", "amprewrite/py.typed"} <= names
+    data = {"py.typed", "dtypes/op_rules.toml"}
+    assert {"amprewrite/__init__.py", *(f"amprewrite/{x}" for x in data)} <= names
 
 
 CONVERTS = """
