@@ -20,10 +20,29 @@ GRADIENT = 5e-2
 CONTRACTIONS = ("dot_general", "conv_general_dilated")
 
 NEVER_LOW = frozenset(
-    """
-    cos cumlogsumexp cumprod cumsum digamma erf_inv exp exp2 expm1 lgamma log log1p pow
-    psum psum_invariant reduce_prod reduce_sum reduce_window_sum rsqrt sin tan
-    """.split()
+    (
+        "cos",
+        "cumlogsumexp",
+        "cumprod",
+        "cumsum",
+        "digamma",
+        "erf_inv",
+        "exp",
+        "exp2",
+        "expm1",
+        "lgamma",
+        "log",
+        "log1p",
+        "pow",
+        "psum",
+        "psum_invariant",
+        "reduce_prod",
+        "reduce_sum",
+        "reduce_window_sum",
+        "rsqrt",
+        "sin",
+        "tan",
+    )
 )
 """Primitives that the shipped policies never run in low precision."""
 
@@ -109,7 +128,7 @@ def gradient_of(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def over_all(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``function`` of one tuple, so that all its arguments are differentiated."""
+    """Return ``function`` of one tuple, to differentiate it by all arguments."""
     return lambda args: function(*args)
 
 

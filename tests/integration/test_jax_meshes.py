@@ -7,7 +7,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402  # after the skip
 from jax import export, lax  # noqa: E402
 from jax.sharding import AxisType, NamedSharding  # noqa: E402
-from jax.sharding import PartitionSpec as P  # noqa: E402, N817  # JAX's own short name
+from jax.sharding import PartitionSpec as P  # noqa: E402
 
 import amprewrite  # noqa: E402
 from tests.jax_programs import (  # noqa: E402
