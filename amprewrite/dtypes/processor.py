@@ -148,7 +148,8 @@ class Processor:
         else:
             computes, result = self._located(where, rule, given, roles)
         casts = _casts(rule, given, roles, computes, adapts=self.system == "torch")
-        changes = [(x.dtype, to) for x, to in zip(given, casts, strict=True) if to]
+        used = zip(given, roles, strict=True)
+        changes = [(x.dtype, computes) for x, role in used if role != "-"]
         if not rule.real and rule.behaviour not in (Behaviour.BOOL, Behaviour.FIXED):
             changes.append((computes, result.dtype))
         if in_place:

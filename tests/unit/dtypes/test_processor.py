@@ -142,6 +142,8 @@ def test_what_the_call_asks_for_wins():
         (PROMOTE, ("float32", 1j), {"in_place": True}),
         (Rule(Behaviour.PRESERVE), ("complex128",), {"dtype": "float64"}),
         (FOLLOW, ("int32", "complex64"), {}),
+        (FOLLOW, ("float32", Operand("complex64", ndim=0)), {}),
+        (FOLLOW, ("float32", 1j), {}),
     ],
 )
 @pytest.mark.parametrize("system", ["jax", "torch", "numpy"])
