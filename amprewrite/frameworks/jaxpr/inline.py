@@ -172,9 +172,17 @@ class _Inliner:
         bodies = any(True for _ in jex.jaxprs_in_params(eqn.params))
         if not fence and bodies and primitive not in TYPED_BODIES:
             fence = f"{primitive} has a body of a kind that is not known here"
-        step = self._step(eqn, operands, where)
-        results = tuple(self._name(step.name, var.aval) for var in eqn.outvars)
-        return replace(step, results=results, fence=fence)
+        name = self.names.fresh(primitive.replace("-", "_"))
+        return Step(
+            name=name,
+            eqn=eqn,
+            operands=operands,
+            results=tuple(self._name(name, var.aval) for var in eqn.outvars),
+            stack=where.of(eqn),
+            scopes=where.scopes(eqn),
+            region=where.region,
+            fence=fence,
+        )
 
     def _shared(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
         """Open a body that reads the outer values themselves."""

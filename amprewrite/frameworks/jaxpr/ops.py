@@ -4,6 +4,7 @@ Adding a primitive is one line here, if JAX spells an op in its own way, and one
 in a policy.
 """
 
+from functools import cache
 from typing import Any
 
 from jax.dtypes import float0
@@ -116,8 +117,12 @@ def canonical_name(primitive: str) -> str:
 def dtype_name(aval: Any) -> str:
     """Return the name of the dtype of ``aval``: of a reference, a token, too."""
     dtype = getattr(aval, "dtype", None)
-    if dtype is None:
-        return type(aval).__name__
+    return type(aval).__name__ if dtype is None else _name(dtype)
+
+
+@cache
+def _name(dtype: Any) -> str:
+    """Numpy computes the name of a dtype anew each time."""
     if dtype == float0:
         return "float0"  # numpy calls it void
     return getattr(dtype, "name", str(dtype))

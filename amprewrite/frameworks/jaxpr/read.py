@@ -1,6 +1,7 @@
 """Read a program into the neutral graph."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -112,16 +113,17 @@ class _Reader:
         )
 
     def _asked_by_parameters(self, step: Step) -> str:
-        """Return how the parameters of a contraction ask for a precision, if they do."""
+        """Return how the parameters of a contraction ask for a precision, if so."""
         precision = step.eqn.params.get("precision")
         parts = precision if isinstance(precision, tuple) else (precision,)
         plain = (None, lax.Precision.DEFAULT)
         if any(part not in plain for part in parts):
             return f"precision={parts[0]} is what the model asks for"
         wanted = step.eqn.params.get("preferred_element_type")
+        if wanted is None:
+            return ""
         made = dtype_name(step.eqn.outvars[0].aval)
-        read_ = [self._dtype(atom) for atom in step.operands]
-        if wanted is not None and any(dtype != made for dtype in read_):
+        if any(self._dtype(atom) != made for atom in step.operands):
             return f"preferred_element_type={made} is what the model asks for"
         return ""
 
@@ -149,7 +151,8 @@ def _literals(atoms: Iterable[Atom]) -> Iterator[float]:
             yield float(atom.value)
 
 
-def _asked(scopes: Iterable[str]) -> Any:
+@lru_cache(maxsize=4096)
+def _asked(scopes: tuple[str, ...]) -> Any:
     """Return what the innermost marker asks for."""
     parts = [part for scope in scopes for part in scope.split("/")]
     plain = [match[1] for part in parts if (match := WRAPPED.match(part))]

@@ -40,7 +40,8 @@ _retraced: Any = jax.make_user_context("")  # pyright: ignore[reportUnknownMembe
 """Holds the path in JAX's keys of traces: a jitted part is traced for each module."""
 
 
-def module_path(scopes: Iterable[str]) -> str:
+@functools.lru_cache(maxsize=4096)
+def module_path(scopes: tuple[str, ...]) -> str:
     """Return the path of modules that ``scopes`` name, without transformations.
 
     A scope with a leading slash is the whole path of a module; what Equinox calls the
