@@ -66,6 +66,25 @@ UNARY_WITH: dict[str, tuple[Any, ...]] = {
     "transpose": (0, 1),
     "unflatten": (0, (2, 2)),
     "unsqueeze": (0,),
+    "_unsafe_view": ([16],),
+    "feature_alpha_dropout": (0.5, True),
+    "feature_dropout": (0.5, True),
+    "hsplit": (2,),
+    "linalg_matrix_power": (2,),
+    "matrix_power": (2,),
+    "multinomial": (1,),
+    "new_empty": ((2,),),
+    "new_full": ((2,), 1),
+    "new_ones": ((2,),),
+    "new_zeros": ((2,),),
+    "reshape_as": (torch.ones(16),),
+    "swapdims": (0, 1),
+    "tensor_split": (2,),
+    "unsafe_chunk": (2,),
+    "unsafe_split": (2,),
+    "unsafe_split_with_sizes": ([2, 2],),
+    "view_as": (torch.ones(16),),
+    "vsplit": (2,),
     "view": (16,),
 }
 """Ops of one tensor that want more than it, by name."""
@@ -181,6 +200,51 @@ CALLS: dict[str, Call] = {
     "slice": lambda x: x[1:],
     "softmin": lambda x: F.softmin(x, 0),
     "to": lambda x: x.to("cpu"),
+    "adaptive_avg_pool3d": lambda x: F.adaptive_avg_pool3d(x[None, None], 2),
+    "adaptive_max_pool3d": lambda x: F.adaptive_max_pool3d(x[None, None], 1),
+    "affine_grid_generator": lambda x: F.affine_grid(
+        x[None, :2, :3], [1, 1, 2, 2], align_corners=False
+    ),
+    "bincount": lambda x: torch.bincount(x[0]),
+    "channel_shuffle": lambda x: torch.channel_shuffle(x[None], 2),
+    "native_channel_shuffle": lambda x: torch.native_channel_shuffle(x[None], 2),
+    "col2im": lambda x: F.fold(x[None], (4, 4), (2, 2), stride=2),
+    "im2col": lambda x: F.unfold(x[None, None], (2, 2)),
+    "combinations": lambda x: torch.combinations(x[0]),
+    "cross_entropy_loss": lambda x: F.cross_entropy(x[:2], INDEX),
+    "nll_loss": lambda x: F.nll_loss(x[:2], INDEX),
+    "nll_loss_nd": lambda x: F.nll_loss(x[:2], INDEX),
+    "multi_margin_loss": lambda x: F.multi_margin_loss(x[:2], INDEX),
+    "embedding_bag": lambda w: F.embedding_bag(INDEX[None], w),
+    "histc": lambda x: torch.histc(x, 2),
+    "lu_solve": lambda b, a: torch.linalg.lu_solve(
+        a.tril(), torch.arange(1, 5, dtype=torch.int32), b
+    ),
+    "linalg_solve": lambda a, b: torch.linalg.solve(a + torch.eye(4).to(a.dtype), b),
+    "linalg_householder_product": lambda a, t: torch.linalg.householder_product(
+        a, t[0]
+    ),
+    "linalg_cholesky": lambda x: torch.linalg.cholesky(x + torch.eye(4).to(x.dtype)),
+    "inverse": lambda x: torch.inverse(x + torch.eye(4).to(x.dtype)),
+    "mH": lambda x: x.mH,
+    "mT": lambda x: x.mT,
+    "meshgrid": lambda a, b: torch.meshgrid(a[0], b[0], indexing="ij"),
+    "native_dropout": lambda x: torch.native_dropout(x, 0.5, train=True),
+    "pad_sequence": lambda x: torch.nn.utils.rnn.pad_sequence([x, x]),
+    "reflection_pad3d": lambda x: F.pad(x[None, None], (1,) * 4 + (0, 0), "reflect"),
+    "replication_pad3d": lambda x: F.pad(x[None, None], (1,) * 6, "replicate"),
+    "upsample_bicubic2d": lambda x: F.interpolate(
+        x[None, None], (8, 8), mode="bicubic"
+    ),
+    "upsample_linear1d": lambda x: F.interpolate(x[None], 8, mode="linear"),
+    "upsample_trilinear3d": lambda x: F.interpolate(
+        x[None, None, None], (2, 8, 8), mode="trilinear"
+    ),
+    "upsample_nearest1d": lambda x: F.interpolate(x[None], 8),
+    "upsample_nearest3d": lambda x: F.interpolate(x[None, None, None], (2, 8, 8)),
+    "vander": lambda x: torch.vander(x[0]),
+    "split_with_sizes": lambda x: x.split([2, 2]),
+    "_unsafe_index": lambda x: torch.ops.aten._unsafe_index(x, [INDEX]),
     "unfold": lambda x: x.unfold(0, 2, 2),
     "upsample_bilinear2d": lambda x: F.interpolate(
         x[None, None], scale_factor=2, mode="bilinear"
@@ -208,7 +272,11 @@ BINARY = {
     *("minimum", "mul", "ne", "nextafter", "pairwise_distance", "pow", "remainder"),
     *("rsub", "special_chebyshev_polynomial_t", "special_hermite_polynomial_h"),
     *("special_legendre_polynomial_p", "special_xlog1py", "special_zeta", "sub"),
-    *("xlog1py", "xlogy"),
+    *("xlog1py", "xlogy", "trapz", "cumulative_trapezoid", "triangular_solve"),
+    *("cholesky_solve", "special_chebyshev_polynomial_u"),
+    *("special_chebyshev_polynomial_v", "special_chebyshev_polynomial_w"),
+    *("special_hermite_polynomial_he", "special_laguerre_polynomial_l"),
+    *(f"special_shifted_chebyshev_polynomial_{x}" for x in "tuvw"),
 }
 TERNARY = {"margin_ranking_loss", "clamp", "addcdiv", "addcmul", "addmm", "lerp"}
 

@@ -13,7 +13,7 @@ from amprewrite.errors import PromotionError
 
 torch = pytest.importorskip("torch")
 
-from tests.oracles.op_calls import call_of, count_of  # noqa: E402
+from tests.oracles.op_calls import BINARY, call_of, count_of  # noqa: E402
 
 FLOATS = ("float32", "bfloat16", "float16", "float64")
 ZERO_D = {"fill", "index_fill", "masked_fill"}
@@ -109,3 +109,29 @@ def test_casts_are_enough(name):
             if set(cast) <= set(kernels):
                 found = live(call, cast)
                 assert found in (want.dtype, want.computes), (dtypes, cast)
+
+
+EXPANDED = {"cosine_similarity", "kron", "l1_loss", "mse_loss", "smooth_l1_loss"}
+"""Ops that first give a 0-d operand the other's shape: then it is an array to them."""
+
+ELEMENTWISE = [
+    name
+    for name, rule in OP_RULES.items()
+    if name in BINARY - EXPANDED
+    and rule.behaviour in (Behaviour.PROMOTE, Behaviour.INT_TO_FLOAT, Behaviour.BOOL)
+    and not rule.needs_equal
+]
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_0d_operands(name):
+    """A 0-d tensor lifts the kind of the other operand and nothing else."""
+    call = call_of(name)
+    names = [*FLOATS, "int64"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for dtypes in product(names, repeat=2):
+            found = live(lambda x, y: call(x, y[0, 0]), dtypes)
+            if works(found):
+                want, casts = predicted(OP_RULES[name], dtypes, zero_d=True)
+                assert (found, casts[1]) == (want.dtype, None), dtypes
