@@ -1,5 +1,6 @@
 """Every example runs and says what it is about."""
 
+import re
 import runpy
 from pathlib import Path
 
@@ -39,6 +40,49 @@ def test_train_cnn(capsys):
     )
     assert full > 0.95
     assert low > full - 0.02
+
+
+def jax_output_of(name, capsys, *libraries):
+    """What an example prints, and the last loss in float32 and in bf16."""
+    for library in ("jax", "optax", *libraries):
+        pytest.importorskip(library)
+    runpy.run_path(str(EXAMPLES[name]), run_name="__main__")
+    text = capsys.readouterr().out
+    found = re.findall(r"(\w+): loss ([\d.]+) to ([\d.]+)", text)
+    assert [name for name, *_ in found] == ["float32", "bf16"]
+    losses = {name: (float(first), float(last)) for name, first, last in found}
+    (first, full), (_, low) = losses.values()
+    assert max(full, low) < first / 3
+    assert low == pytest.approx(full, rel=0.25, abs=0.02)
+    return text
+
+
+@pytest.mark.slow
+def test_jax_equinox_vit(capsys):
+    text = jax_output_of("jax_equinox_vit", capsys, "equinox", "sklearn")
+    full, low = (float(found) for found in re.findall(r"accuracy ([\d.]+)", text))
+    assert low > full - 0.03
+
+
+@pytest.mark.slow
+def test_jax_linen_transformer(capsys):
+    text = jax_output_of("jax_linen_transformer", capsys, "flax")
+    assert "attention.query runs in bfloat16" in text
+    assert "head runs in float32" in text
+
+
+@pytest.mark.slow
+def test_jax_nnx_convnet(capsys):
+    text = jax_output_of("jax_nnx_convnet", capsys, "flax", "sklearn")
+    full, low = (float(found) for found in re.findall(r"accuracy ([\d.]+)", text))
+    assert low > full - 0.05
+    assert "{'float32'}" in text
+
+
+@pytest.mark.slow
+def test_jax_scan_rnn(capsys):
+    text = jax_output_of("jax_scan_rnn", capsys)
+    assert text.splitlines()[-1].count("bfloat16") == 3
 
 
 def test_policies_in_the_folder_are_good():
