@@ -57,7 +57,7 @@ class Rule:
         dtype: Of minimum and fixed. An integer minimum is for integers only.
         equal: Whether torch refuses unequal dtypes, so that the casts must be written.
         real: Whether it makes real numbers of complex ones, as ``abs`` does.
-        floats: Whether torch refuses bools and integers; JAX and NumPy make floats.
+        floats: Whether torch and the array API refuse bools and integers.
         reduction: Whether the result is never weak.
     """
 

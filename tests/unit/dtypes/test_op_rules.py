@@ -38,6 +38,11 @@ def test_a_rule_gives_casts():
     assert found.casts == (None, None, None, "bfloat16")
 
 
+def test_complex_numbers_stay_where_floats_have_a_minimum():
+    found = Processor("torch").apply(rule_of("float_power"), "complex64", "float32")
+    assert (found.computes, found.dtype) == ("complex128", "complex128")
+
+
 def test_an_op_without_a_rule():
     with pytest.raises(PromotionError, match=r"op 'matmull': .* mean 'matmul'"):
         rule_of("matmull")
