@@ -42,10 +42,17 @@ EITHER_ZERO = {
 cast and may give -0 after it.
 """
 
+JAXS_OWN = (
+    *("all_gather", "all_to_all", "device_put", "name", "optimization_barrier"),
+    *("pcast", "pmax", "pmin", "ppermute", "pvary", "reduce_window_max"),
+    *("reduce_window_min", "reshard", "sharding_constraint"),
+)
+
 NO_CALL = {
     "_pack_padded_sequence": "its lengths decide the shape of the result",
     "_pad_packed_sequence": "takes what _pack_padded_sequence gives",
     "to": "moves between devices",
+    **dict.fromkeys(JAXS_OWN, "a primitive of JAX that torch does not have"),
 }
 """Follow ops that are not tried here, and why."""
 

@@ -16,6 +16,8 @@ CANONICAL = {
     "and": "bitwise_and",
     "approx_top_k": "topk",
     "argsort": "argsort",
+    "bessel_i0e": "special_i0e",
+    "bessel_i1e": "special_i1e",
     "bitcast_convert_type": "bitcast",
     "broadcast_in_dim": "expand",
     "concatenate": "cat",
@@ -27,6 +29,8 @@ CANONICAL = {
     "dot_general": "matmul",
     "dynamic_slice": "slice",
     "dynamic_update_slice": "slice_scatter",
+    "eig": "linalg_eig",
+    "eigh": "linalg_eigh",
     "erf_inv": "erfinv",
     "expand_dims": "unsqueeze",
     "all_gather": "all_gather",
@@ -59,6 +63,7 @@ CANONICAL = {
     "top_k": "topk",
     "transpose": "permute",
     "xor": "bitwise_xor",
+    "zeta": "special_zeta",
 }
 """Names in policies where they differ from the primitive's (underscores for dashes)."""
 
@@ -72,7 +77,7 @@ TYPED_BODIES = {
 """Primitives with a body typed for one dtype, and the function of ``jax.lax`` that
 makes a new body for another dtype."""
 
-SUMMED_BACKWARDS = frozenset(("broadcast_in_dim", "gather"))
+SUMMED_BACKWARDS = frozenset(("broadcast_in_dim", "gather", "pcast", "pvary"))
 """Moves of data whose derivative is a sum, which is made in full precision."""
 
 _CALLBACK = "calls back into Python, which expects the dtypes it was traced with"
