@@ -27,10 +27,11 @@ def plan_cost(graph: ProgramGraph, placement: Placement, casts: Iterable[Cast]) 
 
 
 def _op_bytes(graph: ProgramGraph, op: Op, placement: Placement) -> int:
-    owners = {graph.storage(name) for name in op.operands}
-    views = [graph.storage(name) in owners for name in op.results]
-    if views and all(views) and not op.mutates:
-        return 0
+    aliases = any(graph.storage(name) != name for name in op.results)
+    if aliases and not op.mutates:
+        owners = {graph.storage(name) for name in op.operands}
+        if all(graph.storage(name) in owners for name in op.results):
+            return 0
     placed = placement.ops[op.name]
     pairs = (*zip(op.operands, placed.operands, strict=True),)
     pairs += (*zip(op.results, placed.results, strict=True),)

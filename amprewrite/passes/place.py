@@ -82,8 +82,9 @@ def place(situation: Situation) -> Placement:
     """
     pinned: set[str] = set()
     wide: set[str] = set()
+    walk: _Walk | None = None
     while True:
-        walk = _Walk(situation, frozenset(pinned), frozenset(wide))
+        walk = _Walk(situation, frozenset(pinned), frozenset(wide), walk)
         placement = walk.run()
         more = _accumulators(situation, placement)
         if walk.to_pin <= pinned and more <= wide:
@@ -117,10 +118,17 @@ def _accumulators(situation: Situation, placement: Placement) -> set[str]:
 
 
 class _Walk:
-    """One walk over the ops, given the storages and contractions kept in full."""
+    """One walk over the ops, given the storages and contractions kept in full.
+
+    What the walk ``before`` decided holds for every op that reads the same dtypes.
+    """
 
     def __init__(
-        self, situation: Situation, pinned: frozenset[str], wide: frozenset[str]
+        self,
+        situation: Situation,
+        pinned: frozenset[str],
+        wide: frozenset[str],
+        before: "_Walk | None" = None,
     ) -> None:
         self.at = situation
         self.accumulating = wide
@@ -129,18 +137,30 @@ class _Walk:
         self.pinned = pinned
         self.to_pin: set[str] = set()
         self.out = Placement()
+        self.before = Placement() if before is None else before.out
+        known = frozenset[str]() if before is None else before.accumulating
+        self.renewed = wide - known
 
     def run(self) -> Placement:
         for value in self.graph.inputs():
             low = value.name in self.at.low_weights
             self.out.stored[value.name] = self.low if low else value.dtype
         for op in self.graph.ops:
-            placed = self._place(op)
+            placed = self._kept(op) or self._place(op)
             self.out.ops[op.name] = placed
             for name, dtype in zip(op.results, placed.results, strict=True):
                 self.out.stored[name] = self._stored(name, dtype)
             self._watch_mutation(op, placed)
         return self.out
+
+    def _kept(self, op: Op) -> Placed | None:
+        """Return what was decided before, if nothing that it depends on is new."""
+        known, now = self.before.stored, self.out.stored
+        if op.mutates or op.name in self.renewed:
+            return None
+        if any(known.get(name) != now[name] for name in op.operands):
+            return None
+        return self.before.ops.get(op.name)
 
     def _stored(self, name: str, made: str) -> str:
         """A pinned storage is kept full from its definition on."""
@@ -221,6 +241,10 @@ class _Walk:
 
     def _results(self, op: Op, precision: str) -> tuple[str, ...]:
         """Results are made in ``precision``; those of a write, in what is written."""
+        if not op.mutates:
+            full = self.full
+            traced = self._traced(op.results)
+            return tuple(precision if dtype == full else dtype for dtype in traced)
         made = list(self._traced(op.results))
         written = {
             self.graph.storage(op.operands[i]): op.operands[i] for i in op.mutates
