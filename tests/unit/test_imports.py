@@ -86,6 +86,19 @@ def test_jax_conversion_works_without_torch() -> None:
     subprocess.run([sys.executable, "-c", VERIFIES_JAX], check=True)
 
 
+CONVERTS_A_FUNCTION = """
+import jax
+import amprewrite
+x = jax.numpy.ones((2, 2))
+assert amprewrite.convert(jax.numpy.matmul, args=(x, x)).plan.lowered
+"""
+
+
+def test_converting_a_function_loads_no_library_of_modules() -> None:
+    pytest.importorskip("jax")
+    assert not loaded_by(CONVERTS_A_FUNCTION) & {"equinox", "flax", "optax", "torch"}
+
+
 def test_conversion_works_without_jax() -> None:
     pytest.importorskip("torch")
     subprocess.run([sys.executable, "-c", CONVERTS], check=True)

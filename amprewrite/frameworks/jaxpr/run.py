@@ -48,6 +48,10 @@ class ConvertedFunction:
         self.announces = True
         functools.update_wrapper(self, function, updated=())
 
+    def __deepcopy__(self, _: Any) -> "ConvertedFunction":
+        """Return itself, as functions do: copies of a module share what runs them."""
+        return self
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function by its plan."""
         prepared, result, arrays = self.prepare(args, kwargs)

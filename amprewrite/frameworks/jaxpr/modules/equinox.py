@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import equinox
-from jax import tree_util
 
 from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.jaxpr.modules.functions import calling
@@ -18,6 +17,7 @@ from amprewrite.frameworks.jaxpr.modules.inputs import describe
 from amprewrite.frameworks.jaxpr.run import ConvertedFunction, parameter_names
 from amprewrite.frameworks.jaxpr.scopes import scope
 from amprewrite.frameworks.jaxpr.trace import part_name
+from amprewrite.frameworks.jaxpr.untyped import tree_util
 
 eqx: Any = equinox
 tree: Any = tree_util

@@ -6,7 +6,11 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from amprewrite.frameworks.jaxpr.modules import children, modules_in, wrappers
+from amprewrite.frameworks.jaxpr.modules.adapters import (
+    children,
+    modules_in,
+    wrappers,
+)
 from amprewrite.frameworks.jaxpr.run import parameter_names
 from amprewrite.frameworks.jaxpr.scopes import named
 

@@ -3,12 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from jax import tree_util
-
 from amprewrite.dtypes import is_float
 from amprewrite.frameworks.jaxpr.ops import dtype_name
 from amprewrite.frameworks.jaxpr.prepare import Inputs
 from amprewrite.frameworks.jaxpr.trace import input_names, is_array, part_name
+from amprewrite.frameworks.jaxpr.untyped import tree_util
 
 if TYPE_CHECKING:
     from amprewrite.ir.graph import ValueKind

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flax import nnx as flax_nnx
-from jax import tree_util
 
 from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.jaxpr.modules.inputs import describe
 from amprewrite.frameworks.jaxpr.prepare import Inputs
 from amprewrite.frameworks.jaxpr.run import ConvertedFunction, parameter_names
 from amprewrite.frameworks.jaxpr.scopes import named, scope
+from amprewrite.frameworks.jaxpr.untyped import tree_util
 
 nnx: Any = flax_nnx
 tree: Any = tree_util

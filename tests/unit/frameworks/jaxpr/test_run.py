@@ -1,5 +1,7 @@
 """A converted function is traced and planned once, and says what it did."""
 
+import copy
+
 import pytest
 
 jax = pytest.importorskip("jax")
@@ -29,6 +31,7 @@ def test_it_looks_like_the_function() -> None:
     assert converted.__doc__ == "Multiply."
     assert parameter_names(converted) == ("a", "b")
     assert parameter_names(max) == ()
+    assert copy.deepcopy(converted) is converted
 
 
 def test_inputs_are_named_as_the_parameters() -> None:

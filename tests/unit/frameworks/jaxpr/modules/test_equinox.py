@@ -1,5 +1,7 @@
 """The Equinox adapter: classes, copies and paths; the rest is in the integration."""
 
+import copy
+
 import pytest
 
 jax = pytest.importorskip("jax")
@@ -48,3 +50,10 @@ def test_children_have_paths() -> None:
 
 def test_names_of_the_model_come_first() -> None:
     assert convert(Planned(), REQUEST).plan == "mine"
+
+
+def test_a_copy_is_converted_too() -> None:
+    converted = convert(MODEL, REQUEST)
+    copied = copy.deepcopy(converted)
+    assert type(copied) is type(converted)
+    assert runner_of(copied) is runner_of(converted)

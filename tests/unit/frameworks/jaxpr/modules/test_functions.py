@@ -5,11 +5,6 @@ import pytest
 jax = pytest.importorskip("jax")
 eqx = pytest.importorskip("equinox")
 
-from amprewrite.frameworks.jaxpr.modules import (  # noqa: E402
-    adapter_of,
-    modules_in,
-    wrappers,
-)
 from amprewrite.frameworks.jaxpr.modules.functions import (  # noqa: E402
     calling,
     naming,
@@ -24,12 +19,6 @@ def known(function, *args, **kwargs):
     with calling(function, args, kwargs):
         names = _active.get()
         return [path for path, _ in names.known] if names else []
-
-
-def test_modules_in_a_tree_have_paths() -> None:
-    found = dict(modules_in({"a": [MODEL], "b": 1}))
-    assert list(found) == ["a.0", "a.0.layers.0", "a.0.layers.1"]
-    assert found["a.0.layers.0"] is MODEL.layers[0]
 
 
 def test_modules_are_found_wherever_a_function_has_them() -> None:
@@ -52,9 +41,3 @@ def test_modules_are_found_wherever_a_function_has_them() -> None:
 def test_a_function_that_names_is_the_function() -> None:
     assert naming(abs)(-1) == 1
     assert naming(abs).__name__ == "abs"
-
-
-def test_only_modules_have_adapters() -> None:
-    assert adapter_of(LAYER).__name__.endswith("modules.equinox")
-    assert adapter_of(abs) is None
-    assert type(eqx.filter_jit(abs)) in set(wrappers())

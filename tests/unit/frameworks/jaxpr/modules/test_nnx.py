@@ -1,5 +1,7 @@
 """The NNX adapter: classes, copies and paths; the rest is in the integration."""
 
+import copy
+
 import pytest
 
 jax = pytest.importorskip("jax")
@@ -45,3 +47,11 @@ def test_the_original_comes_back(model) -> None:
 def test_children_have_paths(model) -> None:
     found = [path for path, _ in children(model)]
     assert found == ["", "layers.0", "layers.1", "layers"]
+
+
+def test_a_copy_is_converted_too(model) -> None:
+    converted = convert(model, REQUEST)
+    copied = copy.deepcopy(converted)
+    assert type(copied) is type(converted)
+    assert runner_of(copied) is runner_of(converted)
+    assert copied.layers[0] is not model.layers[0]
