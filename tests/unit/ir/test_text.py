@@ -62,6 +62,13 @@ def test_every_fact_of_an_op_survives() -> None:
     assert parse_graph(print_graph(graph)) == graph
 
 
+def test_the_outline_has_no_facts_and_parses() -> None:
+    graph = parse_graph('%x: f32[2] input\na = add(%x) -> %y: f32[2]\n  | path="b"\n')
+    short = text.outline(graph)
+    assert "path" not in short
+    assert parse_graph(short).ops[0].operands == ("x",)
+
+
 def test_a_graph_without_ops_or_outputs() -> None:
     empty = ProgramGraph({}, (), ())
     assert print_graph(empty) == "return\n"

@@ -8,6 +8,7 @@ import pytest
 from amprewrite.errors import UnsupportedError, VerifyError
 from amprewrite.frameworks.base import (
     CONVERTED,
+    JITTED,
     ORIGINAL,
     REFERENCE,
     Call,
@@ -133,6 +134,19 @@ def test_another_structure_is_refused(found):
     with pytest.raises(VerifyError, match="want the same structure") as raised:
         report_of(measured(found, run(a=1)))
     assert raised.value.report is None
+
+
+def test_a_jitted_run_is_compared_too():
+    given = measured(run(a=[1]), run(a=[1]), **{JITTED: run(a=[1.5])})
+    report = report_of(given)
+    assert report.outputs[0].relative_l2 == 0
+    assert report.jitted[0].relative_l2 == 0.5
+    assert report.baselines == {JITTED: 0.5}
+    with pytest.raises(VerifyError, match="of the jitted function"):
+        report_of(given, rtol=0.1)
+    other = measured(run(a=[1]), run(a=[1]), **{JITTED: run(a=[1, 2])})
+    with pytest.raises(VerifyError, match="want the same structure"):
+        report_of(other)
 
 
 def test_integers_that_differ_are_told():

@@ -87,5 +87,13 @@ def test_ok_is_about_every_output():
     assert [x.name for x in BROKEN.violations] == ["state"]
 
 
+def test_the_jitted_function_must_be_ok_too():
+    late = replace(OUTPUT, relative_l2=0.5)
+    report = replace(REPORT, jitted=(late,))
+    assert not report.ok
+    assert report.violations == (late,)
+    assert Report.from_json(report.to_json()) == report
+
+
 def test_worst_names_the_largest_own_errors():
     assert [op.op for op in REPORT.worst(2)] == ["add", "mul"]

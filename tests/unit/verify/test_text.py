@@ -36,6 +36,13 @@ def test_a_failure_says_found_and_wanted_and_where():
     assert "a.b, model.py:3" in lines[1]
 
 
+def test_a_failure_names_the_baselines_and_the_jitted_function():
+    late = replace(OUTPUT, relative_l2=0.5)
+    text = failure_text(replace(REPORT, jitted=(late,)), 0.1)
+    assert text.startswith("output logits of the jitted function: relative error 0.5;")
+    assert "(original 1e-07, autocast 0.02)" in text
+
+
 def test_a_failure_counts_what_is_not_finite():
     text = failure_text(BROKEN, 0.1)
     assert text.startswith("output state: 3 elements that are finite in the reference")
