@@ -62,7 +62,7 @@ def test_an_argument_without_a_hash_is_named():
 
 
 def test_an_error_of_the_program_is_the_programs_own():
-    def program(x):
+    def program(_):
         msg = "of the model"
         raise KeyError(msg)
 

@@ -1,0 +1,91 @@
+"""Each name of JAX that changes between versions, by what it must do here."""
+
+import pytest
+
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp  # noqa: E402  # after the skip
+from jax.sharding import PartitionSpec as P  # noqa: E402
+
+from amprewrite.frameworks.jaxpr import _compat  # noqa: E402
+
+X = jnp.ones(4)
+
+
+def first(function, *args):
+    return jax.make_jaxpr(function)(*args or (X,)).jaxpr.eqns[0]
+
+
+def test_tracers_and_literals_are_told_apart():
+    seen = []
+    jax.make_jaxpr(lambda x: seen.append(_compat.is_tracer(x)))(X)
+    assert seen == [True]
+    assert not _compat.is_tracer(X)
+    eqn = first(lambda x: x * 2.0)
+    assert [_compat.is_literal(atom) for atom in eqn.invars] == [False, True]
+
+
+def test_an_equation_binds_again():
+    eqn = first(jnp.sum)
+    assert eqn.primitive.bind(X, **_compat.bind_params(eqn)) == 4.0
+
+
+def test_the_parts_of_a_custom_rule_are_found_and_wrapped():
+    function = jax.custom_jvp(lambda x: x * 2.0)
+    function.defjvp(lambda p, t: (function(*p), t[0] * 3.0))
+    eqn = first(function)
+    value, rule = _compat.bind_params(eqn)["subfuns"]
+    assert list(value.call_wrapped(X)) == [pytest.approx(2.0 * X)]
+    assert len(rule.call_wrapped(X, X)) == 2
+    params = _compat.bind_params(eqn)
+    params["subfuns"] = (_compat.wrapped(lambda x: [x * 5.0], value), rule)
+    (made,) = eqn.primitive.bind(X, **params)
+    assert (made == 5.0).all()
+
+
+def test_equations_keep_their_scopes_and_contexts():
+    def program(x):
+        with jax.named_scope("outer"):
+            return jnp.sin(x)
+
+    eqn = first(program)
+    stack = eqn.source_info.name_stack
+    assert _compat.scopes(stack) == ("outer",)
+
+    def again(x):
+        with jax.named_scope("around"), _compat.place_of(eqn, stack):
+            return jnp.cos(x)
+
+    found = first(again)
+    assert _compat.scopes(found.source_info.name_stack) == ("around", "outer")
+    assert _compat.source_line(found.source_info.traceback) == _compat.source_line(
+        eqn.source_info.traceback
+    )
+
+
+def test_a_line_is_the_users_own():
+    line = _compat.source_line(first(lambda x: x + 1).source_info.traceback)
+    assert line.startswith("test_compat.py:")
+    assert _compat.source_line(None) == ""
+    assert not _compat.is_users(jax.__file__)
+    assert not _compat.is_users("<string>")
+    assert _compat.is_users("model.py")
+
+
+def test_a_jit_only_calls_unless_it_fixes_something():
+    assert _compat.is_plain_jit(first(jax.jit(jnp.sin)))
+    mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    sharding = jax.sharding.NamedSharding(mesh, P("d"))
+    placed = first(jax.jit(jnp.sin, out_shardings=sharding))
+    assert not _compat.is_plain_jit(placed)
+    left = placed.params["out_shardings"][0]
+    assert _compat.sharding_argument(left) == sharding
+    assert _compat.sharding_argument(placed.params["in_shardings"][0]) is None
+    donating = jax.make_jaxpr(lambda x: jax.jit(jnp.sin, donate_argnums=0)(x * 2))(X)
+    assert not _compat.is_plain_jit(donating.jaxpr.eqns[1])
+
+
+def test_a_manual_mesh_names_its_axes():
+    mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    mapped = jax.shard_map(jnp.sin, mesh=mesh, in_specs=P("d"), out_specs=P("d"))
+    assert _compat.manual_axes(first(mapped)) == {"d"}
