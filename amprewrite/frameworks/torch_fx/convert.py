@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeGuard
 
@@ -11,7 +11,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from amprewrite.errors import CaptureError, UnsupportedError
-from amprewrite.frameworks.base import Planner
+from amprewrite.frameworks.base import Request, announce
 from amprewrite.frameworks.torch_fx import _compat
 from amprewrite.frameworks.torch_fx.backend import Backend, lazy_runner
 from amprewrite.frameworks.torch_fx.capture import (
@@ -38,51 +38,19 @@ from amprewrite.frameworks.torch_fx.shapes import (
 )
 from amprewrite.frameworks.torch_fx.signature import signature_of
 from amprewrite.frameworks.torch_fx.warm import (
-    announce,
     copies,
     try_run,
     undisturbed,
     warm_up,
 )
-from amprewrite.frameworks.torch_fx.write import check_fits, write
+from amprewrite.frameworks.torch_fx.write import write
 from amprewrite.plan import Plan
+from amprewrite.plan.fit import check_fits
+
+__all__ = ["Request", "assemble", "capture", "convert", "inspect"]
 
 Model = nn.Module | torch.export.ExportedProgram
 """What can be converted."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the user asked for.
-
-    Attributes:
-        planner: Gives the plan for a captured program.
-        args: Positional call arguments; None to capture at the first call.
-        kwargs: Keyword call arguments.
-        plan: A plan to apply instead of making one.
-        dynamic_shapes: As ``torch.export.export`` takes it.
-        training: Whether parameters are trained; None for the mode of the model.
-        target: ``eager`` or ``compiled``.
-        compile: Whether to compile the result.
-    """
-
-    planner: Planner
-    args: tuple[Any, ...] | None = None
-    kwargs: Mapping[str, Any] | None = None
-    plan: Plan | None = None
-    dynamic_shapes: Any = None
-    training: bool | None = None
-    target: str = "eager"
-    compile: bool = False
-
-    @property
-    def has_arguments(self) -> bool:
-        """Whether the model can be captured now."""
-        return self.args is not None or self.kwargs is not None
-
-    def trains(self, model: nn.Module) -> bool:
-        """Return whether parameters keep their dtype, to be trained."""
-        return model.training if self.training is None else self.training
 
 
 def convert(model: Model, request: Request) -> nn.Module:
@@ -105,7 +73,7 @@ def convert(model: Model, request: Request) -> nn.Module:
         captured = capture(model, request.args, request.kwargs, request.dynamic_shapes)
     except CaptureError as error:
         return _captured_lazily(model, request, _not_shapes(model, request, error))
-    reason = captured.seen.reason(training=request.trains(root))
+    reason = captured.seen.reason(training=_trains(root, request))
     if reason and isinstance(model, nn.Module):
         if request.dynamic_shapes is not None:
             reason = f"{reason}; {PER_SIGNATURE}"
@@ -143,6 +111,11 @@ def _not_shapes(model: Model, request: Request, error: CaptureError) -> CaptureE
     args, kwargs = request.args or (), request.kwargs or {}
     refuse_mistake(model, args, kwargs, request.dynamic_shapes, error)
     return CaptureError(f"{error}; {PER_SIGNATURE}")
+
+
+def _trains(model: nn.Module, request: Request) -> bool:
+    """Return whether parameters keep their dtype, to be trained."""
+    return model.training if request.training is None else request.training
 
 
 def _root(model: Model) -> nn.Module:
@@ -194,7 +167,7 @@ def _plan(
     reading: Reading, captured: Captured, request: Request, root: nn.Module
 ) -> Plan:
     plan = request.planner(
-        reading.graph, training=request.trains(root), captured=captured.how
+        reading.graph, training=_trains(root, request), captured=captured.how
     )
     return plan.with_warnings(*_device_warnings(root, plan.low))
 
@@ -219,7 +192,7 @@ def assemble(root: nn.Module, captured: Captured, request: Request) -> Converted
     if request.plan is None:
         plan = _plan(reading, captured, request, root)
     else:
-        check_fits(reading, request.plan)
+        check_fits(reading.graph, request.plan)
         plan = request.plan
     low = stored_weights(reading, plan)
     signature = signature_of(root, captured.module)
@@ -232,7 +205,7 @@ def assemble(root: nn.Module, captured: Captured, request: Request) -> Converted
     converted.install(captured.module, plan, signature, training=root.training)
     converted.keep_copies(recipe)
     announce(plan)
-    if request.trains(root) and not isinstance(root, GraphModule):
+    if _trains(root, request) and not isinstance(root, GraphModule):
         converted.switch_by(partial(_in_mode, root, request))
     if request.compile:
         _compat.compile_in_place(converted)
@@ -271,7 +244,7 @@ def _lazy(model: nn.Module, request: Request, reason: str) -> LazyModule:
         plans=plans,
         reason=reason,
         reports=True,
-        training=lambda: request.trains(model),
+        training=lambda: _trains(model, request),
     )
     again = partial(_lazy, request=request, reason=reason)
     return LazyModule(model, lazy_runner(model, backend), plans, again)
@@ -292,7 +265,7 @@ def _captured_lazily(
     args, kwargs = request.args or (), request.kwargs or {}
     warm_up(model, args, kwargs)
     lazy = _lazy(model, replace(request, plan=None), str(cause))
-    trains = request.trains(model) and torch.is_grad_enabled()
+    trains = _trains(model, request) and torch.is_grad_enabled()
     try:
         if trains:
             with undisturbed(model):

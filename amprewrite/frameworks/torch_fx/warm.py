@@ -1,4 +1,4 @@
-"""What happens around a capture: a first run that leaves no trace, and warnings."""
+"""What happens before a capture: a first run that leaves no trace."""
 
 import copy
 import warnings
@@ -14,13 +14,6 @@ from amprewrite.errors import AmpWarning, CaptureError
 from amprewrite.frameworks.torch_fx import _compat
 from amprewrite.frameworks.torch_fx.attributes import Attributes
 from amprewrite.frameworks.torch_fx.capture import offending_line
-from amprewrite.plan import Plan
-
-
-def announce(plan: Plan) -> None:
-    """Warn of what a plan says the user should know."""
-    for line in plan.warnings:
-        warnings.warn(line, AmpWarning, stacklevel=2)
 
 
 @contextmanager

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from amprewrite.errors import PlanMismatchError
 from amprewrite.frameworks.torch_fx import _compat, ops
 from amprewrite.frameworks.torch_fx._compat import pytree
 from amprewrite.frameworks.torch_fx.read import Reading, Site
 from amprewrite.ir import Op
 from amprewrite.plan import OUTPUT, Cast, Decision, Plan
+from amprewrite.plan.fit import check_fits
 
 aten = torch.ops.aten
 
@@ -23,33 +23,13 @@ def torch_dtype(name: str) -> torch.dtype:
     return getattr(torch, name)
 
 
-def check_fits(reading: Reading, plan: Plan) -> None:
-    """Make sure that ``plan`` was made for this program.
-
-    Raises:
-        PlanMismatchError: Names the first op that differs.
-    """
-    for op, decision in zip(reading.graph.ops, plan.decisions, strict=False):
-        if (op.name, op.native) != (decision.op, decision.native):
-            msg = (
-                f"plan does not fit the program: the program has {op.name} "
-                f"({op.native}) where the plan has {decision.op} ({decision.native}); "
-                f"make a new plan with amprewrite.inspect"
-            )
-            raise PlanMismatchError(msg)
-    have, want = len(plan.decisions), len(reading.graph.ops)
-    if have != want:
-        msg = f"plan does not fit the program: it has {have} decisions for {want} ops"
-        raise PlanMismatchError(msg)
-
-
 def write(reading: Reading, plan: Plan) -> None:
     """Rewrite the module of ``reading`` in place by ``plan``.
 
     Raises:
         PlanMismatchError: The plan was made for another program.
     """
-    check_fits(reading, plan)
+    check_fits(reading.graph, plan)
     _Writer(reading, plan).write()
 
 

@@ -34,6 +34,7 @@ def test_slices_and_results_pass_low_and_the_carry_full() -> None:
     assert read[-1] == "bfloat16"
 
 
+@pytest.mark.filterwarnings("ignore:rewritten 0 of")
 def test_numbers_pass_as_they_are() -> None:
     def function(x):
         def turn(h, _):

@@ -1,6 +1,5 @@
-"""The first run of a model, and the warnings of its plan."""
+"""The first run of a model leaves no trace."""
 
-import warnings
 from typing import Any
 
 import pytest
@@ -9,31 +8,12 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402  # after the check for torch
 
-from amprewrite.errors import AmpWarning, CaptureError  # noqa: E402
+from amprewrite.errors import CaptureError  # noqa: E402
 from amprewrite.frameworks.torch_fx.warm import (  # noqa: E402
-    announce,
     undisturbed,
     warm_up,
 )
-from amprewrite.plan import Plan  # noqa: E402
 from tests.torch_programs import Program  # noqa: E402
-
-
-def a_plan(*lines: str) -> Plan:
-    plan = Plan("bf16", "promote", "bfloat16", "float32", "", (), ())
-    return plan.with_warnings(*lines)
-
-
-def test_every_warning_of_a_plan_is_given_once() -> None:
-    with pytest.warns(AmpWarning) as caught:
-        announce(a_plan("one", "two"))
-    assert [str(w.message) for w in caught] == ["one", "two"]
-
-
-def test_a_plan_without_warnings_is_quiet() -> None:
-    with warnings.catch_warnings(record=True) as caught:
-        announce(a_plan())
-    assert caught == []
 
 
 def test_buffers_and_the_random_state_are_given_back() -> None:
