@@ -4,13 +4,13 @@ import functools
 import os
 import re
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
-import jax
-from jax.extend import core as jex
 from jax.extend import linear_util, source_info_util
+
+from amprewrite.frameworks.jaxpr.untyped import jax, jex
 
 Eqn = Any
 """A ``jax.extend.core.JaxprEqn``; its attributes carry no types in JAX."""
@@ -43,11 +43,12 @@ def bind_params(eqn: Eqn) -> dict[str, Any]:
 
 def wrapped(fun: Callable[..., Any], like: Any) -> Any:
     """Return ``fun`` as a custom rule takes it, with the debug names of ``like``."""
-    return linear_util.wrap_init(fun, debug_info=like.debug_info)
+    wrap: Any = vars(linear_util)["wrap_init"]  # its annotations are incomplete
+    return wrap(fun, debug_info=like.debug_info)
 
 
 @contextmanager
-def place_of(eqn: Eqn, name_stack: Any) -> Iterator[None]:
+def place_of(eqn: Eqn, name_stack: Any) -> Generator[None]:
     """Bind what follows with the context, scopes and traceback of ``eqn``."""
     stack = source_info_util.current_name_stack() + name_stack
     context = source_info_util.user_context(eqn.source_info.traceback, name_stack=stack)

@@ -6,14 +6,11 @@ Their own rules for differentiation and batching then apply to the rewritten bod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-from jax import lax
-
 from amprewrite.frameworks.jaxpr import _compat
 from amprewrite.frameworks.jaxpr.crossing import entering, inside, leaving
 from amprewrite.frameworks.jaxpr.program import Body, Number, Step
 from amprewrite.frameworks.jaxpr.rules import custom_jvp, custom_vjp
+from amprewrite.frameworks.jaxpr.untyped import jax, jnp, lax
 from amprewrite.frameworks.jaxpr.write import Env, Handler, Writer
 
 
@@ -127,7 +124,7 @@ def _shard_map(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
     return mapped(*entering(writer, body, env))
 
 
-def _captured(writer: Writer, step: Step, env: Env) -> tuple[list[str], list[Any]]:
+def _captured(step: Step, env: Env) -> tuple[list[str], list[Any]]:
     """Return the names that a shared body reads from outside, each once, and values."""
     names = [a for a in step.operands if not isinstance(a, Number)]
     unique = list(dict.fromkeys(names))
@@ -136,7 +133,7 @@ def _captured(writer: Writer, step: Step, env: Env) -> tuple[list[str], list[Any
 
 def _shared(writer: Writer, step: Step, env: Env) -> tuple[Any, list[Any]]:
     """Return a shared body as a function of what it reads, and what that is."""
-    names, values = _captured(writer, step, env)
+    names, values = _captured(step, env)
     outer = writer.constants(env)
 
     def run(*captured: Any) -> list[Any]:
@@ -166,7 +163,7 @@ def _jit(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
         _compat.sharding_argument(given[positions[first]]) for first in firsts
     )
     left = [_compat.sharding_argument(s) for s in step.eqn.params["out_shardings"]]
-    _, values = _captured(writer, step, env)
+    _, values = _captured(step, env)
     return jax.jit(run, in_shardings=shardings, out_shardings=left)(*values)
 
 

@@ -19,11 +19,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-from jax import lax
-
 from amprewrite.errors import AmpWarning, UnsupportedError
+from amprewrite.frameworks.jaxpr.untyped import jax, jnp, lax
 
 DEFAULTS = {"cpu": True, "gpu": False, "cuda": False, "rocm": False, "tpu": False}
 """Whether a backend hands over accumulators where nothing was measured."""

@@ -13,9 +13,6 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from amprewrite.dtypes import is_float, itemsize
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.base import (
@@ -35,6 +32,7 @@ from amprewrite.frameworks.jaxpr.prepare import Prepared
 from amprewrite.frameworks.jaxpr.program import Program, all_steps
 from amprewrite.frameworks.jaxpr.runner import Runner
 from amprewrite.frameworks.jaxpr.subject import Subject, prepared_of, subject_of
+from amprewrite.frameworks.jaxpr.untyped import jax, jnp
 from amprewrite.frameworks.jaxpr.wide import REFUSALS, Dtypes, Wide
 
 CAST_ALL = "cast all"

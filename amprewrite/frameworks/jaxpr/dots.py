@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import jax
 import numpy as np
-from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
 from amprewrite.frameworks.jaxpr.calibrate import emits_accumulators
+from amprewrite.frameworks.jaxpr.untyped import jax, lax
 
 Contract = Callable[[Any, Any, str], Any]
 """Contracts two low operands into a result of the named dtype."""
@@ -140,7 +139,7 @@ def _with_one_batch(lhs: Any, rhs: Any, dims: Any, rest: dict[str, Any]) -> Any:
     lhs = _laid_out(lhs, (*left_batch, *left_free, *left))
     rhs = lax.transpose(rhs, (*right_batch, *right, *right_free))
     count = len(left_batch)
-    batch = lhs.shape[:count]
+    batch: tuple[int, ...] = lhs.shape[:count]
     free = (
         *lhs.shape[count : count + len(left_free)],
         *rhs.shape[count + len(right) :],

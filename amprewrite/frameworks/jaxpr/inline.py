@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from jax.extend import core as jex
 
 from amprewrite.frameworks.jaxpr import _compat
 from amprewrite.frameworks.jaxpr.ops import FENCES, TYPED_BODIES, dtype_name
@@ -25,6 +24,7 @@ from amprewrite.frameworks.jaxpr.program import (
     Program,
     Step,
 )
+from amprewrite.frameworks.jaxpr.untyped import jex
 
 CALLS = {"closed_call": "call_jaxpr", "core_call": "call_jaxpr", "composite": "jaxpr"}
 """Primitives that only call, and the parameter that holds what they call."""
@@ -47,6 +47,13 @@ def inline(closed: Any, name_of: Callable[[int], str] = "input_{}".format) -> Pr
         name_of: Gives the name of each input by its position.
     """
     return _Inliner().program(closed, name_of)
+
+
+Entering = tuple[Atom, CrossingKind]
+"""What passes into a body, and how."""
+
+Leaving = tuple[tuple[Atom, ...], CrossingKind]
+"""What passes out of bodies, one value of each, and how."""
 
 
 class _Names:
@@ -208,7 +215,7 @@ class _Inliner:
         self,
         step: Step,
         inner: Any,
-        operands: Iterable[tuple[Atom, CrossingKind]],
+        operands: Iterable[Entering],
         where: _Where,
         label: str = "",
     ) -> Body:
@@ -231,7 +238,7 @@ class _Inliner:
         return Body(tuple(inputs), tuple(enters), steps, outputs, below.region)
 
     def _leaving(
-        self, step: Step, rows: Iterable[tuple[tuple[Atom, ...], CrossingKind]]
+        self, step: Step, rows: Iterable[Leaving]
     ) -> tuple[list[Crossing | None], list[str]]:
         """Let the results of bodies out, each read from one value of every body."""
         leaves: list[Crossing | None] = []
@@ -242,49 +249,49 @@ class _Inliner:
             leaves.append(Crossing(op, kind, reads, makes))
         return leaves, [leave.makes for leave in leaves if leave]
 
-    def _scan(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
+    def scan(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
         step = self._step(eqn, operands, where)
         consts, carry = eqn.params["num_consts"], eqn.params["num_carry"]
-        kinds = (_in_loop(i, consts, carry) for i in range(len(operands)))
-        pairs = zip(operands, kinds, strict=True)
+        turns = consts + carry
+        pairs = _passing(operands[:consts], "enter")
+        pairs += _passing(operands[consts:turns], "carry")
+        pairs += _passing(operands[turns:], "enter")
         body = self._body(step, eqn.params["jaxpr"], pairs, where)
-        rows = (
-            ((atom,), "carry" if i < carry else "leave")
-            for i, atom in enumerate(body.outputs)
-        )
-        leaves, results = self._leaving(step, rows)  # pyright: ignore[reportArgumentType]  # a generator widens the literals
+        rows = _left(body.outputs[:carry], "carry")
+        rows += _left(body.outputs[carry:], "leave")
+        leaves, results = self._leaving(step, rows)
         return _with(step, (body,), leaves, results)
 
-    def _while(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
+    def while_loop(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
         step = self._step(eqn, operands, where)
         first = eqn.params["cond_nconsts"]
         second = first + eqn.params["body_nconsts"]
-        carry = [(atom, "carry") for atom in operands[second:]]
-        test = [(atom, "enter") for atom in operands[:first]] + carry
-        turn = [(atom, "enter") for atom in operands[first:second]] + carry
-        tested = self._body(step, eqn.params["cond_jaxpr"], test, where, ".test")  # pyright: ignore[reportArgumentType]  # a list widens the literals
-        turned = self._body(step, eqn.params["body_jaxpr"], turn, where, ".body")  # pyright: ignore[reportArgumentType]  # a list widens the literals
-        leaves, results = self._leaving(
-            step, [((atom,), "carry") for atom in turned.outputs]
+        carry = _passing(operands[second:], "carry")
+        test = _passing(operands[:first], "enter")
+        turn = _passing(operands[first:second], "enter")
+        tested = self._body(
+            step, eqn.params["cond_jaxpr"], test + carry, where, ".test"
         )
+        turned = self._body(
+            step, eqn.params["body_jaxpr"], turn + carry, where, ".body"
+        )
+        leaves, results = self._leaving(step, _left(turned.outputs, "carry"))
         return _with(step, (tested, turned), leaves, results)
 
-    def _cond(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
+    def cond(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
         step = self._step(eqn, operands, where)
         bodies = tuple(
-            self._body(
-                step, branch, [(a, "enter") for a in operands[1:]], where, f".{i}"
-            )
+            self._body(step, branch, _passing(operands[1:], "enter"), where, f".{i}")
             for i, branch in enumerate(eqn.params["branches"])
         )
         rows = zip(*(body.outputs for body in bodies), strict=True)
         leaves, results = self._leaving(step, [(reads, "leave") for reads in rows])
         return _with(step, bodies, leaves, results)
 
-    def _shard_map(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
+    def shard_map(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
         return self._one_body(eqn, operands, where, "jaxpr", ("enter", "leave"))
 
-    def _custom_vjp(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
+    def custom_vjp(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
         ways: tuple[CrossingKind, CrossingKind] = ("boundary", "boundary")
         return self._one_body(eqn, operands, where, "call_jaxpr", ways)
 
@@ -297,21 +304,20 @@ class _Inliner:
         ways: tuple[CrossingKind, CrossingKind],
     ) -> Step:
         step = self._step(eqn, operands, where)
-        pairs = [(atom, ways[0]) for atom in operands]
+        pairs = _passing(operands, ways[0])
         body = self._body(step, eqn.params[parameter], pairs, where)
-        rows = [((atom,), ways[1]) for atom in body.outputs]
-        leaves, results = self._leaving(step, rows)
+        leaves, results = self._leaving(step, _left(body.outputs, ways[1]))
         return _with(step, (body,), leaves, results)
 
 
 Opener = Callable[[_Inliner, Any, tuple[Atom, ...], _Where], Step]
 
 OPENERS: dict[str, Opener] = {
-    "scan": _Inliner._scan,  # noqa: SLF001  # the table belongs to the class
-    "while": _Inliner._while,  # noqa: SLF001
-    "cond": _Inliner._cond,  # noqa: SLF001
-    "shard_map": _Inliner._shard_map,  # noqa: SLF001
-    "custom_vjp_call": _Inliner._custom_vjp,  # noqa: SLF001
+    "scan": _Inliner.scan,
+    "while": _Inliner.while_loop,
+    "cond": _Inliner.cond,
+    "shard_map": _Inliner.shard_map,
+    "custom_vjp_call": _Inliner.custom_vjp,
 }
 """How the bodies of each primitive are opened; others are fences."""
 
@@ -332,8 +338,12 @@ def _opened(inner: Any) -> tuple[Any, tuple[Any, ...]]:
     return inner, ()
 
 
-def _in_loop(index: int, consts: int, carry: int) -> CrossingKind:
-    return "carry" if consts <= index < consts + carry else "enter"
+def _passing(atoms: Iterable[Atom], kind: CrossingKind) -> list[Entering]:
+    return [(atom, kind) for atom in atoms]
+
+
+def _left(atoms: Iterable[Atom], kind: CrossingKind) -> list[Leaving]:
+    return [((atom,), kind) for atom in atoms]
 
 
 def _is_plain(value: Any) -> bool:

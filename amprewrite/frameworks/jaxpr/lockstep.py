@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from amprewrite.dtypes import format_of, is_float
@@ -26,6 +25,7 @@ from amprewrite.frameworks.jaxpr.ops import dtype_name
 from amprewrite.frameworks.jaxpr.prepare import Prepared
 from amprewrite.frameworks.jaxpr.program import Atom, Body, Program, Step
 from amprewrite.frameworks.jaxpr.runner import to_array
+from amprewrite.frameworks.jaxpr.untyped import jnp
 from amprewrite.frameworks.jaxpr.wide import Wide, Widener, is_inexact
 from amprewrite.frameworks.jaxpr.write import Env, Writer
 

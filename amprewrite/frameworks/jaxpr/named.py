@@ -6,9 +6,8 @@
 
 from typing import Any
 
-from jax import tree_util
-
 from amprewrite.frameworks.jaxpr.trace import is_array, part_name
+from amprewrite.frameworks.jaxpr.untyped import tree_util
 
 WHOLE = "output"
 """Name of an output that is one array."""

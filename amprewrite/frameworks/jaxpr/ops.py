@@ -52,12 +52,12 @@ CANONICAL = {
     "reduce_sum": "sum",
     "rem": "remainder",
     "rev": "flip",
-    "scatter-add": "scatter_add",
+    "scatter-add": "scatter_reduce",
     "scatter-apply": "scatter_reduce",
     "scatter-max": "scatter_reduce",
     "scatter-min": "scatter_reduce",
     "scatter-mul": "scatter_reduce",
-    "scatter-sub": "scatter_add",
+    "scatter-sub": "scatter_reduce",
     "select_n": "where",
     "stop_gradient": "detach",
     "top_k": "topk",
@@ -65,7 +65,12 @@ CANONICAL = {
     "xor": "bitwise_xor",
     "zeta": "special_zeta",
 }
-"""Names in policies where they differ from the primitive's (underscores for dashes)."""
+"""Names in policies where they differ from the primitive's (underscores for dashes).
+
+A sum over repeated places is a ``scatter_reduce``: the gradients of a lookup are one,
+and so is a sum over segments, which in bfloat16 stops growing (4096 rows in one
+segment: error 0.9).
+"""
 
 CONTRACTIONS = frozenset(("dot_general", "conv_general_dilated"))
 """Contractions that can hand back their full-precision accumulators."""

@@ -5,13 +5,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import jax
-
 from amprewrite.frameworks.base import Planner
 from amprewrite.frameworks.jaxpr.bodies import HANDLERS
 from amprewrite.frameworks.jaxpr.inline import inline
 from amprewrite.frameworks.jaxpr.program import Program
 from amprewrite.frameworks.jaxpr.read import read
+from amprewrite.frameworks.jaxpr.untyped import jax
 from amprewrite.frameworks.jaxpr.write import Writer
 from amprewrite.ir import ProgramGraph
 from amprewrite.ir.graph import ValueKind
@@ -101,7 +100,7 @@ class Inputs:
     kinds: Mapping[int, ValueKind] = field(default_factory=dict[int, ValueKind])
 
 
-def prepare(  # noqa: PLR0913  # two describe the program, three the plan
+def prepare(
     closed: Any,
     planner: Planner,
     inputs: Inputs | None = None,
@@ -126,7 +125,9 @@ def prepare(  # noqa: PLR0913  # two describe the program, three the plan
     known = inputs or Inputs()
     name_of = known.names.__getitem__ if known.names else "input_{}".format
     program = inline(closed, name_of)
-    kinds = {program.inputs[index]: kind for index, kind in known.kinds.items()}
+    kinds: dict[str, ValueKind] = {
+        program.inputs[index]: kind for index, kind in known.kinds.items()
+    }
     graph = read(program, kinds)
     if plan is None:
         plan = planner(graph, training=True, captured=captured)

@@ -5,7 +5,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from jax import lax
 
 from amprewrite.dtypes import is_float
 from amprewrite.frameworks.jaxpr._compat import source_line
@@ -23,6 +22,7 @@ from amprewrite.frameworks.jaxpr.program import (
     Step,
 )
 from amprewrite.frameworks.jaxpr.scopes import WRAPPED, module_path
+from amprewrite.frameworks.jaxpr.untyped import lax
 from amprewrite.ir import Op, ProgramGraph, Value, check_graph
 from amprewrite.ir.graph import ValueKind
 from amprewrite.marks import MARKS
@@ -36,7 +36,7 @@ def read(program: Program, kinds: Mapping[str, ValueKind]) -> ProgramGraph:
         kinds: Kind of the inputs that are more than inputs, such as parameters.
     """
     reader = _Reader(program)
-    outer = {
+    outer: dict[str, ValueKind] = {
         **{name: kinds.get(name, "input") for name in program.inputs},
         **dict.fromkeys(program.constants, "constant"),
     }
@@ -114,8 +114,9 @@ class _Reader:
 
     def _asked_by_parameters(self, step: Step) -> str:
         """Return how the parameters of a contraction ask for a precision, if so."""
-        precision = step.eqn.params.get("precision")
-        parts = precision if isinstance(precision, tuple) else (precision,)
+        precision: Any = step.eqn.params.get("precision")
+        several = isinstance(precision, tuple)
+        parts: list[Any] = [*precision] if several else [precision]
         plain = (None, lax.Precision.DEFAULT)
         if any(part not in plain for part in parts):
             return f"precision={parts[0]} is what the model asks for"

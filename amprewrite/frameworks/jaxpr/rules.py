@@ -10,7 +10,6 @@ traces them, by the same policy.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
@@ -19,6 +18,7 @@ from amprewrite.frameworks.jaxpr import _compat
 from amprewrite.frameworks.jaxpr.crossing import entering, inside, leaving
 from amprewrite.frameworks.jaxpr.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program import Step
+from amprewrite.frameworks.jaxpr.untyped import jax
 from amprewrite.frameworks.jaxpr.write import Env, Writer, cast
 
 Rule = Callable[..., Sequence[Any]]
@@ -79,7 +79,7 @@ def custom_vjp(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
 def _as(value: Any, dtype: str) -> Any:
     """Return a primal or tangent in ``dtype``; also a zero that is only a symbol."""
     if isinstance(value, SymbolicZero):
-        aval = value.aval
+        aval: Any = value.aval
         if is_float(dtype) and dtype_name(aval) != dtype:
             return SymbolicZero(aval.update(dtype=np.dtype(jax.numpy.dtype(dtype))))
         return value

@@ -8,14 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from amprewrite.dtypes import is_float
 from amprewrite.frameworks.base import Array, Run
 from amprewrite.frameworks.jaxpr.named import named_arrays
 from amprewrite.frameworks.jaxpr.ops import dtype_name
+from amprewrite.frameworks.jaxpr.untyped import jax, jnp
 from amprewrite.frameworks.jaxpr.wide import is_inexact
 
 Flat = Callable[..., Any]

@@ -17,9 +17,7 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-import jax
-from jax import tree_util
-
+from amprewrite.frameworks.jaxpr.untyped import jax, tree_util
 from amprewrite.marks import MARKS
 
 tree: Any = tree_util
@@ -36,7 +34,7 @@ _EINSUM = "->"
 
 _OF_LIBRARIES = re.compile(r"eqx\.nn\.\w+")
 
-_retraced: Any = jax.make_user_context("")  # pyright: ignore[reportUnknownMemberType]  # JAX leaves a type out
+_retraced: Any = jax.make_user_context("")
 """Holds the path in JAX's keys of traces: a jitted part is traced for each module."""
 
 

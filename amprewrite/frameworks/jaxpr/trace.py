@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import jax
 import numpy as np
-from jax import tree_util
 
 from amprewrite.errors import CaptureError, UnsupportedError
-from amprewrite.frameworks.jaxpr._compat import source_line
+from amprewrite.frameworks.jaxpr import _compat
+from amprewrite.frameworks.jaxpr.untyped import jax, tree_util
 
 
 @dataclass(frozen=True)
@@ -24,18 +23,18 @@ class Call:
 
     Attributes:
         tree: Structure of ``(args, kwargs)``.
-        statics: The leaves that are no arrays, by position, each with its type.
+        fixed: The leaves that are no arrays, by position, each with its type.
     """
 
     tree: Any
-    statics: tuple[tuple[int, type, Any], ...]
+    fixed: tuple[tuple[int, type, Any], ...]
 
     def arguments(self, arrays: Sequence[Any]) -> tuple[Any, Any]:
         """Return ``(args, kwargs)`` with ``arrays`` in their places."""
-        fixed = {index: value for index, _, value in self.statics}
+        values = {index: value for index, _, value in self.fixed}
         supply = iter(arrays)
         leaves = [
-            fixed[i] if i in fixed else next(supply)
+            values[i] if i in values else next(supply)
             for i in range(self.tree.num_leaves)
         ]
         return tree_util.tree_unflatten(self.tree, leaves)
@@ -84,10 +83,10 @@ def is_array(leaf: object) -> bool:
 def split(tree: Any) -> tuple[Call, list[Any]]:
     """Return a tree as its arrays and the rest."""
     leaves, structure = tree_util.tree_flatten(tree)
-    statics = tuple(
+    fixed: list[tuple[int, type, Any]] = [
         (i, type(leaf), leaf) for i, leaf in enumerate(leaves) if not is_array(leaf)
-    )
-    return Call(structure, statics), [leaf for leaf in leaves if is_array(leaf)]
+    ]
+    return Call(structure, tuple(fixed)), [leaf for leaf in leaves if is_array(leaf)]
 
 
 def input_names(tree: Any, names: Sequence[str]) -> tuple[str, ...]:
@@ -157,13 +156,13 @@ def _check_hashable(call: Call, arguments: Any) -> None:
         UnsupportedError: Names the first argument that has no hash.
     """
     paths = [path for path, _ in tree_util.tree_flatten_with_path(arguments)[0]]
-    for index, kind, leaf in call.statics:
+    for index, kind, leaf in call.fixed:
         try:
             hash(leaf)
         except TypeError as error:
             where = tree_util.keystr(paths[index][1:])
             msg = (
-                f"argument {where}: a {kind.__name__} is no array, so it is part of the "
+                f"argument {where}: a {kind.__name__} is no array and thus part of the "
                 f"program, and it has no hash to tell programs apart; want an array, a "
                 f"pytree, or an object with __hash__ and __eq__"
             )
@@ -180,13 +179,11 @@ def _message(error: Exception) -> str:
         line, frames = here or line, frames.tb_next
     where = f" at {line}" if line else ""
     return (
-        f"cannot trace the function{where}: {text} A traced function must not decide by "
-        f"the values of arrays in Python; use jax.lax.cond, or make the argument static "
-        f"by passing a Python value"
+        f"cannot trace the function{where}: {text} A traced function must not decide "
+        f"by the values of arrays in Python; use jax.lax.cond, or make the argument "
+        f"static by passing a Python value"
     )
 
 
 def _user_line(file: str, line: int) -> str:
-    from amprewrite.frameworks.jaxpr import _compat  # noqa: PLC0415
-
     return f"{file.rpartition('/')[2]}:{line}" if _compat.is_users(file) else ""

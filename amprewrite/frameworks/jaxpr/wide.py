@@ -13,11 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
-from jax.extend import core as jex
 
 from amprewrite.dtypes import is_float
 from amprewrite.frameworks.jaxpr import _compat
@@ -25,6 +21,7 @@ from amprewrite.frameworks.jaxpr.bodies import HANDLERS
 from amprewrite.frameworks.jaxpr.inline import inline
 from amprewrite.frameworks.jaxpr.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program import Crossing, Number, Program, Step
+from amprewrite.frameworks.jaxpr.untyped import jax, jex, jnp, lax
 from amprewrite.frameworks.jaxpr.write import Env, Writer, number
 
 Dtypes = Mapping[str, str]

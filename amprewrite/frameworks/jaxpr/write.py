@@ -7,15 +7,14 @@ gradients of several uses add up in full precision; XLA merges the equal ones.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import Any, Protocol
 
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from amprewrite.dtypes import format_of, is_float
 from amprewrite.frameworks.jaxpr import _compat
-from amprewrite.frameworks.jaxpr.dots import conv_binder, contract, dot_binder
+from amprewrite.frameworks.jaxpr.dots import contract, conv_binder, dot_binder
 from amprewrite.frameworks.jaxpr.ops import (
     CONTRACTIONS,
     DTYPE_PARAMETERS,
@@ -23,17 +22,53 @@ from amprewrite.frameworks.jaxpr.ops import (
     TYPED_BODIES,
     dtype_name,
 )
-from amprewrite.frameworks.jaxpr.program import Atom, Crossing, Number, Step
-from amprewrite.plan import OUTPUT, Decision
-
-if TYPE_CHECKING:
-    from amprewrite.frameworks.jaxpr.prepare import Prepared
+from amprewrite.frameworks.jaxpr.program import Atom, Crossing, Number, Program, Step
+from amprewrite.frameworks.jaxpr.untyped import jnp, lax
+from amprewrite.plan import OUTPUT, Decision, Plan
 
 Env = dict[str, Any]
 """Values by name."""
 
 Handler = Callable[["Writer", Step, Env], Sequence[Any]]
 """Returns the results of a step that has bodies."""
+
+
+class Context(Protocol):
+    """What a program is run with; see :class:`prepare.Prepared`."""
+
+    @property
+    def program(self) -> Program:
+        """The program."""
+        ...
+
+    @property
+    def plan(self) -> Plan:
+        """Its plan."""
+        ...
+
+    @property
+    def training(self) -> bool:
+        """Whether it will be differentiated."""
+        ...
+
+    @cached_property
+    def stored(self) -> Mapping[str, str]:
+        """The dtype in which each value that an op makes is stored."""
+        ...
+
+    @cached_property
+    def linear(self) -> frozenset[str]:
+        """The ops that depend on tangents."""
+        ...
+
+    def converted(
+        self,
+        fun: Callable[..., Any],
+        operands: Sequence[Any],
+        tangents: Iterable[int] = (),
+    ) -> list[Any]:
+        """Return what ``fun`` gives on arrays, converted by the same policy."""
+        ...
 
 
 def cast(value: Any, dtype: str, *, saturate: bool = False) -> Any:
@@ -72,7 +107,7 @@ class Writer:
         plan: The plan.
     """
 
-    def __init__(self, context: "Prepared", handlers: "Mapping[str, Handler]") -> None:
+    def __init__(self, context: Context, handlers: Mapping[str, Handler]) -> None:
         self.context, self.handlers = context, handlers
         self.plan = plan = context.plan
         self.decisions: Mapping[str, Decision] = plan.by_op
