@@ -17,7 +17,7 @@ from amprewrite.frameworks.jaxpr.ops import (  # noqa: E402
 
 
 def test_dashes_are_no_part_of_a_name() -> None:
-    assert canonical_name("scatter-add") == "scatter_add"
+    assert canonical_name("scatter-add") == "scatter_reduce"
     assert canonical_name("some-new-op") == "some_new_op"
     assert canonical_name("tanh") == "tanh"
 
