@@ -296,6 +296,7 @@ def test_a_stateful_module_keeps_its_state_full():
     assert low == ["linear"]
 
 
+@pytest.mark.slow
 def test_training_falls_as_in_full_precision(model, converted):
     optax = pytest.importorskip("optax")
     optimizer = optax.adam(1e-2)

@@ -209,6 +209,7 @@ def test_inside_another_module_it_is_refused(converted):
         Outer(converted).init(KEY, IDS)
 
 
+@pytest.mark.slow
 def test_a_recurrent_network_runs_low_in_its_loop():
     model = Recurrent()
     x = normal(2, 12, WIDTH)
@@ -249,6 +250,7 @@ def test_rules_name_modules_and_unused_ones_are_reported(model, variables):
     assert {d.path for d in denied} == {"head"}
 
 
+@pytest.mark.slow
 def test_training_falls_as_in_full_precision(model, variables):
     optax = pytest.importorskip("optax")
     optimizer = optax.adam(1e-2)

@@ -205,6 +205,7 @@ def test_read_only_state_may_be_closed_over():
     assert relative_error(found, model(X)) <= FORWARD
 
 
+@pytest.mark.slow
 def test_training_falls_as_in_full_precision():
     optax = pytest.importorskip("optax")
 
