@@ -296,6 +296,28 @@ def test_the_backward_pass_of_attention_runs_low(way):
     assert not full_contractions(checked_jaxpr(derived, (q, k, v)))
 
 
+def test_a_sum_over_one_long_segment():
+    """Added up in bfloat16, the sum stops growing: an error of 0.9."""
+
+    def program(w, x, rows):
+        return jax.ops.segment_sum(jnp.abs(x @ w), rows, 4) @ w
+
+    args = (W, normal(4096, 16, seed=6), jnp.zeros(4096, jnp.int32))
+    assert error(program, *args) <= 1e-2
+    assert gradient_error(program, *args) <= 2e-2
+
+
+@pytest.mark.parametrize("way", ["before", "after"])
+def test_gradients_of_lookups_and_broadcasts_add_up_in_full(way):
+    def program(w, x, rows):
+        h = jnp.tanh(x @ w)
+        wide = jnp.broadcast_to(h[:, None], (4, 4096, 16)) * 1.001
+        return h[rows].sum() * 0.01, wide.sum()
+
+    args = (W, X, jnp.zeros(4096, jnp.int32))
+    assert gradient_error(program, *args, way=way) <= 1e-2
+
+
 def test_a_rule_by_scope_and_one_that_is_not_used():
     def program(w, x):
         with jax.named_scope("body"):

@@ -165,6 +165,11 @@ CASES = {
     "scalars": Case(scaled, (W, X, jnp.float32(0.5))),
     "named scopes": Case(scoped, (W, X)),
     "trees with None": Case(trees, ({"x": X, "w": W, "n": jnp.int32(1)},)),
+    "ragged dot": Case(
+        lax.ragged_dot,
+        (X, normal(2, 16, 8, seed=5, scale=0.25), jnp.array([3, 1])),
+        vmap=False,
+    ),
     "outputs that are inputs": Case(unused, (W, X)),
     "integers": Case(
         lambda w, n: (jnp.arange(16.0) @ w, n * n, n // 2), (W, jnp.int32(5)), full=1
