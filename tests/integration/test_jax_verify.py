@@ -47,6 +47,7 @@ def check(function, policy="bf16", args=(P, X), overrides=(), **options):
     return amprewrite.verify(function, converted, args, **options)
 
 
+@pytest.mark.slow
 def test_a_sound_conversion_is_ok_eager_and_jitted():
     report = check(sharp, rtol=0.02)
     assert report.ok
@@ -121,6 +122,7 @@ def test_with_policy_off_only_the_noise_floor_is_left():
     assert report.ok
 
 
+@pytest.mark.slow
 def test_a_loop_is_verified_and_integers_are_counted():
     report = check(recurrent, gradients=True)
     assert [output.name for output in report.outputs] == ["0"]
@@ -165,6 +167,7 @@ def check_module(model, args):
     return amprewrite.verify(model, converted, args, gradients=True, rtol=0.02)
 
 
+@pytest.mark.slow
 def test_an_equinox_module_is_verified_by_its_parameters():
     eqx = pytest.importorskip("equinox")
     model = eqx.nn.MLP(8, 4, 16, 1, key=KEYS[0])
@@ -176,6 +179,7 @@ def test_an_equinox_module_is_verified_by_its_parameters():
     assert report.worst(1)[0].precision == "bfloat16"
 
 
+@pytest.mark.slow
 def test_a_linen_module_is_verified_by_its_parameters():
     nn = pytest.importorskip("flax.linen")
     model = nn.Sequential([nn.Dense(16), nn.LayerNorm(), nn.Dense(4)])
@@ -187,6 +191,7 @@ def test_a_linen_module_is_verified_by_its_parameters():
     assert report.baselines["cast all"] > report.error
 
 
+@pytest.mark.slow
 def test_an_nnx_module_is_verified_and_keeps_its_state():
     nnx = pytest.importorskip("flax.nnx")
 

@@ -54,6 +54,8 @@ def test_every_fact_of_an_op_survives() -> None:
         dtype_knob=True,
         contracted=0,
         masks=(0, 1),
+        accumulates=True,
+        asked="full",
     )
     untouched = [f.name for f in fields(Op) if getattr(op, f.name) == f.default]
     assert not untouched
