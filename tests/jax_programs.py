@@ -113,7 +113,8 @@ def loss_of(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def loss(*args: Any) -> Any:
         total = jnp.float32(0)
-        for index, leaf in enumerate(floats(function(*args))):
+        for index, found in enumerate(floats(function(*args))):
+            leaf = jnp.asarray(found)  # a number that is no array among them
             real = jnp.real(leaf) + jnp.imag(leaf) if jnp.iscomplexobj(leaf) else leaf
             turn = np.cos(np.arange(real.size) + index).reshape(real.shape)
             total += jnp.sum(real.astype(jnp.float32) * turn.astype(np.float32))
