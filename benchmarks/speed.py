@@ -128,7 +128,7 @@ def report(options: argparse.Namespace) -> dict[str, Any]:
         "what": "autocast's median time over the variant's; above 1 is faster",
         "device": device or options.device,
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "bf16_matmul": torch.ops.mkldnn._is_mkldnn_bf16_supported(),
+        "bf16_matmul": torch.ops.mkldnn._is_mkldnn_bf16_supported(),  # noqa: SLF001  # torch has no public way to ask
         "compiled": options.compiled,
         "torch": torch.__version__,
         "transformers": zoo.transformers.__version__,
