@@ -1,5 +1,7 @@
 """Linen modules keep init and apply: variables, collections, rngs and methods."""
 
+from typing import Any
+
 import pytest
 
 jax = pytest.importorskip("jax")
@@ -200,7 +202,7 @@ def test_a_clone_is_converted_too(converted):
 
 def test_inside_another_module_it_is_refused(converted):
     class Outer(nn.Module):
-        inner: nn.Module
+        inner: Any
 
         def __call__(self, ids):
             return self.inner(ids)

@@ -55,6 +55,8 @@ class ConvertedFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function by its plan."""
         prepared, result, arrays = self.prepare(args, kwargs)
+        if not prepared.plan.low and not prepared.plan.casts:  # nothing is changed
+            return self.function(*args, **kwargs)
         return result.arguments(prepared.run(arrays))
 
     def prepare(

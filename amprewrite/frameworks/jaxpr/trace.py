@@ -29,8 +29,8 @@ class Call:
     tree: Any
     fixed: tuple[tuple[int, type, Any], ...]
 
-    def arguments(self, arrays: Sequence[Any]) -> tuple[Any, Any]:
-        """Return ``(args, kwargs)`` with ``arrays`` in their places."""
+    def arguments(self, arrays: Sequence[Any]) -> Any:
+        """Return the tree, such as ``(args, kwargs)``, with ``arrays`` in it."""
         values = {index: value for index, _, value in self.fixed}
         supply = iter(arrays)
         leaves = [

@@ -1,6 +1,7 @@
 """A converted function is traced and planned once, and says what it did."""
 
 import copy
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ def matmul(a, b, *, scale=1.0):
 
 
 def test_it_looks_like_the_function() -> None:
-    converted = ConvertedFunction(matmul, Request(planner("bf16")))
+    converted: Any = ConvertedFunction(matmul, Request(planner("bf16")))
     assert converted.__name__ == "matmul"
     assert converted.__doc__ == "Multiply."
     assert parameter_names(converted) == ("a", "b")
@@ -71,3 +72,13 @@ def test_a_warning_is_given_once() -> None:
     silent.announces = False
     silent(X)
     assert silent.plan.warnings
+
+
+def test_a_policy_that_lowers_nothing_runs_the_function_itself() -> None:
+    def function(x):
+        return jnp.var(x @ x, axis=0)
+
+    x = jnp.linspace(0.0, 1.0, 16).reshape(4, 4)
+    converted = ConvertedFunction(function, Request(planner("off")))
+    assert (converted(x) == function(x)).all()  # calls inlined would round otherwise
+    assert {d.op_class for d in converted.plan.decisions} == {"keep"}

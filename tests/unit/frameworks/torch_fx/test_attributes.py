@@ -1,5 +1,7 @@
 """What a forward leaves in attributes is seen, and can be put back."""
 
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -56,7 +58,7 @@ def test_everything_is_put_back() -> None:
 
 
 def test_a_new_flag_is_no_state() -> None:
-    model = Holder()
+    model: Any = Holder()
     before = Attributes.of(model)
     model.ready = True
     assert before.names() == []
@@ -65,7 +67,7 @@ def test_a_new_flag_is_no_state() -> None:
 
 
 def test_modes_and_buffers_are_left_to_torch() -> None:
-    model = nn.BatchNorm1d(2)
+    model: Any = nn.BatchNorm1d(2)
     before = Attributes.of(model)
     model.eval()
     model.running_mean.add_(1)
