@@ -22,9 +22,13 @@ import amprewrite
 from amprewrite.frameworks.base import Call
 from amprewrite.frameworks.jaxpr.compare import measure as run_all
 from benchmarks import jax_zoo
+from benchmarks.jax_modules import MODULES
 
 POLICIES = ("bf16", "autocast-cuda")
 """Policies that are compared."""
+
+BUILDERS = jax_zoo.ZOO | MODULES
+"""The models, by name."""
 
 LOW_BYTES = 2
 """Bytes of an element of a low dtype."""
@@ -115,7 +119,7 @@ def _joint(found: Any, wanted: Any) -> float:
 
 def measure(name: str) -> dict[str, Any]:
     """Return the figures of one model."""
-    function, args = jax_zoo.build(name)
+    function, args = BUILDERS[name](jax_zoo.TINY)
     full, _ = saved_bytes(function, args)
     row: dict[str, Any] = {"saved bytes": full, "policies": {}}
     low = low_arguments(args)
@@ -154,7 +158,7 @@ def measure(name: str) -> dict[str, Any]:
 def main() -> None:
     """Measure and write JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="+", default=list(jax_zoo.ZOO))
+    parser.add_argument("--models", nargs="+", default=list(BUILDERS))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     rows = {}
