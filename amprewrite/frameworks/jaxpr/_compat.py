@@ -80,6 +80,15 @@ def is_users(file: str) -> bool:
     return not (library or file.startswith((_STANDARD, _OWN, "<")))
 
 
+def scan_counts(eqn: Eqn) -> tuple[int, int]:
+    """Return how many constants and how many carries a scan has; slices follow."""
+    params = eqn.params
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carries, _ = params["ft_in"].unpack()  # jax 0.11
+    return len(consts), len(carries)
+
+
 def is_plain_jit(eqn: Eqn) -> bool:
     """Return whether a ``jit`` only calls: it fixes no sharding and donates nothing."""
     params = eqn.params

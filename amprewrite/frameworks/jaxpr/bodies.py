@@ -16,7 +16,7 @@ from amprewrite.frameworks.jaxpr.write import Env, Handler, Writer
 
 def _scan(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
     (body,), params = step.bodies, step.eqn.params
-    consts, carries = params["num_consts"], params["num_carry"]
+    consts, carries = _compat.scan_counts(step.eqn)
     outer = writer.constants(env)
     kinds = [
         "const" if i < consts else "carry" if i < consts + carries else "slice"

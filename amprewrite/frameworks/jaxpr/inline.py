@@ -251,7 +251,7 @@ class _Inliner:
 
     def scan(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
         step = self._step(eqn, operands, where)
-        consts, carry = eqn.params["num_consts"], eqn.params["num_carry"]
+        consts, carry = _compat.scan_counts(eqn)
         turns = consts + carry
         pairs = _passing(operands[:consts], "enter")
         pairs += _passing(operands[consts:turns], "carry")

@@ -18,8 +18,11 @@ from amprewrite.frameworks.jaxpr import _compat
 from amprewrite.frameworks.jaxpr.crossing import entering, inside, leaving
 from amprewrite.frameworks.jaxpr.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program import Step
-from amprewrite.frameworks.jaxpr.untyped import jax
+from amprewrite.frameworks.jaxpr.untyped import jax, tree_util
 from amprewrite.frameworks.jaxpr.write import Env, Writer, cast
+
+ARRAY = object()
+"""Stands for an array among what a rule gives; None is something that it may give."""
 
 Rule = Callable[..., Sequence[Any]]
 """A rule as JAX calls it: flat arguments, some of which are no arrays."""
@@ -100,18 +103,35 @@ def _partially(writer: Writer, rule: Rule, primals: int | None = None) -> Rule:
     def run(*operands: Any) -> list[Any]:
         flags = [is_array(x) for x in operands]
         others: list[Any] = []
+        structure: list[Any] = []
 
         def of_arrays(*arrays: Any) -> list[Any]:
             supply = iter(arrays)
             pairs = zip(operands, flags, strict=True)
-            out = list(rule(*(next(supply) if flag else x for x, flag in pairs)))
-            others[:] = [None if is_array(x) else x for x in out]
+            given = rule(*(next(supply) if flag else x for x, flag in pairs))
+            out, structure[:] = _flat(given)
+            others[:] = [ARRAY if is_array(x) else x for x in out]
             return [x for x in out if is_array(x)]
 
         arrays = [x for x, flag in zip(operands, flags, strict=True) if flag]
         before = len(arrays) if primals is None else sum(flags[:primals])
         tangents = range(before, len(arrays))
         found = iter(writer.context.converted(of_arrays, arrays, tangents))
-        return [next(found) if x is None else x for x in others]
+        filled = [next(found) if x is ARRAY else x for x in others]
+        return tree_util.tree_unflatten(structure[0], filled)
 
     return run
+
+
+def _flat(given: Any) -> tuple[list[Any], list[Any]]:
+    """Return what a rule gives as one list, and its structure.
+
+    It is a sequence, and since jax 0.11 a pair of one and a log for backward rules.
+    Anything else, None also, is a part.
+    """
+
+    def is_part(value: object) -> bool:
+        return not isinstance(value, (list, tuple, dict))
+
+    parts, structure = tree_util.tree_flatten(given, is_leaf=is_part)
+    return parts, [structure]

@@ -9,6 +9,8 @@ jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp  # noqa: E402  # after the skip
 
+from amprewrite.frameworks.jaxpr._compat import scan_counts  # noqa: E402
+
 W = jnp.asarray(np.random.default_rng(0).normal(size=(8, 8)) / 3, jnp.float32)
 X = jnp.asarray(np.random.default_rng(1).normal(size=(5, 8)), jnp.float32)
 
@@ -34,7 +36,7 @@ def test_a_scan_keeps_its_settings(reverse: bool) -> None:  # noqa: FBT001  # a 
     assert eqn.params["length"] == 5
     inner = str(eqn.params["jaxpr"])
     assert "bf16[8,8]" in inner
-    carry = eqn.params["jaxpr"].in_avals[eqn.params["num_consts"]]
+    carry = eqn.params["jaxpr"].in_avals[scan_counts(eqn)[0]]
     assert carry.dtype == jnp.float32
 
 

@@ -89,3 +89,16 @@ def test_a_manual_mesh_names_its_axes():
     mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
     mapped = jax.shard_map(jnp.sin, mesh=mesh, in_specs=P("d"), out_specs=P("d"))
     assert _compat.manual_axes(first(mapped)) == {"d"}
+
+
+def test_the_parts_of_a_scan_are_counted() -> None:
+    def function(w, carry, xs):
+        def turn(c, x):
+            return (c[1] @ w + x, c[0]), None
+
+        return jax.lax.scan(turn, carry, xs)[0]
+
+    vector = jnp.ones(3)
+    jaxpr = jax.make_jaxpr(function)(jnp.eye(3), (vector, vector), jnp.ones((4, 3)))
+    (scan,) = (eqn for eqn in jaxpr.eqns if eqn.primitive.name == "scan")
+    assert _compat.scan_counts(scan) == (1, 2)
