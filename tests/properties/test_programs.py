@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hypothesis import Phase, given, settings  # noqa: E402
+from hypothesis import Phase, given, reject, settings  # noqa: E402
 
 import amprewrite  # noqa: E402
 from amprewrite.frameworks.torch_fx._compat import pytree  # noqa: E402
@@ -50,7 +50,11 @@ def test_outputs_keep_their_structure_and_dtypes_and_are_close(
     assert [type(x) for x in leaves(ours)] == [type(x) for x in leaves(full)]
     assert [x.dtype for x in floats(ours)] == [x.dtype for x in floats(full)]
     assert program.plan.lowered
-    bound = relative_error(under_autocast(model, *inputs()), full)
+    try:
+        theirs = under_autocast(model, *inputs())
+    except RuntimeError:  # CPUs without bfloat16 have no kernel for LSTMs
+        reject()
+    bound = relative_error(theirs, full)
     assert relative_error(ours, full) <= 1.5 * bound + len(steps) * ROUNDING
 
 
