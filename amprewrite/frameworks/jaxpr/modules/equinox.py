@@ -12,6 +12,7 @@ from typing import Any
 import equinox
 
 from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.jaxpr.modules.derived import RUNNER, class_body, with_class
 from amprewrite.frameworks.jaxpr.modules.functions import calling
 from amprewrite.frameworks.jaxpr.modules.inputs import describe
 from amprewrite.frameworks.jaxpr.run import ConvertedFunction, parameter_names
@@ -22,9 +23,6 @@ from amprewrite.frameworks.jaxpr.untyped import tree_util
 eqx: Any = equinox
 tree: Any = tree_util
 """Their types are known in part only."""
-
-RUNNER = "amprewrite_runner"
-"""The field that holds what runs a converted module."""
 
 WRAPPERS: tuple[Any, ...] = tuple(
     getattr(eqx, name)(abs).__class__
@@ -37,7 +35,7 @@ def convert(model: Any, request: Request) -> Any:
     """Return ``model`` as a module that runs by a plan; a converted one anew."""
     plain = original(model)
     kind = plain.__class__
-    converted = _with_class(plain, _converted_class(kind))
+    converted = with_class(plain, _converted_class(kind))
     described = functools.partial(describe, parameter_names(plain), lambda _: True)
     runner = ConvertedFunction(_call, request, described)
     object.__setattr__(converted, RUNNER, runner)
@@ -58,7 +56,7 @@ def original(model: Any) -> Any:
     """Return a converted module as what it was; others as they are."""
     if runner_of(model) is None:
         return model
-    return _with_class(model, type(model).__mro__[1])
+    return with_class(model, type(model).__mro__[1])
 
 
 def children(module: Any) -> Iterator[tuple[str, Any]]:
@@ -81,16 +79,6 @@ def _call(model: Any, /, *args: Any, **kwargs: Any) -> Any:
         return model(*args, **kwargs)
 
 
-def _with_class(model: Any, kind: Any) -> Any:
-    """Return a copy of ``model`` of another class, without what runs it."""
-    made: Any = object.__new__(kind)
-    fields: dict[str, Any] = model.__dict__
-    for name, value in fields.items():
-        if name != RUNNER:
-            object.__setattr__(made, name, value)
-    return made
-
-
 @functools.cache
 def _converted_class(kind: Any) -> Any:
     """Return the class of converted modules of class ``kind``; one for each, ever.
@@ -102,19 +90,7 @@ def _converted_class(kind: Any) -> Any:
         runner: Any = runner_of(self)
         return runner(original(self), *args, **kwargs)
 
-    body: dict[str, Any] = {
-        "__module__": kind.__module__,
-        "__qualname__": kind.__qualname__,
-        "__doc__": kind.__doc__,
-        "__annotations__": {RUNNER: Any},
-        RUNNER: eqx.field(static=True, default=None, repr=False),
-        "__call__": functools.wraps(kind.__call__)(call),
-    }
-    for name in ("plan", "casts"):
-        if not hasattr(kind, name) and name not in kind.__dataclass_fields__:
-            body[name] = property(functools.partial(_of_runner, name))
+    body = class_body(kind, call, runner_of, kind.__dataclass_fields__)
+    body["__annotations__"] = {RUNNER: Any}
+    body[RUNNER] = eqx.field(static=True, default=None, repr=False)
     return type(kind)(kind.__name__, (kind,), body)
-
-
-def _of_runner(name: str, model: Any) -> Any:
-    return getattr(runner_of(model), name)

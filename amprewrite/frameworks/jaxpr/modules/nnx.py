@@ -12,6 +12,7 @@ from typing import Any
 from flax import nnx as flax_nnx
 
 from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.jaxpr.modules.derived import RUNNER, class_body, with_class
 from amprewrite.frameworks.jaxpr.modules.inputs import describe
 from amprewrite.frameworks.jaxpr.prepare import Inputs
 from amprewrite.frameworks.jaxpr.run import ConvertedFunction, parameter_names
@@ -22,14 +23,11 @@ nnx: Any = flax_nnx
 tree: Any = tree_util
 """Their types are known in part only."""
 
-RUNNER = "amprewrite_runner"
-"""The attribute that holds what runs a converted module."""
-
 
 def convert(model: Any, request: Request) -> Any:
     """Return ``model`` as a module that runs by a plan; a converted one anew."""
     plain = original(model)
-    converted = _with_class(plain, _converted_class(plain.__class__))
+    converted = with_class(plain, _converted_class(plain.__class__))
     names = ("graphdef", *parameter_names(plain))
     runner = ConvertedFunction(_call, request, functools.partial(_describe, names))
     object.__setattr__(converted, RUNNER, runner)
@@ -56,7 +54,7 @@ def original(model: Any) -> Any:
     """Return a converted module as what it was; others as they are."""
     if runner_of(model) is None:
         return model
-    return _with_class(model, model.__class__.__mro__[1])
+    return with_class(model, model.__class__.__mro__[1])
 
 
 def children(module: Any) -> Iterator[tuple[str, Any]]:
@@ -107,16 +105,6 @@ def _describe(
     return Inputs((*own, *found.names[count:]), found.kinds)
 
 
-def _with_class(model: Any, kind: Any) -> Any:
-    """Return ``model`` as another class, holding the same variables and modules."""
-    made: Any = object.__new__(kind)
-    fields: dict[str, Any] = model.__dict__
-    for name, value in fields.items():
-        if name != RUNNER:
-            object.__setattr__(made, name, value)
-    return made
-
-
 @functools.cache
 def _converted_class(kind: Any) -> Any:
     """Return the class of converted modules of class ``kind``; one for each, ever.
@@ -130,18 +118,5 @@ def _converted_class(kind: Any) -> Any:
         nnx.update(self, changed)
         return result
 
-    body: dict[str, Any] = {
-        "__module__": kind.__module__,
-        "__qualname__": kind.__qualname__,
-        "__doc__": kind.__doc__,
-        "__annotations__": {},
-        "__call__": functools.wraps(kind.__call__)(call),
-    }
-    for name in ("plan", "casts"):
-        if not hasattr(kind, name):
-            body[name] = property(functools.partial(_of_runner, name))
+    body = class_body(kind, call, runner_of)
     return type(kind)(kind.__name__, (kind,), body, pytree=kind._pytree__is_pytree)  # noqa: SLF001  # how a class says that it is no pytree
-
-
-def _of_runner(name: str, model: Any) -> Any:
-    return getattr(runner_of(model), name)
