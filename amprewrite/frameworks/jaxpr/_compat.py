@@ -80,6 +80,12 @@ def is_users(file: str) -> bool:
     return not (library or file.startswith((_STANDARD, _OWN, "<")))
 
 
+def body_of(eqn: Eqn) -> Any:
+    """Return the only body of ``eqn``; versions have two names for it."""
+    params = eqn.params
+    return params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"]
+
+
 def scan_counts(eqn: Eqn) -> tuple[int, int]:
     """Return how many constants and how many carries a scan has; slices follow."""
     params = eqn.params

@@ -26,17 +26,14 @@ from amprewrite.frameworks.jaxpr.program import (
 )
 from amprewrite.frameworks.jaxpr.untyped import jex
 
-CALLS = {"closed_call": "call_jaxpr", "core_call": "call_jaxpr", "composite": "jaxpr"}
-"""Primitives that only call, and the parameter that holds what they call."""
+CALLS = frozenset(("closed_call", "core_call", "composite"))
+"""Primitives that only call."""
 
 JITS = ("jit", "pjit")
 """Names of the primitive of ``jax.jit`` over the versions."""
 
-SHARED = {
-    **dict.fromkeys(("checkpoint", "remat2", "remat", *JITS), "jaxpr"),
-    "custom_jvp_call": "call_jaxpr",
-}
-"""Primitives whose body reads the outer values themselves, and its parameter."""
+SHARED = frozenset(("checkpoint", "remat2", "remat", "custom_jvp_call", *JITS))
+"""Primitives whose body reads the outer values themselves."""
 
 
 def inline(closed: Any, name_of: Callable[[int], str] = "input_{}".format) -> Program:
@@ -155,9 +152,8 @@ class _Inliner:
         """Return the steps of one equation, and what its results are."""
         primitive = eqn.primitive.name
         if primitive in CALLS or (primitive in JITS and _compat.is_plain_jit(eqn)):
-            inner = eqn.params[CALLS.get(primitive, "jaxpr")]
             below = replace(where, stack=where.of(eqn))
-            jaxpr, consts = _opened(inner)
+            jaxpr, consts = _opened(_compat.body_of(eqn))
             return self._jaxpr(jaxpr, consts, operands, below)
         if primitive in SHARED:
             step = self._shared(eqn, operands, where)
@@ -195,7 +191,7 @@ class _Inliner:
         """Open a body that reads the outer values themselves."""
         step = self._step(eqn, operands, where)
         inner = where.inside(eqn, step.name)
-        jaxpr, consts = _opened(eqn.params[SHARED[eqn.primitive.name]])
+        jaxpr, consts = _opened(_compat.body_of(eqn))
         steps, outputs = self._jaxpr(jaxpr, consts, operands, inner)
         made = {name for inside in steps for name in inside.results}
         leaves: list[Crossing | None] = []
@@ -289,23 +285,22 @@ class _Inliner:
         return _with(step, bodies, leaves, results)
 
     def shard_map(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
-        return self._one_body(eqn, operands, where, "jaxpr", ("enter", "leave"))
+        return self._one_body(eqn, operands, where, ("enter", "leave"))
 
     def custom_vjp(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
         ways: tuple[CrossingKind, CrossingKind] = ("boundary", "boundary")
-        return self._one_body(eqn, operands, where, "call_jaxpr", ways)
+        return self._one_body(eqn, operands, where, ways)
 
     def _one_body(
         self,
         eqn: Any,
         operands: tuple[Atom, ...],
         where: _Where,
-        parameter: str,
         ways: tuple[CrossingKind, CrossingKind],
     ) -> Step:
         step = self._step(eqn, operands, where)
         pairs = _passing(operands, ways[0])
-        body = self._body(step, eqn.params[parameter], pairs, where)
+        body = self._body(step, _compat.body_of(eqn), pairs, where)
         leaves, results = self._leaving(step, _left(body.outputs, ways[1]))
         return _with(step, (body,), leaves, results)
 

@@ -102,3 +102,13 @@ def test_the_parts_of_a_scan_are_counted() -> None:
     jaxpr = jax.make_jaxpr(function)(jnp.eye(3), (vector, vector), jnp.ones((4, 3)))
     (scan,) = (eqn for eqn in jaxpr.eqns if eqn.primitive.name == "scan")
     assert _compat.scan_counts(scan) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("function", "inside"),
+    [(jax.checkpoint(jnp.sin), "sin"), (jax.jit(jnp.sin), "sin"), (jax.nn.relu, "max")],
+    ids=["checkpoint", "jit", "custom_jvp"],
+)
+def test_the_only_body_is_found(function, inside) -> None:
+    (eqn,) = jax.make_jaxpr(function)(X).eqns
+    assert inside in str(_compat.body_of(eqn))
