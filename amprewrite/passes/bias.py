@@ -22,14 +22,21 @@ def find_biases(graph: ProgramGraph, classes: Mapping[str, Match]) -> dict[str, 
     found: dict[str, str] = {}
     for op in graph.ops:
         if op.canonical == "add" and classes[op.name].op_class is OpClass.PROMOTE:
-            for name, bias in (
-                (op.operands, op.operands[::-1]) if op.operands[1:] else ()
-            ):
+            for name, bias in _orders(op):
                 source = _sole_source(graph, classes, name)
                 smaller = bias in inputs and inputs[bias] < graph.values[name].elements
                 if smaller and source is not None:
                     found[op.name] = source.name
     return found
+
+
+def _orders(op: Op) -> tuple[tuple[str, str], ...]:
+    """Return the two operands of ``op`` in both orders; nothing if it has not two."""
+    match op.operands:
+        case (one, other):
+            return (one, other), (other, one)
+        case _:
+            return ()
 
 
 def _moved_inputs(graph: ProgramGraph, classes: Mapping[str, Match]) -> dict[str, int]:

@@ -70,10 +70,10 @@ def _of_written(graph: ProgramGraph, op: Op, found: Match) -> Match:
 
     Read in another dtype it would be a copy, and what is written to it would be lost.
     """
-    shared = {graph.storage(n) for n in op.operands} & {
-        graph.storage(n) for n in op.results
-    }
-    if found.op_class is OpClass.KEEP or op.mutates or not shared & graph.written:
+    if not graph.written or op.mutates or found.op_class is OpClass.KEEP:
+        return found
+    read = {graph.storage(name) for name in op.operands} & graph.written
+    if not any(graph.storage(name) in read for name in op.results):
         return found
     why = "a view of what is written in place: a cast would make it a copy"
     return replace(found, op_class=OpClass.FOLLOW, why=why)

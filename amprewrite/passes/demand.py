@@ -38,21 +38,22 @@ class Demands:
     Attributes:
         of: Demand by value name; absent means any.
         cause: For a value wanted in full or exact, the user that wants it.
+        ops: Demand on an op by its name: exact if any result is, full if all are.
         origins: Ops that want full by themselves, not for their own users.
     """
 
     of: dict[str, Demand] = field(default_factory=dict[str, Demand])
     cause: dict[str, str] = field(default_factory=dict[str, str])
+    ops: dict[str, Demand] = field(default_factory=dict[str, Demand])
     origins: set[str] = field(default_factory=set[str])
 
     def on(self, value: str) -> Demand:
         """Return the demand on ``value``."""
         return self.of.get(value, Demand.ANY)
 
-    def on_op(self, graph: ProgramGraph, op: Op) -> Demand:
-        """Return the demand on an op: exact if any result is, full if all are."""
-        floats = [r for r in op.results if is_float(graph.values[r].dtype)]
-        return _join(self.on(result) for result in floats)
+    def on_op(self, op: Op) -> Demand:
+        """Return the demand on ``op``."""
+        return self.ops.get(op.name, Demand.ANY)
 
     def path(self, graph: ProgramGraph, op: Op) -> tuple[str, ...]:
         """Return the ops that forced ``op`` to full, nearest first."""
@@ -94,8 +95,10 @@ def compute_demand(
     for op in reversed(graph.ops):
         for result in op.results:
             _settle(demands, result, uses.get(result, []))
+        floats = (r for r in op.results if is_float(graph.values[r].dtype))
+        on_results = demands.ops[op.name] = _join(demands.on(r) for r in floats)
         op_class = classes[op.name].op_class
-        wanted = _on_operands(op, op_class, demands.on_op(graph, op))
+        wanted = _on_operands(op, op_class, on_results)
         if op.name in centring:
             wanted = max(wanted, Demand.FULL)
         if op_class not in (OpClass.PROMOTE, OpClass.FOLLOW) or op.name in centring:

@@ -67,14 +67,32 @@ class Situation:
 
 @dataclass
 class Placement:
-    """The result: a decision for each op, and the stored dtype of each value."""
+    """The result: a decision for each op, and the stored dtype of each value.
+
+    Attributes:
+        ops: Decision by op name.
+        stored: Dtype by value name.
+        low_weights: Weights that were taken to be stored low.
+        accumulating: Contractions that hand back their accumulators.
+    """
 
     ops: dict[str, Placed] = field(default_factory=dict[str, Placed])
     stored: dict[str, str] = field(default_factory=dict[str, str])
+    low_weights: frozenset[str] = frozenset()
+    accumulating: frozenset[str] = frozenset()
 
 
-def place(situation: Situation) -> Placement:
+NOTHING_PLACED = Placement()
+"""What is known before the first walk."""
+
+
+def place(situation: Situation, before: Placement = NOTHING_PLACED) -> Placement:
     """Return the placement of every op.
+
+    Args:
+        situation: What is known.
+        before: A placement in the same situation, but perhaps for the weights that
+            are stored low; what it decided about unconcerned ops is taken over.
 
     Mutated storages that some mutator wants in full are found on the way, and so are
     contractions that all read in full; the walk is repeated with the first pinned and
@@ -82,13 +100,12 @@ def place(situation: Situation) -> Placement:
     """
     pinned: set[str] = set()
     wide: set[str] = set()
-    walk: _Walk | None = None
     while True:
-        walk = _Walk(situation, frozenset(pinned), frozenset(wide), walk)
-        placement = walk.run()
-        more = _accumulators(situation, placement)
+        walk = _Walk(situation, frozenset(pinned), frozenset(wide), before)
+        before = walk.run()
+        more = _accumulators(situation, before)
         if walk.to_pin <= pinned and more <= wide:
-            return placement
+            return before
         pinned |= walk.to_pin
         wide |= more
 
@@ -120,7 +137,8 @@ def _accumulators(situation: Situation, placement: Placement) -> set[str]:
 class _Walk:
     """One walk over the ops, given the storages and contractions kept in full.
 
-    What the walk ``before`` decided holds for every op that reads the same dtypes.
+    What was decided ``before`` holds for every op that reads the same dtypes, unless
+    it depends on a weight or a contraction that is treated otherwise now.
     """
 
     def __init__(
@@ -128,18 +146,17 @@ class _Walk:
         situation: Situation,
         pinned: frozenset[str],
         wide: frozenset[str],
-        before: "_Walk | None" = None,
+        before: Placement,
     ) -> None:
         self.at = situation
-        self.accumulating = wide
         self.graph = situation.graph
         self.full, self.low = situation.policy.full, situation.policy.low
         self.pinned = pinned
         self.to_pin: set[str] = set()
-        self.out = Placement()
-        self.before = Placement() if before is None else before.out
-        known = frozenset[str]() if before is None else before.accumulating
-        self.renewed = wide - known
+        self.out = Placement({}, {}, situation.low_weights, wide)
+        self.before = before
+        self.renewed = wide ^ before.accumulating
+        self.moved = situation.low_weights ^ before.low_weights
 
     def run(self) -> Placement:
         for value in self.graph.inputs():
@@ -156,11 +173,18 @@ class _Walk:
     def _kept(self, op: Op) -> Placed | None:
         """Return what was decided before, if nothing that it depends on is new."""
         known, now = self.before.stored, self.out.stored
-        if op.mutates or op.name in self.renewed:
+        if op.mutates or op.name in self.renewed or not known:
+            return None
+        if self.moved and self._concerned(op):
             return None
         if any(known.get(name) != now[name] for name in op.operands):
             return None
         return self.before.ops.get(op.name)
+
+    def _concerned(self, op: Op) -> bool:
+        """Whether ``op`` makes a weight, or moves one, whose storage has changed."""
+        weights = self.at.weights
+        return any(r in weights and weights[r] & self.moved for r in op.results)
 
     def _stored(self, name: str, made: str) -> str:
         """A pinned storage is kept full from its definition on."""
@@ -264,14 +288,14 @@ class _Walk:
             why = f"writes in place to a value stored in {self.full}"
             return self._run(op, self.full, why)
         placed = self._run(op, self.low, found.why)
-        if op.name not in self.accumulating:
+        if op.name not in self.out.accumulating:
             return placed
         why = f"{found.why}; all who read it want full, so it hands back its sums"
         return replace(placed, results=self._traced(op.results), why=why)
 
     def _exact(self, op: Op) -> Placed | None:
         """Run in full what makes the argument of a periodic or stepping op."""
-        if self.at.demands.on_op(self.graph, op) is not Demand.EXACT:
+        if self.at.demands.on_op(op) is not Demand.EXACT:
             return None
         causes = self.at.demands.path(self.graph, op)
         why = f"{causes[-1]} needs an exact argument, so what makes it stays full"
@@ -287,7 +311,7 @@ class _Walk:
 
     def _promote(self, op: Op, found: Match) -> Placed:
         strong = self._strong(op)
-        demand = self.at.demands.on_op(self.graph, op)
+        demand = self.at.demands.on_op(op)
         computes = found.op_class is OpClass.PROMOTE
         if demand is Demand.EXACT or (computes and demand is Demand.FULL):
             causes = self.at.demands.path(self.graph, op)

@@ -25,14 +25,14 @@ def place_with_storage(
         situation: What is known before placement.
         training: Whether parameters keep their dtype.
     """
-    first = place(situation)
+    first = placement = place(situation)
     candidates = _candidates(situation, first)
     if training:
         values = situation.graph.values
         candidates = frozenset(c for c in candidates if values[c].kind == "result")
     while candidates:
         attempt = replace(situation, low_weights=candidates)
-        placement = place(attempt)
+        placement = place(attempt, placement)
         kept = candidates - _read_in_full(attempt, placement)
         if kept == candidates:
             return placement, candidates

@@ -44,6 +44,7 @@ class Matcher:
         given = [read_rule(r, f"overrides[{i}]") for i, r in enumerate(self.overrides)]
         self._rules = [(f"overrides[{i}]", rule) for i, rule in enumerate(given)]
         self._rules += [(f"rules[{i}]", r) for i, r in enumerate(self.policy.rules)]
+        self._listed: dict[tuple[str, str], Match] = {}
 
     def match(self, op: Op) -> Match:
         """Return the class of ``op``; the first rule that matches wins."""
@@ -51,6 +52,13 @@ class Matcher:
             if rule.matches(op):
                 self.used.add(label)
                 return Match(rule.op_class, label, rule.why or f"rule {rule}")
+        names = (op.native, op.canonical)
+        if names not in self._listed:
+            self._listed[names] = self._look_up(op)
+        return self._listed[names]
+
+    def _look_up(self, op: Op) -> Match:
+        """Return what ``[ops]`` says; nothing but the names of ``op`` decides."""
         for name in op_keys(op):
             if name in self.policy.ops:
                 entry = self.policy.ops[name]

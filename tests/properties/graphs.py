@@ -74,6 +74,8 @@ def _facts(draw: Any, canonical: str, operands: tuple[str, ...]) -> dict[str, An
     }
     if canonical in ("zeros_like", "cast"):
         facts["mixing"] = "any"
+    if canonical in ("linear", "matmul"):
+        facts["accumulates"] = draw(st.booleans())
     if canonical == "scaled_dot_product_attention" and len(operands) > 2:
         facts["masks"] = (2,)
     return facts

@@ -6,14 +6,16 @@ from dataclasses import replace
 from random import Random
 
 import networkx as nx
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from amprewrite.ir import Op, ProgramGraph, check_graph, parse_graph, print_graph
-from amprewrite.passes import make_plan
+from amprewrite.passes import make_plan, storage
 from amprewrite.passes.classify import classify
 from amprewrite.passes.demand import Demand, compute_demand
 from amprewrite.passes.pipeline import Setting, output_dtypes
+from amprewrite.passes.place import place
 from amprewrite.plan import OUTPUT, Plan
 from amprewrite.policy import Matcher, Policy, load_policy
 from tests.properties.graphs import (
@@ -215,7 +217,7 @@ def test_what_makes_an_exact_argument_is_never_low(
     for op in graph.ops:
         if classes[op.name].op_class == "keep":
             continue
-        if demands.on_op(graph, op) is Demand.EXACT:
+        if demands.on_op(op) is Demand.EXACT:
             made = plan.by_op[op.name].results
             low = [i for i in float_results(graph, op) if made[i] == policy.low]
             assert all(graph.is_dtype(op.results[i], policy.low) for i in low), op.name
@@ -295,3 +297,15 @@ def test_weights_cost_no_cast_at_run_time_without_training(
     for cast in plan.runtime_casts:
         if cast.is_weight and not cast.region and not on_the_spot(cast):
             assert OUTPUT in cast.consumers
+
+
+@given(graph=graphs(), policy=policies(), training=trainings)
+def test_a_walk_that_takes_over_what_was_decided_ends_as_a_fresh_one(
+    graph: ProgramGraph, policy: Policy, *, training: bool
+) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(
+            storage, "place", lambda situation, _before=None: place(situation)
+        )
+        fresh = plan_for(graph, policy, training=training)
+    assert plan_for(graph, policy, training=training) == fresh

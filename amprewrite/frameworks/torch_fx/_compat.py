@@ -2,8 +2,9 @@
 # pyright: reportPrivateUsage=false
 # The only module that uses private names.
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 from typing import Any, Protocol, TypeGuard
 
 import torch
@@ -84,7 +85,8 @@ def is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
     return isinstance(value, (list, tuple))
 
 
-def formals(target: object) -> Sequence[Formal]:
+@lru_cache(maxsize=1024)  # torch makes the list anew each time
+def formals(target: Hashable) -> Sequence[Formal]:
     """Return the arguments in the schema of ``target``; none if it has no schema."""
     schema: Any = getattr(target, "_schema", None)
     return schema.arguments if schema is not None else ()

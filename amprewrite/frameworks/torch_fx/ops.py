@@ -5,7 +5,8 @@ the in-place form; this module lists the exceptions. A custom operator keeps its
 qualified name, such as ``mylib.scan``.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from functools import lru_cache
 from math import prod
 
 import torch
@@ -377,13 +378,22 @@ FILLS = ("value", "fill_value")
 
 def numbers(node: Node) -> Iterator[tuple[str, float]]:
     """Yield the Python numbers among the arguments that meet tensor elements."""
-    for formal in _compat.formals(node.target):
-        if str(formal.type) in NUMBER_TYPES or formal.name in FILLS:
-            found = argument(node, formal.name)
-            if found == formal.default_value:
-                continue
-            if isinstance(found, (int, float)) and not isinstance(found, bool):
-                yield formal.name, float(found)
+    for formal in _numeric(node.target):
+        found = argument(node, formal.name)
+        if found == formal.default_value or isinstance(found, bool):
+            continue
+        if isinstance(found, (int, float)):
+            yield formal.name, float(found)
+
+
+@lru_cache(maxsize=1024)
+def _numeric(target: Hashable) -> tuple[_compat.Formal, ...]:
+    """Return the arguments in the schema of ``target`` that may be such numbers."""
+    return tuple(
+        formal
+        for formal in _compat.formals(target)
+        if str(formal.type) in NUMBER_TYPES or formal.name in FILLS
+    )
 
 
 def has_argument(node: Node, name: str) -> bool:

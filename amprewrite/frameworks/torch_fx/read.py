@@ -2,10 +2,9 @@
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch.fx import GraphModule, Node
@@ -26,6 +25,10 @@ it needs a factorisation.
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _LIBRARY = f"{os.sep}torch{os.sep}"
+
+
+Leaves: TypeAlias = "str | list[Leaves] | None"
+"""The names of the tensors in a node's value, in its structure; None is no tensor."""
 
 
 @dataclass
@@ -51,7 +54,7 @@ class Reading:
     graph: ProgramGraph
     module: GraphModule
     sites: dict[str, Site]
-    leaves: dict[Node, Any]
+    leaves: dict[Node, Leaves]
     weights: dict[str, tuple[str, ...]]
 
 
@@ -78,7 +81,7 @@ class _Scope:
     prefix: str = ""
     outer: str = ""
     fence: str = ""
-    inputs: list[Any] = field(default_factory=list[Any])
+    inputs: list[Leaves] = field(default_factory=list["Leaves"])
     spans: int = 0
     region: str = field(init=False)
 
@@ -92,7 +95,7 @@ class _Reader:
         self.values: dict[str, Value] = {}
         self.ops: list[Op] = []
         self.sites: dict[str, Site] = {}
-        self.leaves: dict[Node, Any] = {}
+        self.leaves: dict[Node, Leaves] = {}
         self.weights: dict[str, tuple[str, ...]] = {}
         self.tensors: dict[int, str] = {}
         self.storages: dict[int, str] = {}
@@ -100,15 +103,13 @@ class _Reader:
 
     def read(self) -> Reading:
         outputs = self._read_scope(_Scope(self.module))
-        names = tuple(
-            leaf for leaf in _compat.pytree.tree_leaves(outputs) if leaf is not None
-        )
+        names = tuple(held(outputs))
         graph = check_graph(ProgramGraph(self.values, tuple(self.ops), names))
         return Reading(graph, self.module, self.sites, self.leaves, self.weights)
 
-    def _read_scope(self, scope: _Scope) -> Any:
+    def _read_scope(self, scope: _Scope) -> Leaves:
         placeholders = iter(scope.inputs)
-        outputs: Any = ()
+        outputs: Leaves = None
         for node in scope.owner.graph.nodes:
             match node.op:
                 case "placeholder":
@@ -126,19 +127,19 @@ class _Reader:
                     pass  # a submodule that is called: guards, which hold no tensors
         return outputs
 
-    def _names(self, structure: Any) -> Any:
+    def _names(self, structure: object) -> Leaves:
         """Put its names in place of every node, and None in place of other leaves."""
-        return _compat.pytree.tree_map(
-            lambda leaf: self.leaves.get(leaf) if isinstance(leaf, Node) else None,
-            structure,
-        )
+        if isinstance(structure, Node):
+            return self.leaves.get(structure)
+        parts = _parts(structure)
+        return None if parts is None else [self._names(part) for part in parts]
 
-    def _input(self, node: Node) -> Any:
+    def _input(self, node: Node) -> Leaves:
         """Enter a placeholder; return its name, or None for a number."""
         kind: ValueKind = "parameter" if node.name in self.given else "input"
         return self._define(node.name, node.meta.get("val"), kind)
 
-    def _define(self, name: str, val: Any, kind: ValueKind) -> Any:
+    def _define(self, name: str, val: object, kind: ValueKind) -> Leaves:
         """Enter each tensor of ``val``; return the names in its structure."""
         if isinstance(val, torch.Tensor):
             return self._enter(name, val, kind)
@@ -173,7 +174,7 @@ class _Reader:
     def _call(self, scope: _Scope, node: Node) -> None:
         if getattr(node.target, "__name__", "") == "getitem" and not _is_aten(node):
             source, index = _compat.positional(node)
-            structure: Any = self.leaves.get(source)
+            structure = self.leaves.get(source)
             if isinstance(structure, list):
                 self.leaves[node] = structure[index]
                 return
@@ -212,29 +213,28 @@ class _Reader:
             fence=fence,
             inputs=[self._names(arg) for arg in node.args[start:]],
         )
-        outputs = self._read_scope(inner)
-        self.leaves[node] = list(outputs) if _compat.is_sequence(outputs) else outputs
+        self.leaves[node] = self._read_scope(inner)
 
     def _op(self, scope: _Scope, node: Node) -> None:
         name = scope.prefix + node.name
         canonical = ops.canonical_name(node)
-        operands = tuple(self._operands(node))
-        mutated = tuple(_mutated(node, self._names))
+        used = occurrences(node)
+        operands = tuple(
+            value for source in used for value in held(self.leaves.get(source))
+        )
+        mutated = {name for part in _mutated(node) for name in held(self._names(part))}
         leaves = self._define(name, node.meta.get("val"), "result")
         self.leaves[node] = leaves
-        results = tuple(
-            leaf for leaf in _compat.pytree.tree_leaves(leaves) if leaf is not None
-        )
         op = Op(
             name=name,
             canonical=canonical,
             native=ops.native_name(node.target),
             operands=operands,
-            results=results,
+            results=tuple(held(leaves)),
             path=_path(node),
             source=_source(node),
             region=scope.region,
-            fence=scope.fence or _fence(node),
+            fence=scope.fence or _fence(node, used),
             mutates=tuple(
                 i for i, operand in enumerate(operands) if operand in mutated
             ),
@@ -249,17 +249,33 @@ class _Reader:
         self.ops.append(op)
         self.sites[name] = Site(node, scope.owner)
 
-    def _operands(self, node: Node) -> Iterator[str]:
-        for used in occurrences(node):
-            leaves = _compat.pytree.tree_leaves(self.leaves.get(used))
-            yield from (leaf for leaf in leaves if leaf is not None)
+
+def held(leaves: Leaves) -> Iterator[str]:
+    """Yield the values that a node holds, in their order."""
+    if isinstance(leaves, str):
+        yield leaves
+    elif leaves is not None:
+        for part in leaves:
+            yield from held(part)
 
 
-def occurrences(node: Node) -> Iterator[Node]:
-    """Yield every node among the arguments of ``node``, in call order, with repeats."""
-    for arg in _compat.pytree.tree_leaves((node.args, dict(node.kwargs))):
-        if isinstance(arg, Node):
-            yield arg
+def _parts(structure: Any) -> Sequence[object] | None:
+    """Return what a sequence or dict of arguments holds; None for another argument."""
+    if isinstance(structure, dict):
+        return tuple(cast("dict[str, object]", structure).values())
+    return structure if _compat.is_sequence(structure) else None
+
+
+def occurrences(node: Node) -> list[Node]:
+    """Return every node among the arguments of ``node``, in call order, repeated."""
+    found: list[Node] = []
+
+    def note(used: Node) -> Node:
+        found.append(used)
+        return used
+
+    torch.fx.map_arg((node.args, dict(node.kwargs)), note)
+    return found
 
 
 def _storage(val: torch.Tensor) -> int:
@@ -319,10 +335,10 @@ def _own_body(owner: GraphModule, body: Node, entered: set[str]) -> GraphModule:
     return found
 
 
-def _fence(node: Node) -> str:
+def _fence(node: Node, used: Iterable[Node]) -> str:
     if _compat.is_higher_order(node.target):
         return f"{node.target.name()} has a body that is left as it was traced"
-    if any(_is_sparse(used.meta.get("val")) for used in (node, *occurrences(node))):
+    if any(_is_sparse(part.meta.get("val")) for part in (node, *used)):
         return "has a sparse operand or result, for which few kernels are low"
     return ""
 
@@ -331,13 +347,13 @@ def _is_sparse(val: object) -> bool:
     return isinstance(val, torch.Tensor) and val.layout != torch.strided
 
 
-def _mutated(node: Node, names: Callable[[Any], Any]) -> Iterator[str]:
+def _mutated(node: Node) -> Iterator[object]:
+    """Yield the arguments that the op writes in place."""
     if not _is_aten(node):
         return
     for formal in _compat.formals(node.target):
         if formal.alias_info is not None and formal.alias_info.is_write:
-            leaves = _compat.pytree.tree_leaves(names(ops.argument(node, formal.name)))
-            yield from (leaf for leaf in leaves if isinstance(leaf, str))
+            yield ops.argument(node, formal.name)
 
 
 def _dtype_argument(node: Node, canonical: str) -> str:
@@ -350,11 +366,12 @@ def _dtype_argument(node: Node, canonical: str) -> str:
 
 
 def _masks(
-    node: Node, operands: tuple[str, ...], leaves: Mapping[Node, Any]
+    node: Node, operands: tuple[str, ...], leaves: Mapping[Node, Leaves]
 ) -> Iterator[int]:
     mask = ops.argument(node, "attn_mask") if _is_aten(node) else None
-    if isinstance(mask, Node):
-        yield operands.index(leaves[mask])
+    name = leaves.get(mask) if isinstance(mask, Node) else None
+    if isinstance(name, str):
+        yield operands.index(name)
 
 
 _NO_MODULE = "_empty_nn_module_stack"
@@ -373,5 +390,8 @@ def _path(node: Node) -> str:
 def _source(node: Node) -> str:
     """Return ``file:line`` of the innermost frame outside the framework."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    users = [frame for frame in frames if _LIBRARY not in frame[0]] or frames
-    return f"{Path(users[-1][0]).name}:{users[-1][1]}" if users else ""
+    if not frames:
+        return ""
+    users = (frame for frame in reversed(frames) if _LIBRARY not in frame[0])
+    file, line = next(users, frames[-1])
+    return f"{os.path.basename(file)}:{line}"  # noqa: PTH119  # ten times faster

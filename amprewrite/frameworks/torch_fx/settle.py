@@ -69,15 +69,15 @@ def _changed(reading: Reading, op: Op, decision: Decision) -> bool:
 
 def _key(node: Node) -> object:
     """Return what decides the dtypes of a call's results."""
+    operands: list[object] = []
 
-    def part(arg: Any) -> Any:
-        val = arg.meta.get("val") if isinstance(arg, Node) else arg
-        if isinstance(val, torch.Tensor):
-            return (str(val.dtype), val.ndim)
-        return repr(val)
+    def note(used: Node) -> None:
+        val = used.meta.get("val")
+        is_tensor = isinstance(val, torch.Tensor)
+        operands.append((val.dtype, val.ndim) if is_tensor else repr(val))
 
-    leaves = _compat.pytree.tree_map(part, (node.args, dict(node.kwargs)))
-    return (node.target, repr(leaves))
+    rest = torch.fx.map_arg((node.args, dict(node.kwargs)), note)
+    return (node.target, tuple(operands), repr(rest))
 
 
 def _try(node: Node) -> Outcome:

@@ -6,11 +6,11 @@ from math import isfinite
 from typing import Any
 
 import torch
-from torch.fx import Graph, Node
+from torch.fx import Graph, Node, map_arg
 
 from amprewrite.frameworks.torch_fx import _compat, ops
 from amprewrite.frameworks.torch_fx._compat import pytree
-from amprewrite.frameworks.torch_fx.read import Reading, Site
+from amprewrite.frameworks.torch_fx.read import Leaves, Reading, Site, held
 from amprewrite.ir import Op
 from amprewrite.plan import OUTPUT, Cast, Decision, Plan
 from amprewrite.plan.fit import check_fits
@@ -67,26 +67,24 @@ class _Writer:
 
     def _substitute(self, op: Op, node: Node) -> None:
         """Give every operand that the plan casts its cast."""
-        if not any((op.name, index) in self.casts for index in range(len(op.operands))):
+        if all((op.name, index) not in self.casts for index in range(len(op.operands))):
             return
         position = 0
 
-        def replace(arg: Any) -> Any:
+        def replace(arg: Node) -> Any:
             nonlocal position
-            if not isinstance(arg, Node):
-                return arg
             leaves = self.reading.leaves.get(arg)
-            count = sum(leaf is not None for leaf in pytree.tree_leaves(leaves))
+            count = sum(1 for _ in held(leaves))
             start, position = position, position + count
             return self._operand(
                 arg, leaves, range(start, start + count), op.name, node
             )
 
-        args, kwargs = pytree.tree_map(replace, (node.args, dict(node.kwargs)))
+        args, kwargs = map_arg((node.args, dict(node.kwargs)), replace)
         node.args, node.kwargs = args, kwargs
 
     def _operand(
-        self, arg: Node, leaves: object, indices: range, user: str, before: Node
+        self, arg: Node, leaves: Leaves, indices: range, user: str, before: Node
     ) -> Any:  # a node, or a list of nodes for a list value
         run = {i: [c for c in self.casts[user, i] if _is_node(c[1])] for i in indices}
         if not any(run.values()):
@@ -111,13 +109,13 @@ class _Writer:
         output = next(iter(reversed(self.reading.module.graph.nodes)))
         indices = iter(range(len(self.reading.graph.outputs)))
 
-        def replace(arg: Any) -> Any:
-            if not isinstance(arg, Node) or self.reading.leaves.get(arg) is None:
+        def replace(arg: Node) -> Node:
+            if self.reading.leaves.get(arg) is None:
                 return arg
             casts = [c for c in self.casts[OUTPUT, next(indices)] if not c[1].folded]
             return self._chain(casts, arg, output)
 
-        output.args = pytree.tree_map(replace, output.args)
+        output.args = map_arg(output.args, replace)
 
     def _retype_regions(self) -> None:
         """Refresh what the nodes around bodies say of the values that cross them."""
@@ -131,7 +129,7 @@ class _Writer:
             )
         }
         for node, leaves in self.reading.leaves.items():
-            names = [leaf for leaf in pytree.tree_leaves(leaves) if leaf is not None]
+            names = list(held(leaves))
             if names and all(name in dtypes for name in names):
                 _retype(node, tuple(dtypes[name] for name in names))
 
@@ -158,7 +156,9 @@ def _retype(node: Node, dtypes: tuple[str, ...]) -> None:
         dtype = torch_dtype(next(names))
         return val if val.dtype == dtype else _compat.retyped(val, dtype)
 
-    node.meta["val"] = pytree.tree_map(convert, node.meta.get("val"))
+    val = node.meta.get("val")
+    single = isinstance(val, torch.Tensor)
+    node.meta["val"] = convert(val) if single else pytree.tree_map(convert, val)
 
 
 def _cast_node(value: Node, cast: Cast, user: Node) -> Node:

@@ -139,7 +139,7 @@ def test_an_op_with_several_results_is_full_if_all_are() -> None:
     """)
     split = graph.op_by_name["split"]
     assert (demands.on("a"), demands.on("b")) == (FULL, ANY)
-    assert demands.on_op(graph, split) is ANY
+    assert demands.on_op(split) is ANY
 
 
 def test_integer_results_have_no_say() -> None:
@@ -149,7 +149,7 @@ def test_integer_results_have_no_say() -> None:
         mean = mean(%v) -> %m: f32[]
         return %m, %i
     """)
-    assert demands.on_op(graph, graph.op_by_name["pick"]) is FULL
+    assert demands.on_op(graph.op_by_name["pick"]) is FULL
 
 
 def test_the_path_of_causes_ends_at_what_wants_full_by_itself() -> None:
