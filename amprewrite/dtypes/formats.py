@@ -8,6 +8,7 @@ negative zero.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from types import MappingProxyType
 from typing import Literal
 
@@ -168,6 +169,7 @@ def format_of(name: str) -> Format:
     )
 
 
+@cache
 def is_float(name: str) -> bool:
     """Return whether ``name`` is a real floating dtype.
 
@@ -177,6 +179,7 @@ def is_float(name: str) -> bool:
     return name in FORMATS and FORMATS[name].kind == "float"
 
 
+@cache
 def itemsize(name: str) -> int:
     """Return the bytes of one element; sub-byte elements take one, unpacked.
 

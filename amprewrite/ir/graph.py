@@ -9,7 +9,7 @@ see :data:`CROSSINGS`; those before a body come before its ops, the others after
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import Literal
@@ -40,6 +40,7 @@ class Value:
         shape: Extents; a symbolic extent is its expression as a string.
         kind: Where it comes from.
         alias: Name of the value whose storage it shares; its own name if none.
+        elements: Number of elements; a symbolic extent counts as one (a lower bound).
     """
 
     name: str
@@ -47,20 +48,19 @@ class Value:
     shape: tuple[int | str, ...]
     kind: ValueKind = "result"
     alias: str = ""
+    elements: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Let a value without an alias be its own storage; drop spaces in extents."""
-        extents = tuple(
-            d if isinstance(d, int) else d.replace(" ", "") for d in self.shape
-        )
-        object.__setattr__(self, "shape", extents)
+        known = [extent for extent in self.shape if isinstance(extent, int)]
+        object.__setattr__(self, "elements", prod(known))
+        if len(known) < len(self.shape):
+            extents = (str(extent).replace(" ", "") for extent in self.shape)
+            pairs = zip(self.shape, extents, strict=True)
+            shape = tuple(d if isinstance(d, int) else text for d, text in pairs)
+            object.__setattr__(self, "shape", shape)
         if not self.alias:
             object.__setattr__(self, "alias", self.name)
-
-    @property
-    def elements(self) -> int:
-        """Number of elements; a symbolic extent counts as one (a lower bound)."""
-        return prod(d for d in self.shape if isinstance(d, int))
 
     @property
     def bytes(self) -> int:

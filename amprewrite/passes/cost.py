@@ -27,12 +27,17 @@ def plan_cost(graph: ProgramGraph, placement: Placement, casts: Iterable[Cast]) 
 
 
 def _op_bytes(graph: ProgramGraph, op: Op, placement: Placement) -> int:
-    aliases = any(graph.storage(name) != name for name in op.results)
-    if aliases and not op.mutates:
-        owners = {graph.storage(name) for name in op.operands}
-        if all(graph.storage(name) in owners for name in op.results):
-            return 0
-    placed = placement.ops[op.name]
-    pairs = (*zip(op.operands, placed.operands, strict=True),)
-    pairs += (*zip(op.results, placed.results, strict=True),)
-    return sum(graph.values[name].elements * itemsize(dtype) for name, dtype in pairs)
+    if not op.mutates and _is_view(graph, op):
+        return 0
+    placed, values = placement.ops[op.name], graph.values
+    moved = 0
+    for names, dtypes in ((op.operands, placed.operands), (op.results, placed.results)):
+        for name, dtype in zip(names, dtypes, strict=True):
+            moved += values[name].elements * itemsize(dtype)
+    return moved
+
+
+def _is_view(graph: ProgramGraph, op: Op) -> bool:
+    """Whether all results share their storage with operands."""
+    read = {graph.storage(name) for name in op.operands}
+    return bool(op.results) and read.issuperset(map(graph.storage, op.results))

@@ -71,10 +71,11 @@ class Demands:
 
 
 def _join(demands: Iterable[Demand]) -> Demand:
-    found = list(demands)
-    if not found:
-        return Demand.ANY
-    return Demand.EXACT if Demand.EXACT in found else min(found)
+    """Return exact if any is exact, else what all have in common."""
+    found = set(demands)
+    if Demand.EXACT in found:
+        return Demand.EXACT
+    return Demand.FULL if found == {Demand.FULL} else Demand.ANY
 
 
 def compute_demand(

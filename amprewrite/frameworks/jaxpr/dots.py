@@ -61,7 +61,7 @@ def accumulator(contraction: Contraction) -> Any:
         return out, parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
     accumulate.defjvp(jvp, symbolic_zeros=True)
-    return accumulate
+    return jax.jit(accumulate)
 
 
 def contract(

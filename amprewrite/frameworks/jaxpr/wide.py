@@ -95,7 +95,7 @@ class Widener(Writer):
         self.wide: Wide = wide
         self.context: Any = wide
         self.handlers = HANDLERS
-        self.outputs = {}
+        self.casts = {}
 
     def enter(self, name: str, value: Any) -> Any:
         """Return an array from outside as the program reads it.

@@ -111,15 +111,7 @@ class Writer:
         self.context, self.handlers = context, handlers
         self.plan = plan = context.plan
         self.decisions: Mapping[str, Decision] = plan.by_op
-        self.saturating = frozenset(
-            use for cast_ in plan.casts if cast_.saturate for use in cast_.uses
-        )
-        self.outputs = {
-            index: c.to_dtype
-            for c in plan.casts
-            for op, index in c.uses
-            if op == OUTPUT
-        }
+        self.casts = {use: (c.to_dtype, c.saturate) for c in plan.casts for use in c.uses}
 
     def program(self, inputs: Iterable[Any]) -> list[Any]:
         """Return the outputs of the program on ``inputs``."""
@@ -132,8 +124,7 @@ class Writer:
         for atom in program.outputs:
             value = self.get(atom, env)
             if isinstance(atom, str):
-                wanted = self.outputs.get(position)
-                value = cast(value, wanted) if wanted else value
+                value = self.as_read(OUTPUT, position, value)
                 position += 1
             elif atom.dtype != "float0":  # depends on no input
                 value = jnp.asarray(value, None if atom.weak else atom.dtype)
@@ -171,10 +162,10 @@ class Writer:
 
     def as_read(self, op: str, index: int, value: Any) -> Any:
         """Return ``value`` in the dtype in which operand ``index`` of ``op`` reads."""
-        wanted = self.decisions[op].operands[index]
-        if not is_float(wanted) or dtype_name(value) == wanted:
+        wanted, saturate = self.casts.get((op, index), ("", False))
+        if not wanted or dtype_name(value) == wanted:
             return value
-        return cast(value, wanted, saturate=(op, index) in self.saturating)
+        return cast(value, wanted, saturate=saturate)
 
     def cross(self, crossing: Crossing, env: Env, which: int = 0) -> Any:
         """Return the value that passes by ``crossing``, in the dtype it passes in.
