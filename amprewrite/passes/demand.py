@@ -51,6 +51,22 @@ class Demands:
         """Return the demand on ``value``."""
         return self.of.get(value, Demand.ANY)
 
+    def on_all(self, values: Iterable[str]) -> Demand:
+        """Return exact if the demand on any of ``values`` is, full if all are."""
+        joined: Demand | None = None
+        for value in values:
+            joined = _join(joined, self.on(value))
+        return Demand.ANY if joined is None else joined
+
+    def add(self, value: str, demand: Demand, user: str) -> None:
+        """Take note of what ``user`` demands; users are added last one first."""
+        joined = _join(self.of.get(value), demand)
+        self.of[value] = joined
+        if joined is Demand.ANY:
+            self.cause.pop(value, None)
+        elif demand >= joined:
+            self.cause[value] = user
+
     def on_op(self, op: Op) -> Demand:
         """Return the demand on ``op``."""
         return self.ops.get(op.name, Demand.ANY)
@@ -70,12 +86,11 @@ class Demands:
         return tuple(found)
 
 
-def _join(demands: Iterable[Demand]) -> Demand:
-    """Return exact if any is exact, else what all have in common."""
-    found = set(demands)
-    if Demand.EXACT in found:
-        return Demand.EXACT
-    return Demand.FULL if found == {Demand.FULL} else Demand.ANY
+def _join(one: Demand | None, other: Demand) -> Demand:
+    """Return exact if one of two demands is exact, else what both have in common."""
+    if one is None or other is Demand.EXACT:
+        return other
+    return one if one is Demand.EXACT else min(one, other)
 
 
 def compute_demand(
@@ -90,14 +105,12 @@ def compute_demand(
     """
     demands = Demands()
     centring = find_centring(graph, classes)
-    uses: dict[str, list[tuple[Demand, str]]] = {}
     for name in wanted_outputs:
-        uses.setdefault(name, []).append((Demand.FULL, "output"))
+        demands.add(name, Demand.FULL, "output")
     for op in reversed(graph.ops):
-        for result in op.results:
-            _settle(demands, result, uses.get(result, []))
-        floats = (r for r in op.results if is_float(graph.values[r].dtype))
-        on_results = demands.ops[op.name] = _join(demands.on(r) for r in floats)
+        on_results = demands.ops[op.name] = demands.on_all(
+            name for name in op.results if is_float(graph.values[name].dtype)
+        )
         op_class = classes[op.name].op_class
         wanted = _on_operands(op, op_class, on_results)
         if op.name in centring:
@@ -105,17 +118,8 @@ def compute_demand(
         if op_class not in (OpClass.PROMOTE, OpClass.FOLLOW) or op.name in centring:
             demands.origins.add(op.name)
         for operand in op.operands:
-            uses.setdefault(operand, []).append((wanted, op.name))
-    for value in graph.inputs():
-        _settle(demands, value.name, uses.get(value.name, []))
+            demands.add(operand, wanted, op.name)
     return demands
-
-
-def _settle(demands: Demands, value: str, uses: list[tuple[Demand, str]]) -> None:
-    demand = _join(demand for demand, _ in uses)
-    if demand is not Demand.ANY:
-        demands.of[value] = demand
-        demands.cause[value] = next(name for d, name in reversed(uses) if d >= demand)
 
 
 def _on_operands(op: Op, op_class: OpClass, on_results: Demand) -> Demand:

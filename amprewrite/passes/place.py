@@ -119,18 +119,22 @@ def _accumulators(situation: Situation, placement: Placement) -> set[str]:
     graph, full = situation.graph, situation.policy.full
     if not any(op.accumulates for op in graph.ops):
         return set()
-    wanted = dict.fromkeys(graph.outputs, True)
+    read, read_low = set(graph.outputs), set[str]()
     found: set[str] = set()
     for op in reversed(graph.ops):
-        results = [name for name in op.results if graph.is_dtype(name, full)]
-        in_full = all(wanted.get(name, False) for name in results)
         placed = placement.ops[op.name]
         moves = situation.classes[op.name].op_class is OpClass.FOLLOW
+        in_full = (op.accumulates or moves) and all(
+            name in read and name not in read_low
+            for name in op.results
+            if graph.is_dtype(name, full)
+        )
         if in_full and op.accumulates and placed.precision == situation.policy.low:
             found.add(op.name)
-        for name, dtype in zip(op.operands, placed.operands, strict=True):
-            reads = dtype == full or (moves and in_full)
-            wanted[name] = wanted.get(name, True) and reads
+        read.update(op.operands)
+        if not (moves and in_full):
+            pairs = zip(op.operands, placed.operands, strict=True)
+            read_low.update(name for name, dtype in pairs if dtype != full)
     return found
 
 
@@ -159,27 +163,30 @@ class _Walk:
         self.moved = situation.low_weights ^ before.low_weights
 
     def run(self) -> Placement:
+        stored = self.out.stored
         for value in self.graph.inputs():
             low = value.name in self.at.low_weights
-            self.out.stored[value.name] = self.low if low else value.dtype
+            stored[value.name] = self.low if low else value.dtype
         for op in self.graph.ops:
             placed = self._kept(op) or self._place(op)
             self.out.ops[op.name] = placed
             for name, dtype in zip(op.results, placed.results, strict=True):
-                self.out.stored[name] = self._stored(name, dtype)
-            self._watch_mutation(op, placed)
+                stored[name] = self._stored(name, dtype) if self.pinned else dtype
+            if op.mutates:
+                self._watch_mutation(op, placed)
         return self.out
 
     def _kept(self, op: Op) -> Placed | None:
         """Return what was decided before, if nothing that it depends on is new."""
         known, now = self.before.stored, self.out.stored
-        if op.mutates or op.name in self.renewed or not known:
+        if not known or op.mutates or op.name in self.renewed:
             return None
         if self.moved and self._concerned(op):
             return None
-        if any(known.get(name) != now[name] for name in op.operands):
-            return None
-        return self.before.ops.get(op.name)
+        for name in op.operands:
+            if known[name] != now[name]:
+                return None
+        return self.before.ops[op.name]
 
     def _concerned(self, op: Op) -> bool:
         """Whether ``op`` makes a weight, or moves one, whose storage has changed."""
@@ -204,19 +211,20 @@ class _Walk:
         if op.canonical == USER_CAST and not op.fence:
             return self._user_cast(op)
         match found.op_class:
-            case OpClass.KEEP:
-                return self._keep(op, found)
-            case OpClass.DENY:
-                return self._run(op, self.full, found.why)
-            case OpClass.ALLOW:
-                return self._allow(op, found)
-            case OpClass.ACCUMULATE:
-                return self._accumulate(op, found)
             case OpClass.PROMOTE | OpClass.FOLLOW:
                 return self._promote(op, found)
+            case OpClass.ALLOW:
+                return self._allow(op, found)
+            case OpClass.DENY:
+                return self._run(op, self.full, found.why)
+            case OpClass.KEEP:
+                return self._keep(op, found)
+            case OpClass.ACCUMULATE:
+                return self._accumulate(op, found)
 
     def _traced(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(self.graph.values[name].dtype for name in names)
+        values = self.graph.values
+        return tuple([values[name].dtype for name in names])
 
     def _keep(self, op: Op, found: Match) -> Placed:
         """Restore the traced dtypes, but for ops that read only metadata."""
@@ -251,17 +259,19 @@ class _Walk:
         self, op: Op, precision: str, why: str, causes: tuple[str, ...] = ()
     ) -> Placed:
         """Compute ``op`` in ``precision``: all its full operands, all its results."""
-        operands = [self.graph.values[name].dtype for name in op.operands]
-        full = [index for index, dtype in enumerate(operands) if dtype == self.full]
-        for index in full:
-            beside = op.mixing == "lead" and index != full[0] and precision == self.low
-            stored = self.out.stored[op.operands[index]]
-            operands[index] = stored if beside else precision
-        for index in op.mutates:
+        full = self.full
+        operands = [precision if d == full else d for d in self._traced(op.operands)]
+        beside = op.mixing == "lead" and precision == self.low
+        others = self._full_operands(op)[1:] if beside else ()
+        for index in (*others, *op.mutates):
             operands[index] = self.out.stored[op.operands[index]]
         return Placed(
             precision, tuple(operands), self._results(op, precision), why, causes
         )
+
+    def _full_operands(self, op: Op) -> tuple[int, ...]:
+        pairs = enumerate(self._traced(op.operands))
+        return tuple(index for index, dtype in pairs if dtype == self.full)
 
     def _results(self, op: Op, precision: str) -> tuple[str, ...]:
         """Results are made in ``precision``; those of a write, in what is written."""
@@ -310,7 +320,6 @@ class _Walk:
         return self._run(op, stored, f"stored in {stored}; {found.why}")
 
     def _promote(self, op: Op, found: Match) -> Placed:
-        strong = self._strong(op)
         demand = self.at.demands.on_op(op)
         computes = found.op_class is OpClass.PROMOTE
         if demand is Demand.EXACT or (computes and demand is Demand.FULL):
@@ -318,6 +327,7 @@ class _Walk:
             return self._run(
                 op, self.full, f"{causes[-1]} wants full precision", causes
             )
+        strong = self._strong(op)
         wide = [name for name in strong if self.out.stored[name] == self.full]
         if wide and op.name in self.at.biases:
             why = f"the bias of {self.at.biases[op.name]}: added in full, rounded once"

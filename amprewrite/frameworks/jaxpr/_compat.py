@@ -4,8 +4,8 @@ import functools
 import os
 import re
 import sysconfig
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from jax.extend import linear_util, source_info_util
@@ -47,19 +47,18 @@ def wrapped(fun: Callable[..., Any], like: Any) -> Any:
     return wrap(fun, debug_info=like.debug_info)
 
 
-@contextmanager
-def place_of(eqn: Eqn, name_stack: Any) -> Generator[None]:
-    """Bind what follows with the context, scopes and traceback of ``eqn``."""
+def place_of(eqn: Eqn, name_stack: Any) -> AbstractContextManager[Any]:
+    """Bind what follows with the traceback of ``eqn``, in the given scopes."""
     stack = source_info_util.current_name_stack() + name_stack
-    context = source_info_util.user_context(eqn.source_info.traceback, name_stack=stack)
-    with context, eqn.ctx.manager:
-        yield
+    return source_info_util.user_context(eqn.source_info.traceback, name_stack=stack)
 
 
 def scopes(name_stack: Any) -> tuple[str, ...]:
     """Return the names in a name stack, outermost first, without transformations."""
+    if not name_stack.stack:
+        return ()
     kinds = (e for e in name_stack.stack if type(e).__name__ == "Scope")
-    return tuple(element.name for element in kinds)
+    return tuple([element.name for element in kinds])
 
 
 @functools.lru_cache(maxsize=4096)

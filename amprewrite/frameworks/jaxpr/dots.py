@@ -37,12 +37,22 @@ class Contraction:
 
 
 @lru_cache(maxsize=4096)
-def accumulator(contraction: Contraction) -> Any:
-    """Return the function of two low operands that gives the accumulator.
+def rounded(of: Contraction, wanted: str) -> Any:
+    """Return the function of two low operands that gives the sums in dtype ``wanted``.
 
-    Layers of a model have equal contractions: the function is made once for each, which
-    spares a third of the time that JAX takes to enter a custom rule.
+    Layers of a model have equal contractions: JAX traces and lowers each kind once. A
+    transformer with 73 was emitted in three quarters of the time then.
     """
+    accumulate = accumulator(of)
+
+    def contraction(lhs: Any, rhs: Any) -> Any:
+        return lax.convert_element_type(accumulate(lhs, rhs), wanted)
+
+    return jax.jit(contraction)
+
+
+def accumulator(contraction: Contraction) -> Any:
+    """Return the function of two low operands that gives the accumulator."""
 
     @jax.custom_jvp
     def accumulate(lhs: Any, rhs: Any) -> Any:
@@ -61,7 +71,7 @@ def accumulator(contraction: Contraction) -> Any:
         return out, parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
     accumulate.defjvp(jvp, symbolic_zeros=True)
-    return jax.jit(accumulate)
+    return accumulate
 
 
 def contract(
@@ -81,9 +91,7 @@ def contract(
     low, full = dtypes
     if wanted == low and not emits_accumulators(jax.default_backend()):
         return bind(*operands, low)
-    return lax.convert_element_type(
-        accumulator(Contraction(bind, low, full))(*operands), wanted
-    )
+    return rounded(Contraction(bind, low, full), wanted)(*operands)
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ class _Where:
 
     Attributes:
         stack: Scopes of the calls around them inside the body; None if there are none.
-        outer: Names of the scopes around the body.
+        outer: Names of all scopes around them.
         region: Name of the body.
     """
 
@@ -85,10 +85,17 @@ class _Where:
 
     def of(self, eqn: Any) -> Any:
         own = eqn.source_info.name_stack
-        return own if self.stack is None else self.stack + own
+        if self.stack is None:
+            return own
+        return self.stack + own if own.stack else self.stack
 
     def scopes(self, eqn: Any) -> tuple[str, ...]:
-        return (*self.outer, *_compat.scopes(self.of(eqn)))
+        own = _compat.scopes(eqn.source_info.name_stack)
+        return (*self.outer, *own) if own else self.outer
+
+    def called(self, eqn: Any) -> "_Where":
+        """Return the place inside a call that is inlined."""
+        return _Where(self.of(eqn), self.scopes(eqn), self.region)
 
     def inside(self, eqn: Any, name: str) -> "_Where":
         """Return the place inside the body called ``name``."""
@@ -152,9 +159,8 @@ class _Inliner:
         """Return the steps of one equation, and what its results are."""
         primitive = eqn.primitive.name
         if primitive in CALLS or (primitive in JITS and _compat.is_plain_jit(eqn)):
-            below = replace(where, stack=where.of(eqn))
             jaxpr, consts = _opened(_compat.body_of(eqn))
-            return self._jaxpr(jaxpr, consts, operands, below)
+            return self._jaxpr(jaxpr, consts, operands, where.called(eqn))
         if primitive in SHARED:
             step = self._shared(eqn, operands, where)
         elif primitive in OPENERS and not eqn.params.get("branches_platforms"):

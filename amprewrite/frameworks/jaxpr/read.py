@@ -54,9 +54,8 @@ class _Reader:
 
     def value(self, name: str, kind: ValueKind) -> Value:
         aval = self.avals[name]
-        shape = tuple(
-            d if isinstance(d, int) else str(d) for d in getattr(aval, "shape", ())
-        )
+        extents = getattr(aval, "shape", ())
+        shape = tuple([d if isinstance(d, int) else str(d) for d in extents])
         return Value(name, dtype_name(aval), shape, kind)
 
     def ops(self, steps: Iterable[Step]) -> Iterator[Op]:

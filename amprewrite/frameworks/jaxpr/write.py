@@ -111,7 +111,9 @@ class Writer:
         self.context, self.handlers = context, handlers
         self.plan = plan = context.plan
         self.decisions: Mapping[str, Decision] = plan.by_op
-        self.casts = {use: (c.to_dtype, c.saturate) for c in plan.casts for use in c.uses}
+        self.casts = {
+            use: (c.to_dtype, c.saturate) for c in plan.casts for use in c.uses
+        }
 
     def program(self, inputs: Iterable[Any]) -> list[Any]:
         """Return the outputs of the program on ``inputs``."""
@@ -134,7 +136,7 @@ class Writer:
     def run(self, steps: Iterable[Step], env: Env) -> None:
         """Run ``steps``; what they make is entered in ``env``."""
         for step in steps:
-            with _compat.place_of(step.eqn, step.stack):
+            with _compat.place_of(step.eqn, step.stack), step.eqn.ctx.manager:
                 handler = self.handlers[step.primitive] if step.bodies else None
                 made = handler(self, step, env) if handler else self._plain(step, env)
             env.update(zip(step.results, made, strict=True))
@@ -195,15 +197,18 @@ class Writer:
         ]
 
     def _operands(self, step: Step, env: Env) -> list[Any]:
-        decision = self.decisions[step.name]
+        name = step.name
         values: list[Any] = []
         index = 0
         for atom in step.operands:
             if isinstance(atom, Number):
-                values.append(self._number(atom, decision))
-            else:
-                values.append(self.read(step.name, index, atom, env))
-                index += 1
+                values.append(self._number(atom, self.decisions[name]))
+                continue
+            value = env[atom]
+            if (name, index) in self.casts:
+                value = self.as_read(name, index, value)
+            values.append(value)
+            index += 1
         return values
 
     def _number(self, atom: Number, decision: Decision) -> Any:

@@ -53,7 +53,7 @@ def test_equations_keep_their_scopes_and_contexts():
     assert _compat.scopes(stack) == ("outer",)
 
     def again(x):
-        with jax.named_scope("around"), _compat.place_of(eqn, stack):
+        with jax.named_scope("around"), _compat.place_of(eqn, stack), eqn.ctx.manager:
             return jnp.cos(x)
 
     found = first(again)
