@@ -139,6 +139,11 @@ class ProgramGraph:
         return {op.name: op for op in self.ops}
 
     @cached_property
+    def position(self) -> Mapping[str, int]:
+        """Place of each op in program order, by name."""
+        return {op.name: number for number, op in enumerate(self.ops)}
+
+    @cached_property
     def producer(self) -> Mapping[str, Op]:
         """The op that makes a value; inputs, parameters and constants have none."""
         return {result: op for op in self.ops for result in op.results}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from amprewrite.dtypes import itemsize
 from amprewrite.ir import Op
 from amprewrite.passes.facts import extreme_values
-from amprewrite.passes.place import Placement, Situation
+from amprewrite.passes.placement import Placement, Situation
 from amprewrite.plan import OUTPUT, Cast
 from amprewrite.policy import OpClass
 

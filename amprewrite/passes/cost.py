@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from amprewrite.dtypes import itemsize
 from amprewrite.ir import Op, ProgramGraph
-from amprewrite.passes.place import Placement
+from amprewrite.passes.placement import Placement
 from amprewrite.plan import Cast, Cost
 
 

@@ -12,7 +12,8 @@ from amprewrite.passes.classify import classify
 from amprewrite.passes.cost import plan_cost
 from amprewrite.passes.demand import Demands, compute_demand
 from amprewrite.passes.facts import mutated_storages, weak_values, weight_roots
-from amprewrite.passes.place import Placement, Situation, place
+from amprewrite.passes.place import place
+from amprewrite.passes.placement import Placement, Situation
 from amprewrite.passes.storage import place_with_storage
 from amprewrite.plan import NOTHING_LOWERED, Decision, Plan
 from amprewrite.policy import Matcher, Policy

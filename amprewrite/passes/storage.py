@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from amprewrite.ir import Op
 from amprewrite.passes.facts import is_transparent
-from amprewrite.passes.place import Placement, Situation, place
+from amprewrite.passes.place import place
+from amprewrite.passes.placement import Placement, Situation
 
 LOOKUPS = frozenset(("embedding", "index_select"))
 """Ops that read a few rows of a table; the rows may be converted after the lookup."""

@@ -1,0 +1,78 @@
+"""What is known before ops are placed, and where they are placed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from amprewrite.ir import ProgramGraph
+from amprewrite.passes.demand import Demands
+from amprewrite.policy import Policy
+from amprewrite.policy.match import Match
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where one op computes, and why.
+
+    Attributes:
+        precision: Dtype that it computes in.
+        operands: Dtype in which each operand is read.
+        results: Dtype in which each result is made.
+        why: What decided, beyond the class.
+        causes: Ops that forced it, nearest first.
+    """
+
+    precision: str
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+    why: str = ""
+    causes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What is known before placement.
+
+    Attributes:
+        graph: The program.
+        policy: The policy.
+        classes: Class of every op.
+        demands: Demand on every value.
+        weak: 0-d values that adapt to other operands.
+        weights: For values reached from weights by data movement, those weights.
+        low_weights: Weights that are stored low.
+        mutated: Storages that some op writes in place.
+        biases: Additions of a bias to a contraction, by op name, with its name.
+    """
+
+    graph: ProgramGraph
+    policy: Policy
+    classes: Mapping[str, Match]
+    demands: Demands
+    weak: frozenset[str]
+    weights: Mapping[str, frozenset[str]]
+    mutated: frozenset[str]
+    biases: Mapping[str, str] = field(default_factory=dict[str, str])
+    low_weights: frozenset[str] = frozenset()
+
+
+@dataclass
+class Placement:
+    """The result: a decision for each op, and the stored dtype of each value.
+
+    Attributes:
+        ops: Decision by op name.
+        stored: Dtype by value name.
+        low_weights: Weights that were taken to be stored low.
+        pinned: Storages that were kept full.
+        accumulating: Contractions that hand back their accumulators.
+    """
+
+    ops: dict[str, Placed] = field(default_factory=dict[str, Placed])
+    stored: dict[str, str] = field(default_factory=dict[str, str])
+    low_weights: frozenset[str] = frozenset()
+    pinned: frozenset[str] = frozenset()
+    accumulating: frozenset[str] = frozenset()
+
+
+NOTHING_PLACED = Placement()
+"""What is known before the first walk."""

@@ -1,0 +1,296 @@
+"""One walk of placement ``promote``.
+
+The ops are visited in program order. A deny op computes in full, an allow op in low,
+the others in what reaches them, unless all who read their results want full. What is
+known of each value is the dtype in which it is *stored*, which is that of the op that
+made it, but for two: a weight may be stored low from the start, and a storage that
+some op mutates has one dtype for all its views, however it was made.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from heapq import heappop, heappush
+
+from amprewrite.dtypes import is_float
+from amprewrite.ir import Op
+from amprewrite.passes.classify import USER_CAST
+from amprewrite.passes.demand import Demand
+from amprewrite.passes.facts import lost_literals
+from amprewrite.passes.placement import Placed, Placement, Situation
+from amprewrite.policy import OpClass
+from amprewrite.policy.match import Match
+
+
+class Walk:
+    """One walk over the ops, given the storages and contractions kept in full.
+
+    After the first walk only those ops are visited that depend on a weight, a storage
+    or a contraction that is treated otherwise now, and then those that read others.
+
+    Attributes:
+        to_pin: Storages that must be kept full, found on the way.
+    """
+
+    def __init__(
+        self,
+        situation: Situation,
+        pinned: frozenset[str],
+        accumulating: frozenset[str],
+        before: Placement,
+    ) -> None:
+        """Take over what was placed before.
+
+        Args:
+            situation: What is known.
+            pinned: Storages that are kept full.
+            accumulating: Contractions that hand back their sums.
+            before: The placement of the walk before.
+        """
+        self.at = situation
+        self.graph = situation.graph
+        self.full, self.low = situation.policy.full, situation.policy.low
+        self.to_pin: set[str] = set()
+        self.before = before
+        self.out = Placement(
+            dict(before.ops),
+            dict(before.stored),
+            situation.low_weights,
+            pinned,
+            accumulating,
+        )
+
+    def run(self) -> Placement:
+        """Return the placement."""
+        inputs = [value.name for value in self.graph.inputs()]
+        changed = [name for name in inputs if self._store_input(name)]
+        if not self.before.ops:
+            for op in self.graph.ops:
+                self._decide(op)
+            return self.out
+        waiting = self._concerned()
+        waiting.update(self._readers(changed))
+        order = sorted(waiting)  # a heap: readers come after what they read
+        while order:
+            changed = self._decide(self.graph.ops[heappop(order)])
+            for position in self._readers(changed):
+                if position not in waiting:
+                    waiting.add(position)
+                    heappush(order, position)
+        return self.out
+
+    def _readers(self, names: list[str]) -> Iterator[int]:
+        """Yield the positions of the ops that read any of the values."""
+        for name in names:
+            for op, _ in self.graph.users[name]:
+                yield self.graph.position[op.name]
+
+    def _concerned(self) -> set[int]:
+        """Return the positions of the ops that depend on what is treated otherwise."""
+        now, before = self.out, self.before
+        moved = now.low_weights ^ before.low_weights
+        pinned = now.pinned ^ before.pinned
+        position = self.graph.position
+        concerned = {position[name] for name in now.accumulating ^ before.accumulating}
+        if not (moved or pinned or self.graph.written):
+            return concerned
+        roots = self.at.weights
+        for number, op in enumerate(self.graph.ops):
+            makes = any(r in roots and roots[r] & moved for r in op.results)
+            keeps = any(self.graph.storage(r) in pinned for r in op.results)
+            if op.mutates or makes or keeps:
+                concerned.add(number)
+        return concerned
+
+    def _store_input(self, name: str) -> bool:
+        """Enter the stored dtype of an input; return whether it is another one now."""
+        dtype = self.graph.values[name].dtype
+        return self._store(name, self.low if name in self.at.low_weights else dtype)
+
+    def _store(self, name: str, dtype: str) -> bool:
+        known = self.out.stored.get(name)
+        self.out.stored[name] = dtype
+        return known != dtype
+
+    def _decide(self, op: Op) -> list[str]:
+        """Place ``op``; return which of its results are stored otherwise now."""
+        placed = self.out.ops[op.name] = self._place(op)
+        pairs = zip(op.results, placed.results, strict=True)
+        changed = [
+            name for name, made in pairs if self._store(name, self._stored(name, made))
+        ]
+        if op.mutates:
+            self._watch_mutation(op, placed)
+        return changed
+
+    def _stored(self, name: str, made: str) -> str:
+        """A pinned storage is kept full from its definition on."""
+        if self.out.pinned and self.graph.storage(name) in self.out.pinned:
+            return self.graph.values[name].dtype
+        return made
+
+    def _watch_mutation(self, op: Op, placed: Placed) -> None:
+        """Pin what an op writes in place, if it computes wider than it stores."""
+        for index in op.mutates:
+            name = op.operands[index]
+            wide = self.full in (placed.precision, placed.operands[index])
+            if self.out.stored[name] == self.low and wide:
+                self.to_pin.add(self.graph.storage(name))
+
+    def _place(self, op: Op) -> Placed:
+        found = self.at.classes[op.name]
+        if op.canonical == USER_CAST and not op.fence:
+            return self._user_cast(op)
+        match found.op_class:
+            case OpClass.PROMOTE | OpClass.FOLLOW:
+                return self._promote(op, found)
+            case OpClass.ALLOW:
+                return self._allow(op, found)
+            case OpClass.DENY:
+                return self._run(op, self.full, found.why)
+            case OpClass.KEEP:
+                return self._keep(op, found)
+            case OpClass.ACCUMULATE:
+                return self._accumulate(op, found)
+
+    def _traced(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        values = self.graph.values
+        return tuple([values[name].dtype for name in names])
+
+    def _keep(self, op: Op, found: Match) -> Placed:
+        """Restore the traced dtypes, but for ops that read only metadata."""
+        results = tuple(
+            self.low if name in self.at.low_weights else dtype
+            for name, dtype in zip(op.results, self._traced(op.results), strict=True)
+        )
+        precision = next(
+            (d for d in results if is_float(d)), results[0] if results else ""
+        )
+        if op.mixing == "any" and not op.fence:
+            operands = tuple(self.out.stored[name] for name in op.operands)
+        else:
+            operands = self._traced(op.operands)
+            floats = [d for d in operands if is_float(d)]
+            precision = floats[0] if floats else precision
+        return Placed(precision, operands, results, found.why)
+
+    def _user_cast(self, op: Op) -> Placed:
+        """Convert to the dtype that the model names; follow a weight stored low."""
+        operands = tuple(self.out.stored[name] for name in op.operands)
+        results = self._traced(op.results)
+        noop = op.dtype_argument == self.full and results == (self.full,)
+        roots = self.at.weights.get(op.results[0])
+        if noop and roots and roots <= self.at.low_weights:
+            return Placed(
+                self.low, operands, (self.low,), "follows a weight stored low"
+            )
+        return Placed(results[0], operands, results, self.at.classes[op.name].why)
+
+    def _run(
+        self, op: Op, precision: str, why: str, causes: tuple[str, ...] = ()
+    ) -> Placed:
+        """Compute ``op`` in ``precision``: all its full operands, all its results."""
+        full = self.full
+        operands = [precision if d == full else d for d in self._traced(op.operands)]
+        beside = op.mixing == "lead" and precision == self.low
+        others = self._full_operands(op)[1:] if beside else ()
+        for index in (*others, *op.mutates):
+            operands[index] = self.out.stored[op.operands[index]]
+        return Placed(
+            precision, tuple(operands), self._results(op, precision), why, causes
+        )
+
+    def _full_operands(self, op: Op) -> tuple[int, ...]:
+        pairs = enumerate(self._traced(op.operands))
+        return tuple(index for index, dtype in pairs if dtype == self.full)
+
+    def _results(self, op: Op, precision: str) -> tuple[str, ...]:
+        """Results are made in ``precision``; those of a write, in what is written."""
+        if not op.mutates:
+            full = self.full
+            traced = self._traced(op.results)
+            return tuple(precision if dtype == full else dtype for dtype in traced)
+        made = list(self._traced(op.results))
+        written = {
+            self.graph.storage(op.operands[i]): op.operands[i] for i in op.mutates
+        }
+        for index, name in enumerate(op.results):
+            if self.graph.storage(name) in written:
+                made[index] = self.out.stored[written[self.graph.storage(name)]]
+            elif made[index] == self.full:
+                made[index] = precision
+        return tuple(made)
+
+    def _allow(self, op: Op, found: Match) -> Placed:
+        if exact := self._exact(op):
+            return exact
+        stored = [self.out.stored[op.operands[index]] for index in op.mutates]
+        if self.full in stored:
+            why = f"writes in place to a value stored in {self.full}"
+            return self._run(op, self.full, why)
+        placed = self._run(op, self.low, found.why)
+        if op.name not in self.out.accumulating:
+            return placed
+        why = f"{found.why}; all who read it want full, so it hands back its sums"
+        return replace(placed, results=self._traced(op.results), why=why)
+
+    def _exact(self, op: Op) -> Placed | None:
+        """Run in full what makes the argument of a periodic or stepping op."""
+        if self.at.demands.on_op(op) is not Demand.EXACT:
+            return None
+        causes = self.at.demands.path(self.graph, op)
+        why = f"{causes[-1]} needs an exact argument, so what makes it stays full"
+        return self._run(op, self.full, why, causes)
+
+    def _accumulate(self, op: Op, found: Match) -> Placed:
+        if exact := self._exact(op):
+            return exact
+        names = (n for n in op.operands if self.graph.is_dtype(n, self.full))
+        lead = next(names, None)  # an op that makes a tensor from nothing has none
+        stored = self.out.stored[lead] if lead else self.full
+        return self._run(op, stored, f"stored in {stored}; {found.why}")
+
+    def _promote(self, op: Op, found: Match) -> Placed:
+        demand = self.at.demands.on_op(op)
+        computes = found.op_class is OpClass.PROMOTE
+        if demand is Demand.EXACT or (computes and demand is Demand.FULL):
+            causes = self.at.demands.path(self.graph, op)
+            return self._run(
+                op, self.full, f"{causes[-1]} wants full precision", causes
+            )
+        strong = self._strong(op)
+        wide = [name for name in strong if self.out.stored[name] == self.full]
+        if wide and op.name in self.at.biases:
+            why = f"the bias of {self.at.biases[op.name]}: added in full, rounded once"
+            return replace(self._run(op, self.full, why), results=(self.low,))
+        if wide or not strong:
+            return self._run(op, self.full, self._why_wide(wide), self._makers(wide))
+        if computes and (lost := list(lost_literals(op, self.low))):
+            why = f"the number {lost[0]!r} does not survive {self.low}"
+            return self._run(op, self.full, why)
+        why = f"its operands are {self.low}"
+        return self._run(op, self.low, why, self._makers(strong))
+
+    def _strong(self, op: Op) -> list[str]:
+        """Return the full-typed operands that decide; weak ones adapt to them."""
+        names = [name for name in op.operands if self.graph.is_dtype(name, self.full)]
+        if op.mixing == "lead":
+            return names[:1]
+        strong = [name for name in names if not self._is_weak(name, op)]
+        return strong or names
+
+    def _is_weak(self, name: str, op: Op) -> bool:
+        if name in self.at.weak:
+            return True
+        if not self.at.policy.weak_parameters or name not in self.at.weights:
+            return False
+        rank = max((len(self.graph.values[r].shape) for r in op.results), default=0)
+        return len(self.graph.values[name].shape) < rank
+
+    def _why_wide(self, wide: list[str]) -> str:
+        if not wide:
+            return f"its operands are literals, traced in {self.full}"
+        return f"%{wide[0]} is {self.full}, and operands promote to the widest"
+
+    def _makers(self, names: list[str]) -> tuple[str, ...]:
+        makers = (self.graph.producer.get(name) for name in names[:1])
+        return tuple(op.name for op in makers if op)
