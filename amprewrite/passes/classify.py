@@ -13,6 +13,9 @@ USER_CAST = "cast"
 MOVES = {"enter": OpClass.FOLLOW, "leave": OpClass.FOLLOW}
 """Classes of ops between bodies; those that are not here keep their dtype."""
 
+OUTER_PRODUCT = "contraction"
+"""Rule of contractions that sum nothing."""
+
 OVERRIDABLE = ("overrides", "rules")
 """Prefixes of rule labels that the user wrote; facts about cost leave them alone."""
 
@@ -109,4 +112,4 @@ def _without_contraction(op: Op, found: Match) -> Match:
     if found.rule.startswith(OVERRIDABLE):
         return found
     why = "contracts no dimension: an outer product gains nothing from low precision"
-    return replace(found, op_class=OpClass.DENY, rule="contraction", why=why)
+    return replace(found, op_class=OpClass.DENY, rule=OUTER_PRODUCT, why=why)

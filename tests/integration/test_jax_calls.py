@@ -271,8 +271,8 @@ CASES = {
     "linearize": Case(linearized, (W, X)),
     "jvp": Case(pushed, (W, X)),
     "vjp": Case(pulled, (W, X)),
-    "vmap of grad": Case(per_example, (W, X), full=2),
-    "jacobians": Case(jacobians, (W, X), full=1),
+    "vmap of grad": Case(per_example, (W, X)),
+    "jacobians": Case(jacobians, (W, X)),
 }
 
 

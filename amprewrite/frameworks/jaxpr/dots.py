@@ -27,7 +27,7 @@ class Contraction:
 
     Attributes:
         bind: Binds the primitive: operands and the dtype of the result.
-        low: Name of the low dtype, that of both operands.
+        low: Name of the low dtype, in which derivatives are contracted.
         full: Name of the full dtype, that of the accumulator.
     """
 
@@ -38,7 +38,7 @@ class Contraction:
 
 @lru_cache(maxsize=4096)
 def rounded(of: Contraction, wanted: str) -> Any:
-    """Return the function of two low operands that gives the sums in dtype ``wanted``.
+    """Return the function of two operands that gives the sums in dtype ``wanted``.
 
     Layers of a model have equal contractions: JAX traces and lowers each kind once. A
     transformer with 73 was emitted in three quarters of the time then.
@@ -52,20 +52,24 @@ def rounded(of: Contraction, wanted: str) -> Any:
 
 
 def accumulator(contraction: Contraction) -> Any:
-    """Return the function of two low operands that gives the accumulator."""
+    """Return the function of two operands that gives the accumulator."""
+    bind, low, full = contraction.bind, contraction.low, contraction.full
 
     @jax.custom_jvp
     def accumulate(lhs: Any, rhs: Any) -> Any:
-        return contraction.bind(lhs, rhs, contraction.full)
+        return bind(lhs, rhs, full)
 
     def jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
         lhs, rhs = primals
         out = accumulate(lhs, rhs)
         parts: list[Any] = []
-        for operands in ((tangents[0], rhs), (lhs, tangents[1])):
-            if not any(isinstance(operand, SymbolicZero) for operand in operands):
-                low = contraction.bind(*operands, contraction.low)
-                parts.append(lax.convert_element_type(low, contraction.full))
+        for one, other in ((tangents[0], rhs), (lhs, tangents[1])):
+            if not isinstance(one, SymbolicZero) and not isinstance(
+                other, SymbolicZero
+            ):
+                lows = [lax.convert_element_type(x, low) for x in (one, other)]
+                out_low = bind(lows[0], lows[1], low)
+                parts.append(lax.convert_element_type(out_low, full))
         if not parts:
             return out, SymbolicZero(jax.typeof(out).to_tangent_aval())
         return out, parts[0] if len(parts) == 1 else parts[0] + parts[1]
@@ -88,10 +92,24 @@ def contract(
         dtypes: Names of the low and the full dtype.
         wanted: Which of them the result has.
     """
-    low, full = dtypes
+    low, _ = dtypes
     if wanted == low and not emits_accumulators(jax.default_backend()):
         return bind(*operands, low)
-    return rounded(Contraction(bind, low, full), wanted)(*operands)
+    return accumulated(bind, operands, dtypes, wanted)
+
+
+def accumulated(
+    bind: Contract, operands: tuple[Any, Any], dtypes: tuple[str, str], wanted: str
+) -> Any:
+    """Contract ``operands`` in full precision, and their derivatives in low.
+
+    Args:
+        bind: Binds the primitive.
+        operands: Both operands.
+        dtypes: Names of the low and the full dtype.
+        wanted: Which of them the result has.
+    """
+    return rounded(Contraction(bind, *dtypes), wanted)(*operands)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +140,6 @@ class Dot:
             out = lax.dot_general_p.bind(lhs, rhs, dimension_numbers=dims, **rest)
             return lax.optimization_barrier(out)
         return lax.dot_general_p.bind(lhs, rhs, dimension_numbers=dims, **rest)
-
-
-def dot_binder(params: dict[str, Any]) -> Contract:
-    """Return how ``dot_general`` with these parameters is bound."""
-    return Dot(tuple(params.items()))
 
 
 def _unsharded(*operands: Any) -> bool:
@@ -191,6 +204,7 @@ class Other:
         return self.primitive.bind(lhs, rhs, **params)
 
 
-def conv_binder(primitive: Any, params: dict[str, Any]) -> Contract:
-    """Return how another contraction with these parameters is bound."""
-    return Other(primitive, tuple(params.items()))
+def binder(primitive: Any, params: dict[str, Any]) -> Contract:
+    """Return how the contraction ``primitive`` with these parameters is bound."""
+    held = tuple(params.items())
+    return Dot(held) if primitive is lax.dot_general_p else Other(primitive, held)

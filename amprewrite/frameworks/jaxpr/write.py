@@ -14,7 +14,7 @@ import numpy as np
 
 from amprewrite.dtypes import format_of, is_float
 from amprewrite.frameworks.jaxpr import _compat
-from amprewrite.frameworks.jaxpr.dots import contract, conv_binder, dot_binder
+from amprewrite.frameworks.jaxpr.dots import Contract, accumulated, binder, contract
 from amprewrite.frameworks.jaxpr.ops import (
     CONTRACTIONS,
     DTYPE_PARAMETERS,
@@ -24,6 +24,7 @@ from amprewrite.frameworks.jaxpr.ops import (
 )
 from amprewrite.frameworks.jaxpr.program import Atom, Crossing, Number, Program, Step
 from amprewrite.frameworks.jaxpr.untyped import jnp, lax
+from amprewrite.passes.classify import OUTER_PRODUCT
 from amprewrite.plan import OUTPUT, Decision, Plan
 
 Env = dict[str, Any]
@@ -235,15 +236,13 @@ class Writer:
         primitive, params = step.eqn.primitive, _compat.bind_params(step.eqn)
         low, full = self.plan.low, self.plan.full
         untouched = decision.op_class == "keep" or decision.precision != low
+        if decision.rule == OUTER_PRODUCT or (
+            primitive.name in CONTRACTIONS and not untouched
+        ):
+            pair = (operands[0], operands[1])
+            return self._contract(step, binder(primitive, params), pair, decision)
         if untouched and not _filled(step, decision, full):
             return primitive.bind(*operands, **params)
-        if primitive.name in CONTRACTIONS:
-            dots = primitive.name == "dot_general"
-            bind = dot_binder(params) if dots else conv_binder(primitive, params)
-            if step.name in self.context.linear:  # JAX transposes it as it stands
-                return bind(operands[0], operands[1], low)
-            pair = (operands[0], operands[1])
-            return contract(bind, pair, (low, full), decision.results[0])
         if primitive.name in TYPED_BODIES:
             return _rebuilt(primitive.name, operands, params)
         if self.context.training and _sums_backwards(step):
@@ -253,6 +252,17 @@ class Writer:
             if params.get(key) is not None and is_float(decision.results[0]):
                 params[key] = np.dtype(jnp.dtype(decision.results[0]))
         return primitive.bind(*operands, **params)
+
+    def _contract(
+        self, step: Step, bind: Contract, pair: tuple[Any, Any], decision: Decision
+    ) -> Any:
+        """Contract two operands; what sums nothing is full, but its derivative low."""
+        dtypes = (self.plan.low, self.plan.full)
+        if step.name in self.context.linear:  # JAX transposes it as it stands
+            return bind(*pair, decision.precision)
+        if decision.precision == self.plan.full:
+            return accumulated(bind, pair, dtypes, self.plan.full)
+        return contract(bind, pair, dtypes, decision.results[0])
 
 
 def _filled(step: Step, decision: Decision, full: str) -> bool:

@@ -11,7 +11,11 @@ import jax.numpy as jnp  # noqa: E402  # after the skip
 from jax import lax  # noqa: E402
 
 from amprewrite.frameworks.jaxpr import calibrate  # noqa: E402
-from amprewrite.frameworks.jaxpr.dots import contract, dot_binder  # noqa: E402
+from amprewrite.frameworks.jaxpr.dots import (  # noqa: E402
+    accumulated,
+    binder,
+    contract,
+)
 from tests.jax_programs import (  # noqa: E402
     checked_jaxpr,
     equations,
@@ -34,14 +38,15 @@ def layout(left, right):
     )
 
 
-def binder(left, right):
-    return dot_binder(
+def dot(left, right):
+    return binder(
+        lax.dot_general_p,
         {
             "dimension_numbers": layout(left, right),
             "precision": None,
             "preferred_element_type": None,
             "out_sharding": None,
-        }
+        },
     )
 
 
@@ -73,7 +78,7 @@ CRASHING = [
 
 @pytest.mark.parametrize(("left", "right", "how"), CRASHING)
 def test_layouts_that_xla_cannot_run_run(left, right, how):
-    bind = binder(left, right)
+    bind = dot(left, right)
     x, y = operand(left), operand(right, 1)
     expected = plain(left, right, x, y)
 
@@ -101,7 +106,7 @@ def test_every_layout_with_one_batch_dimension_runs():
     for left in map("".join, itertools.permutations("bmk")):
         for right in map("".join, itertools.permutations("bkn")):
             x, y = operand(left), operand(right, 1)
-            found = contract(binder(left, right), (x, y), DTYPES, "float32")
+            found = contract(dot(left, right), (x, y), DTYPES, "float32")
             assert relative_error(found, plain(left, right, x, y)) < 1e-6
 
 
@@ -110,7 +115,7 @@ def test_every_layout_with_one_batch_dimension_runs():
 def test_every_contraction_of_the_derivatives_is_low(monkeypatch, wanted, emits):
     monkeypatch.setattr(calibrate, "DEFAULTS", {"cpu": emits})
     calibrate.emits_accumulators.cache_clear()
-    bind = binder("mk", "kn")
+    bind = dot("mk", "kn")
 
     def run(x, y):
         return contract(bind, (x, y), DTYPES, wanted).astype(jnp.float32)
@@ -139,16 +144,14 @@ def test_every_contraction_of_the_derivatives_is_low(monkeypatch, wanted, emits)
 def test_an_accumulator_is_rounded_once():
     x, y = operand("mk"), operand("kn", 1)
     exact = plain("mk", "kn", x, y)
-    whole = contract(binder("mk", "kn"), (x, y), DTYPES, "float32")
-    rounded = contract(binder("mk", "kn"), (x, y), DTYPES, "bfloat16")
+    whole = contract(dot("mk", "kn"), (x, y), DTYPES, "float32")
+    rounded = contract(dot("mk", "kn"), (x, y), DTYPES, "bfloat16")
     assert relative_error(whole, exact) < 1e-6
     assert 1e-4 < relative_error(rounded, exact) < 4e-3
     assert (rounded == whole.astype(jnp.bfloat16)).all()
 
 
 def test_convolutions_differentiate_low():
-    from amprewrite.frameworks.jaxpr.dots import conv_binder
-
     image = normal(1, 2, 6).astype(jnp.bfloat16)
     kernel = normal(3, 2, 3, seed=1).astype(jnp.bfloat16)
 
@@ -156,7 +159,7 @@ def test_convolutions_differentiate_low():
         return lax.conv_general_dilated(x, k, (1,), "SAME")
 
     (eqn,) = jax.make_jaxpr(plain_conv)(image, kernel).jaxpr.eqns
-    bind = conv_binder(eqn.primitive, eqn.params)
+    bind = binder(eqn.primitive, eqn.params)
 
     def loss(x, k):
         return (contract(bind, (x, k), DTYPES, "float32") ** 2).sum()
@@ -167,3 +170,42 @@ def test_convolutions_differentiate_low():
     assert all(set(operand_dtypes(e)) == {"bfloat16"} for e in convs)
     found = jax.jit(jax.grad(loss, (0, 1)))(image, kernel)
     assert all(jnp.isfinite(leaf.astype(jnp.float32)).all() for leaf in found)
+
+
+def test_an_outer_product_is_full_and_its_derivatives_are_low():
+    bind = binder(
+        lax.dot_general_p,
+        {
+            "dimension_numbers": (((), ()), ((), ())),
+            "precision": None,
+            "preferred_element_type": None,
+            "out_sharding": None,
+        },
+    )
+    x, y = normal(4), normal(5, seed=1)
+
+    def product(x, y):
+        return accumulated(bind, (x, y), DTYPES, "float32")
+
+    assert (product(x, y) == jnp.outer(x, y)).all()
+
+    def loss(x, y):
+        return (product(x, y) * jnp.arange(20.0).reshape(4, 5)).sum()
+
+    derived = jax.grad(loss, (0, 1))
+    dots = [
+        set(operand_dtypes(eqn))
+        for eqn in equations(checked_jaxpr(derived, x, y))
+        if eqn.primitive.name == "dot_general"
+    ]
+    assert dots == [{"float32"}, {"bfloat16"}, {"bfloat16"}]
+    assert (
+        relative_error(
+            derived(x, y),
+            jax.grad(
+                lambda x, y: (jnp.outer(x, y) * jnp.arange(20.0).reshape(4, 5)).sum(),
+                (0, 1),
+            )(x, y),
+        )
+        < 1e-2
+    )
