@@ -1,7 +1,8 @@
 """JAX's own samples of its primitives: what runs, runs converted with the same dtypes.
 
-A sample is run as it is, and with its operands made by a contraction, so that what the
-policy runs low is run low.
+A sample is run as it is, and gives the same values then, but for contractions. It is
+run with its operands made by a contraction, too, so that what the policy runs low is
+run low; its values may be far off then, where they depend on the last digits.
 """
 
 from collections import defaultdict
@@ -15,11 +16,18 @@ harnesses = pytest.importorskip("jax._src.internal_test_util.test_harnesses")
 import jax.numpy as jnp  # noqa: E402  # after the skip
 
 import amprewrite  # noqa: E402
-from tests.jax_programs import checked_jaxpr, dtypes, wrongly_low  # noqa: E402
+from tests.jax_programs import (  # noqa: E402
+    FORWARD,
+    LOW,
+    checked_jaxpr,
+    dtypes,
+    relative_error,
+    wrongly_low,
+)
 
 pytestmark = pytest.mark.slow
 
-SAMPLES = 3
+SAMPLES = 6
 """Samples of float32 for each primitive, and others; there are 5594 in all."""
 
 SLOW = "XLA compiles each sample for ten seconds: its program is traced, not run"
@@ -82,8 +90,10 @@ def test_samples_run_converted_and_keep_their_dtypes(group):
             continue
         args = harness.dyn_args_maker(np.random.RandomState(0))  # as it asks
         for function in (harness.dyn_fun, through_low(harness.dyn_fun)):
-            closed = _runs_converted(function, args, run=group not in TRACED)
+            closed, found = _runs_converted(function, args, run=group not in TRACED)
             assert harness.dtype != np.float32 or not wrongly_low(closed)
+            if function == harness.dyn_fun and found is not None:
+                _agree(found, jax.jit(function)(*args))
         ran += 1
     assert ran
 
@@ -96,7 +106,28 @@ def _runs_converted(function, args, *, run):
     assert dtypes(found) == dtypes(expected)
     shapes = [[np.shape(x) for x in jax.tree.leaves(t)] for t in (found, expected)]
     assert shapes[0] == shapes[1]
-    return checked_jaxpr(converted, *args)
+    return checked_jaxpr(converted, *args), found if run else None
+
+
+def _agree(found, expected):
+    for one, other in zip(
+        jax.tree.leaves(found), jax.tree.leaves(expected), strict=True
+    ):
+        pair = [_plain(x) for x in (one, other)]
+        if not np.issubdtype(pair[1].dtype, np.inexact):
+            np.testing.assert_array_equal(*pair)
+            continue
+        finite = np.isfinite(pair[1])
+        np.testing.assert_array_equal(pair[0][~finite], pair[1][~finite])
+        assert relative_error(*(x[finite] for x in pair)) <= FORWARD
+
+
+def _plain(x):
+    """Return the numbers of an array; those of random keys, too."""
+    if jnp.issubdtype(x.dtype, jax.dtypes.extended):
+        return np.asarray(jax.random.key_data(x))
+    low = x.dtype.name in LOW or x.dtype.name.startswith("float8")
+    return np.asarray(x).astype(np.float32) if low else np.asarray(x)
 
 
 def test_what_is_only_traced_exists():
