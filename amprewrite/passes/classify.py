@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from amprewrite.dtypes import is_float
 from amprewrite.ir import CROSSINGS, Op, ProgramGraph
+from amprewrite.plan import OUTER_PRODUCT
 from amprewrite.policy import Matcher, OpClass
 from amprewrite.policy.match import Match
 
@@ -12,9 +13,6 @@ USER_CAST = "cast"
 
 MOVES = {"enter": OpClass.FOLLOW, "leave": OpClass.FOLLOW}
 """Classes of ops between bodies; those that are not here keep their dtype."""
-
-OUTER_PRODUCT = "contraction"
-"""Rule of contractions that sum nothing."""
 
 OVERRIDABLE = ("overrides", "rules")
 """Prefixes of rule labels that the user wrote; facts about cost leave them alone."""

@@ -1,10 +1,19 @@
 """Decisions and casts as plain data."""
 
 from amprewrite.plan.join import join_plans
-from amprewrite.plan.model import NOTHING_LOWERED, OUTPUT, Cast, Cost, Decision, Plan
+from amprewrite.plan.model import (
+    NOTHING_LOWERED,
+    OUTER_PRODUCT,
+    OUTPUT,
+    Cast,
+    Cost,
+    Decision,
+    Plan,
+)
 
 __all__ = [
     "NOTHING_LOWERED",
+    "OUTER_PRODUCT",
     "OUTPUT",
     "Cast",
     "Cost",

@@ -21,6 +21,9 @@ OUTPUT = "output"
 NOTHING_LOWERED = "rewritten 0 of"
 """How the warning begins that nothing was lowered."""
 
+OUTER_PRODUCT = "contraction"
+"""Rule of the decisions about contractions that sum nothing."""
+
 FORMAT = 1
 """Version of the JSON form."""
 

@@ -24,8 +24,7 @@ from amprewrite.frameworks.jaxpr.ops import (
 )
 from amprewrite.frameworks.jaxpr.program import Atom, Crossing, Number, Program, Step
 from amprewrite.frameworks.jaxpr.untyped import jnp, lax
-from amprewrite.passes.classify import OUTER_PRODUCT
-from amprewrite.plan import OUTPUT, Decision, Plan
+from amprewrite.plan import OUTER_PRODUCT, OUTPUT, Decision, Plan
 
 Env = dict[str, Any]
 """Values by name."""
