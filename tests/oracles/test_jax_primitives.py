@@ -110,16 +110,14 @@ def _runs_converted(function, args, *, run):
 
 
 def _agree(found, expected):
-    for one, other in zip(
-        jax.tree.leaves(found), jax.tree.leaves(expected), strict=True
-    ):
-        pair = [_plain(x) for x in (one, other)]
-        if not np.issubdtype(pair[1].dtype, np.inexact):
-            np.testing.assert_array_equal(*pair)
+    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
+    for ours, theirs in ((_plain(one), _plain(other)) for one, other in pairs):
+        if not np.issubdtype(theirs.dtype, np.inexact):
+            np.testing.assert_array_equal(ours, theirs)
             continue
-        finite = np.isfinite(pair[1])
-        np.testing.assert_array_equal(pair[0][~finite], pair[1][~finite])
-        assert relative_error(*(x[finite] for x in pair)) <= FORWARD
+        finite = np.isfinite(theirs)
+        np.testing.assert_array_equal(ours[~finite], theirs[~finite])
+        assert relative_error(ours[finite], theirs[finite]) <= FORWARD
 
 
 def _plain(x):
