@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from amprewrite.dtypes import Processor
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.base import Call, Planner
 from amprewrite.ir import ProgramGraph
@@ -74,6 +75,16 @@ def planner(
     return plan
 
 
+def _processor(policy: str | Path | Policy) -> Processor | None:
+    """Return what promotes operands by ``policy``; None if it leaves them alone."""
+    loaded = load_policy(policy)
+    if not loaded.promotion:
+        return None
+    return Processor(
+        loaded.promotion, x64=True, truncate_complex=loaded.truncate_complex
+    )
+
+
 def convert(  # noqa: PLR0913  # the public signature; all but two are by keyword
     model: Any,
     policy: str | Path | Policy = "bf16",
@@ -133,6 +144,7 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
     side = _side(model)
     request = side.Request(
         planner=planner(policy, overrides, placement),
+        processor=_processor(policy),
         args=args,
         kwargs=kwargs,
         plan=plan,
@@ -168,6 +180,7 @@ def inspect(  # noqa: PLR0913  # the public signature; all but two are by keywor
     side = _side(model)
     request = side.Request(
         planner=planner(policy, overrides, placement),
+        processor=_processor(policy),
         args=args,
         kwargs=kwargs,
         dynamic_shapes=dynamic_shapes,

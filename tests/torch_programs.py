@@ -56,3 +56,21 @@ def under_autocast(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Return what ``model`` gives under torch.autocast on the CPU."""
     with torch.no_grad(), torch.autocast("cpu", LOW):
         return model(*args, **kwargs)
+
+
+class Call(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(*args)
+
+
+def traced(function: Callable[..., Any], *args: Any) -> Any:
+    """Return the node of the last op of ``function`` as captured."""
+    program = torch.export.export(Call(function), args, strict=False)
+    calls = [n for n in program.graph.nodes if n.op == "call_function"]
+    return next(n for n in reversed(calls) if not str(n.target).startswith("<built-in"))

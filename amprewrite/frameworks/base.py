@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from amprewrite.dtypes import Processor
 from amprewrite.errors import AmpWarning
 from amprewrite.ir import ProgramGraph
 from amprewrite.plan import Plan
@@ -43,6 +44,7 @@ class Request:
         training: Whether parameters are trained; None for the mode of the model.
         target: ``eager`` or ``compiled``.
         compile: Whether to compile the result.
+        processor: Promotes operands of different dtypes; None leaves them alone.
     """
 
     planner: Planner
@@ -53,6 +55,7 @@ class Request:
     training: bool | None = None
     target: str = "eager"
     compile: bool = False
+    processor: Processor | None = None
 
     @property
     def has_arguments(self) -> bool:

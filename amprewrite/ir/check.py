@@ -58,6 +58,12 @@ def _indices_in_range(graph: ProgramGraph) -> Iterator[str]:
                 yield f"{op.name} has no operand {index}; it has {len(op.operands)}"
 
 
+def _reads_fit(graph: ProgramGraph) -> Iterator[str]:
+    for op in graph.ops:
+        if op.reads and len(op.reads) != len(op.operands):
+            yield f"{op.name} has {len(op.operands)} operands and reads {op.reads}"
+
+
 def _aliases_are_roots(graph: ProgramGraph) -> Iterator[str]:
     for value in graph.values.values():
         root = graph.values.get(value.alias)
@@ -74,6 +80,7 @@ INVARIANTS: tuple[tuple[str, Callable[[ProgramGraph], Iterator[str]]], ...] = (
     ("I4 op names are unique", _unique_op_names),
     ("I5 operand indices are in range", _indices_in_range),
     ("I6 an alias names the owner of the storage", _aliases_are_roots),
+    ("I7 reads says it of every operand, or of none", _reads_fit),
 )
 
 

@@ -96,6 +96,8 @@ class Op:
             unknown or not a contraction.
         masks: Indices of operands that are additive masks, whose casts saturate.
         accumulates: Whether a contraction can hand back its full-precision accumulator.
+        reads: Dtype in which each operand was read where the program was captured with
+            its operands promoted; empty if each was read as it was stored.
         asked: ``full`` or ``low`` where a marker in the model asks for it.
     """
 
@@ -116,6 +118,7 @@ class Op:
     contracted: int | None = None
     masks: tuple[int, ...] = ()
     accumulates: bool = False
+    reads: tuple[str, ...] = ()
     asked: Literal["", "full", "low"] = ""
 
 

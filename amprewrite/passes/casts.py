@@ -93,6 +93,9 @@ class _Builder:
 
     def _is_static(self, name: str) -> bool:
         """Whether ``name`` is a weight, or a weight moved about, at every run."""
+        value = self.graph.values[name]
+        if value.kind in ("parameter", "buffer", "constant"):
+            return value.alias not in self.at.mutated
         roots = self.at.weights.get(name, frozenset[str]())
         return bool(roots) and all(
             self.graph.values[root].kind != "result" for root in roots
@@ -115,6 +118,8 @@ class _Builder:
             return "kernel"
         if self.fold and not op.region and self._is_static(op.operands[index]):
             return "copy"
+        if op.reads:  # the kernel may promote by other rules
+            return ""
         op_class = self.at.classes[op.name].op_class
         if op.dtype_knob and op_class is OpClass.DENY and index == 0:
             return "dtype"

@@ -22,13 +22,14 @@ def classify(graph: ProgramGraph, matcher: Matcher) -> dict[str, Match]:
     """Return the class of every op of ``graph``, by op name."""
     if not matcher.policy.low:
         why = f"policy {matcher.policy.name} lowers nothing"
-        return {op.name: Match(OpClass.KEEP, "policy", why) for op in graph.ops}
+        kept = Match(OpClass.KEEP, "policy", why)
+        return {op.name: _promoted(graph, op) or kept for op in graph.ops}
     return {op.name: _classify_op(graph, op, matcher) for op in graph.ops}
 
 
 def _classify_op(graph: ProgramGraph, op: Op, matcher: Matcher) -> Match:
     full = matcher.policy.full
-    if (settled := _by_kind(op)) is not None:
+    if (settled := _by_kind(graph, op)) is not None:
         return settled
     found = _asked(op, matcher.match(op))
     names = (*op.operands, *op.results)
@@ -45,8 +46,24 @@ def _classify_op(graph: ProgramGraph, op: Op, matcher: Matcher) -> Match:
     return _of_written(graph, op, _without_contraction(op, found))
 
 
-def _by_kind(op: Op) -> Match | None:
+def _promoted(graph: ProgramGraph, op: Op) -> Match | None:
+    """Return the class of an op whose operands were promoted; None for others."""
+    if not op.reads:
+        return None
+    traced = dict.fromkeys(graph.values[name].dtype for name in op.operands)
+    changed = [
+        d
+        for n, d in zip(op.operands, op.reads, strict=True)
+        if d != graph.values[n].dtype
+    ]
+    why = f"{' and '.join(traced)} promote to {' and '.join(dict.fromkeys(changed))}"
+    return Match(OpClass.PROMOTE, "promotion", why)
+
+
+def _by_kind(graph: ProgramGraph, op: Op) -> Match | None:
     """Return the class of an op that no policy decides about; None for others."""
+    if op.reads:
+        return _promoted(graph, op)
     if op.fence:
         return Match(OpClass.KEEP, "fence", op.fence)
     if op.canonical == USER_CAST:

@@ -138,8 +138,13 @@ class Walk:
 
     def _place(self, op: Op) -> Placed:
         found = self.at.classes[op.name]
+        if op.reads:
+            return self._as_promoted(op, found)
         if op.canonical == USER_CAST and not op.fence:
             return self._user_cast(op)
+        return self._by_class(op, found)
+
+    def _by_class(self, op: Op, found: Match) -> Placed:
         match found.op_class:
             case OpClass.PROMOTE | OpClass.FOLLOW:
                 return self._promote(op, found)
@@ -172,6 +177,13 @@ class Walk:
             floats = [d for d in operands if is_float(d)]
             precision = floats[0] if floats else precision
         return Placed(precision, operands, results, found.why)
+
+    def _as_promoted(self, op: Op, found: Match) -> Placed:
+        """Read what was promoted while the program was captured in those dtypes."""
+        results = self._traced(op.results)
+        pairs = zip(op.reads, self._traced(op.operands), strict=True)
+        precision = next(read for read, traced in pairs if read != traced)
+        return Placed(precision, op.reads, results, found.why)
 
     def _user_cast(self, op: Op) -> Placed:
         """Convert to the dtype that the model names; follow a weight stored low."""

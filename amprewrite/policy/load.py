@@ -114,7 +114,12 @@ def _extended(name: str, path: Path, seen: tuple[Path, ...]) -> Policy:
 
 def _merge(base: Policy, file: PolicyFile, name: str) -> Policy:
     entries = {op: OpEntry(t.op_class, t.why) for op, t in file.ops.items()}
-    given = {**file.dtypes.model_dump(), **file.placement.model_dump()}
+    given = {
+        **file.dtypes.model_dump(),
+        **file.placement.model_dump(),
+        "promotion": file.promotion.system,
+        "truncate_complex": file.promotion.truncate_complex,
+    }
     return replace(
         base,
         name=name,

@@ -97,6 +97,9 @@ class Policy:
             the other operand, so that a bias does not bring a value back to full.
         lookups: Dtype class in which a table that is only looked up (an embedding)
             is stored when weights are stored low: ``low`` or ``full``.
+        promotion: Name of the promotion system by which operands of different dtypes
+            are promoted; empty to leave that to the framework, which may refuse them.
+        truncate_complex: Whether promotion may cast complex numbers to real ones.
     """
 
     name: str
@@ -108,3 +111,5 @@ class Policy:
     demand: bool = True
     weak_parameters: bool = False
     lookups: Literal["low", "full"] = "full"
+    promotion: str = ""
+    truncate_complex: bool = False

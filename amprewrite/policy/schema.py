@@ -14,7 +14,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from amprewrite.dtypes import format_of
+from amprewrite.dtypes import SYSTEMS, format_of
 from amprewrite.errors import AmpError, PolicyError
 from amprewrite.policy.model import OpClass, Rule
 
@@ -65,6 +65,21 @@ class PlacementTable(_Table):
     lookups: Literal["low", "full"] | None = None
 
 
+class PromotionTable(_Table):
+    """The ``[promotion]`` table."""
+
+    system: str | None = None
+    truncate_complex: bool | None = None
+
+    @field_validator("system")
+    @classmethod
+    def _system(cls, name: str | None) -> str | None:
+        if name in (None, "", *SYSTEMS):
+            return name
+        hint = near(str(name), SYSTEMS)
+        raise ValueError(f"unknown system {name!r}; want {_choices(SYSTEMS)}{hint}")
+
+
 class OpTable(_Table):
     """One op with a reason: ``{ class = "deny", why = "..." }``."""
 
@@ -98,6 +113,7 @@ class PolicyFile(_Table):
     description: str = ""
     dtypes: DtypesTable = DtypesTable()
     placement: PlacementTable = PlacementTable()
+    promotion: PromotionTable = PromotionTable()
     ops: dict[str, OpTable] = {}
     rules: list[RuleTable] = []
 
@@ -135,6 +151,7 @@ def _fields_at(location: tuple[int | str, ...]) -> tuple[str, ...]:
         "": PolicyFile,
         "dtypes": DtypesTable,
         "placement": PlacementTable,
+        "promotion": PromotionTable,
         "ops": OpTable,
         "rules": RuleTable,
     }

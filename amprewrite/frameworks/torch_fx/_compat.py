@@ -2,15 +2,16 @@
 # pyright: reportPrivateUsage=false
 # The only module that uses private names.
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from typing import Any, Protocol, TypeGuard
+from unittest import mock
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, GraphModule, Node, traceback
 from torch.fx import graph as fx_graph
 from torch.fx import node as fx_node
 from torch.fx.experimental import proxy_tensor
@@ -318,6 +319,58 @@ def record_higher_order(
         out = run()
     proxy = tracer.create_proxy("call_function", target, proxies, kwargs)
     return proxy_tensor.track_tensor_tree(out, proxy, constant=None, tracer=tracer)
+
+
+PROMOTION = "amprewrite_promotion"
+"""Key of the note on the nodes of casts by which operands were promoted."""
+
+
+class BeforeOp(Protocol):
+    """Changes the arguments of an operator that is about to be traced."""
+
+    def __call__(
+        self,
+        target: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        cast: Callable[[torch.Tensor, torch.dtype], torch.Tensor],
+        /,
+    ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """Return the changed arguments; ``cast`` notes the casts it makes."""
+        ...
+
+
+@contextmanager
+def before_each_op(change: BeforeOp) -> Generator[None]:
+    """Let ``change`` see the arguments of each ATen op before it is traced.
+
+    Below the functions of torch and above its kernels: also the ops inside composite
+    functions pass here, and none was run yet, so that none has refused them.
+    """
+    mode: Any = proxy_tensor.ProxyTorchDispatchMode
+    dispatch = mode.__torch_dispatch__
+
+    def changed(
+        self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self.pre_dispatch and is_overload(func):
+
+            def cast(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+                to = torch.ops.aten.to.dtype
+                with traceback.annotate({PROMOTION: True}):
+                    return dispatch(self, to, types, (value, dtype), {})
+
+            args, kwargs = change(func, args, kwargs, cast)
+        return dispatch(self, func, types, args, kwargs)
+
+    with mock.patch.object(mode, "__torch_dispatch__", changed):
+        yield
+
+
+def is_promotion(node: Node) -> bool:
+    """Return whether ``node`` is a cast that was noted as a promotion."""
+    return PROMOTION in (node.meta.get("custom") or {})
 
 
 def untraced() -> AbstractContextManager[Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch import nn
 from torch.nn.modules import transformer
 from torch.utils import checkpoint
 
@@ -28,6 +29,21 @@ def slow_attention_path() -> Generator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextmanager
+def recurrent_inputs_cast() -> Generator[None]:
+    """Let recurrent layers take inputs of another dtype than that of their weights.
+
+    They refuse them in Python, before any op sees them; the op is promoted afterwards.
+    """
+    check: Any = nn.RNNBase.check_input
+
+    def checked(self: Any, given: torch.Tensor, sizes: torch.Tensor | None) -> None:
+        check(self, given.to(next(self.parameters()).dtype), sizes)
+
+    with mock.patch.object(nn.RNNBase, "check_input", checked):
+        yield
 
 
 def without_autocast(device: str) -> AbstractContextManager[object]:

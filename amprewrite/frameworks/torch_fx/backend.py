@@ -18,12 +18,13 @@ from amprewrite.errors import AmpWarning, CaptureError
 from amprewrite.frameworks.base import Planner, announce
 from amprewrite.frameworks.torch_fx import _compat, _compat_settings
 from amprewrite.frameworks.torch_fx.capture import drop_dtype_checks, model_device
+from amprewrite.frameworks.torch_fx.dtypes import torch_dtype
 from amprewrite.frameworks.torch_fx.fold import attribute, lowered
 from amprewrite.frameworks.torch_fx.lower import lower
 from amprewrite.frameworks.torch_fx.read import Reading, read
 from amprewrite.frameworks.torch_fx.settle import settle
 from amprewrite.frameworks.torch_fx.warm import warm_up
-from amprewrite.frameworks.torch_fx.write import torch_dtype, write
+from amprewrite.frameworks.torch_fx.write import write
 from amprewrite.plan import Plan, join_plans
 
 NO_GRAPH = "rewritten 0 ops: dynamo captured no graph of this model; convert with args"

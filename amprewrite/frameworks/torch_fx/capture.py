@@ -10,16 +10,22 @@ import warnings
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 from unittest import mock
 
 import torch
 from torch.fx import GraphModule, traceback
 
+from amprewrite.dtypes import Processor
 from amprewrite.errors import CaptureError
 from amprewrite.frameworks.torch_fx import _compat, _compat_settings, ops
 from amprewrite.frameworks.torch_fx.attributes import Attributes
 from amprewrite.frameworks.torch_fx.cells import cells_written_out
+from amprewrite.frameworks.torch_fx.promoting import (
+    PromotionRefused,
+    promoting,
+    take_out_promotions,
+)
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
@@ -91,11 +97,21 @@ def export_model(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     dynamic_shapes: Any = None,
+    processor: Processor | None = None,
 ) -> Captured:
     """Return ``model`` captured for ``args`` and ``kwargs`` by torch.export.
 
+    Args:
+        model: The model.
+        args: Positional call arguments.
+        kwargs: Keyword call arguments.
+        dynamic_shapes: As ``torch.export.export`` takes them.
+        processor: Promotes operands of different dtypes.
+
     Raises:
         CaptureError: Names the first line of the user's code that cannot be captured.
+        PromotionError: Operands have no common dtype; names the line, too.
+        ComplexTruncationError: An imaginary part would be dropped there.
     """
     seen = Seen(hooks=sum(map(_compat.backward_hooks, model.modules())))
     device = model_device(model)
@@ -109,7 +125,8 @@ def export_model(
         stack.enter_context(cells_written_out(device))
         stack.enter_context(_watch(seen))
         stack.enter_context(_watch_attributes(model, seen))
-        if not _has_half(model) and not _has_script(model):
+        stack.enter_context(promoting(processor))
+        if processor is None and not _has_half(model, args, kwargs):
             stack.enter_context(_compat_settings.neutral_autocast(device))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")  # export's own advice about attributes it saw
@@ -118,12 +135,16 @@ def export_model(
             program = torch.export.export(
                 model, args, dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False
             )
+        except PromotionRefused as refused:
+            raise refused.reason_at(offending_line(refused)) from None
         except Exception as error:
             raise _capture_error(model, error) from error
     if _compat.uses_transforms(program.graph_module):
         msg = "torch.export leaves function transforms (vmap, grad) in the graph"
         raise CaptureError(msg)
-    return Captured(open_program(program), "captured by torch.export", seen)
+    module = open_program(program)
+    take_out_promotions(module)
+    return Captured(module, "captured by torch.export", seen)
 
 
 def open_program(program: torch.export.ExportedProgram) -> GraphModule:
@@ -146,14 +167,20 @@ def drop_dtype_checks(module: GraphModule) -> None:
             part.recompile()
 
 
-def _has_half(model: torch.nn.Module) -> bool:
+def _has_half(model: torch.nn.Module, *arguments: Any) -> bool:
+    """Whether half precision is there already, or TorchScript, which may have it.
+
+    Both cast where autocast is on, even if it is to float32.
+    """
     half = (torch.float16, torch.bfloat16)
-    return any(t.dtype in half for t in (*model.parameters(), *model.buffers()))
-
-
-def _has_script(model: torch.nn.Module) -> bool:
-    """Whether a part is TorchScript, which casts by itself wherever autocast is on."""
+    given = (x for x in _compat.pytree.tree_leaves(arguments) if _is_tensor(x))
+    if any(t.dtype in half for t in (*model.parameters(), *model.buffers(), *given)):
+        return True
     return any(isinstance(part, torch.jit.ScriptModule) for part in model.modules())
+
+
+def _is_tensor(value: object) -> TypeGuard[torch.Tensor]:
+    return isinstance(value, torch.Tensor)
 
 
 @contextmanager

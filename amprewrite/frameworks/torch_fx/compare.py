@@ -26,6 +26,7 @@ from amprewrite.frameworks.torch_fx._compat import pytree
 from amprewrite.frameworks.torch_fx._compat_settings import register_caches
 from amprewrite.frameworks.torch_fx.capture import open_program
 from amprewrite.frameworks.torch_fx.convert import capture
+from amprewrite.frameworks.torch_fx.dtypes import dtype_name, torch_dtype
 from amprewrite.frameworks.torch_fx.lockstep import (
     Lockstep,
     Walk,
@@ -33,10 +34,9 @@ from amprewrite.frameworks.torch_fx.lockstep import (
     widen_bodies,
     widened,
 )
-from amprewrite.frameworks.torch_fx.read import Reading, dtype_name, read
+from amprewrite.frameworks.torch_fx.read import Reading, read
 from amprewrite.frameworks.torch_fx.run import ConvertedModule, LazyModule
 from amprewrite.frameworks.torch_fx.runner import Dtypes, Runner
-from amprewrite.frameworks.torch_fx.write import torch_dtype
 from amprewrite.plan import Plan
 
 SCALE = 65536.0

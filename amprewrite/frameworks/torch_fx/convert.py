@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.fx import GraphModule
 
+from amprewrite.dtypes import Processor
 from amprewrite.errors import CaptureError, UnsupportedError
 from amprewrite.frameworks.base import Request, announce
 from amprewrite.frameworks.torch_fx import _compat
@@ -68,9 +69,10 @@ def convert(model: Model, request: Request) -> nn.Module:
             raise UnsupportedError(msg)
         if request.dynamic_shapes is not None:
             refuse_unused(captured=False)
+        _refuse_promotion(request, "no args= were given")
         return _lazy(model, request, "")
     try:
-        captured = capture(model, request.args, request.kwargs, request.dynamic_shapes)
+        captured = _captured(model, request)
     except CaptureError as error:
         return _captured_lazily(model, request, _not_shapes(model, request, error))
     reason = captured.seen.reason(training=_trains(root, request))
@@ -94,7 +96,7 @@ def inspect(model: Model, request: Request) -> Plan:
         msg = "inspect needs args=, the arguments that the model is called with"
         raise UnsupportedError(msg)
     try:
-        captured = capture(model, request.args, request.kwargs, request.dynamic_shapes)
+        captured = _captured(model, request)
     except CaptureError as error:
         raise _not_shapes(model, request, error) from error.__cause__
     return _plan(read(captured.module), captured, request, _root(model))
@@ -122,11 +124,22 @@ def _root(model: Model) -> nn.Module:
     return model if isinstance(model, nn.Module) else model.module(check_guards=False)
 
 
+def _captured(model: Model, request: Request) -> Captured:
+    return capture(
+        model,
+        request.args,
+        request.kwargs,
+        request.dynamic_shapes,
+        request.processor,
+    )
+
+
 def capture(
     model: Model,
     args: tuple[Any, ...] | None,
     kwargs: Mapping[str, Any] | None,
     dynamic_shapes: Any = None,
+    processor: Processor | None = None,
 ) -> Captured:
     """Return ``model`` captured for the given call arguments.
 
@@ -135,13 +148,15 @@ def capture(
         args: Positional call arguments.
         kwargs: Keyword call arguments.
         dynamic_shapes: As ``torch.export.export`` takes it.
+        processor: Promotes operands of different dtypes.
 
     Raises:
         CaptureError: The model cannot be captured.
+        PromotionError: Operands have no common dtype.
         UnsupportedError: ``dynamic_shapes`` for what is captured already.
     """
     if isinstance(model, nn.Module) and not _is_captured(model):
-        return export_model(model, args or (), kwargs or {}, dynamic_shapes)
+        return export_model(model, args or (), kwargs or {}, dynamic_shapes, processor)
     if dynamic_shapes is not None:
         refuse_unused(captured=True)
     if not isinstance(model, nn.Module):
@@ -227,12 +242,26 @@ def _in_mode(
     before = [(module, module.training) for module in root.modules()]
     root.train(mode)
     try:
-        captured = capture(root, args, kwargs, request.dynamic_shapes)
         wanted = replace(request, args=args, kwargs=kwargs, plan=None, training=True)
+        captured = _captured(root, wanted)
         return assemble(root, captured, wanted)
     finally:
         for module, training in before:
             module.training = training
+
+
+def _refuse_promotion(request: Request, reason: str) -> None:
+    """Refuse to promote in another capture than that of torch.export.
+
+    Raises:
+        UnsupportedError: The policy promotes.
+    """
+    if request.processor is not None:
+        msg = (
+            f"a policy with a promotion system casts operands while torch.export "
+            f"captures the model, and {reason}; give args= (or kwargs=) to convert"
+        )
+        raise UnsupportedError(msg)
 
 
 def _lazy(model: nn.Module, request: Request, reason: str) -> LazyModule:
@@ -260,7 +289,7 @@ def _captured_lazily(
     Raises:
         CaptureError: The model itself fails on these arguments, or dynamo does.
     """
-    if not isinstance(model, nn.Module):
+    if not isinstance(model, nn.Module) or request.processor is not None:
         raise cause
     args, kwargs = request.args or (), request.kwargs or {}
     warm_up(model, args, kwargs)

@@ -8,8 +8,8 @@ from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
 from amprewrite.frameworks.torch_fx import _compat
+from amprewrite.frameworks.torch_fx.dtypes import torch_dtype
 from amprewrite.frameworks.torch_fx.read import Reading
-from amprewrite.frameworks.torch_fx.write import torch_dtype
 from amprewrite.plan import Plan
 
 

@@ -5,14 +5,14 @@ the in-place form; this module lists the exceptions. A custom operator keeps its
 qualified name, such as ``mylib.scan``.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping
 from math import prod
 
 import torch
 from torch.fx import Node
 
 from amprewrite.frameworks.torch_fx import _compat
+from amprewrite.frameworks.torch_fx.arguments import Called, argument
 from amprewrite.ir.graph import Mixing
 
 CANONICAL: Mapping[str, str] = {
@@ -225,7 +225,7 @@ def native_name(target: object) -> str:
     return f"{module.removeprefix('_')}.{getattr(target, '__name__', target)}"
 
 
-def canonical_name(node: Node) -> str:
+def canonical_name(node: Called) -> str:
     """Return the canonical name of the op that ``node`` calls."""
     target = node.target
     if not _compat.is_overload(target):
@@ -239,17 +239,7 @@ def canonical_name(node: Node) -> str:
     return REFINED[name](node, name) if name in REFINED else name
 
 
-def argument(node: Node, name: str) -> object:
-    """Return the argument called ``name`` in the op's schema; its default if absent."""
-    for index, formal in enumerate(_compat.formals(node.target)):
-        if formal.name == name:
-            if index < len(node.args) and not formal.kwarg_only:
-                return node.args[index]
-            return node.kwargs.get(name, formal.default_value)
-    return None
-
-
-def _cast_or_move(node: Node, _name: str) -> str:
+def _cast_or_move(node: Called, _name: str) -> str:
     """``to`` with a dtype is a user cast; without, it moves between devices."""
     result, source = node.meta.get("val"), node.args[0]
     held = source.meta.get("val") if isinstance(source, Node) else None
@@ -258,23 +248,23 @@ def _cast_or_move(node: Node, _name: str) -> str:
     return "cast" if given or changed else "to"
 
 
-def _pow(node: Node, name: str) -> str:
+def _pow(node: Called, name: str) -> str:
     """A small integer exponent is a product, not a power of two reals."""
     exponent = node.args[1] if len(node.args) > 1 else None
     return "integer_pow" if exponent in (2, 3, 4) else name
 
 
-def _batch_norm(node: Node, name: str) -> str:
+def _batch_norm(node: Called, name: str) -> str:
     """Without training no statistics are computed."""
     return f"{name}_inference" if argument(node, "training") is False else name
 
 
-def _divide(node: Node, name: str) -> str:
+def _divide(node: Called, name: str) -> str:
     """With a rounding mode a division is a step."""
     return "floor_divide" if argument(node, "rounding_mode") else name
 
 
-def _extremum(node: Node, name: str) -> str:
+def _extremum(node: Called, name: str) -> str:
     """The overload over a dimension gives indices, the binary one is a maximum."""
     overload = str(node.target).rpartition(".")[2]
     if overload in ("dim", "names_dim"):
@@ -284,22 +274,22 @@ def _extremum(node: Node, name: str) -> str:
     )
 
 
-def _view(node: Node, name: str) -> str:
+def _view(node: Called, name: str) -> str:
     """``view(dtype)`` reinterprets bits."""
     return "bitcast" if str(node.target).endswith(".dtype") else name
 
 
-def _scatter(node: Node, name: str) -> str:
+def _scatter(node: Called, name: str) -> str:
     """With a reduction, values at repeated places are combined."""
     return "scatter_reduce" if argument(node, "reduce") else name
 
 
-def _put(node: Node, name: str) -> str:
+def _put(node: Called, name: str) -> str:
     """When it accumulates, values at repeated places are added."""
     return "scatter_add" if argument(node, "accumulate") else name
 
 
-def _pad(node: Node, name: str) -> str:
+def _pad(node: Called, name: str) -> str:
     """Each mode is an op of its own."""
     mode, widths = argument(node, "mode"), argument(node, "pad")
     if mode == "circular":
@@ -310,7 +300,7 @@ def _pad(node: Node, name: str) -> str:
     return name
 
 
-REFINED: Mapping[str, Callable[[Node, str], str]] = {
+REFINED: Mapping[str, Callable[[Called, str], str]] = {
     "_to_copy": _cast_or_move,
     "_unsafe_index_put": _put,
     "batch_norm": _batch_norm,
@@ -364,47 +354,3 @@ def _einsum_length(node: Node) -> int | None:
     }
     lengths = [extent for label, extent in extents.items() if label not in result]
     return prod(lengths) if all(isinstance(n, int) for n in lengths) else None
-
-
-NUMBER_TYPES = ("number", "Optional[number]", "Tensor")
-"""Schema types of arguments whose Python numbers meet tensor elements.
-
-``x + 1e-8`` is ``add.Tensor`` with a number where a tensor may stand.
-"""
-
-FILLS = ("value", "fill_value")
-"""Names of arguments that fill elements, whatever their schema type."""
-
-
-def numbers(node: Node) -> Iterator[tuple[str, float]]:
-    """Yield the Python numbers among the arguments that meet tensor elements."""
-    for formal in _numeric(node.target):
-        found = argument(node, formal.name)
-        if found == formal.default_value or isinstance(found, bool):
-            continue
-        if isinstance(found, (int, float)):
-            yield formal.name, float(found)
-
-
-@lru_cache(maxsize=1024)
-def _numeric(target: Hashable) -> tuple[_compat.Formal, ...]:
-    """Return the arguments in the schema of ``target`` that may be such numbers."""
-    return tuple(
-        formal
-        for formal in _compat.formals(target)
-        if str(formal.type) in NUMBER_TYPES or formal.name in FILLS
-    )
-
-
-def has_argument(node: Node, name: str) -> bool:
-    """Return whether the schema of the op has an argument called ``name``."""
-    return any(formal.name == name for formal in _compat.formals(node.target))
-
-
-def position(node: Node, name: str) -> tuple[int, bool]:
-    """Return the position of an argument in the schema, and whether it has none."""
-    for index, formal in enumerate(_compat.formals(node.target)):
-        if formal.name == name:
-            return index, formal.kwarg_only
-    msg = f"{node.target} has no argument {name!r}"
-    raise LookupError(msg)

@@ -1,7 +1,5 @@
 """Read an ATen-level fx graph as a program graph, and remember where things are."""
 
-import os
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
@@ -9,7 +7,10 @@ from typing import Any, TypeAlias, cast
 import torch
 from torch.fx import GraphModule, Node
 
-from amprewrite.frameworks.torch_fx import _compat, ops
+from amprewrite.frameworks.torch_fx import _compat, arguments, ops
+from amprewrite.frameworks.torch_fx.dtypes import dtype_name
+from amprewrite.frameworks.torch_fx.origin import module_path, source_line
+from amprewrite.frameworks.torch_fx.promoting import READS
 from amprewrite.ir import Op, ProgramGraph, Value, check_graph
 from amprewrite.ir.graph import ValueKind
 from amprewrite.marks import NOTE
@@ -22,10 +23,6 @@ KNOBS = frozenset(
 ``linalg_matrix_norm`` has the argument too, but refuses a low operand beside it where
 it needs a factorisation.
 """
-
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-_LIBRARY = f"{os.sep}torch{os.sep}"
-
 
 Leaves: TypeAlias = "str | list[Leaves] | None"
 """The names of the tensors in a node's value, in its structure; None is no tensor."""
@@ -56,11 +53,6 @@ class Reading:
     sites: dict[str, Site]
     leaves: dict[Node, Leaves]
     weights: dict[str, tuple[str, ...]]
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """Return the neutral name of a torch dtype."""
-    return str(dtype).removeprefix("torch.")
 
 
 def read(module: GraphModule, weights: Collection[str] = ()) -> Reading:
@@ -222,6 +214,7 @@ class _Reader:
         operands = tuple(
             value for source in used for value in held(self.leaves.get(source))
         )
+        reads = tuple(self._reads(node, used)) if READS in node.meta else ()
         mutated = {name for part in _mutated(node) for name in held(self._names(part))}
         leaves = self._define(name, node.meta.get("val"), "result")
         self.leaves[node] = leaves
@@ -231,23 +224,30 @@ class _Reader:
             native=ops.native_name(node.target),
             operands=operands,
             results=tuple(held(leaves)),
-            path=_path(node),
-            source=_source(node),
+            path=module_path(node),
+            source=source_line(node),
             region=scope.region,
             fence=scope.fence or _fence(node, used),
             mutates=tuple(
                 i for i, operand in enumerate(operands) if operand in mutated
             ),
             mixing=ops.mixing(node, canonical),
-            literals=tuple(number for _, number in ops.numbers(node)),
+            literals=tuple(number for _, number in arguments.numbers(node)),
             dtype_argument=_dtype_argument(node, canonical),
             dtype_knob=canonical in KNOBS,
             contracted=ops.contracted_length(node, canonical),
             masks=tuple(_masks(node, operands, self.leaves)),
+            reads=reads,
             asked=node.meta.get("custom", {}).get(NOTE, ""),
         )
         self.ops.append(op)
         self.sites[name] = Site(node, scope.owner)
+
+    def _reads(self, node: Node, used: Iterable[Node]) -> Iterator[str]:
+        """Yield the dtype in which each operand is read after its promotion."""
+        for source in used:
+            for name in held(self.leaves.get(source)):
+                yield node.meta[READS].get(source, self.values[name].dtype)
 
 
 def held(leaves: Leaves) -> Iterator[str]:
@@ -353,7 +353,7 @@ def _mutated(node: Node) -> Iterator[object]:
         return
     for formal in _compat.formals(node.target):
         if formal.alias_info is not None and formal.alias_info.is_write:
-            yield ops.argument(node, formal.name)
+            yield arguments.argument(node, formal.name)
 
 
 def _dtype_argument(node: Node, canonical: str) -> str:
@@ -361,37 +361,14 @@ def _dtype_argument(node: Node, canonical: str) -> str:
         return ""
     if canonical == "cast":
         return dtype_name(node.meta["val"].dtype)
-    given = ops.argument(node, "dtype")
+    given = arguments.argument(node, "dtype")
     return dtype_name(given) if isinstance(given, torch.dtype) else ""
 
 
 def _masks(
     node: Node, operands: tuple[str, ...], leaves: Mapping[Node, Leaves]
 ) -> Iterator[int]:
-    mask = ops.argument(node, "attn_mask") if _is_aten(node) else None
+    mask = arguments.argument(node, "attn_mask") if _is_aten(node) else None
     name = leaves.get(mask) if isinstance(mask, Node) else None
     if isinstance(name, str):
         yield operands.index(name)
-
-
-_NO_MODULE = "_empty_nn_module_stack"
-"""What export writes for the sizes that it adds where extents vary."""
-
-
-def _path(node: Node) -> str:
-    stack: Mapping[str, tuple[str, Any]] = node.meta.get("nn_module_stack") or {}
-    paths = [path for path, _ in stack.values() if not path.startswith(_NO_MODULE)]
-    path = paths[-1] if paths else ""
-    path = path.replace("L['self']", "").replace("._modules['", ".").replace("']", "")
-    path = re.sub(r"\['?(\w+)", r".\1", path)
-    return re.sub(r"_(modules|orig_mod)\.", "", path).lstrip(".")
-
-
-def _source(node: Node) -> str:
-    """Return ``file:line`` of the innermost frame outside the framework."""
-    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    if not frames:
-        return ""
-    users = (frame for frame in reversed(frames) if _LIBRARY not in frame[0])
-    file, line = next(users, frames[-1])
-    return f"{os.path.basename(file)}:{line}"  # noqa: PTH119  # ten times faster

@@ -11,9 +11,9 @@ from torch import nn
 
 from amprewrite.frameworks.base import Array, Call, Run
 from amprewrite.frameworks.torch_fx._compat import fork_rng, pytree
+from amprewrite.frameworks.torch_fx.dtypes import dtype_name
 from amprewrite.frameworks.torch_fx.lockstep import to_array
 from amprewrite.frameworks.torch_fx.named import named_tensors
-from amprewrite.frameworks.torch_fx.read import dtype_name
 
 Dtypes = Mapping[torch.dtype, torch.dtype]
 

@@ -14,8 +14,8 @@ import torch
 from torch.fx import Node
 
 from amprewrite.frameworks.torch_fx import _compat
-from amprewrite.frameworks.torch_fx.read import Reading, dtype_name
-from amprewrite.frameworks.torch_fx.write import torch_dtype
+from amprewrite.frameworks.torch_fx.dtypes import dtype_name, torch_dtype
+from amprewrite.frameworks.torch_fx.read import Reading
 from amprewrite.ir import Op
 from amprewrite.plan import Decision, Plan
 

@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 
 from amprewrite.errors import PlanMismatchError
 from amprewrite.frameworks.torch_fx import _compat
-from amprewrite.frameworks.torch_fx.read import dtype_name
+from amprewrite.frameworks.torch_fx.dtypes import dtype_name
 from amprewrite.ir.text import tensor_text
 
 

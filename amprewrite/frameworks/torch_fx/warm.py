@@ -67,8 +67,21 @@ def warm_up(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
         msg = (
             f"{type(model).__name__} itself fails on these arguments at {where}: "
             f"{str(error).strip()}; pass arguments that the model runs with"
+            f"{_mixed(model, (args, kwargs))}"
         )
         raise CaptureError(msg) from error
+
+
+def _mixed(model: nn.Module, arguments: Any) -> str:
+    """Return what helps a model whose parts and arguments have several float dtypes."""
+    leaves = _compat.pytree.tree_leaves(arguments)
+    given = (leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+    tensors = (*model.parameters(), *model.buffers(), *given)
+    found = sorted({str(t.dtype) for t in tensors if t.is_floating_point()})
+    if len(found) == 1:
+        return ""
+    names = ", ".join(name.removeprefix("torch.") for name in found)
+    return f', or policy="promote", which casts what meets ({names} are there)'
 
 
 def try_run(

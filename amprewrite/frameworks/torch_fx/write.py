@@ -8,19 +8,15 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node, map_arg
 
-from amprewrite.frameworks.torch_fx import _compat, ops
+from amprewrite.frameworks.torch_fx import _compat, arguments
 from amprewrite.frameworks.torch_fx._compat import pytree
+from amprewrite.frameworks.torch_fx.dtypes import torch_dtype
 from amprewrite.frameworks.torch_fx.read import Leaves, Reading, Site, held
 from amprewrite.ir import Op
 from amprewrite.plan import OUTPUT, Cast, Decision, Plan
 from amprewrite.plan.fit import check_fits
 
 aten = torch.ops.aten
-
-
-def torch_dtype(name: str) -> torch.dtype:
-    """Return the torch dtype of a neutral name."""
-    return getattr(torch, name)
 
 
 def write(reading: Reading, plan: Plan) -> None:
@@ -193,7 +189,7 @@ def _set_dtype(op: Op, decision: Decision, node: Node) -> None:
         _write_cast(decision, node)
     elif op.dtype_knob and decision.op_class == "deny":
         _set_argument(node, "dtype", torch_dtype(decision.precision))
-    elif _makes(op) and ops.has_argument(node, "dtype"):
+    elif _makes(op) and arguments.has_argument(node, "dtype"):
         made = torch_dtype(decision.results[0])
         if op.operands or made != node.meta["val"].dtype:
             _set_argument(node, "dtype", made)
@@ -206,14 +202,14 @@ def _makes(op: Op) -> bool:
 
 def _write_cast(decision: Decision, node: Node) -> None:
     dtype = torch_dtype(decision.results[0])
-    if ops.argument(node, "dtype") is not None:
+    if arguments.argument(node, "dtype") is not None:
         _set_argument(node, "dtype", dtype)
     else:  # type_as and to.other name another tensor, whose dtype may have changed
         node.target, node.args, node.kwargs = aten.to.dtype, (node.args[0], dtype), {}
 
 
 def _set_argument(node: Node, name: str, value: Any) -> None:
-    index, kwarg_only = ops.position(node, name)
+    index, kwarg_only = arguments.position(node, name)
     if kwarg_only or index >= len(node.args):
         node.kwargs = {**node.kwargs, name: value}
     else:
@@ -225,7 +221,7 @@ def _clamp_literals(op: Op, decision: Decision, node: Node) -> None:
     if decision.precision not in ("bfloat16", "float16") or not op.literals:
         return
     largest = torch.finfo(torch_dtype(decision.precision)).max
-    for name, number in ops.numbers(node):
+    for name, number in arguments.numbers(node):
         if largest < abs(number) and isfinite(number):
             _set_argument(node, name, largest if number > 0 else -largest)
 

@@ -68,6 +68,10 @@ BROKEN = {
         with_ops(A, replace(B, masks=(-1,))),
         "I5 operand indices are in range: b has no operand -1; it has 2",
     ),
+    "an op says of one operand how it is read": (
+        with_ops(A, replace(B, reads=("float32",))),
+        "I7 reads says it of every operand, or of none: b has 2 operands and reads",
+    ),
     "an alias names nobody": (
         with_values(replace(X, alias="ghost")),
         "I6 an alias names the owner of the storage: %x shares the storage of unknown",

@@ -55,6 +55,7 @@ def test_every_fact_of_an_op_survives() -> None:
         contracted=0,
         masks=(0, 1),
         accumulates=True,
+        reads=("float64", "float64"),
         asked="full",
     )
     untouched = [f.name for f in fields(Op) if getattr(op, f.name) == f.default]

@@ -276,3 +276,18 @@ def test_another_graph_may_be_traced_inside() -> None:
     assert "add" in names[0]
     assert "exp" not in names[0]
     assert "exp" in names[1]
+
+
+def test_arguments_may_be_changed_before_each_op_and_casts_are_noted() -> None:
+    def change(target: Any, args: Any, kwargs: Any, cast: Any) -> tuple[Any, Any]:
+        if target is torch.ops.aten.exp.default:
+            args = (cast(args[0], torch.float64),)
+        return args, kwargs
+
+    with _compat.before_each_op(change):
+        module = _compat.trace_pre_dispatch(lambda x: x.exp().to(torch.half), (x(),))
+    calls = [n for n in module.graph.nodes if n.op == "call_function"]
+    assert calls[1].target is torch.ops.aten.exp.default
+    assert calls[1].args == (calls[0],)
+    assert [_compat.is_promotion(n) for n in calls] == [True, False, False]
+    assert [n.meta["val"].dtype for n in calls[:2]] == [torch.float64] * 2

@@ -133,3 +133,13 @@ def test_checkpoints_are_noted() -> None:
         checkpoint(torch.exp, x(), use_reentrant=False)
     checkpoint(torch.exp, x(), use_reentrant=False)
     assert seen == [1]
+
+
+def test_inputs_of_recurrent_layers_are_checked_in_the_dtype_of_their_weights() -> None:
+    layer, given = torch.nn.GRU(4, 4).double(), torch.ones(2, 1, 4)
+    with _compat_settings.recurrent_inputs_cast():
+        layer.check_input(given, None)
+        with pytest.raises(RuntimeError, match="input_size"):
+            layer.check_input(torch.ones(2, 1, 5), None)
+    with pytest.raises(ValueError, match="does not match weight dtype"):
+        layer.check_input(given, None)

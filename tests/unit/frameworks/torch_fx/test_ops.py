@@ -11,26 +11,11 @@ from torch import nn  # noqa: E402  # after the check that torch is there
 from amprewrite import load_policy  # noqa: E402
 from amprewrite.frameworks.torch_fx import ops  # noqa: E402
 from tests.oracles.opinfo import low  # noqa: E402
+from tests.torch_programs import Call, traced  # noqa: E402
 
 MATRIX, VECTOR, IMAGE = torch.ones(4, 4), torch.ones(4), torch.ones(1, 2, 4, 4)
 BATCH = torch.ones(3, 4, 5)
 INDEX = torch.tensor([0, 1])
-
-
-class Call(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args):
-        return self.function(*args)
-
-
-def traced(function, *args):
-    """The last op of ``function`` as captured."""
-    program = torch.export.export(Call(function), args, strict=False)
-    calls = [n for n in program.graph.nodes if n.op == "call_function"]
-    return next(n for n in reversed(calls) if not str(n.target).startswith("<built-in"))
 
 
 def names_of_aten():
@@ -190,25 +175,3 @@ def test_a_symbolic_length_is_not_known():
     )
     node = next(n for n in program.graph.nodes if "matmul" in str(n.target))
     assert ops.contracted_length(node, "matmul") is None
-
-
-def test_numbers_that_meet_elements():
-    assert list(ops.numbers(traced(lambda x: x + 3, VECTOR))) == [("other", 3.0)]
-    clamp = traced(lambda x: x.clamp(-1, 2.5), VECTOR)
-    assert list(ops.numbers(clamp)) == [("min", -1.0), ("max", 2.5)]
-    fill = traced(lambda x, m: x.masked_fill(m > 0, -1e30), VECTOR, VECTOR)
-    assert list(ops.numbers(fill)) == [("value", -1e30)]
-    assert not list(ops.numbers(traced(lambda x: x.sum(0), VECTOR)))
-
-
-def test_arguments_by_name():
-    node = traced(lambda x: x.sum(0, dtype=torch.float64), VECTOR)
-    assert ops.argument(node, "dtype") is torch.float64
-    assert ops.argument(node, "keepdim") is False
-    assert ops.argument(node, "nothing") is None
-    assert ops.has_argument(node, "keepdim")
-    assert not ops.has_argument(node, "nothing")
-    assert ops.position(node, "keepdim") == (2, False)
-    assert ops.position(node, "dtype") == (3, True)
-    with pytest.raises(LookupError, match="has no argument 'nothing'"):
-        ops.position(node, "nothing")

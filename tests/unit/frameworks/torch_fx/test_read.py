@@ -10,7 +10,8 @@ from torch import nn  # noqa: E402  # after the check for torch
 from torch.nn import functional as F  # noqa: E402, N812  # torch's own name
 
 from amprewrite.frameworks.torch_fx.capture import export_model  # noqa: E402
-from amprewrite.frameworks.torch_fx.read import Reading, dtype_name, read  # noqa: E402
+from amprewrite.frameworks.torch_fx.dtypes import dtype_name  # noqa: E402
+from amprewrite.frameworks.torch_fx.read import Reading, read  # noqa: E402
 from amprewrite.ir import Op  # noqa: E402
 from tests.torch_programs import Program  # noqa: E402
 

@@ -1,0 +1,34 @@
+"""Where a node comes from."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.fx import Graph  # noqa: E402
+
+from amprewrite.frameworks.torch_fx.origin import module_path, source_line  # noqa: E402
+from tests.torch_programs import traced  # noqa: E402
+
+VECTOR = torch.ones(4)
+
+
+class Users(nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.gelu(x)
+
+
+def test_the_innermost_frame_of_the_user_is_named():
+    line = Users.forward.__code__.co_firstlineno + 1
+    assert source_line(traced(Users(), VECTOR)) == f"test_origin.py:{line}"
+
+
+def test_a_node_without_a_trace_has_no_place():
+    node = Graph().placeholder("x")
+    assert (module_path(node), source_line(node)) == ("", "")
+
+
+def test_the_innermost_module_is_named():
+    inner = nn.Sequential(nn.Sequential(nn.ReLU()))
+    node = traced(inner, VECTOR)
+    assert module_path(node) == "function.0.0"
