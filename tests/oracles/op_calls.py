@@ -89,6 +89,9 @@ UNARY_WITH: dict[str, tuple[Any, ...]] = {
 }
 """Ops of one tensor that want more than it, by name."""
 
+ONCE = (False, 1, 0.0, False, False, False)
+"""Of a recurrent layer: no biases, one layer, no dropout, not training, one way."""
+
 CALLS: dict[str, Call] = {
     # contractions
     "addbmm": lambda s, a, b: torch.addbmm(s, a[None], b[None]),
@@ -118,6 +121,12 @@ CALLS: dict[str, Call] = {
     "lstm_cell": lambda x, h, w: torch.lstm_cell(
         x, (h, h), w.repeat(4, 1), w.repeat(4, 1), None, None
     )[0],
+    "gru": lambda x, h, w: torch.gru(x[None], h[None], [w.repeat(3, 1)] * 2, *ONCE)[0],
+    "lstm": lambda x, h, w: torch.lstm(
+        x[None], (h[None], h[None]), [w.repeat(4, 1)] * 2, *ONCE
+    )[0],
+    "rnn_relu": lambda x, h, w: torch.rnn_relu(x[None], h[None], [w, w], *ONCE)[0],
+    "rnn_tanh": lambda x, h, w: torch.rnn_tanh(x[None], h[None], [w, w], *ONCE)[0],
     "rnn_tanh_cell": lambda x, h, w: torch.rnn_tanh_cell(x, h, w, w),
     "rnn_relu_cell": lambda x, h, w: torch.rnn_relu_cell(x, h, w, w),
     # several operands

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402  # after the check for torch
+from torch.fx import traceback  # noqa: E402
 
 from amprewrite.frameworks.torch_fx import _compat  # noqa: E402
 from tests.torch_programs import Program  # noqa: E402
@@ -284,7 +285,7 @@ def test_arguments_may_be_changed_before_each_op_and_casts_are_noted() -> None:
             args = (cast(args[0], torch.float64),)
         return args, kwargs
 
-    with _compat.before_each_op(change):
+    with _compat.before_each_op(change), traceback.preserve_node_meta():
         module = _compat.trace_pre_dispatch(lambda x: x.exp().to(torch.half), (x(),))
     calls = [n for n in module.graph.nodes if n.op == "call_function"]
     assert calls[1].target is torch.ops.aten.exp.default
