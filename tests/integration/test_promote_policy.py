@@ -192,6 +192,20 @@ def test_0d_tensors_are_strong_as_in_jax_and_adapt_as_in_torch(tmp_path: Any) ->
     assert by_torch.plan.casts == ()
 
 
+def test_norms_take_parameters_and_statistics_of_other_dtypes() -> None:
+    parts = (
+        nn.Conv2d(3, 4, 3).half(),
+        nn.BatchNorm2d(4).bfloat16(),
+        nn.GroupNorm(2, 4),
+    )
+    model = nn.Sequential(*parts).eval()
+    x = drawn(2, 3, 8, 8)
+    converted = amprewrite.convert(model, "promote", args=(x,))
+    assert torch.equal(converted(x), model.float()(x))
+    state = converted.state_dict()
+    assert state["1.running_mean"].dtype == torch.bfloat16
+
+
 def test_numbers_adapt() -> None:
     args = (drawn(4, dtype="bfloat16"),)
     converted = amprewrite.convert(Call(lambda x: x * 2.0 + 1), "promote", args=args)

@@ -170,6 +170,9 @@ CALLS: dict[str, Call] = {
     "batch_norm": lambda x, w, b: torch.batch_norm(
         x, w[0], b[0], None, None, True, 0.1, 1e-5, False
     ),
+    "batch_norm_inference": lambda x, w, v: torch.batch_norm(
+        x, w[0], w[0], v[0], v[0], False, 0.1, 1e-5, False
+    ),
     "group_norm": lambda x, w, b: F.group_norm(x, 2, w[0], b[0]),
     "instance_norm": lambda x, w, b: torch.instance_norm(
         x[None], w[0], b[0], None, None, True, 0.1, 1e-5, False

@@ -112,7 +112,7 @@ class _Promoter:
         tensors = [slot for slot in slots if isinstance(slot, torch.Tensor)]
         self._refuse_complex(call, name, tensors)
         rule = OP_RULES.get(name)
-        if rule is None or len({tensor.dtype for tensor in tensors}) < 2:  # noqa: PLR2004
+        if rule is None or len({tensor.dtype for tensor in tensors}) <= 1:
             return
         rule = _written(rule) if arguments.writes_first(call) else rule
         roles = rule.roles_of(len(slots))
