@@ -9,6 +9,7 @@ from amprewrite.ir import Op, ProgramGraph
 from amprewrite.passes.bias import find_biases
 from amprewrite.passes.casts import build_casts
 from amprewrite.passes.classify import classify
+from amprewrite.passes.complexes import refuse_complex
 from amprewrite.passes.cost import plan_cost
 from amprewrite.passes.demand import Demands, compute_demand
 from amprewrite.passes.facts import mutated_storages, weak_values, weight_roots
@@ -59,9 +60,13 @@ def make_plan(graph: ProgramGraph, matcher: Matcher, setting: Setting) -> Plan:
 
     Raises:
         UnsupportedError: No such placement.
+        PromotionError: The policy promotes, and an op orders complex numbers.
+        ComplexTruncationError: It promotes, and a cast drops an imaginary part.
     """
     check_placement(setting.placement)
     policy = matcher.policy
+    if policy.promotion:
+        refuse_complex(graph, policy)
     classes = classify(graph, matcher)
     outputs = output_dtypes(graph, policy)
     situation = _situate(graph, policy, classes, outputs)

@@ -286,15 +286,16 @@ def test_what_means_nothing_for_complex_numbers_is_refused(
 def test_an_imaginary_part_is_not_dropped_unless_the_policy_says_so(
     tmp_path: Any,
 ) -> None:
-    def program(z: Tensor) -> Tensor:
-        return z.to(torch.float32) + 1
+    class Truncating(nn.Module):
+        def forward(self, z: Tensor) -> Tensor:
+            return z.to(torch.float32) + 1
 
     z = torch.complex(drawn(4), drawn(4, seed=1))
     with pytest.raises(ComplexTruncationError, match=r"test_promote_policy\.py:\d+: "):
-        amprewrite.convert(Call(program), "promote", args=(z,))
+        amprewrite.convert(Truncating(), "promote", args=(z,))
     file = tmp_path / "truncating.toml"
     file.write_text('extends = "promote"\n[promotion]\ntruncate_complex = true\n')
-    converted = amprewrite.convert(Call(program), file, args=(z,))
+    converted = amprewrite.convert(Truncating(), file, args=(z,))
     assert torch.equal(converted(z), z.real + 1)
 
 

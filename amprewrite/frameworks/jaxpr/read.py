@@ -88,6 +88,8 @@ class _Reader:
         primitive, params = step.primitive, step.eqn.params
         canonical = canonical_name(primitive)
         named = ""
+        if canonical == "cast" and self._takes_real_part(step):
+            canonical = "real"
         if canonical == "cast":
             named = str(np.dtype(params["new_dtype"]).name)
         operands = _names(step.operands)
@@ -110,6 +112,15 @@ class _Reader:
             accumulates=primitive in CONTRACTIONS,
             asked=_asked(step.scopes),
         )
+
+    def _takes_real_part(self, step: Step) -> bool:
+        """Whether a cast is of complex numbers to real ones.
+
+        Only the derivative of a cast to complex numbers makes one, and means it; what
+        a user casts JAX turns into ``real``.
+        """
+        new = np.dtype(step.eqn.params["new_dtype"])
+        return new.kind != "c" and self._dtype(step.operands[0]).startswith("complex")
 
     def _asked_by_parameters(self, step: Step) -> str:
         """Return how the parameters of a contraction ask for a precision, if so."""

@@ -39,7 +39,9 @@ class ConvertedFunction:
         """
         self.function, self.request = function, request
         self.describe = describe or self._as_named
-        self.tracer = Tracer(function)
+        promotes = request.processor
+        keeps = promotes is not None and not promotes.truncate_complex
+        self.tracer = Tracer(function, keeps_imaginary=keeps)
         self.prepared: weakref.WeakKeyDictionary[Any, Prepared] = (
             weakref.WeakKeyDictionary()
         )

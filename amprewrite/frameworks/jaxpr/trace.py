@@ -5,14 +5,16 @@ JAX's own cache of traces is used, whose key holds everything that a trace depen
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from amprewrite.errors import CaptureError, UnsupportedError
+from amprewrite.errors import CaptureError, ComplexTruncationError, UnsupportedError
 from amprewrite.frameworks.jaxpr import _compat
 from amprewrite.frameworks.jaxpr.untyped import jax, tree_util
 
@@ -120,7 +122,16 @@ def part_name(key: Any) -> str:
 class Tracer:
     """Traces one function, once for each signature."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], *, keeps_imaginary: bool = False
+    ) -> None:
+        """Hold the function.
+
+        Args:
+            function: The function.
+            keeps_imaginary: Whether a cast of complex numbers to real ones is refused.
+        """
+
         def flat(call: Call, *arrays: Any) -> Result:
             args, kwargs = call.arguments(arrays)
             rest, made = split(function(*args, **kwargs))
@@ -128,13 +139,19 @@ class Tracer:
 
         self.flat = flat
         self.jitted = jax.jit(flat, static_argnums=0)
+        self.keeps_imaginary = keeps_imaginary
 
     def trace(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
         """Return the program of a call.
 
         Raises:
             CaptureError: The function fails, or a static argument has no hash.
+            ComplexTruncationError: An imaginary part is dropped, which is refused.
         """
+        with _imaginary_parts_kept() if self.keeps_imaginary else nullcontext():
+            return self._trace(args, kwargs)
+
+    def _trace(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
         call, arrays = split((tuple(args), dict(kwargs)))
         _check_hashable(call, (tuple(args), dict(kwargs)))
         try:
@@ -147,6 +164,32 @@ class Tracer:
         except (jax.errors.JAXTypeError, jax.errors.UnexpectedTracerError) as error:
             raise CaptureError(_message(error)) from error
         return Traced(closed, result.call, reusable=False)
+
+
+@contextmanager
+def _imaginary_parts_kept() -> Generator[None]:
+    """Refuse casts of complex numbers to real ones, of which JAX only warns.
+
+    In the program they look like ``jnp.real``, which says what it does.
+
+    Raises:
+        ComplexTruncationError: There is one.
+    """
+    complex_warning = np.exceptions.ComplexWarning
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", category=complex_warning)
+        warnings.filterwarnings("error", "Casting from complex to real")
+        try:
+            yield
+        except (complex_warning, DeprecationWarning) as found:
+            place = f"{line}: " if (line := _line_of(found)) else ""
+            msg = (
+                f"{place}found a cast of complex numbers to real ones: it drops the "
+                f"imaginary part; want a complex dtype: take jnp.real or jnp.abs "
+                f"first, or let the policy allow it: [promotion] "
+                f"truncate_complex = true"
+            )
+            raise ComplexTruncationError(msg) from None
 
 
 def _check_hashable(call: Call, arguments: Any) -> None:
@@ -171,18 +214,23 @@ def _check_hashable(call: Call, arguments: Any) -> None:
 
 def _message(error: Exception) -> str:
     text = str(error).strip().split("\n")[0]
+    where = f" at {line}" if (line := _line_of(error)) else ""
+    return (
+        f"cannot trace the function{where}: {text} A traced function must not decide "
+        f"by the values of arrays in Python; use jax.lax.cond, or make the argument "
+        f"static by passing a Python value"
+    )
+
+
+def _line_of(error: BaseException) -> str:
+    """Return ``file:line`` of the innermost frame of the user; empty without one."""
     frames: Any = error.__traceback__
     line = ""
     while frames is not None:
         code = frames.tb_frame.f_code
         here = _user_line(code.co_filename, frames.tb_lineno)
         line, frames = here or line, frames.tb_next
-    where = f" at {line}" if line else ""
-    return (
-        f"cannot trace the function{where}: {text} A traced function must not decide "
-        f"by the values of arrays in Python; use jax.lax.cond, or make the argument "
-        f"static by passing a Python value"
-    )
+    return line
 
 
 def _user_line(file: str, line: int) -> str:

@@ -26,12 +26,6 @@ READS = "amprewrite_reads"
 Cast = Callable[[torch.Tensor, torch.dtype], torch.Tensor]
 """Casts a tensor and notes it in the graph."""
 
-REAL_ONLY = frozenset(("log_softmax", "scaled_dot_product_attention", "softmax"))
-"""Ops that compare or normalise numbers: they mean nothing for complex ones."""
-
-CASTS = frozenset(("cast", "to"))
-"""Canonical names of casts that the model writes."""
-
 
 @dataclass
 class Call:
@@ -88,8 +82,8 @@ class _Promoter:
         """Return the arguments of a call, cast to what the op computes in.
 
         Raises:
-            PromotionRefused: With why there is no common dtype, or no such op for it,
-                or that an imaginary part would be dropped.
+            PromotionRefused: With why there is no common dtype, or that an imaginary
+                part would be dropped.
         """
         call = Call(target, args, kwargs)
         name = ops.canonical_name(call)
@@ -110,7 +104,6 @@ class _Promoter:
         """Yield the tensors to cast, by identity, and their new dtypes."""
         slots = list(arguments.tensor_slots(call))
         tensors = [slot for slot in slots if isinstance(slot, torch.Tensor)]
-        self._refuse_complex(call, name, tensors)
         rule = OP_RULES.get(name)
         if rule is None or len({tensor.dtype for tensor in tensors}) <= 1:
             return
@@ -137,29 +130,6 @@ class _Promoter:
         is_added = isinstance(mask, torch.Tensor) and mask.is_floating_point()
         if is_added and dtype_name(mask.dtype) != found.computes:
             yield id(mask), found.computes
-
-    def _refuse_complex(
-        self, call: Call, name: str, tensors: list[torch.Tensor]
-    ) -> None:
-        found = [dtype_name(tensor.dtype) for tensor in tensors if tensor.is_complex()]
-        if not found:
-            return
-        if name in REAL_ONLY:
-            msg = (
-                f"{name}: found an operand of {found[0]}; want real numbers: take the "
-                f"absolute value or the real part first"
-            )
-            raise PromotionError(msg)
-        made: Any = arguments.argument(call, "dtype") if name in CASTS else None
-        real = isinstance(made, torch.dtype) and not made.is_complex
-        if real and not self.processor.truncate_complex:
-            msg = (
-                f"{name}: found a cast of {found[0]} to {dtype_name(made)}: it drops "
-                f"the imaginary part; want a complex dtype: take the real part or the "
-                f"absolute value first, or let the policy allow it: [promotion] "
-                f"truncate_complex = true"
-            )
-            raise ComplexTruncationError(msg)
 
 
 def _operand(tensor: torch.Tensor) -> Operand:

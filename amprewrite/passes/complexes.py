@@ -1,0 +1,52 @@
+"""What promotion refuses about complex numbers: dropping a part, and putting in order.
+
+Flax and torch warn of the first at most, and of attention or softmax on complex numbers
+they say nothing: the largest of some complex numbers is by their real parts, and the
+result means nothing (FLIP 1777 asks for an error).
+"""
+
+from amprewrite.errors import ComplexTruncationError, PromotionError
+from amprewrite.ir import Op, ProgramGraph
+from amprewrite.passes.classify import USER_CAST
+from amprewrite.policy import Policy
+
+ORDERS = frozenset(
+    ("amax", "amin", "argmax", "argmin", "log_softmax", "logsumexp", "maximum")
+) | {"minimum", "scaled_dot_product_attention", "softmax", "sort", "topk"}
+"""Ops that ask which of some numbers is larger; in JAX softmax is made of one."""
+
+
+def refuse_complex(graph: ProgramGraph, policy: Policy) -> None:
+    """Make sure that complex numbers are neither ordered nor truncated.
+
+    Raises:
+        PromotionError: An op puts complex numbers in order.
+        ComplexTruncationError: A cast drops the imaginary part, and ``policy`` does not
+            allow it.
+    """
+    for op in graph.ops:
+        found = [d for n in op.operands if _is_complex(d := graph.values[n].dtype)]
+        if found and op.canonical in ORDERS:
+            msg = (
+                f"{_place(op)}: found an operand of {found[0]}; want real numbers, "
+                f"which have an order: take the absolute value or the real part first"
+            )
+            raise PromotionError(msg)
+        real = op.canonical == USER_CAST and not _is_complex(op.dtype_argument)
+        if found and real and not policy.truncate_complex:
+            msg = (
+                f"{_place(op)}: found a cast of {found[0]} to {op.dtype_argument}: it "
+                f"drops the imaginary part; want a complex dtype: take the real part "
+                f"or the absolute value first, or let the policy allow it: "
+                f"[promotion] truncate_complex = true"
+            )
+            raise ComplexTruncationError(msg)
+
+
+def _is_complex(dtype: str) -> bool:
+    return dtype.startswith("complex")
+
+
+def _place(op: Op) -> str:
+    """Return where an op stands: the line of the user, and the op."""
+    return f"{op.source}: {op.canonical}" if op.source else op.canonical

@@ -1,0 +1,86 @@
+"""The policy ``promote`` in JAX: nothing is changed, and complex numbers are minded."""
+
+import pytest
+
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp  # noqa: E402
+
+import amprewrite  # noqa: E402
+from amprewrite.errors import ComplexTruncationError, PromotionError  # noqa: E402
+
+Z = jnp.ones((2, 4)) + 1j
+X = jnp.ones((2, 4))
+
+
+def test_a_program_of_mixed_dtypes_is_what_it_was():
+    def program(x, w, n):
+        return (x @ w) * n + w.astype(jnp.float16)[0, 0]
+
+    args = (X.astype(jnp.bfloat16), jnp.ones((4, 4)), jnp.int32(3))
+    converted = amprewrite.convert(program, "promote", args=args)
+    found, expected = converted(*args), program(*args)
+    assert found.dtype == expected.dtype == jnp.float32
+    assert (found == expected).all()
+    assert converted.plan.casts == ()
+
+
+@pytest.mark.parametrize(
+    "ordering",
+    [
+        jax.nn.softmax,
+        jax.nn.log_softmax,
+        lambda z: jnp.max(z, 1),
+    ],
+)
+def test_what_orders_complex_numbers_is_refused(ordering):
+    with pytest.raises(
+        PromotionError, match="found an operand of complex64; want real"
+    ):
+        amprewrite.convert(ordering, "promote", args=(Z,))
+
+
+def test_attention_of_complex_numbers_is_refused():
+    heads = Z[None, :, None]
+    with pytest.raises((PromotionError, ComplexTruncationError), match="complex"):
+        amprewrite.convert(
+            jax.nn.dot_product_attention, "promote", args=(heads, heads, heads)
+        )
+
+
+@pytest.mark.parametrize(
+    "truncating",
+    [
+        lambda z: z.astype(jnp.float32) + 1,
+        jax.jit(lambda z: jnp.asarray(z, jnp.float32)),
+        lambda z: jax.lax.convert_element_type(z, jnp.float32),
+    ],
+)
+def test_an_imaginary_part_is_not_dropped(truncating):
+    with pytest.raises(
+        ComplexTruncationError, match=r"test_jax_promote\.py:\d+: found"
+    ):
+        amprewrite.convert(truncating, "promote", args=(Z,))
+
+
+@pytest.mark.filterwarnings("ignore:Casting")
+def test_an_imaginary_part_is_dropped_where_the_policy_allows_it(tmp_path):
+    file = tmp_path / "truncating.toml"
+    file.write_text('extends = "promote"\n[promotion]\ntruncate_complex = true\n')
+    converted = amprewrite.convert(lambda z: z.astype(jnp.float32), file, args=(Z,))
+    assert (converted(Z) == X).all()
+
+
+def test_a_part_that_is_asked_for_is_no_truncation():
+    for part in (jnp.real, jnp.imag, jnp.abs, jnp.angle):
+        converted = amprewrite.convert(part, "promote", args=(Z,))
+        assert (converted(Z) == part(Z)).all()
+    derived = jax.grad(lambda x: jnp.abs(jnp.fft.fft(x)).sum())
+    converted = amprewrite.convert(derived, "promote", args=(X,))
+    assert converted(X).dtype == jnp.float32
+
+
+@pytest.mark.filterwarnings("ignore:rewritten 0 of")
+def test_other_policies_leave_complex_numbers_to_jax():
+    converted = amprewrite.convert(jax.nn.softmax, "bf16", args=(Z,))
+    assert converted(Z).dtype == jnp.complex64
