@@ -12,7 +12,10 @@ from rich.text import Text
 from amprewrite.policy import OpEntry, Policy, Rule, shipped_policies
 from amprewrite.policy.load import policy_folder
 
-SETTINGS = ("low", "full", "output", "demand", "weak_parameters", "lookups")
+SETTINGS = (
+    *("low", "full", "output", "demand", "weak_parameters", "lookups"),
+    *("promotion", "truncate_complex"),
+)
 """Fields of a policy beside its ops and rules."""
 
 
@@ -38,7 +41,9 @@ def names_table() -> Table:
 def policy_table(policy: Policy) -> Table:
     """Return a row for each rule, in order of trial, then one for each op."""
     settings = ", ".join(f"{key} {_shown(policy, key)}" for key in SETTINGS)
-    table = Table(box=box.SIMPLE_HEAD, title=settings, title_justify="left")
+    table = Table(
+        box=box.SIMPLE_HEAD, title=settings, title_justify="left", min_width=70
+    )
     for head in ("op", "class", "why"):
         table.add_column(head, overflow="fold")
     for index, rule in enumerate(policy.rules):

@@ -57,3 +57,8 @@ def test_a_difference_has_settings_ops_and_rules(tmp_path):
     assert "gelu: promote -> not named" in policies.policy_diff(
         shipped, load_policy("off")
     )
+
+
+def test_what_promotes_is_shown():
+    shown = policies.policy_json(load_policy("promote"))
+    assert (shown["promotion"], shown["truncate_complex"]) == ("jax", False)
