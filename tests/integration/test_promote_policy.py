@@ -146,7 +146,11 @@ def test_a_model_of_mixed_dtypes_runs(mixed: Any) -> None:
     with torch.no_grad():
         exact, _ = reference.eval()(args[0].double(), args[1])
     assert (logits - exact).norm() / exact.norm() < 1e-6
-    assert not [cast for cast in converted.plan.runtime_casts if cast.is_weight]
+    casts = converted.plan.casts
+    folded = {cast.value for cast in casts if cast.folding == "copy"}
+    assert {"second_weight", "second_bias", "attention_in_proj_weight"} <= folded
+    run = {cast.value for cast in converted.plan.runtime_casts}
+    assert not [name for name in run if "weight" in name or "bias" in name]
 
 
 def test_every_promotion_is_in_the_plan_with_its_reason(mixed: Any) -> None:
@@ -204,6 +208,18 @@ def test_norms_take_parameters_and_statistics_of_other_dtypes() -> None:
     assert torch.equal(converted(x), model.float()(x))
     state = converted.state_dict()
     assert state["1.running_mean"].dtype == torch.bfloat16
+
+
+def test_halves_are_traced_as_halves_beside_a_full_model() -> None:
+    """Autocast, even to float32, widens what cat and index_copy read."""
+
+    def program(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.cat([x, y]), x.index_copy(0, INDEX, y)
+
+    args = (drawn(4, 8, dtype="float16"), drawn(2, 8, dtype="float16"))
+    plan = amprewrite.inspect(Call(program), "bf16", args=args)
+    found = {d.canonical: d.results for d in plan.decisions}
+    assert found["cat"] == found["index_copy"] == ("float16",)
 
 
 def test_numbers_adapt() -> None:

@@ -30,4 +30,4 @@ def source_line(node: Node) -> str:
         return ""
     users = (frame for frame in reversed(frames) if _LIBRARY not in frame[0])
     file, line = next(users, frames[-1])
-    return f"{os.path.basename(file)}:{line}"  # noqa: PTH119  # ten times faster
+    return f"{os.path.basename(file)}:{line}"  # noqa: PTH119  # 8 times faster than Path, once an op
