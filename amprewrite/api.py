@@ -75,13 +75,12 @@ def planner(
     return plan
 
 
-def _processor(policy: str | Path | Policy) -> Processor | None:
+def _processor(policy: Policy) -> Processor | None:
     """Return what promotes operands by ``policy``; None if it leaves them alone."""
-    loaded = load_policy(policy)
-    if not loaded.promotion:
+    if not policy.promotion:
         return None
     return Processor(
-        loaded.promotion, x64=True, truncate_complex=loaded.truncate_complex
+        policy.promotion, x64=True, truncate_complex=policy.truncate_complex
     )
 
 
@@ -142,9 +141,11 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
         msg = f"unknown target {target!r}; want {' or '.join(TARGETS)}"
         raise UnsupportedError(msg)
     side = _side(model)
+    loaded = load_policy(policy)
     request = side.Request(
-        planner=planner(policy, overrides, placement),
-        processor=_processor(policy),
+        planner=planner(loaded, overrides, placement),
+        processor=_processor(loaded),
+        low=loaded.low,
         args=args,
         kwargs=kwargs,
         plan=plan,
@@ -178,9 +179,11 @@ def inspect(  # noqa: PLR0913  # the public signature; all but two are by keywor
         UnsupportedError: No arguments are given to capture the model with.
     """
     side = _side(model)
+    loaded = load_policy(policy)
     request = side.Request(
-        planner=planner(policy, overrides, placement),
-        processor=_processor(policy),
+        planner=planner(loaded, overrides, placement),
+        processor=_processor(loaded),
+        low=loaded.low,
         args=args,
         kwargs=kwargs,
         dynamic_shapes=dynamic_shapes,

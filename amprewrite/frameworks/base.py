@@ -45,6 +45,8 @@ class Request:
         target: ``eager`` or ``compiled``.
         compile: Whether to compile the result.
         processor: Promotes operands of different dtypes; None leaves them alone.
+        low: Dtype in which the model is traced a second time, to tell the casts that
+            it means; empty if nothing is lowered.
     """
 
     planner: Planner
@@ -56,6 +58,7 @@ class Request:
     target: str = "eager"
     compile: bool = False
     processor: Processor | None = None
+    low: str = ""
 
     @property
     def has_arguments(self) -> bool:

@@ -20,6 +20,7 @@ from amprewrite.dtypes import is_float, itemsize
 
 ValueKind = Literal["input", "parameter", "buffer", "constant", "result"]
 Mixing = Literal["equal", "promote", "lead", "any"]
+Chosen = Literal["", "pinned", "follows"]
 
 CROSSINGS = {
     "enter": "what a branch reads, or a constant or slice of a loop: the value itself",
@@ -91,6 +92,9 @@ class Op:
         literals: Python numbers among the arguments.
         dtype_argument: The dtype that a ``dtype=`` argument names; empty if the op
             has none or it is not given.
+        chosen: How the model chose that dtype: ``pinned`` if it stays what it is when
+            the model is traced in low precision, ``follows`` if it becomes low with
+            the other dtypes (``y.to(x.dtype)``); empty if that is not known.
         dtype_knob: Whether the op can be told its computing dtype by ``dtype=``.
         contracted: Length of the contracted dimension of a contraction; None if
             unknown or not a contraction.
@@ -114,6 +118,7 @@ class Op:
     mixing: Mixing = "equal"
     literals: tuple[float, ...] = ()
     dtype_argument: str = ""
+    chosen: Chosen = ""
     dtype_knob: bool = False
     contracted: int | None = None
     masks: tuple[int, ...] = ()

@@ -41,7 +41,8 @@ def _classify_op(graph: ProgramGraph, op: Op, matcher: Matcher) -> Match:
     if foreign and found.op_class is not OpClass.KEEP:
         why = f"%{foreign} is {graph.values[foreign].dtype}: the model chose its dtypes"
         return Match(OpClass.KEEP, "dtype", why)
-    if op.dtype_argument and graph.float_operands(op) and op.mixing != "any":
+    names_own = op.dtype_argument and op.chosen != "follows"
+    if names_own and graph.float_operands(op) and op.mixing != "any":
         return _named_dtype(op, found, full)
     return _of_written(graph, op, _without_contraction(op, found))
 
@@ -66,6 +67,9 @@ def _by_kind(graph: ProgramGraph, op: Op) -> Match | None:
         return _promoted(graph, op)
     if op.fence:
         return Match(OpClass.KEEP, "fence", op.fence)
+    if op.canonical == USER_CAST and op.chosen == "follows":
+        why = "written in the model after another tensor's dtype, which it follows"
+        return Match(OpClass.FOLLOW, "user cast", why)
     if op.canonical == USER_CAST:
         return Match(OpClass.KEEP, "user cast", "written in the model: never altered")
     if op.canonical in CROSSINGS:

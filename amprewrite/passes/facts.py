@@ -65,13 +65,15 @@ def weak_values(
     """Return the values that adapt to other operands.
 
     These are the 0-d values made of literals only, and tensors filled with a number
-    that survives ``low``, also moved about.
+    that survives ``low``, also moved about. One whose dtype the model means is strong:
+    what is added to ``zeros(n, dtype=float32)`` is to be added in float32.
 
     Source: JAX's weak types (JEP 9407); Python numbers are arguments, not values.
     """
     weak = {value.name for value in graph.inputs("constant") if value.shape == ()}
     for op in graph.ops:
-        if op.mutates or not all(name in weak for name in op.operands):
+        strong = op.mutates or (op.dtype_argument and op.chosen == "pinned")
+        if strong or not all(name in weak for name in op.operands):
             continue
         filled = op.canonical in FILLERS and not list(lost_literals(op, low))
         moved = op.operands and classes[op.name].op_class is OpClass.FOLLOW

@@ -13,6 +13,7 @@ from amprewrite.passes.complexes import refuse_complex
 from amprewrite.passes.cost import plan_cost
 from amprewrite.passes.demand import Demands, compute_demand
 from amprewrite.passes.facts import mutated_storages, weak_values, weight_roots
+from amprewrite.passes.follows import find_followed
 from amprewrite.passes.place import place
 from amprewrite.passes.placement import Placement, Situation
 from amprewrite.passes.storage import place_with_storage
@@ -119,6 +120,7 @@ def _situate(
         weak=weak_values(graph, classes, policy.low) if policy.low else frozenset(),
         weights=weight_roots(graph, classes, policy.full),
         mutated=mutated_storages(graph),
+        followed=find_followed(graph, classes, policy.low) if policy.low else {},
         biases=find_biases(graph, classes),
     )
 

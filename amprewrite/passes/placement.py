@@ -41,6 +41,7 @@ class Situation:
         weights: For values reached from weights by data movement, those weights.
         low_weights: Weights that are stored low.
         mutated: Storages that some op writes in place.
+        followed: For casts that follow other values' dtypes, those values.
         biases: Additions of a bias to a contraction, by op name, with its name.
     """
 
@@ -51,6 +52,9 @@ class Situation:
     weak: frozenset[str]
     weights: Mapping[str, frozenset[str]]
     mutated: frozenset[str]
+    followed: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict[str, tuple[str, ...]]
+    )
     biases: Mapping[str, str] = field(default_factory=dict[str, str])
     low_weights: frozenset[str] = frozenset()
 

@@ -195,7 +195,26 @@ class Walk:
             return Placed(
                 self.low, operands, (self.low,), "follows a weight stored low"
             )
+        if op.name in self.at.followed:
+            return self._following_cast(op, operands)
         return Placed(results[0], operands, results, self.at.classes[op.name].why)
+
+    def _following_cast(self, op: Op, operands: tuple[str, ...]) -> Placed:
+        """Convert to the dtype that the followed values are stored in now."""
+        if self.graph.storage(op.results[0]) in self.graph.written:
+            why = "a view of what is written in place: a cast would make it a copy"
+            return Placed(operands[0], operands, operands[:1], why)
+        demand = self.at.demands.on_op(op)
+        if demand is not Demand.ANY:
+            causes = self.at.demands.path(self.graph, op)
+            why = f"{causes[-1]} wants full precision"
+            return Placed(self.full, operands, (self.full,), why, causes)
+        followed = self.at.followed[op.name]
+        wide = [n for n in followed if self.out.stored[n] != self.low]
+        dtype = self.full if wide or not followed else self.low
+        names = f"%{(wide or followed)[0]}" if followed else "what it converts"
+        why = f"its dtype follows that of {names}, which is {dtype}"
+        return Placed(dtype, operands, (dtype,), why, self._makers(wide or [*followed]))
 
     def _run(
         self, op: Op, precision: str, why: str, causes: tuple[str, ...] = ()

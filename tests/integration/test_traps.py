@@ -50,9 +50,13 @@ def test_guard_casts_around_a_norm_stay() -> None:
 
     model = Program(forward, a=linear(), b=linear(), scale=nn.Parameter(torch.ones(16)))
     program = converted(model, torch.randn(4, 16))
-    precision = {d.canonical: d.precision for d in program.plan.decisions}
-    assert precision["cast"] == precision["mean"] == precision["rsqrt"] == "float32"
+    decisions = program.plan.decisions
+    precision = {d.canonical: d.precision for d in decisions}
+    assert precision["mean"] == precision["rsqrt"] == "float32"
     assert precision["integer_pow"] == "float32"
+    up, back = (d for d in decisions if d.canonical == "cast")
+    assert (up.op_class, up.precision) == ("keep", "float32")
+    assert (back.op_class, back.precision) == ("follow", "bfloat16")
     assert error(model, torch.randn(4, 16)) < 2 * ROUNDING
 
 

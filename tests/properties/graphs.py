@@ -69,6 +69,7 @@ def _facts(draw: Any, canonical: str, operands: tuple[str, ...]) -> dict[str, An
         "fence": draw(st.sampled_from(("",) * 9 + ("left as it is",))),
         "mixing": draw(st.sampled_from(("equal", "equal", "promote", "lead"))),
         "literals": tuple(draw(st.lists(st.sampled_from(NUMBERS), max_size=2))),
+        "chosen": draw(st.sampled_from(("", "", "pinned", "follows"))),
         "dtype_knob": draw(st.booleans()),
         "contracted": draw(st.sampled_from((None, None, 1, 8))),
     }

@@ -10,12 +10,13 @@ from unittest import mock
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, GraphModule, Node, traceback
 from torch.fx import graph as fx_graph
 from torch.fx import node as fx_node
 from torch.fx.experimental import proxy_tensor
 from torch.utils import _pytree, checkpoint
+
+from amprewrite.frameworks.torch_fx import _compat_fake
 
 
 class Trees(Protocol):
@@ -283,7 +284,9 @@ def _trace(
     trace = proxy_tensor.make_fx(
         function, pre_dispatch=pre_dispatch, _allow_non_fake_inputs=True
     )
-    with fake_mode_of(list(inputs)) or nullcontext():  # what is made inside is fake too
+    with (
+        _compat_fake.fake_mode_of(list(inputs)) or nullcontext()
+    ):  # what is made inside is fake too
         return trace(*inputs)
 
 
@@ -376,24 +379,3 @@ def is_promotion(node: Node) -> bool:
 def untraced() -> AbstractContextManager[Any]:
     """Switch the tracer off, so that another graph can be traced inside."""
     return proxy_tensor.disable_proxy_modes_tracing()
-
-
-def fake_mode_of(values: list[Any]) -> Any:
-    """Return the fake mode that ``values`` belong to; None if there is none.
-
-    Not the ambient one: dynamo's example values have a mode of their own.
-    """
-    return next((v.fake_mode for v in values if isinstance(v, FakeTensor)), None)
-
-
-def retyped(val: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a fake tensor like ``val`` in another dtype, with a storage of its own.
-
-    Built directly: a dispatched cast of a fake tensor takes ten times as long.
-    """
-    if not isinstance(val, FakeTensor) or val.layout is not torch.strided:
-        return val.to(dtype)
-    if any(isinstance(n, torch.SymInt) for n in (*val.shape, *val.stride())):
-        return val.to(dtype)
-    made = torch.empty_strided(val.shape, val.stride(), dtype=dtype, device="meta")
-    return FakeTensor(val.fake_mode, made, val.device)

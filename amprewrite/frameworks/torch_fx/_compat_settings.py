@@ -46,6 +46,19 @@ def recurrent_inputs_cast() -> Generator[None]:
         yield
 
 
+@contextmanager
+def as_if_exported() -> Generator[None]:
+    """Let model code that asks whether it is exported hear that it is.
+
+    transformers takes another path for its masks then.
+    """
+    with (
+        mock.patch("torch.compiler._is_compiling_flag", new=True),
+        mock.patch("torch.compiler._is_exporting_flag", new=True),
+    ):
+        yield
+
+
 def without_autocast(device: str) -> AbstractContextManager[object]:
     """Keep torch.autocast out of a program whose dtypes are planned.
 

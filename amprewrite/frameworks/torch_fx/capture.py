@@ -67,11 +67,19 @@ class Seen:
 
 @dataclass
 class Captured:
-    """A private graph module, and what was seen while capturing."""
+    """A private graph module, and what was seen while capturing.
+
+    Attributes:
+        module: The program.
+        how: How it was captured, for the plan.
+        seen: What the model uses.
+        notes: What the user should know of the capture.
+    """
 
     module: GraphModule
     how: str
     seen: Seen
+    notes: tuple[str, ...] = ()
 
 
 def model_device(model: torch.nn.Module) -> str:

@@ -23,6 +23,8 @@ from amprewrite.frameworks.torch_fx.capture import (
     model_device,
     open_program,
 )
+from amprewrite.frameworks.torch_fx.differential import tell_casts
+from amprewrite.frameworks.torch_fx.dtypes import torch_dtype
 from amprewrite.frameworks.torch_fx.fold import (
     fold_copies,
     mirror_extras,
@@ -125,13 +127,19 @@ def _root(model: Model) -> nn.Module:
 
 
 def _captured(model: Model, request: Request) -> Captured:
-    return capture(
+    captured = capture(
         model,
         request.args,
         request.kwargs,
         request.dynamic_shapes,
         request.processor,
     )
+    if request.plan is None and request.low and not _is_program(model):
+        given = request.args or (), request.kwargs or {}
+        low = torch_dtype(request.low)
+        notes = tell_casts(captured.module, _root(model), *given, low)
+        return replace(captured, notes=tuple(notes))
+    return captured
 
 
 def capture(
@@ -155,7 +163,7 @@ def capture(
         PromotionError: Operands have no common dtype.
         UnsupportedError: ``dynamic_shapes`` for what is captured already.
     """
-    if isinstance(model, nn.Module) and not _is_captured(model):
+    if isinstance(model, nn.Module) and not _is_program(model):
         return export_model(model, args or (), kwargs or {}, dynamic_shapes, processor)
     if dynamic_shapes is not None:
         refuse_unused(captured=True)
@@ -166,8 +174,12 @@ def capture(
     return Captured(module, "given as an ATen-level graph", Seen())
 
 
-def _is_captured(model: nn.Module) -> TypeGuard[GraphModule]:
-    """Return whether ``model`` is a graph of ATen ops, as export gives it."""
+def _is_program(
+    model: Model,
+) -> TypeGuard[GraphModule | torch.export.ExportedProgram]:
+    """Return whether ``model`` is captured: ATen ops in a graph, as export gives it."""
+    if not isinstance(model, nn.Module):
+        return True
     if not isinstance(model, GraphModule):
         return False
     calls = [n for n in model.graph.nodes if n.op in ("call_function", "call_method")]
@@ -184,7 +196,7 @@ def _plan(
     plan = request.planner(
         reading.graph, training=_trains(root, request), captured=captured.how
     )
-    return plan.with_warnings(*_device_warnings(root, plan.low))
+    return plan.with_warnings(*captured.notes, *_device_warnings(root, plan.low))
 
 
 def _device_warnings(root: nn.Module, low: str) -> tuple[str, ...]:

@@ -225,6 +225,11 @@ def native_name(target: object) -> str:
     return f"{module.removeprefix('_')}.{getattr(target, '__name__', target)}"
 
 
+def packet_name(target: object) -> str:
+    """Return the name of an ATen op without its overload; empty for other ops."""
+    return target.overloadpacket.__name__ if _compat.is_overload(target) else ""
+
+
 def canonical_name(node: Called) -> str:
     """Return the canonical name of the op that ``node`` calls."""
     target = node.target

@@ -8,6 +8,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from amprewrite.frameworks.torch_fx import _compat, arguments, ops
+from amprewrite.frameworks.torch_fx.differential import CHOSEN
 from amprewrite.frameworks.torch_fx.dtypes import dtype_name
 from amprewrite.frameworks.torch_fx.origin import module_path, source_line
 from amprewrite.frameworks.torch_fx.promoting import READS
@@ -234,6 +235,7 @@ class _Reader:
             mixing=ops.mixing(node, canonical),
             literals=tuple(number for _, number in arguments.numbers(node)),
             dtype_argument=_dtype_argument(node, canonical),
+            chosen=node.meta.get(CHOSEN, ""),
             dtype_knob=canonical in KNOBS,
             contracted=ops.contracted_length(node, canonical),
             masks=tuple(_masks(node, operands, self.leaves)),

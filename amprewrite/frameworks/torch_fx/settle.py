@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from amprewrite.frameworks.torch_fx import _compat
+from amprewrite.frameworks.torch_fx import _compat, _compat_fake
 from amprewrite.frameworks.torch_fx.dtypes import dtype_name, torch_dtype
 from amprewrite.frameworks.torch_fx.read import Reading
 from amprewrite.ir import Op
@@ -86,7 +86,7 @@ def _try(node: Node) -> Outcome:
         (node.args, dict(node.kwargs)), lambda arg: arg.meta["val"]
     )
     run: Any = node.target
-    mode = _compat.fake_mode_of(_compat.pytree.tree_leaves((args, kwargs)))
+    mode = _compat_fake.fake_mode_of(_compat.pytree.tree_leaves((args, kwargs)))
     if mode is None:
         return _dtypes(node.meta["val"])
     try:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node, map_arg
 
-from amprewrite.frameworks.torch_fx import _compat, arguments
+from amprewrite.frameworks.torch_fx import _compat_fake, arguments
 from amprewrite.frameworks.torch_fx._compat import pytree
 from amprewrite.frameworks.torch_fx.dtypes import torch_dtype
 from amprewrite.frameworks.torch_fx.read import Leaves, Reading, Site, held
@@ -150,7 +150,7 @@ def _retype(node: Node, dtypes: tuple[str, ...]) -> None:
         if not isinstance(val, torch.Tensor):
             return val
         dtype = torch_dtype(next(names))
-        return val if val.dtype == dtype else _compat.retyped(val, dtype)
+        return val if val.dtype == dtype else _compat_fake.retyped(val, dtype)
 
     val = node.meta.get("val")
     single = isinstance(val, torch.Tensor)
@@ -166,7 +166,7 @@ def _cast_node(value: Node, cast: Cast, user: Node) -> Node:
     node.meta = {
         k: v for k, v in user.meta.items() if k in ("nn_module_stack", "stack_trace")
     }
-    node.meta["val"] = _compat.retyped(value.meta["val"], dtype)
+    node.meta["val"] = _compat_fake.retyped(value.meta["val"], dtype)
     node.meta["amprewrite"] = cast.folding or "cast"
     return node
 
@@ -179,7 +179,7 @@ def _saturated(graph: Graph, value: Node, dtype: torch.dtype) -> Node:
     kept = graph.call_function(aten.where.self, (infinite, value, clamped))
     val = value.meta["val"]
     clamped.meta["val"] = kept.meta["val"] = val
-    infinite.meta["val"] = _compat.retyped(val, torch.bool)
+    infinite.meta["val"] = _compat_fake.retyped(val, torch.bool)
     return kept
 
 
@@ -187,6 +187,8 @@ def _set_dtype(op: Op, decision: Decision, node: Node) -> None:
     """Rewrite dtype arguments: casts name their dtype, makers keep the traced one."""
     if op.canonical == "cast":
         _write_cast(decision, node)
+    elif op.chosen == "follows" and op.operands and decision.results:
+        _set_argument(node, "dtype", torch_dtype(decision.results[0]))
     elif op.dtype_knob and decision.op_class == "deny":
         _set_argument(node, "dtype", torch_dtype(decision.precision))
     elif _makes(op) and arguments.has_argument(node, "dtype"):

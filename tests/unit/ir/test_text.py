@@ -51,6 +51,7 @@ def test_every_fact_of_an_op_survives() -> None:
         mixing="promote",
         literals=(0.5, float("inf")),
         dtype_argument="float32",
+        chosen="pinned",
         dtype_knob=True,
         contracted=0,
         masks=(0, 1),

@@ -197,23 +197,6 @@ def test_a_checkpoint_has_gradients() -> None:
     assert torch.equal(value.grad, value.detach().exp())
 
 
-def test_the_fake_mode_of_values_is_found() -> None:
-    value = fake(x())
-    assert _compat.fake_mode_of([1, value]) is value.fake_mode
-    assert _compat.fake_mode_of([1, x()]) is None
-
-
-def test_fake_tensors_are_given_another_dtype() -> None:
-    value = fake(x().t())
-    low: Any = _compat.retyped(value, torch.bfloat16)
-    assert (low.dtype, low.shape, low.stride()) == (
-        torch.bfloat16,
-        value.shape,
-        value.stride(),
-    )
-    assert low.fake_mode is value.fake_mode
-
-
 def test_a_function_is_traced_before_decomposition() -> None:
     weight = torch.randn(8, 8)
     graph = _compat.trace_pre_dispatch(nn.functional.linear, (x(), weight))

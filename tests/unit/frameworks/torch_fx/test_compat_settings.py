@@ -143,3 +143,12 @@ def test_inputs_of_recurrent_layers_are_checked_in_the_dtype_of_their_weights() 
             layer.check_input(torch.ones(2, 1, 5), None)
     with pytest.raises(ValueError, match="does not match weight dtype"):
         layer.check_input(given, None)
+
+
+def test_a_model_hears_that_it_is_exported_and_then_that_it_is_not() -> None:
+    def says() -> tuple[bool, bool]:
+        return torch.compiler.is_compiling(), torch.compiler.is_exporting()
+
+    with _compat_settings.as_if_exported():
+        assert says() == (True, True)
+    assert says() == (False, False)
