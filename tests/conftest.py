@@ -6,6 +6,8 @@ import sys
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.dtype_checks import dtypes_checked
+
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub
 # Before anything imports jax: eight devices, so that meshes can be tested anywhere.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
@@ -55,3 +57,10 @@ def seeded_torch():
     torch.manual_seed(0)
     if IN_WORKER:
         torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def predicted_dtypes_are_checked():
+    """Hold every rewrite of a test to the dtypes that the framework finds."""
+    with dtypes_checked():
+        yield

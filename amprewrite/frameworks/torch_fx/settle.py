@@ -16,6 +16,7 @@ from torch.fx import Node
 from amprewrite.frameworks.torch_fx import _compat, _compat_fake
 from amprewrite.frameworks.torch_fx.dtypes import dtype_name, torch_dtype
 from amprewrite.frameworks.torch_fx.read import Reading
+from amprewrite.frameworks.torch_fx.write import retype
 from amprewrite.ir import Op
 from amprewrite.plan import Decision, Plan
 
@@ -53,6 +54,8 @@ def _settle(
             )
         wanted = tuple(torch_dtype(dtype) for dtype in decision.results)
         names = ", ".join(_cast_results(node, outcome, wanted))
+        if names:
+            retype(node, tuple(map(dtype_name, outcome)))
         if refusal:
             cast = "; its result is cast" if names else ""
             yield f"{op.name} ({op.native}) runs as traced: {refusal}{cast}"
@@ -133,7 +136,7 @@ def _cast_results(
         if have != want:
             yield f"{dtype_name(have)} instead of {dtype_name(want)}"
             for place in places[index]:
-                _cast_result(place, want)
+                _cast_result(place, have, want)
 
 
 def _result_nodes(node: Node) -> list[list[Node]]:
@@ -149,8 +152,9 @@ def _result_nodes(node: Node) -> list[list[Node]]:
     ]
 
 
-def _cast_result(node: Node, dtype: torch.dtype) -> None:
+def _cast_result(node: Node, have: torch.dtype, want: torch.dtype) -> None:
     with node.graph.inserting_after(node):
-        cast = node.graph.call_function(aten.to.dtype, (node, dtype))
+        cast = node.graph.call_function(aten.to.dtype, (node, want))
     cast.meta = dict(node.meta)
+    retype(node, (dtype_name(have),))
     node.replace_all_uses_with(cast, delete_user_cb=lambda user: user is not cast)

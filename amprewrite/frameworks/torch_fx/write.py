@@ -51,7 +51,7 @@ class _Writer:
         for node, leaves in self.reading.leaves.items():
             is_source = node.op in ("get_attr", "placeholder")
             if is_source and isinstance(leaves, str) and leaves in stored:
-                _retype(node, (stored[leaves],))
+                retype(node, (stored[leaves],))
 
     def _write_op(self, op: Op, decision: Decision, site: Site) -> None:
         self._substitute(op, site.node)
@@ -59,7 +59,7 @@ class _Writer:
             _set_dtype(op, decision, site.node)
             _clamp_literals(op, decision, site.node)
             _lay_out(op, site.node)
-        _retype(site.node, decision.results)
+        retype(site.node, decision.results)
 
     def _substitute(self, op: Op, node: Node) -> None:
         """Give every operand that the plan casts its cast."""
@@ -127,7 +127,7 @@ class _Writer:
         for node, leaves in self.reading.leaves.items():
             names = list(held(leaves))
             if names and all(name in dtypes for name in names):
-                _retype(node, tuple(dtypes[name] for name in names))
+                retype(node, tuple(dtypes[name] for name in names))
 
 
 def _is_node(cast: Cast) -> bool:
@@ -142,7 +142,7 @@ def _getitem(arg: Node, index: int, before: Node) -> Node:
     return node
 
 
-def _retype(node: Node, dtypes: tuple[str, ...]) -> None:
+def retype(node: Node, dtypes: tuple[str, ...]) -> None:
     """Set the dtypes of the tensors in ``meta["val"]``, in their order."""
     names = iter(dtypes)
 

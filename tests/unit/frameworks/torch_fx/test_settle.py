@@ -115,3 +115,9 @@ def test_a_custom_op_without_an_override_runs_as_traced(library: Any) -> None:
     program = amprewrite.convert(model, args=(x,))
     assert [d.native for d in program.plan.unclassified] == ["amptest.strict.default"]
     assert relative_error(in_full(program, x), in_full(model, x)) < 2 * ROUNDING
+
+
+def test_every_test_holds_the_dtypes_of_its_rewrites_to_fake_tensors() -> None:
+    from amprewrite.frameworks.torch_fx import convert
+
+    assert convert.settle.__name__ == "settled"  # a fixture of all tests wraps it
