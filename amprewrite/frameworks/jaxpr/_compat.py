@@ -1,13 +1,17 @@
 """The only place that touches names of JAX that change between versions."""
 
 import functools
+import inspect
 import os
 import re
 import sysconfig
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
+from unittest import mock
 
+import numpy as np
+from jax._src.lax import lax as lax_functions
 from jax.extend import linear_util, source_info_util
 
 from amprewrite.frameworks.jaxpr.untyped import jax, jex
@@ -21,6 +25,7 @@ _LIBRARIES = re.compile(
         for name in ("jax", "jaxlib", "flax", "equinox", "optax", "jaxtyping", "haiku")
     )
 )
+_JAX = re.compile(r"[\\/]jax(lib)?[\\/]")
 _STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
 _OWN = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep  # noqa: PTH120  # frames hold plain strings
 _SITE = re.compile(r"[\\/](site|dist)-packages[\\/]")
@@ -70,6 +75,77 @@ def source_line(traceback: Any) -> str:
         if is_users(frame.file_name):
             return f"{os.path.basename(frame.file_name)}:{frame.line_num}"  # noqa: PTH119  # a frame holds a plain string
     return ""
+
+
+CASTS = frozenset(("array", "astype", "convert_element_type"))
+"""Functions of JAX that are called to cast."""
+
+CALLS = frozenset(("_run_python_pjit", "cache_miss"))
+"""Functions of JAX between a call of a jitted function and its body."""
+
+
+@functools.lru_cache(maxsize=4096)
+def is_written_cast(traceback: Any) -> bool:
+    """Return whether an equation is a cast that the user wrote.
+
+    The functions of JAX below the innermost frame outside of it tell: those of a
+    promotion or of a library function are others. What the layers of a library cast
+    is decided by the classes of their ops.
+    """
+    frames = traceback.frames if traceback is not None else ()
+    return _is_cast((frame.file_name, frame.function_name) for frame in frames)
+
+
+def _is_cast(frames: Iterable[tuple[str, str]]) -> bool:
+    names = set[str]()
+    for file, name in frames:
+        if not _JAX.search(file):
+            is_cast = not names.isdisjoint(CASTS) and names.isdisjoint(CALLS)
+            return is_cast and is_users(file)
+        names.add(name.rpartition(".")[2])
+    return False
+
+
+@contextmanager
+def noting_casts(note: Callable[[], None]) -> Generator[None]:
+    """Call ``note`` for each written cast of float32 to itself, which JAX leaves out.
+
+    Without the function of JAX that is watched nothing is noted.
+    """
+    convert = getattr(lax_functions, "_convert_element_type", None)
+    if convert is None:
+        yield
+        return
+
+    def noted(operand: Any, new_dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if _is_full(operand, new_dtype) and _is_cast(_frames()):
+            note()
+        return convert(operand, new_dtype, *args, **kwargs)
+
+    with mock.patch.object(lax_functions, "_convert_element_type", noted):
+        yield
+
+
+def _is_full(operand: Any, new_dtype: Any) -> bool:
+    """Whether a traced float32 array is cast to float32."""
+    if new_dtype is None or not is_tracer(operand) or operand.dtype != np.float32:
+        return False
+    return np.dtype(new_dtype) == np.float32
+
+
+def _frames() -> Iterator[tuple[str, str]]:
+    """Yield the file and the function of each frame below the one that watches."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_filename != __file__:
+            yield frame.f_code.co_filename, frame.f_code.co_name
+        frame = frame.f_back
+
+
+def file_of(eqn: Eqn) -> str:
+    """Return the file of the function that a ``jit`` calls; empty if not known."""
+    info = getattr(body_of(eqn).jaxpr, "debug_info", None)
+    return getattr(info, "func_filename", None) or ""
 
 
 @functools.cache

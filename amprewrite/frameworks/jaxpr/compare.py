@@ -98,8 +98,9 @@ def walk(original: Any, converted: Any, call: Call, observe: Observe) -> Walked:
     if not _is_same_program(subject.program, prepared):
         return Walked(notes=("no errors by op: the original is another program",))
     notes: list[str] = []
+    program = replace(prepared.program, constants=subject.program.constants)
     for reference in dict.fromkeys((call.reference, "float32")):
-        wide = Wide(subject.program, _wide_dtypes(subject, reference))
+        wide = Wide(program, _wide_dtypes(subject, reference))
         steps = Lockstep(prepared, wide, lambda: _context(reference), observe)  # noqa: B023  # called in this turn
         try:
             steps.walk(other.arrays, subject.arrays)
@@ -111,8 +112,13 @@ def walk(original: Any, converted: Any, call: Call, observe: Observe) -> Walked:
 
 
 def _is_same_program(program: Program, prepared: Prepared) -> bool:
+    """Whether a plan is for a program, but for casts that only a low trace shows."""
     one, two = (
-        [(step.name, step.primitive, len(step.operands)) for step in all_steps(p.steps)]
+        [
+            (step.name, step.primitive, len(step.operands))
+            for step in all_steps(p.steps)
+            if not step.chosen
+        ]
         for p in (program, prepared.program)
     )
     return one == two

@@ -109,6 +109,7 @@ class _Inliner:
         self.values = _Names()
         self.avals: dict[str, Any] = {}
         self.constants: dict[str, Any] = {}
+        self.called: set[str] = set()
 
     def program(self, closed: Any, name_of: Callable[[int], str]) -> Program:
         inputs = tuple(
@@ -117,7 +118,8 @@ class _Inliner:
         )
         where = _Where()
         steps, outputs = self._jaxpr(closed.jaxpr, closed.consts, inputs, where)
-        return Program(inputs, self.constants, steps, outputs, self.avals)
+        called = frozenset(self.called)
+        return Program(inputs, self.constants, steps, outputs, self.avals, called)
 
     def _name(self, base: str, aval: Any) -> str:
         name = self.values.fresh(base)
@@ -159,6 +161,7 @@ class _Inliner:
         """Return the steps of one equation, and what its results are."""
         primitive = eqn.primitive.name
         if primitive in CALLS or (primitive in JITS and _compat.is_plain_jit(eqn)):
+            self.called.add(_compat.file_of(eqn) if primitive in JITS else "")
             jaxpr, consts = _opened(_compat.body_of(eqn))
             return self._jaxpr(jaxpr, consts, operands, where.called(eqn))
         if primitive in SHARED:

@@ -7,6 +7,7 @@ from typing import Any
 
 from amprewrite.frameworks.base import Planner
 from amprewrite.frameworks.jaxpr.bodies import HANDLERS
+from amprewrite.frameworks.jaxpr.differential import Second
 from amprewrite.frameworks.jaxpr.inline import inline
 from amprewrite.frameworks.jaxpr.program import Program
 from amprewrite.frameworks.jaxpr.read import read
@@ -94,10 +95,12 @@ class Inputs:
     Attributes:
         names: Their names, in order.
         kinds: Their kinds; those that are missing are plain inputs.
+        second: A trace in low precision, which shows the casts that the model writes.
     """
 
     names: tuple[str, ...] = ()
     kinds: Mapping[int, ValueKind] = field(default_factory=dict[int, ValueKind])
+    second: Second | None = None
 
 
 def prepare(
@@ -124,12 +127,15 @@ def prepare(
     """
     known = inputs or Inputs()
     name_of = known.names.__getitem__ if known.names else "input_{}".format
-    program = inline(closed, name_of)
+    program, notes = inline(closed, name_of), ()
+    if known.second is not None:
+        program, notes = known.second.restore(program)
     kinds: dict[str, ValueKind] = {
         program.inputs[index]: kind for index, kind in known.kinds.items()
     }
     graph = read(program, kinds)
     if plan is None:
         plan = planner(graph, training=True, captured=captured)
+        plan = plan.with_warnings(*notes)
     check_fits(graph, plan)
     return Prepared(program, graph, plan, planner, training)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from amprewrite.frameworks.jaxpr._compat import Eqn
+from amprewrite.ir.graph import Chosen
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,6 +81,8 @@ class Step:
         fence: Why it must not be touched; empty if it may.
         bodies: Its bodies, if its kind is known.
         leaves: How each result of the bodies comes out; None if it is the inner value.
+        chosen: For a cast of full to full that was put back from a trace in low
+            precision, how the model chose its dtype; see :class:`amprewrite.ir.Op`.
     """
 
     name: str
@@ -92,6 +95,7 @@ class Step:
     fence: str = ""
     bodies: tuple[Body, ...] = ()
     leaves: tuple[Crossing | None, ...] = ()
+    chosen: Chosen = ""
 
     @property
     def primitive(self) -> str:
@@ -109,6 +113,7 @@ class Program:
         steps: What it does.
         outputs: What it gives.
         avals: Type of every value by name.
+        called: Files of the jitted functions that were called in it.
     """
 
     inputs: tuple[str, ...]
@@ -116,6 +121,7 @@ class Program:
     steps: tuple[Step, ...]
     outputs: tuple[Atom, ...]
     avals: dict[str, Any] = field(default_factory=dict[str, Any])
+    called: frozenset[str] = frozenset()
 
 
 def all_steps(steps: tuple[Step, ...]) -> Iterator[Step]:

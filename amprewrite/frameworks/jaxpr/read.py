@@ -85,13 +85,13 @@ class _Reader:
                 )
 
     def _op(self, step: Step) -> Op:
-        primitive, params = step.primitive, step.eqn.params
+        primitive = step.primitive
         canonical = canonical_name(primitive)
         named = ""
         if canonical == "cast" and self._takes_real_part(step):
             canonical = "real"
         if canonical == "cast":
-            named = str(np.dtype(params["new_dtype"]).name)
+            named = self._dtype(step.results[0])
         operands = _names(step.operands)
         if canonical == "expand" and not operands:
             canonical = "full"
@@ -108,6 +108,7 @@ class _Reader:
             mixing=MIXING.get(primitive, "equal"),
             literals=tuple(_literals(step.operands)),
             dtype_argument=named,
+            chosen=step.chosen,
             contracted=self._contracted(step),
             accumulates=primitive in CONTRACTIONS,
             asked=_asked(step.scopes),

@@ -4,10 +4,13 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from amprewrite.errors import NotCapturedError
 from amprewrite.frameworks.base import Request, announce
+from amprewrite.frameworks.jaxpr.differential import Second
 from amprewrite.frameworks.jaxpr.prepare import Inputs, Prepared, prepare
 from amprewrite.frameworks.jaxpr.trace import Tracer, input_names, split
 from amprewrite.plan import Cast, Plan
@@ -80,10 +83,14 @@ class ConvertedFunction:
         self, closed: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Prepared:
         first = not self.kept
+        known = self.describe(args, kwargs)
+        if low := self.request.low:
+            again = partial(self.tracer.trace_low, args, kwargs, low)
+            known = replace(known, second=Second(self.tracer.casts, again, low))
         made = prepare(
             closed,
             self.request.planner,
-            self.describe(args, kwargs),
+            known,
             self.request.plan if first else None,
             training=self.request.training is not False,
             captured=CAPTURED,

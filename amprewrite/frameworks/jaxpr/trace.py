@@ -16,7 +16,7 @@ import numpy as np
 
 from amprewrite.errors import CaptureError, ComplexTruncationError, UnsupportedError
 from amprewrite.frameworks.jaxpr import _compat
-from amprewrite.frameworks.jaxpr.untyped import jax, tree_util
+from amprewrite.frameworks.jaxpr.untyped import jax, jnp, tree_util
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,12 @@ def is_array(leaf: object) -> bool:
     )
 
 
+def _as_array(leaf: Any) -> Any:
+    """Return an input of the program as an array of JAX or NumPy."""
+    convert = getattr(leaf, "__jax_array__", None)
+    return leaf if convert is None else convert()
+
+
 def split(tree: Any) -> tuple[Call, list[Any]]:
     """Return a tree as its arrays and the rest."""
     leaves, structure = tree_util.tree_flatten(tree)
@@ -140,6 +146,7 @@ class Tracer:
         self.flat = flat
         self.jitted = jax.jit(flat, static_argnums=0)
         self.keeps_imaginary = keeps_imaginary
+        self.casts = False  # whether it was seen to cast float32 to itself
 
     def trace(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
         """Return the program of a call.
@@ -148,8 +155,24 @@ class Tracer:
             CaptureError: The function fails, or a static argument has no hash.
             ComplexTruncationError: An imaginary part is dropped, which is refused.
         """
-        with _imaginary_parts_kept() if self.keeps_imaginary else nullcontext():
+        keeping = _imaginary_parts_kept() if self.keeps_imaginary else nullcontext()
+        with keeping, _compat.noting_casts(self._note_cast):
             return self._trace(args, kwargs)
+
+    def _note_cast(self) -> None:
+        self.casts = True
+
+    def trace_low(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], low: str
+    ) -> Any:
+        """Return the ClosedJaxpr of a call with its float32 arrays in ``low``."""
+        call, arrays = split((tuple(args), dict(kwargs)))
+        dtype = jnp.dtype(low)
+        types = [
+            jax.ShapeDtypeStruct(x.shape, dtype) if x.dtype == np.float32 else x
+            for x in map(_as_array, arrays)
+        ]
+        return jax.make_jaxpr(partial(self.flat, call))(*types)
 
     def _trace(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
         call, arrays = split((tuple(args), dict(kwargs)))

@@ -145,6 +145,8 @@ class Widener(Writer):
 
     def _plain(self, step: Step, env: Env) -> list[Any]:
         operands = [self.get(atom, env) for atom in step.operands]
+        if step.chosen:  # a cast of full to full
+            return operands
         made = None
         if not _is_pinned(step):
             try:

@@ -222,6 +222,8 @@ class Writer:
     def _plain(self, step: Step, env: Env) -> list[Any]:
         decision = self.decisions[step.name]
         operands = self._operands(step, env)
+        if step.chosen:
+            return [cast(operands[0], decision.results[0])]
         made = self._bind(step, operands, decision)
         results = list(made) if step.eqn.primitive.multiple_results else [made]
         return [

@@ -112,3 +112,39 @@ def test_the_parts_of_a_scan_are_counted() -> None:
 def test_the_only_body_is_found(function, inside) -> None:
     (eqn,) = jax.make_jaxpr(function)(X).eqns
     assert inside in str(_compat.body_of(eqn))
+
+
+def test_casts_that_the_user_wrote_are_told_from_promotions():
+    half = X.astype(jnp.bfloat16)
+    written = first(lambda x: x.astype(jnp.float32), half)
+    assert _compat.is_written_cast(written.source_info.traceback)
+    summed = first(lambda x: jnp.sum(x, dtype=jnp.float32), half)
+    inner = jax.make_jaxpr(lambda x: jnp.sum(x, dtype=jnp.float32))(half)
+    assert not _compat.is_written_cast(summed.source_info.traceback)
+    assert not _compat.is_written_cast(inner.jaxpr.eqns[0].source_info.traceback)
+    assert not _compat.is_written_cast(None)
+
+
+@pytest.mark.parametrize(
+    ("function", "count"),
+    [
+        (lambda x: x.astype(jnp.float32) + jnp.asarray(x, jnp.float32), 2),
+        (lambda x: jnp.sum(x, dtype=jnp.float32) + jax.nn.softmax(x), 0),
+        (lambda x: x.astype(jnp.bfloat16), 0),
+        (lambda x: x.astype(x.dtype), 1),
+    ],
+)
+def test_casts_of_float32_to_itself_are_noted(function, count):
+    seen = []
+    with _compat.noting_casts(lambda: seen.append(1)):
+        eqns = jax.make_jaxpr(function)(X).jaxpr.eqns
+    assert len(seen) == count
+    with _compat.noting_casts(lambda: seen.append(1)):
+        jnp.asarray(X, jnp.float32)  # is no part of a program
+    assert len(seen) == count
+    assert eqns == [] or eqns[0].primitive.name
+
+
+def test_the_file_of_a_jitted_function_is_known():
+    eqn = first(jax.jit(lambda y: y * 2))
+    assert _compat.file_of(eqn) == __file__

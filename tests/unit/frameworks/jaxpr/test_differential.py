@@ -1,0 +1,205 @@
+"""Casts that a float32 trace lacks, put back from a trace in low precision."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("jax")
+
+from amprewrite.frameworks.jaxpr.differential import Second, restore_casts
+from amprewrite.frameworks.jaxpr.inline import inline
+from amprewrite.frameworks.jaxpr.program import Program, Step, all_steps
+from amprewrite.frameworks.jaxpr.trace import Tracer
+from amprewrite.frameworks.jaxpr.untyped import jax, jnp, lax
+
+FULL = jnp.float32
+X = jnp.ones((4, 8))
+W = jnp.ones((8, 8))
+
+
+def both(function: Callable[..., Any], *args: Any) -> tuple[Program, Program]:
+    tracer = Tracer(function)
+    first = inline(tracer.trace(args, {}).closed)
+    return first, inline(tracer.trace_low(args, {}, "bfloat16"))
+
+
+def restored(function: Callable[..., Any], *args: Any) -> Program:
+    return restore_casts(*both(function, *args), ("bfloat16", "float32"))
+
+
+def chosen(program: Program) -> list[str]:
+    return [step.chosen for step in all_steps(program.steps) if step.chosen]
+
+
+def reader(program: Program, primitive: str) -> Step:
+    return next(s for s in all_steps(program.steps) if s.primitive == primitive)
+
+
+SPELLINGS: dict[str, Callable[[Any], Any]] = {
+    "astype": lambda x: x.astype(FULL),
+    "jnp.astype": lambda x: jnp.astype(x, FULL),
+    "convert_element_type": lambda x: lax.convert_element_type(x, FULL),
+    "asarray": lambda x: jnp.asarray(x, FULL),
+    "array": lambda x: jnp.array(x, dtype=FULL),
+    "the dtype itself": FULL,
+}
+
+
+@pytest.mark.parametrize("cast", SPELLINGS.values(), ids=SPELLINGS)
+def test_every_spelling_of_a_cast_is_put_back(cast: Callable[[Any], Any]) -> None:
+    program = restored(lambda x: jnp.tanh(cast(x)) * 2, X)
+    assert chosen(program) == ["pinned"]
+    (opening,) = (step for step in program.steps if step.chosen)
+    assert opening.operands in (program.inputs, ("copy",))
+    assert reader(program, "tanh").operands == opening.results
+
+
+def test_a_cast_back_follows() -> None:
+    program = restored(lambda x: jnp.tanh(x.astype(FULL)).astype(x.dtype) * 2, X)
+    assert chosen(program) == ["pinned", "follows"]
+    assert reader(program, "mul").operands[0] == program.steps[2].results[0]
+
+
+def test_only_the_readers_of_a_cast_read_it() -> None:
+    program = restored(lambda x: jnp.tanh(x.astype(FULL)).astype(x.dtype) + x, X)
+    add = reader(program, "add")
+    assert add.operands[1] == program.inputs[0]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: jnp.mean(x) + jnp.sum(x) + jnp.var(x),
+        jax.nn.softmax,
+        lambda x: x * jnp.ones(8),
+        lambda x: x + jnp.arange(8, dtype=FULL),
+        lambda x: jnp.dot(x, W, preferred_element_type=FULL),
+    ],
+)
+def test_what_jax_converts_by_itself_is_no_cast_of_the_model(
+    function: Callable[..., Any],
+) -> None:
+    assert chosen(restored(function, X)) == []
+
+
+def test_casts_inside_branches_are_put_back_where_they_stand() -> None:
+    def function(x: Any) -> Any:
+        return lax.cond(
+            x[0, 0] > 0,
+            lambda x: jnp.tanh(x.astype(FULL)).astype(x.dtype),
+            lambda x: x + 1,
+            x,
+        )
+
+    program = restored(function, X)
+    (cond,) = (step for step in program.steps if step.bodies)
+    plain, casting = cond.bodies
+    assert [step.chosen for step in casting.steps if step.chosen] == [
+        "pinned",
+        "follows",
+    ]
+    assert not any(step.chosen for step in plain.steps)
+    (leave,) = cond.leaves
+    assert leave is not None
+    assert leave.reads[1] == casting.steps[-1].results[0]
+
+
+def test_a_carry_reads_the_cast_at_the_end_of_its_body() -> None:
+    def turn(h: Any, x: Any) -> Any:
+        wide = h.astype(FULL) * 2
+        return wide.astype(h.dtype), wide + x.astype(FULL)
+
+    program = restored(lambda x, xs: lax.scan(turn, x, xs), X[0], X)
+    (scan,) = (step for step in program.steps if step.bodies)
+    (body,) = scan.bodies
+    assert [step.chosen for step in body.steps if step.chosen] == [
+        "pinned",
+        "follows",
+        "pinned",
+    ]
+    carry, stacked = scan.leaves
+    assert carry is not None
+    assert stacked is not None
+    follows = next(step for step in body.steps if step.chosen == "follows")
+    assert carry.reads == follows.results
+    assert stacked.reads == body.steps[-1].results
+
+
+def test_programs_that_differ_are_matched_where_they_agree() -> None:
+    """Bits of low numbers are drawn otherwise; what stands around them is found."""
+
+    def function(key: Any, x: Any) -> Any:
+        noise = jax.random.uniform(key, x.shape, x.dtype)
+        return jnp.tanh((x + noise).astype(FULL)).astype(x.dtype) @ W.astype(x.dtype)
+
+    first, second = both(function, jax.random.key(0), X)
+    names = [[s.primitive for s in p.steps if s.primitive] for p in (first, second)]
+    assert len(names[0]) != len(names[1])
+    program = restore_casts(first, second, ("bfloat16", "float32"))
+    assert chosen(program)[:1] == ["pinned"]
+    assert reader(program, "tanh").operands[0] not in {
+        s.results[0] for s in first.steps
+    }
+
+
+def test_names_stay_unique_and_the_rest_as_it_was() -> None:
+    first, second = both(lambda x: jnp.tanh(x.astype(FULL)) + x.astype(FULL), X)
+    program = restore_casts(first, second, ("bfloat16", "float32"))
+    names = [step.name for step in all_steps(program.steps)]
+    assert len(set(names)) == len(names)
+    plain = [step for step in program.steps if not step.chosen]
+    assert [s.eqn for s in plain] == [s.eqn for s in first.steps]
+    assert program.inputs == first.inputs
+
+
+def never() -> Any:
+    pytest.fail("traced a second time")
+
+
+def test_a_function_that_casts_nothing_is_not_traced_again() -> None:
+    program = inline(Tracer(lambda x: jnp.tanh(x @ W)).trace((X,), {}).closed)
+    assert Second(seen=False, trace=never, low="bfloat16").restore(program) == (
+        program,
+        (),
+    )
+
+
+def test_a_jitted_function_may_cast_though_nothing_was_seen() -> None:
+    """JAX runs it once for a signature, here before the conversion."""
+
+    @jax.jit
+    def inner(x: Any) -> Any:
+        return jnp.tanh(x.astype(FULL)).astype(x.dtype)
+
+    def function(x: Any) -> Any:
+        return inner(x) @ W.astype(x.dtype)
+
+    jax.jit(function)(X)
+    tracer = Tracer(lambda x: inner(x) * 2)
+    program = inline(tracer.trace((X,), {}).closed)
+    assert not tracer.casts
+    second = Second(
+        seen=False, trace=lambda: tracer.trace_low((X,), {}, "bfloat16"), low="bfloat16"
+    )
+    found, notes = second.restore(program)
+    assert (chosen(found), notes) == (["pinned", "follows"], ())
+
+
+def test_a_second_trace_that_fails_is_told() -> None:
+    def picky(x: Any) -> Any:
+        if x.dtype != FULL:
+            msg = "only float32 here"
+            raise TypeError(msg)
+        return x.astype(FULL) * 2
+
+    tracer = Tracer(picky)
+    program = inline(tracer.trace((X,), {}).closed)
+    assert tracer.casts
+    second = Second(
+        seen=True, trace=lambda: tracer.trace_low((X,), {}, "bfloat16"), low="bfloat16"
+    )
+    found, (note,) = second.restore(program)
+    assert found is program
+    assert "(TypeError: only float32 here)" in note
+    assert "amprewrite.full_precision" in note
