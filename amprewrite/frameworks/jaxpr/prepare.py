@@ -5,10 +5,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from amprewrite.dtypes import Processor
 from amprewrite.frameworks.base import Planner
 from amprewrite.frameworks.jaxpr.bodies import HANDLERS
 from amprewrite.frameworks.jaxpr.inline import inline
+from amprewrite.frameworks.jaxpr.norms import conjugated, find_norms
 from amprewrite.frameworks.jaxpr.program import Program
+from amprewrite.frameworks.jaxpr.promoted import take_out
+from amprewrite.frameworks.jaxpr.promoting import promoting
 from amprewrite.frameworks.jaxpr.read import read
 from amprewrite.frameworks.jaxpr.untyped import jax
 from amprewrite.frameworks.jaxpr.write import Writer
@@ -32,6 +36,7 @@ class Prepared:
         planner: Plans the custom rules that the program meets when it is run.
         training: Whether it will be differentiated.
         tangents: Inputs that JAX transposes after the program ran: tangents of a rule.
+        promotes: What promotes the operands of custom rules; None leaves them alone.
     """
 
     program: Program
@@ -40,6 +45,7 @@ class Prepared:
     planner: Planner
     training: bool = True
     tangents: frozenset[str] = frozenset()
+    promotes: Processor | None = None
 
     @cached_property
     def stored(self) -> Mapping[str, str]:
@@ -81,8 +87,12 @@ class Prepared:
             operands: What it is called with.
             tangents: Positions of the operands that are tangents.
         """
-        closed = jax.make_jaxpr(fun)(*operands)
-        inner = prepare(closed, self.planner, training=self.training, captured=RULE)
+        with promoting(self.promotes):
+            closed = jax.make_jaxpr(fun)(*operands)
+        known = Inputs(processor=self.promotes)
+        inner = prepare(
+            closed, self.planner, known, training=self.training, captured=RULE
+        )
         names = frozenset(inner.program.inputs[index] for index in tangents)
         return replace(inner, tangents=names).run(operands)
 
@@ -94,10 +104,14 @@ class Inputs:
     Attributes:
         names: Their names, in order.
         kinds: Their kinds; those that are missing are plain inputs.
+        states: Which outputs replace which of them, by position.
+        processor: What promoted operands while the program was traced.
     """
 
     names: tuple[str, ...] = ()
     kinds: Mapping[int, ValueKind] = field(default_factory=dict[int, ValueKind])
+    states: tuple[tuple[int, int], ...] = ()
+    processor: Processor | None = None
 
 
 def prepare(
@@ -128,8 +142,17 @@ def prepare(
     kinds: dict[str, ValueKind] = {
         program.inputs[index]: kind for index, kind in known.kinds.items()
     }
+    warnings: tuple[str, ...] = ()
+    if known.processor is not None:
+        states = ((output, program.inputs[index]) for output, index in known.states)
+        program = take_out(replace(program, states=tuple(states)))
+        if captured != RULE:  # a rule has its derivative in it
+            norms = find_norms(program)
+            program = conjugated(program, norms)
+            warnings = tuple(norms.warnings())
     graph = read(program, kinds)
     if plan is None:
         plan = planner(graph, training=True, captured=captured)
+        plan = plan.with_warnings(*warnings)
     check_fits(graph, plan)
-    return Prepared(program, graph, plan, planner, training)
+    return Prepared(program, graph, plan, planner, training, promotes=known.processor)

@@ -38,12 +38,15 @@ class Crossing:
         kind: How it passes.
         reads: What it reads; a branch reads one value from each body.
         makes: The name of the value on the other side.
+        wants: The dtype in which each name in ``reads`` was read where the program was
+            traced with promotion; empty if all were read as they are.
     """
 
     op: str
     kind: CrossingKind
     reads: tuple[Atom, ...]
     makes: str
+    wants: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,9 @@ class Step:
         fence: Why it must not be touched; empty if it may.
         bodies: Its bodies, if its kind is known.
         leaves: How each result of the bodies comes out; None if it is the inner value.
+        wants: The dtype in which each name in ``operands`` was read where the program
+            was traced with promotion; empty if all were read as they are.
+        conjugates: Whether it makes a square of complex numbers for a norm.
     """
 
     name: str
@@ -92,6 +98,8 @@ class Step:
     fence: str = ""
     bodies: tuple[Body, ...] = ()
     leaves: tuple[Crossing | None, ...] = ()
+    wants: tuple[str, ...] = ()
+    conjugates: bool = False
 
     @property
     def primitive(self) -> str:
@@ -109,6 +117,7 @@ class Program:
         steps: What it does.
         outputs: What it gives.
         avals: Type of every value by name.
+        states: Positions of outputs, each with the name of the input that it replaces.
     """
 
     inputs: tuple[str, ...]
@@ -116,6 +125,7 @@ class Program:
     steps: tuple[Step, ...]
     outputs: tuple[Atom, ...]
     avals: dict[str, Any] = field(default_factory=dict[str, Any])
+    states: tuple[tuple[int, str], ...] = ()
 
 
 def all_steps(steps: tuple[Step, ...]) -> Iterator[Step]:

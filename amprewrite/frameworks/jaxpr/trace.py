@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from amprewrite.dtypes import Processor
 from amprewrite.errors import CaptureError, ComplexTruncationError, UnsupportedError
 from amprewrite.frameworks.jaxpr import _compat
+from amprewrite.frameworks.jaxpr.promoting import promoting
 from amprewrite.frameworks.jaxpr.untyped import jax, tree_util
 
 
@@ -123,13 +125,14 @@ class Tracer:
     """Traces one function, once for each signature."""
 
     def __init__(
-        self, function: Callable[..., Any], *, keeps_imaginary: bool = False
+        self, function: Callable[..., Any], processor: Processor | None = None
     ) -> None:
         """Hold the function.
 
         Args:
             function: The function.
-            keeps_imaginary: Whether a cast of complex numbers to real ones is refused.
+            processor: Promotes operands, and says whether a cast of complex numbers
+                to real ones is refused; None leaves all to JAX.
         """
 
         def flat(call: Call, *arrays: Any) -> Result:
@@ -139,7 +142,8 @@ class Tracer:
 
         self.flat = flat
         self.jitted = jax.jit(flat, static_argnums=0)
-        self.keeps_imaginary = keeps_imaginary
+        self.processor = processor
+        self.keeps_imaginary = bool(processor and not processor.truncate_complex)
 
     def trace(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
         """Return the program of a call.
@@ -148,7 +152,8 @@ class Tracer:
             CaptureError: The function fails, or a static argument has no hash.
             ComplexTruncationError: An imaginary part is dropped, which is refused.
         """
-        with _imaginary_parts_kept() if self.keeps_imaginary else nullcontext():
+        keeping = _imaginary_parts_kept() if self.keeps_imaginary else nullcontext()
+        with keeping, promoting(self.processor):
             return self._trace(args, kwargs)
 
     def _trace(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
