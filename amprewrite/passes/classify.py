@@ -63,15 +63,19 @@ def _promoted(graph: ProgramGraph, op: Op) -> Match | None:
     if not op.reads:
         return None
     traced = [graph.values[name].dtype for name in op.operands]
-    pairs = zip(traced, op.reads, strict=True)
-    wanted = " and ".join(dict.fromkeys(read for old, read in pairs if read != old))
+    pairs = list(zip(traced, op.reads, strict=True))
+    changed = dict.fromkeys(read for old, read in pairs if read != old)
+    joined = dict.fromkeys(old for old, read in pairs if read in changed)
+    wanted = " and ".join(changed)
     rule = OP_RULES.get(op.canonical)
     if op.canonical in CROSSINGS:
-        why = f"{traced[0]} is cast to {wanted}: {_PASSED[op.canonical]}"
+        narrow = dict.fromkeys(old for old, read in pairs if read != old)
+        passed = _PASSED[op.canonical]
+        why = f"{' and '.join(narrow)} to {wanted}: {passed}"
     elif rule and rule.behaviour is Behaviour.FOLLOW_SELF:
         why = f"what is written into keeps its dtype, {wanted}"
     else:
-        why = f"{' and '.join(dict.fromkeys(traced))} promote to {wanted}"
+        why = f"{' and '.join(joined)} promote to {wanted}"
     return Match(OpClass.PROMOTE, PROMOTION, why)
 
 

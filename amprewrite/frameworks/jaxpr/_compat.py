@@ -61,15 +61,16 @@ def scopes(name_stack: Any) -> tuple[str, ...]:
     return tuple([element.name for element in kinds])
 
 
-def is_derived(name_stack: Any) -> bool:
-    """Return whether an equation was made by differentiation."""
-    names = [e.name for e in name_stack.stack if type(e).__name__ == "Transform"]
-    return "jvp" in names or "transpose" in names
+def transformations(name_stack: Any) -> frozenset[str]:
+    """Return the transformations that made an equation, such as ``jvp``."""
+    found = (e for e in name_stack.stack if type(e).__name__ == "Transform")
+    return frozenset(element.name for element in found)
 
 
 def current_line() -> str:
     """Return ``file:line`` of the user's own code that is being traced."""
-    return source_line(source_info_util.current().traceback)
+    current: Any = source_info_util.current()
+    return source_line(current.traceback)
 
 
 @functools.lru_cache(maxsize=4096)

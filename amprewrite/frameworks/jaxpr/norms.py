@@ -2,20 +2,20 @@
 
 ``x * rsqrt(sum(x * x))`` makes a vector of length one if x is real. For complex x the
 sum of ``x * x`` is no length: it may be zero or have any phase, and ``[1, i]`` becomes
-infinite. Libraries write it all the same (``_l2_normalize`` of Flax, by which WeightNorm
-and SpectralNorm go). FLIP 1777 asks for the conjugate.
+infinite. Libraries write it all the same (``_l2_normalize`` of Flax, which WeightNorm
+and SpectralNorm use). FLIP 1777 asks for the conjugate.
 
 The rule is narrow, because a sum of squares of complex numbers may be meant, such as a
 complex distance: a square is replaced only if all who read it add it up, take a root of
 the sum, and scale that very x by the root. A root of such a sum that scales something
 else is left alone and named in a warning; so is one that was differentiated before it
-was converted, as its derivative would not fit any more.
+was converted, as its derivative would not fit any more. ``x @ x`` is never touched.
 
 The squares are real, and stay in the dtype that was traced, with an imaginary part of
 zero: what is computed of them is as it was.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from amprewrite.frameworks.jaxpr import _compat
@@ -31,6 +31,9 @@ SCALES = frozenset(("add", "div", "mul"))
 """Primitives that make a mean of a sum, or add an epsilon."""
 
 ROOTS = frozenset(("rsqrt", "sqrt"))
+
+DERIVED = frozenset(("jvp", "transpose"))
+"""Transformations that differentiate."""
 
 RULES = frozenset(("custom_jvp_call", "custom_vjp_call"))
 """Bodies with a derivative of their own, which would not fit."""
@@ -109,7 +112,7 @@ class _Finder:
             if not squared:
                 continue
             roots = list(self._roots(step.results[0], summed=False))
-            if not roots:
+            if not any(roots):
                 continue
             if why := self._why_not(step, squared, roots):
                 others.append((step, why))
@@ -119,16 +122,16 @@ class _Finder:
 
     def _squared(self, step: Step) -> str:
         """Return the complex value that a step squares; empty for other steps."""
-        names = step.operands
+        once = set(step.operands)
         is_square = (
             step.primitive == "square"
-            or (step.primitive == "mul" and len(names) > 1 and names[0] == names[1])
+            or (step.primitive == "mul" and len(once) == 1)
             or (step.primitive == "integer_pow" and step.eqn.params["y"] == 2)  # noqa: PLR2004  # a square
         )
-        if not is_square or not isinstance(names[0], str):
+        name = next(iter(once)) if is_square else ""
+        if not isinstance(name, str) or not name:
             return ""
-        is_complex = dtype_name(self.avals[names[0]]).startswith("complex")
-        return names[0] if is_complex else ""
+        return name if dtype_name(self.avals[name]).startswith("complex") else ""
 
     def _roots(self, name: str, *, summed: bool) -> Iterator[Step | None]:
         """Yield the roots of sums of a value; None for each other use of it."""
@@ -159,7 +162,7 @@ class _Finder:
         )
 
     def _why_not(self, step: Step, squared: str, roots: list[Step | None]) -> str:
-        if _compat.is_derived(step.stack):
+        if not DERIVED.isdisjoint(_compat.transformations(step.stack)):
             return "it was differentiated before it was converted"
         if step.name in self.ruled:
             return "it stands in a function with a derivative rule of its own"

@@ -12,7 +12,7 @@ from amprewrite.frameworks.jaxpr.inline import inline
 from amprewrite.frameworks.jaxpr.norms import conjugated, find_norms
 from amprewrite.frameworks.jaxpr.program import Program
 from amprewrite.frameworks.jaxpr.promoted import take_out
-from amprewrite.frameworks.jaxpr.promoting import promoting
+from amprewrite.frameworks.jaxpr.promoting import tracing
 from amprewrite.frameworks.jaxpr.read import read
 from amprewrite.frameworks.jaxpr.untyped import jax
 from amprewrite.frameworks.jaxpr.write import Writer
@@ -87,7 +87,7 @@ class Prepared:
             operands: What it is called with.
             tangents: Positions of the operands that are tangents.
         """
-        with promoting(self.promotes):
+        with tracing(self.promotes):
             closed = jax.make_jaxpr(fun)(*operands)
         known = Inputs(processor=self.promotes)
         inner = prepare(

@@ -45,8 +45,10 @@ def take_out(program: Program) -> Program:
 
 
 def _is_promotion(step: Step) -> bool:
+    """Whether a step is such a cast; the derivative of one goes the other way."""
+    derived = "transpose" in _compat.transformations(step.stack)
     own = step.primitive == CAST and step.scopes[-1:] == (PROMOTED,)
-    return own and not _compat.is_derived(step.stack)
+    return own and not derived
 
 
 def _read_as_they_are(program: Program, steps: Iterable[Step]) -> Iterator[str]:
@@ -145,8 +147,10 @@ def _without_state_casts(program: Program) -> Program:
     taken: set[str] = set()
     for index, state in program.states:
         atom = outputs[index]
-        step = makers.get(atom) if isinstance(atom, str) else None
-        if step is None or step.primitive != CAST:
+        if not isinstance(atom, str) or atom not in makers:
+            continue
+        step = makers[atom]
+        if step.primitive != CAST:
             continue
         if uses[atom] > 1 and not _is_promotion(step):
             continue

@@ -80,8 +80,21 @@ def promoting(processor: Processor | None) -> Generator[None]:
         STATE: promoter.set_state,
     }
     watcher = Watcher(promoter.operands, functions)
-    with watching(watcher, repr(processor)), warnings.catch_warnings():
-        # What is written into an array is cast to its dtype here, by rule.
+    with watching(watcher, repr(processor)):
+        yield
+
+
+@contextmanager
+def tracing(processor: Processor | None) -> Generator[None]:
+    """Promote as :func:`promoting` does, without JAX's warnings of what it casts.
+
+    What is written into an array is cast to its dtype, by rule; JAX does the same for
+    ``x.at[i].set(y)``, and says that it may stop.
+    """
+    if processor is None:
+        yield
+        return
+    with promoting(processor), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "scatter inputs have incompatible types")
         yield
 
@@ -178,9 +191,11 @@ class Promoter:
         @functools.wraps(f)
         def turn(carry: Any, x: Any) -> Any:
             made = f(carry, x)
-            if not isinstance(made, tuple) or len(made) != 2:  # noqa: PLR2004  # a pair  # pyright: ignore[reportUnknownArgumentType]
+            try:
+                new, slices = made
+            except (TypeError, ValueError):  # JAX says that it is no pair
                 return made
-            return self.kept(made[0], init), made[1]
+            return self.kept(new, init), slices
 
         return scan(turn, init, *args, **kwargs)
 
@@ -193,9 +208,7 @@ class Promoter:
 
         return loop(cond_fun, turn, init_val)
 
-    def cond(
-        self, cond: Any, pred: Any, *args: Any, **kwargs: Any
-    ) -> Any:
+    def cond(self, cond: Any, pred: Any, *args: Any, **kwargs: Any) -> Any:
         """Run ``jax.lax.cond``; branches that differ in dtype give the common one."""
         names = [key for key in ("true_fun", "false_fun") if key in kwargs]
         rest = args[2 - len(names) :]
@@ -207,7 +220,12 @@ class Promoter:
         return self._branched(run, given, rest, kwargs)
 
     def switch(
-        self, switch: Any, index: Any, branches: Sequence[Any], *args: Any, **kwargs: Any
+        self,
+        switch: Any,
+        index: Any,
+        branches: Sequence[Any],
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         """Run ``jax.lax.switch``; branches that differ give the common dtype."""
 

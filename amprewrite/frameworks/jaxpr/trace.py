@@ -17,7 +17,7 @@ import numpy as np
 from amprewrite.dtypes import Processor
 from amprewrite.errors import CaptureError, ComplexTruncationError, UnsupportedError
 from amprewrite.frameworks.jaxpr import _compat
-from amprewrite.frameworks.jaxpr.promoting import promoting
+from amprewrite.frameworks.jaxpr.promoting import tracing
 from amprewrite.frameworks.jaxpr.untyped import jax, tree_util
 
 
@@ -153,7 +153,7 @@ class Tracer:
             ComplexTruncationError: An imaginary part is dropped, which is refused.
         """
         keeping = _imaginary_parts_kept() if self.keeps_imaginary else nullcontext()
-        with keeping, promoting(self.processor):
+        with keeping, tracing(self.processor):
             return self._trace(args, kwargs)
 
     def _trace(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
@@ -191,8 +191,8 @@ def _imaginary_parts_kept() -> Generator[None]:
             msg = (
                 f"{place}found a cast of complex numbers to real ones: it drops the "
                 f"imaginary part; want a complex dtype: take jnp.real or jnp.abs "
-                f"first, or let the policy allow it: [promotion] "
-                f"truncate_complex = true"
+                f"first, initialise a state that is given such numbers as complex, or "
+                f"let the policy allow it: [promotion] truncate_complex = true"
             )
             raise ComplexTruncationError(msg) from None
 
