@@ -142,7 +142,9 @@ def test_the_cache_of_linen_keeps_its_dtype(dtype, stored):
     x = jnp.ones((1, STEPS, 4), dtype)
     model = nn.MultiHeadDotProductAttention(2, decode=True)
     variables = model.init(KEY, x.astype("float32"))
-    cache = jax.tree.map(lambda a: a.astype(stored) if a.ndim else a, variables)["cache"]
+    cache = jax.tree.map(lambda a: a.astype(stored) if a.ndim else a, variables)[
+        "cache"
+    ]
     variables = {"params": variables["params"], "cache": cache}
     converted = amprewrite.convert(model, "promote")
     before = dtypes(cache)
@@ -225,7 +227,9 @@ def test_a_complex_mean_is_not_stored_as_a_real_number():
         ComplexTruncationError,
         match=r"state %batch_stats.mean: found complex64 .* initialise it as complex64",
     ):
-        amprewrite.convert(linen, "promote").apply(variables, Z, mutable=["batch_stats"])
+        amprewrite.convert(linen, "promote").apply(
+            variables, Z, mutable=["batch_stats"]
+        )
     module = nnx.BatchNorm(4, use_running_average=False, rngs=nnx.Rngs(0))
     with pytest.raises(ComplexTruncationError, match="initialise a state"):
         amprewrite.convert(module, "promote")(Z)

@@ -1,6 +1,7 @@
 """The only place that touches names of JAX that change between versions."""
 
 import functools
+import inspect
 import os
 import re
 import sysconfig
@@ -69,8 +70,13 @@ def transformations(name_stack: Any) -> frozenset[str]:
 
 def current_line() -> str:
     """Return ``file:line`` of the user's own code that is being traced."""
-    current: Any = source_info_util.current()
-    return source_line(current.traceback)
+    frame = inspect.currentframe()
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if is_users(file):
+            return f"{os.path.basename(file)}:{frame.f_lineno}"  # noqa: PTH119  # a frame holds a plain string
+        frame = frame.f_back
+    return ""
 
 
 @functools.lru_cache(maxsize=4096)

@@ -114,29 +114,37 @@ class Promoter:
         rule = RULES.get(primitive.name)
         if rule is None:
             return args
-        roles = rule.roles_of(len(args))
-        types = [jax.typeof(x) for x in args]
-        dtypes = list(map(dtype_name, types))
-        read = [i for i, role in enumerate(roles) if role == "x"]
-        used = [dtypes[i] for i in read]
+        roles = enumerate(rule.roles_of(len(args)))
+        read = [index for index, role in roles if role == "x"]
+        try:
+            types = {index: jax.typeof(args[index]) for index in read}
+        except TypeError:  # no array: JAX says so
+            return args
+        dtypes = {index: dtype_name(held) for index, held in types.items()}
+        used = list(dtypes.values())
         if len(set(used)) <= 1 or not _joins(primitive.name, used):
             return args
-        system = replace(self.processor, x64=jax.config.jax_enable_x64)
-        given = [
-            Operand(dtypes[i], types[i].ndim, bool(types[i].weak_type)) for i in read
-        ]
-        plain = replace(rule, roles="")
-        try:
-            computes = system.apply(plain, *given).computes
-        except (PromotionError, ComplexTruncationError) as error:
-            raise type(error)(f"{_place()}{primitive.name}: {error}") from None
-        writes = rule.behaviour is Behaviour.FOLLOW_SELF
-        if writes and not _is_writable(used[1], computes):
+        if rule.behaviour is Behaviour.FOLLOW_SELF and not _is_writable(*used[::-1]):
             return args  # JAX says that it refuses
+        wanted = self._computes(primitive.name, rule, list(types.values()))
         return tuple(
-            self.cast(x, computes) if i in read and dtypes[i] != computes else x
-            for i, x in enumerate(args)
+            self.cast(x, wanted) if dtypes.get(index, wanted) != wanted else x
+            for index, x in enumerate(args)
         )
+
+    def _computes(self, where: str, rule: Rule, types: Sequence[Any]) -> str:
+        """Return the dtype in which operands of some types are read.
+
+        Raises:
+            PromotionError: They have none in common.
+            ComplexTruncationError: An imaginary part would be dropped.
+        """
+        system = replace(self.processor, x64=jax.config.jax_enable_x64)
+        given = [Operand(dtype_name(x), x.ndim, bool(x.weak_type)) for x in types]
+        try:
+            return system.apply(replace(rule, roles=""), *given).computes
+        except (PromotionError, ComplexTruncationError) as error:
+            raise type(error)(f"{_place()}{where}: {error}") from None
 
     def cast(self, value: Any, dtype: str) -> Any:
         """Return ``value`` in ``dtype``; the program notes why."""
@@ -266,14 +274,12 @@ class Promoter:
             return None
         if all(len({x.dtype for x in row}) == 1 for row in rows):
             return None
-        system = replace(self.processor, x64=jax.config.jax_enable_x64)
         common: list[Any] = []
         for row in rows:
-            given = [Operand(dtype_name(x), x.ndim, bool(x.weak_type)) for x in row]
-            dtype = given[0].dtype
-            if len({x.dtype for x in given}) > 1:
-                dtype = system.apply(SAME, *given).computes
-            common.append(jax.ShapeDtypeStruct(row[0].shape, jnp.dtype(dtype)))
+            dtype = row[0].dtype
+            if len({x.dtype for x in row}) > 1:
+                dtype = jnp.dtype(self._computes("cond", SAME, row))
+            common.append(jax.ShapeDtypeStruct(row[0].shape, dtype))
         return tree.tree_unflatten(tree.tree_structure(made[0]), common)
 
     def _giving(self, branch: Any, wanted: Any) -> Any:
