@@ -115,7 +115,7 @@ def times(c):
 
 SCATTER = lax.ScatterDimensionNumbers((), (0,), (0,))
 PROGRAMS = {
-    "op": (lambda a, b: lax.add(a, b), "float64"),
+    "op": (lax.add, "float64"),
     "write": (lambda a, b: lax.dynamic_update_slice(a, b[:1], (1,)), "float32"),
     "scatter": (
         lambda a, b: lax.scatter(a, jnp.array([[1]]), b[:1], SCATTER),
@@ -123,17 +123,17 @@ PROGRAMS = {
     ),
     "choice": (lambda a, b: lax.select(b > 1, b, a), "float64"),
     "dot": (lambda a, b: lax.dot(a.astype("float16"), b.astype("bfloat16")), "float32"),
-    "number": (lambda a, b: lax.mul(a.astype("bfloat16"), 2.0), "bfloat16"),
+    "number": (lambda a, _: lax.mul(a.astype("bfloat16"), 2.0), "bfloat16"),
     "vmap": (lambda a, b: jax.vmap(lax.mul, (0, None))(a, b[0]), "float64"),
-    "jit": (lambda a, b: jax.jit(lax.mul)(a, b), "float64"),
-    "checkpoint": (lambda a, b: jax.checkpoint(lax.mul)(a, b), "float64"),
+    "jit": (jax.jit(lax.mul), "float64"),
+    "checkpoint": (jax.checkpoint(lax.mul), "float64"),
     "grad": (lambda a, b: jax.grad(lambda a: lax.mul(a, b).sum())(a), "float32"),
     "scan": (lambda a, b: lax.scan(lambda c, _: (times(c), None), a, b)[0], "float32"),
-    "while": (lambda a, b: lax.while_loop(lambda c: c[0] < 3, times, a), "float32"),
-    "fori": (lambda a, b: lax.fori_loop(0, 3, lambda i, c: times(c), a), "float32"),
+    "while": (lambda a, _: lax.while_loop(lambda c: c[0] < 3, times, a), "float32"),
+    "fori": (lambda a, _: lax.fori_loop(0, 3, lambda _, c: times(c), a), "float32"),
     "cond": (lambda a, b: lax.cond(b[0] > 0, lambda x: x * 2, times, a), "float64"),
     "switch": (
-        lambda a, b: lax.switch(1, [jnp.sin, times, lambda x: x.astype("float16")], a),
+        lambda a, _: lax.switch(1, [jnp.sin, times, lambda x: x.astype("float16")], a),
         "float64",
     ),
 }
@@ -175,7 +175,7 @@ def test_a_number_that_a_loop_starts_with_adapts():
     assert program(x).dtype == "bfloat16"
     converted = amprewrite.convert(program, "promote", args=(x,))
     assert converted(x) == program(x)
-    assert converted(x).dtype == "bfloat16"
+    assert jnp.asarray(converted(x)).dtype == "bfloat16"
 
 
 def test_a_loop_does_not_drop_an_imaginary_part():
@@ -244,24 +244,23 @@ def test_a_policy_may_lower_and_promote(tmp_path):
     assert converted.plan.by_op["add"].why == "float32 and float64 promote to float64"
 
 
-COMPLEX = {
-    "linen": lambda z: amprewrite.convert(
-        nn.MultiHeadDotProductAttention(2), "promote"
-    ).apply(nn.MultiHeadDotProductAttention(2).init(KEY, z.real), z),
-    "nnx": lambda z: amprewrite.convert(
-        nnx.MultiHeadAttention(2, 4, decode=False, rngs=nnx.Rngs(0)), "promote"
-    )(z),
-    "equinox": lambda z: amprewrite.convert(
-        eqx.nn.MultiheadAttention(2, 4, key=KEY), "promote"
-    )(z[0], z[0], z[0]),
+ATTENTION = {
+    "linen": nn.MultiHeadDotProductAttention(2),
+    "nnx": nnx.MultiHeadAttention(2, 4, decode=False, rngs=nnx.Rngs(0)),
+    "equinox": eqx.nn.MultiheadAttention(2, 4, key=KEY),
 }
 
 
-@pytest.mark.parametrize("attention", COMPLEX.values(), ids=COMPLEX)
-def test_attention_of_complex_numbers_is_refused(attention):
-    z = jnp.ones((1, 2, 4), "complex64")
+@pytest.mark.parametrize("library", ATTENTION)
+def test_attention_of_complex_numbers_is_refused(library):
+    z = jnp.ones((2, 4), "complex64")
+    converted = amprewrite.convert(ATTENTION[library], "promote")
+    args = (z, z, z)
+    if library == "linen":
+        args = (ATTENTION[library].init(KEY, z.real), z)
+    run = converted.apply if library == "linen" else converted
     with pytest.raises((PromotionError, ComplexTruncationError), match="complex"):
-        attention(z)
+        run(*args)
 
 
 LOGITS = {

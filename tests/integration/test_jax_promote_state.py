@@ -1,4 +1,4 @@
-"""Under the policy ``promote`` the state of a module keeps the dtype it is stored in."""
+"""Under the policy ``promote`` the state of a module keeps its stored dtype."""
 
 from typing import Any
 
@@ -249,7 +249,7 @@ def test_a_complex_mean_is_not_stored_as_a_real_number():
 
 def test_a_complex_mean_stays_in_a_state_that_was_made_complex():
     model = nn.BatchNorm(use_running_average=False, momentum=MOMENTUM)
-    variables = model.init(KEY, Z)
+    variables: Any = model.init(KEY, Z)
     stats = variables["batch_stats"]
     stats = {"mean": stats["mean"].astype("complex64"), "var": stats["var"]}
     converted = amprewrite.convert(model, "promote")

@@ -15,8 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-import jax._src.lax.control_flow.conditionals as conditionals
-import jax._src.lax.control_flow.loops as loops
+from jax._src.lax.control_flow import conditionals, loops
 
 from amprewrite.frameworks.jaxpr.untyped import jax, jex, lax
 
