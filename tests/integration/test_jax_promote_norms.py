@@ -145,8 +145,8 @@ ruled.defjvp(lambda p, t: (ruled(*p), t[0]))
 def test_a_root_of_squares_that_may_be_meant_is_left_alone_with_a_warning(
     program, reason
 ):
+    converted = amprewrite.convert(program, "promote")
     with pytest.warns(AmpWarning, match=reason):
-        converted = amprewrite.convert(program, "promote")
         found = converted(Z)
     assert promoted(converted) == []
     (warning,) = converted.plan.warnings

@@ -149,10 +149,13 @@ class _Finder:
 
     def _scales(self, step: Step, name: str) -> bool:
         """Whether a step adds a number to a value, or multiplies it by one."""
-        if step.primitive not in SCALES or step.operands[0] != name:
+        if step.primitive not in SCALES:
             return False
-        other = step.operands[1]
-        return not isinstance(other, str) or self._is_filled(other)
+        first, second = step.operands
+        other = second if first == name else first
+        divides = step.primitive == "div" and first != name
+        filled = not isinstance(other, str) or self._is_filled(other)
+        return filled and not divides
 
     def _is_filled(self, name: str) -> bool:
         """Whether a value is made of numbers alone."""

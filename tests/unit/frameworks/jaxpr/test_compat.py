@@ -112,3 +112,22 @@ def test_the_parts_of_a_scan_are_counted() -> None:
 def test_the_only_body_is_found(function, inside) -> None:
     (eqn,) = jax.make_jaxpr(function)(X).eqns
     assert inside in str(_compat.body_of(eqn))
+
+
+def test_transformations_of_an_equation_are_named():
+    def derived(x):
+        return jax.grad(lambda x: jnp.sin(x).sum())(x)
+
+    eqns = jax.make_jaxpr(derived)(X).jaxpr.eqns
+    found = [_compat.transformations(eqn.source_info.name_stack) for eqn in eqns]
+    assert frozenset(("jvp",)) in found
+    assert any("transpose" in names for names in found)
+    plain = first(jnp.sin).source_info.name_stack
+    assert _compat.transformations(plain) == frozenset()
+
+
+def test_the_line_that_is_traced_is_the_users():
+    seen = []
+    jax.make_jaxpr(lambda _: seen.append(_compat.current_line()))(X)
+    (line,) = seen
+    assert line.startswith("test_compat.py:")
