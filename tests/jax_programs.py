@@ -115,7 +115,7 @@ def loss_of(function: Callable[..., Any]) -> Callable[..., Any]:
             leaf = jnp.asarray(found)  # a number that is no array among them
             real = jnp.real(leaf) + jnp.imag(leaf) if jnp.iscomplexobj(leaf) else leaf
             turn = np.cos(np.arange(real.size) + index).reshape(real.shape)
-            total += jnp.sum(real.astype(jnp.float32) * turn.astype(np.float32))
+            total += jnp.sum(real * turn.astype(np.float32))  # float32 at least
         return total
 
     return loss

@@ -1,6 +1,6 @@
 """Number formats and promotion rules, keyed by dtype name; imports no framework."""
 
-from amprewrite.dtypes.fits import is_lossless, saturate, survives, ulp
+from amprewrite.dtypes.fits import is_lossless, same_kind, saturate, survives, ulp
 from amprewrite.dtypes.formats import FORMATS, Format, format_of, is_float, itemsize
 from amprewrite.dtypes.names import from_short_name, short_name
 from amprewrite.dtypes.operands import Operand, ResultType
@@ -25,6 +25,7 @@ __all__ = [
     "itemsize",
     "promote_types",
     "result_type",
+    "same_kind",
     "saturate",
     "short_name",
     "survives",

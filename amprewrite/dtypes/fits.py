@@ -50,6 +50,15 @@ def survives(name: str, value: float) -> bool:
     return target.min <= value <= target.max and not is_small
 
 
+def same_kind(a: str, b: str) -> bool:
+    """Return whether a cast of ``a`` to ``b`` loses precision and range at most.
+
+    It neither drops a fraction nor an imaginary part; ``numpy.can_cast`` has the same
+    for its ``casting="same_kind"``, but for signed to unsigned, which it refuses.
+    """
+    return _RANK[format_of(a).kind] <= _RANK[format_of(b).kind]
+
+
 def is_lossless(a: str, b: str) -> bool:
     """Return whether every finite value of ``a``, cast to ``b``, stays the same.
 

@@ -73,6 +73,15 @@ def _aliases_are_roots(graph: ProgramGraph) -> Iterator[str]:
             yield f"%{value.name} aliases %{root.name}, which is itself an alias"
 
 
+def _states_replace_inputs(graph: ProgramGraph) -> Iterator[str]:
+    inputs = {value.name for value in graph.inputs()}
+    for index, name in graph.states:
+        if not 0 <= index < len(graph.outputs):
+            yield f"there is no output {index} to replace %{name}"
+        if name not in inputs:
+            yield f"output {index} replaces %{name}, which is no input"
+
+
 INVARIANTS: tuple[tuple[str, Callable[[ProgramGraph], Iterator[str]]], ...] = (
     ("I1 every name is declared", _declared),
     ("I2 values are assigned once", _assigned_once),
@@ -81,6 +90,7 @@ INVARIANTS: tuple[tuple[str, Callable[[ProgramGraph], Iterator[str]]], ...] = (
     ("I5 operand indices are in range", _indices_in_range),
     ("I6 an alias names the owner of the storage", _aliases_are_roots),
     ("I7 reads says it of every operand, or of none", _reads_fit),
+    ("I8 a state is an output that replaces an input", _states_replace_inputs),
 )
 
 

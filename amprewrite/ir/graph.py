@@ -22,6 +22,12 @@ ValueKind = Literal["input", "parameter", "buffer", "constant", "result"]
 Mixing = Literal["equal", "promote", "lead", "any"]
 Chosen = Literal["", "pinned", "follows"]
 
+States = tuple[tuple[int, str], ...]
+"""Positions of outputs, each with the name of the input that it replaces."""
+
+ABS_SQUARE = "abs_square"
+"""Canonical name of ``x * x`` in a norm of complex numbers: it gives ``|x|**2``."""
+
 CROSSINGS = {
     "enter": "what a branch reads, or a constant or slice of a loop: the value itself",
     "leave": "what the branch that ran gives, or all turns of a loop: the value itself",
@@ -135,11 +141,14 @@ class ProgramGraph:
         values: Every value by its name, in order of definition.
         ops: Operations in an order in which they can run.
         outputs: Values handed back; a value may occur twice.
+        states: Outputs that replace an input, such as running statistics or a cache:
+            the position of the output and the name of that input.
     """
 
     values: Mapping[str, Value]
     ops: tuple[Op, ...]
     outputs: tuple[str, ...]
+    states: States = ()
 
     @cached_property
     def op_by_name(self) -> Mapping[str, Op]:

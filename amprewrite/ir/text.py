@@ -7,6 +7,8 @@ Golden files, bug reports and tests use this form, never a framework's own::
     linear = linear(%x, %weight) -> %linear: f32[2,4]
       | native="aten.linear.default" path="head" contracted=3
     return %linear
+
+An output that replaces an input is written ``%new into %old``.
 """
 
 import json
@@ -17,7 +19,7 @@ from typing import Any, cast, get_args
 
 from amprewrite.dtypes import from_short_name, short_name
 from amprewrite.errors import GraphError
-from amprewrite.ir.graph import Op, ProgramGraph, Value, ValueKind
+from amprewrite.ir.graph import Op, ProgramGraph, States, Value, ValueKind
 
 _OP_HEAD = ("name", "canonical", "operands", "results")
 _FACTS = tuple(f for f in fields(Op) if f.name not in _OP_HEAD)
@@ -59,8 +61,14 @@ def print_graph(graph: ProgramGraph) -> str:
         lines.append(f"{op.name} = {op.canonical}({operands}) -> {results}".rstrip())
         if facts := _fact_text(op):
             lines.append(f"  | {facts}")
-    lines.append(f"return {', '.join(f'%{name}' for name in graph.outputs)}".rstrip())
+    lines.append(f"return {', '.join(_output_texts(graph))}".rstrip())
     return "\n".join(lines) + "\n"
+
+
+def _output_texts(graph: ProgramGraph) -> Iterator[str]:
+    states = dict(graph.states)
+    for index, name in enumerate(graph.outputs):
+        yield f"%{name} into %{states[index]}" if index in states else f"%{name}"
 
 
 def outline(graph: ProgramGraph) -> str:
@@ -127,6 +135,13 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(part.removeprefix("%") for part in _split(text, ","))
 
 
+def _parse_outputs(text: str) -> tuple[tuple[str, ...], States]:
+    pairs = [part.partition(" into ") for part in _split(text, ",")]
+    named = enumerate(state.removeprefix("%") for _, _, state in pairs)
+    outputs = tuple(name.removeprefix("%") for name, _, _ in pairs)
+    return outputs, tuple((index, state) for index, state in named if state)
+
+
 def parse_graph(text: str) -> ProgramGraph:
     """Return the graph that :func:`print_graph` printed.
 
@@ -136,9 +151,10 @@ def parse_graph(text: str) -> ProgramGraph:
     values: dict[str, Value] = {}
     heads: list[tuple[str, str, tuple[str, ...], tuple[str, ...], dict[str, Any]]] = []
     outputs: tuple[str, ...] = ()
+    states: States = ()
     for number, line in enumerate(text.splitlines(), 1):
         if line.split(" ")[0] == "return":
-            outputs = _names(line.removeprefix("return"))
+            outputs, states = _parse_outputs(line.removeprefix("return"))
         elif line.startswith("%"):
             value = _parse_value(line, number)
             values[value.name] = value
@@ -160,4 +176,4 @@ def parse_graph(text: str) -> ProgramGraph:
         Op(name=n, canonical=c, operands=i, results=o, **facts)
         for n, c, i, o, facts in heads
     )
-    return ProgramGraph(values, ops, outputs)
+    return ProgramGraph(values, ops, outputs, states)

@@ -13,7 +13,7 @@ from amprewrite.dtypes import itemsize
 from amprewrite.ir import Op
 from amprewrite.passes.facts import extreme_values
 from amprewrite.passes.placement import Placement, Situation
-from amprewrite.plan import OUTPUT, Cast
+from amprewrite.plan import OUTPUT, PROMOTION, Cast
 from amprewrite.policy import OpClass
 
 
@@ -147,16 +147,21 @@ class _Builder:
         saturate = narrow and not folding and (masked or name in self.extreme)
         region = op.region if op else ""
         key = _Key(name, wanted, region, version, folding, saturate)
-        why = self._why(op, wanted)
+        why = self._why(op, index, wanted)
         group = self.groups.setdefault(
             key, _Group(op, self.placement.stored[name], why)
         )
         group.uses.append((op.name if op else OUTPUT, index))
 
-    def _why(self, op: Op | None, wanted: str) -> str:
+    def _why(self, op: Op | None, index: int, wanted: str) -> str:
         if op is None:
+            state = dict(self.graph.states).get(index)
+            if state and self.graph.is_dtype(state, wanted):
+                return f"a state keeps the dtype it is stored in: %{state} is {wanted}"
             return "outputs keep the dtype they were traced with"
         found = self.at.classes[op.name]
+        if found.rule == PROMOTION:
+            return found.why
         return f"{op.canonical} ({found.op_class}) reads {wanted}"
 
     def _stored_weights(self) -> Iterator[Cast]:

@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
-from amprewrite.dtypes import is_float
-from amprewrite.ir import CROSSINGS, Op, ProgramGraph
-from amprewrite.plan import OUTER_PRODUCT
+from amprewrite.dtypes import Behaviour, is_float
+from amprewrite.dtypes.op_rules import OP_RULES
+from amprewrite.ir import ABS_SQUARE, CROSSINGS, Op, ProgramGraph
+from amprewrite.plan import OUTER_PRODUCT, PROMOTION
 from amprewrite.policy import Matcher, OpClass
 from amprewrite.policy.match import Match
 
@@ -13,6 +14,14 @@ USER_CAST = "cast"
 
 MOVES = {"enter": OpClass.FOLLOW, "leave": OpClass.FOLLOW}
 """Classes of ops between bodies; those that are not here keep their dtype."""
+
+_PASSED = {
+    "carry": "what a loop carries keeps its dtype",
+    "enter": "what passes into a body has the dtype of the body",
+    "leave": "branches give one dtype",
+    "boundary": "a custom rule is written for one dtype",
+}
+"""Why a value is cast where it passes into a body or out of it."""
 
 OVERRIDABLE = ("overrides", "rules")
 """Prefixes of rule labels that the user wrote; facts about cost leave them alone."""
@@ -48,23 +57,33 @@ def _classify_op(graph: ProgramGraph, op: Op, matcher: Matcher) -> Match:
 
 
 def _promoted(graph: ProgramGraph, op: Op) -> Match | None:
-    """Return the class of an op whose operands were promoted; None for others."""
+    """Return the class of an op that promotion changed; None for others."""
+    if op.canonical == ABS_SQUARE:
+        why = "the norm of complex numbers sums |x|^2, real^2 + imag^2, and not x*x"
+        return Match(OpClass.KEEP, PROMOTION, why)
     if not op.reads:
         return None
-    traced = dict.fromkeys(graph.values[name].dtype for name in op.operands)
-    changed = [
-        d
-        for n, d in zip(op.operands, op.reads, strict=True)
-        if d != graph.values[n].dtype
-    ]
-    why = f"{' and '.join(traced)} promote to {' and '.join(dict.fromkeys(changed))}"
-    return Match(OpClass.PROMOTE, "promotion", why)
+    traced = [graph.values[name].dtype for name in op.operands]
+    pairs = list(zip(traced, op.reads, strict=True))
+    changed = dict.fromkeys(read for old, read in pairs if read != old)
+    joined = dict.fromkeys(old for old, read in pairs if read in changed)
+    wanted = " and ".join(changed)
+    rule = OP_RULES.get(op.canonical)
+    if op.canonical in CROSSINGS:
+        narrow = dict.fromkeys(old for old, read in pairs if read != old)
+        passed = _PASSED[op.canonical]
+        why = f"{' and '.join(narrow)} to {wanted}: {passed}"
+    elif rule and rule.behaviour is Behaviour.FOLLOW_SELF:
+        why = f"what is written into keeps its dtype, {wanted}"
+    else:
+        why = f"{' and '.join(joined)} promote to {wanted}"
+    return Match(OpClass.PROMOTE, PROMOTION, why)
 
 
 def _by_kind(graph: ProgramGraph, op: Op) -> Match | None:
     """Return the class of an op that no policy decides about; None for others."""
-    if op.reads:
-        return _promoted(graph, op)
+    if (promoted := _promoted(graph, op)) is not None:
+        return promoted
     if op.fence:
         return Match(OpClass.KEEP, "fence", op.fence)
     if op.canonical == USER_CAST and op.chosen == "follows":

@@ -25,14 +25,14 @@ def refuse_complex(graph: ProgramGraph, policy: Policy) -> None:
             allow it.
     """
     for op in graph.ops:
-        found = [d for n in op.operands if _is_complex(d := graph.values[n].dtype)]
+        found = [d for n in op.operands if is_complex(d := graph.values[n].dtype)]
         if found and op.canonical in ORDERS:
             msg = (
                 f"{_place(op)}: found an operand of {found[0]}; want real numbers, "
                 f"which have an order: take the absolute value or the real part first"
             )
             raise PromotionError(msg)
-        real = op.canonical == USER_CAST and not _is_complex(op.dtype_argument)
+        real = op.canonical == USER_CAST and not is_complex(op.dtype_argument)
         if found and real and not policy.truncate_complex:
             msg = (
                 f"{_place(op)}: found a cast of {found[0]} to {op.dtype_argument}: it "
@@ -41,9 +41,32 @@ def refuse_complex(graph: ProgramGraph, policy: Policy) -> None:
                 f"[promotion] truncate_complex = true"
             )
             raise ComplexTruncationError(msg)
+    if not policy.truncate_complex:
+        _refuse_truncated_states(graph)
 
 
-def _is_complex(dtype: str) -> bool:
+def _refuse_truncated_states(graph: ProgramGraph) -> None:
+    """Make sure that no state of real numbers is given complex ones.
+
+    Raises:
+        ComplexTruncationError: Names the state.
+    """
+    for index, name in graph.states:
+        new, stored = graph.values[graph.outputs[index]], graph.values[name]
+        if is_complex(new.dtype) and not is_complex(stored.dtype):
+            maker = graph.producer.get(new.name)
+            where = f"{maker.source}: " if maker and maker.source else ""
+            msg = (
+                f"{where}state %{name}: found {new.dtype} for a state of "
+                f"{stored.dtype}: to keep that dtype drops the imaginary part; want a "
+                f"state that holds it: initialise it as {new.dtype}, or let the policy "
+                f"allow it: [promotion] truncate_complex = true"
+            )
+            raise ComplexTruncationError(msg)
+
+
+def is_complex(dtype: str) -> bool:
+    """Return whether ``dtype`` names complex numbers."""
     return dtype.startswith("complex")
 
 

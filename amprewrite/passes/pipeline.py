@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from amprewrite.dtypes import is_float
+from amprewrite.dtypes import FORMATS, is_float, same_kind
 from amprewrite.errors import UnsupportedError
 from amprewrite.ir import Op, ProgramGraph
 from amprewrite.passes.bias import find_biases
 from amprewrite.passes.casts import build_casts
 from amprewrite.passes.classify import classify
-from amprewrite.passes.complexes import refuse_complex
+from amprewrite.passes.complexes import is_complex, refuse_complex
 from amprewrite.passes.cost import plan_cost
 from amprewrite.passes.demand import Demands, compute_demand
 from amprewrite.passes.facts import mutated_storages, weak_values, weight_roots
@@ -92,13 +92,31 @@ def make_plan(graph: ProgramGraph, matcher: Matcher, setting: Setting) -> Plan:
 
 
 def output_dtypes(graph: ProgramGraph, policy: Policy) -> tuple[str, ...]:
-    """Return the dtype in which each output of ``graph`` is handed back."""
+    """Return the dtype in which each output of ``graph`` is handed back.
+
+    Where the policy promotes, a state keeps the dtype in which it is stored, so that it
+    is the same after any number of steps (FLIP 1777 asks for that). Floats never become
+    integers by it.
+    """
     given = {"low": policy.low or policy.full, "full": policy.full}
     wanted = given.get(policy.output, policy.output)
     traced = (graph.values[name].dtype for name in graph.outputs)
     if wanted == "as-traced":
-        return tuple(traced)
-    return tuple(wanted if dtype == policy.full else dtype for dtype in traced)
+        dtypes = list(traced)
+    else:
+        dtypes = [wanted if dtype == policy.full else dtype for dtype in traced]
+    for index, name in graph.states if policy.promotion else ():
+        stored = graph.values[name].dtype
+        if _is_storable(graph.values[graph.outputs[index]].dtype, stored):
+            dtypes[index] = stored
+    return tuple(dtypes)
+
+
+def _is_storable(new: str, stored: str) -> bool:
+    """Return whether a state may be cast back; complex numbers passed a check."""
+    if new not in FORMATS or stored not in FORMATS:  # a key, a token
+        return False
+    return same_kind(new, stored) or (is_complex(new) and is_float(stored))
 
 
 def _situate(

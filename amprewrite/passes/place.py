@@ -4,6 +4,7 @@ A storage that some op mutates has one dtype for all its views, and a contractio
 results all read in full hands back its sums. Both are known only after a walk.
 """
 
+from amprewrite.passes.classify import USER_CAST
 from amprewrite.passes.placement import NOTHING_PLACED, Placement, Situation
 from amprewrite.passes.walk import Walk
 from amprewrite.policy import OpClass
@@ -55,7 +56,8 @@ def _accumulators(situation: Situation, placement: Placement) -> set[str]:
         if in_full and op.accumulates and placed.precision == situation.policy.low:
             found.add(op.name)
         read.update(op.operands)
-        if not (moves and in_full):
+        widens = op.canonical == USER_CAST and placed.results == (full,)
+        if not widens and not (moves and in_full):
             pairs = zip(op.operands, placed.operands, strict=True)
             read_low.update(name for name, dtype in pairs if dtype != full)
     return found

@@ -24,6 +24,9 @@ NOTHING_LOWERED = "rewritten 0 of"
 OUTER_PRODUCT = "contraction"
 """Rule of the decisions about contractions that sum nothing."""
 
+PROMOTION = "promotion"
+"""Rule of the decisions about ops that promotion changed."""
+
 FORMAT = 1
 """Version of the JSON form."""
 
@@ -179,6 +182,12 @@ class Plan:
             return ()
         found = (d for d in self.decisions if d.precision == self.low)
         return tuple(d for d in found if d.op_class != "keep")
+
+    @property
+    def changes(self) -> bool:
+        """Whether a program run by the plan is another one than was captured."""
+        promoted = any(d.rule == PROMOTION for d in self.decisions)
+        return bool(self.low or self.casts or promoted)
 
     @property
     def runtime_casts(self) -> tuple[Cast, ...]:

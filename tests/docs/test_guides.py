@@ -8,8 +8,8 @@ from tests.docs.blocks import blocks_of, matches
 
 FOLDER = Path(__file__).parents[2] / "docs"
 GUIDES = {path.stem: path for path in FOLDER.glob("*.md")}
-NEEDS = {"jax": "jax"}
-"""The framework that the blocks of a guide use."""
+NEEDS = {"dtypes": ("torch", "flax"), "jax": ("jax",)}
+"""What the blocks of a guide import."""
 
 
 def test_there_are_guides():
@@ -18,8 +18,8 @@ def test_there_are_guides():
 
 @pytest.mark.parametrize("name", sorted(GUIDES))
 def test_python_blocks_run_in_order(name, tmp_path, monkeypatch, capsys):
-    if name in NEEDS:
-        pytest.importorskip(NEEDS[name])
+    for library in NEEDS.get(name, ()):
+        pytest.importorskip(library)
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for block in blocks_of(GUIDES[name].read_text(encoding="utf-8")):

@@ -66,6 +66,23 @@ def scopes(name_stack: Any) -> tuple[str, ...]:
     return tuple([element.name for element in kinds])
 
 
+def transformations(name_stack: Any) -> frozenset[str]:
+    """Return the transformations that made an equation, such as ``jvp``."""
+    found = (e for e in name_stack.stack if type(e).__name__ == "Transform")
+    return frozenset(element.name for element in found)
+
+
+def current_line() -> str:
+    """Return ``file:line`` of the user's own code that is being traced."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if is_users(file):
+            return f"{os.path.basename(file)}:{frame.f_lineno}"  # noqa: PTH119  # a frame holds a plain string
+        frame = frame.f_back
+    return ""
+
+
 @functools.lru_cache(maxsize=4096)
 def source_line(traceback: Any) -> str:
     """Return ``file:line`` of the innermost frame of the user's own code."""
@@ -99,6 +116,8 @@ def is_written_cast(traceback: Any) -> bool:
 def _is_cast(frames: Iterable[tuple[str, str]]) -> bool:
     names = set[str]()
     for file, name in frames:
+        if file.startswith(_OWN):
+            continue  # what promotes while JAX traces
         if not _JAX.search(file):
             is_cast = not names.isdisjoint(CASTS) and names.isdisjoint(CALLS)
             return is_cast and is_users(file)
@@ -137,8 +156,7 @@ def _frames() -> Iterator[tuple[str, str]]:
     """Yield the file and the function of each frame below the one that watches."""
     frame = inspect.currentframe()
     while frame is not None:
-        if frame.f_code.co_filename != __file__:
-            yield frame.f_code.co_filename, frame.f_code.co_name
+        yield frame.f_code.co_filename, frame.f_code.co_name
         frame = frame.f_back
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.jaxpr.modules import adapter_of
-from amprewrite.frameworks.jaxpr.modules.functions import naming
+from amprewrite.frameworks.jaxpr.modules.functions import naming, states
 from amprewrite.frameworks.jaxpr.run import ConvertedFunction
 from amprewrite.plan import Plan
 
@@ -46,7 +46,7 @@ def runner_of(model: Any) -> ConvertedFunction | None:
 def _converted(model: Any, request: Request, *, announces: bool) -> Any:
     adapter = adapter_of(model)
     converted = (
-        ConvertedFunction(naming(model), request)
+        ConvertedFunction(naming(model), request, states=states)
         if adapter is None
         else adapter.convert(model, request)
     )

@@ -5,11 +5,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from amprewrite.dtypes import Processor
 from amprewrite.frameworks.base import Planner
 from amprewrite.frameworks.jaxpr.bodies import HANDLERS
 from amprewrite.frameworks.jaxpr.differential import Second
 from amprewrite.frameworks.jaxpr.inline import inline
+from amprewrite.frameworks.jaxpr.norms import conjugated, find_norms
 from amprewrite.frameworks.jaxpr.program import Program
+from amprewrite.frameworks.jaxpr.promoted import take_out
+from amprewrite.frameworks.jaxpr.promoting import tracing
 from amprewrite.frameworks.jaxpr.read import read
 from amprewrite.frameworks.jaxpr.untyped import jax
 from amprewrite.frameworks.jaxpr.write import Writer
@@ -33,6 +37,7 @@ class Prepared:
         planner: Plans the custom rules that the program meets when it is run.
         training: Whether it will be differentiated.
         tangents: Inputs that JAX transposes after the program ran: tangents of a rule.
+        promotes: What promotes the operands of custom rules; None leaves them alone.
     """
 
     program: Program
@@ -41,6 +46,7 @@ class Prepared:
     planner: Planner
     training: bool = True
     tangents: frozenset[str] = frozenset()
+    promotes: Processor | None = None
 
     @cached_property
     def stored(self) -> Mapping[str, str]:
@@ -82,8 +88,12 @@ class Prepared:
             operands: What it is called with.
             tangents: Positions of the operands that are tangents.
         """
-        closed = jax.make_jaxpr(fun)(*operands)
-        inner = prepare(closed, self.planner, training=self.training, captured=RULE)
+        with tracing(self.promotes):
+            closed = jax.make_jaxpr(fun)(*operands)
+        known = Inputs(processor=self.promotes)
+        inner = prepare(
+            closed, self.planner, known, training=self.training, captured=RULE
+        )
         names = frozenset(inner.program.inputs[index] for index in tangents)
         return replace(inner, tangents=names).run(operands)
 
@@ -96,11 +106,15 @@ class Inputs:
         names: Their names, in order.
         kinds: Their kinds; those that are missing are plain inputs.
         second: A trace in low precision, which shows the casts that the model writes.
+        states: Which outputs replace which of them, by position.
+        processor: What promoted operands while the program was traced.
     """
 
     names: tuple[str, ...] = ()
     kinds: Mapping[int, ValueKind] = field(default_factory=dict[int, ValueKind])
     second: Second | None = None
+    states: tuple[tuple[int, int], ...] = ()
+    processor: Processor | None = None
 
 
 def prepare(
@@ -127,15 +141,29 @@ def prepare(
     """
     known = inputs or Inputs()
     name_of = known.names.__getitem__ if known.names else "input_{}".format
-    program, notes = inline(closed, name_of), ()
-    if known.second is not None:
-        program, notes = known.second.restore(program)
+    program, notes = _completed(inline(closed, name_of), known, rule=captured == RULE)
     kinds: dict[str, ValueKind] = {
         program.inputs[index]: kind for index, kind in known.kinds.items()
     }
     graph = read(program, kinds)
     if plan is None:
-        plan = planner(graph, training=True, captured=captured)
-        plan = plan.with_warnings(*notes)
+        plan = planner(graph, training=True, captured=captured).with_warnings(*notes)
     check_fits(graph, plan)
-    return Prepared(program, graph, plan, planner, training)
+    return Prepared(program, graph, plan, planner, training, promotes=known.processor)
+
+
+def _completed(
+    program: Program, known: Inputs, *, rule: bool
+) -> tuple[Program, tuple[str, ...]]:
+    """Return a program with what its trace does not show, and what to know of it."""
+    notes: tuple[str, ...] = ()
+    if known.second is not None:
+        program, notes = known.second.restore(program)
+    if known.processor is None:
+        return program, notes
+    states = ((output, program.inputs[index]) for output, index in known.states)
+    program = take_out(replace(program, states=tuple(states)))
+    if rule:  # it has its derivative in it
+        return program, notes
+    norms = find_norms(program)
+    return conjugated(program, norms), (*notes, *norms.warnings())

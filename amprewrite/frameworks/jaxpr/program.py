@@ -39,12 +39,15 @@ class Crossing:
         kind: How it passes.
         reads: What it reads; a branch reads one value from each body.
         makes: The name of the value on the other side.
+        wants: The dtype in which each name in ``reads`` was read where the program was
+            traced with promotion; empty if all were read as they are.
     """
 
     op: str
     kind: CrossingKind
     reads: tuple[Atom, ...]
     makes: str
+    wants: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,9 @@ class Step:
         leaves: How each result of the bodies comes out; None if it is the inner value.
         chosen: For a cast of full to full that was put back from a trace in low
             precision, how the model chose its dtype; see :class:`amprewrite.ir.Op`.
+        wants: The dtype in which each name in ``operands`` was read where the program
+            was traced with promotion; empty if all were read as they are.
+        conjugates: Whether it makes a square of complex numbers for a norm.
     """
 
     name: str
@@ -96,6 +102,8 @@ class Step:
     bodies: tuple[Body, ...] = ()
     leaves: tuple[Crossing | None, ...] = ()
     chosen: Chosen = ""
+    wants: tuple[str, ...] = ()
+    conjugates: bool = False
 
     @property
     def primitive(self) -> str:
@@ -114,6 +122,7 @@ class Program:
         outputs: What it gives.
         avals: Type of every value by name.
         called: Files of the jitted functions that were called in it.
+        states: Positions of outputs, each with the name of the input that it replaces.
     """
 
     inputs: tuple[str, ...]
@@ -122,6 +131,7 @@ class Program:
     outputs: tuple[Atom, ...]
     avals: dict[str, Any] = field(default_factory=dict[str, Any])
     called: frozenset[str] = frozenset()
+    states: tuple[tuple[int, str], ...] = ()
 
 
 def all_steps(steps: tuple[Step, ...]) -> Iterator[Step]:

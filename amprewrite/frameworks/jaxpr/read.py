@@ -23,7 +23,7 @@ from amprewrite.frameworks.jaxpr.program import (
 )
 from amprewrite.frameworks.jaxpr.scopes import WRAPPED, module_path
 from amprewrite.frameworks.jaxpr.untyped import lax
-from amprewrite.ir import Op, ProgramGraph, Value, check_graph
+from amprewrite.ir import ABS_SQUARE, Op, ProgramGraph, Value, check_graph
 from amprewrite.ir.graph import ValueKind
 from amprewrite.marks import MARKS
 
@@ -45,7 +45,13 @@ def read(program: Program, kinds: Mapping[str, ValueKind]) -> ProgramGraph:
     made = (name for op in ops for name in op.results)
     values.update({name: reader.value(name, "result") for name in made})
     outputs = tuple(a for a in program.outputs if isinstance(a, str))
-    return check_graph(ProgramGraph(values, ops, outputs))
+    return check_graph(ProgramGraph(values, ops, outputs, _states(program)))
+
+
+def _states(program: Program) -> tuple[tuple[int, str], ...]:
+    """Return the states by their positions in the graph, where numbers do not count."""
+    named = [i for i, atom in enumerate(program.outputs) if isinstance(atom, str)]
+    return tuple((named.index(i), name) for i, name in program.states if i in named)
 
 
 class _Reader:
@@ -82,11 +88,12 @@ class _Reader:
                     path=module_path(step.scopes),
                     source=source_line(step.eqn.source_info.traceback),
                     region=region,
+                    reads=self._reads(crossing.reads, crossing.wants),
                 )
 
     def _op(self, step: Step) -> Op:
         primitive = step.primitive
-        canonical = canonical_name(primitive)
+        canonical = ABS_SQUARE if step.conjugates else canonical_name(primitive)
         named = ""
         if canonical == "cast" and self._takes_real_part(step):
             canonical = "real"
@@ -112,7 +119,13 @@ class _Reader:
             contracted=self._contracted(step),
             accumulates=primitive in CONTRACTIONS,
             asked=_asked(step.scopes),
+            reads=self._reads(step.operands, step.wants),
         )
+
+    def _reads(self, atoms: Iterable[Atom], wants: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the dtypes in which operands are read; empty if as they are."""
+        pairs = zip(_names(atoms), wants, strict=False)
+        return tuple(wanted or self._dtype(name) for name, wanted in pairs)
 
     def _takes_real_part(self, step: Step) -> bool:
         """Whether a cast is of complex numbers to real ones.

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,7 +12,9 @@ from amprewrite.errors import NotCapturedError
 from amprewrite.frameworks.base import Request, announce
 from amprewrite.frameworks.jaxpr.differential import Second
 from amprewrite.frameworks.jaxpr.prepare import Inputs, Prepared, prepare
-from amprewrite.frameworks.jaxpr.trace import Tracer, input_names, split
+from amprewrite.frameworks.jaxpr.promoting import promoting
+from amprewrite.frameworks.jaxpr.states import Pair, positions
+from amprewrite.frameworks.jaxpr.trace import Traced, Tracer, input_names, split
 from amprewrite.plan import Cast, Plan
 from amprewrite.plan.join import join_plans
 
@@ -23,6 +25,18 @@ Describe = Callable[[tuple[Any, ...], Mapping[str, Any]], Inputs]
 """Names the arrays among call arguments, and says which of them are parameters."""
 
 
+States = Callable[[tuple[Any, ...], Mapping[str, Any], Any], Iterator[Pair]]
+"""Says which outputs are states, of the positions in arguments and results."""
+
+
+def no_states(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], made: Any
+) -> Iterator[Pair]:
+    """Yield nothing: a function does not say what is its state."""
+    del args, kwargs, made
+    yield from ()
+
+
 class ConvertedFunction:
     """A function that runs by a plan; it composes with every transformation of JAX."""
 
@@ -31,6 +45,7 @@ class ConvertedFunction:
         function: Callable[..., Any],
         request: Request,
         describe: Describe | None = None,
+        states: States = no_states,
     ) -> None:
         """Hold the function.
 
@@ -39,12 +54,11 @@ class ConvertedFunction:
             request: What the user asked for.
             describe: Describes the inputs; by default they are named as ``function``
                 names its parameters, and none is trained.
+            states: Finds the states among what it takes and gives.
         """
         self.function, self.request = function, request
-        self.describe = describe or self._as_named
-        promotes = request.processor
-        keeps = promotes is not None and not promotes.truncate_complex
-        self.tracer = Tracer(function, keeps_imaginary=keeps)
+        self.describe, self.states = describe or self._as_named, states
+        self.tracer = Tracer(function, request.processor)
         self.prepared: weakref.WeakKeyDictionary[Any, Prepared] = (
             weakref.WeakKeyDictionary()
         )
@@ -60,8 +74,9 @@ class ConvertedFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function by its plan."""
         prepared, result, arrays = self.prepare(args, kwargs)
-        if not prepared.plan.low and not prepared.plan.casts:  # nothing is changed
-            return self.function(*args, **kwargs)
+        if not prepared.plan.changes:  # but perhaps numbers, which are no values
+            with promoting(self.request.processor):
+                return self.function(*args, **kwargs)
         return result.arguments(prepared.run(arrays))
 
     def prepare(
@@ -73,22 +88,25 @@ class ConvertedFunction:
         key = traced.closed.jaxpr
         found = self.prepared.get(key)
         if found is None:
-            found = self._plan(traced.closed, args, kwargs)
+            found = self._plan(traced, args, kwargs)
             if traced.reusable:
                 self.prepared[key] = found
                 self.kept.append(key)
         return found, traced.result, arrays
 
     def _plan(
-        self, closed: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, traced: Traced, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Prepared:
         first = not self.kept
         known = self.describe(args, kwargs)
         if low := self.request.low:
             again = partial(self.tracer.trace_low, args, kwargs, low)
             known = replace(known, second=Second(self.tracer.casts, again, low))
+        if self.request.processor is not None:
+            states = tuple(self._states(traced, args, kwargs))
+            known = replace(known, states=states, processor=self.request.processor)
         made = prepare(
-            closed,
+            traced.closed,
             self.request.planner,
             known,
             self.request.plan if first else None,
@@ -98,6 +116,13 @@ class ConvertedFunction:
         if self.announces:
             announce(made.plan, self.announced)
         return made
+
+    def _states(
+        self, traced: Traced, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Iterator[Pair]:
+        call, _ = split((tuple(args), dict(kwargs)))
+        taken, named = positions(call)
+        return self.states(taken, named, positions(traced.result))
 
     def _as_named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Inputs:
         names = parameter_names(self.function)

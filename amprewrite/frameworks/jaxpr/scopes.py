@@ -29,6 +29,9 @@ Modules = Iterable[tuple[str, Any]]
 WRAPPED = re.compile(r"^(?:\w+\()*([^()]*)\)*$")
 """Takes a name out of the transformations around it: ``transpose(jvp(name))``."""
 
+PROMOTED = "amprewrite:promoted"
+"""The scope of casts that were made while a program was traced."""
+
 _EINSUM = "->"
 """In the scopes that ``jnp.einsum`` names by its subscripts."""
 
@@ -54,7 +57,8 @@ def module_path(scopes: tuple[str, ...]) -> str:
         matches = (WRAPPED.match(part) for part in scope.split("/"))
         plain = (match[1] for match in matches if match)
         path += [p for p in plain if not (named and _OF_LIBRARIES.fullmatch(p))]
-    return ".".join(p for p in path if p and p not in MARKS and _EINSUM not in p)
+    own = {*MARKS, PROMOTED}
+    return ".".join(p for p in path if p and p not in own and _EINSUM not in p)
 
 
 @contextmanager

@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from amprewrite.dtypes import Processor
 from amprewrite.errors import CaptureError, ComplexTruncationError, UnsupportedError
 from amprewrite.frameworks.jaxpr import _compat
+from amprewrite.frameworks.jaxpr.promoting import tracing
 from amprewrite.frameworks.jaxpr.untyped import jax, jnp, tree_util
 
 
@@ -129,13 +131,14 @@ class Tracer:
     """Traces one function, once for each signature."""
 
     def __init__(
-        self, function: Callable[..., Any], *, keeps_imaginary: bool = False
+        self, function: Callable[..., Any], processor: Processor | None = None
     ) -> None:
         """Hold the function.
 
         Args:
             function: The function.
-            keeps_imaginary: Whether a cast of complex numbers to real ones is refused.
+            processor: Promotes operands, and says whether a cast of complex numbers
+                to real ones is refused; None leaves all to JAX.
         """
 
         def flat(call: Call, *arrays: Any) -> Result:
@@ -145,8 +148,9 @@ class Tracer:
 
         self.flat = flat
         self.jitted = jax.jit(flat, static_argnums=0)
-        self.keeps_imaginary = keeps_imaginary
         self.casts = False  # whether it was seen to cast float32 to itself
+        self.processor = processor
+        self.keeps_imaginary = bool(processor and not processor.truncate_complex)
 
     def trace(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
         """Return the program of a call.
@@ -156,7 +160,8 @@ class Tracer:
             ComplexTruncationError: An imaginary part is dropped, which is refused.
         """
         keeping = _imaginary_parts_kept() if self.keeps_imaginary else nullcontext()
-        with keeping, _compat.noting_casts(self._note_cast):
+        noting = _compat.noting_casts(self._note_cast)
+        with keeping, noting, tracing(self.processor):
             return self._trace(args, kwargs)
 
     def _note_cast(self) -> None:
@@ -165,14 +170,18 @@ class Tracer:
     def trace_low(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], low: str
     ) -> Any:
-        """Return the ClosedJaxpr of a call with its float32 arrays in ``low``."""
+        """Return the ClosedJaxpr of a call with its float32 arrays in ``low``.
+
+        Operands are promoted where they meet others, such as constants of the function.
+        """
         call, arrays = split((tuple(args), dict(kwargs)))
         dtype = jnp.dtype(low)
         types = [
             jax.ShapeDtypeStruct(x.shape, dtype) if x.dtype == np.float32 else x
             for x in map(_as_array, arrays)
         ]
-        return jax.make_jaxpr(partial(self.flat, call))(*types)
+        with tracing(Processor("jax")):
+            return jax.make_jaxpr(partial(self.flat, call))(*types)
 
     def _trace(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
         call, arrays = split((tuple(args), dict(kwargs)))
@@ -209,8 +218,8 @@ def _imaginary_parts_kept() -> Generator[None]:
             msg = (
                 f"{place}found a cast of complex numbers to real ones: it drops the "
                 f"imaginary part; want a complex dtype: take jnp.real or jnp.abs "
-                f"first, or let the policy allow it: [promotion] "
-                f"truncate_complex = true"
+                f"first, initialise a state that is given such numbers as complex, or "
+                f"let the policy allow it: [promotion] truncate_complex = true"
             )
             raise ComplexTruncationError(msg) from None
 

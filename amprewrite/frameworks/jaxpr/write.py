@@ -86,7 +86,16 @@ def cast(value: Any, dtype: str, *, saturate: bool = False) -> Any:
             jnp.asarray(-largest, value.dtype), value, jnp.asarray(largest, value.dtype)
         )
         value = lax.select(lax.is_finite(value), inside, value)
+    if is_float(dtype) and dtype_name(value).startswith("complex"):
+        value = lax.real(value)  # the policy allows it
     return lax.convert_element_type(value, jnp.dtype(dtype))
+
+
+def abs_square(value: Any) -> Any:
+    """Return ``|value|**2`` as complex numbers whose imaginary part is zero."""
+    real, imag = lax.real(value), lax.imag(value)
+    square = real * real + imag * imag
+    return lax.complex(square, lax.full_like(square, 0))
 
 
 def number(value: Any, dtype: str) -> Any:
@@ -224,6 +233,8 @@ class Writer:
         operands = self._operands(step, env)
         if step.chosen:
             return [cast(operands[0], decision.results[0])]
+        if step.conjugates:
+            return [abs_square(operands[0])]
         made = self._bind(step, operands, decision)
         results = list(made) if step.eqn.primitive.multiple_results else [made]
         return [

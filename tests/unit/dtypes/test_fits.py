@@ -1,10 +1,11 @@
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amprewrite.dtypes import FORMATS, is_lossless, saturate, survives, ulp
+from amprewrite.dtypes import FORMATS, is_lossless, same_kind, saturate, survives, ulp
 from amprewrite.errors import PromotionError
 
 names = st.sampled_from(sorted(FORMATS))
@@ -148,3 +149,13 @@ def test_lossless_is_an_order(a, b, c):
 def test_an_unknown_name_is_refused(question):
     with pytest.raises(PromotionError, match="unknown dtype 'flaot32'"):
         question("flaot32", 1.0)
+
+
+NUMPY = ["bool", "uint8", "int16", "int64", "float16", "float64", "complex64"]
+
+
+@pytest.mark.parametrize("a", NUMPY)
+@pytest.mark.parametrize("b", NUMPY)
+def test_the_same_kind_is_that_of_numpy_but_for_signs(a, b):
+    unsigned = (a[:3], b) == ("int", "uint8")
+    assert same_kind(a, b) == (np.can_cast(a, b, casting="same_kind") or unsigned)

@@ -28,6 +28,14 @@ A, B = GOOD.ops
 X = GOOD.values["x"]
 
 BROKEN = {
+    "a state is no output": (
+        replace(GOOD, states=((1, "x"),)),
+        "I8 a state is an output that replaces an input: there is no output 1",
+    ),
+    "a state replaces no input": (
+        replace(GOOD, states=((0, "a"),)),
+        "I8 a state is an output that replaces an input: output 0 replaces %a, which",
+    ),
     "an op reads a name that has no value": (
         with_ops(A, replace(B, operands=("a", "ghost"))),
         "I1 every name is declared: b names %ghost, which has no value entry",

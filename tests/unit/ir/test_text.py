@@ -131,3 +131,18 @@ def test_equal_graphs_have_equal_texts() -> None:
     one = parse_graph(CANONICAL_TEXT)
     two = replace(one, values=dict(one.values))
     assert print_graph(one) == print_graph(two)
+
+
+STATES = """\
+%mean: f32[2] buffer
+%count: i32[] buffer
+add = add(%mean) -> %new: f64[2]
+return %new into %mean, %mean, %count into %count
+"""
+
+
+def test_states_come_back_as_they_were() -> None:
+    graph = parse_graph(STATES)
+    assert graph.outputs == ("new", "mean", "count")
+    assert graph.states == ((0, "mean"), (2, "count"))
+    assert print_graph(graph) == STATES

@@ -87,3 +87,15 @@ def test_an_accumulator_is_rounded_where_one_reads_it_low() -> None:
 def test_a_kernel_that_cannot_hand_it_back_rounds() -> None:
     plan = plan_of(DOT.replace("      | accumulates=true\n", "") + "    return %h\n")
     assert reads_and_gives(plan, "dot")[1] == ("bfloat16",)
+
+
+def test_a_cast_to_full_reads_the_accumulator() -> None:
+    plan = plan_of(f"""{DOT}
+    up = cast(%h) -> %u: f32[4,16]
+      | dtype_argument="float32" chosen="pinned" mixing="any"
+    mul = mul(%u, %u) -> %y: f32[4,16]
+    return %y
+    """)
+    full, low = "float32", "bfloat16"
+    assert reads_and_gives(plan, "dot") == ((low, low), (full,))
+    assert [c.value for c in plan.runtime_casts] == ["x"]

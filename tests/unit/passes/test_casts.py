@@ -227,3 +227,18 @@ def test_a_cast_knows_who_makes_its_value() -> None:
 def test_a_policy_that_lowers_nothing_casts_nothing() -> None:
     text = MIXED.format(extra="", op="exp = exp(%h) -> %y: f32[4,8]")
     assert plan_of(text, "off").casts == ()
+
+
+def test_a_promoted_operand_has_the_reason_of_its_promotion() -> None:
+    plan = plan_of(
+        """
+        %x: f32[4] input
+        %d: f64[4] input
+        add = add(%x, %d) -> %y: f64[4]
+          | reads=["float64", "float64"]
+        return %y
+        """,
+        "promote",
+    )
+    (cast,) = plan.casts
+    assert cast.why == "float32 and float64 promote to float64"

@@ -158,3 +158,24 @@ op = {canonical}(%x) -> %y: f32[4,8]
         assert (str(plain.op_class), plain.rule) == (expected, f"ops.{canonical}")
     else:
         assert (str(found.op_class), found.rule) == (expected, "marker")
+
+
+def why_of(line: str) -> str:
+    return class_of(f"%b: b1[4] input\n{X}{line}", "promote").why
+
+
+def test_promoted_operands_say_why() -> None:
+    facts = 'reads=["bool", "float32", "float32"]'
+    line = f"a = where(%b, %h, %x) -> %y: f32[4]\n  | {facts}"
+    assert why_of(line) == "bfloat16 and float32 promote to float32"
+    facts = 'reads=["float32", "float32"]'
+    line = f"a = slice_scatter(%x, %d) -> %y: f32[4]\n  | {facts}"
+    assert why_of(line) == "what is written into keeps its dtype, float32"
+    line = 'a = carry(%d) -> %y: f32[4]\n  | reads=["float32"]'
+    assert why_of(line) == "float64 to float32: what a loop carries keeps its dtype"
+
+
+def test_a_norm_of_complex_numbers_says_why() -> None:
+    found = class_of("%z: c64[4] input\na = abs_square(%z) -> %y: c64[4]", "bf16")
+    assert (found.op_class, found.rule) == ("keep", "promotion")
+    assert "|x|^2" in found.why

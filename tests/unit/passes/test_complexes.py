@@ -33,3 +33,23 @@ def test_an_order_of_complex_numbers_is_refused() -> None:
         refuse_complex(parse_graph(text), PROMOTE)
     refuse_complex(parse_graph(text.replace("c64", "f32")), PROMOTE)
     refuse_complex(parse_graph(text.replace("softmax", "exp")), PROMOTE)
+
+
+STATE = """
+%mean: f32[4] buffer
+%z: c64[4] input
+add = add(%mean, %z) -> %new: c64[4]
+  | source="model.py:9"
+return %new into %mean
+"""
+
+
+def test_a_real_state_does_not_become_complex() -> None:
+    with pytest.raises(
+        ComplexTruncationError,
+        match=r"model.py:9: state %mean: found complex64 .* initialise it as complex64",
+    ):
+        refuse_complex(parse_graph(STATE), PROMOTE)
+    refuse_complex(parse_graph(STATE), replace(PROMOTE, truncate_complex=True))
+    refuse_complex(parse_graph(STATE.replace(" into %mean", "")), PROMOTE)
+    refuse_complex(parse_graph(STATE.replace("mean: f32", "mean: c64")), PROMOTE)

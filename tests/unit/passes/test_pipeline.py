@@ -1,6 +1,7 @@
 """The passes in their order: policies, settings, warnings."""
 
 import dataclasses
+import textwrap
 
 import pytest
 
@@ -155,3 +156,35 @@ def test_a_program_without_ops_has_a_plan() -> None:
 
 def test_the_same_program_gives_the_same_plan() -> None:
     assert plan_of(BLOCK) == plan_of(BLOCK)
+
+
+STATE = """
+    %mean: f32[4] buffer
+    %x: f64[4] input
+    add = add(%mean, %x) -> %new: f64[4]
+      | reads=["float64", "float64"]
+    return %new into %mean, %new
+"""
+
+
+def test_a_state_keeps_its_dtype_where_the_policy_promotes() -> None:
+    graph = parse_graph(textwrap.dedent(STATE))
+    promote = load_policy("promote")
+    assert output_dtypes(graph, promote) == ("float32", "float64")
+    assert output_dtypes(graph, load_policy("bf16")) == ("float64", "float64")
+    named = dataclasses.replace(promote, output="float16")
+    assert output_dtypes(graph, named) == ("float32", "float64")
+    (cast,) = (cast for cast in plan_of(STATE, "promote").casts if cast.value == "new")
+    assert cast.uses == (("output", 0),)
+    assert cast.why == "a state keeps the dtype it is stored in: %mean is float32"
+
+
+@pytest.mark.parametrize(
+    ("stored", "new", "kept"),
+    [("i32", "i64", "int32"), ("i32", "f32", "float32"), ("c64", "f64", "complex64")],
+)
+def test_a_state_is_cast_back_if_it_loses_precision_only(
+    stored: str, new: str, kept: str
+) -> None:
+    text = f"%s: {stored}[4] buffer\na = exp(%s) -> %n: {new}[4]\nreturn %n into %s"
+    assert output_dtypes(parse_graph(text), load_policy("promote")) == (kept,)

@@ -138,3 +138,11 @@ def test_it_has_a_table_for_rich_and_for_notebooks() -> None:
 
 def test_a_cost_has_no_lower_bound_unless_one_is_given() -> None:
     assert Cost(1, 2, 3, 4, 7).lower_bound is None
+
+
+def test_a_plan_that_changes_nothing_says_so() -> None:
+    assert a_plan().changes
+    assert not a_plan("off").changes
+    norm = "%z: c64[4] input\na = abs_square(%z) -> %y: c64[4]\nreturn %y"
+    assert plan_of(norm, "promote").changes
+    assert not plan_of(norm.replace("abs_square", "mul"), "promote").changes

@@ -45,6 +45,15 @@ def wrappers() -> Iterator[type]:
             yield from getattr(adapter, "WRAPPERS", ())
 
 
+def state_kinds() -> Iterator[type]:
+    """Yield the classes of the loaded libraries that hold state."""
+    for name, (library, _) in LIBRARIES.items():
+        if sys.modules.get(library) is not None:
+            adapter: Any = import_module(f"{__package__}.{name}")
+            if hasattr(adapter, "STATE"):
+                yield adapter.STATE
+
+
 def modules_in(held: Any) -> Iterator[tuple[str, Any]]:
     """Yield the modules in a tree, with the paths of all that they hold."""
     found = tree.tree_flatten_with_path(held, is_leaf=_is_module)[0]

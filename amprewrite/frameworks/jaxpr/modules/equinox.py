@@ -13,7 +13,7 @@ import equinox
 
 from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.jaxpr.modules.derived import RUNNER, class_body, with_class
-from amprewrite.frameworks.jaxpr.modules.functions import calling
+from amprewrite.frameworks.jaxpr.modules.functions import calling, states
 from amprewrite.frameworks.jaxpr.modules.inputs import describe
 from amprewrite.frameworks.jaxpr.run import ConvertedFunction, parameter_names
 from amprewrite.frameworks.jaxpr.scopes import scope
@@ -23,6 +23,9 @@ from amprewrite.frameworks.jaxpr.untyped import tree_util
 eqx: Any = equinox
 tree: Any = tree_util
 """Their types are known in part only."""
+
+STATE: type = eqx.nn.State
+"""Class of the containers of state."""
 
 WRAPPERS: tuple[Any, ...] = tuple(
     getattr(eqx, name)(abs).__class__
@@ -37,7 +40,7 @@ def convert(model: Any, request: Request) -> Any:
     kind = plain.__class__
     converted = with_class(plain, _converted_class(kind))
     described = functools.partial(describe, parameter_names(plain), lambda _: True)
-    runner = ConvertedFunction(_call, request, described)
+    runner = ConvertedFunction(_call, request, described, states)
     object.__setattr__(converted, RUNNER, runner)
     return converted
 

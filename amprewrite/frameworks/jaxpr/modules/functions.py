@@ -9,10 +9,12 @@ from typing import Any
 from amprewrite.frameworks.jaxpr.modules.adapters import (
     children,
     modules_in,
+    state_kinds,
     wrappers,
 )
 from amprewrite.frameworks.jaxpr.run import parameter_names
 from amprewrite.frameworks.jaxpr.scopes import named
+from amprewrite.frameworks.jaxpr.states import Pair, held_by
 
 
 def naming(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -42,6 +44,17 @@ def calling(
         return
     with named(found, children, wrappers()):
         yield
+
+
+def states(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], made: Any
+) -> Iterator[Pair]:
+    """Yield which outputs are states: those in the containers of a library.
+
+    A function does not say which of its arrays are; a dict of linen's is a dict.
+    """
+    for kind in state_kinds():
+        yield from held_by(kind, (args, dict(kwargs)), made)
 
 
 def _given(

@@ -6,7 +6,7 @@ clones with other fields are converted too. Variables are those of the model.
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -17,6 +17,7 @@ from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.jaxpr.modules.inputs import describe
 from amprewrite.frameworks.jaxpr.run import ConvertedFunction, parameter_names
 from amprewrite.frameworks.jaxpr.scopes import scope
+from amprewrite.frameworks.jaxpr.states import Pair, replaced
 
 nn: Any = linen
 """Its types are known in part only."""
@@ -73,7 +74,15 @@ def _runner(plain: Any, request: Request) -> ConvertedFunction:
     described = functools.partial(
         describe, parameter_names(plain.__call__), lambda path: path[0] == "params"
     )
-    return ConvertedFunction(apply, request, described)
+    return ConvertedFunction(apply, request, described, _states)
+
+
+def _states(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], made: Any
+) -> Iterator[Pair]:
+    """Yield the variables that a call changes, which ``apply`` gives second."""
+    if kwargs.get("mutable", False) is not False:
+        yield from replaced(args[0], made[1])
 
 
 def _whole_paths(

@@ -17,6 +17,7 @@ from amprewrite.frameworks.jaxpr.modules.inputs import describe
 from amprewrite.frameworks.jaxpr.prepare import Inputs
 from amprewrite.frameworks.jaxpr.run import ConvertedFunction, parameter_names
 from amprewrite.frameworks.jaxpr.scopes import named, scope
+from amprewrite.frameworks.jaxpr.states import Pair, replaced
 from amprewrite.frameworks.jaxpr.untyped import tree_util
 
 nnx: Any = flax_nnx
@@ -24,12 +25,17 @@ tree: Any = tree_util
 """Their types are known in part only."""
 
 
+STATE: type = nnx.State
+"""Class of the containers of state."""
+
+
 def convert(model: Any, request: Request) -> Any:
     """Return ``model`` as a module that runs by a plan; a converted one anew."""
     plain = original(model)
     converted = with_class(plain, _converted_class(plain.__class__))
     names = ("graphdef", *parameter_names(plain))
-    runner = ConvertedFunction(_call, request, functools.partial(_describe, names))
+    described = functools.partial(_describe, names)
+    runner = ConvertedFunction(_call, request, described, _states)
     object.__setattr__(converted, RUNNER, runner)
     return converted
 
@@ -75,6 +81,14 @@ def _call(state: Any, graphdef: Any, /, *args: Any, **kwargs: Any) -> Any:
     now = _raw(model)
     changed = [(p, v) for p, v in after if not _same(now[p], before.get(p))]
     return result, nnx.from_flat_state(changed)
+
+
+def _states(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], made: Any
+) -> Iterator[Pair]:
+    """Yield the variables that a call changes."""
+    del kwargs
+    yield from replaced(args[0], made[1])
 
 
 def _raw(model: Any) -> dict[Any, list[Any]]:

@@ -148,3 +148,22 @@ def test_casts_of_float32_to_itself_are_noted(function, count):
 def test_the_file_of_a_jitted_function_is_known():
     eqn = first(jax.jit(lambda y: y * 2))
     assert _compat.file_of(eqn) == __file__
+
+
+def test_transformations_of_an_equation_are_named():
+    def derived(x):
+        return jax.grad(lambda x: jnp.sin(x).sum())(x)
+
+    eqns = jax.make_jaxpr(derived)(X).jaxpr.eqns
+    found = [_compat.transformations(eqn.source_info.name_stack) for eqn in eqns]
+    assert frozenset(("jvp",)) in found
+    assert any("transpose" in names for names in found)
+    plain = first(jnp.sin).source_info.name_stack
+    assert _compat.transformations(plain) == frozenset()
+
+
+def test_the_line_that_is_traced_is_the_users():
+    seen = []
+    jax.make_jaxpr(lambda _: seen.append(_compat.current_line()))(X)
+    (line,) = seen
+    assert line.startswith("test_compat.py:")

@@ -3,6 +3,7 @@
 import pytest
 
 from amprewrite.api import planner
+from amprewrite.dtypes import Processor
 from amprewrite.errors import PlanMismatchError
 
 jax = pytest.importorskip("jax")
@@ -10,6 +11,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402  # after the skip
 
 from amprewrite.frameworks.jaxpr.prepare import Inputs, prepare  # noqa: E402
+from amprewrite.frameworks.jaxpr.promoting import tracing  # noqa: E402
 
 
 def closed():
@@ -48,3 +50,23 @@ def test_a_rule_is_converted_by_the_same_policy() -> None:
     text = str(jax.make_jaxpr(run)(x))
     assert "bf16[2,3]" in text
     assert run(x)[0].dtype == jnp.float32
+
+
+def test_what_was_traced_with_promotion_is_prepared_so() -> None:
+    processor = Processor("jax")
+    x, w = jnp.ones((2, 3), "bfloat16"), jnp.ones((3, 4), "complex64")
+
+    def function(x, w):
+        return jax.lax.dot(x, w), w * jax.lax.rsqrt((w * w).sum())
+
+    with tracing(processor):
+        traced = jax.make_jaxpr(function)(x, w)
+    inputs = Inputs(("x", "w"), states=((1, 1),), processor=processor)
+    found = prepare(traced, planner("promote"), inputs, training=True, captured="")
+    assert found.graph.states == ((1, "w"),)
+    assert found.promotes is processor
+    promoted = [d.canonical for d in found.plan.decisions if d.rule == "promotion"]
+    assert promoted == ["matmul", "abs_square"]
+    plain = Inputs(("x", "w"))
+    found = prepare(traced, planner("promote"), plain, training=True, captured="")
+    assert not [d for d in found.plan.decisions if d.rule == "promotion"]

@@ -112,3 +112,16 @@ def test_casts_fills_and_marks():
     marked = only(full_precision(jnp.dot), X, W)
     assert marked.asked == "full"
     assert not marked.path
+
+
+def test_what_promotion_noted_reaches_the_graph():
+    from dataclasses import replace
+
+    traced = inline(jax.make_jaxpr(lambda x, w: (2.0, x @ w, x))(X, W))
+    (step,) = traced.steps
+    noted = replace(step, wants=("float64", ""), conjugates=True)
+    states = ((1, "input_0"), (0, "input_1"))  # a number is no value of the graph
+    graph = read(replace(traced, steps=(noted,), states=states), {})
+    assert graph.ops[0].reads == ("float64", "float32")
+    assert graph.ops[0].canonical == "abs_square"
+    assert graph.states == ((0, "input_0"),)

@@ -10,6 +10,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402  # after the skip
 
 from amprewrite.api import planner  # noqa: E402
+from amprewrite.dtypes import Processor  # noqa: E402
 from amprewrite.errors import AmpWarning, NotCapturedError  # noqa: E402
 from amprewrite.frameworks.base import Request  # noqa: E402
 from amprewrite.frameworks.jaxpr.prepare import Inputs  # noqa: E402
@@ -82,3 +83,10 @@ def test_a_policy_that_lowers_nothing_runs_the_function_itself() -> None:
     converted = ConvertedFunction(function, Request(planner("off")))
     assert (converted(x) == function(x)).all()  # calls inlined would round otherwise
     assert {d.op_class for d in converted.plan.decisions} == {"keep"}
+
+
+def test_a_plan_that_changes_nothing_still_promotes_numbers() -> None:
+    request = Request(planner("promote"), processor=Processor("jax"))
+    converted = ConvertedFunction(lambda x: jax.lax.mul(x, 2.0), request)
+    assert converted(jnp.ones(2, jnp.bfloat16)).dtype == jnp.bfloat16
+    assert not converted.plan.changes

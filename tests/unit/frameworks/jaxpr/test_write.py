@@ -7,7 +7,7 @@ jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp  # noqa: E402  # after the skip
 
-from amprewrite.frameworks.jaxpr.write import cast, number  # noqa: E402
+from amprewrite.frameworks.jaxpr.write import abs_square, cast, number  # noqa: E402
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -45,3 +45,15 @@ def test_gradients_of_several_uses_add_up_in_full() -> None:
     # One rounding of each weight; adding 64 of them up in bfloat16 would lose more.
     np.testing.assert_allclose(found, exact, rtol=2**-8)
     assert found.dtype == jnp.float32
+
+
+def test_the_square_of_a_length_is_real_and_stays_complex() -> None:
+    found = abs_square(jnp.array([3 + 4j, -1j, 0], jnp.complex64))
+    assert found.dtype == jnp.complex64
+    np.testing.assert_array_equal(found, [25, 1, 0])
+
+
+def test_a_cast_of_complex_numbers_takes_the_real_part() -> None:
+    found = cast(jnp.array([1 + 2j], jnp.complex64), "float16")
+    assert found.dtype == jnp.float16
+    assert found == 1

@@ -11,6 +11,7 @@ from amprewrite.frameworks.jaxpr.modules.adapters import (  # noqa: E402
     adapter_of,
     children,
     modules_in,
+    state_kinds,
     wrappers,
 )
 
@@ -36,3 +37,9 @@ def test_a_library_that_is_not_loaded_has_no_modules(monkeypatch) -> None:
     assert not list(children(LAYER))
     assert not list(modules_in([LAYER]))
     assert type(eqx.filter_jit(abs)) not in set(wrappers())
+
+
+def test_containers_of_state_are_those_of_loaded_libraries(monkeypatch) -> None:
+    assert eqx.nn.State in set(state_kinds())
+    monkeypatch.setitem(sys.modules, "equinox", None)
+    assert eqx.nn.State not in set(state_kinds())

@@ -8,8 +8,10 @@ eqx = pytest.importorskip("equinox")
 from amprewrite.frameworks.jaxpr.modules.functions import (  # noqa: E402
     calling,
     naming,
+    states,
 )
 from amprewrite.frameworks.jaxpr.scopes import _active  # noqa: E402
+from amprewrite.frameworks.jaxpr.states import Position  # noqa: E402
 
 LAYER = eqx.nn.Linear(2, 2, key=jax.random.key(0))
 MODEL = eqx.nn.Sequential([LAYER, eqx.nn.Lambda(jax.nn.relu)])
@@ -41,3 +43,11 @@ def test_modules_are_found_wherever_a_function_has_them() -> None:
 def test_a_function_that_names_is_the_function() -> None:
     assert naming(abs)(-1) == 1
     assert naming(abs).__name__ == "abs"
+
+
+def test_states_are_what_containers_of_a_library_hold() -> None:
+    _, state = eqx.nn.make_with_state(eqx.nn.StateIndex)(jax.numpy.ones(2))
+    held = jax.tree.map(lambda _: Position(0), state)
+    given = jax.tree.map(lambda _: Position(3), state)
+    found = list(states((Position(1), given), {}, (held, Position(1))))
+    assert found == [(0, 3)]
