@@ -279,3 +279,23 @@ def test_softmax_of_complex_logits_is_refused(library):
         run = head.bind(head.init(KEY, z.real))
     with pytest.raises(PromotionError, match="found an operand of complex64"):
         amprewrite.convert(lambda z: jax.nn.softmax(run(z)), "promote", args=(z,))
+
+
+@jax.custom_vjp
+def ruled(x):
+    return x * 2
+
+
+ruled.defvjp(
+    lambda x: (x * 2, None),
+    lambda _, g: (lax.mul(g, np.full(3, 3.0)).astype(g.dtype),),
+)
+
+
+def test_the_derivative_rule_of_a_user_is_promoted_too():
+    def program(a, b):
+        return lax.add(ruled(a), b).sum()
+
+    found = jax.grad(amprewrite.convert(program, "promote"))(A, B)
+    assert found.dtype == "float32"
+    assert (found == 3).all()

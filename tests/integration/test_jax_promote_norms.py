@@ -19,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("strict_jax")
 RNG = np.random.default_rng(0)
 WIDE = RNG.normal(size=(3, 4)) + 1j * RNG.normal(size=(3, 4))
 Z = jnp.asarray(WIDE, "complex64")
+ONES = np.ones((3, 4), np.float32)
 WHY = "the norm of complex numbers sums |x|^2, real^2 + imag^2, and not x*x"
 
 
@@ -159,3 +160,19 @@ def test_other_policies_leave_norms_alone():
     converted = amprewrite.convert(l2_normalize, "bf16", args=(Z,))
     assert promoted(converted) == []
     np.testing.assert_array_equal(converted(Z), l2_normalize(Z))
+
+
+@jax.custom_jvp
+def scaled(x):
+    return x * 2
+
+
+scaled.defjvp(lambda p, t: (scaled(*p), t[0] * (p[0] * lax.rsqrt((p[0] ** 2).sum()))))
+
+
+def test_the_derivative_rule_of_a_user_is_as_it_was_written():
+    converted = amprewrite.convert(lambda x: lax.add(scaled(x), ONES), "promote")
+    _, found = jax.jvp(converted, (Z,), (Z,))
+    assert converted.plan.casts  # it runs by the plan
+    _, wanted = jax.jvp(scaled, (Z,), (Z,))
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)

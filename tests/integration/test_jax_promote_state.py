@@ -128,7 +128,7 @@ def test_a_state_in_a_plain_function_keeps_its_dtype():
         run = jax.vmap(model, axis_name="batch", in_axes=(0, None), out_axes=(0, None))
         return run(x, state)
 
-    converted = amprewrite.convert(eqx.filter_jit(step), "promote")
+    converted = amprewrite.convert(step, "promote")
     before = dtypes(state)
     for x in batches("float64"):
         y, state = converted(model, state, x)

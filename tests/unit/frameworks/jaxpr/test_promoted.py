@@ -13,7 +13,7 @@ from amprewrite.dtypes import Processor  # noqa: E402
 from amprewrite.frameworks.jaxpr.inline import inline  # noqa: E402
 from amprewrite.frameworks.jaxpr.program import Number, all_steps  # noqa: E402
 from amprewrite.frameworks.jaxpr.promoted import take_out  # noqa: E402
-from amprewrite.frameworks.jaxpr.promoting import promoting  # noqa: E402
+from amprewrite.frameworks.jaxpr.promoting import Promoter, promoting  # noqa: E402
 
 LOW, FULL = jnp.ones(2, "bfloat16"), jnp.ones(2, "float32")
 
@@ -112,3 +112,14 @@ def test_other_casts_at_the_end_stay(function):
     before = program(function, LOW, states=[(0, 0)])
     assert take_out(before).outputs == before.outputs
     assert primitives(take_out(before)) == primitives(before)
+
+
+def test_a_cast_that_is_handed_on_stays():
+    def cast(x):
+        return Promoter(Processor("jax")).cast(x, "float32")
+
+    before = program(lambda x: (cast(x), x), LOW)
+    assert primitives(take_out(before)) == primitives(before)
+    shared = program(jax.checkpoint(lambda x: cast(x * 2)), LOW)
+    found = take_out(shared)
+    assert primitives(found) == primitives(shared)
