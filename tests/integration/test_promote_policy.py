@@ -17,9 +17,9 @@ from amprewrite.dtypes import result_type
 from amprewrite.errors import (
     AmpError,
     ComplexTruncationError,
+    NotCapturedError,
     PolicyError,
     PromotionError,
-    UnsupportedError,
 )
 from tests.torch_programs import Call
 
@@ -323,9 +323,25 @@ def test_a_pair_without_a_common_dtype_is_named_with_its_place() -> None:
         assert part in str(caught.value)
 
 
-def test_promotion_wants_arguments() -> None:
-    with pytest.raises(UnsupportedError, match="give args="):
-        amprewrite.convert(nn.Linear(2, 2), "promote")
+def test_without_arguments_each_signature_is_captured_at_its_first_call() -> None:
+    model = nn.Sequential(nn.Linear(4, 4).bfloat16(), nn.ReLU(), nn.Linear(4, 2))
+    late = amprewrite.convert(model, "promote")
+    with pytest.raises(NotCapturedError):
+        late.plan  # noqa: B018  # raises
+    for rows in (3, 5, 3):
+        x = drawn(rows, 4)
+        now = amprewrite.convert(model, "promote", args=(x,))
+        assert torch.equal(late(x), now(x))
+    assert len(late.plans) == 2
+    before = late(x)
+    with torch.no_grad():
+        model[2].weight.mul_(2)  # the parameters are the model's own
+    assert torch.equal(late(x), model[2](model[0].float()(x).relu()))
+    model[0].bfloat16()
+    assert not torch.equal(late(x), before)
+    late(x).sum().backward()
+    assert model[0].weight.grad is not None
+    assert model[0].weight.grad.dtype == torch.bfloat16
 
 
 def test_a_system_is_one_of_four(tmp_path: Any) -> None:

@@ -31,6 +31,7 @@ from amprewrite.frameworks.torch_fx.fold import (
     mirror_state,
     stored_weights,
 )
+from amprewrite.frameworks.torch_fx.late import late_runner
 from amprewrite.frameworks.torch_fx.read import Reading, read
 from amprewrite.frameworks.torch_fx.run import ConvertedModule, LazyModule
 from amprewrite.frameworks.torch_fx.settle import settle
@@ -71,8 +72,7 @@ def convert(model: Model, request: Request) -> nn.Module:
             raise UnsupportedError(msg)
         if request.dynamic_shapes is not None:
             refuse_unused(captured=False)
-        _refuse_promotion(request, "no args= were given")
-        return _lazy(model, request, "")
+        return _late(model, request) if request.processor else _lazy(model, request, "")
     try:
         captured = _captured(model, request)
     except CaptureError as error:
@@ -262,18 +262,18 @@ def _in_mode(
             module.training = training
 
 
-def _refuse_promotion(request: Request, reason: str) -> None:
-    """Refuse to promote in another capture than that of torch.export.
+def _late(model: nn.Module, request: Request) -> LazyModule:
+    """Capture by export at the first call; parameters may change between calls."""
+    plans: list[Plan] = []
+    trains = request.training is not False
 
-    Raises:
-        UnsupportedError: The policy promotes.
-    """
-    if request.processor is not None:
-        msg = (
-            f"a policy with a promotion system casts operands while torch.export "
-            f"captures the model, and {reason}; give args= (or kwargs=) to convert"
+    def capture(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> nn.Module:
+        return convert(
+            model, replace(request, args=args, kwargs=kwargs, training=trains)
         )
-        raise UnsupportedError(msg)
+
+    run = late_runner(model, capture, plans)
+    return LazyModule(model, run, plans, partial(_late, request=request))
 
 
 def _lazy(model: nn.Module, request: Request, reason: str) -> LazyModule:
