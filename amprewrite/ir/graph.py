@@ -59,13 +59,13 @@ class Value:
 
     def __post_init__(self) -> None:
         """Let a value without an alias be its own storage; drop spaces in extents."""
-        known = [extent for extent in self.shape if isinstance(extent, int)]
+        known = tuple([d for d in self.shape if isinstance(d, int)])
         object.__setattr__(self, "elements", prod(known))
         if len(known) < len(self.shape):
-            extents = (str(extent).replace(" ", "") for extent in self.shape)
-            pairs = zip(self.shape, extents, strict=True)
-            shape = tuple(d if isinstance(d, int) else text for d, text in pairs)
-            object.__setattr__(self, "shape", shape)
+            spelled = (
+                d if isinstance(d, int) else d.replace(" ", "") for d in self.shape
+            )
+            object.__setattr__(self, "shape", tuple(spelled))
         if not self.alias:
             object.__setattr__(self, "alias", self.name)
 

@@ -119,7 +119,7 @@ class _Reader:
             contracted=self._contracted(step),
             accumulates=primitive in CONTRACTIONS,
             asked=_asked(step.scopes),
-            reads=self._reads(step.operands, step.wants),
+            reads=self._reads(step.operands, step.wants) if step.wants else (),
         )
 
     def _reads(self, atoms: Iterable[Atom], wants: tuple[str, ...]) -> tuple[str, ...]:
