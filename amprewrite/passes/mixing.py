@@ -1,230 +1,180 @@
-"""The cheapest placement where kernels promote for free: cuts, and a search around them.
+"""Free promotions inside kernels, bounded by terms that a cut can hold.
 
-``f = full(op) and low(a) and low(b)`` is when a promoting op pays for casting up its
-operands. No cut holds it, but two lower bounds of it are terms of a cut::
+A promoting op pays for casting up its operands where it is full and all of them are
+low. No cut holds ``f = full(op) low(a) low(b)``, but it holds lower bounds of it::
 
-    f >= 0                                  exact unless the op is full, a and b low
-    f >= full(op) (1 - full(a) - full(b))   exact unless the op, a and b are full
+    f >= share * full(op) * (1 - full(a) - full(b))      for a share from 0 to 1
 
-Each op uses the bound that is exact in the last solution, and the cut is solved again
-until all are: then it is the optimum, and its value is the certificate. Where that does
-not settle, the search splits on one op: it is low; or full with its first operand full;
-or with the second; or with none. A part whose bound is no better than what was found
-is dropped; what is left when the limit is reached makes the certificate smaller.
+With a share of 0 that is exact unless the op is full and its operands low, with 1
+unless all three are full. One cast may serve several ops, and uses that pay for it in
+any case: its cost is divided among them, and each is charged no more than its part.
+The parts are moved to where the last solution was charged too little, in steps that
+become smaller: the method of multipliers. Every division gives a valid lower bound.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from amprewrite.passes.groups import Group, Mix
-from amprewrite.passes.network import (
-    FULL,
-    LOW,
-    Columns,
-    Flags,
-    Terms,
-    minimum_cut,
-    price,
-)
+from amprewrite.passes.network import FULL, INFINITE, LOW, Columns, Flags, Numbers
 from amprewrite.passes.terms import Problem
 
-ROUNDS = 8
-"""Cuts solved for one part of the search; on random graphs 99 in 100 take four."""
-
-WORK = 4_000_000
-"""Variables in all cuts after the first; a search takes a few seconds then."""
-
-IMPOSSIBLE = 2**62
-"""Bound of a part in which nothing is allowed."""
-
 Fixed = tuple[tuple[int, bool], ...]
-"""Variables whose side a part of the search fixes."""
+"""Variables whose side is fixed, and whether that is full."""
 
 
-@dataclass
-class Solution:
-    """The best placement found, and what none can be cheaper than.
+@dataclass(frozen=True)
+class Seen:
+    """What a solution says about every mix and every cast that mixes share.
 
     Attributes:
-        full: For each variable whether it is full.
-        cost: What that costs.
-        bound: No placement costs less; equal to ``cost`` where the search ended.
-        cuts: Cuts that were solved.
+        cost: What the casts cost that mixes share.
+        over: Mixes that are full with more than one full operand.
+        wants: Pairs of a mix and a cast where the mix alone wants the cast.
+        spare: Pairs where a use wants the cast in any case.
     """
 
-    full: Flags
     cost: int
-    bound: int
-    cuts: int
+    over: Flags
+    wants: Flags
+    spare: Flags
 
 
-def solve(problem: Problem) -> Solution:
-    """Return the cheapest placement of a problem, with its certificate."""
-    return _Search(problem).run()
+class Relaxation:
+    """All mixes of a problem in columns."""
 
-
-@dataclass(order=True)
-class _Part:
-    """A part of the search: what is fixed, and which ops use the second bound."""
-
-    bound: int
-    number: int
-    fixed: Fixed = field(compare=False)
-    charged: frozenset[int] = field(compare=False)
-    split: int = field(default=-1, compare=False)
-
-
-class _Search:
     def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.base = problem.terms.columns()
-        self.mixes = problem.groups.mixes
-        found = {id(g): g for mix in self.mixes for g in mix.groups}
-        self.shared: list[Group] = list(found.values())
-        self.best: Flags | None = None
-        self.cost = 0
-        self.cuts = 0
+        """List operands of mixes, casts of mixes, and other uses of these casts."""
+        mixes = problem.groups.mixes
+        groups = {id(group): group for mix in mixes for group in mix.groups}
+        number = {key: index for index, key in enumerate(groups)}
+        shared = list(groups.values())
+        operands = [(m, side) for m, mix in enumerate(mixes) for side in mix.stored]
+        pairs = [(m, number[id(g)]) for m, mix in enumerate(mixes) for g in mix.groups]
+        uses = [(g, side) for g, group in enumerate(shared) for side in group.uses]
+        self.op = _column(mix.op for mix in mixes)
+        self.operand_mix, self.operand = _columns(operands)
+        self.pair_mix, self.pair_cast = _columns(pairs)
+        self.use_cast, self.use = _columns(uses)
+        self.stored = _column(group.stored for group in shared)
+        self.cost = _column(group.cost for group in shared)
+        self.wanted = _column(group.wanted for group in shared)
 
-    def run(self) -> Solution:
-        parts = [self._solve(_Part(0, 0, (), frozenset()))]
-        limit, number = self._limit(), 0
-        while parts[0].bound < self.cost and self.cuts < limit:
-            part = heappop(parts)
-            for fixed in self._split(part):
-                number += 1
-                child = _Part(part.bound, number, fixed, part.charged)
-                solved = self._solve(child)
-                if solved.bound < self.cost:
-                    heappush(parts, solved)
-            if not parts:
-                break
-        bound = min([self.cost, *(part.bound for part in parts[:1])])
-        assert self.best is not None
-        return Solution(self.best, self.cost, bound, self.cuts)
+    def nothing(self) -> Numbers:
+        """Return the division in which no mix is charged anything."""
+        return np.zeros_like(self.pair_mix)
 
-    def _limit(self) -> int:
-        return 1 + WORK // max(self.problem.variables, 200)
-
-    def _split(self, part: _Part) -> Iterator[Fixed]:
-        """Yield what to fix in each part of ``part``; together they cover it."""
-        mix, fixed = self.mixes[part.split], part.fixed
-        known = {FULL, *(side for side, _ in fixed)}
-        if mix.op not in known:
-            yield (*fixed, (mix.op, False))
-            fixed = (*fixed, (mix.op, True))
-        for side in mix.stored:
-            if side not in known:
-                yield (*fixed, (side, True))
-                fixed = (*fixed, (side, False))
-        yield fixed
-
-    def _solve(self, part: _Part) -> _Part:
-        """Bound a part by cuts, each with what is exact in the solution before."""
-        charged, fixed, split = part.charged, dict(part.fixed), -1
-        bound, seen = part.bound, set[frozenset[int]]()
-        while charged not in seen and len(seen) < ROUNDS:
-            seen.add(charged)
-            columns, constant = self._relax(charged, fixed)
-            full = minimum_cut(self.problem.variables, columns)
-            self.cuts += 1
-            if _is_broken(columns, full):
-                return _Part(IMPOSSIBLE, part.number, part.fixed, charged)
-            sides = full.tolist()
-            bound = max(bound, price(columns, full) + constant)
-            cost = price(self.base, full) + self._casts(sides)
-            if self.best is None or cost < self.cost:
-                self.best, self.cost = full, cost
-            if bound >= self.cost:
-                break
-            wrong, split = self._wrong(sides, charged, fixed)
-            charged = charged.symmetric_difference(wrong)
-        return _Part(bound, part.number, part.fixed, charged, split)
-
-    def _relax(
-        self, charged: frozenset[int], fixed: dict[int, bool]
-    ) -> tuple[Columns, int]:
-        """Return terms whose cut is a lower bound, and what to add to it."""
-        terms, constant = Terms(), self.problem.constant
-        left = {id(group): group.cost for group in self.shared}
-        for number, mix in enumerate(self.mixes):
-            free = _free(mix, fixed)
-            if free is None:
-                continue
-            theta = 0
-            for group in mix.groups:
-                if free in ([], [group.stored]):
-                    terms.imply(mix.op, group.wanted)
-                elif number in charged or len(free) == 1:
-                    share = _share(group)
-                    left[id(group)] -= share
-                    theta += share
-            for side in free:
-                terms.pay(mix.op, side, theta)
-            surplus = max(0, len(free) - 1) * theta
-            terms.pay(FULL, mix.op, surplus)
-            constant -= surplus
-        for group in self.shared:
-            terms.pay(group.wanted, group.stored, left[id(group)])
-        for side, full in fixed.items():
-            terms.imply(FULL if full else side, side if full else LOW)
-        pairs = zip(self.base, terms.columns(), strict=True)
-        full, low, cost = (np.concatenate(pair) for pair in pairs)
-        return (full, low, cost), constant
-
-    def _wrong(
-        self, sides: list[bool], charged: frozenset[int], fixed: dict[int, bool]
-    ) -> tuple[set[int], int]:
-        """Return the mixes whose other bound is exact in a solution, and one to split.
+    def terms(self, parts: Numbers, fixed: Fixed) -> tuple[Columns, int]:
+        """Return the terms of a lower bound, and what to add to it.
 
         Args:
-            sides: For each variable whether it is full.
-            charged: The mixes that use the second bound.
-            fixed: The variables that the part fixes.
+            parts: What each mix is charged for each of its casts.
+            fixed: Variables whose side is fixed.
         """
-        wrong, split = set[int](), -1
-        for number, mix in enumerate(self.mixes):
-            free = _free(mix, fixed)
-            if not sides[mix.op] or not free:
-                continue
-            wide = sum(sides[side] for side in mix.stored)
-            other = wide > 1 if number in charged else wide == 0
-            if other and len(free) > 1:
-                wrong.add(number)
-            if split < 0 and (other or wide == 0):
-                split = number
-        return wrong, split
+        free, dead = self._free(fixed)
+        left = np.bincount(self.operand_mix[free], minlength=self.op.size)
+        own = self._only_operand(free, left)
+        sure = ((left == 0)[self.pair_mix] | own) & ~dead[self.pair_mix]
+        charged = np.where(sure | dead[self.pair_mix], 0, parts)
+        theta = _sum(self.pair_mix, charged, self.op.size)
+        surplus = np.maximum(left - 1, 0) * theta
+        rest = self.cost - _sum(self.pair_cast, charged, self.cost.size)
+        held = free & ~dead[self.operand_mix]
+        sides = np.array([side for side, _ in fixed], np.int64)
+        full = np.array([full for _, full in fixed], np.bool_)
+        blocks = (
+            (self.op[self.operand_mix[held]], self.operand[held], theta[self.operand_mix[held]]),
+            (_like(self.op, FULL), self.op, surplus),
+            (self.wanted, self.stored, rest),
+            _implied(self.op[self.pair_mix[sure]], self.wanted[self.pair_cast[sure]]),
+            _implied(np.where(full, FULL, sides), np.where(full, sides, LOW)),
+        )
+        full_of, low_of, cost = (np.concatenate(part) for part in zip(*blocks, strict=True))
+        kept = (cost != 0) & (full_of != low_of) & (full_of != LOW) & (low_of != FULL)
+        return (full_of[kept], low_of[kept], cost[kept]), -int(surplus.sum())
 
-    def _casts(self, sides: list[bool]) -> int:
-        """Return what the casts cost that mixes share, and the constant."""
-        cost, wanted = self.problem.constant, set[int]()
-        for mix in self.mixes:
-            if sides[mix.op] and not any(sides[side] for side in mix.stored):
-                wanted.update(id(group) for group in mix.groups)
-        for group in self.shared:
-            up = id(group) in wanted or any(sides[use] for use in group.uses)
-            if up and not sides[group.stored]:
-                cost += group.cost
-        return cost
+    def _free(self, fixed: Fixed) -> tuple[Flags, Flags]:
+        """Return which operands are not fixed, and which mixes want no cast surely."""
+        known = dict(fixed)
+        if not known:
+            return np.ones(self.operand.size, np.bool_), np.zeros(self.op.size, np.bool_)
+        state = np.array([known.get(side, None) is not None for side in self.operand.tolist()], np.bool_)
+        wide = np.array([known.get(side) is True for side in self.operand.tolist()], np.bool_)
+        dead = np.array([known.get(side) is False for side in self.op.tolist()], np.bool_)
+        dead |= np.bincount(self.operand_mix[wide], minlength=self.op.size) > 0
+        return ~state, dead
+
+    def _only_operand(self, free: Flags, left: Numbers) -> Flags:
+        """Return the pairs whose value is the only operand that is not fixed."""
+        last = _like(self.op, -1)
+        last[self.operand_mix[free]] = self.operand[free]
+        return (left == 1)[self.pair_mix] & (last[self.pair_mix] == self.stored[self.pair_cast])
+
+    def look(self, full: Flags) -> Seen:
+        """Return what a solution says about the mixes."""
+        wide = np.bincount(self.operand_mix[full[self.operand]], minlength=self.op.size)
+        wants = full[self.op] & (wide == 0)
+        paid = np.bincount(self.use_cast[full[self.use]], minlength=self.cost.size) > 0
+        low = ~full[self.stored]
+        asked = paid.copy()
+        asked[self.pair_cast[wants[self.pair_mix]]] = True
+        alone = wants[self.pair_mix] & (low & ~paid)[self.pair_cast]
+        return Seen(
+            cost=int(self.cost[low & asked].sum()),
+            over=full[self.op] & (wide > 1),
+            wants=alone,
+            spare=(low & paid)[self.pair_cast],
+        )
+
+    def move(self, parts: Numbers, seen: Seen, step: float) -> Numbers:
+        """Return a division that charges the solution more nearly what it costs.
+
+        Args:
+            parts: The division by which the solution was found.
+            seen: What the solution says.
+            step: How far to go, from 0 to 1.
+        """
+        wanting = _sum(self.pair_cast, seen.wants.astype(np.int64), self.cost.size)
+        target = parts.copy()
+        others = (wanting > 0)[self.pair_cast] & ~seen.wants
+        target[seen.over[self.pair_mix] | seen.spare | others] = 0
+        fair = (self.cost // np.maximum(wanting, 1))[self.pair_cast]
+        target[seen.wants] = fair[seen.wants]
+        moved = parts + np.rint((target - parts) * step).astype(np.int64)
+        total = _sum(self.pair_cast, moved, self.cost.size)
+        ratio = np.minimum(1.0, self.cost / np.maximum(total, 1))[self.pair_cast]
+        return np.where(ratio < 1.0, np.floor(moved * ratio), moved).astype(np.int64)
+
+    def widest_gap(self, parts: Numbers, seen: Seen, fixed: Fixed) -> int:
+        """Return the mix whose bound is furthest off in a solution; -1 if none is."""
+        free, dead = self._free(fixed)
+        open_ = np.bincount(self.operand_mix[free], minlength=self.op.size) > 0
+        off = np.where(seen.wants, self.cost[self.pair_cast] - parts, 0)
+        off = np.where(seen.over[self.pair_mix] | (seen.spare & ~seen.wants), parts, off)
+        gaps = np.where(open_ & ~dead, _sum(self.pair_mix, off, self.op.size), -1)
+        best = int(gaps.argmax()) if gaps.size else -1
+        return best if best >= 0 and gaps[best] > 0 else -1
 
 
-def _free(mix: Mix, fixed: dict[int, bool]) -> list[int] | None:
-    """Return the operands that are not fixed; None if no cast can be wanted."""
-    if not fixed:
-        return list(mix.stored)
-    if fixed.get(mix.op) is False or any(fixed.get(side) for side in mix.stored):
-        return None
-    return [side for side in mix.stored if side not in fixed]
+def _column(numbers: object) -> Numbers:
+    return np.fromiter(numbers, np.int64)  # pyright: ignore
 
 
-def _share(group: Group) -> int:
-    """Return how much of a cast one of its mixes may be charged: what no use pays."""
-    return 0 if group.uses else group.cost // len(group.mixes)
+def _columns(rows: list[tuple[int, int]]) -> tuple[Numbers, Numbers]:
+    table = np.array(rows, np.int64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
 
 
-def _is_broken(columns: Columns, full: Flags) -> bool:
-    """Whether what is fixed contradicts itself."""
-    of_full, of_low, cost = columns
-    return bool(((cost < 0) & full[of_full] & ~full[of_low]).any())
+def _like(column: Numbers, number: int) -> Numbers:
+    return np.full(column.size, number, np.int64)
+
+
+def _sum(index: Numbers, amounts: Numbers, size: int) -> Numbers:
+    total = np.zeros(size, np.int64)
+    np.add.at(total, index, amounts)
+    return total
+
+
+def _implied(full: NDArray[np.int64], then: NDArray[np.int64]) -> Columns:
+    return full, then, _like(full, INFINITE)
