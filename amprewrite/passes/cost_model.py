@@ -103,9 +103,10 @@ def lost_speed(graph: ProgramGraph, op: Op, model: CostModel) -> int:
 
 def is_view(graph: ProgramGraph, op: Op) -> bool:
     """Return whether all results of ``op`` share their storage with operands."""
-    read = {graph.storage(name) for name in op.operands}
-    shares = bool(op.results) and read.issuperset(map(graph.storage, op.results))
-    return shares and not op.mutates
+    if op.mutates or not op.results:
+        return False
+    made = {graph.storage(name) for name in op.results}
+    return made.issubset(map(graph.storage, op.operands))
 
 
 def read_elements(graph: ProgramGraph, op: Op, index: int) -> int:
@@ -146,12 +147,14 @@ class Fusion:
 
     def in_memory(self, name: str) -> bool:
         """Return whether value ``name`` must be in memory."""
-        if not self.makes(name) or name in self.outputs:
+        if not self.kernels or not self.makes(name) or name in self.outputs:
             return True
         return any(op.name not in self.kernels for op, _ in self.graph.users[name])
 
     def absorbs(self, name: str, readers: Iterable[str]) -> bool:
         """Return whether one cast of ``name`` for ``readers`` is done in kernels."""
+        if not self.kernels:
+            return False
         if self.makes(name):
             return True
         found = list(readers)

@@ -26,6 +26,7 @@ from amprewrite.passes.placement import Side, Situation
 from amprewrite.passes.storage import moves_weights, only_looked_up
 from amprewrite.policy import OpClass
 
+
 @dataclass(frozen=True)
 class Freedom:
     """What a solver may decide.
@@ -56,8 +57,12 @@ class Freedom:
 
     def wide_storages(self, sides: Mapping[str, Side]) -> frozenset[str]:
         """Return the storages written in place that are full under ``sides``."""
-        ops = [(s, n) for table in (self.members, self.makers) for s in table
-               for n in table[s]]
+        ops = [
+            (s, n)
+            for table in (self.members, self.makers)
+            for s in table
+            for n in table[s]
+        ]
         wide = {storage for storage, name in ops if sides.get(name, "full") != "low"}
         return self.full_storages | wide
 

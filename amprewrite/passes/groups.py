@@ -55,19 +55,12 @@ class Mix:
 
 
 class Groups:
-    """All casts of a program that a placement may need."""
+    """All casts of a program that a placement may need, and the ops that promote."""
 
     def __init__(self) -> None:
         """Start with none."""
         self.by_key: dict[Key, Group] = {}
         self.mixes: list[Mix] = []
-
-    def group(self, key: Key, stored: int, cost: int, *, up: bool) -> Group:
-        """Return the group of ``key``; the rest is used where it is new."""
-        found = self.by_key.get(key)
-        if found is None:
-            found = self.by_key[key] = Group(stored, cost, up)
-        return found
 
     def mix(self, op: int, pairs: Iterable[tuple[int, Group | None]]) -> None:
         """Take note of a promoting op: the sides of its operands, and their casts up.

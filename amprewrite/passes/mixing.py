@@ -84,13 +84,19 @@ class Relaxation:
         sides = np.array([side for side, _ in fixed], np.int64)
         full = np.array([full for _, full in fixed], np.bool_)
         blocks = (
-            (self.op[self.operand_mix[held]], self.operand[held], theta[self.operand_mix[held]]),
+            (
+                self.op[self.operand_mix[held]],
+                self.operand[held],
+                theta[self.operand_mix[held]],
+            ),
             (_like(self.op, FULL), self.op, surplus),
             (self.wanted, self.stored, rest),
             _implied(self.op[self.pair_mix[sure]], self.wanted[self.pair_cast[sure]]),
             _implied(np.where(full, FULL, sides), np.where(full, sides, LOW)),
         )
-        full_of, low_of, cost = (np.concatenate(part) for part in zip(*blocks, strict=True))
+        full_of, low_of, cost = (
+            np.concatenate(part) for part in zip(*blocks, strict=True)
+        )
         kept = (cost != 0) & (full_of != low_of) & (full_of != LOW) & (low_of != FULL)
         return (full_of[kept], low_of[kept], cost[kept]), -int(surplus.sum())
 
@@ -98,10 +104,19 @@ class Relaxation:
         """Return which operands are not fixed, and which mixes want no cast surely."""
         known = dict(fixed)
         if not known:
-            return np.ones(self.operand.size, np.bool_), np.zeros(self.op.size, np.bool_)
-        state = np.array([known.get(side, None) is not None for side in self.operand.tolist()], np.bool_)
-        wide = np.array([known.get(side) is True for side in self.operand.tolist()], np.bool_)
-        dead = np.array([known.get(side) is False for side in self.op.tolist()], np.bool_)
+            return np.ones(self.operand.size, np.bool_), np.zeros(
+                self.op.size, np.bool_
+            )
+        state = np.array(
+            [known.get(side, None) is not None for side in self.operand.tolist()],
+            np.bool_,
+        )
+        wide = np.array(
+            [known.get(side) is True for side in self.operand.tolist()], np.bool_
+        )
+        dead = np.array(
+            [known.get(side) is False for side in self.op.tolist()], np.bool_
+        )
         dead |= np.bincount(self.operand_mix[wide], minlength=self.op.size) > 0
         return ~state, dead
 
@@ -109,7 +124,9 @@ class Relaxation:
         """Return the pairs whose value is the only operand that is not fixed."""
         last = _like(self.op, -1)
         last[self.operand_mix[free]] = self.operand[free]
-        return (left == 1)[self.pair_mix] & (last[self.pair_mix] == self.stored[self.pair_cast])
+        return (left == 1)[self.pair_mix] & (
+            last[self.pair_mix] == self.stored[self.pair_cast]
+        )
 
     def look(self, full: Flags) -> Seen:
         """Return what a solution says about the mixes."""
@@ -151,7 +168,9 @@ class Relaxation:
         free, dead = self._free(fixed)
         open_ = np.bincount(self.operand_mix[free], minlength=self.op.size) > 0
         off = np.where(seen.wants, self.cost[self.pair_cast] - parts, 0)
-        off = np.where(seen.over[self.pair_mix] | (seen.spare & ~seen.wants), parts, off)
+        off = np.where(
+            seen.over[self.pair_mix] | (seen.spare & ~seen.wants), parts, off
+        )
         gaps = np.where(open_ & ~dead, _sum(self.pair_mix, off, self.op.size), -1)
         best = int(gaps.argmax()) if gaps.size else -1
         return best if best >= 0 and gaps[best] > 0 else -1

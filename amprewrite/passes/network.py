@@ -103,8 +103,7 @@ class _Residual:
         self.size, self.keys = size, keys[first]
         self.left = np.add.reduceat(left, first) if left.size else left
         rows, self.columns = np.divmod(self.keys, size)
-        self.reverse = np.searchsorted(self.keys, self.columns * size + rows)
-        self.starts = np.searchsorted(rows, np.arange(size + 1))
+        self.starts = np.concatenate(([0], np.bincount(rows, minlength=size).cumsum()))
 
     def _graph(self, data: NDArray[np.int32]) -> "csr_array":
         columns, starts = self.columns.astype(np.int32), self.starts.astype(np.int32)

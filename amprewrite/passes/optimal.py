@@ -52,9 +52,7 @@ def choose_optimal(
         objective: What things cost.
         training: Whether parameters keep their dtype, and casts of weights run.
     """
-    problem = build_problem(
-        situation, freedom, outputs, objective, training=training
-    )
+    problem = build_problem(situation, freedom, outputs, objective, training=training)
     found = solve(problem)
     chosen = Chosen(freedom, problem.sides(found.full), REASONS)
     return Optimum(chosen, found.cost, found.bound, found.cuts)

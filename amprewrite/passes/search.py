@@ -31,6 +31,9 @@ STEPS = (1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.125, 0.125)
 WORK = 400_000
 """Variables in all cuts of a search; about a second for programs of any size."""
 
+LEAST_CUTS = 3
+"""Cuts that are solved for a program of any size, if the first does not settle it."""
+
 IMPOSSIBLE = 2**62
 """Bound of a part in which nothing is allowed."""
 
@@ -74,13 +77,13 @@ class _Search:
         self.base = problem.terms.columns()
         self.mixing = Relaxation(problem)
         self.best: Solution | None = None
-        self.cuts = 0
+        self.cuts, self.limit = 0, max(LEAST_CUTS, WORK // problem.variables)
 
     def run(self) -> Solution:
         parts = [self._bound(_Part(0, 0, (), self.mixing.nothing()))]
         assert self.best is not None
-        number, limit = 0, WORK // self.problem.variables
-        while self.cuts < limit and self._is_open(parts):
+        number = 0
+        while self.cuts < self.limit and self._is_open(parts):
             part = heappop(parts)
             for fixed in self._split(part):
                 number += 1
@@ -131,7 +134,7 @@ class _Search:
             if found > bound or split < 0:
                 bound, kept = max(bound, found), charges
                 split = self.mixing.widest_gap(charges, seen, fixed)
-            if bound >= self.best.cost:
+            if bound >= self.best.cost or self.cuts >= self.limit:
                 break
             moved = self.mixing.move(charges, seen, step)
             if (moved == charges).all():

@@ -45,9 +45,7 @@ def place_with_storage(
     return first, frozenset()
 
 
-def _leaf_uses(
-    situation: Situation, placement: Placement
-) -> list[tuple[Op, int, str]]:
+def _leaf_uses(situation: Situation, placement: Placement) -> list[tuple[Op, int, str]]:
     """Return the uses that read a weight to compute, not only to move it.
 
     An op whose side was chosen reads what it says, whatever it does.

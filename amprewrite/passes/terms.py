@@ -17,7 +17,7 @@ from amprewrite.passes.cost import Objective
 from amprewrite.passes.cost_model import Fusion, is_view, lost_speed, read_elements
 from amprewrite.passes.facts import extreme_values
 from amprewrite.passes.freedom import Freedom, storable_weights
-from amprewrite.passes.groups import Group, Groups
+from amprewrite.passes.groups import Group, Groups, Key
 from amprewrite.passes.network import FULL, LOW, Flags, Terms
 from amprewrite.passes.placement import Placement, Side, Situation
 from amprewrite.passes.storage import moves_weights
@@ -94,14 +94,17 @@ class _Builder:
         self.low_size, self.full_size = itemsize(self.low), itemsize(self.full)
         self.fusion = Fusion(self.graph, self.classes, objective.model)
         self.terms, self.groups, self.constant = Terms(), Groups(), 0
-        self.count = 2
+        self.alone = [0, 0]  # by side: what it costs more to be full than low
+        self.static = frozenset(filter(self._is_static, self.values))
         self.walk = Walk(situation, frozenset(), frozenset(), Placement())
         self.storable = storable_weights(situation, training=training)
         self.extreme = extreme_values(self.graph, self.classes, self.low)
         self.versions: Counter[str] = Counter()
         self.stored: dict[str, int] = {}
         self.reads = {name: self._new() for name in freedom.sided}
-        self.makes = {name: self._new() for name in freedom.sided if name in freedom.sums}
+        self.makes = {
+            name: self._new() for name in freedom.sided if name in freedom.sums
+        }
         self.written: dict[str, int] = {}
         self.weights: dict[str, int] = {}
         self.anchors: set[int] = set()  # full where an op that reads them is
@@ -114,16 +117,20 @@ class _Builder:
                 self.stored[value.name] = self.weights.get(value.name, FULL)
         for op in self.graph.ops:
             own = self._side(op)
-            self._read(op, own)
-            self.versions.update(self.graph.storage(op.operands[i]) for i in op.mutates)
-            self._make(op, own)
+            view = is_view(self.graph, op)
+            self._read(op, own, view=view)
+            if op.mutates:
+                written = (self.graph.storage(op.operands[i]) for i in op.mutates)
+                self.versions.update(written)
+            self._make(op, own, view=view)
         pairs = zip(self.graph.outputs, outputs, strict=True)
         for name, dtype in dict.fromkeys(pairs):
             self._cast(None, 0, name, self._side_of(dtype), dtype)
         if self.objective.errors:
             for name, side in self.stored.items():
                 self._pay_low(side, self.objective.error(name))
-        count = self.groups.add_to(self.terms, self.count)
+        self._pay_alone()
+        count = self.groups.add_to(self.terms, len(self.alone))
         return Problem(
             self.freedom,
             self.terms,
@@ -137,8 +144,8 @@ class _Builder:
     # --- variables -----------------------------------------------------------------
 
     def _new(self) -> int:
-        self.count += 1
-        return self.count - 1
+        self.alone.append(0)
+        return len(self.alone) - 1
 
     def _either(self, sides: Iterable[int]) -> int:
         """Return a variable that is full where one of ``sides`` is."""
@@ -219,8 +226,7 @@ class _Builder:
 
     # --- what an op reads ----------------------------------------------------------
 
-    def _read(self, op: Op, own: int) -> None:
-        view = is_view(self.graph, op)
+    def _read(self, op: Op, own: int, *, view: bool) -> None:
         for index, name in enumerate(op.operands):
             if name not in self.stored:
                 self._read_other(op, index, view=view)
@@ -276,8 +282,7 @@ class _Builder:
 
     # --- what an op makes ----------------------------------------------------------
 
-    def _make(self, op: Op, own: int) -> None:
-        view = is_view(self.graph, op)
+    def _make(self, op: Op, own: int, *, view: bool) -> None:
         side = self._made(op, own)
         filled = self.classes[op.name].op_class is OpClass.KEEP
         for name in op.results:
@@ -297,6 +302,8 @@ class _Builder:
 
     def _made_in(self, op: Op, name: str, made: int) -> int:
         """A write is made in what it writes to."""
+        if not op.mutates:
+            return made
         storage = self.graph.storage(name)
         targets = {self.graph.storage(op.operands[i]) for i in op.mutates}
         return self.stored[name] if storage in targets else made
@@ -358,24 +365,30 @@ class _Builder:
     def _group(self, op: Op | None, index: int, name: str, *, up: bool) -> Group:
         masked = op is not None and index in op.masks
         saturates = not up and (masked or name in self.extreme)
-        version = self.versions[self.graph.storage(name)]
-        region = op.region if op else ""
-        key = (name, self.full if up else self.low, region, version, saturates)
-        cost = self._price(name, self.full_size)
-        return self.groups.group(key, self.stored[name], cost, up=up)
+        key = self._key(op, name, self.full if up else self.low, saturates=saturates)
+        found = self.groups.by_key.get(key)
+        if found is None:
+            cost = self._price(name, self.full_size)
+            found = self.groups.by_key[key] = Group(self.stored[name], cost, up)
+        return found
+
+    def _key(self, op: Op | None, name: str, dtype: str, *, saturates: bool) -> Key:
+        version = 0
+        if self.versions:
+            version = self.versions[self.graph.storage(name)]
+        return (name, dtype, op.region if op else "", version, saturates)
 
     def _cast_other(self, op: Op | None, index: int, name: str, dtype: str) -> None:
         """A cast to or from a dtype that is neither low nor full."""
         traced = self.values[name].dtype
         if not dtype or (name not in self.stored and dtype == traced):
             return
-        version = self.versions[self.graph.storage(name)]
         masked = op is not None and index in op.masks
         saturates = dtype == self.low and (masked or name in self.extreme)
-        key = (name, dtype, op.region if op else "", version, saturates)
+        key = self._key(op, name, dtype, saturates=saturates)
         if key in self.groups.by_key:
             return
-        self.groups.group(key, FULL, 0, up=True)
+        self.groups.by_key[key] = Group(FULL, 0, up=True)
         if name in self.stored:
             self._size(self.stored[name], self.values[name].elements)
             size = 0
@@ -388,7 +401,7 @@ class _Builder:
         if op.mixing == "any":
             return True
         name = op.operands[index]
-        if self.fold and not op.region and self._is_static(name):
+        if self.fold and name in self.static and not op.region:
             return True
         if op.reads:
             return False
@@ -436,20 +449,21 @@ class _Builder:
 
     def _size(self, side: int, elements: int) -> None:
         self.constant += elements * self.low_size
-        self._pay_full(side, elements * (self.full_size - self.low_size))
+        self.alone[side] += elements * (self.full_size - self.low_size)
 
     def _pay_full(self, side: int, cost: int) -> None:
-        self._pay_on(side, cost if cost > 0 else 0, -cost if cost < 0 else 0)
-        self.constant += min(cost, 0)
+        self.alone[side] += cost
 
     def _pay_low(self, side: int, cost: int) -> None:
-        self._pay_full(side, -cost)
+        self.alone[side] -= cost
         self.constant += cost
 
-    def _pay_on(self, side: int, full: int, low: int) -> None:
-        """Charge ``full`` where ``side`` is full and ``low`` where it is low."""
-        if side in (FULL, LOW):
-            self.constant += full if side == FULL else low
-            return
-        self.terms.pay(side, LOW, full)
-        self.terms.pay(FULL, side, low)
+    def _pay_alone(self) -> None:
+        """Charge what depends on one side: for full, or with a minus for low."""
+        self.constant += self.alone[FULL]
+        for side, cost in enumerate(self.alone):
+            if side > FULL and cost > 0:
+                self.terms.pay(side, LOW, cost)
+            elif side > FULL and cost < 0:
+                self.terms.pay(FULL, side, -cost)
+                self.constant += cost

@@ -36,7 +36,14 @@ MIXED = (
 
 PROMOTING = ("add", "mul", "sub", "gelu")
 VIEWS = ("transpose", "select")
-SHAPES: tuple[tuple[int, ...], ...] = ((64, 64), (64, 64), (8, 64), (64,), (512, 64), ())
+SHAPES: tuple[tuple[int, ...], ...] = (
+    (64, 64),
+    (64, 64),
+    (8, 64),
+    (64,),
+    (512, 64),
+    (),
+)
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,9 @@ def random_graph(random: Random, most_ops: int = 8) -> ProgramGraph:
     kinds, shapes = random.choice(((KINDS, SHAPES), (MIXED, SHAPES[:2])))
     for number in range(random.randint(1, 3)):
         kind = random.choice(("input", "parameter", "buffer"))
-        values[f"i{number}"] = Value(f"i{number}", "float32", random.choice(shapes), kind)
+        values[f"i{number}"] = Value(
+            f"i{number}", "float32", random.choice(shapes), kind
+        )
     ops = [
         _random_op(random, number, values, random.choice(kinds), shapes)
         for number in range(random.randint(1, most_ops))
