@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from amprewrite.dtypes import itemsize
 from amprewrite.ir import Op
+from amprewrite.passes.classify import USER_CAST
 from amprewrite.passes.cost_model import (
     EAGER,
     CostModel,
@@ -24,7 +25,8 @@ Errors = Mapping[str | tuple[str, str], float]
 """Extra cost of low precision, in bytes, by what is low.
 
 The key is the name of an op that computes low, of a value that is stored low, or
-(value, op) for a value that this op reads low.
+(value, op) for a value that this op reads low. How a weight is stored and moved about
+follows from who reads it, so that only reading it counts.
 """
 
 
@@ -46,6 +48,18 @@ class Objective:
         if not self.errors:
             return 0
         return sum(round(self.errors.get(key, 0)) for key in keys)
+
+
+def counted_errors(situation: Situation, op: Op) -> tuple[bool, tuple[str, ...]]:
+    """Return whether an error of ``op`` counts, and which of its operands' do."""
+    weights = situation.weights
+    moves = bool(op.results) and all(name in weights for name in op.results)
+    free = situation.classes[op.name].op_class in FREE and not op.reads
+    as_stored = moves or op.canonical == USER_CAST or op.mixing in ("any", "lead")
+    names = dict.fromkeys(op.operands)
+    return free and not moves, tuple(
+        name for name in names if not (as_stored and name in weights)
+    )
 
 
 def plan_cost(
@@ -115,15 +129,18 @@ class _Pricing:
         if op_class is OpClass.ALLOW and placed.precision == self.full:
             cost += lost_speed(self.graph, op, self.objective.model)
         if self.objective.errors:
-            if op_class in FREE and not op.reads and placed.precision == self.low:
+            own, names = counted_errors(self.at, op)
+            if own and placed.precision == self.low:
                 cost += self.objective.error(op.name)
-            pairs = dict(zip(op.operands, placed.operands, strict=True))
-            low = (n for n, d in pairs.items() if self._is_low(n, d))
+            pairs = zip(reversed(op.operands), reversed(placed.operands), strict=True)
+            read = dict(pairs)  # where an op reads a value twice, the first counts
+            low = (name for name in names if self._is_low(name, read[name]))
             cost += self.objective.error(*((name, op.name) for name in low))
         return cost
 
     def _stored_errors(self) -> int:
-        low = (n for n, d in self.placement.stored.items() if self._is_low(n, d))
+        stored, weights = self.placement.stored.items(), self.at.weights
+        low = (n for n, d in stored if self._is_low(n, d) and n not in weights)
         return self.objective.error(*low) if self.objective.errors else 0
 
     def _is_low(self, name: str, dtype: str) -> bool:

@@ -58,7 +58,7 @@ sheets, half of it to be had in practice.
 """
 
 COMPILED = CostModel("compiled", 0, mac_bytes=0.2, speedup=8.0, fused=GENERATED)
-"""A fusing compiler: only bytes that reach memory count, and casts between libraries."""
+"""A fusing compiler: only bytes that reach memory count, and casts for libraries."""
 
 MODELS = {model.target: model for model in (EAGER, COMPILED)}
 """Cost models by the name of their target."""

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 
 from amprewrite.dtypes import is_float
 from amprewrite.ir import Op, ProgramGraph
-from amprewrite.passes.classify import USER_CAST
 from amprewrite.passes.cost import FREE
 from amprewrite.passes.cost_model import LOOKUPS
 from amprewrite.passes.demand import Demand
@@ -46,8 +45,12 @@ class Freedom:
     sided: tuple[str, ...]
     pinned: Mapping[str, str]
     moved: frozenset[str]
-    members: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, "tuple"])
-    makers: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, "tuple"])
+    members: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict[str, tuple[str, ...]]
+    )
+    makers: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict[str, tuple[str, ...]]
+    )
     full_storages: frozenset[str] = frozenset()
     sums: frozenset[str] = frozenset()
 
@@ -196,8 +199,8 @@ class _Finder:
 
     def _tie_op(self, op: Op) -> None:
         read = {self.graph.storage(name) for name in op.operands}
-        written = {op.operands[i] for i in op.mutates}
-        for name in {*op.results, *written}:
+        written = [op.operands[i] for i in op.mutates]
+        for name in dict.fromkeys((*op.results, *written)):
             storage = self.graph.storage(name)
             if storage in self.graph.written and self.graph.is_dtype(name, self.full):
                 inside = storage in read

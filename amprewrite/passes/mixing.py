@@ -12,6 +12,7 @@ The parts are moved to where the last solution was charged too little, in steps 
 become smaller: the method of multipliers. Every division gives a valid lower bound.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -108,7 +109,7 @@ class Relaxation:
                 self.op.size, np.bool_
             )
         state = np.array(
-            [known.get(side, None) is not None for side in self.operand.tolist()],
+            [side in known for side in self.operand.tolist()],
             np.bool_,
         )
         wide = np.array(
@@ -176,8 +177,8 @@ class Relaxation:
         return best if best >= 0 and gaps[best] > 0 else -1
 
 
-def _column(numbers: object) -> Numbers:
-    return np.fromiter(numbers, np.int64)  # pyright: ignore
+def _column(numbers: Iterable[int]) -> Numbers:
+    return np.fromiter(numbers, np.int64)
 
 
 def _columns(rows: list[tuple[int, int]]) -> tuple[Numbers, Numbers]:

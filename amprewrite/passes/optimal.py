@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from amprewrite.passes.cost import Objective
 from amprewrite.passes.freedom import Freedom
-from amprewrite.passes.search import solve
 from amprewrite.passes.placement import Side, Situation
+from amprewrite.passes.search import solve
 from amprewrite.passes.sided import Chosen
 from amprewrite.passes.terms import build_problem
 

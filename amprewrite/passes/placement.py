@@ -9,7 +9,6 @@ from amprewrite.passes.demand import Demands
 from amprewrite.policy import Policy
 from amprewrite.policy.match import Match
 
-
 Side = Literal["low", "full", "sums"]
 """Where an op computes; ``sums``: low, but it hands back its full accumulator."""
 

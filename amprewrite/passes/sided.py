@@ -62,7 +62,7 @@ class SidedWalk(Walk):
         """
         super().__init__(situation, pinned, frozenset(), Placement())
         self.chosen = chosen
-        kept = dict.fromkeys(chosen.freedom.pinned, "full")
+        kept: dict[str, Side] = dict.fromkeys(chosen.freedom.pinned, "full")
         self.out.sides = {**chosen.sides, **kept}
 
     def _place(self, op: Op) -> Placed:

@@ -6,23 +6,22 @@ a storage that is written in place. What the terms say of a placement is what
 :func:`amprewrite.passes.cost.plan_cost` says of the plan made of it.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from amprewrite.dtypes import itemsize
 from amprewrite.ir import Op
+from amprewrite.passes.cast_terms import CastTerms
 from amprewrite.passes.classify import USER_CAST
-from amprewrite.passes.cost import Objective
-from amprewrite.passes.cost_model import Fusion, is_view, lost_speed, read_elements
-from amprewrite.passes.facts import extreme_values
+from amprewrite.passes.cost import Objective, counted_errors
+from amprewrite.passes.cost_model import is_view, lost_speed, read_elements
 from amprewrite.passes.freedom import Freedom, storable_weights
-from amprewrite.passes.groups import Group, Groups, Key
+from amprewrite.passes.groups import Groups
+from amprewrite.passes.ledger import Ledger
 from amprewrite.passes.network import FULL, LOW, Flags, Terms
 from amprewrite.passes.placement import Placement, Side, Situation
 from amprewrite.passes.storage import moves_weights
 from amprewrite.passes.walk import Walk
-from amprewrite.plan import OUTPUT
 from amprewrite.policy import OpClass
 
 
@@ -89,25 +88,21 @@ class _Builder:
     ) -> None:
         self.at, self.freedom, self.objective = situation, freedom, objective
         self.graph, self.classes = situation.graph, situation.classes
-        self.values, self.fold = situation.graph.values, not training
+        self.values = situation.graph.values
         self.full, self.low = situation.policy.full, situation.policy.low
-        self.low_size, self.full_size = itemsize(self.low), itemsize(self.full)
-        self.fusion = Fusion(self.graph, self.classes, objective.model)
-        self.terms, self.groups, self.constant = Terms(), Groups(), 0
-        self.alone = [0, 0]  # by side: what it costs more to be full than low
-        self.static = frozenset(filter(self._is_static, self.values))
+        self.ledger = Ledger(itemsize(self.low), itemsize(self.full))
+        self.casts = CastTerms(
+            situation, objective.model, self.ledger, fold=not training
+        )
+        self.stored, self.fusion = self.casts.stored, self.casts.fusion
         self.walk = Walk(situation, frozenset(), frozenset(), Placement())
         self.storable = storable_weights(situation, training=training)
-        self.extreme = extreme_values(self.graph, self.classes, self.low)
-        self.versions: Counter[str] = Counter()
-        self.stored: dict[str, int] = {}
-        self.reads = {name: self._new() for name in freedom.sided}
+        self.reads = {name: self.ledger.new() for name in freedom.sided}
         self.makes = {
-            name: self._new() for name in freedom.sided if name in freedom.sums
+            name: self.ledger.new() for name in freedom.sided if name in freedom.sums
         }
         self.written: dict[str, int] = {}
         self.weights: dict[str, int] = {}
-        self.anchors: set[int] = set()  # full where an op that reads them is
 
     def build(self, outputs: tuple[str, ...]) -> Problem:
         self._tie_storages()
@@ -119,23 +114,28 @@ class _Builder:
             own = self._side(op)
             view = is_view(self.graph, op)
             self._read(op, own, view=view)
-            if op.mutates:
-                written = (self.graph.storage(op.operands[i]) for i in op.mutates)
-                self.versions.update(written)
+            self.casts.write(op)
             self._make(op, own, view=view)
         pairs = zip(self.graph.outputs, outputs, strict=True)
         for name, dtype in dict.fromkeys(pairs):
-            self._cast(None, 0, name, self._side_of(dtype), dtype)
+            self.casts.hand_back(name, dtype)
         if self.objective.errors:
-            for name, side in self.stored.items():
-                self._pay_low(side, self.objective.error(name))
-        self._pay_alone()
-        count = self.groups.add_to(self.terms, len(self.alone))
+            made = (
+                item for item in self.stored.items() if item[0] not in self.at.weights
+            )
+            for name, side in made:
+                self.ledger.pay_low(side, self.objective.error(name))
+        return self._settle()
+
+    def _settle(self) -> Problem:
+        ledger, groups = self.ledger, self.casts.groups
+        ledger.settle()
+        count = groups.add_to(ledger.terms, ledger.variables)
         return Problem(
             self.freedom,
-            self.terms,
-            self.groups,
-            self.constant,
+            ledger.terms,
+            groups,
+            ledger.constant,
             count,
             self.reads,
             self.makes,
@@ -143,36 +143,25 @@ class _Builder:
 
     # --- variables -----------------------------------------------------------------
 
-    def _new(self) -> int:
-        self.alone.append(0)
-        return len(self.alone) - 1
-
-    def _either(self, sides: Iterable[int]) -> int:
-        """Return a variable that is full where one of ``sides`` is."""
-        found = set(sides)
-        if FULL in found or len(found) == 1:
-            return FULL if FULL in found else found.pop()
-        new = self._new()
-        for side in sorted(found):
-            self.terms.imply(side, new)
-        return new
-
     def _side_of(self, dtype: str) -> int | None:
         return {self.full: FULL, self.low: LOW}.get(dtype)
 
     def _tie_storages(self) -> None:
         freedom = self.freedom
-        for storage in {*freedom.members, *freedom.makers, *freedom.full_storages}:
+        storages = {*freedom.members, *freedom.makers, *freedom.full_storages}
+        for storage in sorted(storages):
             fixed = storage in freedom.full_storages
-            self.written[storage] = FULL if fixed else self._new()
+            self.written[storage] = FULL if fixed else self.ledger.new()
         for storage, names in freedom.members.items():
             for name in names:
                 side = self.reads.get(name, FULL)
-                self.terms.imply(side, self.written[storage])
-                self.terms.imply(self.written[storage], side)
+                self.ledger.terms.imply(side, self.written[storage])
+                self.ledger.terms.imply(self.written[storage], side)
         for storage, names in freedom.makers.items():
             for name in names:
-                self.terms.imply(self.reads.get(name, FULL), self.written[storage])
+                self.ledger.terms.imply(
+                    self.reads.get(name, FULL), self.written[storage]
+                )
 
     def _find_weights(self) -> None:
         """Give a variable to each weight that an op may read low: full if one does so.
@@ -195,10 +184,10 @@ class _Builder:
                         readers.setdefault(root, set()).add(side)
         for root in sorted(casting):
             if FULL not in readers[root]:
-                self.weights[root] = self._new()
-                self.anchors.add(self.weights[root])
+                self.weights[root] = self.ledger.new()
+                self.casts.anchors.add(self.weights[root])
                 for side in sorted(readers[root]):
-                    self.terms.imply(side, self.weights[root])
+                    self.ledger.terms.imply(side, self.weights[root])
 
     def _follows(self, op: Op) -> bool:
         """Whether a user's cast moves a weight about."""
@@ -207,9 +196,9 @@ class _Builder:
     def _side(self, op: Op) -> int:
         """Return the variable of the side on which ``op`` computes."""
         if op.name in self.freedom.moved:
-            side = self._either(self.stored[n] for n in self.walk.strong(op))
+            side = self.ledger.either(self.stored[n] for n in self.walk.strong(op))
             if moves_weights(self.at, op):
-                self.anchors.add(side)
+                self.casts.anchors.add(side)
             return side
         return self.reads.get(op.name, FULL)
 
@@ -238,15 +227,21 @@ class _Builder:
                 inside = op.name in self.fusion.kernels
                 count = read_elements(self.graph, op, index)
                 if wanted is None and other not in ("", self.full, self.low):
-                    self.constant += count * itemsize(other)
+                    self.ledger.constant += count * itemsize(other)
                 else:
-                    self._size(self.stored[name] if inside else seen, count)
-            if self.objective.errors and name not in op.operands[:index]:
-                self._pay_low(seen, self.objective.error((name, op.name)))
-            if index not in op.mutates and (wanted is not None or other):
-                self._cast(op, index, name, wanted, other)
+                    self.ledger.size(self.stored[name] if inside else seen, count)
+            if self.objective.errors and index == op.operands.index(name):
+                self._read_error(op, name, seen)
+            if index in op.mutates:
+                continue
+            if wanted is not None:
+                beside = self._is_beside(op, index)
+                self.casts.read(op, index, wanted, only_up=beside)
+            elif other:
+                self.casts.read_as(op, index, other)
         if op.mixing == "promote" and not op.reads:
-            self._mix(op, own)
+            anchored = op.name not in self.freedom.moved
+            self.casts.promote(op, own, anchored=anchored)
         self._pay_op(op, own)
 
     def _seen(self, op: Op, index: int, wanted: int | None) -> int:
@@ -255,7 +250,7 @@ class _Builder:
         if wanted is None:
             return stored
         if self._is_beside(op, index):
-            return self._either((wanted, stored))
+            return self.ledger.either((wanted, stored))
         return wanted
 
     def _is_beside(self, op: Op, index: int) -> bool:
@@ -269,16 +264,22 @@ class _Builder:
         name = op.operands[index]
         dtype = op.reads[index] if op.reads else self.values[name].dtype
         if not view and self.fusion.in_memory(name):
-            self.constant += read_elements(self.graph, op, index) * itemsize(dtype)
+            self.ledger.constant += read_elements(self.graph, op, index) * itemsize(
+                dtype
+            )
         if dtype != self.values[name].dtype and index not in op.mutates:
-            self._cast(op, index, name, self._side_of(dtype), dtype)
+            self.casts.read_as(op, index, dtype)
 
     def _pay_op(self, op: Op, own: int) -> None:
         op_class = self.classes[op.name].op_class
         if op_class is OpClass.ALLOW and not op.reads:
-            self._pay_full(own, lost_speed(self.graph, op, self.objective.model))
-        if op.name in self.reads or op.name in self.freedom.moved:
-            self._pay_low(own, self.objective.error(op.name))
+            self.ledger.pay_full(own, lost_speed(self.graph, op, self.objective.model))
+        if self.objective.errors and counted_errors(self.at, op)[0]:
+            self.ledger.pay_low(own, self.objective.error(op.name))
+
+    def _read_error(self, op: Op, name: str, seen: int) -> None:
+        if name in counted_errors(self.at, op)[1]:
+            self.ledger.pay_low(seen, self.objective.error((name, op.name)))
 
     # --- what an op makes ----------------------------------------------------------
 
@@ -290,15 +291,16 @@ class _Builder:
             memory = not view and self.fusion.in_memory(name)
             if self.values[name].dtype != self.full:
                 if memory:
-                    self.constant += count * itemsize(self.values[name].dtype)
+                    self.ledger.constant += count * itemsize(self.values[name].dtype)
                 continue
             made = self.weights.get(name, side) if filled else side
             storage = self.graph.storage(name)
             self.stored[name] = self.written.get(storage, made)
             if memory:
-                self._size(self._made_in(op, name, made), count)
-            if self.stored[name] != made:
-                self._cast_on_the_spot(op, name, made)
+                self.ledger.size(self._made_in(op, name, made), count)
+            members = self.freedom.members.get(storage, ())
+            if self.stored[name] != made and op.name not in members:
+                self.casts.on_the_spot(name, made)
 
     def _made_in(self, op: Op, name: str, made: int) -> int:
         """A write is made in what it writes to."""
@@ -310,160 +312,15 @@ class _Builder:
 
     def _made(self, op: Op, own: int) -> int:
         if op.name in self.makes:
-            self.terms.imply(self.reads[op.name], self.makes[op.name])
+            self.ledger.terms.imply(self.reads[op.name], self.makes[op.name])
             return self.makes[op.name]
         if self._follows(op):
             roots = self.at.weights[op.results[0]]
             known = [self.weights[root] for root in roots if root in self.weights]
             traced = op.dtype_argument == self.full and len(op.results) == 1
-            return self._either(known) if traced and len(known) == len(roots) else FULL
+            return (
+                self.ledger.either(known)
+                if traced and len(known) == len(roots)
+                else FULL
+            )
         return own
-
-    def _cast_on_the_spot(self, op: Op, name: str, made: int) -> None:
-        members = self.freedom.members.get(self.graph.storage(name), ())
-        if op.name in members:
-            return
-        readers = [user.name for user, _ in self.graph.users[name]]
-        if not self.fusion.absorbs(name, readers):
-            self.terms.pay(self.stored[name], made, self._price(name, self.full_size))
-
-    # --- casts ---------------------------------------------------------------------
-
-    def _price(self, name: str, to_size: int, from_size: int | None = None) -> int:
-        wide = self.low_size if from_size is None else from_size
-        return self.values[name].elements * (wide + to_size) + self._launch
-
-    @property
-    def _launch(self) -> int:
-        return self.objective.model.launch
-
-    def _cast(
-        self, op: Op | None, index: int, name: str, wanted: int | None, other: str
-    ) -> None:
-        """Charge the cast of ``name`` for ``op``, or for an output where that is None.
-
-        Args:
-            op: Who reads.
-            index: Which operand.
-            name: The value.
-            wanted: Side on which it is read; None if ``other`` is neither low nor full.
-            other: The dtype that is read, if it is known.
-        """
-        if self.fusion.absorbs(name, (op.name if op else OUTPUT,)):
-            return
-        if op is not None and self._folds(op, index):
-            return
-        if name not in self.stored or wanted is None:
-            self._cast_other(op, index, name, other)
-            return
-        if wanted != FULL and not (op and self._is_beside(op, index)):
-            self._group(op, index, name, up=False).uses.add(wanted)
-        promotes = op is not None and op.mixing == "promote" and not op.reads
-        if wanted != LOW and not promotes:
-            self._group(op, index, name, up=True).uses.add(wanted)
-
-    def _group(self, op: Op | None, index: int, name: str, *, up: bool) -> Group:
-        masked = op is not None and index in op.masks
-        saturates = not up and (masked or name in self.extreme)
-        key = self._key(op, name, self.full if up else self.low, saturates=saturates)
-        found = self.groups.by_key.get(key)
-        if found is None:
-            cost = self._price(name, self.full_size)
-            found = self.groups.by_key[key] = Group(self.stored[name], cost, up)
-        return found
-
-    def _key(self, op: Op | None, name: str, dtype: str, *, saturates: bool) -> Key:
-        version = 0
-        if self.versions:
-            version = self.versions[self.graph.storage(name)]
-        return (name, dtype, op.region if op else "", version, saturates)
-
-    def _cast_other(self, op: Op | None, index: int, name: str, dtype: str) -> None:
-        """A cast to or from a dtype that is neither low nor full."""
-        traced = self.values[name].dtype
-        if not dtype or (name not in self.stored and dtype == traced):
-            return
-        masked = op is not None and index in op.masks
-        saturates = dtype == self.low and (masked or name in self.extreme)
-        key = self._key(op, name, dtype, saturates=saturates)
-        if key in self.groups.by_key:
-            return
-        self.groups.by_key[key] = Group(FULL, 0, up=True)
-        if name in self.stored:
-            self._size(self.stored[name], self.values[name].elements)
-            size = 0
-        else:
-            size = itemsize(traced)
-        self.constant += self._price(name, itemsize(dtype), size)
-
-    def _folds(self, op: Op, index: int) -> bool:
-        """Whether the cast of an operand costs nothing in both directions."""
-        if op.mixing == "any":
-            return True
-        name = op.operands[index]
-        if self.fold and name in self.static and not op.region:
-            return True
-        if op.reads:
-            return False
-        denied = self.classes[op.name].op_class is OpClass.DENY
-        if op.dtype_knob and denied and index == 0:
-            return True
-        return op.mixing == "promote" and self._adapts(op, name)
-
-    def _is_static(self, name: str) -> bool:
-        value = self.values[name]
-        if value.kind in ("parameter", "buffer", "constant"):
-            return value.alias not in self.at.mutated
-        roots = self.at.weights.get(name, frozenset[str]())
-        return bool(roots) and all(self.values[r].kind != "result" for r in roots)
-
-    def _adapts(self, op: Op, name: str) -> bool:
-        """Whether ``name`` is a scalar beside tensors, in a kernel that promotes."""
-        scalar = not self.values[name].shape
-        return scalar and any(self.values[n].shape for n in self._full_names(op))
-
-    def _full_names(self, op: Op) -> Iterator[str]:
-        return (name for name in op.operands if name in self.stored)
-
-    def _mix(self, op: Op, own: int) -> None:
-        names = list(dict.fromkeys(self._full_names(op)))
-        shaped = [name for name in names if self.values[name].shape] or names
-        if not shaped or self._is_anchored(op, shaped):
-            return
-        pairs: list[tuple[int, Group | None]] = []
-        for name in shaped:
-            index = op.operands.index(name)
-            paid = not self.fusion.absorbs(name, (op.name,))
-            paid = paid and not self._folds(op, index) and index not in op.mutates
-            group = self._group(op, index, name, up=True) if paid else None
-            pairs.append((self.stored[name], group))
-        self.groups.mix(own, pairs)
-
-    def _is_anchored(self, op: Op, names: list[str]) -> bool:
-        """Whether an operand is surely full where ``op`` is: a weight that it reads."""
-        if op.name in self.freedom.moved:
-            return False
-        return any(self.stored[name] in self.anchors for name in names)
-
-    # --- prices --------------------------------------------------------------------
-
-    def _size(self, side: int, elements: int) -> None:
-        self.constant += elements * self.low_size
-        self.alone[side] += elements * (self.full_size - self.low_size)
-
-    def _pay_full(self, side: int, cost: int) -> None:
-        self.alone[side] += cost
-
-    def _pay_low(self, side: int, cost: int) -> None:
-        self.alone[side] -= cost
-        self.constant += cost
-
-    def _pay_alone(self) -> None:
-        """Charge what depends on one side: for full, or with a minus for low."""
-        self.constant += self.alone[FULL]
-        for side, cost in enumerate(self.alone):
-            if side > FULL and cost > 0:
-                self.terms.pay(side, LOW, cost)
-            elif side > FULL and cost < 0:
-                self.terms.pay(FULL, side, -cost)
-                self.constant += cost
