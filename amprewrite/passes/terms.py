@@ -20,7 +20,7 @@ from amprewrite.passes.groups import Groups
 from amprewrite.passes.ledger import Ledger
 from amprewrite.passes.network import FULL, LOW, Flags, Terms
 from amprewrite.passes.placement import Placement, Side, Situation
-from amprewrite.passes.storage import moves_weights
+from amprewrite.passes.storage import moves_weights, only_looked_up
 from amprewrite.passes.walk import Walk
 from amprewrite.policy import OpClass
 
@@ -182,12 +182,15 @@ class _Builder:
                     casting |= frozenset[str]() if self._is_beside(op, index) else roots
                     for root in roots:
                         readers.setdefault(root, set()).add(side)
+        if self.at.policy.lookups == "low":
+            casting |= only_looked_up(self.at) & self.storable
         for root in sorted(casting):
-            if FULL not in readers[root]:
-                self.weights[root] = self.ledger.new()
-                self.casts.anchors.add(self.weights[root])
-                for side in sorted(readers[root]):
-                    self.ledger.terms.imply(side, self.weights[root])
+            sides = readers.get(root, set[int]())
+            if FULL not in sides:
+                weight = self.weights[root] = self.ledger.new() if sides else LOW
+                self.casts.anchors |= {weight} - {LOW}
+                for side in sorted(sides):
+                    self.ledger.terms.imply(side, weight)
 
     def _follows(self, op: Op) -> bool:
         """Whether a user's cast moves a weight about."""
