@@ -21,7 +21,7 @@ from amprewrite.passes.placement import Placement, Situation
 from amprewrite.passes.sided import Chosen, place_sides
 from amprewrite.passes.storage import place_with_storage
 from amprewrite.plan import NOTHING_LOWERED, Decision, Plan
-from amprewrite.policy import Matcher, Policy
+from amprewrite.policy import Matcher, OpClass, Policy
 from amprewrite.policy.match import Match
 
 PLACEMENTS = ("promote", "paint", "optimal")
@@ -174,5 +174,7 @@ def _warnings(graph: ProgramGraph, plan: Plan, matcher: Matcher) -> Iterator[str
     head = f"{NOTHING_LOWERED} {len(plan.decisions)} ops: nothing was lowered"
     if floats and plan.full not in floats:
         yield f"{head}; the model is already in {', '.join(sorted(floats))}"
+    elif any(decision.op_class == OpClass.ALLOW for decision in plan.decisions):
+        yield f"{head}; it would cost more than it saves, or is not safe"
     else:
         yield f"{head}; no allow op of dtype {plan.full} was found"

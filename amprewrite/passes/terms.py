@@ -170,8 +170,21 @@ class _Builder:
         """
         if not self.storable:
             return
+        readers, casting = self._weight_readers()
+        if self.at.policy.lookups == "low":
+            casting |= only_looked_up(self.at) & self.storable
+        for root in sorted(casting):
+            sides = readers.get(root, set[int]())
+            if FULL not in sides:
+                weight = self.weights[root] = self.ledger.new() if sides else LOW
+                self.casts.anchors |= {weight} - {LOW}
+                for side in sorted(sides):
+                    self.ledger.terms.imply(side, weight)
+
+    def _weight_readers(self) -> tuple[dict[str, set[int]], set[str]]:
+        """Return on which sides each weight is read, and which weights low ops cast."""
         readers: dict[str, set[int]] = {}
-        casting: set[str] = set()  # weights that some op casts if it is low
+        casting: set[str] = set()
         for op in self.graph.ops:
             if op.name in self.freedom.moved or self._follows(op):
                 continue
@@ -182,15 +195,7 @@ class _Builder:
                     casting |= frozenset[str]() if self._is_beside(op, index) else roots
                     for root in roots:
                         readers.setdefault(root, set()).add(side)
-        if self.at.policy.lookups == "low":
-            casting |= only_looked_up(self.at) & self.storable
-        for root in sorted(casting):
-            sides = readers.get(root, set[int]())
-            if FULL not in sides:
-                weight = self.weights[root] = self.ledger.new() if sides else LOW
-                self.casts.anchors |= {weight} - {LOW}
-                for side in sorted(sides):
-                    self.ledger.terms.imply(side, weight)
+        return readers, casting
 
     def _follows(self, op: Op) -> bool:
         """Whether a user's cast moves a weight about."""
