@@ -1,8 +1,8 @@
 """Nine small programs in which painting puts casts at the wrong place.
 
 Known from TensorFlow 2.21, whose algorithm is placement ``paint``. What is best was
-found by hand; ``casts`` says it: which value is cast at run time to what. Sizes are such
-that a contraction is worth its casts, but for the last.
+found by hand; ``casts`` says it: which value is cast at run time to what. Sizes are
+such that a contraction is worth its casts, but for the last.
 """
 
 from dataclasses import dataclass
