@@ -143,7 +143,7 @@ def solver(counts: tuple[int, ...], seeds: int = 3) -> list[dict[str, Any]]:
             graph = irregular(count, seed)
             outputs = output_dtypes(graph, policy)
             classes = classify(graph, Matcher(policy))
-            at = situate(graph, policy, classes, outputs)
+            at = situate(graph, policy, classes, ())
             free = find_freedom(at, training=False)
             build = _timed(
                 lambda: build_problem(at, free, outputs, Objective(), training=False)  # noqa: B023

@@ -4,12 +4,12 @@ A solver says a side for every op that the policy lets run low; everything else 
 keep, user casts) reads and makes what its class says. Pinned to full are what makes an
 exact argument, a number that low cannot hold, and a table that the policy stores full.
 
-Ties: all ops that write or view one storage that is written in place have one side. An
-op that carries a value into or out of a body (``enter``, ``leave`` of one value), and
-one that moves a weight that may be stored low, has no side: it is what it reads.
-A loop's ``carry`` and a custom rule's ``boundary`` keep the dtype they were traced in.
-A follow op that computes nothing is otherwise free: it is bit-exact under a cast, so
-that a cast may stand on either side of it, and its operands and results share a dtype.
+Demand for full precision (see ``demand``) binds three kinds of promote ops, where a
+rounding grows: a square, what is made of statistics alone, and what its own mean is
+subtracted from. The difference itself is low only where the value is made low, so that
+nothing is rounded before the mean is taken away. Other ops may be low: a residual
+stream before a norm gains by it and loses little, but a fast-variance layer norm after
+a bias of 100 had relative error 0.85 without this rule and 5e-3 with it.
 """
 
 from collections.abc import Mapping
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from amprewrite.dtypes import is_float
 from amprewrite.ir import Op, ProgramGraph
+from amprewrite.passes.centring import find_centring
 from amprewrite.passes.cost import FREE
 from amprewrite.passes.cost_model import LOOKUPS
 from amprewrite.passes.demand import Demand
@@ -24,6 +25,9 @@ from amprewrite.passes.facts import lost_literals
 from amprewrite.passes.placement import Side, Situation
 from amprewrite.passes.storage import moves_weights, only_looked_up
 from amprewrite.policy import OpClass
+
+SQUARES = frozenset(("integer_pow", "square"))
+"""Ops that square; so does a product of a value with itself."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class Freedom:
             so is the storage.
         full_storages: Storages that are full whatever the sides are.
         sums: Sided ops that can hand back a full accumulator.
+        behind: Ops that may be low only where all of the named ops are.
     """
 
     sided: tuple[str, ...]
@@ -53,6 +58,9 @@ class Freedom:
     )
     full_storages: frozenset[str] = frozenset()
     sums: frozenset[str] = frozenset()
+    behind: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict[str, tuple[str, ...]]
+    )
 
     def options(self, name: str) -> tuple[Side, ...]:
         """Return the sides that op ``name`` may have."""
@@ -71,6 +79,10 @@ class Freedom:
 
     def allows(self, sides: Mapping[str, Side]) -> bool:
         """Return whether ``sides`` keep the ties."""
+        for name, makers in self.behind.items():
+            full = any(sides.get(maker, "full") != "low" for maker in makers)
+            if full and sides.get(name) == "low":
+                return False
         wide = self.wide_storages(sides)
         return all(
             (sides.get(name, "full") != "low") == (storage in wide)
@@ -97,6 +109,13 @@ class _Finder:
         self.graph: ProgramGraph = situation.graph
         self.full, self.low = situation.policy.full, situation.policy.low
         self.looked_up = self._tables_kept_full()
+        demand = situation.policy.demand
+        self.centring = (
+            find_centring(self.graph, situation.classes) if demand else frozenset[str]()
+        )
+        self.centred = self._centred()
+        self.behind: dict[str, tuple[str, ...]] = {}
+        self.statistics: set[str] = set()  # made by denied ops, and of that alone
         self.sided: list[str] = []
         self.pinned: dict[str, str] = {}
         self.moved: set[str] = set()
@@ -106,8 +125,15 @@ class _Finder:
 
     def find(self) -> Freedom:
         for op in self.graph.ops:
-            if self.at.classes[op.name].op_class in FREE and not op.reads:
+            op_class = self.at.classes[op.name].op_class
+            if op_class in FREE and not op.reads:
                 self._sort(op)
+            if op.name in self.centring:
+                self._put_behind(op)
+            made = op_class is OpClass.FOLLOW or op.name in self.pinned
+            of_them = self.statistics.issuperset(self._full_operands(op))
+            if op_class is OpClass.DENY or (made and of_them):
+                self.statistics.update(op.results)
         self._tie()
         return Freedom(
             tuple(name for name in self.sided if name not in self.pinned),
@@ -117,6 +143,7 @@ class _Finder:
             {storage: tuple(names) for storage, names in self.makers.items()},
             frozenset(self.full_storages),
             frozenset(filter(self._may_give_sums, self.sided)),
+            self.behind,
         )
 
     def _sort(self, op: Op) -> None:
@@ -133,14 +160,49 @@ class _Finder:
         if self.at.demands.on_op(op) is Demand.EXACT:
             causes = self.at.demands.path(self.graph, op)
             return f"{causes[-1]} needs an exact argument, so what makes it stays full"
+        if op_class is OpClass.PROMOTE and (why := self._grows(op)):
+            return (
+                f"{why}, and {self.at.demands.path(self.graph, op)[-1]} wants it full"
+            )
         if op_class is OpClass.PROMOTE and (lost := [*lost_literals(op, self.low)]):
             return f"the number {lost[0]!r} does not survive {self.low}"
-        reads = any(self.graph.is_dtype(name, self.full) for name in op.operands)
-        if op_class is not OpClass.ALLOW and not reads:
+        if op_class is not OpClass.ALLOW and not self._full_operands(op):
             return f"reads no {self.full}, which it was traced to make"
         if op.canonical in LOOKUPS and op.operands[0] in self.looked_up:
             return "the policy stores a table that is only looked up in full"
         return ""
+
+    def _grows(self, op: Op) -> str:
+        """Return why a rounding of what ``op`` makes grows; empty if nobody minds."""
+        if self.at.demands.on_op(op) is not Demand.FULL:
+            return ""
+        names = self._full_operands(op)
+        twice = op.canonical == "mul" and len(op.operands) > len(set(op.operands))
+        if op.canonical in SQUARES or twice:
+            return "a square doubles the relative error"
+        if self.statistics.issuperset(names):
+            return "it is made of statistics"
+        if self.centred.intersection(op.results):
+            return "its mean is subtracted from it"
+        return ""
+
+    def _put_behind(self, op: Op) -> None:
+        """Let a difference from a mean be low only where the value is made low."""
+        names = [n for n in self._full_operands(op) if n not in self.statistics]
+        makers = [self.graph.producer.get(name) for name in names]
+        self.behind[op.name] = tuple(op.name if op else "" for op in makers)
+
+    def _full_operands(self, op: Op) -> list[str]:
+        return [name for name in op.operands if self.graph.is_dtype(name, self.full)]
+
+    def _centred(self) -> frozenset[str]:
+        """Return the operands of differences from a mean, and what they were moved."""
+        found: set[str] = set()
+        for op in reversed(self.graph.ops):
+            moves = self.at.classes[op.name].op_class is OpClass.FOLLOW
+            if op.name in self.centring or (moves and found.intersection(op.results)):
+                found.update(op.operands)
+        return frozenset(found)
 
     def _is_moved(self, op: Op) -> bool:
         names = (*op.operands, *op.results)

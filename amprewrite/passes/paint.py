@@ -87,6 +87,10 @@ class _Painter:
             for storage in self.freedom.wide_storages(sides):
                 members = self.freedom.members.get(storage, ())
                 sides.update((name, "full") for name in members if name in sides)
+            for name, makers in self.freedom.behind.items():
+                full = any(sides.get(maker, "full") == "full" for maker in makers)
+                if full and name in sides:
+                    sides[name] = "full"
         return sides
 
     def _reach(

@@ -75,7 +75,8 @@ def make_plan(graph: ProgramGraph, matcher: Matcher, setting: Setting) -> Plan:
         refuse_complex(graph, policy)
     classes = classify(graph, matcher)
     outputs = output_dtypes(graph, policy)
-    situation = situate(graph, policy, classes, outputs)
+    demanding = outputs if setting.placement == "promote" else ()
+    situation = situate(graph, policy, classes, demanding)
     placement, bound = _place(situation, outputs, setting)
     situation = replace(situation, low_weights=placement.low_weights)
     casts = build_casts(situation, placement, outputs, fold=not setting.training)
@@ -130,10 +131,18 @@ def situate(
     classes: Mapping[str, Match],
     outputs: tuple[str, ...],
 ) -> Situation:
-    """Return what is known of ``graph`` before any op is placed."""
+    """Return what is known of ``graph`` before any op is placed.
+
+    Args:
+        graph: The program.
+        policy: The policy.
+        classes: Class of every op.
+        outputs: Dtype of each output, where that demands precision of what makes it:
+            a placement that weighs the cost casts an output like any other value.
+    """
     demands = Demands()
     if policy.demand and policy.low:
-        pairs = zip(graph.outputs, outputs, strict=True)
+        pairs = zip(graph.outputs, outputs, strict=bool(outputs))
         full = (name for name, dtype in pairs if dtype == policy.full)
         demands = compute_demand(graph, classes, full)
     return Situation(

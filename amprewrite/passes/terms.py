@@ -106,6 +106,7 @@ class _Builder:
 
     def build(self, outputs: tuple[str, ...]) -> Problem:
         self._tie_storages()
+        self._put_behind()
         self._find_weights()
         for value in self.graph.inputs():
             if value.dtype == self.full:
@@ -162,6 +163,12 @@ class _Builder:
                 self.ledger.terms.imply(
                     self.reads.get(name, FULL), self.written[storage]
                 )
+
+    def _put_behind(self) -> None:
+        for name, makers in self.freedom.behind.items():
+            for maker in makers if name in self.reads else ():
+                made = self.makes.get(maker, self.reads.get(maker, FULL))
+                self.ledger.terms.imply(made, self.reads[name])
 
     def _find_weights(self) -> None:
         """Give a variable to each weight that an op may read low: full if one does so.

@@ -25,12 +25,13 @@ KINDS = (
     ("matmul", 2), ("matmul", 2), ("linear", 2), ("add", 2), ("mul", 2), ("sub", 2),
     ("gelu", 1), ("relu", 1), ("transpose", 1), ("cat", 2), ("exp", 1), ("softmax", 1),
     ("avg_pool1d", 1), ("argmax", 1), ("select", 1), ("sin", 1),
+    ("mean", 1), ("square", 1),
 )  # fmt: skip
 """Ops of every class, and how many operands they read."""
 
 MIXED = (
     ("matmul", 2), ("matmul", 2), ("add", 2), ("mul", 2), ("sub", 2), ("sub", 3),
-    ("exp", 1), ("exp", 1), ("relu", 1),
+    ("exp", 1), ("exp", 1), ("relu", 1), ("mean", 1),
 )  # fmt: skip
 """Ops among which kernels that promote often decide: low operands, full readers."""
 
@@ -58,7 +59,7 @@ class Case:
     def situation(self) -> tuple[Situation, tuple[str, ...]]:
         classes = classify(self.graph, Matcher(self.policy))
         outputs = output_dtypes(self.graph, self.policy)
-        return situate(self.graph, self.policy, classes, outputs), outputs
+        return situate(self.graph, self.policy, classes, ()), outputs
 
 
 def random_graph(random: Random, most_ops: int = 8) -> ProgramGraph:
@@ -89,6 +90,10 @@ def _random_op(
     names = [name for name, value in values.items() if value.dtype == "float32"]
     operands = tuple(random.choice(names[-5:] if random.random() < 0.7 else names)
                      for _ in range(arity))  # fmt: skip
+    means = [name for name in names if name.startswith("mean_of_")]
+    if canonical == "sub" and means and random.random() < 0.5:
+        mean = random.choice(means)
+        operands = (mean.removeprefix("mean_of_").rpartition("_")[0], mean)
     first = values[operands[0]]
     shape = random.choice((first.shape, random.choice(shapes)))
     alias, mutates = "", ()
@@ -98,6 +103,8 @@ def _random_op(
         alias, mutates, shape = first.alias, (0,), first.shape
     count = 2 if canonical == "cat" and random.random() < 0.3 else 1
     results = tuple(f"v{number}.{index}" for index in range(count))
+    if canonical == "mean":
+        results = (f"mean_of_{operands[0]}_{number}",)
     dtype = "int64" if canonical == "argmax" else "float32"
     for name in results:
         values[name] = Value(name, dtype, shape, "result", alias)
