@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from amprewrite.passes.placement import Side
 from amprewrite.policy import load_policy
 from tests.placement_problem import freedom_of
 
@@ -86,7 +85,7 @@ def test_what_cancels_in_a_norm_is_pinned() -> None:
 def test_a_difference_from_a_mean_is_low_only_where_the_value_is() -> None:
     freedom = freedom_of(NORM)
     assert freedom.behind["centre"] == ("add",)
-    sides: dict[str, Side] = dict.fromkeys(freedom.sided, "full")
+    sides = {name: freedom.options(name)[1] for name in freedom.sided}
     assert freedom.allows(sides)
     assert not freedom.allows({**sides, "centre": "low"})
 
