@@ -12,6 +12,8 @@ from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.base import Call, Planner
 from amprewrite.ir import ProgramGraph
 from amprewrite.passes import Setting, check_placement, make_plan
+from amprewrite.passes.cost import Objective
+from amprewrite.passes.cost_model import cost_model
 from amprewrite.plan import Plan
 from amprewrite.policy import Matcher, Policy, Rule, load_policy
 from amprewrite.verify import Report
@@ -57,19 +59,21 @@ def planner(
     policy: str | Path | Policy,
     overrides: Sequence[Rule | Mapping[str, object]] = (),
     placement: str = "promote",
+    target: str = "eager",
 ) -> Planner:
     """Return what plans by ``policy`` and ``overrides``; see :func:`convert`.
 
     Raises:
         PolicyError: The policy or an override has mistakes.
-        UnsupportedError: No such placement.
+        UnsupportedError: No such placement or target.
     """
     loaded = load_policy(policy)
     check_placement(placement)
+    objective = Objective(cost_model(target))
     Matcher(loaded, overrides)  # finds mistakes now, not at the first call
 
     def plan(graph: ProgramGraph, *, training: bool, captured: str) -> Plan:
-        setting = Setting(placement, training=training, captured=captured)
+        setting = Setting(placement, training, captured, objective)
         return make_plan(graph, Matcher(loaded, overrides), setting)
 
     return plan
@@ -110,8 +114,11 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
         args: Positional arguments to capture the model with; without ``args`` and
             ``kwargs`` it is captured at its first call.
         kwargs: Keyword arguments to capture the model with.
-        placement: ``promote``: forward promotion under demand.
-        tolerance: Not supported by placement ``promote``; leave None.
+        placement: ``promote``: forward promotion under demand. ``optimal``: the
+            cheapest placement that the policy allows, by a minimum cut, with a
+            certificate in ``plan.cost.lower_bound``. ``paint``: TensorFlow's way, to
+            compare with.
+        tolerance: Not supported by any placement; leave None.
         overrides: Rules tried before the policy's own; a table such as
             ``{"path": "decoder.*", "class": "deny"}`` is one.
         plan: A plan to apply instead of making one.
@@ -119,7 +126,8 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
         training: Whether the parameters will be trained: then they stay the original
             objects, and weights are cast as they are used. None takes the mode of the
             model (``model.training``).
-        target: ``eager``, or ``compiled`` for a fusing compiler.
+        target: ``eager``, or ``compiled`` for a fusing compiler: what casts and ops
+            cost, and so what placement ``optimal`` chooses.
         compile: Compile the result with inductor.
 
     Returns:
@@ -143,7 +151,7 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
     side = _side(model)
     loaded = load_policy(policy)
     request = side.Request(
-        planner=planner(loaded, overrides, placement),
+        planner=planner(loaded, overrides, placement, target),
         processor=_processor(loaded),
         low=loaded.low,
         args=args,
@@ -167,6 +175,7 @@ def inspect(  # noqa: PLR0913  # the public signature; all but two are by keywor
     overrides: Sequence[Rule | Mapping[str, object]] = (),
     dynamic_shapes: Any = None,
     training: bool | None = None,
+    target: str = "eager",
 ) -> Plan:
     """Return the plan that :func:`convert` would apply, without converting.
 
@@ -176,12 +185,13 @@ def inspect(  # noqa: PLR0913  # the public signature; all but two are by keywor
     Raises:
         PolicyError: The policy or an override has mistakes.
         CaptureError: The model cannot be captured.
-        UnsupportedError: No arguments are given to capture the model with.
+        UnsupportedError: No arguments are given to capture the model with, or there
+            is no such placement or target.
     """
     side = _side(model)
     loaded = load_policy(policy)
     request = side.Request(
-        planner=planner(loaded, overrides, placement),
+        planner=planner(loaded, overrides, placement, target),
         processor=_processor(loaded),
         low=loaded.low,
         args=args,

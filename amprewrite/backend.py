@@ -31,6 +31,7 @@ def amprewrite(
     chosen = {**(options or {}), **given}
     policy = chosen.pop("policy", "bf16")
     overrides = chosen.pop("overrides", ())
-    plan = planner(policy, overrides, chosen.pop("placement", "promote"))
+    placement, target = chosen.pop("placement", "promote"), chosen.get("target")
+    plan = planner(policy, overrides, placement, target or "eager")
     side = import_module("amprewrite.frameworks.torch_fx.backend")
     return side.Backend(plan, **chosen)(module, inputs)

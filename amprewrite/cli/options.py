@@ -22,7 +22,9 @@ PolicyName = Annotated[
     str,
     typer.Option("--policy", help="A shipped policy, a .toml file or a jmp string."),
 ]
-Placement = Annotated[str, typer.Option(help="How the casts are placed.")]
+Placement = Annotated[
+    str, typer.Option(help="How the casts are placed: promote, optimal or paint.")
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(

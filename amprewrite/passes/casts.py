@@ -60,7 +60,7 @@ class _Builder:
         self.at, self.fold = situation, fold
         self.graph = situation.graph
         self.placement = placement
-        low = situation.policy.low
+        self.full, low = situation.policy.full, situation.policy.low
         self.extreme = (
             extreme_values(self.graph, situation.classes, low) if low else set[str]()
         )
@@ -123,16 +123,30 @@ class _Builder:
         op_class = self.at.classes[op.name].op_class
         if op.dtype_knob and op_class is OpClass.DENY and index == 0:
             return "dtype"
-        if op.mixing == "promote" and self._kernel_computes(op) == wanted:
+        if op.mixing == "promote" and self._promotes(op, index, wanted):
             return "kernel"
         return ""
+
+    def _promotes(self, op: Op, index: int, wanted: str) -> bool:
+        """Whether a promoting kernel computes operand ``index`` in ``wanted`` itself.
+
+        A scalar beside tensors that were cast is converted whatever it is; placement
+        ``promote`` is older than this rule and casts it.
+        """
+        if self.placement.sides is not None:
+            values = self.graph.values
+            scalar = not values[op.operands[index]].shape
+            beside = (n for n in op.operands if self.graph.is_dtype(n, self.full))
+            if scalar and any(values[name].shape for name in beside):
+                return True
+        return self._kernel_computes(op) == wanted
 
     def _kernel_computes(self, op: Op) -> str:
         """Return the dtype to which a promoting kernel promotes its operands as stored.
 
         Only operands with dimensions count, unless there are none.
         """
-        full = self.at.policy.full
+        full = self.full
         names = [name for name in op.operands if self.graph.is_dtype(name, full)]
         shaped = [name for name in names if self.graph.values[name].shape] or names
         wide = any(self.placement.stored[name] == full for name in shaped)

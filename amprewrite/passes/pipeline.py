@@ -1,7 +1,7 @@
 """classify -> demand -> place -> casts -> cost, in this order."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from amprewrite.dtypes import FORMATS, is_float, same_kind
 from amprewrite.errors import UnsupportedError
@@ -10,18 +10,22 @@ from amprewrite.passes.bias import find_biases
 from amprewrite.passes.casts import build_casts
 from amprewrite.passes.classify import classify
 from amprewrite.passes.complexes import is_complex, refuse_complex
-from amprewrite.passes.cost import plan_cost
+from amprewrite.passes.cost import Objective, plan_cost
 from amprewrite.passes.demand import Demands, compute_demand
 from amprewrite.passes.facts import mutated_storages, weak_values, weight_roots
 from amprewrite.passes.follows import find_followed
+from amprewrite.passes.freedom import find_freedom
+from amprewrite.passes.optimal import choose_optimal
+from amprewrite.passes.paint import PAINTED, paint
 from amprewrite.passes.place import place
 from amprewrite.passes.placement import Placement, Situation
+from amprewrite.passes.sided import Chosen, place_sides
 from amprewrite.passes.storage import place_with_storage
 from amprewrite.plan import NOTHING_LOWERED, Decision, Plan
-from amprewrite.policy import Matcher, Policy
+from amprewrite.policy import Matcher, OpClass, Policy
 from amprewrite.policy.match import Match
 
-PLACEMENTS = ("promote",)
+PLACEMENTS = ("promote", "paint", "optimal")
 """Strategies that :func:`make_plan` knows."""
 
 
@@ -33,11 +37,13 @@ class Setting:
         placement: Name of the strategy.
         training: Whether parameters keep their dtype, to be trained.
         captured: How the program was captured, for the plan.
+        objective: What things cost: the prices of a target, and error terms.
     """
 
     placement: str = "promote"
     training: bool = False
     captured: str = "given as a graph"
+    objective: Objective = field(default_factory=Objective)
 
 
 def check_placement(name: str) -> None:
@@ -70,13 +76,12 @@ def make_plan(graph: ProgramGraph, matcher: Matcher, setting: Setting) -> Plan:
         refuse_complex(graph, policy)
     classes = classify(graph, matcher)
     outputs = output_dtypes(graph, policy)
-    situation = _situate(graph, policy, classes, outputs)
-    if policy.low:
-        placement, low = place_with_storage(situation, training=setting.training)
-        situation = replace(situation, low_weights=low)
-    else:
-        placement = place(situation)
+    demanding = outputs if setting.placement == "promote" else ()
+    situation = situate(graph, policy, classes, demanding)
+    placement, bound = _place(situation, outputs, setting)
+    situation = replace(situation, low_weights=placement.low_weights)
     casts = build_casts(situation, placement, outputs, fold=not setting.training)
+    cost = plan_cost(situation, placement, casts, setting.objective)
     plan = Plan(
         policy=policy.name,
         placement=setting.placement,
@@ -86,7 +91,7 @@ def make_plan(graph: ProgramGraph, matcher: Matcher, setting: Setting) -> Plan:
         decisions=tuple(_decision(op, classes, placement) for op in graph.ops),
         casts=casts,
         storage=tuple((c.value, c.to_dtype) for c in casts if c.folding == "storage"),
-        cost=plan_cost(graph, placement, casts),
+        cost=replace(cost, lower_bound=bound),
     )
     return plan.with_warnings(*_warnings(graph, plan, matcher))
 
@@ -119,15 +124,44 @@ def _is_storable(new: str, stored: str) -> bool:
     return same_kind(new, stored) or (is_complex(new) and is_float(stored))
 
 
-def _situate(
+def _place(
+    situation: Situation, outputs: tuple[str, ...], setting: Setting
+) -> tuple[Placement, int | None]:
+    """Return the placement that ``setting`` asks for, and its certificate."""
+    if not situation.policy.low:
+        return place(situation), None
+    training = setting.training
+    if setting.placement == "promote":
+        return place_with_storage(situation, training=training)[0], None
+    freedom = find_freedom(situation, training=training)
+    if setting.placement == "paint":
+        chosen = Chosen(freedom, paint(situation, freedom), PAINTED)
+        return place_sides(situation, chosen, training=training)[0], None
+    found = choose_optimal(
+        situation, freedom, outputs, setting.objective, training=training
+    )
+    placement, _ = place_sides(situation, found.chosen, training=training)
+    return placement, found.bound
+
+
+def situate(
     graph: ProgramGraph,
     policy: Policy,
     classes: Mapping[str, Match],
     outputs: tuple[str, ...],
 ) -> Situation:
+    """Return what is known of ``graph`` before any op is placed.
+
+    Args:
+        graph: The program.
+        policy: The policy.
+        classes: Class of every op.
+        outputs: Dtype of each output, where that demands precision of what makes it:
+            a placement that weighs the cost casts an output like any other value.
+    """
     demands = Demands()
     if policy.demand and policy.low:
-        pairs = zip(graph.outputs, outputs, strict=True)
+        pairs = zip(graph.outputs, outputs, strict=bool(outputs))
         full = (name for name, dtype in pairs if dtype == policy.full)
         demands = compute_demand(graph, classes, full)
     return Situation(
@@ -169,5 +203,7 @@ def _warnings(graph: ProgramGraph, plan: Plan, matcher: Matcher) -> Iterator[str
     head = f"{NOTHING_LOWERED} {len(plan.decisions)} ops: nothing was lowered"
     if floats and plan.full not in floats:
         yield f"{head}; the model is already in {', '.join(sorted(floats))}"
+    elif any(decision.op_class == OpClass.ALLOW for decision in plan.decisions):
+        yield f"{head}; it would cost more than it saves, or is not safe"
     else:
         yield f"{head}; no allow op of dtype {plan.full} was found"

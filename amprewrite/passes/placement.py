@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from amprewrite.ir import ProgramGraph
 from amprewrite.passes.demand import Demands
 from amprewrite.policy import Policy
 from amprewrite.policy.match import Match
+
+Side = Literal["low", "full", "sums"]
+"""Where an op computes; ``sums``: low, but it hands back its full accumulator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,7 @@ class Placement:
         low_weights: Weights that were taken to be stored low.
         pinned: Storages that were kept full.
         accumulating: Contractions that hand back their accumulators.
+        sides: Sides of the ops for which a solver chose them; None if none chose.
     """
 
     ops: dict[str, Placed] = field(default_factory=dict[str, Placed])
@@ -76,6 +81,7 @@ class Placement:
     low_weights: frozenset[str] = frozenset()
     pinned: frozenset[str] = frozenset()
     accumulating: frozenset[str] = frozenset()
+    sides: Mapping[str, Side] | None = None
 
 
 NOTHING_PLACED = Placement()

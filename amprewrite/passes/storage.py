@@ -6,34 +6,38 @@ is found by trying: take all candidates for low, place, and drop those that some
 still reads in full, until none is dropped.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from amprewrite.ir import Op
+from amprewrite.passes.cost_model import LOOKUPS
 from amprewrite.passes.facts import is_transparent
 from amprewrite.passes.place import place
-from amprewrite.passes.placement import Placement, Situation
+from amprewrite.passes.placement import NOTHING_PLACED, Placement, Situation
 
-LOOKUPS = frozenset(("embedding", "index_select"))
-"""Ops that read a few rows of a table; the rows may be converted after the lookup."""
+Placer = Callable[[Situation, Placement], Placement]
+"""What places all ops, given a placement that differs in the stored weights."""
 
 
 def place_with_storage(
-    situation: Situation, *, training: bool
+    situation: Situation, *, training: bool, placer: Placer | None = None
 ) -> tuple[Placement, frozenset[str]]:
     """Return the placement with as many weights stored low as nobody wants in full.
 
     Args:
         situation: What is known before placement.
         training: Whether parameters keep their dtype.
+        placer: What places the ops; None for placement ``promote``.
     """
-    first = placement = place(situation)
+    place_all = placer or place
+    first = placement = place_all(situation, NOTHING_PLACED)
     candidates = _candidates(situation, first)
     if training:
         values = situation.graph.values
         candidates = frozenset(c for c in candidates if values[c].kind == "result")
     while candidates:
         attempt = replace(situation, low_weights=candidates)
-        placement = place(attempt, placement)
+        placement = place_all(attempt, placement)
         kept = candidates - _read_in_full(attempt, placement)
         if kept == candidates:
             return placement, candidates
@@ -41,18 +45,23 @@ def place_with_storage(
     return first, frozenset()
 
 
-def _leaf_uses(situation: Situation) -> list[tuple[Op, int, str]]:
-    """Return the uses that read a weight to compute, not only to move it."""
-    graph = situation.graph
+def _leaf_uses(situation: Situation, placement: Placement) -> list[tuple[Op, int, str]]:
+    """Return the uses that read a weight to compute, not only to move it.
+
+    An op whose side was chosen reads what it says, whatever it does.
+    """
+    graph, sides = situation.graph, placement.sides or {}
     return [
         (op, index, name)
         for op in graph.ops
+        if op.name in sides or not moves_weights(situation, op)
         for index, name in enumerate(op.operands)
-        if name in situation.weights and not _moves(situation, op)
+        if name in situation.weights
     ]
 
 
-def _moves(situation: Situation, op: Op) -> bool:
+def moves_weights(situation: Situation, op: Op) -> bool:
+    """Return whether ``op`` only moves weights about, so that its results are such."""
     return is_transparent(op, situation.classes[op.name].op_class) and all(
         result in situation.weights for result in op.results
     )
@@ -61,15 +70,16 @@ def _moves(situation: Situation, op: Op) -> bool:
 def _candidates(situation: Situation, placement: Placement) -> frozenset[str]:
     """Weights of which some use is low, and tables that are only looked up."""
     low: set[str] = set()
-    for op, index, name in _leaf_uses(situation):
+    for op, index, name in _leaf_uses(situation, placement):
         if placement.ops[op.name].operands[index] == situation.policy.low:
             low |= situation.weights[name]
     if situation.policy.lookups == "low":
-        low |= _only_looked_up(situation)
+        low |= only_looked_up(situation)
     return frozenset(low)
 
 
-def _only_looked_up(situation: Situation) -> frozenset[str]:
+def only_looked_up(situation: Situation) -> frozenset[str]:
+    """Return the tables of lookups; another op may read them too."""
     graph = situation.graph
     tables: set[str] = set()
     for op in graph.ops:
@@ -82,8 +92,9 @@ def _read_in_full(situation: Situation, placement: Placement) -> frozenset[str]:
     """Return the weights that some op reads in full, though they are stored low."""
     full = situation.policy.full
     found: set[str] = set()
-    for op, index, name in _leaf_uses(situation):
-        looked_up = op.canonical in LOOKUPS and index == 0
+    for op, index, name in _leaf_uses(situation, placement):
+        chosen = placement.sides is not None
+        looked_up = op.canonical in LOOKUPS and index == 0 and not chosen
         if placement.ops[op.name].operands[index] == full and not looked_up:
             found |= situation.weights[name]
     for output in situation.graph.outputs:

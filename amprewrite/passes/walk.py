@@ -288,7 +288,7 @@ class Walk:
             return self._run(
                 op, self.full, f"{causes[-1]} wants full precision", causes
             )
-        strong = self._strong(op)
+        strong = self.strong(op)
         wide = [name for name in strong if self.out.stored[name] == self.full]
         if wide and op.name in self.at.biases:
             why = f"the bias of {self.at.biases[op.name]}: added in full, rounded once"
@@ -301,7 +301,7 @@ class Walk:
         why = f"its operands are {self.low}"
         return self._run(op, self.low, why, self._makers(strong))
 
-    def _strong(self, op: Op) -> list[str]:
+    def strong(self, op: Op) -> list[str]:
         """Return the full-typed operands that decide; weak ones adapt to them."""
         names = [name for name in op.operands if self.graph.is_dtype(name, self.full)]
         if op.mixing == "lead":

@@ -35,8 +35,14 @@ def _warnings(plans: Sequence[Plan]) -> tuple[str, ...]:
 
 
 def _sum(costs: Iterable[Cost]) -> Cost:
-    rows = [[getattr(cost, f.name) for f in fields(Cost)[:-1]] for cost in costs]
-    return Cost(*(sum(column) for column in zip(*rows, strict=True)))
+    """Add up; what all graphs together cost at least is known if it is of each."""
+    found = list(costs)
+    rows = [[getattr(cost, f.name) for f in fields(Cost)[:-1]] for cost in found]
+    bounds = [cost.lower_bound for cost in found if cost.lower_bound is not None]
+    total = Cost(*(sum(column) for column in zip(*rows, strict=True)))
+    return (
+        replace(total, lower_bound=sum(bounds)) if len(bounds) == len(found) else total
+    )
 
 
 def _numbered(plan: Plan, prefix: str) -> Plan:

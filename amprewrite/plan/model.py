@@ -123,7 +123,10 @@ class Cost:
         cast_elements: Elements that they convert.
         cast_bytes: Bytes that they read and write; folded casts count 0.
         op_bytes: Bytes that the ops read and write.
-        total_bytes: The sum of both.
+        total_bytes: The sum of ``cast_bytes``, ``op_bytes`` and ``overhead_bytes``:
+            what placement ``optimal`` minimises.
+        overhead_bytes: Launches of casts, contractions that lose speed by running in
+            full, and error terms, as the bytes that could be moved in the same time.
         lower_bound: Certified least ``total_bytes``; None unless optimal.
     """
 
@@ -132,6 +135,7 @@ class Cost:
     cast_bytes: int
     op_bytes: int
     total_bytes: int
+    overhead_bytes: int = 0
     lower_bound: int | None = None
 
 

@@ -42,7 +42,7 @@ def test_an_op_that_writes_to_its_operand_is_no_view() -> None:
 
 def test_the_total_is_the_sum() -> None:
     cost = plan_of(TEXT).cost
-    assert cost.total_bytes == cost.cast_bytes + cost.op_bytes
+    assert cost.total_bytes == cost.cast_bytes + cost.op_bytes + cost.overhead_bytes
     assert cost.lower_bound is None
 
 

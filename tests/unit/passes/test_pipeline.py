@@ -133,7 +133,8 @@ def test_a_program_that_is_low_already_is_told_apart() -> None:
 def test_an_unknown_placement_is_refused() -> None:
     matcher = Matcher(load_policy("bf16"))
     with pytest.raises(
-        UnsupportedError, match=r"unknown placement 'best'; want promote"
+        UnsupportedError,
+        match=r"unknown placement 'best'; want promote, paint, optimal",
     ):
         make_plan(parse_graph("return"), matcher, Setting(placement="best"))
 

@@ -1,5 +1,7 @@
 """The plans of several graphs as one."""
 
+from dataclasses import replace
+
 from amprewrite.plan import Plan, join_plans
 from tests.plan_text import cast_lines, plan_of
 
@@ -59,3 +61,12 @@ def test_the_number_of_graphs_is_told() -> None:
 
 def test_a_joined_plan_explains_its_ops() -> None:
     assert "because  graph0.mean" in join_plans(two_plans()).explain("graph0.square")
+
+
+def test_a_certificate_of_all_graphs_is_one_of_the_whole() -> None:
+    one, two = two_plans()
+    sure = [
+        replace(p, cost=replace(p.cost, lower_bound=n)) for n, p in ((3, one), (4, two))
+    ]
+    assert join_plans(sure).cost.lower_bound == 7
+    assert join_plans([sure[0], two]).cost.lower_bound is None

@@ -1,0 +1,133 @@
+"""An exact minimum cut on integers of any size, by scipy's compiled maximum flow.
+
+A variable is low or full. A term ``pay(full=a, low=b, cost)`` costs something where
+``a`` is full and ``b`` low: such terms are all that a cut can hold, and with the two
+constants all that placement needs but for free promotions (see ``mixing``).
+
+scipy's flow takes 32-bit capacities. Larger ones are solved in rounds: the flow is
+found in multiples of a unit first, then what is left in finer units, down to one, so
+that the result is exact. Of several cuts of least cost the one nearest the source is
+taken, in which most is full: it is unique, so that the result depends on nothing else.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+LOW, FULL = 0, 1
+"""The two constants, source and sink of the flow."""
+
+INFINITE = -1
+"""Cost of what must not be."""
+
+LIMIT = 2**29
+"""Largest flow and capacity of one round: two of them must add up below 2**31."""
+
+Numbers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass
+class Terms:
+    """Terms of two variables, in three columns.
+
+    Attributes:
+        full: The variables that must be full for a term to cost something.
+        low: The variables that must be low.
+        cost: What it costs then, a whole number, or :data:`INFINITE`.
+    """
+
+    full: list[int] = field(default_factory=list[int])
+    low: list[int] = field(default_factory=list[int])
+    cost: list[int] = field(default_factory=list[int])
+
+    def pay(self, full: int, low: int, cost: int) -> None:
+        """Charge ``cost`` where variable ``full`` is full and ``low`` is low."""
+        if cost and full not in (low, LOW) and low != FULL:
+            self.full.append(full)
+            self.low.append(low)
+            self.cost.append(cost)
+
+    def imply(self, full: int, then: int) -> None:
+        """Forbid that variable ``full`` is full and ``then`` is low."""
+        self.pay(full, then, INFINITE)
+
+    def columns(self) -> tuple[Numbers, Numbers, Numbers]:
+        """Return the three columns as arrays."""
+        return (
+            np.array(self.full, np.int64),
+            np.array(self.low, np.int64),
+            np.array(self.cost, np.int64),
+        )
+
+
+Columns = tuple[Numbers, Numbers, Numbers]
+
+
+def price(columns: Columns, sides: Flags) -> int:
+    """Return what ``sides`` (true: full) cost; terms that forbid are left out."""
+    full, low, cost = columns
+    paid = cost[sides[full] & ~sides[low]]
+    return int(paid[paid > 0].sum())
+
+
+def minimum_cut(variables: int, columns: Columns) -> Flags:
+    """Return for each variable whether it is full in the cheapest assignment.
+
+    Args:
+        variables: Their number, the two constants included.
+        columns: The terms.
+    """
+    full, low, cost = columns
+    finite = cost[cost > 0]
+    divisor = max(1, int(np.gcd.reduce(finite))) if finite.size else 1
+    infinite = int(finite.sum()) // divisor + 1
+    capacity = np.where(cost == INFINITE, infinite, cost // divisor)
+    residual = _Residual(variables, low, full, capacity)  # cut: from low to full
+    residual.saturate(infinite)
+    return residual.full_side()
+
+
+class _Residual:
+    """A network with both directions of every edge, and what is left of them."""
+
+    def __init__(self, size: int, tail: Numbers, head: Numbers, cap: Numbers) -> None:
+        keys = np.concatenate((tail * size + head, head * size + tail))
+        left = np.concatenate((cap, np.zeros_like(cap)))
+        order = np.argsort(keys, kind="stable")
+        keys, left = keys[order], left[order]
+        first = np.flatnonzero(np.diff(keys, prepend=-1))
+        self.size, self.keys = size, keys[first]
+        self.left = np.add.reduceat(left, first) if left.size else left
+        rows, self.columns = np.divmod(self.keys, size)
+        self.starts = np.concatenate(([0], np.bincount(rows, minlength=size).cumsum()))
+
+    def _graph(self, data: NDArray[np.int32]) -> "csr_array":
+        columns, starts = self.columns.astype(np.int32), self.starts.astype(np.int32)
+        return csr_array((data, columns, starts), shape=(self.size, self.size))
+
+    def saturate(self, total: int) -> None:
+        """Push as much as goes; ``total`` is more than the flow can be."""
+        unit = -(-total // LIMIT)
+        while True:
+            capacity = np.minimum(self.left // unit, LIMIT).astype(np.int32)
+            result = maximum_flow(self._graph(capacity), LOW, FULL)
+            self.left -= result.flow.data.astype(np.int64) * unit
+            capped = bool((capacity == LIMIT).any()) and result.flow_value > 0
+            if unit == 1 and not capped:
+                return
+            rest = self.keys.size * unit  # less than a unit was left on each edge
+            unit = unit if capped else min(unit - 1, -(-rest // LIMIT))
+
+    def full_side(self) -> Flags:
+        """Return which vertices the source does not reach any more."""
+        left = (self.left > 0).astype(np.int32)
+        graph = self._graph(left)
+        graph.eliminate_zeros()
+        reached = breadth_first_order(graph, LOW, return_predecessors=False)
+        sides = np.ones(self.size, np.bool_)
+        sides[reached] = False
+        return sides

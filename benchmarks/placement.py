@@ -1,0 +1,239 @@
+"""Placements compared: traps, random programs, solver time, models of the zoo.
+
+python -m benchmarks.placement --out benchmarks/results/placement.json
+"""
+
+import argparse
+import json
+import platform
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import scipy
+
+from amprewrite.ir import Op, ProgramGraph, Value
+from amprewrite.passes import PLACEMENTS
+from amprewrite.passes.classify import classify
+from amprewrite.passes.cost import Objective
+from amprewrite.passes.freedom import find_freedom
+from amprewrite.passes.pipeline import output_dtypes, situate
+from amprewrite.passes.search import solve
+from amprewrite.passes.terms import build_problem
+from amprewrite.policy import Matcher, load_policy
+from benchmarks.placement_traps import TRAPS, runtime_casts
+from tests.properties.placements import brute_force, free_of, price
+from tests.properties.test_placements import optimum_of, random_case
+
+KINDS = {
+    "matmul": (2, 3), "linear": (2, 3), "add": (2, 4), "mul": (2, 3), "sub": (2, 1),
+    "gelu": (1, 2), "relu": (1, 2), "transpose": (1, 1), "cat": (2, 1), "exp": (1, 1),
+    "softmax": (1, 1), "avg_pool1d": (1, 1),
+}  # fmt: skip
+"""Operands and frequency of the ops of an irregular program."""
+
+SHAPES = ((64, 64), (512, 64), (8, 64), (64, 256))
+
+FAR = 0.15
+"""How often an op reads any value before it instead of a recent one."""
+
+MODELS = ("mlp", "unet", "bert", "gpt2", "llama", "vit", "resnet", "t5")
+
+
+def irregular(count: int, seed: int) -> ProgramGraph:
+    """Return a program of ``count`` ops without any pattern; most read recent values.
+
+    Args:
+        count: Number of ops.
+        seed: Of the random choices.
+    """
+    random = Random(seed)
+    kinds = [kind for kind, (_, weight) in KINDS.items() for _ in range(weight)]
+    values = {"x": Value("x", "float32", SHAPES[0], "input")}
+    weights = [f"w{number}" for number in range(count // 10 + 1)]
+    for name in weights:
+        values[name] = Value(name, "float32", random.choice(SHAPES), "parameter")
+    names, ops = ["x"], list[Op]()
+    for number in range(count):
+        kind = random.choice(kinds)
+        operands: list[str] = []
+        for index in range(KINDS[kind][0]):
+            recent = int(random.expovariate(1 / 6)) % len(names)
+            far = random.random() < FAR
+            near = random.choice(names) if far else names[-1 - recent]
+            weight = kind == "linear" and index == 1
+            operands.append(random.choice(weights) if weight else near)
+        name = f"v{number}"
+        values[name] = Value(name, "float32", random.choice(SHAPES))
+        names.append(name)
+        promotes = kind in ("add", "mul", "sub", "gelu")
+        op = Op(
+            f"op{number}",
+            kind,
+            f"test.{kind}",
+            tuple(operands),
+            (name,),
+            mixing="promote" if promotes else "equal",
+            contracted=64 if kind in ("matmul", "linear") else None,
+        )
+        ops.append(op)
+    return ProgramGraph(values, tuple(ops), tuple(names[-2:]))
+
+
+def traps() -> dict[str, Any]:
+    """Return for each trap what every placement gives, and how many are right."""
+    rows: dict[str, Any] = {}
+    right = Counter[str]()
+    for trap in TRAPS:
+        row: dict[str, Any] = {}
+        for placement in PLACEMENTS:
+            plan = trap.plan(placement)
+            right[placement] += runtime_casts(plan) == trap.casts
+            row[placement] = {
+                "casts": plan.cost.casts,
+                "cast elements": plan.cost.cast_elements,
+                "total bytes": plan.cost.total_bytes,
+                "lower bound": plan.cost.lower_bound,
+            }
+        rows[trap.name] = row
+    best = {
+        placement: f"{right[placement]} of {len(TRAPS)}" for placement in PLACEMENTS
+    }
+    return {"as known by hand": best, "rows": rows}
+
+
+def random_programs(count: int) -> dict[str, Any]:
+    """Return how often the solver, the plan and trying all sides agreed."""
+    found = Counter[str]()
+    start = time.perf_counter()
+    for seed in range(count):
+        case = random_case(seed)
+        best = brute_force(case)
+        if best is None:
+            found["too many sides to try"] += 1
+            continue
+        solved = optimum_of(case)
+        real = price(case, dict(solved.chosen.sides)).total_bytes
+        found["programs"] += 1
+        found["agree"] += real == best == solved.cost == solved.bound
+        found["bound below the cost"] += solved.bound < solved.cost
+        found["more than one cut"] += solved.cuts > 1
+        found["both sides used"] += len(set(solved.chosen.sides.values())) > 1
+        free = free_of(case)
+        found["sides tried"] += 2 ** len(free.sided)
+    return {**found, "seconds": round(time.perf_counter() - start, 1)}
+
+
+def _timed(run: Callable[[], Any]) -> tuple[float, float, Any]:
+    wall, processor = time.perf_counter(), time.process_time()
+    result = run()
+    return time.perf_counter() - wall, time.process_time() - processor, result
+
+
+def solver(counts: tuple[int, ...], seeds: int = 3) -> list[dict[str, Any]]:
+    """Return seconds to build and solve irregular programs, the best of some seeds."""
+    policy = load_policy("bf16")
+    rows: list[dict[str, Any]] = []
+    for count in counts:
+        for seed in range(seeds):
+            graph = irregular(count, seed)
+            outputs = output_dtypes(graph, policy)
+            classes = classify(graph, Matcher(policy))
+            at = situate(graph, policy, classes, ())
+            free = find_freedom(at, training=False)
+            build = _timed(
+                lambda: build_problem(at, free, outputs, Objective(), training=False)  # noqa: B023
+            )
+            problem = build[2]
+            solved = _timed(lambda: solve(problem))  # noqa: B023
+            found = solved[2]
+            rows.append(
+                {
+                    "ops": count,
+                    "seed": seed,
+                    "variables": problem.variables,
+                    "wall seconds": round(build[0] + solved[0], 3),
+                    "processor seconds": round(build[1] + solved[1], 3),
+                    "of these to build": round(build[1], 3),
+                    "cuts": found.cuts,
+                    "gap": (found.cost - found.bound) / found.cost,
+                }
+            )
+            print(rows[-1], flush=True)
+    return rows
+
+
+def _error(found: object, wanted: object) -> float:
+    """Return the relative L2 error of all float outputs together, in float32."""
+    import torch  # noqa: PLC0415
+    from torch.utils import _pytree as pytree  # noqa: PLC0415, TID251
+
+    def flat(output: object) -> torch.Tensor:
+        leaves = [x for x in pytree.tree_leaves(output) if isinstance(x, torch.Tensor)]
+        return torch.cat(
+            [x.flatten().double() for x in leaves if x.is_floating_point()]
+        )
+
+    one, other = flat(found), flat(wanted)
+    return float((one - other).norm() / other.norm())
+
+
+def models() -> dict[str, Any]:
+    """Return what each placement costs on models of the zoo, and its error."""
+    import torch  # noqa: PLC0415  # only this part needs it
+
+    import amprewrite  # noqa: PLC0415
+    from benchmarks import zoo  # noqa: PLC0415
+
+    rows: dict[str, Any] = {"torch": torch.__version__}
+    for name in MODELS:
+        model, args, kwargs = zoo.build(name, zoo.BASE, 4, 64)
+        with torch.no_grad():
+            reference = model(*args, **kwargs)
+        row: dict[str, Any] = {}
+        for placement in PLACEMENTS:
+            given = {"args": args, "kwargs": kwargs, "placement": placement}
+            converted = amprewrite.convert(model, **given)
+            cost = converted.plan.cost
+            with torch.no_grad():
+                error = _error(converted(*args, **kwargs), reference)
+            row[placement] = {
+                "casts": cost.casts,
+                "cast bytes": cost.cast_bytes,
+                "total bytes": cost.total_bytes,
+                "lower bound": cost.lower_bound,
+                "relative error": float(f"{error:.2e}"),
+            }
+        rows[name] = row
+        print(name, row, flush=True)
+    return rows
+
+
+def main() -> None:
+    """Measure and write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--programs", type=int, default=10_000)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    found = {
+        "what": "bytes by the prices of eager execution; see docs/placement.md",
+        "machine": platform.processor() or platform.machine(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "traps": traps(),
+        "solver": solver((1_000, 10_000, 100_000)),
+        "models": models(),
+        "random programs": random_programs(options.programs),
+    }
+    print(json.dumps(found["traps"]["as known by hand"]), found["random programs"])
+    if options.out:
+        options.out.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

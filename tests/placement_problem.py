@@ -1,0 +1,40 @@
+"""The parts of placement ``optimal`` for a program that a test states as text."""
+
+from textwrap import dedent
+
+from amprewrite.ir import ProgramGraph, check_graph, parse_graph
+from amprewrite.passes.classify import classify
+from amprewrite.passes.cost import Objective
+from amprewrite.passes.cost_model import CostModel
+from amprewrite.passes.freedom import Freedom, find_freedom
+from amprewrite.passes.pipeline import output_dtypes, situate
+from amprewrite.passes.placement import Situation
+from amprewrite.passes.terms import Problem, build_problem
+from amprewrite.policy import Matcher, Policy, load_policy
+
+FREE_CASTS = CostModel("test", launch=0, mac_bytes=0.0, speedup=8.0)
+"""Nothing costs but bytes."""
+
+
+def graph_of(text: str) -> ProgramGraph:
+    return check_graph(parse_graph(dedent(text).strip()))
+
+
+def situation_of(text: str, policy: str | Policy = "bf16") -> Situation:
+    graph, loaded = graph_of(text), load_policy(policy)
+    return situate(graph, loaded, classify(graph, Matcher(loaded)), ())
+
+
+def freedom_of(
+    text: str, policy: str | Policy = "bf16", *, training: bool = False
+) -> Freedom:
+    return find_freedom(situation_of(text, policy), training=training)
+
+
+def problem_of(
+    text: str, model: CostModel = FREE_CASTS, *, training: bool = False
+) -> Problem:
+    at = situation_of(text)
+    freedom = find_freedom(at, training=training)
+    outputs = output_dtypes(at.graph, at.policy)
+    return build_problem(at, freedom, outputs, Objective(model), training=training)

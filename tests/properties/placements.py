@@ -1,0 +1,173 @@
+"""Random programs for placement, and the cheapest sides found by trying them all."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from random import Random
+
+from amprewrite.ir import Op, ProgramGraph, Value, check_graph
+from amprewrite.passes.casts import build_casts
+from amprewrite.passes.classify import classify
+from amprewrite.passes.cost import Objective, plan_cost
+from amprewrite.passes.freedom import Freedom, find_freedom
+from amprewrite.passes.pipeline import output_dtypes, situate
+from amprewrite.passes.placement import Side, Situation
+from amprewrite.passes.sided import Chosen, place_sides
+from amprewrite.plan import Cost
+from amprewrite.policy import Matcher, Policy
+
+MOST = 3**9
+"""Sides that are tried for one program at most."""
+
+REASONS: dict[Side, str] = {"low": "", "full": "", "sums": ""}
+
+KINDS = (
+    ("matmul", 2), ("matmul", 2), ("linear", 2), ("add", 2), ("mul", 2), ("sub", 2),
+    ("gelu", 1), ("relu", 1), ("transpose", 1), ("cat", 2), ("exp", 1), ("softmax", 1),
+    ("avg_pool1d", 1), ("argmax", 1), ("select", 1), ("sin", 1),
+    ("mean", 1), ("square", 1), ("cast", 1), ("cast", 1),
+)  # fmt: skip
+"""Ops of every class, and how many operands they read."""
+
+MIXED = (
+    ("matmul", 2), ("matmul", 2), ("add", 2), ("mul", 2), ("sub", 2), ("sub", 3),
+    ("exp", 1), ("exp", 1), ("relu", 1), ("mean", 1),
+)  # fmt: skip
+"""Ops among which kernels that promote often decide: low operands, full readers."""
+
+PROMOTING = ("add", "mul", "sub", "gelu")
+VIEWS = ("transpose", "select")
+SHAPES: tuple[tuple[int, ...], ...] = (
+    (64, 64),
+    (64, 64),
+    (8, 64),
+    (64,),
+    (512, 64),
+    (),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program and all that its price depends on."""
+
+    graph: ProgramGraph
+    policy: Policy
+    training: bool
+    objective: Objective
+
+    def situation(self) -> tuple[Situation, tuple[str, ...]]:
+        classes = classify(self.graph, Matcher(self.policy))
+        outputs = output_dtypes(self.graph, self.policy)
+        return situate(self.graph, self.policy, classes, ()), outputs
+
+
+def random_graph(random: Random, most_ops: int = 8) -> ProgramGraph:
+    """Return a program with fan-out, weights, ties, promoting kernels and writes."""
+    values: dict[str, Value] = {}
+    kinds, shapes = random.choice(((KINDS, SHAPES), (MIXED, SHAPES[:2])))
+    for number in range(random.randint(1, 3)):
+        kind = random.choice(("input", "parameter", "buffer"))
+        values[f"i{number}"] = Value(
+            f"i{number}", "float32", random.choice(shapes), kind
+        )
+    ops = [
+        _random_op(random, number, values, random.choice(kinds), shapes)
+        for number in range(random.randint(1, most_ops))
+    ]
+    outputs = random.sample(sorted(values), random.randint(1, 2))
+    return check_graph(ProgramGraph(values, tuple(ops), tuple(outputs)))
+
+
+def _random_op(
+    random: Random,
+    number: int,
+    values: dict[str, Value],
+    kind: tuple[str, int],
+    shapes: Sequence[tuple[int, ...]],
+) -> Op:
+    canonical, arity = kind
+    names = [name for name, value in values.items() if value.dtype == "float32"]
+    operands = tuple(random.choice(names[-5:] if random.random() < 0.7 else names)
+                     for _ in range(arity))  # fmt: skip
+    means = [name for name in names if name.startswith("mean_of_")]
+    if canonical == "sub" and means and random.random() < 0.5:
+        mean = random.choice(means)
+        operands = (mean.removeprefix("mean_of_").rpartition("_")[0], mean)
+    first = values[operands[0]]
+    shape = random.choice((first.shape, random.choice(shapes)))
+    alias, mutates = "", ()
+    if canonical in VIEWS and random.random() < 0.5:
+        alias = first.alias
+    elif canonical in ("relu", "add", "mul", "exp") and random.random() < 0.15:
+        alias, mutates, shape = first.alias, (0,), first.shape
+    count = 2 if canonical == "cat" and random.random() < 0.3 else 1
+    results = tuple(f"v{number}.{index}" for index in range(count))
+    if canonical == "mean":
+        results = (f"mean_of_{operands[0]}_{number}",)
+    is_cast = canonical == "cast"
+    if is_cast:
+        shape = first.shape
+        alias = random.choice(("", first.alias))
+    dtype = "int64" if canonical == "argmax" else "float32"
+    for name in results:
+        values[name] = Value(name, dtype, shape, "result", alias)
+    mixing = "promote" if canonical in PROMOTING and random.random() < 0.8 else "equal"
+    return Op(
+        f"op{number}",
+        canonical,
+        f"test.{canonical}",
+        operands,
+        results,
+        mutates=mutates,
+        mixing="any" if is_cast else random.choice((mixing, mixing, mixing, "lead")),
+        dtype_argument="float32" if is_cast else "",
+        chosen=random.choice(("", "pinned", "follows")) if is_cast else "",
+        region=random.choice(("", "", "", "", "loop")),
+        contracted=random.choice((1, 8, 64, 512)) if canonical == "matmul" else None,
+        accumulates=canonical == "matmul" and random.random() < 0.3,
+        dtype_knob=canonical == "softmax" and random.random() < 0.5,
+    )
+
+
+def free_of(case: Case) -> Freedom:
+    """Return what there is to decide in ``case``."""
+    return find_freedom(case.situation()[0], training=case.training)
+
+
+def price(case: Case, sides: dict[str, Side]) -> Cost:
+    """Return the cost of the plan that ``sides`` give, from its actual casts."""
+    situation, outputs = case.situation()
+    freedom = find_freedom(situation, training=case.training)
+    chosen = Chosen(freedom, sides, REASONS)
+    placement, low = place_sides(situation, chosen, training=case.training)
+    situation = replace(situation, low_weights=low)
+    casts = build_casts(situation, placement, outputs, fold=not case.training)
+    return plan_cost(situation, placement, casts, case.objective)
+
+
+def all_sides(freedom: Freedom) -> Iterator[dict[str, Side]]:
+    """Yield every assignment of sides that keeps the ties."""
+    for sides in product(*(freedom.options(name) for name in freedom.sided)):
+        found = dict(zip(freedom.sided, sides, strict=True))
+        if freedom.allows(found):
+            yield found
+
+
+def brute_force(case: Case) -> int | None:
+    """Return the least cost of all assignments; None if there are too many."""
+    situation, outputs = case.situation()
+    freedom = find_freedom(situation, training=case.training)
+    count = 1
+    for name in freedom.sided:
+        count *= len(freedom.options(name))
+    if count > MOST:
+        return None
+    costs: list[int] = []
+    for sides in all_sides(freedom):
+        chosen = Chosen(freedom, sides, REASONS)
+        placement, low = place_sides(situation, chosen, training=case.training)
+        placed = replace(situation, low_weights=low)
+        casts = build_casts(placed, placement, outputs, fold=not case.training)
+        costs.append(plan_cost(placed, placement, casts, case.objective).total_bytes)
+    return min(costs)

@@ -1,0 +1,143 @@
+"""Placement by sides: the optimum is the cheapest of all, and every plan is sound."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from amprewrite.ir import ProgramGraph
+from amprewrite.passes import PLACEMENTS, Setting, make_plan
+from amprewrite.passes.cost import Objective
+from amprewrite.passes.cost_model import COMPILED, EAGER
+from amprewrite.passes.optimal import Optimum, choose_optimal
+from amprewrite.passes.pipeline import output_dtypes
+from amprewrite.plan import OUTPUT, Plan
+from amprewrite.policy import Matcher, Policy, load_policy
+from tests.properties.graphs import follow, graphs, on_the_spot, policies
+from tests.properties.placements import (
+    Case,
+    brute_force,
+    free_of,
+    price,
+    random_graph,
+)
+
+placements = st.sampled_from(PLACEMENTS)
+targets = st.sampled_from((EAGER, COMPILED))
+
+
+def random_case(seed: int, most_ops: int = 7) -> Case:
+    random = Random(seed)
+    graph = random_graph(random, most_ops)
+    model = replace(
+        random.choice((EAGER, EAGER, COMPILED)),
+        launch=random.choice((0, 1000, EAGER.launch)),
+        mac_bytes=random.choice((0.02, 0.2, 2.0)),
+    )
+    keys = [op.name for op in graph.ops] + [*graph.values]
+    keys += [(name, op.name) for op in graph.ops for name in op.operands]
+    chosen = random.sample(keys, min(len(keys), random.choice((0, 0, 3))))
+    errors = {key: random.uniform(0, 1e5) for key in chosen}
+    policy = load_policy("bf16")
+    output = random.choice(("as-traced", "low"))
+    training = random.random() < 0.4
+    return Case(
+        graph, replace(policy, output=output), training, Objective(model, errors)
+    )
+
+
+def optimum_of(case: Case) -> Optimum:
+    situation, outputs = case.situation()
+    freedom = free_of(case)
+    return choose_optimal(
+        situation, freedom, outputs, case.objective, training=case.training
+    )
+
+
+def assert_optimal(case: Case) -> None:
+    """The solver, the plan made of its sides and trying them all agree on the cost."""
+    best = brute_force(case)
+    if best is None:
+        return
+    found = optimum_of(case)
+    assert price(case, dict(found.chosen.sides)).total_bytes == found.cost
+    assert found.cost == found.bound == best
+
+
+@settings(max_examples=150)
+@given(seed=st.integers(0, 2**32))
+def test_the_optimum_is_the_cheapest_of_all_sides(seed: int) -> None:
+    assert_optimal(random_case(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(10))
+def test_ten_thousand_random_programs_are_placed_at_the_least_cost(block: int) -> None:
+    for seed in range(1000):
+        assert_optimal(random_case(1000 * block + seed))
+
+
+def plan_for(
+    graph: ProgramGraph, policy: Policy, placement: str, *, training: bool, model=EAGER
+) -> Plan:
+    setting = Setting(placement, training=training, objective=Objective(model))
+    return make_plan(graph, Matcher(policy), setting)
+
+
+@given(graph=graphs(), policy=policies(), training=st.booleans(), model=targets)
+def test_the_certificate_of_any_program_holds_for_every_placement(
+    graph: ProgramGraph, policy: Policy, *, training: bool, model
+) -> None:
+    def cost(placement: str):
+        plan = plan_for(graph, policy, placement, training=training, model=model)
+        return plan.cost
+
+    best = cost("optimal")
+    assert best.lower_bound is not None
+    assert best.lower_bound == best.total_bytes
+    assert best.lower_bound <= cost("paint").total_bytes
+
+
+@given(graph=graphs(), policy=policies(), placement=placements, training=st.booleans())
+def test_every_operand_and_output_arrives_in_its_dtype(
+    graph: ProgramGraph, policy: Policy, placement: str, *, training: bool
+) -> None:
+    plan = plan_for(graph, policy, placement, training=training)
+    followed = follow(graph, plan)
+    for op in graph.ops:
+        wanted = plan.by_op[op.name].operands
+        for index, name in enumerate(op.operands):
+            assert followed.reaching(op.name, index, name) == wanted[index], op.name
+    outputs = zip(graph.outputs, output_dtypes(graph, policy), strict=True)
+    for index, (name, dtype) in enumerate(outputs):
+        have = followed.stored[name]
+        for cast in plan.casts:
+            if cast.value == name and (OUTPUT, index) in cast.uses:
+                assert cast.from_dtype == have
+                have = cast.to_dtype
+        assert have == dtype
+
+
+@given(graph=graphs(), policy=policies(), placement=placements, training=st.booleans())
+def test_what_is_written_in_place_has_one_dtype_for_all_views(
+    graph: ProgramGraph, policy: Policy, placement: str, *, training: bool
+) -> None:
+    plan = plan_for(graph, policy, placement, training=training)
+    stored = follow(graph, plan).stored
+    dtypes: dict[str, set[str]] = {}
+    for name in graph.values:
+        storage = graph.storage(name)
+        if storage in graph.written and graph.is_dtype(name, policy.full):
+            dtypes.setdefault(storage, set()).add(stored[name])
+    assert all(len(found) == 1 for found in dtypes.values())
+
+
+@given(graph=graphs(), policy=policies(), placement=placements, training=st.booleans())
+def test_weights_cost_no_cast_at_run_time_unless_they_are_trained(
+    graph: ProgramGraph, policy: Policy, placement: str, *, training: bool
+) -> None:
+    for cast in plan_for(graph, policy, placement, training=training).runtime_casts:
+        if not training and cast.is_weight and not cast.region:
+            assert on_the_spot(cast) or OUTPUT in cast.consumers
