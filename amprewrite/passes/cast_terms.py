@@ -69,11 +69,14 @@ class CastTerms:
             only_up: Whether the op takes it full where it is low itself.
         """
         name = op.operands[index]
-        if self.fusion.absorbs(name, (op.name,)) or self._folds(op, index):
+        stored = self.stored[name]
+        if stored == wanted or self._folds(op, index):
             return
-        if wanted != FULL and not only_up:
+        if self.fusion.absorbs(name, (op.name,)):
+            return
+        if wanted != FULL and stored != LOW and not only_up:
             self._group(op, index, name, up=False).uses.add(wanted)
-        if wanted != LOW and (op.mixing != "promote" or op.reads):
+        if wanted != LOW and stored != FULL and (op.mixing != "promote" or op.reads):
             self._group(op, index, name, up=True).uses.add(wanted)
 
     def read_as(self, op: Op, index: int, dtype: str) -> None:
@@ -89,9 +92,8 @@ class CastTerms:
             return
         if name not in self.stored or side is None:
             self._cast_as(None, 0, name, dtype)
-        else:
-            group = self._group(None, 0, name, up=side == FULL)
-            group.uses.add(side)
+        elif side != self.stored[name]:
+            self._group(None, 0, name, up=side == FULL).uses.add(side)
 
     def on_the_spot(self, name: str, made: int) -> None:
         """Charge the cast of what is made low and stored full, to be written to."""
@@ -173,9 +175,8 @@ class CastTerms:
         """
         names = list(dict.fromkeys(self._full_names(op)))
         shaped = [name for name in names if self.values[name].shape] or names
-        if not shaped or (
-            anchored and self.anchors & {self.stored[name] for name in shaped}
-        ):
+        sides = [self.stored[name] for name in shaped]
+        if FULL in sides or (anchored and not self.anchors.isdisjoint(sides)):
             return
         pairs: list[tuple[int, Group | None]] = []
         for name in shaped:

@@ -35,7 +35,7 @@ class Group:
     cost: int
     up: bool
     uses: set[int] = field(default_factory=set[int])
-    mixes: list[int] = field(default_factory=list[int])
+    mixes: tuple[int, ...] = ()
     wanted: int = LOW
 
 
@@ -71,6 +71,8 @@ class Groups:
                 it is stored, and the group of its cast; None for a cast without cost.
         """
         found = list(pairs)
+        if not found:
+            return
         stored = tuple(dict.fromkeys(side for side, _ in found))
         if FULL in stored:
             return
@@ -81,7 +83,7 @@ class Groups:
                 group.uses.add(op)
         elif groups:
             for group in groups:
-                group.mixes.append(len(self.mixes))
+                group.mixes += (len(self.mixes),)
             self.mixes.append(Mix(op, stored, groups))
 
     def add_to(self, terms: Terms, first_free: int) -> int:

@@ -103,23 +103,15 @@ class Relaxation:
 
     def _free(self, fixed: Fixed) -> tuple[Flags, Flags]:
         """Return which operands are not fixed, and which mixes want no cast surely."""
-        known = dict(fixed)
-        if not known:
-            return np.ones(self.operand.size, np.bool_), np.zeros(
-                self.op.size, np.bool_
-            )
-        state = np.array(
-            [side in known for side in self.operand.tolist()],
-            np.bool_,
-        )
-        wide = np.array(
-            [known.get(side) is True for side in self.operand.tolist()], np.bool_
-        )
-        dead = np.array(
-            [known.get(side) is False for side in self.op.tolist()], np.bool_
-        )
-        dead |= np.bincount(self.operand_mix[wide], minlength=self.op.size) > 0
-        return ~state, dead
+        operands, mixes = self.operand.size, self.op.size
+        if not fixed:
+            return np.ones(operands, np.bool_), np.zeros(mixes, np.bool_)
+        full = [side for side, is_full in fixed if is_full]
+        low = [side for side, is_full in fixed if not is_full]
+        free = ~np.isin(self.operand, full + low)
+        wide = self.operand_mix[np.isin(self.operand, full)]
+        dead = np.isin(self.op, low) | (np.bincount(wide, minlength=mixes) > 0)
+        return free, dead
 
     def _only_operand(self, free: Flags, left: Numbers) -> Flags:
         """Return the pairs whose value is the only operand that is not fixed."""
@@ -161,8 +153,10 @@ class Relaxation:
         target[seen.wants] = fair[seen.wants]
         moved = parts + np.rint((target - parts) * step).astype(np.int64)
         total = _sum(self.pair_cast, moved, self.cost.size)
-        ratio = np.minimum(1.0, self.cost / np.maximum(total, 1))[self.pair_cast]
-        return np.where(ratio < 1.0, np.floor(moved * ratio), moved).astype(np.int64)
+        ratio = (self.cost / np.maximum(total, 1))[self.pair_cast]
+        less = np.floor(moved * ratio) - 1  # one less: never more than there is
+        fits = (total <= self.cost)[self.pair_cast]
+        return np.where(fits, moved, np.maximum(less, 0)).astype(np.int64)
 
     def widest_gap(self, parts: Numbers, seen: Seen, fixed: Fixed) -> int:
         """Return the mix whose bound is furthest off in a solution; -1 if none is."""

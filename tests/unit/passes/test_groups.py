@@ -73,4 +73,4 @@ def test_a_mix_of_operands_on_two_sides_is_listed() -> None:
     groups.mix(ONE, pairs)
     (mix,) = groups.mixes
     assert (mix.op, mix.stored) == (ONE, (STORED, OTHER))
-    assert [group.mixes for group in mix.groups] == [[0], [0]]
+    assert [group.mixes for group in mix.groups] == [(0,), (0,)]
