@@ -25,8 +25,9 @@ Errors = Mapping[str | tuple[str, str], float]
 """Extra cost of low precision, in bytes, by what is low.
 
 The key is the name of an op that computes low, of a value that is stored low, or
-(value, op) for a value that this op reads low. How a weight is stored and moved about
-follows from who reads it, so that only reading it counts.
+(value, op) for a value that is stored full and that this op reads low: what is stored
+low was rounded before. How a weight is stored and moved about follows from who reads
+it, so that only reading it counts, however it is stored.
 """
 
 
@@ -136,9 +137,16 @@ class _Pricing:
                 cost += self.objective.error(op.name)
             pairs = zip(reversed(op.operands), reversed(placed.operands), strict=True)
             read = dict(pairs)  # where an op reads a value twice, the first counts
-            low = (name for name in names if self._is_low(name, read[name]))
+            low = (
+                name
+                for name in names
+                if self._is_low(name, read[name]) and not self._was_rounded(name)
+            )
             cost += self.objective.error(*((name, op.name) for name in low))
         return cost
+
+    def _was_rounded(self, name: str) -> bool:
+        return name not in self.at.weights and self.placement.stored[name] == self.low
 
     def _stored_errors(self) -> int:
         stored, weights = self.placement.stored.items(), self.at.weights

@@ -293,8 +293,13 @@ class _Builder:
             self.ledger.pay_low(own, self.objective.error(op.name))
 
     def _read_error(self, op: Op, name: str, seen: int) -> None:
-        if name in counted_errors(self.at, op)[1]:
-            self.ledger.pay_low(seen, self.objective.error((name, op.name)))
+        if name not in counted_errors(self.at, op)[1]:
+            return
+        error = self.objective.error((name, op.name))
+        if name in self.at.weights:
+            self.ledger.pay_low(seen, error)
+        elif self.stored[name] != seen:
+            self.ledger.terms.pay(self.stored[name], seen, error)
 
     # --- what an op makes ----------------------------------------------------------
 
