@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest import mock
 
+import jaxlib
 import numpy as np
 from jax._src.lax import lax as lax_functions
 from jax.extend import linear_util, source_info_util
@@ -25,7 +26,9 @@ _LIBRARIES = re.compile(
         for name in ("jax", "jaxlib", "flax", "equinox", "optax", "jaxtyping", "haiku")
     )
 )
-_JAX = re.compile(r"[\\/]jax(lib)?[\\/]")
+_LIBRARY = os.path.dirname(inspect.getfile(jax)) + os.sep  # noqa: PTH120  # plain too
+_KERNELS = os.path.dirname(inspect.getfile(jaxlib)) + os.sep  # noqa: PTH120
+_JAX = (_LIBRARY, _KERNELS)
 _STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
 _OWN = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep  # noqa: PTH120  # frames hold plain strings
 _SITE = re.compile(r"[\\/](site|dist)-packages[\\/]")
@@ -118,7 +121,7 @@ def _is_cast(frames: Iterable[tuple[str, str]]) -> bool:
     for file, name in frames:
         if file.startswith(_OWN):
             continue  # what promotes while JAX traces
-        if not _JAX.search(file):
+        if not file.startswith(_JAX):
             is_cast = not names.isdisjoint(CASTS) and names.isdisjoint(CALLS)
             return is_cast and is_users(file)
         names.add(name.rpartition(".")[2])
@@ -160,6 +163,13 @@ def _frames() -> Iterator[tuple[str, str]]:
         frame = frame.f_back
 
 
+@functools.lru_cache(maxsize=4096)
+def files_of(traceback: Any) -> frozenset[str]:
+    """Return the files of the frames of an equation."""
+    frames = traceback.frames if traceback is not None else ()
+    return frozenset(frame.file_name for frame in frames)
+
+
 def file_of(eqn: Eqn) -> str:
     """Return the file of the function that a ``jit`` calls; empty if not known."""
     info = getattr(body_of(eqn).jaxpr, "debug_info", None)
@@ -170,7 +180,7 @@ def file_of(eqn: Eqn) -> str:
 def is_users(file: str) -> bool:
     """Return whether a frame of ``file`` is the user's own code."""
     library = _SITE.search(file) is not None and _LIBRARIES.search(file) is not None
-    return not (library or file.startswith((_STANDARD, _OWN, "<")))
+    return not (library or file.startswith((_STANDARD, _OWN, *_JAX, "<frozen")))
 
 
 def body_of(eqn: Eqn) -> Any:

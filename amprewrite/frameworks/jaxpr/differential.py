@@ -43,42 +43,67 @@ class Second:
 
     Attributes:
         seen: Whether the first trace saw a cast that is not in the program.
-        trace: Traces the function on low arrays.
+        trace: Traces the function on low arrays; also says how many casts to the full
+            dtype it still leaves out.
         low: Name of the low dtype.
         full: Name of the full dtype.
     """
 
     seen: bool
-    trace: Callable[[], Any]
+    trace: Callable[[], tuple[Any, int]]
     low: str
     full: str = "float32"
 
     def restore(self, program: Program) -> tuple[Program, tuple[str, ...]]:
         """Return ``program`` with the casts that it lacks, and what to know of them."""
-        if not self.seen and not any(map(_may_cast, program.called)):
+        if not self.seen and not any(map(_may_cast, _traced_before(program))):
             return program, ()
         try:
-            second = inline(self.trace())
+            closed, left_out = self.trace()
+            second = inline(closed)
         except Exception as error:  # noqa: BLE001  # the user's code, on unusual dtypes
             reason = str(error).strip().split("\n")[0]
-            note = (
-                f"casts to {self.full} that the function writes are not seen: its "
-                f"second trace, in {self.low}, failed ({type(error).__name__}: "
-                f"{reason}); mark what must stay full with amprewrite.full_precision"
+            why = f"its second trace, in {self.low}, failed ({type(error).__name__}: "
+            return program, (self._unseen(f"{why}{reason})"),) if self.seen else ()
+        notes: tuple[str, ...] = ()
+        if left_out and self._closes_over_full(program):
+            why = (
+                f"what it closes over is {self.full} also in a trace in {self.low}, "
+                f"where {left_out} of them change nothing; pass it as an argument"
             )
-            return program, (note,) if self.seen else ()
-        return restore_casts(program, second, (self.low, self.full)), ()
+            notes = (self._unseen(why),)
+        return restore_casts(program, second, (self.low, self.full)), notes
+
+    def _unseen(self, why: str) -> str:
+        return (
+            f"casts to {self.full} that the function writes are not seen: {why}; mark "
+            f"what must stay full with amprewrite.full_precision"
+        )
+
+    def _closes_over_full(self, program: Program) -> bool:
+        avals = (program.avals[name] for name in program.constants)
+        return any(dtype_name(aval) == self.full for aval in avals)
+
+
+def _traced_before(program: Program) -> Iterator[str]:
+    """Yield the files of functions that JAX may have traced before.
+
+    It does not run those again, so that a trace sees nothing of what they cast: jitted
+    functions, and the bodies of loops, branches and checkpoints.
+    """
+    yield from program.called
+    for step in all_steps(program.steps):
+        if step.region:
+            yield from _compat.files_of(step.eqn.source_info.traceback)
 
 
 @cache
 def _may_cast(file: str) -> bool:
-    """Whether the file of a jitted function spells a cast.
-
-    JAX may have traced the function before, and not run it again; then nothing was
-    seen.
-    """
-    lines = linecache.getlines(file) if _compat.is_users(file) else []
-    return any(_SPELLED.search(line) for line in lines)
+    """Whether a file of the user spells a cast; one that cannot be read may."""
+    if not file or not _compat.is_users(file):
+        return False
+    lines = linecache.getlines(file)
+    return not lines or any(_SPELLED.search(line) for line in lines)
 
 
 def restore_casts(

@@ -12,7 +12,7 @@ from amprewrite.errors import NotCapturedError
 from amprewrite.frameworks.base import Request, announce
 from amprewrite.frameworks.jaxpr.differential import Second
 from amprewrite.frameworks.jaxpr.prepare import Inputs, Prepared, prepare
-from amprewrite.frameworks.jaxpr.promoting import promoting
+from amprewrite.frameworks.jaxpr.promoting import tracing
 from amprewrite.frameworks.jaxpr.states import Pair, positions
 from amprewrite.frameworks.jaxpr.trace import Traced, Tracer, input_names, split
 from amprewrite.plan import Cast, Plan
@@ -75,7 +75,7 @@ class ConvertedFunction:
         """Run the function by its plan."""
         prepared, result, arrays = self.prepare(args, kwargs)
         if not prepared.plan.changes:  # but perhaps numbers, which are no values
-            with promoting(self.request.processor):
+            with tracing(self.request.processor):
                 return self.function(*args, **kwargs)
         return result.arguments(prepared.run(arrays))
 

@@ -169,10 +169,13 @@ class Tracer:
 
     def trace_low(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], low: str
-    ) -> Any:
+    ) -> tuple[Any, int]:
         """Return the ClosedJaxpr of a call with its float32 arrays in ``low``.
 
         Operands are promoted where they meet others, such as constants of the function.
+
+        Returns:
+            The program, and how many casts of float32 to itself it does not show.
         """
         call, arrays = split((tuple(args), dict(kwargs)))
         dtype = jnp.dtype(low)
@@ -180,8 +183,11 @@ class Tracer:
             jax.ShapeDtypeStruct(x.shape, dtype) if x.dtype == np.float32 else x
             for x in map(_as_array, arrays)
         ]
-        with tracing(Processor("jax")):
-            return jax.make_jaxpr(partial(self.flat, call))(*types)
+        left_out: list[None] = []
+        noting = _compat.noting_casts(partial(left_out.append, None))
+        with tracing(Processor("jax")), noting:
+            closed = jax.make_jaxpr(partial(self.flat, call))(*types)
+        return closed, len(left_out)
 
     def _trace(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
         call, arrays = split((tuple(args), dict(kwargs)))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from amprewrite.passes import Setting, make_plan
-from amprewrite.passes.cost import Objective
+from amprewrite.passes.cost import Errors, Objective
 from amprewrite.passes.cost_model import EAGER
 from amprewrite.passes.optimal import choose_optimal
 from amprewrite.plan import Plan
@@ -65,11 +65,12 @@ def test_an_error_is_avoided_where_it_costs_more_than_precision(
 
 def test_reading_low_is_an_error_only_of_what_is_stored_full() -> None:
     """What was stored low was rounded already."""
-    reading = {("g", "second"): 1000.4}
+    reading: Errors = {("g", "second"): 1000.4}
     assert plan(Objective(errors=reading)).cost == plan(Objective()).cost
-    stored = {"h": 1e9, "g": 1e9}
+    stored: Errors = {"h": 1e9, "g": 1e9}
     assert lowered(plan(Objective(errors=stored))) == ["second"]
-    assert lowered(plan(Objective(errors=stored | {("g", "second"): 1e9}))) == []
+    both: Errors = {**stored, ("g", "second"): 1e9}
+    assert lowered(plan(Objective(errors=both))) == []
 
 
 def test_a_sensitive_op_that_is_accumulated_is_chosen_by_bytes() -> None:

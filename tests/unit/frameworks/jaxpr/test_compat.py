@@ -68,7 +68,7 @@ def test_a_line_is_the_users_own():
     assert line.startswith("test_compat.py:")
     assert _compat.source_line(None) == ""
     assert not _compat.is_users(jax.__file__)
-    assert not _compat.is_users("<string>")
+    assert not _compat.is_users("<frozen runpy>")
     assert _compat.is_users("model.py")
 
 
@@ -167,3 +167,19 @@ def test_the_line_that_is_traced_is_the_users():
     jax.make_jaxpr(lambda _: seen.append(_compat.current_line()))(X)
     (line,) = seen
     assert line.startswith("test_compat.py:")
+
+
+def test_a_directory_of_the_user_may_be_called_jax(tmp_path):
+    file = tmp_path / "jax" / "model.py"
+    file.parent.mkdir()
+    file.write_text("def f(x):\n    return x.astype('float32')\n")
+    scope = {}
+    exec(compile(file.read_text(), str(file), "exec"), scope)
+    eqn = first(scope["f"], X.astype(jnp.bfloat16))
+    assert _compat.is_written_cast(eqn.source_info.traceback)
+    assert str(file) in _compat.files_of(eqn.source_info.traceback)
+    assert _compat.files_of(None) == frozenset()
+    scope = {}
+    exec("def f(x): return x.astype('float32')", scope)  # as in a shell
+    eqn = first(scope["f"], X.astype(jnp.bfloat16))
+    assert _compat.is_written_cast(eqn.source_info.traceback)

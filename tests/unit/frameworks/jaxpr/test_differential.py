@@ -21,7 +21,7 @@ W = jnp.ones((8, 8))
 def both(function: Callable[..., Any], *args: Any) -> tuple[Program, Program]:
     tracer = Tracer(function)
     first = inline(tracer.trace(args, {}).closed)
-    return first, inline(tracer.trace_low(args, {}, "bfloat16"))
+    return first, inline(tracer.trace_low(args, {}, "bfloat16")[0])
 
 
 def restored(function: Callable[..., Any], *args: Any) -> Program:
@@ -201,5 +201,50 @@ def test_a_second_trace_that_fails_is_told() -> None:
     )
     found, (note,) = second.restore(program)
     assert found is program
-    assert "(TypeError: only float32 here)" in note
+    assert "failed (TypeError: only float32 here)" in note
     assert "amprewrite.full_precision" in note
+
+
+def second_of(tracer: Tracer) -> Second:
+    return Second(
+        seen=tracer.casts,
+        trace=lambda: tracer.trace_low((X,), {}, "bfloat16"),
+        low="bfloat16",
+    )
+
+
+BODIES: dict[str, Callable[[Callable[[Any], Any]], Callable[[Any], Any]]] = {
+    "checkpoint": jax.checkpoint,
+    "scan": lambda f: (
+        lambda x: lax.scan(lambda h, _: (f(h), None), x, None, length=2)[0]
+    ),
+    "fori_loop": lambda f: lambda x: lax.fori_loop(0, 2, lambda _, h: f(h), x),
+    "cond": lambda f: lambda x: lax.cond(x[0, 0] > 0, f, lambda h: h, x),
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_a_body_that_jax_has_traced_before_is_traced_again(
+    body: Callable[[Callable[[Any], Any]], Callable[[Any], Any]],
+) -> None:
+    def inner(x: Any) -> Any:
+        return (jnp.tanh(x.astype(FULL)) * 2).astype(x.dtype)
+
+    wrapped = body(inner)
+    for _ in range(2):
+        tracer = Tracer(lambda x: wrapped(x) @ W.astype(x.dtype))
+        program = inline(tracer.trace((X,), {}).closed)
+        found, _ = second_of(tracer).restore(program)
+        assert {"pinned", "follows"} == set(chosen(found))
+
+
+def test_a_cast_behind_what_a_function_closes_over_is_told() -> None:
+    tracer = Tracer(lambda x: jnp.tanh((x @ W).astype(FULL)) * 2)
+    program = inline(tracer.trace((X,), {}).closed)
+    found, (note,) = second_of(tracer).restore(program)
+    assert chosen(found) == []
+    assert "what it closes over is float32" in note
+    assert "pass it as an argument" in note
+    tracer = Tracer(lambda x: jnp.tanh(x.astype(FULL)).astype(FULL) * 2)
+    program = inline(tracer.trace((X,), {}).closed)
+    assert second_of(tracer).restore(program)[1] == ()
