@@ -6,11 +6,12 @@ cast ends a stretch in full precision that the model opened itself (``x.float()`
 A cast that ends no such stretch follows what it converts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 
 from amprewrite.dtypes import is_float
 from amprewrite.ir import Op, ProgramGraph
 from amprewrite.passes.classify import USER_CAST
+from amprewrite.passes.demand import Demand, Demands
 from amprewrite.passes.facts import extreme_values
 from amprewrite.policy import OpClass
 from amprewrite.policy.match import Match
@@ -20,22 +21,33 @@ MOST = 8
 
 
 def find_followed(
-    graph: ProgramGraph, classes: Mapping[str, Match], low: str
+    graph: ProgramGraph,
+    classes: Mapping[str, Match],
+    demands: Demands,
+    weights: Container[str],
+    low: str,
 ) -> dict[str, tuple[str, ...]]:
     """Return the values that each cast follows, by the name of the cast.
 
     A cast that follows none gives full precision: it converts integers, which low
     precision may not hold, or a constant beyond its range.
+
+    Args:
+        graph: The program.
+        classes: Class of every op.
+        demands: Demand on every value.
+        weights: Values that are weights, moved about.
+        low: The low dtype.
     """
     casts = [op for op in graph.ops if _follows(op) and not op.fence]
     if not casts:
         return {}
-    entered = _entered(graph, classes)
+    finder = _Finder(graph, classes, demands, weights)
     extreme = extreme_values(graph, classes, low)
     found: dict[str, tuple[str, ...]] = {}
     for op in casts:
         source, *given = op.operands
-        values = given or sorted(entered.get(source, ())) or [source]
+        values = given or finder.stands_for(source) or [source]
         safe = source not in extreme and is_float(graph.values[source].dtype)
         found[op.name] = tuple(values) if safe else ()
     return found
@@ -45,20 +57,56 @@ def _follows(op: Op) -> bool:
     return op.canonical == USER_CAST and op.chosen == "follows"
 
 
-def _entered(
-    graph: ProgramGraph, classes: Mapping[str, Match]
-) -> dict[str, frozenset[str]]:
-    """Return, for each value in a stretch that the model keeps full, what entered."""
-    entered: dict[str, frozenset[str]] = {}
-    for op in graph.ops:
-        pinned = op.dtype_argument and op.chosen == "pinned"
-        floats = [op.operands[index] for index in graph.float_operands(op)]
-        if pinned and floats:
-            found = frozenset(floats[:1])
-        elif classes[op.name].op_class is OpClass.ALLOW or _follows(op):
-            continue
-        else:
-            found = frozenset[str]().union(*(entered.get(n, ()) for n in op.operands))
-        if 0 < len(found) <= MOST:
-            entered.update(dict.fromkeys(op.results, found))
-    return entered
+class _Finder:
+    """Finds what entered the stretches that the model keeps full."""
+
+    def __init__(
+        self,
+        graph: ProgramGraph,
+        classes: Mapping[str, Match],
+        demands: Demands,
+        weights: Container[str],
+    ) -> None:
+        self.graph, self.classes = graph, classes
+        self.demands, self.weights = demands, weights
+        self.entered: dict[str, frozenset[str]] = {}
+        for op in graph.ops:
+            found = self._entered(op)
+            if 0 < len(found) <= MOST:
+                self.entered.update(dict.fromkeys(op.results, found))
+
+    def stands_for(self, source: str) -> list[str]:
+        """Return those of what entered the stretch of ``source`` that the model means.
+
+        Weights and inputs, such as a mask, may enter beside what was computed.
+        """
+        found = sorted(self.entered.get(source, ()))
+        moving = [name for name in found if name not in self.weights]
+        made = [name for name in moving if self.graph.values[name].kind == "result"]
+        return made or moving or found
+
+    def _entered(self, op: Op) -> frozenset[str]:
+        floats = [op.operands[index] for index in self.graph.float_operands(op)]
+        if op.dtype_argument and op.chosen == "pinned" and floats:
+            inside = self.entered.get(floats[0])  # a cast of what is full already
+            return inside or frozenset(self._source(floats[0]))
+        if self.classes[op.name].op_class is OpClass.ALLOW or _follows(op):
+            return frozenset()
+        return frozenset[str]().union(
+            *(self.entered.get(name, ()) for name in op.operands)
+        )
+
+    def _source(self, name: str) -> Iterator[str]:
+        """Yield ``name``, or what made it if it is full only for the stretch's sake."""
+        maker = self.graph.producer.get(name)
+        wanted = self.demands.on(name) is Demand.FULL
+        if maker is None or not wanted or not self._computes(maker):
+            yield name
+            return
+        for index in self.graph.float_operands(maker):
+            yield from self._source(maker.operands[index])
+
+    def _computes(self, op: Op) -> bool:
+        op_class = self.classes[op.name].op_class
+        cheap = op_class in (OpClass.PROMOTE, OpClass.FOLLOW)
+        return cheap and bool(self.graph.float_operands(op)) and not _follows(op)

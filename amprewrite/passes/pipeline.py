@@ -164,15 +164,17 @@ def situate(
         pairs = zip(graph.outputs, outputs, strict=bool(outputs))
         full = (name for name, dtype in pairs if dtype == policy.full)
         demands = compute_demand(graph, classes, full)
+    weights = weight_roots(graph, classes, policy.full)
+    low = policy.low
     return Situation(
         graph=graph,
         policy=policy,
         classes=classes,
         demands=demands,
-        weak=weak_values(graph, classes, policy.low) if policy.low else frozenset(),
-        weights=weight_roots(graph, classes, policy.full),
+        weak=weak_values(graph, classes, low) if low else frozenset(),
+        weights=weights,
         mutated=mutated_storages(graph),
-        followed=find_followed(graph, classes, policy.low) if policy.low else {},
+        followed=find_followed(graph, classes, demands, weights, low) if low else {},
         biases=find_biases(graph, classes),
     )
 

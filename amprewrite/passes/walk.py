@@ -199,6 +199,13 @@ class Walk:
             return self._following_cast(op, operands)
         return Placed(results[0], operands, results, self.at.classes[op.name].why)
 
+    def _is_low(self, name: str) -> bool:
+        """Whether a value is low, or the accumulator of an op that computes low."""
+        maker = self.graph.producer.get(name)
+        if maker and self.at.classes[maker.name].op_class is OpClass.ALLOW:
+            return self.out.ops[maker.name].precision == self.low
+        return self.out.stored[name] == self.low
+
     def _following_cast(self, op: Op, operands: tuple[str, ...]) -> Placed:
         """Convert to the dtype that the followed values are stored in now."""
         if self.graph.storage(op.results[0]) in self.graph.written:
@@ -210,7 +217,7 @@ class Walk:
             why = f"{causes[-1]} wants full precision"
             return Placed(self.full, operands, (self.full,), why, causes)
         followed = self.at.followed[op.name]
-        wide = [n for n in followed if self.out.stored[n] != self.low]
+        wide = [n for n in followed if not self._is_low(n)]
         dtype = self.full if wide or not followed else self.low
         names = f"%{(wide or followed)[0]}" if followed else "what it converts"
         why = f"its dtype follows that of {names}, which is {dtype}"

@@ -178,3 +178,72 @@ def test_dtypes_outside_float32_are_those_of_the_model(
     for before, after in zip(traced, converted.plan.decisions, strict=True):
         for one, other in zip(before.results, after.results, strict=True):
             assert one in {other, "float32"}, before.op
+
+
+def test_a_tensor_that_names_the_dtype_is_followed() -> None:
+    class Naming(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = self.first(x)
+            wide = h.float().softmax(-1)
+            return self.last(wide.type_as(h).relu() + wide.to(h))
+
+    plan = amprewrite.inspect(Naming().eval(), args=(torch.randn(4, 8),))
+    _, type_as, to = (d for d in plan.decisions if d.canonical == "cast")
+    assert type_as.native == "aten.type_as.default"
+    for found in (type_as, to):
+        assert (found.op_class, found.precision) == ("follow", "bfloat16")
+    relu = next(d for d in plan.decisions if d.canonical == "relu")
+    assert relu.precision == "bfloat16"
+
+
+def test_models_are_captured_inside_inference_mode() -> None:
+    model = nn.Sequential(nn.Linear(8, 8).half(), nn.Linear(8, 8)).eval()
+    x = torch.randn(4, 8)
+    outside = amprewrite.convert(model, "promote", args=(x,))(x)
+    with torch.inference_mode():
+        given = torch.randn(4, 8)
+        inside = amprewrite.convert(model, "promote", args=(given,))
+        assert torch.equal(inside(x), outside)
+        late = amprewrite.convert(model, "promote")
+        assert torch.equal(late(x), outside)
+
+
+def test_what_reads_a_value_beside_its_cast_reads_the_value() -> None:
+    class Beside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            h = self.first(x)
+            mean = h.float().mean()
+            return self.last(torch.relu(h)), mean
+
+    model, x = Beside().eval(), torch.randn(4, 8)
+    converted = amprewrite.convert(model, args=(x,))
+    relu = next(d for d in converted.plan.decisions if d.canonical == "relu")
+    assert relu.precision == "bfloat16"
+    assert relative_error(converted(x), model(x)) < 2**-7
+
+
+def test_a_cast_to_the_same_dtype_shares_its_storage() -> None:
+    class Writing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            y = self.first(x)
+            z = y.float()
+            z.add_(1)
+            y.mul_(3)
+            return y, z
+
+    model, x = Writing().eval(), torch.randn(4, 8)
+    converted = amprewrite.convert(model, args=(x,))
+    with torch.no_grad():
+        assert relative_error(converted(x), model(x)) < 2**-7

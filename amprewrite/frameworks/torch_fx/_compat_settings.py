@@ -2,7 +2,9 @@
 # pyright: reportPrivateUsage=false
 # Beside _compat the only module that uses private names.
 
+import logging
 import sys
+import warnings
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
@@ -11,10 +13,15 @@ from unittest import mock
 
 import torch
 from torch import nn
+from torch.fx.experimental import proxy_tensor
 from torch.nn.modules import transformer
 from torch.utils import checkpoint
 
 from amprewrite.frameworks.torch_fx import _compat
+
+_to = torch.ops.aten.to
+CASTS = frozenset((_to.dtype, _to.dtype_layout, _to.device, _to.other))
+"""Operators that give the tensor itself where it has the dtype already."""
 
 
 @contextmanager
@@ -56,6 +63,52 @@ def as_if_exported() -> Generator[None]:
         mock.patch("torch.compiler._is_compiling_flag", new=True),
         mock.patch("torch.compiler._is_exporting_flag", new=True),
     ):
+        yield
+
+
+@contextmanager
+def distinct_casts() -> Generator[None]:
+    """Let a cast of a tensor to its own dtype give another tensor, of its storage.
+
+    It gives the tensor itself otherwise, and the tracer takes all that reads the tensor
+    from then on for readers of the cast.
+    """
+    mode: Any = proxy_tensor.ProxyTorchDispatchMode
+    dispatch = mode.__torch_dispatch__
+
+    def distinct(
+        self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        source = args[0] if args else None
+        is_cast = (
+            self.pre_dispatch and func in CASTS and isinstance(source, torch.Tensor)
+        )
+        before = _slot(source, self.tracer) if is_cast else None
+        made = dispatch(self, func, types, args, kwargs or {})
+        if made is not source or before is None:
+            return made
+        with proxy_tensor.disable_proxy_modes_tracing():
+            twin = torch.ops.aten.alias.default(source)
+        set_slot: Any = proxy_tensor.set_proxy_slot  # annotated for symbols only
+        set_slot(twin, self.tracer, _slot(source, self.tracer))
+        set_slot(source, self.tracer, before)
+        return twin
+
+    with mock.patch.object(mode, "__torch_dispatch__", distinct):
+        yield
+
+
+def _slot(tensor: Any, tracer: Any) -> Any:
+    get_slot: Any = proxy_tensor.get_proxy_slot
+    return get_slot(tensor, tracer, None)
+
+
+@contextmanager
+def quiet() -> Generator[None]:
+    """Let neither warnings nor fake tensors say anything."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    with warnings.catch_warnings(), mock.patch.object(logger, "disabled", new=True):
+        warnings.simplefilter("ignore")
         yield
 
 

@@ -121,10 +121,12 @@ def export_model(
         PromotionError: Operands have no common dtype; names the line, too.
         ComplexTruncationError: An imaginary part would be dropped there.
     """
+    args, kwargs = _compat.pytree.tree_map(_outside_inference, (args, dict(kwargs)))
     seen = Seen(hooks=sum(map(_compat.backward_hooks, model.modules())))
     device = model_device(model)
     _compat_settings.register_caches()
     with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(mode=False))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(_compat_settings.slow_attention_path())
         stack.enter_context(_compat_settings.plain_causal_hint())
@@ -134,6 +136,7 @@ def export_model(
         stack.enter_context(_watch(seen))
         stack.enter_context(_watch_attributes(model, seen))
         stack.enter_context(promoting(processor))
+        stack.enter_context(_compat_settings.distinct_casts())
         if processor is None and not _has_half(model, args, kwargs):
             stack.enter_context(_compat_settings.neutral_autocast(device))
         stack.enter_context(warnings.catch_warnings())
@@ -173,6 +176,14 @@ def drop_dtype_checks(module: GraphModule) -> None:
                 if name in ops.FRAMEWORK_ONLY:
                     part.graph.erase_node(node)
             part.recompile()
+
+
+def _outside_inference(value: Any) -> Any:
+    """Return an argument as a tensor that autograd may record, if it is one."""
+    if not _is_tensor(value) or not value.is_inference():
+        return value
+    with torch.inference_mode(mode=False):
+        return value.clone()
 
 
 def _has_half(model: torch.nn.Module, *arguments: Any) -> bool:

@@ -45,11 +45,8 @@ FULL = torch.float32
 NAMED = frozenset(("bfloat16", "double", "float", "half"))
 """Methods that cast to the dtype that they are called by."""
 
-RELATIVE = frozenset(("to", "type_as"))
-"""Methods that cast to the dtype of a tensor that they are given."""
-
-CASTS = NAMED | RELATIVE | {"type"}
-"""Methods of a tensor that ATen has as a cast."""
+CASTS = NAMED | {"to", "type"}
+"""Methods of a tensor that ATen has as a cast to a dtype that is named."""
 
 Site = tuple[Frame, str]
 """A line of the user's code, and what is called there."""
@@ -74,10 +71,11 @@ def tell_casts(
         kwargs: Keyword call arguments.
         low: Dtype of the second run.
     """
-    doubtful: dict[Site, list[Node]] = defaultdict(list)
-    for node in module.graph.nodes:
-        if (site := _doubtful(node)) is not None:
-            doubtful[site].append(node)
+    named: dict[Site, list[Node]] = defaultdict(list)
+    for node in _nodes(module):
+        if (site := _site(node, low)) is not None:
+            named[site].append(node)
+    doubtful = {s: nodes for s, nodes in named.items() if any(map(_is_full, nodes))}
     if not doubtful:
         return
     recorder = _Recorder(low)
@@ -88,13 +86,23 @@ def tell_casts(
         for site, nodes in doubtful.items()
         if not _tell(nodes, recorder.chosen[site], whole=not recorder.stopped)
     ]
-    if unknown and recorder.stopped:
-        name = dtype_name(low)
+    if unknown:
+        why = recorder.stopped or "other calls were seen there than in the first"
         yield (
             f"the casts to float32 at {', '.join(unknown[:3])} are taken as meant: a "
-            f"second trace in {name}, which shows those that follow the model's "
-            f"dtype, stopped there or before: {recorder.stopped}"
+            f"second trace in {dtype_name(low)}, which shows those that follow the "
+            f"model's dtype, does not tell: {why}"
         )
+
+
+def _nodes(module: GraphModule) -> Iterator[Node]:
+    """Yield the nodes in the order in which they run, also inside bodies."""
+    for node in module.graph.nodes:
+        for arg in node.all_input_nodes if node.op == "call_function" else ():
+            part = getattr(module, str(arg.target), None) if arg.op == "get_attr" else 0
+            if isinstance(part, GraphModule):
+                yield from _nodes(part)
+        yield node
 
 
 def _tell(nodes: list[Node], seen: list[Chosen], *, whole: bool) -> bool:
@@ -110,18 +118,28 @@ def _tell(nodes: list[Node], seen: list[Chosen], *, whole: bool) -> bool:
     if whole and len(seen) != len(nodes):
         return False
     for node, chosen in zip(nodes, seen, strict=False):
-        node.meta[CHOSEN] = chosen
+        if _is_full(node):
+            node.meta[CHOSEN] = chosen
     return len(seen) >= len(nodes)
 
 
-def _doubtful(node: Node) -> Site | None:
-    """Return where a node names float32, by its own choice or after another tensor."""
+def _is_full(node: Node) -> bool:
+    return node.meta["val"].dtype == FULL
+
+
+def _site(node: Node, low: torch.dtype) -> Site | None:
+    """Return where a node names float32, by its own choice or after another tensor.
+
+    Those that name the low dtype are seen in a second run as well, and count.
+    """
     val = node.meta.get("val")
-    is_full = isinstance(val, torch.Tensor) and val.dtype == FULL
-    if not is_full or not _compat.is_overload(node.target):
+    is_either = isinstance(val, torch.Tensor) and val.dtype in (FULL, low)
+    if not is_either or not _compat.is_overload(node.target):
         return None
     is_cast = ops.canonical_name(node) == "cast"
-    if not is_cast and arguments.argument(node, "dtype") != FULL:
+    if is_cast and ops.names_tensor(node):
+        return None
+    if not is_cast and arguments.argument(node, "dtype") not in (FULL, low):
         return None
     frame = source_frame(node)
     called = "cast" if is_cast else ops.packet_name(node.target)
@@ -182,10 +200,9 @@ def _needs_equal(name: str) -> bool:
 
 def _names_dtype(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call says which dtype its result has."""
+    kinds = (torch.dtype, torch.Tensor) if name == "to" else torch.dtype
     others = (*args[1:], *kwargs.values())
-    if name in NAMED or any(isinstance(arg, torch.dtype) for arg in others):
-        return True
-    return name in RELATIVE and any(isinstance(arg, torch.Tensor) for arg in others)
+    return name in NAMED or any(isinstance(arg, kinds) for arg in others)
 
 
 @contextlib.contextmanager
@@ -196,8 +213,9 @@ def _second_run(recorder: _Recorder, model: nn.Module) -> Generator[None]:
     dtype that it writes itself. What was seen before that is kept.
     """
     attributes = Attributes.of(model)
+    quiet = _compat_settings.quiet()  # what kernels say of dtypes that nobody chose
     try:
-        with _compat_settings.as_if_exported(), torch.no_grad(), recorder:
+        with quiet, _compat_settings.as_if_exported(), torch.no_grad(), recorder:
             yield
     except Exception as error:  # noqa: BLE001  # the user's code, on unusual dtypes
         reason = str(error).strip().split("\n")[0]

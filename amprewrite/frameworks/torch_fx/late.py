@@ -4,14 +4,24 @@ Promotion needs this way: dynamo runs the model's own ops before they can be rew
 and those refuse operands of different dtypes.
 """
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
+from amprewrite.errors import AmpWarning
 from amprewrite.frameworks.torch_fx import _compat
 from amprewrite.plan import Plan
+
+MANY = 16
+"""Captured signatures at which the user is told; each took a capture and is kept."""
+
+TOO_MANY = (
+    f"{MANY} signatures were captured, one for each shape of the arguments, and each "
+    f"is kept; convert with args= and dynamic_shapes= to capture once"
+)
 
 Capture = Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
 """Returns the converted module for call arguments."""
@@ -30,13 +40,22 @@ def late_runner(
     captured: dict[object, Any] = {}
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        key = (model.training, signature_key((args, kwargs)))
+        key = (state_key(model), signature_key((args, kwargs)))
         if key not in captured:
             made = captured[key] = capture(args, kwargs)
             plans.append(made.plan)
+            if len(captured) == MANY:
+                warnings.warn(TOO_MANY, AmpWarning, stacklevel=2)
         return captured[key](*args, **kwargs)
 
     return run
+
+
+def state_key(model: nn.Module) -> object:
+    """Return what decides the program of a model: modes, and which tensors it has."""
+    modes = tuple((id(part), part.training) for part in model.modules())
+    tensors = (*model.parameters(), *model.buffers())
+    return modes, tuple((id(tensor), tensor.dtype) for tensor in tensors)
 
 
 def signature_key(arguments: Any) -> object:

@@ -250,7 +250,19 @@ def _cast_or_move(node: Called, _name: str) -> str:
     held = source.meta.get("val") if isinstance(source, Node) else None
     given = isinstance(argument(node, "dtype"), torch.dtype)
     changed = result is not None and held is not None and result.dtype != held.dtype
-    return "cast" if given or changed else "to"
+    return "cast" if given or changed or names_tensor(node) else "to"
+
+
+def names_tensor(node: Called) -> bool:
+    """Return whether a cast takes its dtype from a tensor that it is given.
+
+    Only floats: an integer gives its dtype as if it were written.
+    """
+    other = argument(node, "other")
+    val = other.meta.get("val") if isinstance(other, Node) else other
+    is_tensor = isinstance(val, torch.Tensor)
+    takes = packet_name(node.target) in ("to", "type_as")
+    return takes and is_tensor and val.is_floating_point()
 
 
 def _pow(node: Called, name: str) -> str:

@@ -59,9 +59,10 @@ def user_frames() -> list[Frame]:
     while frame is not None:
         code = frame.f_code
         is_forward = code.co_name == "forward"
+        here = code.co_filename, frame.f_lineno
         if not code.co_filename.startswith((_LIBRARY, _OWN)):
-            if is_forward or not found:
-                found.append((code.co_filename, frame.f_lineno))
+            if not found or (is_forward and here not in found):
+                found.append(here)
             if is_forward:
                 break
         frame = frame.f_back

@@ -215,6 +215,7 @@ class _Reader:
         operands = tuple(
             value for source in used for value in held(self.leaves.get(source))
         )
+        follows = canonical == "cast" and ops.names_tensor(node)
         reads = tuple(self._reads(node, used)) if READS in node.meta else ()
         mutated = {name for part in _mutated(node) for name in held(self._names(part))}
         leaves = self._define(name, node.meta.get("val"), "result")
@@ -235,7 +236,7 @@ class _Reader:
             mixing=ops.mixing(node, canonical),
             literals=tuple(number for _, number in arguments.numbers(node)),
             dtype_argument=_dtype_argument(node, canonical),
-            chosen=node.meta.get(CHOSEN, ""),
+            chosen="follows" if follows else node.meta.get(CHOSEN, ""),
             dtype_knob=canonical in KNOBS,
             contracted=ops.contracted_length(node, canonical),
             masks=tuple(_masks(node, operands, self.leaves)),

@@ -161,3 +161,67 @@ def test_a_filled_tensor_whose_dtype_is_meant_is_strong() -> None:
     unknown = plan_of(text.format(linear=LINEAR, chosen=""))
     assert cast_of(pinned, "add") == ("promote", "float32")
     assert cast_of(unknown, "add") == ("promote", "bfloat16")
+
+
+def test_weights_and_masks_may_enter_beside_what_is_meant() -> None:
+    plan = plan_of(f"""{LINEAR}
+    %g: f32[8] parameter
+    %mask: f32[4,8] input
+    up = cast(%h) -> %u: f32[4,8]
+      {PINNED}
+    gain = cast(%g) -> %gain: f32[8]
+      {PINNED}
+    masked = cast(%mask) -> %masked: f32[4,8]
+      {PINNED}
+    mul = mul(%u, %gain) -> %m: f32[4,8]
+    add = add(%m, %masked) -> %a: f32[4,8]
+    back = cast(%a) -> %b: f32[4,8]
+      {FOLLOWS}
+    next = linear(%b, %w) -> %y: f32[4,8]
+    return %y
+    """)
+    assert plan.by_op["back"].why == "its dtype follows that of %h, which is bfloat16"
+
+
+def test_a_cast_inside_a_stretch_opens_no_other() -> None:
+    plan = plan_of(f"""{LINEAR}
+    up = cast(%h) -> %u: f32[4,8]
+      {PINNED}
+    again = cast(%u) -> %v: f32[4,8]
+      {PINNED}
+    back = cast(%v) -> %b: f32[4,8]
+      {FOLLOWS}
+    next = linear(%b, %w) -> %y: f32[4,8]
+    return %y
+    """)
+    assert cast_of(plan) == ("follow", "bfloat16")
+
+
+def test_what_is_full_for_the_stretch_only_is_seen_through() -> None:
+    plan = plan_of(f"""{LINEAR}
+    %bias: f32[8] parameter
+    add = add(%h, %bias) -> %a: f32[4,8]
+    up = cast(%a) -> %u: f32[4,8]
+      {PINNED}
+    mul = mul(%u, %u) -> %m: f32[4,8]
+    back = cast(%m) -> %b: f32[4,8]
+      {FOLLOWS}
+    next = linear(%b, %w) -> %y: f32[4,8]
+    return %y
+    """)
+    assert plan.by_op["add"].precision == "float32"
+    assert plan.by_op["back"].why == "its dtype follows that of %h, which is bfloat16"
+
+
+def test_an_accumulator_is_low_as_its_contraction_is() -> None:
+    text = LINEAR.replace("linear(%x", "matmul(%x")
+    plan = plan_of(f"""{text}      | accumulates=true
+    up = cast(%h) -> %u: f32[4,8]
+      {PINNED}
+    back = cast(%u) -> %b: f32[4,8]
+      {FOLLOWS}
+    next = linear(%b, %w) -> %y: f32[4,8]
+    return %y
+    """)
+    assert plan.by_op["linear"].results == ("float32",)
+    assert cast_of(plan) == ("follow", "bfloat16")

@@ -1,6 +1,8 @@
 """Every setting of torch that a capture changes, and that it is changed back."""
 
 import inspect
+import logging
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +154,26 @@ def test_a_model_hears_that_it_is_exported_and_then_that_it_is_not() -> None:
     with _compat_settings.as_if_exported():
         assert says() == (True, True)
     assert says() == (False, False)
+
+
+def test_nothing_is_said_in_a_quiet_run(recwarn: pytest.WarningsRecorder) -> None:
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    with _compat_settings.quiet():
+        warnings.warn("said", stacklevel=1)
+        assert logger.disabled
+    assert not recwarn.list
+    assert not logger.disabled
+
+
+def test_a_cast_that_changes_nothing_is_another_value() -> None:
+    def function(_: Any, x: Any) -> Any:
+        y = x * 2
+        return y.float() + 1, torch.relu(y)
+
+    def read(graph: Any) -> str:
+        relu = next(n for n in graph.graph.nodes if "relu" in str(n.target))
+        return str(relu.args[0].target)
+
+    assert read(graph_of(function)).startswith("aten.to")
+    with _compat_settings.distinct_casts():
+        assert read(graph_of(function)).startswith("aten.mul")

@@ -46,7 +46,6 @@ def x() -> torch.Tensor:
         (lambda _, x: x.to(dtype=x.dtype, copy=True) + 1, "follows"),
         (lambda _, x: (x > 0).to(x.dtype) + 1, "follows"),
         (lambda _, x: (x > 0).float() + 1, "pinned"),
-        (lambda _, x: (x > 0).type_as(x) + 1, "follows"),
         (lambda _, x: x.softmax(-1, dtype=FULL) + 1, "pinned"),
         (lambda _, x: nn.functional.softmax(x, -1, dtype=FULL) + 1, "pinned"),
         (lambda _, x: x.softmax(-1, dtype=x.dtype) + 1, "follows"),
@@ -106,6 +105,7 @@ def test_a_second_run_that_stops_leaves_the_rest_in_doubt_and_says_so() -> None:
         return x.float() + 1
 
     chosen, (note,) = _told(Program(stopping).eval(), x())
+    assert "does not tell: TypeError" in note
     assert chosen == ["follows", ""]
     assert "casts to float32 at torch_programs.py:" in note
     assert "TypeError: only float32 here" in note
@@ -143,3 +143,61 @@ def test_a_model_without_such_casts_is_not_run_again() -> None:
             return x.double() + x
 
     assert _told(Once(), x()) == ([""], [])
+
+
+def test_a_line_of_a_helper_is_told_apart_from_its_caller() -> None:
+    def function(_: Any, x: torch.Tensor) -> torch.Tensor:
+        (y,) = [(t.float() * 2).to(t.dtype) for t in (x,)]  # a frame on the same line
+        return y + 1
+
+    assert told(function, x()) == ["pinned", "follows"]
+
+
+def test_casts_to_low_on_the_same_line_are_counted_too() -> None:
+    def function(_: Any, x: torch.Tensor) -> torch.Tensor:
+        return ((x.float() * 2).to(x.dtype) + 1).bfloat16()
+
+    assert told(function, x()) == ["pinned", "follows", ""]
+
+
+def test_bodies_without_gradients_are_told() -> None:
+    def function(_: Any, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            scale = (x.float() * 2).to(x.dtype)
+        return x * scale
+
+    module = export_model(Program(function).eval(), (x(),), {}).module
+    assert not list(tell_casts(module, Program(function).eval(), (x(),), {}, LOW))
+    casts = [
+        node.meta[CHOSEN]
+        for part in module.modules()
+        if isinstance(part, torch.fx.GraphModule)
+        for node in part.graph.nodes
+        if CHOSEN in node.meta
+    ]
+    assert casts == ["pinned", "follows"]
+
+
+def test_other_calls_in_the_second_run_are_told() -> None:
+    def function(_: Any, x: torch.Tensor) -> torch.Tensor:
+        for _turn in range(1 if x.dtype == FULL else 2):
+            full = x.float() * 2
+            x = full.to(x.dtype)
+        return x
+
+    chosen, (note,) = _told(Program(function).eval(), x())
+    assert chosen == ["", ""]
+    assert "other calls were seen there" in note
+
+
+def test_the_second_run_is_quiet(
+    recwarn: pytest.WarningsRecorder, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def function(m: Any, x: torch.Tensor) -> torch.Tensor:
+        full = m.norm(x.float())
+        return m.heads(full, full, full)[0].to(x.dtype)
+
+    heads = nn.MultiheadAttention(8, 2, batch_first=True)
+    told(function, x()[None], norm=nn.RMSNorm(8), heads=heads)
+    assert not recwarn.list
+    assert "Traceback" not in capfd.readouterr().err

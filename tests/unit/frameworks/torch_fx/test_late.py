@@ -11,7 +11,13 @@ import torch
 from torch import nn
 
 import amprewrite
-from amprewrite.frameworks.torch_fx.late import late_runner, signature_key
+from amprewrite.errors import AmpWarning
+from amprewrite.frameworks.torch_fx.late import (
+    MANY,
+    late_runner,
+    signature_key,
+    state_key,
+)
 from amprewrite.plan import Plan
 
 
@@ -54,3 +60,31 @@ def test_signatures_differ(other: Any) -> None:
 def test_equal_numbers_of_two_types_are_two_signatures() -> None:
     keys = {signature_key(value) for value in (1, 1.0, True, "1")}
     assert len(keys) == 4
+
+
+def test_another_state_is_another_program() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 4))
+    keys = [state_key(model)]
+    model[0].eval()
+    keys.append(state_key(model))
+    model[1].weight = nn.Parameter(torch.ones(4, 4))
+    keys.append(state_key(model))
+    model.double()
+    keys.append(state_key(model))
+    assert len(set(keys)) == len(keys)
+    with torch.no_grad():
+        model[1].weight.mul_(2)
+    assert state_key(model) == keys[-1]
+
+
+def test_many_signatures_are_warned_of() -> None:
+    model = nn.Identity()
+
+    def capture(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return amprewrite.convert(model, "off", args=args, kwargs=kwargs)
+
+    run = late_runner(model, capture, [])
+    for rows in range(1, MANY):
+        run(torch.ones(rows))
+    with pytest.warns(AmpWarning, match="dynamic_shapes="):
+        run(torch.ones(MANY))
