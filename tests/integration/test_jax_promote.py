@@ -85,3 +85,21 @@ def test_a_part_that_is_asked_for_is_no_truncation():
 def test_other_policies_leave_complex_numbers_to_jax():
     converted = amprewrite.convert(jax.nn.softmax, "bf16", args=(Z,))
     assert converted(Z).dtype == jnp.complex64
+
+
+@pytest.mark.parametrize(
+    ("function", "dtypes", "made"),
+    [
+        (jax.lax.igamma, ("float32", "float16"), "float32"),
+        (jax.lax.betainc, ("bfloat16", "float16", "float16"), "float32"),
+        (jax.lax.shift_left, ("int8", "int32"), "int32"),
+        (jax.lax.zeta, ("float16", "bfloat16"), "float32"),
+    ],
+)
+def test_functions_below_numpy_take_mixed_operands(function, dtypes, made):
+    args = tuple(jnp.full((3,), 2, dtype) for dtype in dtypes)
+    converted = amprewrite.convert(function, "promote", args=args)
+    alike = [arg.astype(made) for arg in args]
+    assert converted(*args).dtype == made
+    assert jnp.array_equal(converted(*args), function(*alike), equal_nan=True)
+    assert {cast.to_dtype for cast in converted.plan.casts} == {made}
