@@ -169,14 +169,17 @@ class _Search:
                 high, over = middle, price
             else:
                 low, under = middle, price
-        filled = self._fill(under, target)
-        return min((over, filled), key=lambda p: self._plan(p).cost.total_bytes)
+        filled = (self._fill(base, target) for base in (under, Price(0.0)))
+        found = (over, *filled)
+        return min(found, key=lambda price: self._plan(price).cost.total_bytes)
 
     def _fill(self, price: Price, target: float) -> Price:
         """Return ``price`` with as few ops kept full as ``target`` needs.
 
         Alike ops change sides at one price, all at once: between the plans on both
-        sides of it there are others. Here the ops that round worst are kept full.
+        sides of it there are others. Here the ops that round worst are kept full. That
+        is tried at a price that nearly kept the target, where one op that is kept may
+        tip all that are like it, and at none.
         """
         worst = self._worst(price)
         low, high = 0, len(worst)
