@@ -16,7 +16,7 @@ from amprewrite.ir import Op, ProgramGraph
 from amprewrite.passes.cost import FREE, Objective
 from amprewrite.passes.cost_model import CostModel
 from amprewrite.passes.sensitivity import ceiling
-from amprewrite.plan import Decision, Plan
+from amprewrite.plan import NOTHING_LOWERED, Decision, Plan
 from amprewrite.plan.sensitivity import Key, Sensitivity
 
 AUTOCAST = "autocast"
@@ -219,6 +219,7 @@ class _Search:
             self.plans[price] = replace(
                 plan,
                 decisions=explained(plan, graph, sensitivity),
+                warnings=tuple(map(_without_room, plan.warnings)),
                 predicted_error=sensitivity.predicted(plan, graph),
             )
         return self.plans[price]
@@ -241,6 +242,14 @@ class _Search:
             f"more ops full"
         )
         return ToleranceError(msg, best, names)
+
+
+def _without_room(line: str) -> str:
+    """Return a warning; where it says that nothing is lowered, with the tolerance."""
+    if not line.startswith(NOTHING_LOWERED):
+        return line
+    head = line.partition(":")[0]
+    return f"{head}: nothing was lowered that pays and keeps the tolerance"
 
 
 def _without_errors(

@@ -173,3 +173,8 @@ def test_bounds_are_taken_by_one_placement(tolerance: object) -> None:
     check_tolerance(tolerance, "optimal")
     with pytest.raises(UnsupportedError, match="placement 'paint' takes no tolerance"):
         check_tolerance(tolerance, "paint")
+
+
+def test_a_plan_that_lowers_nothing_says_that_the_tolerance_is_why() -> None:
+    (line,) = plan_within(goal(1e-4, sensitivity())).warnings
+    assert line.endswith("6 ops: nothing was lowered that pays and keeps the tolerance")
