@@ -75,8 +75,9 @@ def test_a_tolerance_needs_a_placement_that_takes_one() -> None:
 
 
 def test_a_tolerance_and_a_plan_exclude_each_other() -> None:
+    plan: Any = object()
     with pytest.raises(UnsupportedError, match="pass one"):
-        amprewrite.convert(None, tolerance=1e-3, placement="optimal", plan=Any)
+        amprewrite.convert(None, tolerance=1e-3, placement="optimal", plan=plan)
 
 
 def test_a_tolerance_needs_a_bound_and_a_known_placement() -> None:

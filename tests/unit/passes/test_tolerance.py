@@ -121,7 +121,9 @@ def test_what_is_not_finite_is_tightened() -> None:
 
 
 def test_a_tolerance_that_no_plan_keeps_says_what_is_reached() -> None:
-    with pytest.raises(ToleranceError, match="the best has 0.5; the error is not") as e:
+    with pytest.raises(
+        ToleranceError, match=r"the best has 0.5; the error is not"
+    ) as e:
         plan_within(goal(1e-3, sensitivity(), lambda _: 0.5))
     assert (e.value.best, e.value.ops) == (0.5, ())
 
