@@ -36,7 +36,7 @@ SOLVES = 14
 TIGHTENINGS = 4
 """How often a plan that measures worse than it was predicted is replaced."""
 
-STRICTER = 0.1
+STRICTER = 0.5
 """What the target is multiplied with where a measured error is not finite."""
 
 Measure = Callable[[Plan], float]

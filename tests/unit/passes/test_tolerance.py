@@ -6,7 +6,7 @@ from math import inf, nan
 import pytest
 
 from amprewrite.errors import ToleranceError, UnsupportedError
-from amprewrite.passes import Setting, make_plan
+from amprewrite.passes import Setting, make_plan, tolerance
 from amprewrite.passes.cost import Objective
 from amprewrite.passes.cost_model import EAGER
 from amprewrite.passes.tolerance import Goal, Measure, check_tolerance, plan_within
@@ -95,6 +95,14 @@ def test_the_cost_is_that_of_the_plan_without_errors() -> None:
     assert cost.overhead_bytes == launches + full * round(512**3 * 0.2 * 7 / 8)
 
 
+def test_the_bound_is_that_of_the_bytes_too() -> None:
+    errors = {"h1": 1000.4, "h2": 5.0, ("h0", "op1"): 7.0}
+    dear, free = plan_for(Objective(EAGER, errors)), plan_for(Objective())
+    assert dear.cost.total_bytes == free.cost.total_bytes + 1012
+    made = dict.fromkeys(errors, 1e-6)
+    assert tolerance._without_errors(dear, made, errors).cost == free.cost
+
+
 def test_what_measures_worse_is_tightened() -> None:
     found = sensitivity(2.0)
     seen: list[float] = []
@@ -113,11 +121,11 @@ def test_what_is_not_finite_is_tightened() -> None:
 
     def broken(plan: Plan) -> float:
         predicted = found.predicted(plan, GRAPH)
-        return inf if predicted > 3e-3 else predicted
+        return inf if predicted > 5e-3 else predicted
 
     plan = plan_within(goal(1e-2, found, broken))
     assert plan.predicted_error is not None
-    assert plan.predicted_error <= 3e-3
+    assert 0.0 < plan.predicted_error <= 5e-3
 
 
 def test_a_tolerance_that_no_plan_keeps_says_what_is_reached() -> None:
@@ -170,11 +178,11 @@ def test_a_table_without_outputs_is_refused() -> None:
         check_tolerance({}, "optimal")
 
 
-@pytest.mark.parametrize("tolerance", [1e-3, 1, "autocast", {"y": 1e-3}])
-def test_bounds_are_taken_by_one_placement(tolerance: object) -> None:
-    check_tolerance(tolerance, "optimal")
+@pytest.mark.parametrize("bound", [1e-3, 1, "autocast", {"y": 1e-3}])
+def test_bounds_are_taken_by_one_placement(bound: object) -> None:
+    check_tolerance(bound, "optimal")
     with pytest.raises(UnsupportedError, match="placement 'paint' takes no tolerance"):
-        check_tolerance(tolerance, "paint")
+        check_tolerance(bound, "paint")
 
 
 def test_a_plan_that_lowers_nothing_says_that_the_tolerance_is_why() -> None:

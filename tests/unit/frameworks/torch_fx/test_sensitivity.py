@@ -129,6 +129,23 @@ def test_errors_pass_what_stops_gradients() -> None:
         assert first > 0.0
 
 
+def test_errors_pass_a_switch_of_the_gradients_in_the_graph() -> None:
+    """As dynamo leaves it, and a graph that is given may have it."""
+    given = x()
+    model = Function(lambda m, x: m.b(m.a(x))).eval()
+    reading = read(capture(model, (given,), None).module)
+    graph = reading.module.graph
+    (first, second) = (n for n in graph.nodes if "linear" in str(n.target))
+    with graph.inserting_before(first):
+        graph.call_function(torch._C._set_grad_enabled, (False,))
+    with graph.inserting_before(second):
+        graph.call_function(torch._C._set_grad_enabled, (True,))
+    reading = read(reading.module)
+    probes = find_probes(reading.graph, Matcher(load_policy("bf16")), training=False)
+    found = measure_sensitivity(reading, probes, [given], relative)
+    assert found.stored["linear"] > 0.0
+
+
 def test_bodies_are_entered() -> None:
     def run(m: Any, x: Any) -> Any:
         with torch.no_grad():
@@ -210,7 +227,10 @@ def test_masks_and_their_infinities_have_no_error() -> None:
         mask = torch.where(keep, 0.0, torch.finfo(torch.float32).min)
         return m.b(torch.softmax(m.a(x) + mask, -1))
 
-    for run in (infinite, large):
+    def cut(m: Any, x: Any) -> Any:
+        return m.b(torch.relu(m.a(x).masked_fill(~keep, -inf)))
+
+    for run in (infinite, large, cut):
         for policy in ("bf16", "fp16"):
             _, found = measured(run, x(), policy=policy)
             assert max(found.all.values()) < 1e-3, (run, policy)
