@@ -71,8 +71,8 @@ def check_tolerance(tolerance: object, placement: str) -> None:
 
 
 def _check_number(number: object, where: str) -> None:
-    is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
-    if not is_number or not isfinite(number) or number <= 0:
+    known = isinstance(number, (int, float)) and not isinstance(number, bool)
+    if not (known and 0.0 < cast("float", number) < inf):
         msg = (
             f"{where} is {number!r}; want a relative error above 0 such as 1e-3, "
             f"{AUTOCAST!r}, or a table of output paths with numbers"
