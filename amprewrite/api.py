@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,8 +13,10 @@ from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.base import Call, Planner
 from amprewrite.ir import ProgramGraph
 from amprewrite.passes import Setting, check_placement, make_plan
+from amprewrite.passes.budget import Budget
 from amprewrite.passes.cost import Objective
 from amprewrite.passes.cost_model import cost_model
+from amprewrite.passes.tolerance import Tolerance, check_tolerance
 from amprewrite.plan import Plan
 from amprewrite.policy import Matcher, Policy, Rule, load_policy
 from amprewrite.verify import Report
@@ -79,6 +82,41 @@ def planner(
     return plan
 
 
+def _budget(  # noqa: PLR0913  # what convert and inspect have in common
+    model: object,
+    tolerance: Tolerance | None,
+    policy: Policy,
+    overrides: Sequence[Rule | Mapping[str, object]],
+    placement: str,
+    target: str,
+    *,
+    has_arguments: bool,
+) -> Budget | None:
+    """Return what plans within ``tolerance``; None if there is none.
+
+    Raises:
+        ToleranceError: It is no tolerance.
+        UnsupportedError: The placement, the framework or the call takes none.
+    """
+    if tolerance is None:
+        return None
+    check_placement(placement)
+    check_tolerance(tolerance, placement)
+    if not _side(model).__name__.startswith("amprewrite.frameworks.torch_fx."):
+        msg = (
+            "tolerance is not there yet for JAX; leave tolerance=None, and measure "
+            "with amprewrite.verify"
+        )
+        raise UnsupportedError(msg)
+    if not has_arguments:
+        msg = "tolerance needs args=, the arguments that the error is measured on"
+        raise UnsupportedError(msg)
+    if not policy.low:
+        return None  # nothing is lowered, so that nothing has an error
+    matcher = partial(Matcher, policy, overrides)
+    return Budget(tolerance, matcher, Objective(cost_model(target)))
+
+
 def _processor(policy: Policy) -> Processor | None:
     """Return what promotes operands by ``policy``; None if it leaves them alone."""
     if not policy.promotion:
@@ -95,7 +133,7 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
     args: tuple[Any, ...] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     placement: str = "promote",
-    tolerance: float | None = None,
+    tolerance: Tolerance | None = None,
     overrides: Sequence[Rule | Mapping[str, object]] = (),
     plan: Plan | None = None,
     dynamic_shapes: Any = None,
@@ -118,7 +156,11 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
             cheapest placement that the policy allows, by a minimum cut, with a
             certificate in ``plan.cost.lower_bound``. ``paint``: TensorFlow's way, to
             compare with.
-        tolerance: Not supported by any placement; leave None.
+        tolerance: For placement ``optimal`` of torch models: the largest relative L2
+            error, against full precision on ``args``. A number for all float outputs
+            together, a table of numbers by output path (``{"logits": 1e-3}``), or
+            ``"autocast"`` for the error of torch.autocast. ``plan.predicted_error``
+            has the first-order error of the plan. None bounds nothing.
         overrides: Rules tried before the policy's own; a table such as
             ``{"path": "decoder.*", "class": "deny"}`` is one.
         plan: A plan to apply instead of making one.
@@ -140,16 +182,20 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
         PolicyError: The policy or an override has mistakes.
         CaptureError: The model cannot be captured; the message has the first line.
         PlanMismatchError: ``plan`` belongs to another program.
+        ToleranceError: ``tolerance`` is no bound, or no plan keeps it.
         UnsupportedError: The model, placement or target is not supported.
     """
-    if tolerance is not None:
-        msg = f"placement {placement!r} takes no tolerance; leave tolerance=None"
-        raise UnsupportedError(msg)
     if target not in TARGETS:
         msg = f"unknown target {target!r}; want {' or '.join(TARGETS)}"
         raise UnsupportedError(msg)
-    side = _side(model)
+    if tolerance is not None and plan is not None:
+        msg = "plan= is applied as it is, so that it takes no tolerance; pass one"
+        raise UnsupportedError(msg)
     loaded = load_policy(policy)
+    called = args is not None or kwargs is not None
+    asked = (tolerance, loaded, overrides, placement, target)
+    budget = _budget(model, *asked, has_arguments=called)
+    side = _side(model)
     request = side.Request(
         planner=planner(loaded, overrides, placement, target),
         processor=_processor(loaded),
@@ -161,6 +207,7 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
         training=training,
         target=target,
         compile=compile,
+        budget=budget,
     )
     return side.convert(model, request)
 
@@ -172,6 +219,7 @@ def inspect(  # noqa: PLR0913  # the public signature; all but two are by keywor
     args: tuple[Any, ...] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     placement: str = "promote",
+    tolerance: Tolerance | None = None,
     overrides: Sequence[Rule | Mapping[str, object]] = (),
     dynamic_shapes: Any = None,
     training: bool | None = None,
@@ -185,11 +233,15 @@ def inspect(  # noqa: PLR0913  # the public signature; all but two are by keywor
     Raises:
         PolicyError: The policy or an override has mistakes.
         CaptureError: The model cannot be captured.
+        ToleranceError: ``tolerance`` is no bound, or no plan keeps it.
         UnsupportedError: No arguments are given to capture the model with, or there
             is no such placement or target.
     """
-    side = _side(model)
     loaded = load_policy(policy)
+    called = args is not None or kwargs is not None
+    asked = (tolerance, loaded, overrides, placement, target)
+    budget = _budget(model, *asked, has_arguments=called)
+    side = _side(model)
     request = side.Request(
         planner=planner(loaded, overrides, placement, target),
         processor=_processor(loaded),
@@ -198,6 +250,7 @@ def inspect(  # noqa: PLR0913  # the public signature; all but two are by keywor
         kwargs=kwargs,
         dynamic_shapes=dynamic_shapes,
         training=training,
+        budget=budget,
     )
     return side.inspect(model, request)
 

@@ -61,6 +61,23 @@ class VerifyError(AmpError, AssertionError):
         super().__init__(message)
 
 
+class ToleranceError(AmpError, ValueError):
+    """A tolerance is no usable bound, or no plan keeps it.
+
+    Attributes:
+        best: Smallest relative error of the outputs that was reached; None if no plan
+            was tried.
+        ops: Ops whose rounding no plan avoids, the worst first.
+    """
+
+    def __init__(
+        self, message: str, best: float | None = None, ops: Sequence[str] = ()
+    ) -> None:
+        """Hold what was reached beside the message."""
+        self.best, self.ops = best, tuple(ops)
+        super().__init__(message)
+
+
 class TargetError(AmpError, ValueError):
     """What a command was told to read or to write is not there or not usable."""
 

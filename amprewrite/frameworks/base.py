@@ -12,6 +12,7 @@ from amprewrite.dtypes import Processor
 from amprewrite.errors import AmpWarning
 from amprewrite.ir import ProgramGraph
 from amprewrite.plan import Plan
+from amprewrite.plan.sensitivity import Probes, Sensitivity
 
 Array = NDArray[np.float64]
 """Values of one tensor; complex ones have a last dimension of two."""
@@ -27,6 +28,45 @@ class Planner(Protocol):
             graph: The program.
             training: Whether parameters keep their dtype, to be trained.
             captured: How the program was captured, for the plan.
+        """
+        ...
+
+
+Measure = Callable[[Plan], float]
+"""Gives the relative L2 error of the program that a plan makes."""
+
+
+class Budget(Protocol):
+    """Plans within a tolerance, from what the framework measures."""
+
+    @property
+    def tolerance(self) -> "float | str | Mapping[str, float]":
+        """Bound on the relative L2 error of all float outputs, or of each by path."""
+        ...
+
+    def probes(self, graph: ProgramGraph, *, training: bool) -> Probes:
+        """Return what may be rounded, to be measured."""
+        ...
+
+    def plan(  # all by keyword
+        self,
+        graph: ProgramGraph,
+        *,
+        training: bool,
+        captured: str,
+        sensitivity: Sensitivity,
+        target: float,
+        measure: Measure,
+    ) -> Plan:
+        """Return the cheapest plan found that keeps ``target``.
+
+        Args:
+            graph: The program.
+            training: Whether parameters keep their dtype, to be trained.
+            captured: How the program was captured, for the plan.
+            sensitivity: The error of each rounding.
+            target: Largest relative L2 error of the outputs.
+            measure: Gives that error for the program of a plan.
         """
         ...
 
@@ -47,6 +87,7 @@ class Request:
         processor: Promotes operands of different dtypes; None leaves them alone.
         low: Dtype in which the model is traced a second time, to tell the casts that
             it means; empty if nothing is lowered.
+        budget: Plans instead of ``planner`` where the user gave a tolerance.
     """
 
     planner: Planner
@@ -59,6 +100,7 @@ class Request:
     compile: bool = False
     processor: Processor | None = None
     low: str = ""
+    budget: Budget | None = None
 
     @property
     def has_arguments(self) -> bool:

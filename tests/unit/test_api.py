@@ -74,6 +74,31 @@ def test_a_tolerance_needs_a_placement_that_takes_one() -> None:
         amprewrite.convert(None, tolerance=1e-3)
 
 
+def test_a_tolerance_and_a_plan_exclude_each_other() -> None:
+    plan: Any = object()
+    with pytest.raises(UnsupportedError, match="pass one"):
+        amprewrite.convert(None, tolerance=1e-3, placement="optimal", plan=plan)
+
+
+def test_a_tolerance_needs_a_bound_and_a_known_placement() -> None:
+    with pytest.raises(amprewrite.errors.ToleranceError, match="tolerance is -1"):
+        amprewrite.inspect(None, tolerance=-1, placement="optimal")
+    with pytest.raises(UnsupportedError, match="unknown placement 'best'"):
+        amprewrite.inspect(None, tolerance=1e-3, placement="best")
+
+
+def test_jax_takes_no_tolerance_yet() -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    for function in (amprewrite.convert, amprewrite.inspect):
+        with pytest.raises(UnsupportedError, match="not there yet for JAX"):
+            function(
+                lambda x: x @ x,
+                args=(jnp.ones((4, 4)),),
+                placement="optimal",
+                tolerance=1e-3,
+            )
+
+
 def test_a_planner_makes_plans_by_policy_and_overrides() -> None:
     graph = parse_graph(GRAPH)
     plan = api.planner("bf16")(graph, training=False, captured="by hand")

@@ -16,6 +16,7 @@ BUILTINS = {
     "PolicyError": ValueError,
     "PromotionError": TypeError,
     "TargetError": ValueError,
+    "ToleranceError": ValueError,
     "UnsupportedError": NotImplementedError,
     "VerifyError": AssertionError,
 }
@@ -52,6 +53,12 @@ def test_a_policy_error_has_one_line_for_each_mistake() -> None:
 def test_a_policy_error_without_mistakes_is_its_message() -> None:
     error = errors.PolicyError("unknown policy")
     assert (str(error), error.mistakes) == ("unknown policy", ())
+
+
+def test_a_tolerance_error_has_what_was_reached() -> None:
+    error = errors.ToleranceError("no plan", 3e-3, ["linear"])
+    assert (str(error), error.best, error.ops) == ("no plan", 3e-3, ("linear",))
+    assert errors.ToleranceError("no bound").best is None
 
 
 def test_errors_survive_a_trip_between_processes() -> None:

@@ -1,8 +1,7 @@
 """Run a torch model as its reference, as converted, and as it could be used instead."""
 
 import copy
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -36,7 +35,12 @@ from amprewrite.frameworks.torch_fx.lockstep import (
 )
 from amprewrite.frameworks.torch_fx.read import Reading, read
 from amprewrite.frameworks.torch_fx.run import ConvertedModule, LazyModule
-from amprewrite.frameworks.torch_fx.runner import Dtypes, Runner
+from amprewrite.frameworks.torch_fx.runner import (
+    Dtypes,
+    Runner,
+    devices_of,
+    full_float32,
+)
 from amprewrite.plan import Plan
 
 SCALE = 65536.0
@@ -59,7 +63,7 @@ def measure(original: Any, converted: Callable[..., Any], call: Call) -> Measure
     root = _root(original)
     plan = _plan(converted)
     low = plan.low if plan is not None else "bfloat16"
-    runner = Runner(call, _devices(root, call))
+    runner = Runner(call, devices_of(root, call))
     runner.scale = SCALE if low == "float16" else 1.0
     reference, dtype, notes = _reference(root, runner)
     runs = {REFERENCE: reference, CONVERTED: runner.run(converted, converted)}
@@ -104,7 +108,7 @@ def walk(original: Any, converted: Any, call: Call, observe: Observe) -> Walked:
     root = _root(original)
     args, kwargs = converted.arranged(call.args, call.kwargs)
     arranged = replace(call, args=args, kwargs=kwargs, gradients=False)
-    runner = Runner(arranged, _devices(root, call))
+    runner = Runner(arranged, devices_of(root, call))
     notes: list[str] = []
     for reference in dict.fromkeys((call.reference, "float32")):
         try:
@@ -172,14 +176,6 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
-def _devices(root: nn.Module, call: Call) -> list[int]:
-    """Return the CUDA devices whose random state may change."""
-    held = pytree.tree_leaves((call.args, dict(call.kwargs)))
-    tensors = [x for x in held if isinstance(x, torch.Tensor)]
-    found = (*tensors, *root.parameters(), *root.buffers())
-    return sorted({tensor.device.index or 0 for tensor in found if tensor.is_cuda})
-
-
 def _wide(root: nn.Module, call: Call, target: torch.dtype) -> Dtypes:
     """Return the float dtypes of the model and its inputs, each with ``target``."""
     leaves = pytree.tree_leaves((call.args, dict(call.kwargs)))
@@ -230,7 +226,7 @@ def _reference(root: nn.Module, runner: Runner) -> tuple[Run, str, list[str]]:
                 f"({_first_line(error)})"
             )
     dtypes = _wide(root, runner.call, torch.float32)
-    with _full_float32(runner.devices):
+    with full_float32(runner.devices):
         return (*_run_wide(root, runner, dtypes, notes), notes)
 
 
@@ -260,27 +256,6 @@ def _convert(model: nn.Module, dtypes: Dtypes) -> None:
     for part in model.modules():
         if isinstance(part, nn.RNNBase):
             part.flatten_parameters()  # its kernels want the weights in one piece
-
-
-@contextmanager
-def _full_float32(devices: list[int]) -> Generator[None]:
-    """Let float32 products on CUDA be float32, not TF32."""
-    if not devices:
-        yield
-        return
-    before = torch.get_float32_matmul_precision()
-    flags = torch.backends.cudnn
-    torch.set_float32_matmul_precision("highest")
-    try:
-        with flags.flags(
-            enabled=flags.enabled,
-            benchmark=flags.benchmark,
-            deterministic=flags.deterministic,
-            allow_tf32=False,
-        ):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def _baselines(

@@ -41,6 +41,7 @@ from amprewrite.frameworks.torch_fx.shapes import (
     refuse_unused,
 )
 from amprewrite.frameworks.torch_fx.signature import signature_of
+from amprewrite.frameworks.torch_fx.tolerance import plan_by_tolerance, refuse_lazy
 from amprewrite.frameworks.torch_fx.warm import (
     copies,
     try_run,
@@ -193,9 +194,14 @@ def _is_program(
 def _plan(
     reading: Reading, captured: Captured, request: Request, root: nn.Module
 ) -> Plan:
-    plan = request.planner(
-        reading.graph, training=_trains(root, request), captured=captured.how
-    )
+    training = _trains(root, request)
+    if request.budget is not None:
+        candidate = partial(_built, root)
+        plan = plan_by_tolerance(
+            reading, root, request, captured, candidate, training=training
+        )
+    else:
+        plan = request.planner(reading.graph, training=training, captured=captured.how)
     return plan.with_warnings(*captured.notes, *_device_warnings(root, plan.low))
 
 
@@ -221,21 +227,33 @@ def assemble(root: nn.Module, captured: Captured, request: Request) -> Converted
     else:
         check_fits(reading.graph, request.plan)
         plan = request.plan
-    low = stored_weights(reading, plan)
-    signature = signature_of(root, captured.module)
-    write(reading, plan)
-    plan = plan.with_warnings(*settle(reading, plan))
-    recipe = fold_copies(captured.module)
-    converted = ConvertedModule()
-    mirror_state(converted, root, low)
-    mirror_extras(converted, captured.module, low)
-    converted.install(captured.module, plan, signature, training=root.training)
-    converted.keep_copies(recipe)
-    announce(plan)
+    converted = _rewritten(root, reading, plan)
+    announce(converted.plan)
     if _trains(root, request) and not isinstance(root, GraphModule):
         converted.switch_by(partial(_in_mode, root, request))
     if request.compile:
         _compat.compile_in_place(converted)
+    return converted
+
+
+def _built(root: nn.Module, captured: Captured, plan: Plan) -> ConvertedModule:
+    """Return the module that runs a captured graph by a plan that is tried."""
+    return _rewritten(root, read(captured.module), plan)
+
+
+def _rewritten(root: nn.Module, reading: Reading, plan: Plan) -> ConvertedModule:
+    """Rewrite what was read by ``plan`` and return the module that runs it."""
+    module = reading.module
+    low = stored_weights(reading, plan)
+    signature = signature_of(root, module)
+    write(reading, plan)
+    plan = plan.with_warnings(*settle(reading, plan))
+    recipe = fold_copies(module)
+    converted = ConvertedModule()
+    mirror_state(converted, root, low)
+    mirror_extras(converted, module, low)
+    converted.install(module, plan, signature, training=root.training)
+    converted.keep_copies(recipe)
     return converted
 
 
@@ -303,6 +321,8 @@ def _captured_lazily(
     """
     if not isinstance(model, nn.Module) or request.processor is not None:
         raise cause
+    if request.budget is not None:
+        raise refuse_lazy(str(cause)) from cause
     args, kwargs = request.args or (), request.kwargs or {}
     warm_up(model, args, kwargs)
     lazy = _lazy(model, replace(request, plan=None), str(cause))

@@ -186,7 +186,7 @@ class Lockstep:
         """
         for node in ours.graph.nodes:
             name, twin = prefix + node.name, theirs.named.get(node.name)
-            start = _body_start(node)
+            start = body_start(node)
             if node.op == "output":
                 continue
             if name in self.decisions and twin is not None:
@@ -211,8 +211,8 @@ class Lockstep:
         prefix: str,
     ) -> None:
         """Compare the ops of a body that runs once where it stands."""
-        inner = [_body(walk, node, start) for walk, node in (ours, theirs)]
-        with _region_mode(ours[1]):
+        inner = [body_of(walk, node, start) for walk, node in (ours, theirs)]
+        with region_mode(ours[1]):
             outputs = self.walk(inner[0], inner[1], prefix)
         for (walk, node), value in zip((ours, theirs), outputs, strict=True):
             walk.values[node] = value
@@ -227,13 +227,13 @@ class Lockstep:
         if decision.op_class != "allow":  # a contraction rounds; save its time
             given = _paired(exact, fed, _unrounded)
         draws = _Draws(node)
-        reference = [to_array(tensor) for tensor in _floats(other.run(twin))]
+        reference = [to_array(tensor) for tensor in floats(other.run(twin))]
         draws.rewind()
-        alone = _floats(walk.call(node, fed))
+        alone = floats(walk.call(node, fed))
         draws.rewind()
         same = given is not None and _is_exact(alone, other, twin, given)
         draws.rewind()
-        actual = _floats(walk.run(node))
+        actual = floats(walk.run(node))
         if not reference:
             return
         found = tuple(to_array(tensor) for tensor in actual)
@@ -263,7 +263,7 @@ class _Draws:
                 torch.cuda.set_rng_state_all(self.devices)
 
 
-def _body_start(node: Node) -> int | None:
+def body_start(node: Node) -> int | None:
     """Return where the operands of a body that runs where it stands begin."""
     if not is_higher_order(node.target) or node.kwargs:
         return None
@@ -273,7 +273,8 @@ def _body_start(node: Node) -> int | None:
     return ops.REGIONS[name][0] + 1 + (name in ops.IDENTIFIER_ARGUMENT)
 
 
-def _body(walk: Walk, node: Node, start: int) -> Walk:
+def body_of(walk: Walk, node: Node, start: int) -> Walk:
+    """Return a walk over the body of ``node``, not begun."""
     operands = walk.operands(node.args)
     position = ops.REGIONS[ops.region_name(node.target)][0]
     body = operands[position]
@@ -281,7 +282,7 @@ def _body(walk: Walk, node: Node, start: int) -> Walk:
 
 
 @contextmanager
-def _region_mode(node: Node) -> Generator[None]:
+def region_mode(node: Node) -> Generator[None]:
     """Be in the autocast region that ``node`` opens, if it opens one."""
     if ops.region_name(node.target) != "wrap_with_autocast":
         yield
@@ -291,7 +292,8 @@ def _region_mode(node: Node) -> Generator[None]:
         yield
 
 
-def _floats(value: Any) -> list[torch.Tensor]:
+def floats(value: Any) -> list[torch.Tensor]:
+    """Return the float and complex tensors in a value."""
     return [
         leaf
         for leaf in pytree.tree_leaves(value)
@@ -354,7 +356,7 @@ def _unrounded(exact: Any, rounded: Any) -> Any:
 def _is_exact(found: list[torch.Tensor], walk: Walk, node: Node, operands: Any) -> bool:
     """Whether the original's op gives the same from the same rounded operands."""
     try:
-        wanted = _floats(walk.call(node, operands))
+        wanted = floats(walk.call(node, operands))
     except (RuntimeError, TypeError, ValueError, NotImplementedError):
         return False  # it has no kernel for these dtypes: nothing is known
     return len(found) == len(wanted) and all(map(_is_same, found, wanted))

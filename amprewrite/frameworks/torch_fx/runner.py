@@ -117,3 +117,32 @@ def _loss(found: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
             target = torch.randn(tensor.shape, generator=draws, dtype=torch.float64)
             terms.append((tensor.double() - target.to(tensor.device)).square().mean())
     return torch.stack(terms).sum() if terms else None
+
+
+def devices_of(root: nn.Module, call: Call) -> list[int]:
+    """Return the CUDA devices whose random state may change."""
+    held = pytree.tree_leaves((call.args, dict(call.kwargs)))
+    tensors = [x for x in held if isinstance(x, torch.Tensor)]
+    found = (*tensors, *root.parameters(), *root.buffers())
+    return sorted({tensor.device.index or 0 for tensor in found if tensor.is_cuda})
+
+
+@contextmanager
+def full_float32(devices: list[int]) -> Generator[None]:
+    """Let float32 products on CUDA be float32, not TF32."""
+    if not devices:
+        yield
+        return
+    before = torch.get_float32_matmul_precision()
+    flags = torch.backends.cudnn
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with flags.flags(
+            enabled=flags.enabled,
+            benchmark=flags.benchmark,
+            deterministic=flags.deterministic,
+            allow_tf32=False,
+        ):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)

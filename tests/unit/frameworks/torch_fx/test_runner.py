@@ -5,7 +5,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from amprewrite.frameworks.base import Call  # noqa: E402
-from amprewrite.frameworks.torch_fx.runner import Runner  # noqa: E402
+from amprewrite.frameworks.torch_fx.runner import Runner, devices_of, full_float32  # noqa: E402
 
 X = torch.randn(4, 3)
 
@@ -111,3 +111,21 @@ def test_parameters_that_no_output_needs_have_zero_gradients():
 
     model = Spare()
     assert not runner(gradients=True).run(model, model).gradients["spare"].any()
+
+
+def test_devices_are_those_of_the_model_and_its_arguments():
+    assert devices_of(Counting(), Call((X,), {})) == []
+
+
+def test_products_are_full_float32_for_a_while_where_there_is_a_device():
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        with full_float32([]):
+            assert torch.get_float32_matmul_precision() == "high"
+        with full_float32([0]):
+            assert torch.get_float32_matmul_precision() == "highest"
+            assert not torch.backends.cudnn.allow_tf32
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -1,0 +1,105 @@
+"""How much each rounding moves the outputs: what is asked for, and what was found.
+
+Both are plain data, so that frameworks measure and passes plan without each other.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import isfinite, sqrt
+
+from amprewrite.ir import ProgramGraph
+from amprewrite.plan.model import Plan
+
+Key = str | tuple[str, str]
+"""A value that is stored low, or (value, op): that op reads it low."""
+
+
+@dataclass(frozen=True)
+class Probes:
+    """What may be rounded, and so is to be measured.
+
+    Attributes:
+        low: Name of the low dtype.
+        full: Name of the full dtype.
+        stored: Values that an op may make low.
+        read: (value, op) for each value that an op may read low while it is full.
+        saturated: Values of which finite numbers beyond the range of low become its
+            largest ones, and no infinities: additive masks.
+        weights: Values that are weights, or weights moved about: only reading them
+            low is an error, however they are stored.
+    """
+
+    low: str
+    full: str
+    stored: frozenset[str]
+    read: frozenset[tuple[str, str]]
+    saturated: frozenset[str] = frozenset()
+    weights: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """First-order errors of the outputs, one number for each rounding.
+
+    A number is the mean squared error of all outputs together, relative to their mean
+    square: 1e-6 is a relative L2 error of 1e-3. Infinite means that low precision
+    cannot hold the values. Numbers of different roundings add up.
+
+    Attributes:
+        stored: By value: if it is stored low.
+        read: By (value, op): if the op reads it low while it is stored full.
+        directions: Number of random directions in the output that were averaged.
+        peaks: For values that low precision cannot hold, the largest magnitude.
+        weights: As in :class:`Probes`.
+    """
+
+    stored: Mapping[str, float]
+    read: Mapping[tuple[str, str], float]
+    directions: int
+    peaks: Mapping[str, float] = field(default_factory=dict[str, float])
+    weights: frozenset[str] = frozenset()
+
+    @property
+    def all(self) -> dict[Key, float]:
+        """All numbers in one mapping."""
+        return {**self.stored, **self.read}
+
+    def errors(self, multiplier: float, pin: int) -> dict[Key, float]:
+        """Return what each rounding costs.
+
+        Args:
+            multiplier: Bytes for a mean squared relative error of 1.
+            pin: What makes a rounding too dear to be chosen, in bytes: more than the
+                whole program costs. Nothing costs more, so that sums do not overflow.
+        """
+        return {
+            key: min(error * multiplier, pin) if isfinite(error) else pin
+            for key, error in self.all.items()
+            if error
+        }
+
+    def made(self, plan: Plan, graph: ProgramGraph) -> dict[Key, float]:
+        """Return the errors of the roundings that ``plan`` makes."""
+        return {key: self.all[key] for key in self.roundings(plan, graph)}
+
+    def roundings(self, plan: Plan, graph: ProgramGraph) -> Iterator[Key]:
+        """Yield the keys of all that ``plan`` rounds, as placement counts them."""
+        rounded: set[str] = set()
+        for op in graph.ops:
+            decision = plan.by_op[op.name]
+            pairs = dict(
+                zip(reversed(op.operands), reversed(decision.operands), strict=True)
+            )
+            for name, dtype in pairs.items():
+                asked = (name, op.name) in self.read and name not in rounded
+                if dtype == plan.low and asked:
+                    yield name, op.name
+            for name, dtype in zip(op.results, decision.results, strict=True):
+                if dtype == plan.low and graph.is_dtype(name, plan.full):
+                    rounded.update({name} - self.weights)
+                    if name in self.stored:
+                        yield name
+
+    def predicted(self, plan: Plan, graph: ProgramGraph) -> float:
+        """Return the first-order relative L2 error of the outputs under ``plan``."""
+        return sqrt(sum(self.made(plan, graph).values()))

@@ -1,0 +1,185 @@
+"""Plans within a tolerance: what is predicted, what is measured, what it costs."""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+import amprewrite  # noqa: E402
+from amprewrite.errors import ToleranceError  # noqa: E402
+
+TARGETS = (1e-2, 3e-3, 1e-3)
+
+
+def mlp() -> tuple[nn.Module, Any]:
+    layers = (
+        part
+        for _ in range(3)
+        for part in (nn.Linear(256, 256), nn.GELU(), nn.LayerNorm(256))
+    )
+    model = nn.Sequential(*layers, nn.Linear(256, 64))
+    return model, lambda: (torch.randn(64, 256),)
+
+
+def encoder() -> tuple[nn.Module, Any]:
+    layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+    model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+    return model, lambda: (torch.randn(4, 16, 64),)
+
+
+def bert() -> tuple[nn.Module, Any]:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=100,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=128,
+        max_position_embeddings=32,
+    )
+    model = transformers.BertModel(config)
+    mask = torch.ones(4, 16, dtype=torch.long)
+    mask[:, 12:] = 0
+    with torch.no_grad():  # of a size at which layers say more than the residual
+        for parameter in model.parameters():
+            parameter.mul_(4)
+    return model, lambda: (torch.randint(0, 100, (4, 16)), mask)
+
+
+MODELS = {"mlp": mlp, "encoder": encoder, "bert": bert}
+
+
+def made(name: str) -> tuple[nn.Module, Any]:
+    torch.manual_seed(0)
+    model, arguments = MODELS[name]()
+    return model.eval(), arguments
+
+
+def convert(model: nn.Module, args: Any, bound: Any, policy: str = "bf16") -> Any:
+    return amprewrite.convert(
+        model, policy, args=args, placement="optimal", tolerance=bound
+    )
+
+
+def error(converted: Any, model: nn.Module, args: Any) -> float:
+    def flat(output: Any) -> Any:
+        parts = [output] if torch.is_tensor(output) else output.values()
+        return torch.cat([part.flatten().double() for part in parts])
+
+    with torch.no_grad():
+        right = flat(model(*args))
+        return float((flat(converted(*args)) - right).norm() / right.norm())
+
+
+@pytest.mark.filterwarnings("ignore:rewritten 0 of")
+@pytest.mark.parametrize("policy", ["bf16", "fp16"])
+@pytest.mark.parametrize("name", MODELS)
+def test_tolerances_are_kept_and_predicted_and_cost_what_they_are_worth(
+    name: str, policy: str
+) -> None:
+    model, arguments = made(name)
+    args, fresh = arguments(), arguments()
+    costs: list[int] = []
+    pairs: set[tuple[float, float]] = set()
+    for bound in (1.0, *TARGETS):
+        converted = convert(model, args, bound, policy)
+        measured = error(converted, model, args)
+        assert measured <= bound
+        assert error(converted, model, fresh) <= bound
+        predicted = converted.plan.predicted_error
+        assert (predicted > 0.0) == bool(converted.plan.lowered)
+        if converted.plan.lowered:
+            assert predicted / 2 < measured < predicted * 2
+            pairs.add((predicted, measured))
+        costs.append(converted.plan.cost.total_bytes)
+    assert costs == sorted(costs)
+    assert pairs
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_tolerance_finds_plans_between_all_low_and_all_full(name: str) -> None:
+    model, arguments = made(name)
+    args = arguments()
+    loose = convert(model, args, 1.0)
+    between = convert(model, args, 0.9 * error(loose, model, args))
+    assert 0 < len(between.plan.lowered) < len(loose.plan.lowered)
+    assert between.plan.cost.total_bytes > loose.plan.cost.total_bytes
+
+
+def test_the_same_plan_twice() -> None:
+    model, arguments = made("encoder")
+    args = arguments()
+    first = convert(model, args, 1.5e-3)
+    torch.randn(3)
+    assert convert(model, args, 1.5e-3).plan == first.plan
+
+
+class Loud(nn.Module):
+    """One layer reaches 1e5, and the next brings it back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(512, 512), nn.Linear(512, 512)
+        self.c, self.d = nn.Linear(512, 512), nn.Linear(512, 512)
+        with torch.no_grad():
+            self.b.weight.mul_(4e5)
+            self.c.weight.mul_(1e-5)
+
+    def forward(self, x: Any) -> Any:
+        return self.d(torch.relu(self.c(self.b(torch.relu(self.a(x))))))
+
+
+def test_an_overflow_is_kept_full_without_being_named() -> None:
+    torch.manual_seed(0)
+    model, args = Loud().eval(), (torch.randn(256, 512),)
+    with torch.no_grad():
+        assert model.b(torch.relu(model.a(*args))).abs().max() > 1e5
+        free = amprewrite.convert(model, "fp16", args=args, placement="optimal")
+        assert not free(*args).isfinite().all()
+    converted = convert(model, args, 1e-2, "fp16")
+    plan = converted.plan
+    assert plan.by_op["linear_1"].precision == "float32"
+    why = plan.by_op["linear_1"].why
+    assert why.startswith("its values reach ")
+    assert why.endswith("e+05, beyond float16")
+    assert why in plan.explain("linear_1")
+    assert plan.by_op["linear_2"].why.startswith("the values of %linear_1 reach ")
+    assert plan.by_op["linear"].precision == "float16"
+    assert plan.by_op["linear_3"].precision == "float16"
+    with torch.no_grad():
+        assert converted(*args).isfinite().all()
+    assert error(converted, model, args) <= 1e-2
+
+
+def test_a_bound_that_the_policy_makes_impossible_is_an_error() -> None:
+    """Outputs that are handed back low are rounded, whatever the ops do."""
+    model, arguments = made("mlp")
+    with pytest.raises(ToleranceError, match="hands low outputs back") as caught:
+        convert(
+            model, arguments(), 1e-4, "params=float32,compute=bfloat16,output=bfloat16"
+        )
+    assert caught.value.best == pytest.approx(1.7e-3, rel=0.5)
+
+
+def test_a_saved_plan_keeps_its_prediction(tmp_path: Any) -> None:
+    model, arguments = made("mlp")
+    args = arguments()
+    plan = convert(model, args, 1e-2).plan
+    plan.save(tmp_path / "plan.json")
+    again = amprewrite.Plan.load(tmp_path / "plan.json")
+    assert again.predicted_error == plan.predicted_error
+    converted = amprewrite.convert(model, args=args, plan=again)
+    assert error(converted, model, args) <= 1e-2
+
+
+def test_training_keeps_the_tolerance_in_both_modes() -> None:
+    model, arguments = made("mlp")
+    args = arguments()
+    converted = convert(model.train(), args, 1e-2)
+    assert error(converted, model, args) <= 1e-2
+    converted.eval()
+    model.eval()
+    assert error(converted, model, args) <= 1e-2

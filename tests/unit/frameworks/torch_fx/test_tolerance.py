@@ -1,0 +1,132 @@
+"""Bounds on outputs, and candidates that are measured without copying weights."""
+
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+import amprewrite  # noqa: E402
+from amprewrite.errors import ToleranceError, UnsupportedError  # noqa: E402
+from amprewrite.frameworks.base import Run  # noqa: E402
+from amprewrite.frameworks.torch_fx import tolerance  # noqa: E402
+from amprewrite.frameworks.torch_fx.convert import capture  # noqa: E402
+from amprewrite.frameworks.torch_fx.tolerance import Norms  # noqa: E402
+
+
+class Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(256, 256), nn.Linear(256, 256)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Any) -> Any:
+        return {"first": self.a(x), "second": self.b(x), "zero": x * 0.0}
+
+
+def planned(model: nn.Module, bound: Any, **options: Any) -> Any:
+    given = options.pop("args", None) or (torch.randn(256, 256),)
+    return amprewrite.inspect(
+        model, args=given, placement="optimal", tolerance=bound, **options
+    )
+
+
+def run(**outputs: list[float]) -> Run:
+    return Run({name: np.array(value) for name, value in outputs.items()})
+
+
+def test_errors_are_joined_or_the_largest_counts() -> None:
+    factors = {"a": 0.5, "b": 2.0}
+    found, right = run(a=[3.0, 4.0], b=[1.0], c=[9.0]), run(a=[0, 0], b=[0], c=[0])
+    joined = Norms(factors, jointly=True, target=1.0).error(found, right)
+    assert joined == pytest.approx((2.5**2 + 2.0**2) ** 0.5)
+    assert Norms(factors, jointly=False, target=1.0).error(found, right) == 2.5
+    broken = run(a=[float("nan"), 1.0], b=[1.0])
+    assert Norms(factors, jointly=False, target=1.0).error(broken, right) == inf
+
+
+def test_each_output_has_its_own_bound() -> None:
+    plan = planned(Two().eval(), {"first": 1e-1, "second": 1e-5})
+    assert plan.by_op["linear"].precision == "bfloat16"
+    assert plan.by_op["linear_1"].precision == "float32"
+    free = planned(Two().eval(), {"first": 1e-5})
+    assert free.by_op["linear"].precision == "float32"
+    assert free.by_op["linear_1"].precision == "bfloat16"
+
+
+def test_an_unknown_output_is_refused_and_the_known_are_named() -> None:
+    with pytest.raises(ToleranceError, match="are 'first', 'second', 'zero'"):
+        planned(Two().eval(), {"logits": 1e-2})
+
+
+def test_an_output_of_zeros_has_no_relative_error() -> None:
+    with pytest.raises(ToleranceError, match=r"tolerance\['zero'\]: this output is"):
+        planned(Two().eval(), {"zero": 1e-2})
+
+
+def test_autocast_is_a_bound() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 256)).eval()
+    given = torch.randn(256, 256)
+    converted = amprewrite.convert(
+        model, args=(given,), placement="optimal", tolerance="autocast"
+    )
+    right = model(given)
+    with torch.autocast("cpu", torch.bfloat16):
+        theirs = model(given).float()
+    assert converted.plan.lowered
+    assert (converted(given) - right).norm() <= (theirs - right).norm()
+
+
+def test_autocast_that_changes_nothing_bounds_nothing() -> None:
+    with pytest.raises(ToleranceError, match="autocast on these arguments is 0"):
+        planned(nn.GELU().eval(), "autocast")
+
+
+def test_a_copy_has_its_own_graphs_and_the_same_tensors() -> None:
+    module = capture(Two().eval(), (torch.randn(4, 256),), None).module
+    copied = tolerance._copied(module)
+    assert copied.graph is not module.graph
+    names = [node.name for node in module.graph.nodes]
+    assert [node.name for node in copied.graph.nodes] == names
+    ours, theirs = dict(copied.named_parameters()), dict(module.named_parameters())
+    assert ours
+    assert all(ours[name] is theirs[name] for name in ours)
+
+
+def test_a_model_that_draws_is_predicted_and_says_so(monkeypatch: Any) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(256, 256), nn.Dropout(0.5), nn.Linear(256, 256))
+    before = torch.get_rng_state()
+    with monkeypatch.context() as patched:
+        patched.setattr(tolerance, "_copied", None)  # no candidate is made
+        plan = planned(model.train(), 1e-2, args=(torch.ones(256, 256),))
+    assert tolerance.RANDOM in plan.warnings
+    assert plan.predicted_error is not None
+    assert torch.get_rng_state().equal(before)
+    assert tolerance.RANDOM not in planned(model.eval(), 1e-2).warnings
+
+
+def test_a_tolerance_needs_arguments_and_one_graph() -> None:
+    with pytest.raises(UnsupportedError, match="tolerance needs args="):
+        amprewrite.convert(Two().eval(), placement="optimal", tolerance=1e-2)
+
+    class Branching(Two):
+        def forward(self, x: Any) -> Any:
+            return self.a(x) if float(x.sum()) > 0 else self.b(x)
+
+    with pytest.raises(UnsupportedError, match="as one graph, with arguments"):
+        amprewrite.convert(
+            Branching().eval(),
+            args=(torch.randn(4, 256),),
+            placement="optimal",
+            tolerance=1e-2,
+        )
+
+
+def test_a_policy_that_lowers_nothing_needs_no_bound() -> None:
+    assert planned(Two().eval(), 1e-9, policy="off").lowered == ()

@@ -1,0 +1,68 @@
+"""What a framework is handed to plan within a tolerance."""
+
+from functools import partial
+
+import pytest
+
+from amprewrite.errors import ToleranceError
+from amprewrite.passes.budget import Budget
+from amprewrite.passes.cost import Objective
+from amprewrite.passes.cost_model import COMPILED
+from amprewrite.plan.sensitivity import Sensitivity
+from amprewrite.policy import Matcher, load_policy
+from tests.placement_problem import graph_of
+
+GRAPH = graph_of("""
+    %x: f32[512,512] input
+    %w: f32[512,512] parameter
+    linear = linear(%x, %w) -> %y: f32[512,512]
+      | contracted=512
+    return %y
+""")
+
+
+def budget(**rule: str) -> Budget:
+    rules = [rule] if rule else []
+    matcher = partial(Matcher, load_policy("bf16"), rules)
+    return Budget(1e-3, matcher, Objective(COMPILED))
+
+
+def planned(found: Budget, error: float, target: float = 1e-3):
+    keys = found.probes(GRAPH, training=False)
+    sensitivity = Sensitivity(
+        dict.fromkeys(keys.stored, error), dict.fromkeys(keys.read, error), 4
+    )
+    return found.plan(
+        GRAPH,
+        training=False,
+        captured="by hand",
+        sensitivity=sensitivity,
+        target=target,
+        measure=lambda plan: sensitivity.predicted(plan, GRAPH),
+    )
+
+
+def test_it_plans_within_the_target() -> None:
+    low, full = planned(budget(), 1e-9), planned(budget(), 1e-3)
+    assert (len(low.lowered), len(full.lowered)) == (1, 0)
+    assert (low.placement, low.captured) == ("optimal", "by hand")
+    assert full.predicted_error == 0.0
+
+
+def test_overrides_are_followed_and_say_if_they_match_nothing() -> None:
+    full = planned(budget(op="linear", **{"class": "deny"}), 1e-9)
+    assert not full.lowered
+    unused = planned(budget(op="conv", **{"class": "deny"}), 1e-9)
+    assert any("matched no op" in line for line in unused.warnings)
+
+
+def test_a_target_that_is_not_kept_is_an_error() -> None:
+    with pytest.raises(ToleranceError):
+        budget().plan(
+            GRAPH,
+            training=False,
+            captured="",
+            sensitivity=Sensitivity({}, {}, 1),
+            target=1e-3,
+            measure=lambda _: 1.0,
+        )

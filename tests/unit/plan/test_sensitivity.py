@@ -1,0 +1,85 @@
+"""What roundings cost, and which of them a plan makes."""
+
+from dataclasses import replace
+from math import inf, sqrt
+
+import pytest
+
+from amprewrite.passes import Setting, make_plan
+from amprewrite.passes.cost import Objective
+from amprewrite.plan import Plan
+from amprewrite.plan.sensitivity import Sensitivity
+from amprewrite.policy import Matcher, load_policy
+from tests.placement_problem import graph_of
+
+GRAPH = graph_of("""
+    %x: f32[512,512] input
+    %w: f32[512,512] parameter
+    linear = linear(%x, %w) -> %h: f32[512,512]
+      | contracted=512
+    relu = relu(%h) -> %r: f32[512,512]
+    gelu = gelu(%r) -> %y: f32[512,512]
+    return %y
+""")
+
+FOUND = Sensitivity(
+    stored={"h": 1e-6, "y": 4e-6},
+    read={
+        ("x", "linear"): 16e-6,
+        ("w", "linear"): 64e-6,
+        ("h", "relu"): 1.0,
+        ("r", "gelu"): 1.0,
+    },
+    directions=4,
+    weights=frozenset({"w"}),
+)
+
+
+def plan() -> Plan:
+    """All low: %w is stored low, and %h and %r are rounded once."""
+    matcher = Matcher(load_policy("bf16"))
+    return make_plan(GRAPH, matcher, Setting("optimal"))
+
+
+def test_what_was_rounded_is_not_rounded_again() -> None:
+    found = plan()
+    assert {d.precision for d in found.decisions} == {"bfloat16"}
+    assert set(FOUND.roundings(found, GRAPH)) == {
+        *("h", "y"),
+        *(("x", "linear"), ("w", "linear")),
+    }
+
+
+def test_a_weight_is_rounded_by_its_readers_however_it_is_stored() -> None:
+    activation = replace(FOUND, weights=frozenset())
+    moved = graph_of("""
+        %x: f32[512,512] input
+        %w: f32[512,512] parameter
+        t = transpose(%w) -> %wt: f32[512,512] alias %w
+        linear = linear(%x, %wt) -> %y: f32[512,512]
+          | contracted=512
+        return %y
+    """)
+    found = make_plan(moved, Matcher(load_policy("bf16")), Setting("optimal"))
+    read = {("wt", "linear"): 1e-6}
+    weight = Sensitivity({}, read, 1, weights=frozenset({"w", "wt"}))
+    assert list(weight.roundings(found, moved)) == [("wt", "linear")]
+    activation = Sensitivity({}, read, 1)
+    assert list(activation.roundings(found, moved)) == []
+
+
+def test_what_reads_full_rounds_nothing() -> None:
+    dear = Objective(errors=dict.fromkeys(FOUND.all, 10**12))
+    setting = Setting("optimal", objective=dear)
+    found = make_plan(GRAPH, Matcher(load_policy("bf16")), setting)
+    assert FOUND.predicted(found, GRAPH) == 0.0
+
+
+def test_the_prediction_is_the_root_of_the_sum() -> None:
+    assert FOUND.predicted(plan(), GRAPH) == pytest.approx(sqrt(85e-6))
+
+
+def test_errors_cost_a_multiple_of_themselves_up_to_the_pin() -> None:
+    found = Sensitivity({"a": 2e-6, "b": 3.0, "c": inf, "d": 0.0}, {}, 4)
+    assert found.errors(1e6, 100) == {"a": 2.0, "b": 100, "c": 100}
+    assert found.errors(0.0, 100) == {"a": 0.0, "b": 0.0, "c": 100}
