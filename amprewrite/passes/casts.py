@@ -88,8 +88,20 @@ class _Builder:
         for index, (name, wanted) in enumerate(
             zip(op.operands, placed.operands, strict=True)
         ):
-            if self.placement.stored[name] != wanted and index not in op.mutates:
+            other = self.placement.stored[name] != wanted
+            if other and index not in op.mutates and not self._is_made(name, wanted):
                 self._add(op, index, name, wanted, self._folding(op, index, wanted))
+
+    def _is_made(self, name: str, dtype: str) -> bool:
+        """Whether ``name`` was made in ``dtype``, though it is stored in another.
+
+        What is written in place is read as it is stored.
+        """
+        maker = self.graph.producer.get(name)
+        if maker is None or self.graph.storage(name) in self.graph.written:
+            return False
+        made = self.placement.ops[maker.name].results
+        return made[maker.results.index(name)] == dtype
 
     def _is_static(self, name: str) -> bool:
         """Whether ``name`` is a weight, or a weight moved about, at every run."""
@@ -106,11 +118,25 @@ class _Builder:
         for index, name in enumerate(op.results):
             made = self.placement.ops[op.name].results[index]
             stored = self.placement.stored[name]
-            if made != stored:
-                key = _Key(name, stored, op.region, -1, "", saturate=False)
-                why = "some op writes it in place in full precision"
-                uses = [(user.name, i) for user, i in self.graph.users[name]]
+            if made == stored:
+                continue
+            key = _Key(name, stored, op.region, -1, "", saturate=False)
+            uses = [(user.name, i) for user, i in self.graph.users[name]]
+            why = "some op writes it in place in full precision"
+            if self.graph.storage(name) not in self.graph.written:
+                why = "rows of a table that is stored low for other readers"
+                uses = [*self._readers(name, stored)]
+            if uses:
                 self.groups[key] = _Group(op, made, why, uses)
+
+    def _readers(self, name: str, dtype: str) -> Iterator[tuple[str, int]]:
+        """Yield the uses of ``name`` that read it in ``dtype``."""
+        for user, index in self.graph.users[name]:
+            if self.placement.ops[user.name].operands[index] == dtype:
+                yield user.name, index
+        for index, output in enumerate(self.graph.outputs):
+            if output == name:
+                yield OUTPUT, index
 
     def _folding(self, op: Op, index: int, wanted: str) -> str:
         """Return how the kernel itself does this cast; empty if it cannot."""

@@ -89,5 +89,10 @@ class SidedWalk(Walk):
         why = self.at.classes[op.name].why
         return Placed(self.full, operands, (self.full,), why)
 
+    def _widens_rows(self, op: Op) -> bool:
+        """A side is the dtype of the result, too."""
+        del op
+        return False
+
     def _dtype(self, side: Side) -> str:
         return self.full if side == "full" else self.low

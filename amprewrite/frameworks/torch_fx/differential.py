@@ -86,12 +86,11 @@ def tell_casts(
         for site, nodes in doubtful.items()
         if not _tell(nodes, recorder.chosen[site], whole=not recorder.stopped)
     ]
-    if unknown:
-        why = recorder.stopped or "other calls were seen there than in the first"
+    if unknown and recorder.stopped:
         yield (
             f"the casts to float32 at {', '.join(unknown[:3])} are taken as meant: a "
             f"second trace in {dtype_name(low)}, which shows those that follow the "
-            f"model's dtype, does not tell: {why}"
+            f"model's dtype, does not tell: {recorder.stopped}"
         )
 
 

@@ -142,3 +142,23 @@ def test_a_weight_that_only_a_promoting_op_reads_low_is_stored_low() -> None:
         policy,
     )
     assert dict(plan.storage) == {"w": "bfloat16", "b": "bfloat16"}
+
+
+def test_rows_of_a_table_that_others_want_low_begin_a_full_stream() -> None:
+    text = """
+        %ids: i64[4] input
+        %table: f32[32,8] parameter
+        %w: f32[8,8] parameter
+        embed = embedding(%table, %ids) -> %e: f32[4,8]
+        linear = linear(%e, %w) -> %h: f32[4,8]
+        add = add(%e, %h) -> %a: f32[4,8]
+        head = linear(%a, %table) -> %y: f32[4,32]
+        return %y
+    """
+    plan = plan_of(text)
+    assert dict(plan.storage)["table"] == "bfloat16"
+    assert plan.by_op["embed"].results == ("bfloat16",)
+    assert plan.by_op["add"].precision == "float32"
+    (rows,) = [cast for cast in plan.runtime_casts if cast.to_dtype == "float32"][:1]
+    assert (rows.value, rows.producer) == ("e", "embed")
+    assert rows.why == "rows of a table that is stored low for other readers"
