@@ -38,7 +38,7 @@ def classify(graph: ProgramGraph, matcher: Matcher) -> dict[str, Match]:
 
 def _classify_op(graph: ProgramGraph, op: Op, matcher: Matcher) -> Match:
     full = matcher.policy.full
-    if (settled := _by_kind(graph, op)) is not None:
+    if (settled := _by_kind(graph, op, full)) is not None:
         return settled
     found = _asked(op, matcher.match(op))
     names = (*op.operands, *op.results)
@@ -80,13 +80,14 @@ def _promoted(graph: ProgramGraph, op: Op) -> Match | None:
     return Match(OpClass.PROMOTE, PROMOTION, why)
 
 
-def _by_kind(graph: ProgramGraph, op: Op) -> Match | None:
+def _by_kind(graph: ProgramGraph, op: Op, full: str) -> Match | None:
     """Return the class of an op that no policy decides about; None for others."""
     if (promoted := _promoted(graph, op)) is not None:
         return promoted
     if op.fence:
         return Match(OpClass.KEEP, "fence", op.fence)
-    if op.canonical == USER_CAST and op.chosen == "follows":
+    follows = op.chosen == "follows" and op.dtype_argument == full
+    if op.canonical == USER_CAST and follows:
         why = "written in the model after another tensor's dtype, which it follows"
         return Match(OpClass.FOLLOW, "user cast", why)
     if op.canonical == USER_CAST:

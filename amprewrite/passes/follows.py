@@ -39,7 +39,7 @@ def find_followed(
         weights: Values that are weights, moved about.
         low: The low dtype.
     """
-    casts = [op for op in graph.ops if _follows(op) and not op.fence]
+    casts = [op for op in graph.ops if _follows(op, classes) and not op.fence]
     if not casts:
         return {}
     finder = _Finder(graph, classes, demands, weights)
@@ -53,8 +53,8 @@ def find_followed(
     return found
 
 
-def _follows(op: Op) -> bool:
-    return op.canonical == USER_CAST and op.chosen == "follows"
+def _follows(op: Op, classes: Mapping[str, Match]) -> bool:
+    return op.canonical == USER_CAST and classes[op.name].op_class is OpClass.FOLLOW
 
 
 class _Finder:
@@ -90,7 +90,8 @@ class _Finder:
         if op.dtype_argument and op.chosen == "pinned" and floats:
             inside = self.entered.get(floats[0])  # a cast of what is full already
             return inside or frozenset(self._source(floats[0]))
-        if self.classes[op.name].op_class is OpClass.ALLOW or _follows(op):
+        left = self.classes[op.name].op_class is OpClass.ALLOW
+        if left or _follows(op, self.classes):
             return frozenset()
         return frozenset[str]().union(
             *(self.entered.get(name, ()) for name in op.operands)
@@ -109,4 +110,5 @@ class _Finder:
     def _computes(self, op: Op) -> bool:
         op_class = self.classes[op.name].op_class
         cheap = op_class in (OpClass.PROMOTE, OpClass.FOLLOW)
-        return cheap and bool(self.graph.float_operands(op)) and not _follows(op)
+        follows = _follows(op, self.classes)
+        return cheap and bool(self.graph.float_operands(op)) and not follows

@@ -225,3 +225,13 @@ def test_an_accumulator_is_low_as_its_contraction_is() -> None:
     """)
     assert plan.by_op["linear"].results == ("float32",)
     assert cast_of(plan) == ("follow", "bfloat16")
+
+
+def test_a_cast_to_another_dtype_is_that_cast_whomever_it_follows() -> None:
+    plan = plan_of(f"""{LINEAR}
+    %half: f16[4,8] input
+    back = cast(%h, %half) -> %b: f16[4,8]
+      | dtype_argument="float16" chosen="follows" mixing="any"
+    return %b
+    """)
+    assert cast_of(plan) == ("keep", "float16")
