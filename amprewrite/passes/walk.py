@@ -213,7 +213,16 @@ class Walk:
             )
         if op.name in self.at.followed:
             return self._following_cast(op, operands)
+        self._keep_alias(op)
         return Placed(results[0], operands, results, self.at.classes[op.name].why)
+
+    def _keep_alias(self, op: Op) -> None:
+        """Keep full what a cast of full to full is a view of, if it is written to."""
+        storage = self.graph.storage(op.results[0])
+        source = op.operands[0]
+        same = self.graph.storage(source) == storage and storage in self.graph.written
+        if same and self.out.stored[source] == self.low:
+            self.to_pin.add(storage)
 
     def _is_low(self, name: str) -> bool:
         """Whether a value is low, or the accumulator of an op that computes low."""

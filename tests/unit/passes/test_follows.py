@@ -235,3 +235,17 @@ def test_a_cast_to_another_dtype_is_that_cast_whomever_it_follows() -> None:
     return %b
     """)
     assert cast_of(plan) == ("keep", "float16")
+
+
+def test_a_view_by_a_pinned_cast_of_what_is_written_is_kept_full() -> None:
+    plan = plan_of(f"""{LINEAR}
+    up = cast(%h) -> %u: f32[4,8] alias %h
+      {PINNED}
+    add = add(%u, %x) -> %a: f32[4,8] alias %h
+      | mutates=[0]
+    next = linear(%h, %w) -> %y: f32[4,8]
+    return %y
+    """)
+    kept = next(c for c in plan.runtime_casts if c.producer == "linear")
+    assert (kept.from_dtype, kept.to_dtype) == ("bfloat16", "float32")
+    assert kept.why == "some op writes it in place in full precision"
