@@ -83,7 +83,12 @@ def _checking_interpreter() -> Any:
                 return _like(predicted)  # a constant may have a fake mode of its own
             if n.op == "placeholder" or _runs_a_body(n):
                 return predicted
-            found = super().run_node(n)
+            try:
+                found = super().run_node(n)
+            except RuntimeError as error:
+                if "data is not allocated" not in str(error):
+                    raise
+                return predicted  # it reads numbers, which fake tensors have not
             _compare(str(n), n.target, _dtypes(predicted), _dtypes(found))
             return found
 

@@ -100,8 +100,8 @@ def source_line(traceback: Any) -> str:
 CASTS = frozenset(("array", "astype", "convert_element_type"))
 """Functions of JAX that are called to cast."""
 
-CALLS = frozenset(("_run_python_pjit", "cache_miss"))
-"""Functions of JAX between a call of a jitted function and its body."""
+WRAPPERS = CASTS | {"_astype", "asarray", "meth", "__call__"}
+"""Functions of JAX between the user and a cast: methods of arrays and of dtypes."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -117,14 +117,15 @@ def is_written_cast(traceback: Any) -> bool:
 
 
 def _is_cast(frames: Iterable[tuple[str, str]]) -> bool:
-    names = set[str]()
+    names: list[str] = []
     for file, name in frames:
         if file.startswith(_OWN):
             continue  # what promotes while JAX traces
         if not file.startswith(_JAX):
-            is_cast = not names.isdisjoint(CASTS) and names.isdisjoint(CALLS)
-            return is_cast and is_users(file)
-        names.add(name.rpartition(".")[2])
+            first = next((i for i, n in enumerate(names) if n in CASTS), len(names))
+            outer = names[first:]
+            return bool(outer) and WRAPPERS.issuperset(outer) and is_users(file)
+        names.append(name.rpartition(".")[2])
     return False
 
 
