@@ -219,9 +219,9 @@ class Walk:
     def _keep_alias(self, op: Op) -> None:
         """Keep full what a cast of full to full is a view of, if it is written to."""
         storage = self.graph.storage(op.results[0])
-        source = op.operands[0]
+        source = op.operands[0] if op.operands else op.results[0]  # a number is cast
         same = self.graph.storage(source) == storage and storage in self.graph.written
-        if same and self.out.stored[source] == self.low:
+        if same and self.out.stored.get(source) == self.low:
             self.to_pin.add(storage)
 
     def _is_low(self, name: str) -> bool:
