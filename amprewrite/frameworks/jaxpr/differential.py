@@ -64,7 +64,7 @@ class Second:
         except Exception as error:  # noqa: BLE001  # the user's code, on unusual dtypes
             reason = str(error).strip().split("\n")[0]
             why = f"its second trace, in {self.low}, failed ({type(error).__name__}: "
-            return program, (self._unseen(f"{why}{reason})"),) if self.seen else ()
+            return program, (self._unseen(f"{why}{reason})"),)
         notes: tuple[str, ...] = ()
         if left_out and self._closes_over_full(program):
             why = (
@@ -76,8 +76,8 @@ class Second:
 
     def _unseen(self, why: str) -> str:
         return (
-            f"casts to {self.full} that the function writes are not seen: {why}; mark "
-            f"what must stay full with amprewrite.full_precision"
+            f"casts to {self.full} that the function may write are not seen: {why}; "
+            f"mark what must stay full with amprewrite.full_precision"
         )
 
     def _closes_over_full(self, program: Program) -> bool:

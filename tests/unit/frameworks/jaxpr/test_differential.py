@@ -248,3 +248,23 @@ def test_a_cast_behind_what_a_function_closes_over_is_told() -> None:
     tracer = Tracer(lambda x: jnp.tanh(x.astype(FULL)).astype(FULL) * 2)
     program = inline(tracer.trace((X,), {}).closed)
     assert second_of(tracer).restore(program)[1] == ()
+
+
+def test_a_second_trace_that_fails_is_told_though_no_cast_was_seen() -> None:
+    def inner(x: Any) -> Any:
+        return jnp.tanh(x.astype(FULL)).astype(x.dtype)
+
+    jitted = jax.jit(inner)
+    jitted(X)  # JAX does not run it again
+
+    def failing() -> Any:
+        msg = "not in low"
+        raise TypeError(msg)
+
+    tracer = Tracer(lambda x: jitted(x) * 2)
+    program = inline(tracer.trace((X,), {}).closed)
+    assert not tracer.casts
+    second = Second(seen=False, trace=failing, low="bfloat16")
+    found, (note,) = second.restore(program)
+    assert found is program
+    assert "failed (TypeError: not in low)" in note
