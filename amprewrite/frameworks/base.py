@@ -32,8 +32,9 @@ class Planner(Protocol):
         ...
 
 
-Measure = Callable[[Plan], float]
-"""Gives the relative L2 error of the program that a plan makes."""
+Measure = Callable[[Plan], float | None]
+"""Gives the relative L2 error of the program that a plan makes; None if it has none,
+because the program draws random numbers."""
 
 
 class Budget(Protocol):

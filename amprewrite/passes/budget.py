@@ -7,7 +7,14 @@ from amprewrite.ir import ProgramGraph
 from amprewrite.passes.cost import Objective
 from amprewrite.passes.pipeline import Setting, make_plan
 from amprewrite.passes.sensitivity import find_probes
-from amprewrite.passes.tolerance import Goal, Measure, Tolerance, plan_within
+from amprewrite.passes.tolerance import (
+    AUTOCAST,
+    MEASURED,
+    Goal,
+    Measure,
+    Tolerance,
+    plan_within,
+)
 from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Probes, Sensitivity
 from amprewrite.policy import Matcher
@@ -60,4 +67,7 @@ class Budget:
             return make_plan(graph, self.matcher(), setting)
 
         model = self.objective.model
-        return plan_within(Goal(graph, sensitivity, target, plan_for, measure, model))
+        # What is measured beside it has the same inputs: no room is needed for others.
+        share = 1.0 if self.tolerance == AUTOCAST else MEASURED
+        goal = Goal(graph, sensitivity, target, plan_for, measure, model, share)
+        return plan_within(goal)

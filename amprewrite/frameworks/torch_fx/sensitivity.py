@@ -32,10 +32,6 @@ from amprewrite.frameworks.torch_fx.read import Leaves, Reading
 from amprewrite.ir import Op
 from amprewrite.plan.sensitivity import Key, Probes, Sensitivity
 
-DIRECTIONS = 4
-"""Random directions in the outputs; the estimate of one rounding has a standard
-deviation of sqrt(2 / 4), that of a sum over many much less."""
-
 Found = list[tuple[Key, torch.Tensor]]
 """What the probes found in one backward pass: ``g . delta`` by key."""
 
@@ -236,7 +232,9 @@ class _Prober:
     ) -> Sensitivity:
         """Return what backward passes from random directions find."""
         numbers = sum(tensor.numel() for tensor in outputs.values())
-        count = DIRECTIONS if numbers > 1 else 1  # a number has one direction
+        count = (
+            self.probes.directions if numbers > 1 else 1
+        )  # a number has one direction
         draws = torch.Generator().manual_seed(0)
         squares: dict[Key, float] = defaultdict(float)
         for left in reversed(range(count)):

@@ -8,7 +8,7 @@ import pytest
 from amprewrite.passes import Setting, make_plan
 from amprewrite.passes.cost import Objective
 from amprewrite.plan import Plan
-from amprewrite.plan.sensitivity import Sensitivity
+from amprewrite.plan.sensitivity import Probes, Sensitivity
 from amprewrite.policy import Matcher, load_policy
 from tests.placement_problem import graph_of
 
@@ -83,3 +83,10 @@ def test_errors_cost_a_multiple_of_themselves_up_to_the_pin() -> None:
     found = Sensitivity({"a": 2e-6, "b": 3.0, "c": inf, "d": 0.0}, {}, 4)
     assert found.errors(1e6, 100) == {"a": 2.0, "b": 100, "c": 100}
     assert found.errors(0.0, 100) == {"a": 0.0, "b": 0.0, "c": 100}
+
+
+@pytest.mark.parametrize(("count", "directions"), [(0, 40), (1, 40), (10, 16), (99, 4)])
+def test_few_roundings_have_many_directions(count: int, directions: int) -> None:
+    """With four, the error of three roundings was off by a factor of 1.6."""
+    stored = frozenset(f"v{number}" for number in range(count))
+    assert Probes("bfloat16", "float32", stored, frozenset()).directions == directions

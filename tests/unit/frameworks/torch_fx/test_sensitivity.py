@@ -10,11 +10,11 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 
 from amprewrite.errors import ToleranceError, UnsupportedError  # noqa: E402
-from amprewrite.frameworks.torch_fx import sensitivity  # noqa: E402
 from amprewrite.frameworks.torch_fx.convert import capture  # noqa: E402
 from amprewrite.frameworks.torch_fx.read import read  # noqa: E402
 from amprewrite.frameworks.torch_fx.sensitivity import measure_sensitivity  # noqa: E402
 from amprewrite.passes.sensitivity import find_probes  # noqa: E402
+from amprewrite.plan import sensitivity as plan_sensitivity  # noqa: E402
 from amprewrite.plan.sensitivity import Sensitivity  # noqa: E402
 from amprewrite.policy import Matcher, load_policy  # noqa: E402
 
@@ -60,7 +60,7 @@ def squared(wrong: Any, right: Any) -> float:
 
 
 def test_the_error_of_a_stored_value_is_that_of_rounding_it(monkeypatch: Any) -> None:
-    monkeypatch.setattr(sensitivity, "DIRECTIONS", 64)
+    monkeypatch.setattr(plan_sensitivity, "DIRECTIONS", 64)
     given = x()
     model, found = measured(lambda m, x: m.b(torch.tanh(m.a(x))), given)
     h = torch.tanh(model.a(given))
@@ -79,7 +79,7 @@ def test_the_error_of_a_stored_value_is_that_of_rounding_it(monkeypatch: Any) ->
 
 def test_only_the_gradient_through_the_edge_counts(monkeypatch: Any) -> None:
     """A value that two ops read: what one of them rounds, the other does not see."""
-    monkeypatch.setattr(sensitivity, "DIRECTIONS", 64)
+    monkeypatch.setattr(plan_sensitivity, "DIRECTIONS", 64)
     given = x()
     model, found = measured(lambda m, x: 100 * x + m.a(x), given)
     right = 100 * given + model.a(given)
