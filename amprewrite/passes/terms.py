@@ -8,6 +8,7 @@ a storage that is written in place. What the terms say of a placement is what
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import permutations
 
 from amprewrite.dtypes import itemsize
 from amprewrite.ir import Op
@@ -177,32 +178,49 @@ class _Builder:
         """
         if not self.storable:
             return
-        readers, casting = self._weight_readers()
+        readers, casting, beside = self._weight_readers()
         if self.at.policy.lookups == "low":
             casting |= only_looked_up(self.at) & self.storable
-        for root in sorted(casting):
+        low = {r for r in casting if FULL not in readers.get(r, ())}
+        # What is made of several weights is full where one is, and read so beside.
+        while mixed := [bundle for bundle in beside if low & bundle and bundle - low]:
+            low = low.difference(*mixed)
+        for root in sorted(low):
             sides = readers.get(root, set[int]())
-            if FULL not in sides:
-                weight = self.weights[root] = self.ledger.new() if sides else LOW
-                self.casts.anchors |= {weight} - {LOW}
-                for side in sorted(sides):
-                    self.ledger.terms.imply(side, weight)
+            weight = self.weights[root] = self.ledger.new() if sides else LOW
+            self.casts.anchors |= {weight} - {LOW}
+            for side in sorted(sides):
+                self.ledger.terms.imply(side, weight)
+        for bundle in beside:
+            for one, two in permutations(sorted(bundle & low), 2):
+                self.ledger.terms.imply(self.weights[one], self.weights[two])
 
-    def _weight_readers(self) -> tuple[dict[str, set[int]], set[str]]:
-        """Return on which sides each weight is read, and which weights low ops cast."""
+    def _weight_readers(
+        self,
+    ) -> tuple[dict[str, set[int]], set[str], list[frozenset[str]]]:
+        """Return who reads each weight, which weights low ops cast, and which together.
+
+        The first are sides; the last are the weights behind one operand that its op
+        takes as it is stored, beside a low first one.
+        """
         readers: dict[str, set[int]] = {}
-        casting: set[str] = set()
+        casting, together = set[str](), list[frozenset[str]]()
         for op in self.graph.ops:
             if op.name in self.freedom.moved or self._follows(op):
                 continue
             for index, name in enumerate(op.operands):
-                roots = self.at.weights.get(name, frozenset[str]()) & self.storable
+                every = self.at.weights.get(name, frozenset[str]())
+                roots = every & self.storable
                 side = self._wanted(op, index) if roots else None
-                if side is not None:
-                    casting |= frozenset[str]() if self._is_beside(op, index) else roots
-                    for root in roots:
-                        readers.setdefault(root, set()).add(side)
-        return readers, casting
+                if side is None:
+                    continue
+                if self._is_beside(op, index):
+                    together += [every] * (len(every) > 1)
+                else:
+                    casting |= roots
+                for root in roots:
+                    readers.setdefault(root, set()).add(side)
+        return readers, casting, together
 
     def _follows(self, op: Op) -> bool:
         """Whether a user's cast moves a weight about."""
@@ -289,8 +307,6 @@ class _Builder:
         op_class = self.classes[op.name].op_class
         if op_class is OpClass.ALLOW and not op.reads:
             self.ledger.pay_full(own, lost_speed(self.graph, op, self.objective.model))
-        if self.objective.errors and counted_errors(self.at, op)[0]:
-            self.ledger.pay_low(own, self.objective.error(op.name))
 
     def _read_error(self, op: Op, name: str, seen: int) -> None:
         if name not in counted_errors(self.at, op)[1]:
