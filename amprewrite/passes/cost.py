@@ -24,10 +24,10 @@ FREE = (OpClass.ALLOW, OpClass.ACCUMULATE, OpClass.PROMOTE, OpClass.FOLLOW)
 Errors = Mapping[str | tuple[str, str], float]
 """Extra cost of low precision, in bytes, by what is low.
 
-The key is the name of an op that computes low, of a value that is stored low, or
-(value, op) for a value that is stored full and that this op reads low: what is stored
-low was rounded before. How a weight is stored and moved about follows from who reads
-it, so that only reading it counts, however it is stored.
+The key is the name of a value that is stored low, or (value, op) for a value that is
+stored full and that this op reads low: what is stored low was rounded before. How a
+weight is stored and moved about follows from who reads it, so that only reading it
+counts, however it is stored.
 """
 
 
@@ -52,7 +52,7 @@ class Objective:
 
 
 def counted_errors(situation: Situation, op: Op) -> tuple[bool, tuple[str, ...]]:
-    """Return whether an error of ``op`` counts, and which of its operands' do."""
+    """Return whether ``op`` rounds what it makes, and what it may round by reading."""
     weights = situation.weights
     moves = bool(op.results) and all(name in weights for name in op.results)
     free = situation.classes[op.name].op_class in FREE and not op.reads
@@ -132,9 +132,7 @@ class _Pricing:
         if op_class is OpClass.ALLOW and placed.precision == self.full:
             cost += lost_speed(self.graph, op, self.objective.model)
         if self.objective.errors:
-            own, names = counted_errors(self.at, op)
-            if own and placed.precision == self.low:
-                cost += self.objective.error(op.name)
+            _, names = counted_errors(self.at, op)
             pairs = zip(reversed(op.operands), reversed(placed.operands), strict=True)
             read = dict(pairs)  # where an op reads a value twice, the first counts
             low = (

@@ -36,7 +36,7 @@ def random_case(seed: int, most_ops: int = 7) -> Case:
         launch=random.choice((0, 1000, EAGER.launch)),
         mac_bytes=random.choice((0.02, 0.2, 2.0)),
     )
-    keys = [op.name for op in graph.ops] + [*graph.values]
+    keys: list[str | tuple[str, str]] = [*graph.values]
     keys += [(name, op.name) for op in graph.ops for name in op.operands]
     chosen = random.sample(keys, min(len(keys), random.choice((0, 0, 3))))
     errors = {key: random.uniform(0, 1e5) for key in chosen}

@@ -49,7 +49,7 @@ def test_a_contraction_stays_full_where_casts_cost_more_than_they_save() -> None
     )
 
 
-@pytest.mark.parametrize("key", ["gelu", "g", "h", "y"])
+@pytest.mark.parametrize("key", ["g", "h", "y"])
 def test_an_error_is_avoided_where_it_costs_more_than_precision(
     key: str,
 ) -> None:

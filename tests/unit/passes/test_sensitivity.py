@@ -100,6 +100,26 @@ def test_a_prediction_counts_what_placement_counts(seed: int) -> None:
     assert sum(made.values()) == plan.cost.overhead_bytes
 
 
+def test_values_that_are_called_as_their_ops_count_once() -> None:
+    """As in every torch.fx graph."""
+    graph = graph_of("""
+        %x: f32[512,512] input
+        %w: f32[512,512] parameter
+        linear = linear(%x, %w) -> %linear: f32[512,512]
+          | contracted=512
+        gelu = gelu(%linear) -> %gelu: f32[512,512]
+        return %gelu
+    """)
+
+    def overhead(**errors: float) -> int:
+        setting = Setting("optimal", objective=Objective(EAGER, {**errors}))
+        plan = make_plan(graph, Matcher(load_policy("bf16")), setting)
+        assert len(plan.lowered) == 2
+        return plan.cost.overhead_bytes
+
+    assert overhead(linear=100.0, gelu=1000.0) == overhead() + 1100
+
+
 @pytest.mark.parametrize("model", [EAGER, COMPILED], ids=["eager", "compiled"])
 @pytest.mark.parametrize("placement", ["promote", "paint", "optimal"])
 def test_no_plan_costs_more_than_the_ceiling(model: CostModel, placement: str) -> None:
