@@ -1,7 +1,7 @@
 """A compiler for precision: reads a model as a graph, places casts, proves it right."""
 
 from amprewrite import errors
-from amprewrite.api import convert, inspect, verify
+from amprewrite.api import convert, inspect, pareto, verify
 from amprewrite.marks import full_precision, low_precision
 from amprewrite.plan import Plan
 from amprewrite.policy import Policy, Rule, load_policy
@@ -16,5 +16,6 @@ __all__ = [
     "inspect",
     "load_policy",
     "low_precision",
+    "pareto",
     "verify",
 ]

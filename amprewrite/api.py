@@ -1,129 +1,29 @@
 """The public functions: each picks the framework of its model and hands over."""
 
-import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from amprewrite.dtypes import Processor
+from amprewrite.dispatch import (
+    budget_for,
+    module_beside,
+    planner,
+    processor_of,
+    side_of,
+)
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.base import Call, Planner
-from amprewrite.ir import ProgramGraph
-from amprewrite.passes import Setting, check_placement, make_plan
-from amprewrite.passes.budget import Budget
-from amprewrite.passes.cost import Objective
-from amprewrite.passes.cost_model import cost_model
-from amprewrite.passes.tolerance import Tolerance, check_tolerance
+from amprewrite.frameworks.base import Call
+from amprewrite.passes.pareto import FEWEST, Front, Point
+from amprewrite.passes.tolerance import Tolerance
 from amprewrite.plan import Plan
-from amprewrite.policy import Matcher, Policy, Rule, load_policy
+from amprewrite.policy import Policy, Rule, load_policy
 from amprewrite.verify import Report
 from amprewrite.verify import verify as compare
 
 TARGETS = ("eager", "compiled")
 """Who runs the result: each op on its own, or a fusing compiler."""
-
-
-def _side(model: object) -> Any:
-    """Return the adapter of the framework of ``model``; its modules load only then.
-
-    Raises:
-        UnsupportedError: The model is of no supported kind.
-    """
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        kinds: list[type] = [torch.nn.Module]
-        if "torch.export" in sys.modules:
-            kinds.append(torch.export.ExportedProgram)
-        if isinstance(model, tuple(kinds)):
-            return import_module("amprewrite.frameworks.torch_fx.convert")
-    flax: Any = sys.modules.get("flax.linen")
-    linen = flax is not None and isinstance(model, flax.Module)  # is not callable
-    function = callable(model) and not isinstance(model, type)
-    if "jax" in sys.modules and (function or linen):
-        return import_module("amprewrite.frameworks.jaxpr.convert")
-    msg = (
-        f"cannot convert a {type(model).__name__}; want a torch.nn.Module, "
-        f"torch.fx.GraphModule, torch.export.ExportedProgram, or with JAX imported a "
-        f"function, equinox.Module, flax.linen.Module or flax.nnx.Module"
-    )
-    raise UnsupportedError(msg)
-
-
-def _beside(model: object, name: str) -> Any:
-    """Return another module of the framework of ``model``."""
-    package = _side(model).__name__.rpartition(".")[0]
-    return import_module(f"{package}.{name}")
-
-
-def planner(
-    policy: str | Path | Policy,
-    overrides: Sequence[Rule | Mapping[str, object]] = (),
-    placement: str = "promote",
-    target: str = "eager",
-) -> Planner:
-    """Return what plans by ``policy`` and ``overrides``; see :func:`convert`.
-
-    Raises:
-        PolicyError: The policy or an override has mistakes.
-        UnsupportedError: No such placement or target.
-    """
-    loaded = load_policy(policy)
-    check_placement(placement)
-    objective = Objective(cost_model(target))
-    Matcher(loaded, overrides)  # finds mistakes now, not at the first call
-
-    def plan(graph: ProgramGraph, *, training: bool, captured: str) -> Plan:
-        setting = Setting(placement, training, captured, objective)
-        return make_plan(graph, Matcher(loaded, overrides), setting)
-
-    return plan
-
-
-def _budget(  # noqa: PLR0913  # what convert and inspect have in common
-    model: object,
-    tolerance: Tolerance | None,
-    policy: Policy,
-    overrides: Sequence[Rule | Mapping[str, object]],
-    placement: str,
-    target: str,
-    *,
-    has_arguments: bool,
-) -> Budget | None:
-    """Return what plans within ``tolerance``; None if there is none.
-
-    Raises:
-        ToleranceError: It is no tolerance.
-        UnsupportedError: The placement, the framework or the call takes none.
-    """
-    if tolerance is None:
-        return None
-    check_placement(placement)
-    check_tolerance(tolerance, placement)
-    if not _side(model).__name__.startswith("amprewrite.frameworks.torch_fx."):
-        msg = (
-            "tolerance is not there yet for JAX; leave tolerance=None, and measure "
-            "with amprewrite.verify"
-        )
-        raise UnsupportedError(msg)
-    if not has_arguments:
-        msg = "tolerance needs args=, the arguments that the error is measured on"
-        raise UnsupportedError(msg)
-    if not policy.low:
-        return None  # nothing is lowered, so that nothing has an error
-    matcher = partial(Matcher, policy, overrides)
-    return Budget(tolerance, matcher, Objective(cost_model(target)))
-
-
-def _processor(policy: Policy) -> Processor | None:
-    """Return what promotes operands by ``policy``; None if it leaves them alone."""
-    if not policy.promotion:
-        return None
-    return Processor(
-        policy.promotion, x64=True, truncate_complex=policy.truncate_complex
-    )
 
 
 def convert(  # noqa: PLR0913  # the public signature; all but two are by keyword
@@ -194,11 +94,11 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
     loaded = load_policy(policy)
     called = args is not None or kwargs is not None
     asked = (tolerance, loaded, overrides, placement, target)
-    budget = _budget(model, *asked, has_arguments=called)
-    side = _side(model)
+    budget = budget_for(model, *asked, has_arguments=called)
+    side = side_of(model)
     request = side.Request(
         planner=planner(loaded, overrides, placement, target),
-        processor=_processor(loaded),
+        processor=processor_of(loaded),
         low=loaded.low,
         args=args,
         kwargs=kwargs,
@@ -240,11 +140,11 @@ def inspect(  # noqa: PLR0913  # the public signature; all but two are by keywor
     loaded = load_policy(policy)
     called = args is not None or kwargs is not None
     asked = (tolerance, loaded, overrides, placement, target)
-    budget = _budget(model, *asked, has_arguments=called)
-    side = _side(model)
+    budget = budget_for(model, *asked, has_arguments=called)
+    side = side_of(model)
     request = side.Request(
         planner=planner(loaded, overrides, placement, target),
-        processor=_processor(loaded),
+        processor=processor_of(loaded),
         low=loaded.low,
         args=args,
         kwargs=kwargs,
@@ -255,6 +155,68 @@ def inspect(  # noqa: PLR0913  # the public signature; all but two are by keywor
     return side.inspect(model, request)
 
 
+def pareto(  # noqa: PLR0913  # the public signature; all but two are by keyword
+    model: Any,
+    policy: str | Path | Policy = "bf16",
+    *,
+    args: tuple[Any, ...] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    points: int = 8,
+    overrides: Sequence[Rule | Mapping[str, object]] = (),
+    dynamic_shapes: Any = None,
+    training: bool | None = None,
+    target: str = "eager",
+) -> tuple[Point, ...]:
+    """Return the cheapest plans for errors from that of the cheapest plan to none.
+
+    Args:
+        model: As :func:`convert` takes it, not converted.
+        policy: As :func:`convert` takes it; it has a low dtype.
+        args: Positional call arguments, on which errors are measured.
+        kwargs: Keyword call arguments.
+        points: How many errors are aimed at; equal plans and plans that another beats
+            in both error and bytes are left out.
+        overrides: As in :func:`convert`.
+        dynamic_shapes: As in :func:`convert`.
+        training: As in :func:`convert`.
+        target: As in :func:`convert`.
+
+    Returns:
+        Plans of placement ``optimal`` by rising bytes and falling error, then that of
+        ``promote``; each with its predicted and its measured error.
+
+    Raises:
+        PolicyError: The policy or an override has mistakes.
+        CaptureError: The model cannot be captured.
+        ToleranceError: The model is not finite as it is.
+        UnsupportedError: There is nothing to choose between, or no arguments.
+    """
+    loaded = load_policy(policy)
+    called = args is not None or kwargs is not None
+    asked = (1.0, loaded, overrides, "optimal", target)
+    budget = budget_for(model, *asked, has_arguments=called)
+    if budget is None or points < FEWEST:
+        found = f"points={points}" if budget else f"policy {loaded.name!r} has no low"
+        msg = f"{found}: want at least {FEWEST} points, and a policy with a low dtype"
+        raise UnsupportedError(msg)
+    side, front = side_of(model), Front(budget, points)
+    request = side.Request(
+        planner=planner(loaded, overrides, "optimal", target),
+        processor=processor_of(loaded),
+        low=loaded.low,
+        args=args,
+        kwargs=kwargs,
+        dynamic_shapes=dynamic_shapes,
+        training=training,
+        budget=front,
+    )
+    side.inspect(model, request)
+    if not front.points:
+        msg = "the model is converted already; give the original, to plan it anew"
+        raise UnsupportedError(msg)
+    return tuple(front.points)
+
+
 def graph_text(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """Return ``model``, as it is or converted, as the text of a program graph.
 
@@ -262,7 +224,7 @@ def graph_text(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
         CaptureError: The model cannot be captured.
         UnsupportedError: The model is of no supported kind.
     """
-    return _beside(model, "export").graph_text(model, args, kwargs)
+    return module_beside(model, "export").graph_text(model, args, kwargs)
 
 
 def save_program(
@@ -274,7 +236,7 @@ def save_program(
         CaptureError: The model cannot be exported.
         UnsupportedError: The framework has no file for it.
     """
-    _beside(converted, "export").save_program(converted, args, kwargs, path)
+    module_beside(converted, "export").save_program(converted, args, kwargs, path)
 
 
 def calibrate() -> dict[str, Any]:
@@ -323,6 +285,6 @@ def verify(  # noqa: PLR0913  # the public signature; most are by keyword
         UnsupportedError: The model is of no supported kind, or ``reference`` is
             neither float64 nor float32.
     """
-    side = _beside(original, "compare")
+    side = module_beside(original, "compare")
     call = Call(args, dict(kwargs or {}), reference, gradients)
     return compare(side, original, converted, call, rtol)

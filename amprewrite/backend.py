@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from amprewrite.api import planner
+from amprewrite.dispatch import planner
 
 
 def amprewrite(

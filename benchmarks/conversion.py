@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import transformers
 
-from amprewrite.api import planner
+from amprewrite.dispatch import planner
 from amprewrite.frameworks.torch_fx import convert as torch_side
 from benchmarks import zoo
 

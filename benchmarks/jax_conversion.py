@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 import amprewrite
-from amprewrite.api import planner
+from amprewrite.dispatch import planner
 from amprewrite.frameworks.jaxpr.prepare import Prepared, prepare
 from benchmarks import jax_zoo
 

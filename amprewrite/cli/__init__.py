@@ -5,8 +5,8 @@ that it has to say goes to stderr. Exit 0: done; 1: verification failed; 2: a mi
 what was asked, said in one line.
 """
 
-from amprewrite.cli import machine, models, policies, promotion
+from amprewrite.cli import curve, machine, models, policies, promotion
 from amprewrite.cli.group import app, main
 
 # Importing the commands adds them.
-__all__ = ["app", "machine", "main", "models", "policies", "promotion"]
+__all__ = ["app", "curve", "machine", "main", "models", "policies", "promotion"]

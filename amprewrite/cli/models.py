@@ -16,9 +16,11 @@ from amprewrite.cli.options import (
     PlanFile,
     PolicyName,
     TargetName,
+    ToleranceText,
     load_plan,
     rules,
     save_plan,
+    tolerance_of,
     writable,
 )
 from amprewrite.cli.show import say, show, show_json
@@ -32,6 +34,7 @@ def inspect(  # noqa: PLR0913  # options
     target: TargetName,
     policy: PolicyName = "bf16",
     placement: Placement = "promote",
+    tolerance: ToleranceText = None,
     override: Overrides = None,
     *,
     explain: Annotated[
@@ -56,6 +59,7 @@ def inspect(  # noqa: PLR0913  # options
         args=given.args,
         kwargs=given.kwargs,
         placement=placement,
+        tolerance=tolerance_of(tolerance),
         overrides=rules(override or ()),
     )
     if written is not None:
@@ -76,6 +80,7 @@ def convert(  # noqa: PLR0913  # options
     target: TargetName,
     policy: PolicyName = "bf16",
     placement: Placement = "promote",
+    tolerance: ToleranceText = None,
     override: Overrides = None,
     plan: PlanFile = None,
     *,
@@ -96,7 +101,7 @@ def convert(  # noqa: PLR0913  # options
     """
     written = [path for path in output or () if writable(path, ".json", ".pt2")]
     given = load_target(target)
-    converted = _convert(given, policy, placement, override, plan)
+    converted = _convert(given, policy, placement, tolerance, override, plan)
     for path in written:
         if path.suffix == ".json":
             save_plan(converted.plan, path)
@@ -113,10 +118,11 @@ def _graph_text(model: Any, target: Target) -> str:  # noqa: ANN401  # any model
     return api.graph_text(model, target.args, target.kwargs)
 
 
-def _convert(
+def _convert(  # options
     given: Target,
     policy: str,
     placement: str,
+    tolerance: str | None,
     override: list[str] | None,
     plan: Path | None,
 ) -> Any:  # noqa: ANN401  # the same kind as the model
@@ -126,6 +132,7 @@ def _convert(
         args=given.args,
         kwargs=given.kwargs,
         placement=placement,
+        tolerance=tolerance_of(tolerance),
         overrides=rules(override or ()),
         plan=load_plan(plan),
     )
@@ -136,6 +143,7 @@ def verify(  # noqa: PLR0913  # options
     target: TargetName,
     policy: PolicyName = "bf16",
     placement: Placement = "promote",
+    tolerance: ToleranceText = None,
     override: Overrides = None,
     plan: PlanFile = None,
     *,
@@ -157,7 +165,7 @@ def verify(  # noqa: PLR0913  # options
 ) -> None:
     """Convert a model, and compare the result with the model in full precision."""
     given = load_target(target)
-    converted = _convert(given, policy, placement, override, plan)
+    converted = _convert(given, policy, placement, tolerance, override, plan)
     report = api.verify(
         given.model,
         converted,

@@ -25,6 +25,15 @@ PolicyName = Annotated[
 Placement = Annotated[
     str, typer.Option(help="How the casts are placed: promote, optimal or paint.")
 ]
+ToleranceText = Annotated[
+    str | None,
+    typer.Option(
+        "--tolerance",
+        metavar="NUMBER|autocast",
+        help="With --placement optimal: the greatest relative error of the outputs, or "
+        "that of torch.autocast.",
+    ),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
@@ -39,6 +48,14 @@ Graph = Annotated[bool, typer.Option("--graph", help="Print the program as text.
 PlanFile = Annotated[
     Path | None, typer.Option("--plan", help="Apply this plan instead of making one.")
 ]
+
+
+def tolerance_of(text: str | None) -> float | str | None:
+    """Return a number where ``text`` is one; others are refused where they are used."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
 
 
 def rules(texts: Iterable[str]) -> list[dict[str, object]]:

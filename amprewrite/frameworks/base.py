@@ -12,7 +12,7 @@ from amprewrite.dtypes import Processor
 from amprewrite.errors import AmpWarning
 from amprewrite.ir import ProgramGraph
 from amprewrite.plan import Plan
-from amprewrite.plan.sensitivity import Probes, Sensitivity
+from amprewrite.plan.sensitivity import Measurements, Probes
 
 Array = NDArray[np.float64]
 """Values of one tensor; complex ones have a last dimension of two."""
@@ -32,11 +32,6 @@ class Planner(Protocol):
         ...
 
 
-Measure = Callable[[Plan], float | None]
-"""Gives the relative L2 error of the program that a plan makes; None if it has none,
-because the program draws random numbers."""
-
-
 class Budget(Protocol):
     """Plans within a tolerance, from what the framework measures."""
 
@@ -49,26 +44,8 @@ class Budget(Protocol):
         """Return what may be rounded, to be measured."""
         ...
 
-    def plan(  # all by keyword
-        self,
-        graph: ProgramGraph,
-        *,
-        training: bool,
-        captured: str,
-        sensitivity: Sensitivity,
-        target: float,
-        measure: Measure,
-    ) -> Plan:
-        """Return the cheapest plan found that keeps ``target``.
-
-        Args:
-            graph: The program.
-            training: Whether parameters keep their dtype, to be trained.
-            captured: How the program was captured, for the plan.
-            sensitivity: The error of each rounding.
-            target: Largest relative L2 error of the outputs.
-            measure: Gives that error for the program of a plan.
-        """
+    def plan(self, measured: Measurements) -> Plan:
+        """Return the cheapest plan found that keeps the target."""
         ...
 
 

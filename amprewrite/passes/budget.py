@@ -11,12 +11,11 @@ from amprewrite.passes.tolerance import (
     AUTOCAST,
     MEASURED,
     Goal,
-    Measure,
     Tolerance,
     plan_within,
 )
 from amprewrite.plan import Plan
-from amprewrite.plan.sensitivity import Probes, Sensitivity
+from amprewrite.plan.sensitivity import Measurements, Probes
 from amprewrite.policy import Matcher
 
 
@@ -38,36 +37,27 @@ class Budget:
         """Return what may be rounded; see :func:`find_probes`."""
         return find_probes(graph, self.matcher(), training=training)
 
-    def plan(  # a protocol between two sides, all by keyword
-        self,
-        graph: ProgramGraph,
-        *,
-        training: bool,
-        captured: str,
-        sensitivity: Sensitivity,
-        target: float,
-        measure: Measure,
-    ) -> Plan:
+    def plan(self, measured: Measurements) -> Plan:
         """Return the cheapest plan found that keeps a target.
 
-        Args:
-            graph: The program.
-            training: Whether parameters keep their dtype, to be trained.
-            captured: How the program was captured, for the plan.
-            sensitivity: The error of each rounding.
-            target: Largest relative L2 error of the outputs.
-            measure: Gives that error for the program of a plan.
-
         Raises:
-            ToleranceError: No plan keeps the target.
+            ToleranceError: No plan keeps it.
         """
+        return plan_within(self.goal(measured))
+
+    def goal(self, measured: Measurements) -> Goal:
+        """Return what :meth:`plan` looks for."""
 
         def plan_for(objective: Objective) -> Plan:
-            setting = Setting("optimal", training, captured, objective)
-            return make_plan(graph, self.matcher(), setting)
+            return self.placed("optimal", measured, objective)
 
-        model = self.objective.model
         # What is measured beside it has the same inputs: no room is needed for others.
         share = 1.0 if self.tolerance == AUTOCAST else MEASURED
-        goal = Goal(graph, sensitivity, target, plan_for, measure, model, share)
-        return plan_within(goal)
+        return Goal(measured, plan_for, self.objective.model, share)
+
+    def placed(
+        self, placement: str, measured: Measurements, objective: Objective
+    ) -> Plan:
+        """Return the plan of a placement, at prices that may have errors."""
+        setting = Setting(placement, measured.training, measured.captured, objective)
+        return make_plan(measured.graph, self.matcher(), setting)

@@ -8,16 +8,17 @@ where it is worse than predicted, the prediction is asked for less.
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from math import exp, inf, isfinite, log
+from math import exp, floor, inf, isfinite, log
 from typing import Any, TypeAlias, cast
 
 from amprewrite.errors import ToleranceError, UnsupportedError
-from amprewrite.ir import Op, ProgramGraph
-from amprewrite.passes.cost import FREE, Objective
+from amprewrite.ir import ProgramGraph
+from amprewrite.passes.cost import Objective
 from amprewrite.passes.cost_model import CostModel
+from amprewrite.passes.overflow import explained
 from amprewrite.passes.sensitivity import ceiling
-from amprewrite.plan import NOTHING_LOWERED, Decision, Plan
-from amprewrite.plan.sensitivity import Key, Sensitivity
+from amprewrite.plan import NOTHING_LOWERED, Plan
+from amprewrite.plan.sensitivity import Key, Measurements, Sensitivity
 
 AUTOCAST = "autocast"
 """The tolerance that is the error of torch.autocast on the same arguments."""
@@ -46,10 +47,6 @@ CLOSE = 1.02
 
 STRICTER = 0.5
 """What the target is multiplied with where a measured error is not finite."""
-
-Measure = Callable[[Plan], float | None]
-"""Gives the relative L2 error of the program that a plan makes; None if it has none,
-because the program draws random numbers."""
 
 NAMED = 5
 """How many ops a message names."""
@@ -94,22 +91,31 @@ class Goal:
     """What a plan is looked for by.
 
     Attributes:
-        graph: The program.
-        sensitivity: The error of each rounding.
-        target: Largest relative L2 error of the outputs.
+        measured: The program, the error of each rounding, and the largest of all.
         plan_for: Gives the plan of least cost under given errors.
-        measure: Gives the error of a plan's program.
         model: Prices of the target.
         share: Share of the target that a measured error may take.
     """
 
-    graph: ProgramGraph
-    sensitivity: Sensitivity
-    target: float
+    measured: Measurements
     plan_for: Callable[[Objective], Plan]
-    measure: Measure
     model: CostModel
     share: float = MEASURED
+
+    @property
+    def graph(self) -> ProgramGraph:
+        """The program."""
+        return self.measured.graph
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """The error of each rounding."""
+        return self.measured.sensitivity
+
+    @property
+    def target(self) -> float:
+        """Largest relative L2 error of the outputs."""
+        return self.measured.target
 
 
 def plan_within(goal: Goal) -> Plan:
@@ -118,7 +124,7 @@ def plan_within(goal: Goal) -> Plan:
     Raises:
         ToleranceError: No plan does, as far as was looked.
     """
-    return _Search(goal).run()
+    return Search(goal).run()
 
 
 @dataclass(frozen=True)
@@ -134,12 +140,20 @@ class Price:
     kept: frozenset[str] = frozenset()
 
 
-class _Search:
+class Search:
+    """Looks for plans by what their errors cost; solved prices are kept."""
+
     def __init__(self, goal: Goal) -> None:
+        """Find the range of prices between which the cheapest plan changes.
+
+        Args:
+            goal: What is looked for.
+        """
         self.goal = goal
         self.pin = ceiling(goal.graph, goal.model)
         self.plans: dict[Price, Plan] = {}
         self.measured: dict[Price, float | None] = {}
+        self.bounds: dict[float, int] = {}  # on bytes and errors, by multiplier
         finite = [e for e in goal.sensitivity.all.values() if e and isfinite(e)]
         total = sum(finite, 0.0)
         # From where all errors together cost less than a byte, to where what one
@@ -148,14 +162,29 @@ class _Search:
         self.first = 1 / total if total else 1.0
         self.last = max(self.pin / share * 10, self.first)
 
+    @property
+    def cheapest(self) -> Price:
+        """The price at which errors cost nothing."""
+        return Price(0.0)
+
+    @property
+    def dearest(self) -> Price:
+        """The price at which nothing is rounded that need not be."""
+        return Price(self.last)
+
     def run(self) -> Plan:
+        """Return the cheapest plan found whose program keeps the target.
+
+        Raises:
+            ToleranceError: No plan does, as far as was looked.
+        """
         limit, best = self.goal.share * self.goal.target, None
         target, failed = limit, inf
         for _ in range(MEASUREMENTS):
-            price = self._find(target)
+            price = self.find(target)
             if price is None:
                 break
-            plan, measured = self._plan(price), self._measure(price)
+            plan, measured = self.plan_at(price), self._measure(price)
             if measured is None:
                 return self._unmeasured()
             if measured > limit:
@@ -172,11 +201,11 @@ class _Search:
                 break
         if best is None:
             raise self._failure()
-        return best
+        return self.certified(best)
 
     def _measure(self, price: Price) -> float | None:
         if price not in self.measured:
-            self.measured[price] = self.goal.measure(self._plan(price))
+            self.measured[price] = self.goal.measured.measure(self.plan_at(price))
         return self.measured[price]
 
     def _unmeasured(self) -> Plan:
@@ -185,13 +214,20 @@ class _Search:
         Raises:
             ToleranceError: None keeps the target.
         """
-        price = self._find(UNMEASURED * self.goal.target)
+        price = self.find(UNMEASURED * self.goal.target)
         if price is None:
             raise self._failure()
-        return self._plan(price)
+        return self.certified(self.plan_at(price))
 
-    def _find(self, target: float) -> Price | None:
-        """Return the lowest price found that keeps ``target``; None if none does."""
+    def find(self, target: float) -> Price | None:
+        """Return the price of the cheapest plan found that is predicted within a bound.
+
+        Args:
+            target: Largest predicted relative L2 error of the outputs.
+
+        Returns:
+            None if there is no such plan.
+        """
         if self._keeps(Price(0.0), target):
             return Price(0.0)
         if not self._keeps(Price(self.last), target):
@@ -207,7 +243,7 @@ class _Search:
                 low, under = middle, price
         filled = (self._fill(base, target) for base in (under, Price(0.0)))
         found = (over, *filled)
-        return min(found, key=lambda price: self._plan(price).cost.total_bytes)
+        return min(found, key=lambda price: self.plan_at(price).cost.total_bytes)
 
     def _fill(self, price: Price, target: float) -> Price:
         """Return ``price`` with as few ops kept full as ``target`` needs.
@@ -231,17 +267,20 @@ class _Search:
 
     def _worst(self, price: Price) -> list[str]:
         """Return the ops that round under the plan at a price, the worst first."""
-        made = self.goal.sensitivity.made(self._plan(price), self.goal.graph)
+        made = self.goal.sensitivity.made(self.plan_at(price), self.goal.graph)
         total: dict[str, float] = defaultdict(float)
         for key, error in made.items():
             total[_op_of(self.goal.graph, key)] += error
         return sorted((op for op in total if total[op]), key=lambda op: -total[op])
 
     def _keeps(self, price: Price, target: float) -> bool:
-        return (self._plan(price).predicted_error or 0.0) <= target
+        return (self.plan_at(price).predicted_error or 0.0) <= target
 
-    def _plan(self, price: Price) -> Plan:
-        """Return the plan at a price, its cost without the errors."""
+    def plan_at(self, price: Price) -> Plan:
+        """Return the plan at a price.
+
+        Its cost is in bytes alone, and it knows its predicted error.
+        """
         if price not in self.plans:
             sensitivity, graph = self.goal.sensitivity, self.goal.graph
             errors = sensitivity.errors(price.multiplier, self.pin)
@@ -250,6 +289,8 @@ class _Search:
                     errors[key] = self.pin
             plan = self.goal.plan_for(Objective(self.goal.model, errors))
             bound = None if price.kept else plan.cost.lower_bound
+            if bound is not None:
+                self.bounds[price.multiplier] = bound
             plan = replace(plan, cost=replace(plan.cost, lower_bound=bound))
             plan = _without_errors(plan, sensitivity.made(plan, graph), errors)
             self.plans[price] = replace(
@@ -260,11 +301,27 @@ class _Search:
             )
         return self.plans[price]
 
+    def certified(self, plan: Plan) -> Plan:
+        """Return ``plan`` with what no plan of no larger predicted error undercuts.
+
+        That is Lagrangian duality: where bytes and errors at a price cost at least
+        ``b``, bytes alone cost at least ``b`` less the price of all errors that there
+        may be. Each error was rounded to whole bytes.
+        """
+        error, keys = (plan.predicted_error or 0.0) ** 2, self.goal.sensitivity.all
+        found = [
+            floor(bound - price * error - len(keys) / 2 * (price > 0))
+            for price, bound in self.bounds.items()
+        ]
+        own = plan.cost.lower_bound
+        best = max([*found, *([] if own is None else [own])], default=None)
+        return replace(plan, cost=replace(plan.cost, lower_bound=best))
+
     def _failure(self) -> ToleranceError:
         goal, last = self.goal, Price(self.last)
         self._measure(last)
         found = [error for error in self.measured.values() if error is not None]
-        unmeasured = self._plan(last).predicted_error or 0.0
+        unmeasured = self.plan_at(last).predicted_error or 0.0
         best, names = min(found, default=unmeasured), self._worst(last)
         ops = [f"%{name}" for name in names[:NAMED]]
         because = (
@@ -305,36 +362,6 @@ def _without_errors(
         lower_bound=None if bound is None else bound - price,
     )
     return replace(plan, cost=bytes_alone)
-
-
-def explained(
-    plan: Plan, graph: ProgramGraph, sensitivity: Sensitivity
-) -> tuple[Decision, ...]:
-    """Return the decisions; where an infinite error decided, it is the reason."""
-    return tuple(
-        _explained(plan.by_op[op.name], op, plan, sensitivity) for op in graph.ops
-    )
-
-
-def _explained(
-    decision: Decision, op: Op, plan: Plan, sensitivity: Sensitivity
-) -> Decision:
-    if decision.precision != plan.full or decision.op_class not in FREE:
-        return decision
-    for name in op.results:
-        if sensitivity.stored.get(name) == inf:
-            return replace(decision, why=_beyond(name, "its values", plan, sensitivity))
-    for name in op.operands:
-        if sensitivity.read.get((name, op.name)) == inf:
-            what = f"the values of %{name}"
-            return replace(decision, why=_beyond(name, what, plan, sensitivity))
-    return decision
-
-
-def _beyond(name: str, what: str, plan: Plan, sensitivity: Sensitivity) -> str:
-    if name in sensitivity.peaks:
-        return f"{what} reach {sensitivity.peaks[name]:.1e}, beyond {plan.low}"
-    return f"the error of {what} in {plan.low} has no bound"
 
 
 def _op_of(graph: ProgramGraph, key: Key) -> str:

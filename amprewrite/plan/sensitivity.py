@@ -3,7 +3,7 @@
 Both are plain data, so that frameworks measure and passes plan without each other.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import isfinite, sqrt
 
@@ -118,3 +118,29 @@ class Sensitivity:
     def predicted(self, plan: Plan, graph: ProgramGraph) -> float:
         """Return the first-order relative L2 error of the outputs under ``plan``."""
         return sqrt(sum(self.made(plan, graph).values()))
+
+
+Measure = Callable[[Plan], float | None]
+"""Gives the relative L2 error of the program that a plan makes; None if it has none,
+because the program draws random numbers."""
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """What a framework has measured of a program, and can measure of its plans.
+
+    Attributes:
+        graph: The program.
+        training: Whether parameters keep their dtype, to be trained.
+        captured: How the program was captured, for the plan.
+        sensitivity: The error of each rounding.
+        target: Largest relative L2 error of the outputs.
+        measure: Gives that error for the program of a plan.
+    """
+
+    graph: ProgramGraph
+    training: bool
+    captured: str
+    sensitivity: Sensitivity
+    target: float
+    measure: Measure

@@ -8,16 +8,7 @@ from typing import Any
 import pytest
 
 import amprewrite
-from amprewrite import api
-from amprewrite.errors import PolicyError, UnsupportedError
-from amprewrite.ir import parse_graph
-
-GRAPH = """
-%x: f32[4,8] input
-%w: f32[8,8] parameter
-linear = linear(%x, %w) -> %y: f32[4,8]
-return %y
-"""
+from amprewrite.errors import UnsupportedError
 
 
 def names(function: Any) -> list[str]:
@@ -99,33 +90,20 @@ def test_jax_takes_no_tolerance_yet() -> None:
             )
 
 
-def test_a_planner_makes_plans_by_policy_and_overrides() -> None:
-    graph = parse_graph(GRAPH)
-    plan = api.planner("bf16")(graph, training=False, captured="by hand")
-    assert (plan.captured, len(plan.lowered)) == ("by hand", 1)
-    deny = api.planner("bf16", [{"op": "linear", "class": "deny"}])
-    assert deny(graph, training=False, captured="").lowered == ()
+def test_a_curve_needs_points_and_something_to_lower() -> None:
+    torch = pytest.importorskip("torch")
+    model, args = torch.nn.Linear(4, 4).eval(), (torch.ones(2, 4),)
+    with pytest.raises(UnsupportedError, match="points=1: want at least 2"):
+        amprewrite.pareto(model, args=args, points=1)
+    with pytest.raises(UnsupportedError, match="policy 'off' has no low"):
+        amprewrite.pareto(model, "off", args=args)
+    with pytest.raises(UnsupportedError, match="tolerance needs args"):
+        amprewrite.pareto(model)
 
 
-def test_a_planner_keeps_no_memory_of_rules_that_matched() -> None:
-    plan = api.planner("bf16", [{"op": "linear", "class": "allow"}])
-    graph, empty = parse_graph(GRAPH), parse_graph("return")
-    assert plan(graph, training=False, captured="").warnings == ()
-    assert any(
-        "unused rule" in w for w in plan(empty, training=False, captured="").warnings
-    )
-
-
-@pytest.mark.parametrize(
-    ("given", "error"),
-    [
-        (("bf61",), PolicyError),
-        (("bf16", [{"op": "exp"}]), PolicyError),
-        (("bf16", (), "best"), UnsupportedError),
-    ],
-)
-def test_a_planner_finds_mistakes_at_once(
-    given: tuple[Any, ...], error: type[Exception]
-) -> None:
-    with pytest.raises(error):
-        api.planner(*given)
+def test_what_is_converted_has_no_curve() -> None:
+    torch = pytest.importorskip("torch")
+    model, args = torch.nn.Linear(4, 4).eval(), (torch.ones(2, 4),)
+    converted = amprewrite.convert(model, args=args)
+    with pytest.raises(UnsupportedError, match="give the original"):
+        amprewrite.pareto(converted, args=args)

@@ -21,6 +21,7 @@ from amprewrite.frameworks.torch_fx.read import Reading
 from amprewrite.frameworks.torch_fx.runner import Runner, devices_of, full_float32
 from amprewrite.frameworks.torch_fx.sensitivity import measure_sensitivity
 from amprewrite.plan import Plan
+from amprewrite.plan.sensitivity import Measurements
 
 RANDOM = (
     "the model draws random numbers, and low kernels may draw others: its error was "
@@ -100,12 +101,14 @@ def plan_by_tolerance(
         return norms.error(runner.run(converted, converted), reference)
 
     plan = budget.plan(
-        reading.graph,
-        training=training,
-        captured=captured.how,
-        sensitivity=sensitivity,
-        target=norms.target,
-        measure=measure,
+        Measurements(
+            graph=reading.graph,
+            training=training,
+            captured=captured.how,
+            sensitivity=sensitivity,
+            target=norms.target,
+            measure=measure,
+        )
     )
     return plan.with_warnings(RANDOM) if runner.random else plan
 

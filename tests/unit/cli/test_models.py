@@ -50,6 +50,15 @@ def test_inspect_takes_any_policy(model, policy_file):
     assert "rewritten" not in done("inspect", model, "--policy", jmp)
 
 
+def test_a_tolerance_is_a_number_or_a_word(model):
+    optimal = ("--placement", "optimal", "--json")
+    plan = json.loads(done("inspect", model, *optimal, "--tolerance", "0.5"))
+    assert plan["predicted_error"] is not None
+    wrong = mistake("convert", model, *optimal, "--tolerance", "auto")
+    assert "want a relative error above 0" in wrong
+    assert "takes no tolerance" in mistake("verify", model, "--tolerance", "1e-2")
+
+
 # --- convert -----------------------------------------------------------------------
 
 

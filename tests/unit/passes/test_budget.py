@@ -1,5 +1,6 @@
 """What a framework is handed to plan within a tolerance."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -8,7 +9,7 @@ from amprewrite.errors import ToleranceError
 from amprewrite.passes.budget import Budget
 from amprewrite.passes.cost import Objective
 from amprewrite.passes.cost_model import COMPILED
-from amprewrite.plan.sensitivity import Sensitivity
+from amprewrite.plan.sensitivity import Measurements, Sensitivity
 from amprewrite.policy import Matcher, load_policy
 from tests.placement_problem import graph_of
 
@@ -33,12 +34,14 @@ def planned(found: Budget, error: float, target: float = 1e-3):
         dict.fromkeys(keys.stored, error), dict.fromkeys(keys.read, error), 4
     )
     return found.plan(
-        GRAPH,
-        training=False,
-        captured="by hand",
-        sensitivity=sensitivity,
-        target=target,
-        measure=lambda plan: sensitivity.predicted(plan, GRAPH),
+        Measurements(
+            GRAPH,
+            training=False,
+            captured="by hand",
+            sensitivity=sensitivity,
+            target=target,
+            measure=lambda plan: sensitivity.predicted(plan, GRAPH),
+        )
     )
 
 
@@ -59,10 +62,18 @@ def test_overrides_are_followed_and_say_if_they_match_nothing() -> None:
 def test_a_target_that_is_not_kept_is_an_error() -> None:
     with pytest.raises(ToleranceError):
         budget().plan(
-            GRAPH,
-            training=False,
-            captured="",
-            sensitivity=Sensitivity({}, {}, 1),
-            target=1e-3,
-            measure=lambda _: 1.0,
+            Measurements(
+                GRAPH,
+                training=False,
+                captured="",
+                sensitivity=Sensitivity({}, {}, 1),
+                target=1e-3,
+                measure=lambda _: 1.0,
+            )
         )
+
+
+def test_only_what_is_measured_beside_its_bound_may_use_all_of_it() -> None:
+    known = Measurements(GRAPH, False, "", Sensitivity({}, {}, 1), 1e-3, lambda _: 0.0)
+    assert budget().goal(known).share == 0.95
+    assert replace(budget(), tolerance="autocast").goal(known).share == 1.0

@@ -9,9 +9,9 @@ from amprewrite.errors import ToleranceError, UnsupportedError
 from amprewrite.passes import Setting, make_plan, tolerance
 from amprewrite.passes.cost import Objective
 from amprewrite.passes.cost_model import EAGER
-from amprewrite.passes.tolerance import Goal, Measure, check_tolerance, plan_within
+from amprewrite.passes.tolerance import Goal, check_tolerance, plan_within
 from amprewrite.plan import Plan
-from amprewrite.plan.sensitivity import Sensitivity
+from amprewrite.plan.sensitivity import Measure, Measurements, Sensitivity
 from amprewrite.policy import Matcher, load_policy
 from tests.placement_problem import graph_of
 
@@ -50,7 +50,8 @@ def goal(target: float, found: Sensitivity, measure: Measure | None = None) -> G
     def exact(plan: Plan) -> float:
         return found.predicted(plan, GRAPH)
 
-    return Goal(GRAPH, found, target, plan_for, measure or exact, EAGER)
+    known = Measurements(GRAPH, False, "", found, target, measure or exact)
+    return Goal(known, plan_for, EAGER)
 
 
 def test_a_loose_tolerance_gives_the_plan_without_errors() -> None:

@@ -6,7 +6,7 @@ jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp  # noqa: E402  # after the skip
 
-from amprewrite.api import planner  # noqa: E402
+from amprewrite.dispatch import planner  # noqa: E402
 from amprewrite.errors import UnsupportedError  # noqa: E402
 from amprewrite.frameworks.jaxpr.convert import (  # noqa: E402
     Request,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from amprewrite.api import planner
+from amprewrite.dispatch import planner
 from amprewrite.dtypes import Processor
 from amprewrite.errors import PlanMismatchError
 

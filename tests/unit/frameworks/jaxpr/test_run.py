@@ -9,7 +9,7 @@ jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp  # noqa: E402  # after the skip
 
-from amprewrite.api import planner  # noqa: E402
+from amprewrite.dispatch import planner  # noqa: E402
 from amprewrite.dtypes import Processor  # noqa: E402
 from amprewrite.errors import AmpWarning, NotCapturedError  # noqa: E402
 from amprewrite.frameworks.base import Request  # noqa: E402

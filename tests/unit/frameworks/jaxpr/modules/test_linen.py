@@ -5,7 +5,7 @@ import pytest
 jax = pytest.importorskip("jax")
 nn = pytest.importorskip("flax.linen")
 
-from amprewrite.api import planner  # noqa: E402
+from amprewrite.dispatch import planner  # noqa: E402
 from amprewrite.frameworks.base import Request  # noqa: E402
 from amprewrite.frameworks.jaxpr.modules.linen import (  # noqa: E402
     Bound,

@@ -1,0 +1,63 @@
+"""The command that shows what accuracy costs: error against bytes."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from amprewrite import api
+from amprewrite.cli.group import app
+from amprewrite.cli.options import (
+    AsJson,
+    Overrides,
+    PolicyName,
+    TargetName,
+    rules,
+    writable,
+)
+from amprewrite.cli.show import say, show, show_json
+from amprewrite.report.pareto import pareto_json, pareto_table
+from amprewrite.report.plots import SUFFIXES, load_matplotlib, plot_pareto
+from amprewrite.targets import load_target
+
+
+@app.command()
+def pareto(  # noqa: PLR0913  # options
+    target: TargetName,
+    policy: PolicyName = "bf16",
+    override: Overrides = None,
+    points: Annotated[int, typer.Option(help="How many errors are aimed at.")] = 8,
+    runs: Annotated[
+        str, typer.Option("--for", help="Who runs the result: eager or compiled.")
+    ] = "eager",
+    *,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="PLOT.svg|.png|.pdf", help="Draw error against bytes."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the cheapest plans of a model for errors from the largest to none.
+
+    Each has its certificate: the bytes that no plan with a smaller error undercuts.
+    """
+    written = writable(output, *SUFFIXES)
+    if written is not None:
+        load_matplotlib()
+    given = load_target(target)
+    found = api.pareto(
+        given.model,
+        policy,
+        args=given.args,
+        kwargs=given.kwargs,
+        points=points,
+        overrides=rules(override or ()),
+        target=runs,
+    )
+    if written is not None:
+        plot_pareto(found, written)
+        say(f"wrote {written}: error against bytes of {len(found)} plans")
+    if as_json:
+        show_json(pareto_json(found))
+    else:
+        show(pareto_table(found))

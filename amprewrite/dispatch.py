@@ -1,0 +1,120 @@
+"""Which framework takes a model, and what it is asked for: policy, prices, bounds."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from amprewrite.dtypes import Processor
+from amprewrite.errors import UnsupportedError
+from amprewrite.frameworks.base import Planner
+from amprewrite.ir import ProgramGraph
+from amprewrite.passes import Setting, check_placement, make_plan
+from amprewrite.passes.budget import Budget
+from amprewrite.passes.cost import Objective
+from amprewrite.passes.cost_model import cost_model
+from amprewrite.passes.tolerance import Tolerance, check_tolerance
+from amprewrite.plan import Plan
+from amprewrite.policy import Matcher, Policy, Rule, load_policy
+
+
+def side_of(model: object) -> Any:
+    """Return the adapter of the framework of ``model``; its modules load only then.
+
+    Raises:
+        UnsupportedError: The model is of no supported kind.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        kinds: list[type] = [torch.nn.Module]
+        if "torch.export" in sys.modules:
+            kinds.append(torch.export.ExportedProgram)
+        if isinstance(model, tuple(kinds)):
+            return import_module("amprewrite.frameworks.torch_fx.convert")
+    flax: Any = sys.modules.get("flax.linen")
+    linen = flax is not None and isinstance(model, flax.Module)  # is not callable
+    function = callable(model) and not isinstance(model, type)
+    if "jax" in sys.modules and (function or linen):
+        return import_module("amprewrite.frameworks.jaxpr.convert")
+    msg = (
+        f"cannot convert a {type(model).__name__}; want a torch.nn.Module, "
+        f"torch.fx.GraphModule, torch.export.ExportedProgram, or with JAX imported a "
+        f"function, equinox.Module, flax.linen.Module or flax.nnx.Module"
+    )
+    raise UnsupportedError(msg)
+
+
+def module_beside(model: object, name: str) -> Any:
+    """Return another module of the framework of ``model``."""
+    package = side_of(model).__name__.rpartition(".")[0]
+    return import_module(f"{package}.{name}")
+
+
+def planner(
+    policy: str | Path | Policy,
+    overrides: Sequence[Rule | Mapping[str, object]] = (),
+    placement: str = "promote",
+    target: str = "eager",
+) -> Planner:
+    """Return what plans by ``policy`` and ``overrides``; see :func:`convert`.
+
+    Raises:
+        PolicyError: The policy or an override has mistakes.
+        UnsupportedError: No such placement or target.
+    """
+    loaded = load_policy(policy)
+    check_placement(placement)
+    objective = Objective(cost_model(target))
+    Matcher(loaded, overrides)  # finds mistakes now, not at the first call
+
+    def plan(graph: ProgramGraph, *, training: bool, captured: str) -> Plan:
+        setting = Setting(placement, training, captured, objective)
+        return make_plan(graph, Matcher(loaded, overrides), setting)
+
+    return plan
+
+
+def budget_for(  # noqa: PLR0913  # what convert and inspect have in common
+    model: object,
+    tolerance: Tolerance | None,
+    policy: Policy,
+    overrides: Sequence[Rule | Mapping[str, object]],
+    placement: str,
+    target: str,
+    *,
+    has_arguments: bool,
+) -> Budget | None:
+    """Return what plans within ``tolerance``; None if there is none.
+
+    Raises:
+        ToleranceError: It is no tolerance.
+        UnsupportedError: The placement, the framework or the call takes none.
+    """
+    if tolerance is None:
+        return None
+    check_placement(placement)
+    check_tolerance(tolerance, placement)
+    if not side_of(model).__name__.startswith("amprewrite.frameworks.torch_fx."):
+        msg = (
+            "tolerance is not there yet for JAX; leave tolerance=None, and measure "
+            "with amprewrite.verify"
+        )
+        raise UnsupportedError(msg)
+    if not has_arguments:
+        msg = "tolerance needs args=, the arguments that the error is measured on"
+        raise UnsupportedError(msg)
+    if not policy.low:
+        return None  # nothing is lowered, so that nothing has an error
+    matcher = partial(Matcher, policy, overrides)
+    return Budget(tolerance, matcher, Objective(cost_model(target)))
+
+
+def processor_of(policy: Policy) -> Processor | None:
+    """Return what promotes operands by ``policy``; None if it leaves them alone."""
+    if not policy.promotion:
+        return None
+    return Processor(
+        policy.promotion, x64=True, truncate_complex=policy.truncate_complex
+    )

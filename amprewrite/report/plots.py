@@ -1,0 +1,59 @@
+"""Figures, drawn by matplotlib where it is installed."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from amprewrite.errors import UnsupportedError
+from amprewrite.passes.pareto import Point
+
+SUFFIXES = (".svg", ".png", ".pdf")
+"""Kinds of files that are written."""
+
+
+def load_matplotlib() -> Any:  # noqa: ANN401  # its types are partial
+    """Return ``matplotlib.figure``, which needs no display.
+
+    Raises:
+        UnsupportedError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib import figure  # noqa: PLC0415  # optional
+    except ImportError as error:
+        msg = (
+            "plots are drawn by matplotlib, which is not installed; "
+            "pip install 'amprewrite[plot]'"
+        )
+        raise UnsupportedError(msg) from error
+    return figure
+
+
+def plot_pareto(points: Sequence[Point], path: Path) -> None:
+    """Write error against bytes to ``path``.
+
+    The measured error where there is one; the prediction as a line beside it.
+
+    Raises:
+        UnsupportedError: matplotlib is not installed.
+    """
+    figure = load_matplotlib().Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    front = [point for point in points if point.placement == "optimal"]
+    megabytes = [point.plan.cost.total_bytes / 1e6 for point in front]
+    axes.plot(megabytes, [p.predicted for p in front], "--", c="0.6", label="predicted")
+    for placement in dict.fromkeys(point.placement for point in points):
+        some = [point for point in points if point.placement == placement]
+        axes.plot(
+            [point.plan.cost.total_bytes / 1e6 for point in some],
+            [_error(point) for point in some],
+            "o" if placement == "optimal" else "s",
+            label=placement,
+        )
+    axes.set_xlabel("total bytes, in millions")
+    axes.set_ylabel("relative L2 error of the outputs")
+    axes.legend()
+    figure.savefig(path)
+
+
+def _error(point: Point) -> float:
+    return point.predicted if point.measured is None else point.measured

@@ -1,0 +1,45 @@
+"""Figures are files, and say what is missing to draw them."""
+
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from amprewrite.errors import UnsupportedError
+from amprewrite.report.plots import SUFFIXES, load_matplotlib, plot_pareto
+from tests.unit.passes.test_pareto import swept
+from tests.unit.passes.test_tolerance import sensitivity
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("random", [False, True])
+def test_error_against_bytes_is_drawn(
+    tmp_path: Path, suffix: str, *, random: bool
+) -> None:
+    pytest.importorskip("matplotlib")
+    file = tmp_path / f"curve{suffix}"
+    plot_pareto(swept(sensitivity(), random=random).points, file)
+    assert file.stat().st_size > 1000
+
+
+def test_every_point_is_marked(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    points = swept(sensitivity(2.0)).points
+    file = tmp_path / "curve.svg"
+    plot_pareto(points, file)
+    lines = [
+        group
+        for group in ET.parse(file).iter("{http://www.w3.org/2000/svg}g")
+        if group.get("id", "").startswith("line2d")
+    ]
+    marks = max(
+        len(list(line.iter("{http://www.w3.org/2000/svg}use"))) for line in lines
+    )
+    assert marks == len(points) - 1  # promote has a line of its own
+
+
+def test_matplotlib_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UnsupportedError, match=r"pip install 'amprewrite\[plot\]'"):
+        load_matplotlib()
