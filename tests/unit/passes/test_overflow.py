@@ -21,7 +21,9 @@ GRAPH = graph_of("""
 """)
 
 
-def reasons(found: Sensitivity, *, full: bool = True, denied: bool = False) -> dict[str, str]:
+def reasons(
+    found: Sensitivity, *, full: bool = True, denied: bool = False
+) -> dict[str, str]:
     """Of a plan in which costs, or a rule, kept both ops full."""
     errors: Errors = {"h": 1e12, "y": 1e12} if full else {}
     rules = [{"op": "linear", "class": "deny"}] if denied else ()
