@@ -1,6 +1,7 @@
 """The public functions: each picks the framework of its model and hands over."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,14 +11,17 @@ from amprewrite.dispatch import (
     budget_for,
     module_beside,
     planner,
+    prices,
     processor_of,
     side_of,
 )
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.base import Call
+from amprewrite.passes.cost import Objective
 from amprewrite.passes.pareto import FEWEST, Front, Point
 from amprewrite.passes.tolerance import Tolerance
 from amprewrite.plan import Plan
+from amprewrite.plan.calibration import Calibration, save_calibration
 from amprewrite.policy import Policy, Rule, load_policy
 from amprewrite.verify import Report
 from amprewrite.verify import verify as compare
@@ -69,7 +73,8 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
             objects, and weights are cast as they are used. None takes the mode of the
             model (``model.training``).
         target: ``eager``, or ``compiled`` for a fusing compiler: what casts and ops
-            cost, and so what placement ``optimal`` chooses.
+            cost, and so what placement ``optimal`` chooses. Where ``amprewrite
+            calibrate`` has measured the device of the model, those prices count.
         compile: Compile the result with inductor.
 
     Returns:
@@ -96,8 +101,9 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
     asked = (tolerance, loaded, overrides, placement, target)
     budget = budget_for(model, *asked, has_arguments=called)
     side = side_of(model)
+    cost = prices(model, loaded, target, args, kwargs)
     request = side.Request(
-        planner=planner(loaded, overrides, placement, target),
+        planner=planner(loaded, overrides, placement, cost),
         processor=processor_of(loaded),
         low=loaded.low,
         args=args,
@@ -107,7 +113,7 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
         training=training,
         target=target,
         compile=compile,
-        budget=budget,
+        budget=budget and replace(budget, objective=Objective(cost)),
     )
     return side.convert(model, request)
 
@@ -142,15 +148,16 @@ def inspect(  # noqa: PLR0913  # the public signature; all but two are by keywor
     asked = (tolerance, loaded, overrides, placement, target)
     budget = budget_for(model, *asked, has_arguments=called)
     side = side_of(model)
+    cost = prices(model, loaded, target, args, kwargs)
     request = side.Request(
-        planner=planner(loaded, overrides, placement, target),
+        planner=planner(loaded, overrides, placement, cost),
         processor=processor_of(loaded),
         low=loaded.low,
         args=args,
         kwargs=kwargs,
         dynamic_shapes=dynamic_shapes,
         training=training,
-        budget=budget,
+        budget=budget and replace(budget, objective=Objective(cost)),
     )
     return side.inspect(model, request)
 
@@ -199,9 +206,11 @@ def pareto(  # noqa: PLR0913  # the public signature; all but two are by keyword
         found = f"points={points}" if budget else f"policy {loaded.name!r} has no low"
         msg = f"{found}: want at least {FEWEST} points, and a policy with a low dtype"
         raise UnsupportedError(msg)
-    side, front = side_of(model), Front(budget, points)
+    side = side_of(model)
+    cost = prices(model, loaded, target, args, kwargs)
+    front = Front(replace(budget, objective=Objective(cost)), points)
     request = side.Request(
-        planner=planner(loaded, overrides, "optimal", target),
+        planner=planner(loaded, overrides, "optimal", cost),
         processor=processor_of(loaded),
         low=loaded.low,
         args=args,
@@ -239,20 +248,31 @@ def save_program(
     module_beside(converted, "export").save_program(converted, args, kwargs, path)
 
 
-def calibrate() -> dict[str, Any]:
-    """Time the low contractions of JAX on this machine, keep and return the result.
+def calibrate() -> dict[str, Calibration]:
+    """Time every framework that is installed, each on its default device.
+
+    What was measured is kept, and prices what is planned for that device from then on.
+
+    Returns:
+        What was measured, by framework.
 
     Raises:
-        UnsupportedError: JAX is not installed.
+        UnsupportedError: No framework is installed, or a file cannot be written.
     """
-    if find_spec("jax") is None:
+    sides = {"torch": "torch_fx", "jax": "jaxpr"}
+    installed = [name for name in sides if find_spec(name) is not None]
+    if not installed:
         msg = (
-            "calibrate times the contractions of JAX, which is not installed; "
-            "pip install 'amprewrite[jax]'"
+            "calibrate times torch and JAX, and neither is installed; "
+            "pip install 'amprewrite[torch]' or 'amprewrite[jax]'"
         )
         raise UnsupportedError(msg)
-    side: Any = import_module("amprewrite.frameworks.jaxpr.calibrate")
-    return side.calibrate()
+    found: dict[str, Calibration] = {}
+    for name in installed:
+        side: Any = import_module(f"amprewrite.frameworks.{sides[name]}.calibrate")
+        found[name] = side.measure()
+        save_calibration(found[name])
+    return found
 
 
 def verify(  # noqa: PLR0913  # the public signature; most are by keyword

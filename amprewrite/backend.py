@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from amprewrite.dispatch import planner
+from amprewrite.dispatch import planner, prices
+from amprewrite.policy import load_policy
 
 
 def amprewrite(
@@ -29,9 +30,10 @@ def amprewrite(
         TypeError: An option that there is not.
     """
     chosen = {**(options or {}), **given}
-    policy = chosen.pop("policy", "bf16")
+    policy = load_policy(chosen.pop("policy", "bf16"))
     overrides = chosen.pop("overrides", ())
     placement, target = chosen.pop("placement", "promote"), chosen.get("target")
-    plan = planner(policy, overrides, placement, target or "eager")
+    cost = prices(module, policy, target or "eager", tuple(inputs))
+    plan = planner(policy, overrides, placement, cost)
     side = import_module("amprewrite.frameworks.torch_fx.backend")
     return side.Backend(plan, **chosen)(module, inputs)

@@ -14,9 +14,11 @@ from amprewrite.ir import ProgramGraph
 from amprewrite.passes import Setting, check_placement, make_plan
 from amprewrite.passes.budget import Budget
 from amprewrite.passes.cost import Objective
-from amprewrite.passes.cost_model import cost_model
+from amprewrite.passes.cost_model import EAGER, CostModel, cost_model
+from amprewrite.passes.measured import measured_model
 from amprewrite.passes.tolerance import Tolerance, check_tolerance
 from amprewrite.plan import Plan
+from amprewrite.plan.calibration import load_calibration
 from amprewrite.policy import Matcher, Policy, Rule, load_policy
 
 
@@ -52,21 +54,50 @@ def module_beside(model: object, name: str) -> Any:
     return import_module(f"{package}.{name}")
 
 
+def prices(
+    model: object,
+    policy: Policy,
+    target: str,
+    args: tuple[Any, ...] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+) -> CostModel:
+    """Return the prices of ``target`` that were measured on the device of a model.
+
+    Where none were, see ``amprewrite calibrate``, the default ones of ``target``.
+
+    Raises:
+        UnsupportedError: No such target, or the model is of no supported kind.
+    """
+    default = cost_model(target)
+    if not policy.low:
+        return default
+    device = module_beside(model, "calibrate").device_of(model, args, kwargs)
+    found = load_calibration(device)
+    measured = found and measured_model(default, found, policy.low, policy.full)
+    return measured or default
+
+
 def planner(
     policy: str | Path | Policy,
     overrides: Sequence[Rule | Mapping[str, object]] = (),
     placement: str = "promote",
-    target: str = "eager",
+    model: CostModel = EAGER,
 ) -> Planner:
     """Return what plans by ``policy`` and ``overrides``; see :func:`convert`.
 
+    Args:
+        policy: The policy.
+        overrides: Rules tried before its own.
+        placement: Name of the strategy.
+        model: What things cost, see :func:`prices`.
+
     Raises:
         PolicyError: The policy or an override has mistakes.
-        UnsupportedError: No such placement or target.
+        UnsupportedError: No such placement.
     """
     loaded = load_policy(policy)
     check_placement(placement)
-    objective = Objective(cost_model(target))
+    objective = Objective(model)
     Matcher(loaded, overrides)  # finds mistakes now, not at the first call
 
     def plan(graph: ProgramGraph, *, training: bool, captured: str) -> Plan:

@@ -1,7 +1,10 @@
 """What holds for every test: offline, seeded, one thread for each process."""
 
+import atexit
 import os
 import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -9,6 +12,13 @@ from hypothesis import HealthCheck, settings
 from tests.dtype_checks import dtypes_checked
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub
+# What `amprewrite calibrate` measured here must not decide what tests expect. Models
+# of Hugging Face stay where they are.
+CACHE = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+os.environ.setdefault("HF_HOME", str(Path(CACHE) / "huggingface"))
+NO_CALIBRATION = TemporaryDirectory(prefix="amprewrite-tests-")
+atexit.register(NO_CALIBRATION.cleanup)
+os.environ["XDG_CACHE_HOME"] = NO_CALIBRATION.name
 # Before anything imports jax: eight devices, so that meshes can be tested anywhere.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 

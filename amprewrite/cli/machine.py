@@ -1,11 +1,13 @@
 """The commands that measure this machine: the demo, and the calibration."""
 
 import time
+from itertools import chain
 
 from amprewrite import api
 from amprewrite.cli.group import app
 from amprewrite.cli.options import AsJson
 from amprewrite.cli.show import say, show, show_json
+from amprewrite.plan.calibration import cache_file
 
 
 @app.command()
@@ -25,19 +27,18 @@ def demo(*, as_json: AsJson = False) -> None:
 
 @app.command()
 def calibrate(*, as_json: AsJson = False) -> None:
-    """Time the contractions of JAX on this machine, and keep what was found.
+    """Time low and full precision on this machine, and keep what was found.
 
-    Conversions of JAX functions then hand over the accumulators of low contractions
-    where that is faster.
+    Every framework that is installed is timed on its default device. Plans for that
+    device are priced by it from then on, and placement ``optimal`` keeps full what is
+    slower low.
     """
     found = api.calibrate()
     if as_json:
-        show_json(found)
+        show_json({name: one.model_dump(mode="json") for name, one in found.items()})
     else:
-        chosen = "float32 accumulators" if found["emits_accumulators"] else "bfloat16"
-        show(
-            f"{found['backend']}: bfloat16 contractions hand over {chosen}",
-            "time of a contraction over that of float32:",
-            *(f"  {name:<12} {x:.2f}" for name, x in found["ratios"].items()),
-        )
-    say(f"wrote {found['file']}")
+        from amprewrite.cli.calibration import calibration_parts
+
+        show(*chain.from_iterable(map(calibration_parts, found.values())))
+    for one in found.values():
+        say(f"wrote {cache_file(one.device)}")

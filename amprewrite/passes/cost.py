@@ -11,7 +11,9 @@ from amprewrite.passes.cost_model import (
     CostModel,
     Fusion,
     is_view,
+    kernel_overhead,
     lost_speed,
+    low_overhead,
     read_elements,
 )
 from amprewrite.passes.placement import Placement, Situation
@@ -63,6 +65,24 @@ def counted_errors(situation: Situation, op: Op) -> tuple[bool, tuple[str, ...]]
         names = [n for n in names if situation.graph.is_dtype(n, full)][:1]
     counted = tuple(name for name in names if not (as_stored and name in weights))
     return free and not moves, counted
+
+
+def speed_cost(situation: Situation, op: Op, fusion: Fusion) -> tuple[int, int]:
+    """Return what an op costs beside its bytes where it runs full, and where low.
+
+    Both are 0 or more, as a cut wants its costs.
+    """
+    graph, model = situation.graph, fusion.model
+    op_class = situation.classes[op.name].op_class
+    if op_class is OpClass.ALLOW:
+        lost = lost_speed(graph, op, model)
+        return max(lost, 0), max(-lost, 0)
+    if op.name in fusion.kernels:
+        moves = all(name in situation.weights for name in op.results)
+        return 0, 0 if moves else kernel_overhead(graph, op, model)
+    if op_class in (OpClass.PROMOTE, OpClass.ACCUMULATE):
+        return 0, low_overhead(graph, op, model)
+    return 0, 0
 
 
 def plan_cost(
@@ -128,9 +148,9 @@ class _Pricing:
 
     def _op_overhead(self, op: Op) -> int:
         placed, cost = self.placement.ops[op.name], 0
-        op_class = self.at.classes[op.name].op_class
-        if op_class is OpClass.ALLOW and placed.precision == self.full:
-            cost += lost_speed(self.graph, op, self.objective.model)
+        full, low = speed_cost(self.at, op, self.fusion)
+        cost += full if placed.precision == self.full else 0
+        cost += low if placed.precision == self.low else 0
         if self.objective.errors:
             _, names = counted_errors(self.at, op)
             pairs = zip(reversed(op.operands), reversed(placed.operands), strict=True)

@@ -2,15 +2,18 @@
 
 The unit is one byte read from or written to memory. A launch and a multiplication are
 counted as the bytes that could have been moved in the same time, so that one number
-holds all that placement decides about. ``calibrate`` may fill in what it measured.
+holds all that placement decides about. What ``amprewrite calibrate`` measured takes
+the place of the figures here; see :mod:`amprewrite.passes.measured`.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import isqrt
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.ir import Op, ProgramGraph
+from amprewrite.passes.timings import Timings
+from amprewrite.passes.work import multiplications, work_of
+from amprewrite.plan import DEFAULT_PRICES
 from amprewrite.policy import OpClass
 from amprewrite.policy.match import Match
 
@@ -38,6 +41,9 @@ class CostModel:
         speedup: How many times faster a low contraction multiplies than a full one.
         fused: Classes of ops that do the casts beside them in their own kernels, and
             hand each other values without memory.
+        timings: Times of contractions by their shape, in place of ``mac_bytes`` and
+            ``speedup``, and of other ops; None if they were not measured.
+        source: Where the prices come from, in words.
     """
 
     target: str
@@ -45,6 +51,8 @@ class CostModel:
     mac_bytes: float
     speedup: float
     fused: frozenset[OpClass] = frozenset()
+    timings: Timings | None = None
+    source: str = DEFAULT_PRICES
 
 
 EAGER = CostModel("eager", launch=32768, mac_bytes=0.2, speedup=8.0)
@@ -76,29 +84,37 @@ def cost_model(target: str) -> CostModel:
     return MODELS[target]
 
 
-def multiplications(graph: ProgramGraph, op: Op) -> int:
-    """Return the multiply-adds of a contraction; a symbolic extent counts as one.
-
-    Where the contracted length is not known, attention is two products over the
-    length of the keys, and what else there is counts as one matrix product: the root
-    of the product of the sizes of its operands and its result.
-    """
-    values = graph.values
-    made = sum(values[name].elements for name in op.results[:1])
-    if op.contracted is not None:
-        return made * op.contracted
-    floats = [values[op.operands[i]] for i in graph.float_operands(op)]
-    if "attention" in op.canonical and len(floats) > 1 and len(floats[1].shape) > 1:
-        length = floats[1].shape[-2]
-        return 2 * floats[0].elements * (length if isinstance(length, int) else 1)
-    sizes = [value.elements for value in floats[:2]]
-    return isqrt(made * sizes[0] * sizes[1]) if len(sizes) > 1 else made
-
-
 def lost_speed(graph: ProgramGraph, op: Op, model: CostModel) -> int:
-    """Return what a contraction loses by running in full, in bytes."""
+    """Return what a contraction loses by running in full, in bytes.
+
+    It is negative where a low one is slower. What an element is smaller in low
+    precision is not part of it.
+    """
+    if model.timings is not None:
+        return round(model.timings.lost(work_of(graph, op)))
     share = 1.0 - 1.0 / model.speedup
     return round(multiplications(graph, op) * model.mac_bytes * share)
+
+
+def low_overhead(graph: ProgramGraph, op: Op, model: CostModel) -> int:
+    """Return what an op that is no contraction costs more in low, beside its bytes."""
+    if model.timings is None or is_view(graph, op):
+        return 0
+    read = sum(read_elements(graph, op, index) for index in graph.float_operands(op))
+    made = sum(graph.values[name].elements for name in op.results)
+    return round((read + made) * model.timings.dearer(op.canonical))
+
+
+def kernel_overhead(graph: ProgramGraph, op: Op, model: CostModel) -> int:
+    """Return what an op in a generated kernel costs more in low, beside its bytes.
+
+    What it hands to memory is cast on its way, so that it need not be low itself for a
+    low reader, and saves nothing by it for a full one.
+    """
+    if model.timings is None or is_view(graph, op):
+        return 0
+    made = sum(graph.values[name].elements for name in op.results)
+    return made * model.timings.saved
 
 
 def is_view(graph: ProgramGraph, op: Op) -> bool:
@@ -130,7 +146,7 @@ class Fusion:
             classes: Class of every op.
             model: The prices.
         """
-        self.graph = graph
+        self.graph, self.model = graph, model
         self.kernels = frozenset(
             op.name
             for op in graph.ops

@@ -21,7 +21,7 @@ from amprewrite.passes.place import place
 from amprewrite.passes.placement import Placement, Situation
 from amprewrite.passes.sided import Chosen, place_sides
 from amprewrite.passes.storage import place_with_storage
-from amprewrite.plan import NOTHING_LOWERED, Decision, Plan
+from amprewrite.plan import DEFAULT_PRICES, NOTHING_LOWERED, Decision, Plan
 from amprewrite.policy import Matcher, OpClass, Policy
 from amprewrite.policy.match import Match
 
@@ -92,6 +92,7 @@ def make_plan(graph: ProgramGraph, matcher: Matcher, setting: Setting) -> Plan:
         casts=casts,
         storage=tuple((c.value, c.to_dtype) for c in casts if c.folding == "storage"),
         cost=replace(cost, lower_bound=bound),
+        prices=setting.objective.model.source,
     )
     return plan.with_warnings(*_warnings(graph, plan, matcher))
 
@@ -206,6 +207,7 @@ def _warnings(graph: ProgramGraph, plan: Plan, matcher: Matcher) -> Iterator[str
     if floats and plan.full not in floats:
         yield f"{head}; the model is already in {', '.join(sorted(floats))}"
     elif any(decision.op_class == OpClass.ALLOW for decision in plan.decisions):
-        yield f"{head}; it would cost more than it saves, or is not safe"
+        by = f" by prices {plan.prices}" if plan.prices != DEFAULT_PRICES else ""
+        yield f"{head}; it would cost more than it saves{by}, or is not safe"
     else:
         yield f"{head}; no allow op of dtype {plan.full} was found"

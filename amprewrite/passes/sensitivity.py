@@ -4,7 +4,12 @@ from amprewrite.dtypes import itemsize
 from amprewrite.ir import ProgramGraph
 from amprewrite.passes.classify import classify
 from amprewrite.passes.cost import counted_errors
-from amprewrite.passes.cost_model import CostModel, lost_speed
+from amprewrite.passes.cost_model import (
+    CostModel,
+    kernel_overhead,
+    lost_speed,
+    low_overhead,
+)
 from amprewrite.passes.facts import extreme_values
 from amprewrite.passes.freedom import find_freedom
 from amprewrite.passes.pipeline import situate
@@ -59,7 +64,7 @@ def ceiling(graph: ProgramGraph, model: CostModel) -> int:
     """Return bytes that no plan for ``graph`` costs, whatever it casts.
 
     Every operand and result is moved, and cast both ways, at the size of a complex
-    number at least, and every contraction loses its speed.
+    number at least, and every op runs in the precision in which it is slower.
     """
     cost = 1
     for op in graph.ops:
@@ -69,5 +74,6 @@ def ceiling(graph: ProgramGraph, model: CostModel) -> int:
             for name in names
         )
         cost += 4 * moved + 2 * len(names) * model.launch
-        cost += lost_speed(graph, op, model)
+        cost += abs(lost_speed(graph, op, model))
+        cost += max(low_overhead(graph, op, model), kernel_overhead(graph, op, model))
     return cost + sum(4 * 8 * graph.values[n].elements for n in graph.outputs)

@@ -14,8 +14,8 @@ from amprewrite.dtypes import itemsize
 from amprewrite.ir import Op
 from amprewrite.passes.cast_terms import CastTerms
 from amprewrite.passes.classify import USER_CAST
-from amprewrite.passes.cost import Objective, counted_errors
-from amprewrite.passes.cost_model import is_view, lost_speed, read_elements
+from amprewrite.passes.cost import Objective, counted_errors, speed_cost
+from amprewrite.passes.cost_model import is_view, read_elements
 from amprewrite.passes.freedom import Freedom, storable_weights
 from amprewrite.passes.groups import Groups
 from amprewrite.passes.ledger import Ledger
@@ -304,9 +304,10 @@ class _Builder:
             self.casts.read_as(op, index, dtype)
 
     def _pay_op(self, op: Op, own: int) -> None:
-        op_class = self.classes[op.name].op_class
-        if op_class is OpClass.ALLOW and not op.reads:
-            self.ledger.pay_full(own, lost_speed(self.graph, op, self.objective.model))
+        if not op.reads:
+            full, low = speed_cost(self.at, op, self.fusion)
+            self.ledger.pay_full(own, full)
+            self.ledger.pay_low(own, low)
 
     def _read_error(self, op: Op, name: str, seen: int) -> None:
         if name not in counted_errors(self.at, op)[1]:

@@ -11,8 +11,10 @@ from amprewrite.plan.model import (
     Decision,
     Plan,
 )
+from amprewrite.plan.text import DEFAULT_PRICES
 
 __all__ = [
+    "DEFAULT_PRICES",
     "NOTHING_LOWERED",
     "OUTER_PRODUCT",
     "OUTPUT",

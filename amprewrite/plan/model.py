@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from amprewrite.errors import PlanMismatchError
-from amprewrite.plan.text import diff_lines, explain_lines, summary_lines
+from amprewrite.plan.text import (
+    DEFAULT_PRICES,
+    diff_lines,
+    explain_lines,
+    summary_lines,
+)
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -155,6 +160,8 @@ class Plan:
         warnings: What the user should know: nothing lowered, unused rules, ...
         cost: See :class:`Cost`.
         predicted_error: First-order relative error of the outputs; None if unknown.
+        prices: Where the prices of ``cost`` come from: ``default``, or the device on
+            which they were measured.
     """
 
     policy: str
@@ -168,6 +175,7 @@ class Plan:
     warnings: tuple[str, ...] = ()
     cost: Cost = field(default_factory=lambda: Cost(0, 0, 0, 0, 0))
     predicted_error: float | None = None
+    prices: str = DEFAULT_PRICES
 
     @cached_property
     def by_op(self) -> dict[str, Decision]:

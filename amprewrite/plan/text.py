@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from amprewrite.plan.model import Cast, Decision, Plan
 
+DEFAULT_PRICES = "default"
+"""Prices of a plan where nothing was measured on the device."""
+
 
 def summary_lines(plan: "Plan") -> Iterator[str]:
     """Yield the head lines of a plan: what was lowered, which casts."""
@@ -27,6 +30,8 @@ def summary_lines(plan: "Plan") -> Iterator[str]:
         f"{sum(cast.is_weight for cast in run)} of weights), "
         f"{len(plan.casts) - len(run)} folded ({len(weights)} of weights in all)"
     )
+    if plan.prices != DEFAULT_PRICES:
+        yield f"prices: {plan.prices}"
     if plan.unclassified:
         names = Counter(decision.native for decision in plan.unclassified)
         yield "unclassified, run as traced: " + ", ".join(

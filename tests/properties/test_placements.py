@@ -13,6 +13,7 @@ from amprewrite.passes.cost import Objective
 from amprewrite.passes.cost_model import COMPILED, EAGER
 from amprewrite.passes.optimal import Optimum, choose_optimal
 from amprewrite.passes.pipeline import output_dtypes
+from amprewrite.passes.timings import Point, Timings
 from amprewrite.plan import OUTPUT, Plan
 from amprewrite.policy import Matcher, Policy, load_policy
 from tests.properties.graphs import follow, graphs, on_the_spot, policies
@@ -28,6 +29,18 @@ placements = st.sampled_from(PLACEMENTS)
 targets = st.sampled_from((EAGER, COMPILED))
 
 
+def random_timings(random: Random) -> Timings:
+    """Products that are slower low in some shapes and faster in others."""
+    shapes = [(1, 64), (8, 64), (8, 512), (64, 64), (64, 512)]
+    points = [
+        Point(thin, thin * side**2, *(random.uniform(0.01, 2) for _ in range(2)))
+        for thin, side in shapes
+    ]
+    names = random.sample(("add", "relu", "mean", "gelu"), random.choice((0, 3)))
+    dearer = {name: random.uniform(-1, 3) for name in names}
+    return Timings({"product": tuple(points)}, saved=2, elementwise=dearer)
+
+
 def random_case(seed: int, most_ops: int = 7) -> Case:
     random = Random(seed)
     graph = random_graph(random, most_ops)
@@ -35,6 +48,8 @@ def random_case(seed: int, most_ops: int = 7) -> Case:
         random.choice((EAGER, EAGER, COMPILED)),
         launch=random.choice((0, 1000, EAGER.launch)),
         mac_bytes=random.choice((0.02, 0.2, 2.0)),
+        speedup=random.choice((8.0, 8.0, 1.0, 0.5, 0.1)),
+        timings=random_timings(random) if random.random() < 0.3 else None,
     )
     keys: list[str | tuple[str, str]] = [*graph.values]
     keys += [(name, op.name) for op in graph.ops for name in op.operands]

@@ -6,6 +6,7 @@ import pytest
 
 from amprewrite import backend
 from amprewrite.errors import PolicyError
+from amprewrite.passes.cost_model import EAGER
 
 
 @pytest.fixture
@@ -20,6 +21,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             return lambda module, inputs: (module, inputs)
 
     monkeypatch.setattr(backend, "import_module", lambda _: Side)
+    monkeypatch.setattr(backend, "prices", lambda *_: EAGER)
     return seen
 
 

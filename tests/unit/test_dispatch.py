@@ -1,5 +1,7 @@
 """Which framework takes a model, and what plans for it."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,6 +9,10 @@ import pytest
 from amprewrite import dispatch
 from amprewrite.errors import PolicyError, UnsupportedError
 from amprewrite.ir import parse_graph
+from amprewrite.passes.cost_model import COMPILED, EAGER
+from amprewrite.plan.calibration import Device, save_calibration
+from amprewrite.policy import load_policy
+from tests.calibrations import DEVICE, calibration, slow_below
 
 GRAPH = """
 %x: f32[4,8] input
@@ -31,6 +37,67 @@ def test_a_planner_keeps_no_memory_of_rules_that_matched() -> None:
     assert any(
         "unused rule" in w for w in plan(empty, training=False, captured="").warnings
     )
+
+
+class _Machine:
+    """Stand in for the framework of a model: it is on a device that there is not."""
+
+    @staticmethod
+    def device_of(*_: Any) -> Device:
+        return DEVICE
+
+
+@pytest.fixture
+def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(dispatch, "module_beside", lambda *_: _Machine)
+    save_calibration(calibration(bfloat16=slow_below(10**9)))
+
+
+@pytest.mark.usefixtures("measured")
+def test_prices_are_those_measured_on_the_device() -> None:
+    bf16 = dispatch.prices(None, load_policy("bf16"), "eager")
+    assert (bf16.source, bf16.launch) == (f"measured on {DEVICE}", 100)
+    assert (
+        bf16.speedup < 1 < dispatch.prices(None, load_policy("fp16"), "eager").speedup
+    )
+    assert dispatch.prices(None, load_policy("bf16"), "compiled").launch == 0
+
+
+@pytest.mark.usefixtures("measured")
+def test_prices_are_the_default_ones_where_nothing_fits(tmp_path: Path) -> None:
+    assert dispatch.prices(None, load_policy("off"), "eager") is EAGER
+    doubles = replace(load_policy("bf16"), full="float64")
+    assert dispatch.prices(None, doubles, "eager") is EAGER
+    for file in (tmp_path / "amprewrite").iterdir():
+        file.unlink()
+    assert dispatch.prices(None, load_policy("bf16"), "compiled") is COMPILED
+    with pytest.raises(UnsupportedError, match="unknown target 'gpu'"):
+        dispatch.prices(None, load_policy("bf16"), "gpu")
+
+
+@pytest.mark.usefixtures("measured")
+def test_a_planner_plans_by_the_prices_that_it_is_given() -> None:
+    graph = parse_graph(GRAPH)
+    cost = dispatch.prices(None, load_policy("bf16"), "eager")
+    for placement, lowered in (("optimal", 0), ("promote", 1)):
+        plan = dispatch.planner("bf16", (), placement, cost)(
+            graph, training=False, captured=""
+        )
+        assert (len(plan.lowered), plan.prices) == (lowered, cost.source)
+    assert (
+        dispatch.planner("bf16")(graph, training=False, captured="").prices == "default"
+    )
+
+
+@pytest.mark.usefixtures("measured")
+def test_nothing_lowered_is_explained_by_measured_prices() -> None:
+    cost = dispatch.prices(None, load_policy("bf16"), "eager")
+    plan = dispatch.planner("bf16", (), "optimal", cost)(
+        parse_graph(GRAPH), training=False, captured=""
+    )
+    said = f"it would cost more than it saves by prices measured on {DEVICE}"
+    assert any(said in line for line in plan.warnings)
 
 
 @pytest.mark.parametrize(

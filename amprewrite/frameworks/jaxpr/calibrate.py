@@ -1,127 +1,235 @@
-"""Which dtype a low contraction should hand over, by backend.
+"""Time contractions, other ops and casts of JAX, and what low contractions hand over.
 
 XLA for CPUs computes bfloat16 x bfloat16 -> float32 in about half of float32's time,
 and -> bfloat16 in about all of it, because it converts the operands first (1024 x 1024
 x 1024 on a Zen 5 core with avx512_bf16: 0.51 and 1.09). Rounding the accumulator
-afterwards is therefore faster there. GPUs and TPUs round inside the kernel.
+afterwards is therefore faster there. GPUs and TPUs round inside the kernel. Which is
+faster is measured, and times of low contractions are those of the faster way.
 """
 
 # JAX's own types are partial: what its functions give is unknown to a type checker.
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
+# pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false
 
 import functools
-import json
 import os
-import statistics
-import time
-import warnings
-from pathlib import Path
+import platform
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from math import prod
 from typing import Any
 
-from amprewrite.errors import AmpWarning, UnsupportedError
 from amprewrite.frameworks.jaxpr.untyped import jax, jnp, lax
+from amprewrite.frameworks.timing import LOWS, Scope, medians, processor, scope_of
+from amprewrite.plan.calibration import (
+    FULL,
+    Calibration,
+    Casts,
+    Contraction,
+    Device,
+    Elementwise,
+    load_calibration,
+)
 
 DEFAULTS = {"cpu": True, "gpu": False, "cuda": False, "rocm": False, "tpu": False}
 """Whether a backend hands over accumulators where nothing was measured."""
 
-SIDE = 1024
-"""Rows and columns of the matrices that are timed."""
+CHAIN, SHORT = 8, 2**22
+"""Contractions in a row, each of the result of the one before: what it takes to call a
+compiled function, some microseconds, is shared among them. Those of more multiply-adds
+than the second number are timed one by one."""
 
-ROUNDS = 15
-"""Times that each is timed, interleaved."""
+FEW = 8
+"""Elements of an array that takes no time but that of starting its cast."""
 
+PLAIN = (((1,), (0,)), ((), ()))
+BATCHED = (((2,), (1,)), ((0,), (0,)))
+"""Dimension numbers of one product, and of several."""
 
-def cache_file() -> Path:
-    """Return where measurements are kept: ``$XDG_CACHE_HOME/amprewrite``."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "amprewrite" / "contractions.json"
+ELEMENTWISE: Mapping[str, tuple[Callable[..., Any], int]] = {
+    "add": (jnp.add, 2),
+    "exp": (jnp.exp, 1),
+    "logistic": (jax.nn.sigmoid, 1),
+    "max": (jnp.maximum, 2),
+    "mul": (jnp.multiply, 2),
+    "tanh": (jnp.tanh, 1),
+}
+"""Ops by canonical name, and how many arrays they read."""
 
 
 @functools.cache
 def emits_accumulators(backend: str) -> bool:
     """Return whether low contractions on ``backend`` hand over accumulators."""
-    measured = _measured().get(backend, {})
-    return bool(measured.get("emits_accumulators", DEFAULTS.get(backend, False)))
+    device = describe()
+    found = load_calibration(device) if device.kind == backend else None
+    measured = found.emits_accumulators if found else None
+    return DEFAULTS.get(backend, False) if measured is None else measured
 
 
-def _measured() -> dict[str, dict[str, Any]]:
-    """Return what was measured here, by backend.
+def describe() -> Device:
+    """Return what times on the default device depend on.
 
-    A file that cannot be used is left out with a warning: a cache must not stop a
-    conversion, whose result is right in either way.
+    The speed of float32 on a GPU depends on whether it may use TF32.
     """
-    file = cache_file()
-    try:
-        found = json.loads(file.read_text("utf-8"))
-        return {backend: dict(entry) for backend, entry in found.items()}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        reason = str(error).split("\n")[0]
-        warnings.warn(
-            f"{file}: is not what `amprewrite calibrate` writes ({reason}); defaults "
-            f"are used instead; run `amprewrite calibrate` to measure again",
-            AmpWarning,
-            stacklevel=2,
+    device = jax.devices()[0]
+    if device.platform == "cpu":
+        name, instructions = processor()
+        features = f"{instructions}, {_processors()} processors".lstrip(", ")
+        name = name or platform.machine()
+    else:
+        precision = jax.config.jax_default_matmul_precision or "default"
+        name, features = device.device_kind, f"float32 precision {precision}"
+    return Device(
+        framework="jax",
+        version=str(jax.__version__),
+        kind=device.platform,
+        name=name,
+        features=features,
+    )
+
+
+def _processors() -> int:
+    """Return how many processors this process may use, as XLA counts its threads."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    return len(allowed(0)) if allowed else os.cpu_count() or 1
+
+
+def device_of(_model: Any, _args: Any, _kwargs: Any) -> Device:
+    """Return the device on which JAX runs: the default one, whatever the model is."""
+    return describe()
+
+
+def measure(scope: Scope | None = None) -> Calibration:
+    """Time everything on the default device.
+
+    Args:
+        scope: What is timed; None for what suits the device.
+    """
+    device = describe()
+    found = _Bench(device, scope or scope_of(device.kind)).measure()
+    emits_accumulators.cache_clear()  # asked again once this is kept
+    return found
+
+
+class _Bench:
+    def __init__(self, device: Device, scope: Scope) -> None:
+        self.device, self.scope = device, scope
+        self.sums = self._emits_accumulators()
+
+    def measure(self) -> Calibration:
+        return Calibration(
+            device=self.device,
+            contractions=tuple(self._contractions()),
+            elementwise=tuple(map(self._elementwise, ELEMENTWISE)),
+            casts={low: self._casts(low) for low in LOWS},
+            emits_accumulators=self.sums,
         )
-        return {}
 
+    def _emits_accumulators(self) -> bool:
+        """Return whether the largest product is faster with sums in full precision."""
+        rows, side = self.scope.products[-1]
+        low, shapes = LOWS[0], ((rows, side), (side, side))
+        ways = {"low": (low, low), "full": (low, FULL)}
+        found = self._chained(partial(_dot, PLAIN), shapes, side, ways)
+        return found["full"] < found["low"]
 
-def calibrate() -> dict[str, Any]:
-    """Time contractions on the default backend, keep and return the result.
+    def _contractions(self) -> Iterator[Contraction]:
+        scope, count = self.scope, self.scope.batches
+        for rows, side in scope.products:
+            shapes = ((rows, side), (side, side))
+            seconds = self._chained(partial(_dot, PLAIN), shapes, side)
+            macs = rows * side**2
+            yield Contraction(kind="product", thin=rows, macs=macs, seconds=seconds)
+        for rows, side in scope.batched:
+            shapes = ((count, rows, side), (count, side, side))
+            yield Contraction(
+                kind="batched",
+                thin=rows,
+                macs=rows * side**2,
+                batches=count,
+                seconds=self._chained(partial(_dot, BATCHED), shapes, side),
+            )
+        for channels, groups, image in scope.convolutions:
+            inside = channels // groups
+            shapes = ((1, channels, image, image), (channels, inside, 3, 3))
+            run = partial(_convolution, groups)
+            yield Contraction(
+                kind="convolution",
+                thin=min(channels, inside * 9, image**2),
+                macs=channels * inside * 9 * image**2,
+                seconds=self._chained(run, shapes, inside * 9),
+            )
 
-    Ratios are medians over float32's median, interleaved in one process.
-    """
-    backend = jax.default_backend()
-    low = jnp.ones((SIDE, SIDE), jnp.bfloat16)
-    runs = {
-        "float32": (jnp.ones((SIDE, SIDE), jnp.float32), jnp.float32),
-        "to float32": (low, jnp.float32),
-        "to bfloat16": (low, jnp.bfloat16),
-    }
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    compiled = {name: _matmul(dtype) for name, (_, dtype) in runs.items()}
-    for turn in range(ROUNDS + 1):
-        for name, (operand, _) in runs.items():
-            start = time.perf_counter()
-            compiled[name](operand).block_until_ready()
-            if turn:  # the first compiles
-                seconds[name].append(time.perf_counter() - start)
-    medians = {name: statistics.median(found) for name, found in seconds.items()}
-    ratios = {name: found / medians["float32"] for name, found in medians.items()}
-    chosen = ratios["to float32"] < ratios["to bfloat16"]
-    entry = {"emits_accumulators": chosen, "ratios": ratios}
-    file = cache_file()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", AmpWarning)  # it is written anew
-        known = _measured()
-    _write(file, json.dumps({**known, backend: entry}, indent=1) + "\n")
-    emits_accumulators.cache_clear()
-    return {"backend": backend, "file": str(file), **entry}
+    def _chained(
+        self,
+        run: Callable[..., Any],
+        shapes: tuple[tuple[int, ...], ...],
+        terms: int,
+        ways: Mapping[str, tuple[str, str]] | None = None,
+    ) -> dict[str, float]:
+        """Return seconds of one contraction, by name of the way.
 
+        Args:
+            run: Contracts two operands into sums of a dtype, as large as the first.
+            shapes: Of the operands.
+            terms: Terms of each sum: the second operand is such that a sum of ones
+                stays 1, and the numbers neither large nor tiny.
+            ways: Dtype of the operands and of the sums, by name; None for every dtype
+                as a converted program has it.
+        """
+        if ways is None:
+            lows = {low: (low, FULL if self.sums else low) for low in LOWS}
+            ways = {FULL: (FULL, FULL), **lows}
+        count = 1 if prod(shapes[0]) * terms > SHORT else CHAIN
 
-def _write(file: Path, text: str) -> None:
-    """Replace ``file`` at once: another process may read it now.
+        def chain(sums: str, x: Any, w: Any) -> Any:
+            for _ in range(count):
+                x = run(x, w, sums).astype(x.dtype)
+            return x
 
-    Raises:
-        UnsupportedError: It cannot be written.
-    """
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_name(f"{file.name}.{os.getpid()}")
-        part.write_text(text, "utf-8")
-        part.replace(file)
-    except OSError as error:
-        msg = (
-            f"{file}: cannot be written ({error.strerror}); set XDG_CACHE_HOME to a "
-            f"folder that can"
+        runs: dict[str, Callable[[], Any]] = {}
+        for name, (dtype, sums) in ways.items():
+            x = jnp.ones(shapes[0], dtype)
+            w = jnp.full(shapes[1], 1.0 / terms, dtype)
+            runs[name] = partial(jax.jit(partial(chain, sums)), x, w)
+        found = medians(runs, jax.block_until_ready, self.scope.seconds)
+        return {name: seconds / count for name, seconds in found.items()}
+
+    def _elementwise(self, name: str) -> Elementwise:
+        run, count = ELEMENTWISE[name]
+        elements, compiled = self.scope.elements, jax.jit(run)
+        runs = {
+            dtype: partial(compiled, *(jnp.ones(elements, dtype),) * count)
+            for dtype in (FULL, *LOWS)
+        }
+        seconds = medians(runs, jax.block_until_ready, self.scope.seconds)
+        return Elementwise(op=name, elements=elements * (count + 1), seconds=seconds)
+
+    def _casts(self, low: str) -> Casts:
+        elements = self.scope.elements
+        full = jnp.ones(elements, FULL)
+        down, up = (
+            jax.jit(partial(lax.convert_element_type, new_dtype=d)) for d in (low, FULL)
         )
-        raise UnsupportedError(msg) from error
+        runs = {
+            "down": partial(down, full),
+            "up": partial(up, full.astype(low)),
+            "launch": partial(down, jnp.ones(FEW, FULL)),
+        }
+        found = medians(runs, jax.block_until_ready, self.scope.seconds)
+        return Casts(elements=elements, **found)
 
 
-def _matmul(dtype: Any) -> Any:
-    def run(x: Any) -> Any:
-        return lax.dot(x, x, preferred_element_type=dtype)
+def _dot(dims: Any, x: Any, w: Any, sums: str) -> Any:
+    return lax.dot_general(x, w, dims, preferred_element_type=jnp.dtype(sums))
 
-    return jax.jit(run)
+
+def _convolution(groups: int, x: Any, w: Any, sums: str) -> Any:
+    return lax.conv_general_dilated(
+        x,
+        w,
+        window_strides=(1, 1),
+        padding="SAME",
+        feature_group_count=groups,
+        preferred_element_type=jnp.dtype(sums),
+    )

@@ -5,29 +5,62 @@ import json
 import pytest
 
 from amprewrite import api
+from amprewrite.plan.calibration import Device, cache_file
+from tests.calibrations import calibration
 from tests.command_line import done, mistake, run
 
+JAX = Device(framework="jax", version="1", kind="cpu", name="Slow & Sons")
+FOUND = {"torch": calibration(), "jax": calibration(JAX)}
 
-def test_calibrate_prints_ratios_and_names_its_file(tmp_path, monkeypatch):
-    pytest.importorskip("jax")
-    from amprewrite.frameworks.jaxpr import calibrate as measured
 
-    monkeypatch.setattr(measured, "SIDE", 16)
-    monkeypatch.setattr(measured, "ROUNDS", 1)
+class Side:
+    """Stand in for a framework: nothing is timed."""
+
+    def __init__(self, name):
+        self.found = FOUND["torch" if "torch_fx" in name else "jax"]
+
+    def measure(self):
+        return self.found
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(api, "find_spec", lambda _: True)
+    monkeypatch.setattr(api, "import_module", Side)
+    return tmp_path / "amprewrite"
+
+
+def test_calibrate_prints_speeds_and_names_its_files(cache):
     result = run("calibrate")
     assert result.exit_code == 0
-    assert "bfloat16 contractions hand over" in result.stdout
-    assert "  to bfloat16 " in result.stdout
-    file = tmp_path / "amprewrite" / "contractions.json"
-    assert result.stderr == f"wrote {file}\n"
+    assert "Slow & Sons (cpu) by torch 2.0" in result.stdout
+    assert "Slow & Sons (cpu) by jax 1" in result.stdout
+    files = [cache_file(found.device) for found in FOUND.values()]
+    assert result.stderr == "".join(f"wrote {file}\n" for file in files)
+    assert sorted(cache.iterdir()) == sorted(files)
+
+
+def test_calibrate_prints_json_as_it_is_kept():
     found = json.loads(done("calibrate", "--json"))
-    assert found["ratios"]["float32"] == 1
-    kept = json.loads(file.read_text())[found["backend"]]
-    assert kept["ratios"] == found["ratios"]
-    measured.emits_accumulators.cache_clear()
+    assert set(found) == {"torch", "jax"}
+    for name, data in found.items():
+        assert data == json.loads(cache_file(FOUND[name].device).read_text())
 
 
-def test_calibrate_without_jax_is_one_line(monkeypatch):
+def test_calibrate_times_what_is_installed(cache, monkeypatch):
+    monkeypatch.setattr(api, "find_spec", lambda name: name == "jax" or None)
+    assert list(json.loads(done("calibrate", "--json"))) == ["jax"]
+    assert [file.name[:3] for file in cache.iterdir()] == ["jax"]
+
+
+def test_calibrate_without_a_framework_is_one_line(monkeypatch):
     monkeypatch.setattr(api, "find_spec", lambda _: None)
-    assert "pip install 'amprewrite[jax]'" in mistake("calibrate")
+    assert "pip install 'amprewrite[torch]' or 'amprewrite[jax]'" in mistake(
+        "calibrate"
+    )
+
+
+def test_calibrate_says_where_it_cannot_write(cache):
+    cache.write_text("")
+    assert "set XDG_CACHE_HOME to a folder that can" in mistake("calibrate")

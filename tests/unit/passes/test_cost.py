@@ -1,5 +1,13 @@
 """What a plan costs in bytes."""
 
+from dataclasses import replace
+
+import pytest
+
+from amprewrite.passes.cost import speed_cost
+from amprewrite.passes.cost_model import COMPILED, EAGER, CostModel, Fusion
+from amprewrite.passes.timings import Point, Timings
+from tests.placement_problem import situation_of
 from tests.plan_text import plan_of
 
 TEXT = """
@@ -49,3 +57,54 @@ def test_the_total_is_the_sum() -> None:
 def test_symbolic_extents_count_as_one() -> None:
     cost = plan_of(TEXT.replace("[4,8]", "[s0,8]").replace("[32]", "[8*s0]")).cost
     assert cost.cast_elements == 8 + 1
+
+
+SPEEDS = """
+    %x: f32[8,8] input
+    %w: f32[8,8] parameter
+    %z: bf16[8,8] input
+    linear = linear(%x, %w) -> %h: f32[8,8]
+      | contracted=8
+    traced = linear(%z, %z) -> %y: bf16[8,8]
+      | contracted=8
+    gelu = gelu(%h) -> %g: f32[8,8]
+    turn = transpose(%w) -> %u: f32[8,8]
+    copy = cat(%g) -> %c: f32[8,8]
+    return %c
+"""
+MEASURED = Timings({"product": (Point(8, 512, 1.0, 3.0),)}, 2, {"gelu": 1.5})
+
+
+def speeds(model: CostModel) -> dict[str, tuple[int, int]]:
+    at = situation_of(SPEEDS)
+    fusion = Fusion(at.graph, at.classes, model)
+    return {op.name: speed_cost(at, op, fusion) for op in at.graph.ops}
+
+
+def test_full_contractions_lose_speed_by_the_default_prices() -> None:
+    lost = round(512 * 0.2 * 7 / 8)
+    assert speeds(EAGER) == {
+        "linear": (lost, 0), "traced": (0, 0),
+        "gelu": (0, 0), "turn": (0, 0), "copy": (0, 0),
+    }  # fmt: skip
+
+
+def test_what_is_slower_low_is_charged_where_it_is_low() -> None:
+    """But not what was traced in low: it has no choice."""
+    lost = 512 * 2 + 3 * 64 * 2
+    assert speeds(replace(EAGER, timings=MEASURED)) == {
+        "linear": (0, lost), "traced": (0, 0),
+        "gelu": (0, 192), "turn": (0, 0), "copy": (0, 0),
+    }  # fmt: skip
+
+
+def test_nothing_is_saved_by_low_arithmetic_in_a_generated_kernel() -> None:
+    """What moves a weight is what the weight is."""
+    found = speeds(replace(COMPILED, timings=MEASURED))
+    assert (found["gelu"], found["copy"], found["turn"]) == ((0, 128), (0, 128), (0, 0))
+
+
+@pytest.mark.parametrize("speedup", [0.5, 0.1])
+def test_a_constant_below_one_is_slower_low_too(speedup: float) -> None:
+    lost = round(512 * 0.2 * (1 / speedup - 1))
+    assert speeds(replace(EAGER, speedup=speedup))["linear"] == (0, lost)

@@ -1,5 +1,7 @@
 """Prices: multiplications, lookups, views, and what a compiler fuses."""
 
+from dataclasses import replace
+
 import pytest
 
 from amprewrite.errors import UnsupportedError
@@ -10,10 +12,13 @@ from amprewrite.passes.cost_model import (
     Fusion,
     cost_model,
     is_view,
+    kernel_overhead,
     lost_speed,
+    low_overhead,
     multiplications,
     read_elements,
 )
+from amprewrite.passes.timings import Point, Timings
 from amprewrite.policy import Matcher, load_policy
 from tests.placement_problem import graph_of
 
@@ -45,6 +50,27 @@ def test_multiplications_are_known_or_guessed(op: str, count: int) -> None:
 def test_running_full_loses_the_speed_of_low() -> None:
     lost = lost_speed(GRAPH, GRAPH.op_by_name["linear"], EAGER)
     assert lost == round(256 * EAGER.mac_bytes * (1 - 1 / EAGER.speedup))
+
+
+def test_measured_times_decide_what_is_lost() -> None:
+    """4 x 8 x 8, at 5 bytes full and 3 low, 2 of which the 128 elements save."""
+    point = Point(4, 256, full=5.0, low=3.0)
+    model = replace(EAGER, timings=Timings({"product": (point,)}, saved=2))
+    linear = GRAPH.op_by_name["linear"]
+    assert lost_speed(GRAPH, linear, model) == 256 * 2 - 2 * (32 + 64 + 32)
+    slow = replace(EAGER, timings=Timings({"product": (replace(point, low=6.0),)}, 2))
+    assert lost_speed(GRAPH, linear, slow) == -256 - 256
+
+
+def test_other_ops_are_dearer_low_where_that_was_measured() -> None:
+    point = Point(4, 256, full=5.0, low=3.0)
+    dearer = {"gelu": 1.5, "view": 9.0}
+    model = replace(EAGER, timings=Timings({"product": (point,)}, 2, dearer))
+    gelu, view = GRAPH.op_by_name["gelu"], GRAPH.op_by_name["view"]
+    assert low_overhead(GRAPH, gelu, model) == 64 * 1.5
+    assert kernel_overhead(GRAPH, gelu, model) == 32 * 2
+    assert low_overhead(GRAPH, gelu, EAGER) == kernel_overhead(GRAPH, gelu, EAGER) == 0
+    assert low_overhead(GRAPH, view, model) == kernel_overhead(GRAPH, view, model) == 0
 
 
 def test_a_lookup_reads_rows_of_its_table() -> None:

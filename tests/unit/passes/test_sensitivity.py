@@ -1,6 +1,7 @@
 """What may be rounded, and what costs more than any plan."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -11,9 +12,10 @@ from amprewrite.passes.sensitivity import ceiling, find_probes
 from amprewrite.plan.sensitivity import Probes, Sensitivity
 from amprewrite.policy import Matcher, load_policy
 from tests.placement_problem import FREE_CASTS, graph_of
-from tests.properties.test_placements import random_case
+from tests.properties.test_placements import random_case, random_timings
 
 BF16 = load_policy("bf16")
+MEASURED = replace(EAGER, timings=random_timings(random.Random(4)))
 
 
 def probes(text: str, policy: str = "bf16") -> Probes:
@@ -120,7 +122,11 @@ def test_values_that_are_called_as_their_ops_count_once() -> None:
     assert overhead(linear=100.0, gelu=1000.0) == overhead() + 1100
 
 
-@pytest.mark.parametrize("model", [EAGER, COMPILED], ids=["eager", "compiled"])
+@pytest.mark.parametrize(
+    "model",
+    [EAGER, COMPILED, replace(EAGER, speedup=0.01), MEASURED],
+    ids=["eager", "compiled", "slow low", "measured"],
+)
 @pytest.mark.parametrize("placement", ["promote", "paint", "optimal"])
 def test_no_plan_costs_more_than_the_ceiling(model: CostModel, placement: str) -> None:
     for seed in range(10):

@@ -8,6 +8,7 @@ import pytest
 from amprewrite.passes.cost import Objective
 from amprewrite.passes.cost_model import COMPILED, EAGER, CostModel
 from amprewrite.passes.network import minimum_cut, price
+from amprewrite.passes.timings import Point, Timings
 from amprewrite.policy import load_policy
 from tests.placement_problem import graph_of, problem_of
 from tests.properties.placements import Case, all_sides, free_of
@@ -46,8 +47,27 @@ PROGRAMS = {
 }
 
 
+SLOW_LOW = replace(EAGER, speedup=0.5)
+MEASURED = Timings(
+    {"product": (Point(16, 16**3, 1.0, 3.0), Point(64, 64**3, 1.0, 0.2))},
+    saved=2,
+    elementwise={"exp": 3.0},
+)
+
+
 @pytest.mark.parametrize("text", PROGRAMS.values(), ids=PROGRAMS)
-@pytest.mark.parametrize("model", [EAGER, COMPILED, replace(EAGER, launch=0)])
+@pytest.mark.parametrize(
+    "model",
+    [
+        EAGER,
+        COMPILED,
+        replace(EAGER, launch=0),
+        SLOW_LOW,
+        replace(EAGER, timings=MEASURED),
+        replace(COMPILED, timings=MEASURED),
+    ],
+    ids=["eager", "compiled", "no launch", "slow low", "measured", "measured compiled"],
+)
 @pytest.mark.parametrize("training", [False, True])
 def test_a_placement_costs_what_its_plan_costs(
     text: str, model: CostModel, *, training: bool

@@ -62,9 +62,15 @@ def test_consumers_name_each_op_once() -> None:
 
 def test_json_comes_back_as_the_same_plan() -> None:
     plan = dataclasses.replace(
-        a_plan().with_warnings("odd: “quotes”"), predicted_error=0.5
+        a_plan().with_warnings("odd: “quotes”"), predicted_error=0.5, prices="measured"
     )
     assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+
+
+def test_a_plan_from_before_there_were_other_prices_has_the_default_ones() -> None:
+    data = a_plan().to_json()
+    assert data.pop("prices") == "default"
+    assert Plan.from_json(data).prices == "default"
 
 
 def test_a_saved_plan_is_loaded_equal(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A plan in words."""
 
+from dataclasses import replace
 from textwrap import dedent
 
 import pytest
@@ -26,6 +27,13 @@ def test_the_summary_says_what_was_lowered_and_cast() -> None:
         classes: allow 1, deny 1, keep 1, promote 1
         casts: 2 at run time (384 bytes, 0 of weights), 1 folded (1 of weights in all)
         unclassified, run as traced: mylib.scan.default (1)""")
+
+
+def test_the_summary_says_where_measured_prices_come_from() -> None:
+    plan = plan_of(TEXT)
+    assert "prices" not in plan.summary()
+    summary = replace(plan, prices="measured on a toaster").summary()
+    assert "\nprices: measured on a toaster\n" in summary
 
 
 def test_the_summary_is_loud_when_nothing_was_lowered() -> None:

@@ -1,42 +1,74 @@
-"""What was measured is kept by backend; a broken file is left out with a warning."""
-
-import json
-import re
+"""What is timed on a device of JAX, and what low contractions hand over."""
 
 import pytest
 
 pytest.importorskip("jax")
 
-from amprewrite.errors import AmpWarning, UnsupportedError
+import jax
+
+from amprewrite.errors import AmpWarning
 from amprewrite.frameworks.jaxpr import calibrate
 from amprewrite.frameworks.jaxpr.calibrate import (
     DEFAULTS,
-    cache_file,
+    ELEMENTWISE,
+    describe,
+    device_of,
     emits_accumulators,
+    measure,
 )
+from amprewrite.frameworks.timing import Scope
+from amprewrite.plan.calibration import cache_file, save_calibration
+
+SMALL = Scope(((1, 8), (8, 16)), ((1, 4),), ((4, 2, 6),), (5,), 3, 128, 0.0)
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    """A folder for the cache, small matrices, and nothing remembered."""
+    """A folder for the cache, and nothing remembered."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(calibrate, "SIDE", 8)
-    monkeypatch.setattr(calibrate, "ROUNDS", 1)
     emits_accumulators.cache_clear()
     yield tmp_path
     emits_accumulators.cache_clear()
 
 
-def keep(text):
-    cache_file().parent.mkdir(parents=True, exist_ok=True)
-    cache_file().write_text(text)
+@pytest.fixture(scope="module")
+def found():
+    return measure(SMALL)
 
 
-def test_the_file_is_in_the_users_cache(cache, monkeypatch):
-    assert cache_file() == cache / "amprewrite" / "contractions.json"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(cache))
-    assert cache_file() == cache / ".cache" / "amprewrite" / "contractions.json"
+def test_every_dtype_of_every_shape_is_timed(found):
+    kinds = [(c.kind, c.batches, c.thin, c.macs) for c in found.contractions]
+    assert kinds == [
+        ("product", 1, 1, 64),
+        ("product", 1, 8, 8 * 16 * 16),
+        ("batched", 3, 1, 16),
+        ("convolution", 1, 4, 4 * 18 * 36),
+    ]
+    dtypes = {"float32", "bfloat16", "float16"}
+    assert all(set(c.seconds) == dtypes for c in found.contractions)
+    assert {c.op: c.elements for c in found.elementwise} == {
+        name: 128 * (count + 1) for name, (_, count) in ELEMENTWISE.items()
+    }
+    assert set(found.casts) == {"bfloat16", "float16"}
+    assert found.device == describe()
+
+
+def test_a_device_is_told_apart_by_its_processors(monkeypatch):
+    device = describe()
+    assert (device.framework, device.version) == ("jax", jax.__version__)
+    assert device.kind == jax.default_backend()
+    assert device == device_of(None, (), {})
+    if device.kind == "cpu":
+        monkeypatch.setattr(calibrate, "_processors", lambda: 999)
+        assert describe().features.endswith("999 processors")
+
+
+def test_an_accelerator_is_told_apart_by_the_precision_of_float32(monkeypatch):
+    class Gpu:
+        platform, device_kind = "gpu", "Big One"
+
+    monkeypatch.setattr(calibrate.jax, "devices", lambda: [Gpu()])
+    assert str(describe()).startswith("Big One (gpu, float32 precision default) by jax")
 
 
 def test_without_a_file_there_are_defaults():
@@ -44,36 +76,42 @@ def test_without_a_file_there_are_defaults():
     assert not emits_accumulators("a new machine")
 
 
-def test_what_was_measured_is_used_and_others_are_kept():
-    keep(json.dumps({"gpu": {"emits_accumulators": True}}))
-    found = calibrate.calibrate()
-    assert set(found["ratios"]) == {"float32", "to float32", "to bfloat16"}
-    assert found["file"] == str(cache_file())
-    kept = json.loads(cache_file().read_text())
-    assert set(kept) == {"gpu", found["backend"]}
-    assert emits_accumulators(found["backend"]) == found["emits_accumulators"]
-    assert emits_accumulators("gpu")
-    assert [path.name for path in cache_file().parent.iterdir()] == [cache_file().name]
+@pytest.mark.parametrize("sums", [True, False])
+def test_what_was_measured_is_used_for_that_backend(found, sums):
+    save_calibration(found.model_copy(update={"emits_accumulators": sums}))
+    backend = jax.default_backend()
+    assert emits_accumulators(backend) is sums
+    others = DEFAULTS.keys() - {backend}
+    assert all(emits_accumulators(name) is DEFAULTS[name] for name in others)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "3", '{"cpu": 3}', "\ud800"])
-def test_a_broken_file_is_left_out_with_a_warning(text):
-    keep("")
-    cache_file().write_bytes(text.encode("utf-8", "surrogatepass"))
-    said = re.escape(f"{cache_file()}: is not what `amprewrite calibrate` writes (")
-    with pytest.warns(AmpWarning, match=said) as caught:
-        assert emits_accumulators("cpu") == DEFAULTS["cpu"]
-    assert "run `amprewrite calibrate` to measure again" in str(caught[0].message)
+def test_the_faster_way_is_chosen_and_timed(monkeypatch):
+    """Pretend that one way is faster: by how often the sums are computed in float32."""
+    seen = []
+
+    def fake(runs, _wait, _seconds):
+        seen.append({*runs})
+        slow = {"low": 2.0 if faster == "full" else 0.5}
+        return {name: slow.get(name, 1.0) for name in runs}
+
+    monkeypatch.setattr(calibrate, "medians", fake)
+    for faster in ("full", "low"):
+        assert measure(SMALL).emits_accumulators is (faster == "full")
+    assert {"low", "full"} in seen
 
 
-def test_a_broken_file_is_written_anew():
-    keep("{")
-    found = calibrate.calibrate()
-    assert set(json.loads(cache_file().read_text())) == {found["backend"]}
+def test_a_new_measurement_is_asked_for_again(found):
+    backend = jax.default_backend()
+    before = emits_accumulators(backend)
+    save_calibration(found.model_copy(update={"emits_accumulators": not before}))
+    assert emits_accumulators(backend) is before
+    measure(SMALL)
+    assert emits_accumulators(backend) is not before
 
 
-def test_a_folder_that_cannot_be_written_is_said(cache, monkeypatch):
-    (cache / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache / "file"))
-    with pytest.raises(UnsupportedError, match="set XDG_CACHE_HOME to a folder"):
-        calibrate.calibrate()
+def test_a_broken_file_is_left_out_with_a_warning():
+    file = cache_file(describe())
+    file.parent.mkdir()
+    file.write_text("{")
+    with pytest.warns(AmpWarning, match="is not what `amprewrite calibrate` writes"):
+        assert emits_accumulators(jax.default_backend()) == DEFAULTS["cpu"]

@@ -1,0 +1,46 @@
+"""What was measured on a device, as tables for a terminal."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from amprewrite.plan.calibration import FULL, Calibration, Casts
+
+
+def calibration_parts(calibration: Calibration) -> Iterator[RenderableType]:
+    """Yield how much faster each low dtype is than float32, and what casts take."""
+    lows = [*calibration.casts]
+    yield f"{calibration.device}"
+    yield "times faster than float32; below 1 it is slower"
+    table = Table()
+    for head in ("contraction", "thinnest", "multiply-adds", f"{FULL} us", *lows):
+        right = head != "contraction"
+        table.add_column(head, justify="right" if right else "left")
+    for one in calibration.contractions:
+        name = f"{one.batches} x {one.kind}" if one.batches > 1 else one.kind
+        row = (name, f"{one.thin:,}", f"{one.macs:,}")
+        table.add_row(*row, *_speeds(one.seconds, lows))
+    table.add_section()
+    for one in calibration.elementwise:
+        table.add_row(one.op, "", "", *_speeds(one.seconds, lows))
+    yield table
+    yield from (_casts(low, casts) for low, casts in calibration.casts.items())
+    if calibration.emits_accumulators is not None:
+        handed = FULL if calibration.emits_accumulators else "bfloat16"
+        yield f"bfloat16 contractions hand over {handed} sums"
+
+
+def _speeds(seconds: Mapping[str, float], lows: Sequence[str]) -> Iterator[str]:
+    full = seconds[FULL]
+    yield f"{full * 1e6:,.1f}"
+    for low in lows:
+        yield f"{full / seconds[low]:.2f}" if low in seconds else ""
+
+
+def _casts(low: str, casts: Casts) -> str:
+    each = 1e9 / casts.elements
+    return (
+        f"casts to {low}: {casts.down * each:.2f} ns an element, "
+        f"{casts.up * each:.2f} ns back, {casts.launch * 1e6:.1f} us to start"
+    )

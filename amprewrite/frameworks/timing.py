@@ -1,0 +1,138 @@
+"""Which contractions and ops are timed on a device, and how: the same everywhere."""
+
+import re
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+LOWS = ("bfloat16", "float16")
+"""Low dtypes that are timed."""
+
+INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16",
+                "bf16", "fphp", "asimdhp")  # fmt: skip
+"""Flags of ``/proc/cpuinfo`` by which low contractions are fast or slow."""
+
+CHUNK = 2e-4
+"""Seconds that a timed chunk of calls lasts at least: a clock read is 1e-7."""
+
+MOST_REPEATS, LEAST_ROUNDS, MOST_ROUNDS = 200, 5, 60
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What is timed.
+
+    Attributes:
+        products: Rows and side of ``(rows, side) @ (side, side)``.
+        batched: The same, of products of which there are ``batches``.
+        convolutions: Channels, groups and side of the image, with a kernel of 3 x 3.
+        attention: Lengths, with 4 heads of 64.
+        batches: How many batched products there are.
+        elements: Elements of the tensors that are cast, and of those that other ops
+            read; small enough for a cache near the processor where it is a CPU.
+        seconds: How long one contraction is timed, all dtypes together.
+    """
+
+    products: tuple[tuple[int, int], ...]
+    batched: tuple[tuple[int, int], ...]
+    convolutions: tuple[tuple[int, int, int], ...]
+    attention: tuple[int, ...]
+    batches: int = 16
+    elements: int = 2**18
+    seconds: float = 0.5
+
+
+CPU = Scope(
+    products=(
+        *((1, 32), (1, 128), (1, 512), (1, 2048), (1, 4096)),
+        *((8, 32), (8, 128), (8, 512), (8, 1024)),
+        *((32, 32), (32, 128), (32, 512)),
+        *((64, 64), (64, 256), (64, 512)),
+        *((128, 128), (128, 512), (256, 256), (256, 512), (512, 512)),
+    ),
+    batched=((1, 64), (32, 32), (64, 64), (128, 128)),
+    convolutions=((16, 1, 32), (64, 1, 16), (64, 64, 32)),
+    attention=(32, 128),
+)
+"""About half a minute for each framework on one core without bfloat16."""
+
+ACCELERATOR = Scope(
+    products=(
+        *CPU.products,
+        *((8, 4096), (64, 2048), (64, 4096), (512, 1024), (512, 4096)),
+        *((2048, 2048), (4096, 4096)),
+    ),
+    batched=(*CPU.batched, (512, 512)),
+    convolutions=(*CPU.convolutions, (64, 1, 128), (256, 1, 64)),
+    attention=(32, 128, 512, 2048),
+    elements=2**26,
+)
+"""Larger ones too: a device that is not kept busy shows no difference."""
+
+
+def scope_of(kind: str) -> Scope:
+    """Return what is timed on a device of this kind, such as ``cpu`` or ``cuda``."""
+    return CPU if kind == "cpu" else ACCELERATOR
+
+
+def medians(
+    runs: Mapping[str, Callable[[], Any]],
+    wait: Callable[[Any], object],
+    seconds: float,
+) -> dict[str, float]:
+    """Return the median seconds of each run, interleaved in one process.
+
+    What else the machine does comes and goes, and slows down runs that follow each
+    other alike: of all but the first the median ratio to the first one counts, in the
+    same round.
+
+    Args:
+        runs: What is timed, by name.
+        wait: Waits for what a run gave to be there.
+        seconds: How long all of it may take, about; five rounds are run in any case.
+    """
+    repeats: dict[str, int] = {}
+    for name, run in runs.items():
+        wait(run())  # the first call allocates, or compiles
+        start = time.perf_counter()
+        wait(run())
+        once = max(time.perf_counter() - start, 1e-7)
+        repeats[name] = min(max(int(CHUNK / once), 1), MOST_REPEATS)
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    end, rounds = time.perf_counter() + seconds, 0
+    while rounds < LEAST_ROUNDS or (rounds < MOST_ROUNDS and time.perf_counter() < end):
+        rounds += 1
+        # The other way round each time: who comes after whom must not matter.
+        for name, run in sorted(runs.items(), reverse=rounds % 2 == 0):
+            wait(run())  # what it reads is in the cache then, whoever ran before
+            start = time.perf_counter()
+            result = None
+            for _ in range(repeats[name]):
+                result = run()
+            wait(result)
+            found[name].append((time.perf_counter() - start) / repeats[name])
+    first = next(iter(runs))
+    base = statistics.median(found[first])
+    ratios = {
+        name: [mine / its for mine, its in zip(times, found[first], strict=True)]
+        for name, times in found.items()
+    }
+    return {name: base * statistics.median(ratios[name]) for name in runs}
+
+
+@cache
+def processor(info: Path = Path("/proc/cpuinfo")) -> tuple[str, str]:
+    """Return the model of the processor, and which instructions for floats it has.
+
+    Both are empty where the system does not say.
+    """
+    text = info.read_text("utf-8", "replace") if info.exists() else ""
+    name = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)
+    known = flags[1].split() if flags else []
+    have = " ".join(flag for flag in INSTRUCTIONS if flag in known)
+    return (name[1].strip() if name else "", have)
