@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from amprewrite.errors import GraphError
-from amprewrite.ir.graph import ProgramGraph
+from amprewrite.ir.graph import CROSSINGS, Op, ProgramGraph
 
 
 def _defined_before_use(graph: ProgramGraph) -> Iterator[str]:
@@ -82,6 +82,22 @@ def _states_replace_inputs(graph: ProgramGraph) -> Iterator[str]:
             yield f"output {index} replaces %{name}, which is no input"
 
 
+def _trips_agree(graph: ProgramGraph) -> Iterator[str]:
+    known: dict[str, Op] = {}
+    for op in graph.ops:
+        if op.trips < 0:
+            yield f"{op.name} runs {op.trips} times"
+        if op.canonical in CROSSINGS:
+            continue
+        first = known.setdefault(op.region, op)
+        if first.trips != op.trips:
+            where = op.region or "the top level"
+            yield (
+                f"{op.name} runs {op.trips} times in {where}, where {first.name} "
+                f"runs {first.trips} times"
+            )
+
+
 INVARIANTS: tuple[tuple[str, Callable[[ProgramGraph], Iterator[str]]], ...] = (
     ("I1 every name is declared", _declared),
     ("I2 values are assigned once", _assigned_once),
@@ -91,6 +107,7 @@ INVARIANTS: tuple[tuple[str, Callable[[ProgramGraph], Iterator[str]]], ...] = (
     ("I6 an alias names the owner of the storage", _aliases_are_roots),
     ("I7 reads says it of every operand, or of none", _reads_fit),
     ("I8 a state is an output that replaces an input", _states_replace_inputs),
+    ("I9 what stands in one body runs equally often", _trips_agree),
 )
 
 

@@ -36,6 +36,9 @@ CROSSINGS = {
 }
 """How a value passes into or out of a body, by the canonical name of the op."""
 
+UNKNOWN_TRIPS = 10
+"""How often a loop is taken to turn if nobody knows; source: GCC's avg-loop-niter."""
+
 
 @dataclass(frozen=True, slots=True)
 class Value:
@@ -109,6 +112,9 @@ class Op:
         reads: Dtype in which each operand was read where the program was captured with
             its operands promoted; empty if each was read as it was stored.
         asked: ``full`` or ``low`` where a marker in the model asks for it.
+        trips: How often it runs when the program runs once: in a loop as often as that
+            turns, in nested ones the product. What passes into a loop does so before
+            it, what passes out does so at each turn.
     """
 
     name: str
@@ -131,6 +137,14 @@ class Op:
     accumulates: bool = False
     reads: tuple[str, ...] = ()
     asked: Literal["", "full", "low"] = ""
+    trips: int = 1
+
+    @property
+    def around(self) -> str:
+        """The body in which what it reads is cast: what enters is cast outside."""
+        if self.canonical == "enter":
+            return self.region.rpartition("/")[0]
+        return self.region
 
 
 @dataclass(frozen=True)

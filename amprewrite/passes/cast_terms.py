@@ -55,9 +55,12 @@ class CastTerms:
             storages = (self.graph.storage(op.operands[i]) for i in op.mutates)
             self.versions.update(storages)
 
-    def _price(self, name: str, to_size: int, from_size: int | None = None) -> int:
+    def _price(
+        self, op: Op | None, name: str, to_size: int, from_size: int | None = None
+    ) -> int:
         size = self.ledger.low_size if from_size is None else from_size
-        return self.values[name].elements * (size + to_size) + self.model.launch
+        once = self.values[name].elements * (size + to_size) + self.model.launch
+        return once * op.trips if op else once
 
     def read(self, op: Op, index: int, wanted: int, *, only_up: bool) -> None:
         """Charge the casts of an operand of the full dtype.
@@ -95,11 +98,11 @@ class CastTerms:
         elif side != self.stored[name]:
             self._group(None, 0, name, up=side == FULL).uses.add(side)
 
-    def on_the_spot(self, name: str, made: int) -> None:
-        """Charge the cast of what is made low and stored full, to be written to."""
+    def on_the_spot(self, op: Op, name: str, made: int) -> None:
+        """Charge the cast of what ``op`` makes low, to be written to in full."""
         readers = [user.name for user, _ in self.graph.users[name]]
         if not self.fusion.absorbs(name, readers):
-            cost = self._price(name, self.ledger.full_size)
+            cost = self._price(op, name, self.ledger.full_size)
             self.ledger.terms.pay(self.stored[name], made, cost)
 
     def _group(self, op: Op | None, index: int, name: str, *, up: bool) -> Group:
@@ -108,7 +111,7 @@ class CastTerms:
         key = self._key(op, name, self.full if up else self.low, saturates=saturates)
         found = self.groups.by_key.get(key)
         if found is None:
-            cost = self._price(name, self.ledger.full_size)
+            cost = self._price(op, name, self.ledger.full_size)
             found = self.groups.by_key[key] = Group(self.stored[name], cost, up)
         return found
 
@@ -116,7 +119,8 @@ class CastTerms:
         version = 0
         if self.versions:
             version = self.versions[self.graph.storage(name)]
-        return (name, dtype, op.region if op else "", version, saturates)
+        region, trips = (op.around, op.trips) if op else ("", 1)
+        return (name, dtype, region, version, saturates, trips)
 
     def _cast_as(self, op: Op | None, index: int, name: str, dtype: str) -> None:
         """Charge a cast of which one dtype is neither low nor full, or both known."""
@@ -130,18 +134,19 @@ class CastTerms:
             return
         self.groups.by_key[key] = Group(FULL, 0, up=True)
         if name in self.stored:
-            self.ledger.size(self.stored[name], self.values[name].elements)
+            trips = op.trips if op else 1
+            self.ledger.size(self.stored[name], trips * self.values[name].elements)
             size = 0
         else:
             size = itemsize(traced)
-        self.ledger.constant += self._price(name, itemsize(dtype), size)
+        self.ledger.constant += self._price(op, name, itemsize(dtype), size)
 
     def _folds(self, op: Op, index: int) -> bool:
         """Whether the cast of an operand costs nothing in both directions."""
         if op.mixing == "any":
             return True
         name = op.operands[index]
-        if self.fold and name in self.static and not op.region:
+        if self.fold and name in self.static and not op.around:
             return True
         if op.reads:
             return False

@@ -27,6 +27,7 @@ class _Key:
     version: int
     folding: str
     saturate: bool
+    trips: int
 
 
 @dataclass
@@ -120,7 +121,7 @@ class _Builder:
             stored = self.placement.stored[name]
             if made == stored:
                 continue
-            key = _Key(name, stored, op.region, -1, "", saturate=False)
+            key = _Key(name, stored, op.region, -1, "", saturate=False, trips=op.trips)
             uses = [(user.name, i) for user, i in self.graph.users[name]]
             why = "some op writes it in place in full precision"
             if self.graph.storage(name) not in self.graph.written:
@@ -142,7 +143,7 @@ class _Builder:
         """Return how the kernel itself does this cast; empty if it cannot."""
         if op.mixing == "any":
             return "kernel"
-        if self.fold and not op.region and self._is_static(op.operands[index]):
+        if self.fold and not op.around and self._is_static(op.operands[index]):
             return "copy"
         if op.reads:  # the kernel may promote by other rules
             return ""
@@ -185,8 +186,8 @@ class _Builder:
         masked = op is not None and index in op.masks
         narrow = wanted == self.at.policy.low
         saturate = narrow and not folding and (masked or name in self.extreme)
-        region = op.region if op else ""
-        key = _Key(name, wanted, region, version, folding, saturate)
+        region, trips = (op.around, op.trips) if op else ("", 1)
+        key = _Key(name, wanted, region, version, folding, saturate, trips)
         why = self._why(op, index, wanted)
         group = self.groups.setdefault(
             key, _Group(op, self.placement.stored[name], why)
@@ -214,9 +215,8 @@ class _Builder:
                     "every use is low, so it is stored low, once",
                     readers,
                 )
-                key = _Key(
-                    value.name, self.at.policy.low, "", 0, "storage", saturate=False
-                )
+                low = self.at.policy.low
+                key = _Key(value.name, low, "", 0, "storage", saturate=False, trips=1)
                 yield self._cast(key, group)
 
     def _cast(self, key: _Key, group: _Group) -> Cast:
@@ -228,7 +228,7 @@ class _Builder:
             from_dtype=group.from_dtype,
             to_dtype=key.to_dtype,
             shape=value.shape,
-            bytes=0 if key.folding else value.elements * sizes,
+            bytes=0 if key.folding else value.elements * sizes * key.trips,
             producer=producer.name if producer else "",
             uses=tuple(group.uses),
             is_weight=self._is_static(key.value),
@@ -236,6 +236,7 @@ class _Builder:
             folding=key.folding,
             saturate=key.saturate,
             region=key.region,
+            trips=key.trips,
             why=group.why,
             path=group.first.path if group.first else "",
             source=group.first.source if group.first else "",

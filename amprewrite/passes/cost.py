@@ -70,19 +70,20 @@ def counted_errors(situation: Situation, op: Op) -> tuple[bool, tuple[str, ...]]
 def speed_cost(situation: Situation, op: Op, fusion: Fusion) -> tuple[int, int]:
     """Return what an op costs beside its bytes where it runs full, and where low.
 
-    Both are 0 or more, as a cut wants its costs.
+    Both are 0 or more, as a cut wants its costs, and count every turn of a loop.
     """
     graph, model = situation.graph, fusion.model
     op_class = situation.classes[op.name].op_class
+    full = low = 0
     if op_class is OpClass.ALLOW:
         lost = lost_speed(graph, op, model)
-        return max(lost, 0), max(-lost, 0)
-    if op.name in fusion.kernels:
+        full, low = max(lost, 0), max(-lost, 0)
+    elif op.name in fusion.kernels:
         moves = all(name in situation.weights for name in op.results)
-        return 0, 0 if moves else kernel_overhead(graph, op, model)
-    if op_class in (OpClass.PROMOTE, OpClass.ACCUMULATE):
-        return 0, low_overhead(graph, op, model)
-    return 0, 0
+        low = 0 if moves else kernel_overhead(graph, op, model)
+    elif op_class in (OpClass.PROMOTE, OpClass.ACCUMULATE):
+        low = low_overhead(graph, op, model)
+    return op.trips * full, op.trips * low
 
 
 def plan_cost(
@@ -118,12 +119,12 @@ class _Pricing:
         run = [cast for cast in casts if not cast.folded]
         paid = [c for c in run if not self.fusion.absorbs(c.value, c.consumers)]
         cast_bytes = sum(cast.bytes for cast in paid)
-        op_bytes = sum(map(self._op_bytes, self.graph.ops))
-        overhead = len(paid) * self.objective.model.launch
+        op_bytes = sum(op.trips * self._op_bytes(op) for op in self.graph.ops)
+        overhead = sum(cast.trips for cast in paid) * self.objective.model.launch
         overhead += sum(map(self._op_overhead, self.graph.ops)) + self._stored_errors()
         return Cost(
             casts=len(run),
-            cast_elements=sum(self.values[cast.value].elements for cast in run),
+            cast_elements=sum(self.values[c.value].elements * c.trips for c in run),
             cast_bytes=cast_bytes,
             op_bytes=op_bytes,
             total_bytes=cast_bytes + op_bytes + overhead,

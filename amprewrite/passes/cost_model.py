@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.ir import Op, ProgramGraph
+from amprewrite.ir import CROSSINGS, Op, ProgramGraph
 from amprewrite.passes.timings import Timings
 from amprewrite.passes.work import multiplications, work_of
 from amprewrite.plan import DEFAULT_PRICES
@@ -118,7 +118,12 @@ def kernel_overhead(graph: ProgramGraph, op: Op, model: CostModel) -> int:
 
 
 def is_view(graph: ProgramGraph, op: Op) -> bool:
-    """Return whether all results of ``op`` share their storage with operands."""
+    """Return whether ``op`` moves nothing: its results share storage with operands.
+
+    So it is with what passes into a body or out of it: the ops there read and write it.
+    """
+    if op.canonical in CROSSINGS:
+        return True
     if op.mutates or not op.results:
         return False
     made = {graph.storage(name) for name in op.results}

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from amprewrite.passes.network import FULL, LOW, Terms
 
-Key = tuple[str, str, str, int, bool]
-"""What uses share to share a cast: value, dtype, body, version, saturates."""
+Key = tuple[str, str, str, int, bool, int]
+"""What uses share to share a cast: value, dtype, body, version, saturates, trips."""
 
 
 @dataclass(slots=True)

@@ -73,7 +73,8 @@ def ceiling(graph: ProgramGraph, model: CostModel) -> int:
             graph.values[name].elements * max(itemsize(graph.values[name].dtype), 8)
             for name in names
         )
-        cost += 4 * moved + 2 * len(names) * model.launch
-        cost += abs(lost_speed(graph, op, model))
-        cost += max(low_overhead(graph, op, model), kernel_overhead(graph, op, model))
+        once = 4 * moved + 2 * len(names) * model.launch
+        once += abs(lost_speed(graph, op, model))
+        once += max(low_overhead(graph, op, model), kernel_overhead(graph, op, model))
+        cost += op.trips * once
     return cost + sum(4 * 8 * graph.values[n].elements for n in graph.outputs)

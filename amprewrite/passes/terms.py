@@ -258,7 +258,7 @@ class _Builder:
             seen = self._seen(op, index, wanted)
             if not view and self.fusion.in_memory(name):
                 inside = op.name in self.fusion.kernels
-                count = read_elements(self.graph, op, index)
+                count = op.trips * read_elements(self.graph, op, index)
                 if wanted is None and other not in ("", self.full, self.low):
                     self.ledger.constant += count * itemsize(other)
                 else:
@@ -297,9 +297,8 @@ class _Builder:
         name = op.operands[index]
         dtype = op.reads[index] if op.reads else self.values[name].dtype
         if not view and self.fusion.in_memory(name):
-            self.ledger.constant += read_elements(self.graph, op, index) * itemsize(
-                dtype
-            )
+            count = op.trips * read_elements(self.graph, op, index)
+            self.ledger.constant += count * itemsize(dtype)
         if dtype != self.values[name].dtype and index not in op.mutates:
             self.casts.read_as(op, index, dtype)
 
@@ -324,7 +323,7 @@ class _Builder:
         side = self._made(op, own)
         filled = self.classes[op.name].op_class is OpClass.KEEP
         for name in op.results:
-            count = self.values[name].elements
+            count = op.trips * self.values[name].elements
             memory = not view and self.fusion.in_memory(name)
             if self.values[name].dtype != self.full:
                 if memory:
@@ -337,7 +336,7 @@ class _Builder:
                 self.ledger.size(self._made_in(op, name, made), count)
             members = self.freedom.members.get(storage, ())
             if self.stored[name] != made and op.name not in members:
-                self.casts.on_the_spot(name, made)
+                self.casts.on_the_spot(op, name, made)
 
     def _made_in(self, op: Op, name: str, made: int) -> int:
         """A write is made in what it writes to."""

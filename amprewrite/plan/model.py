@@ -78,7 +78,8 @@ class Cast:
         from_dtype: Dtype before.
         to_dtype: Dtype after.
         shape: Shape of the value.
-        bytes: Bytes read and written at run time; 0 if folded.
+        bytes: Bytes read and written at run time, at all turns of a loop together; 0
+            if folded.
         producer: Op that makes the value; empty for inputs and parameters.
         uses: Consumers as (op, operand index); :data:`OUTPUT` with its position.
         is_weight: Whether the value is a parameter, or reached from one by data
@@ -92,6 +93,7 @@ class Cast:
         saturate: Whether finite values beyond the range become the largest finite
             ones (additive masks) instead of infinities.
         region: Body that it stands in.
+        trips: How often it runs when the program runs once.
         why: The reason in words.
         path: Module path of its first consumer.
         source: ``file:line`` of its first consumer.
@@ -109,6 +111,7 @@ class Cast:
     folding: str = ""
     saturate: bool = False
     region: str = ""
+    trips: int = 1
     why: str = ""
     path: str = ""
     source: str = ""

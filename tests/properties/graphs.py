@@ -62,10 +62,12 @@ def _inputs(draw: Any) -> dict[str, Value]:
 
 
 def _facts(draw: Any, canonical: str, operands: tuple[str, ...]) -> dict[str, Any]:
+    region = draw(st.sampled_from(("", "", "", "one", "two")))
     facts: dict[str, Any] = {
         "native": draw(st.sampled_from(("", f"aten.{canonical}.default"))),
         "path": draw(st.sampled_from(("", "body.0", "body.1"))),
-        "region": draw(st.sampled_from(("", "", "", "one", "two"))),
+        "region": region,
+        "trips": {"": 1, "one": 3, "two": 0}[region],
         "fence": draw(st.sampled_from(("",) * 9 + ("left as it is",))),
         "mixing": draw(st.sampled_from(("equal", "equal", "promote", "lead"))),
         "literals": tuple(draw(st.lists(st.sampled_from(NUMBERS), max_size=2))),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from random import Random
 
-from amprewrite.ir import Op, ProgramGraph, Value, check_graph
+from amprewrite.ir import CROSSINGS, Op, ProgramGraph, Value, check_graph
 from amprewrite.passes.casts import build_casts
 from amprewrite.passes.classify import classify
 from amprewrite.passes.cost import Objective, plan_cost
@@ -26,6 +26,7 @@ KINDS = (
     ("gelu", 1), ("relu", 1), ("transpose", 1), ("cat", 2), ("exp", 1), ("softmax", 1),
     ("avg_pool1d", 1), ("argmax", 1), ("select", 1), ("sin", 1),
     ("mean", 1), ("square", 1), ("cast", 1), ("cast", 1),
+    ("enter", 1), ("leave", 2), ("leave", 1), ("carry", 1),
 )  # fmt: skip
 """Ops of every class, and how many operands they read."""
 
@@ -75,8 +76,17 @@ def random_graph(random: Random, most_ops: int = 8) -> ProgramGraph:
         _random_op(random, number, values, random.choice(kinds), shapes)
         for number in range(random.randint(1, most_ops))
     ]
+    turns = random.choice((0, 1, 2, 5, 100))
+    ops = [replace(op, trips=_trips(random, op, turns)) for op in ops]
     outputs = random.sample(sorted(values), random.randint(1, 2))
     return check_graph(ProgramGraph(values, tuple(ops), tuple(outputs)))
+
+
+def _trips(random: Random, op: Op, turns: int) -> int:
+    """Say how often an op runs; what passes in or out, at one turn or at all."""
+    if op.canonical in CROSSINGS:
+        return random.choice((1, turns))
+    return turns if op.region else 1
 
 
 def _random_op(

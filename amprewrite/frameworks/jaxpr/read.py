@@ -24,7 +24,7 @@ from amprewrite.frameworks.jaxpr.program import (
 from amprewrite.frameworks.jaxpr.scopes import WRAPPED, module_path
 from amprewrite.frameworks.jaxpr.untyped import lax
 from amprewrite.ir import ABS_SQUARE, Op, ProgramGraph, Value, check_graph
-from amprewrite.ir.graph import ValueKind
+from amprewrite.ir.graph import UNKNOWN_TRIPS, ValueKind
 from amprewrite.marks import MARKS
 
 
@@ -64,18 +64,24 @@ class _Reader:
         shape = tuple([d if isinstance(d, int) else str(d) for d in extents])
         return Value(name, dtype_name(aval), shape, kind)
 
-    def ops(self, steps: Iterable[Step]) -> Iterator[Op]:
+    def ops(self, steps: Iterable[Step], trips: int = 1) -> Iterator[Op]:
+        """Yield the ops of ``steps``, which run ``trips`` times."""
         for step in steps:
             if not step.bodies:
-                yield self._op(step)
+                yield self._op(step, trips)
                 continue
+            inside = trips * _turns(step)
             for body in step.bodies:
-                yield from self._crossings(step, body.enters, body.region)
-                yield from self.ops(body.steps)
-            yield from self._crossings(step, step.leaves, step.region)
+                yield from self._crossings(step, body.enters, body.region, trips)
+                yield from self.ops(body.steps, inside)
+            yield from self._crossings(step, step.leaves, step.region, inside)
 
     def _crossings(
-        self, step: Step, crossings: Iterable[Crossing | None], region: str
+        self,
+        step: Step,
+        crossings: Iterable[Crossing | None],
+        region: str,
+        trips: int,
     ) -> Iterator[Op]:
         for crossing in crossings:
             if crossing is not None:
@@ -89,9 +95,10 @@ class _Reader:
                     source=source_line(step.eqn.source_info.traceback),
                     region=region,
                     reads=self._reads(crossing.reads, crossing.wants),
+                    trips=trips,
                 )
 
-    def _op(self, step: Step) -> Op:
+    def _op(self, step: Step, trips: int) -> Op:
         primitive = step.primitive
         canonical = ABS_SQUARE if step.conjugates else canonical_name(primitive)
         named = ""
@@ -120,6 +127,7 @@ class _Reader:
             accumulates=primitive in CONTRACTIONS,
             asked=_asked(step.scopes),
             reads=self._reads(step.operands, step.wants) if step.wants else (),
+            trips=trips,
         )
 
     def _reads(self, atoms: Iterable[Atom], wants: tuple[str, ...]) -> tuple[str, ...]:
@@ -164,6 +172,17 @@ class _Reader:
         if not all(isinstance(extent, int) for extent in extents):
             return None
         return int(np.prod(extents)) if extents else 1
+
+
+def _turns(step: Step) -> int:
+    """Return how often the bodies of a step run each time that it runs.
+
+    One branch of several counts as all of them: nobody knows which one is taken.
+    """
+    if step.primitive == "while":
+        return UNKNOWN_TRIPS
+    length = step.eqn.params["length"] if step.primitive == "scan" else 1
+    return length if isinstance(length, int) else 1
 
 
 def _names(atoms: Iterable[Atom]) -> tuple[str, ...]:

@@ -80,6 +80,14 @@ BROKEN = {
         with_ops(A, replace(B, reads=("float32",))),
         "I7 reads says it of every operand, or of none: b has 2 operands and reads",
     ),
+    "two ops of one body run differently often": (
+        with_ops(replace(A, region="loop", trips=2), replace(B, region="loop")),
+        "I9 what stands in one body runs equally often: b runs 1 times in loop, where",
+    ),
+    "an op runs less than never": (
+        with_ops(A, replace(B, region="loop", trips=-1)),
+        "I9 what stands in one body runs equally often: b runs -1 times",
+    ),
     "an alias names nobody": (
         with_values(replace(X, alias="ghost")),
         "I6 an alias names the owner of the storage: %x shares the storage of unknown",

@@ -20,7 +20,7 @@ BLOCK = """
 
 
 def test_readers_share_a_cast_and_weights_have_none() -> None:
-    down = groups_of(BLOCK)["x", "bfloat16", "", 0, False]
+    down = groups_of(BLOCK)["x", "bfloat16", "", 0, False, 1]
     assert len(down.uses) == 2
     assert down.cost == 32 * 6
     assert not [key for key in groups_of(BLOCK) if key[0] == "w"]
@@ -28,11 +28,11 @@ def test_readers_share_a_cast_and_weights_have_none() -> None:
 
 def test_trained_weights_pay_for_their_casts() -> None:
     found = groups_of(BLOCK, training=True)
-    assert found["w", "bfloat16", "", 0, False].cost == 64 * 6
+    assert found["w", "bfloat16", "", 0, False, 1].cost == 64 * 6
 
 
 def test_an_output_is_cast_back() -> None:
-    assert groups_of(BLOCK)["h", "float32", "", 0, False].up
+    assert groups_of(BLOCK)["h", "float32", "", 0, False, 1].up
 
 
 def test_a_body_has_casts_of_its_own() -> None:
@@ -41,9 +41,26 @@ def test_a_body_has_casts_of_its_own() -> None:
         'two = linear(%x, %w) -> %k: f32[4,8]\n      | region="loop"',
     )
     found = groups_of(text)
-    assert ("x", "bfloat16", "", 0, False) in found
-    assert ("x", "bfloat16", "loop", 0, False) in found
-    assert ("w", "bfloat16", "loop", 0, False) in found
+    assert ("x", "bfloat16", "", 0, False, 1) in found
+    assert ("x", "bfloat16", "loop", 0, False, 1) in found
+    assert ("w", "bfloat16", "loop", 0, False, 1) in found
+
+
+def test_a_cast_in_a_loop_is_paid_at_each_turn_and_one_before_it_once() -> None:
+    found = groups_of("""
+        %x: f32[3,4,8] input
+        %w: f32[8,8] parameter
+        exp = exp(%x) -> %e: f32[3,4,8]
+        loop.in0 = enter(%e) -> %s: f32[4,8]
+          | region="loop"
+        dot = matmul(%s, %w) -> %d: f32[4,8]
+          | region="loop" trips=3
+        loop.out0 = carry(%d) -> %y: f32[4,8]
+          | trips=3
+        return %y
+    """)
+    assert found["s", "bfloat16", "loop", 0, False, 3].cost == 3 * 32 * 6
+    assert found["d", "float32", "", 0, False, 3].cost == 3 * 32 * 6
 
 
 def test_what_is_written_in_place_is_cast_anew() -> None:

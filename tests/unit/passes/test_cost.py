@@ -108,3 +108,55 @@ def test_nothing_is_saved_by_low_arithmetic_in_a_generated_kernel() -> None:
 def test_a_constant_below_one_is_slower_low_too(speedup: float) -> None:
     lost = round(512 * 0.2 * (1 / speedup - 1))
     assert speeds(replace(EAGER, speedup=speedup))["linear"] == (0, lost)
+
+
+LOOP = """
+    %x: f32[4,8] input
+    %w: f32[8,8] parameter
+    loop.in0 = enter(%w) -> %u: f32[8,8]
+      | region="loop"
+    loop.in1 = carry(%x) -> %h: f32[4,8]
+      | region="loop"
+    dot = matmul(%h, %u) -> %d: f32[4,8]
+      | region="loop" trips=1
+    loop.out0 = carry(%d) -> %y: f32[4,8]
+    return %y
+"""
+
+
+def turning(trips: int) -> str:
+    text = LOOP.replace("trips=1", f"trips={trips}")
+    return text.replace(
+        "f32[4,8]\n    return", f"f32[4,8]\n      | trips={trips}\n    return"
+    )
+
+
+def test_a_body_costs_what_all_its_turns_cost() -> None:
+    once, often = (plan_of(turning(n), training=True).cost for n in (1, 7))
+    moved = (32 + 64 + 32) * 2
+    assert once.op_bytes == moved  # what passes in and out moves nothing
+    casts = (32 + 64 + 32) * (4 + 2)
+    assert once.cast_bytes == casts
+    assert (often.op_bytes, often.cast_bytes) == (7 * moved, 7 * casts)
+    assert often.cast_elements == 7 * (32 + 64 + 32)
+    assert often.overhead_bytes == 7 * once.overhead_bytes
+    assert often.casts == once.casts == 3
+
+
+def test_a_cast_says_how_often_it_runs() -> None:
+    trips = {
+        cast.value: cast.trips for cast in plan_of(turning(7), training=True).casts
+    }
+    assert trips == {"h": 7, "u": 7, "d": 7}
+
+
+def test_a_contraction_that_runs_full_loses_its_speed_at_each_turn() -> None:
+    def overhead(trips: int) -> int:
+        exact = "carry(%s) -> %y"
+        text = turning(trips).replace("carry(%d) -> %y", exact)
+        sine = f"""sin = sin(%d) -> %s: f32[4,8]
+      | region="loop" trips={trips}
+    loop.out0"""
+        return plan_of(text.replace("loop.out0", sine)).cost.overhead_bytes
+
+    assert overhead(7) == 7 * overhead(1) > 0

@@ -13,6 +13,7 @@ from amprewrite import full_precision  # noqa: E402
 from amprewrite.frameworks.jaxpr.inline import inline  # noqa: E402
 from amprewrite.frameworks.jaxpr.read import read  # noqa: E402
 from amprewrite.ir import parse_graph, print_graph  # noqa: E402
+from amprewrite.ir.graph import UNKNOWN_TRIPS  # noqa: E402
 
 X = jnp.ones((2, 3))
 W = jnp.ones((3, 3))
@@ -50,11 +51,11 @@ scan.in0 = enter(%input_1) -> %scan.in0: f32[3,3]
 scan.in1 = carry(%input_0) -> %scan.in1: f32[2,3]
   | native="scan" region="scan"
 dot_general = matmul(%scan.in1, %scan.in0) -> %dot_general: f32[2,3]
-  | native="dot_general" region="scan" contracted=3 accumulates=true
+  | native="dot_general" region="scan" contracted=3 accumulates=true trips=4
 scan.out0 = carry(%dot_general) -> %scan: f32[2,3]
-  | native="scan"
+  | native="scan" trips=4
 scan.out1 = leave(%dot_general) -> %scan_1: f32[4,2,3]
-  | native="scan"
+  | native="scan" trips=4
 return %scan, %scan_1
 """
 
@@ -84,6 +85,28 @@ def test_a_program_reads_as_this_text(function, text):
 def test_lines_are_the_users():
     (op,) = graph_of(lambda x: x * 2.0, X).ops
     assert op.source.startswith("test_read.py:")
+
+
+def test_turns_of_nested_loops_multiply_and_a_branch_runs_once():
+    def inner(x, _):
+        return lax.cond(x.sum() > 0, jnp.sin, jnp.tanh, x), None
+
+    def outer(x, _):
+        return lax.scan(inner, x, None, length=3)[0] + 1, None
+
+    def nested(x):
+        start, _ = lax.scan(outer, x, None, length=5)
+        return lax.while_loop(lambda x: x.sum() > 0, lambda x: x - x.mean(), start)
+
+    trips = {op.canonical: op.trips for op in graph_of(nested, X).ops}
+    assert (trips["add"], trips["sin"], trips["tanh"]) == (5, 15, 15)
+    assert trips["sub"] == UNKNOWN_TRIPS
+
+
+def test_a_loop_is_entered_before_it_and_left_at_each_turn():
+    ops = graph_of(loop, X, W).op_by_name
+    assert (ops["scan.in0"].trips, ops["scan.in1"].trips) == (1, 1)
+    assert (ops["scan.out0"].trips, ops["scan.out1"].trips) == (4, 4)
 
 
 def test_what_the_model_asks_for_is_a_fence():
