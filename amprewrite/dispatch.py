@@ -100,8 +100,14 @@ def planner(
     objective = Objective(model)
     Matcher(loaded, overrides)  # finds mistakes now, not at the first call
 
-    def plan(graph: ProgramGraph, *, training: bool, captured: str) -> Plan:
-        setting = Setting(placement, training, captured, objective)
+    def plan(
+        graph: ProgramGraph,
+        *,
+        training: bool,
+        captured: str,
+        differentiated: bool = True,
+    ) -> Plan:
+        setting = Setting(placement, training, captured, objective, differentiated)
         return make_plan(graph, Matcher(loaded, overrides), setting)
 
     return plan

@@ -21,13 +21,21 @@ Array = NDArray[np.float64]
 class Planner(Protocol):
     """Gives the plan for a program; it knows the policy, the framework does not."""
 
-    def __call__(self, graph: ProgramGraph, *, training: bool, captured: str) -> Plan:
+    def __call__(
+        self,
+        graph: ProgramGraph,
+        *,
+        training: bool,
+        captured: str,
+        differentiated: bool = True,
+    ) -> Plan:
         """Return the plan for ``graph``.
 
         Args:
             graph: The program.
             training: Whether parameters keep their dtype, to be trained.
             captured: How the program was captured, for the plan.
+            differentiated: Whether gradients may be taken through the program.
         """
         ...
 

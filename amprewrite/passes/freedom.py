@@ -213,6 +213,8 @@ class _Finder:
         names = (*op.operands, *op.results)
         if any(self.graph.storage(name) in self.graph.written for name in names):
             return False
+        if op.name in self.at.entries:
+            return False
         if op.canonical in ("enter", "leave") and len(op.operands) == 1:
             return True
         return moves_weights(self.at, op) and all(

@@ -15,6 +15,7 @@ from amprewrite.passes.demand import Demands, compute_demand
 from amprewrite.passes.facts import mutated_storages, weak_values, weight_roots
 from amprewrite.passes.follows import find_followed
 from amprewrite.passes.freedom import find_freedom
+from amprewrite.passes.hoist import find_hoisted, loop_entries
 from amprewrite.passes.optimal import choose_optimal
 from amprewrite.passes.paint import PAINTED, paint
 from amprewrite.passes.place import place
@@ -38,12 +39,15 @@ class Setting:
         training: Whether parameters keep their dtype, to be trained.
         captured: How the program was captured, for the plan.
         objective: What things cost: the prices of a target, and error terms.
+        differentiated: Whether gradients may be taken through the program, so that
+            casts stay in the bodies of loops.
     """
 
     placement: str = "promote"
     training: bool = False
     captured: str = "given as a graph"
     objective: Objective = field(default_factory=Objective)
+    differentiated: bool = True
 
 
 def check_placement(name: str) -> None:
@@ -78,6 +82,8 @@ def make_plan(graph: ProgramGraph, matcher: Matcher, setting: Setting) -> Plan:
     outputs = output_dtypes(graph, policy)
     demanding = outputs if setting.placement == "promote" else ()
     situation = situate(graph, policy, classes, demanding)
+    if policy.low and not setting.differentiated:
+        situation = replace(situation, entries=loop_entries(graph, policy.full))
     placement, bound = _place(situation, outputs, setting)
     situation = replace(situation, low_weights=placement.low_weights)
     casts = build_casts(situation, placement, outputs, fold=not setting.training)
@@ -133,7 +139,7 @@ def _place(
         return place(situation), None
     training = setting.training
     if setting.placement == "promote":
-        return place_with_storage(situation, training=training)[0], None
+        return _promote(situation, training=training), None
     freedom = find_freedom(situation, training=training)
     if setting.placement == "paint":
         chosen = Chosen(freedom, paint(situation, freedom), PAINTED)
@@ -143,6 +149,15 @@ def _place(
     )
     placement, _ = place_sides(situation, found.chosen, training=training)
     return placement, found.bound
+
+
+def _promote(situation: Situation, *, training: bool) -> Placement:
+    """Place forward; again with casts before the loops, if some may stand there."""
+    placement, _ = place_with_storage(situation, training=training)
+    if not situation.entries:
+        return placement
+    hoisted = replace(situation, hoisted=find_hoisted(situation, placement))
+    return place_with_storage(hoisted, training=training)[0]
 
 
 def situate(

@@ -44,6 +44,9 @@ class Situation:
         weak: 0-d values that adapt to other operands.
         weights: For values reached from weights by data movement, those weights.
         low_weights: Weights that are stored low.
+        entries: Ops by which values enter loops, before which they may be cast: none
+            if the program may be differentiated.
+        hoisted: Those of them before which they are, in placement ``promote``.
         mutated: Storages that some op writes in place.
         followed: For casts that follow other values' dtypes, those values.
         biases: Additions of a bias to a contraction, by op name, with its name.
@@ -61,6 +64,8 @@ class Situation:
     )
     biases: Mapping[str, str] = field(default_factory=dict[str, str])
     low_weights: frozenset[str] = frozenset()
+    entries: frozenset[str] = frozenset()
+    hoisted: frozenset[str] = frozenset()
 
 
 @dataclass

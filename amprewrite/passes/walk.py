@@ -320,6 +320,11 @@ class Walk:
             return self._run(
                 op, self.full, f"{causes[-1]} wants full precision", causes
             )
+        if op.name in self.at.hoisted:
+            why = (
+                f"a loop reads it in {self.low} alone: cast before it, not at each turn"
+            )
+            return self._run(op, self.low, why)
         strong = self.strong(op)
         wide = [name for name in strong if self.out.stored[name] == self.full]
         if wide and op.name in self.at.biases:

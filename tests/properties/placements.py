@@ -10,6 +10,7 @@ from amprewrite.passes.casts import build_casts
 from amprewrite.passes.classify import classify
 from amprewrite.passes.cost import Objective, plan_cost
 from amprewrite.passes.freedom import Freedom, find_freedom
+from amprewrite.passes.hoist import loop_entries
 from amprewrite.passes.pipeline import output_dtypes, situate
 from amprewrite.passes.placement import Side, Situation
 from amprewrite.passes.sided import Chosen, place_sides
@@ -36,6 +37,12 @@ MIXED = (
 )  # fmt: skip
 """Ops among which kernels that promote often decide: low operands, full readers."""
 
+LOOPING = (
+    ("enter", 1), ("enter", 1), ("enter", 1), ("matmul", 2), ("matmul", 2), ("add", 2),
+    ("exp", 1), ("transpose", 1), ("carry", 1), ("leave", 1),
+)  # fmt: skip
+"""Ops of a program most of which stands in a loop."""
+
 PROMOTING = ("add", "mul", "sub", "gelu")
 VIEWS = ("transpose", "select")
 SHAPES: tuple[tuple[int, ...], ...] = (
@@ -56,17 +63,24 @@ class Case:
     policy: Policy
     training: bool
     objective: Objective
+    differentiated: bool = True
 
     def situation(self) -> tuple[Situation, tuple[str, ...]]:
         classes = classify(self.graph, Matcher(self.policy))
         outputs = output_dtypes(self.graph, self.policy)
-        return situate(self.graph, self.policy, classes, ()), outputs
+        found = situate(self.graph, self.policy, classes, ())
+        if not self.differentiated:
+            entries = loop_entries(self.graph, self.policy.full)
+            found = replace(found, entries=entries)
+        return found, outputs
 
 
 def random_graph(random: Random, most_ops: int = 8) -> ProgramGraph:
     """Return a program with fan-out, weights, ties, promoting kernels and writes."""
     values: dict[str, Value] = {}
-    kinds, shapes = random.choice(((KINDS, SHAPES), (MIXED, SHAPES[:2])))
+    kinds, shapes = random.choice(
+        ((KINDS, SHAPES), (KINDS, SHAPES), (MIXED, SHAPES[:2]), (LOOPING, SHAPES[:3]))
+    )
     for number in range(random.randint(1, 3)):
         kind = random.choice(("input", "parameter", "buffer"))
         values[f"i{number}"] = Value(
@@ -77,16 +91,19 @@ def random_graph(random: Random, most_ops: int = 8) -> ProgramGraph:
         for number in range(random.randint(1, most_ops))
     ]
     turns = random.choice((0, 1, 2, 5, 100))
-    ops = [replace(op, trips=_trips(random, op, turns)) for op in ops]
+    looping = kinds is LOOPING
+    ops = [_in_loop(random, op, turns, looping=looping) for op in ops]
     outputs = random.sample(sorted(values), random.randint(1, 2))
     return check_graph(ProgramGraph(values, tuple(ops), tuple(outputs)))
 
 
-def _trips(random: Random, op: Op, turns: int) -> int:
+def _in_loop(random: Random, op: Op, turns: int, *, looping: bool) -> Op:
     """Say how often an op runs; what passes in or out, at one turn or at all."""
+    region = "loop" if looping and random.random() < 0.7 else op.region
+    trips = turns if region else 1
     if op.canonical in CROSSINGS:
-        return random.choice((1, turns))
-    return turns if op.region else 1
+        trips = random.choice((1, 1, turns))
+    return replace(op, region=region, trips=trips)
 
 
 def _random_op(

@@ -59,7 +59,11 @@ def random_case(seed: int, most_ops: int = 7) -> Case:
     output = random.choice(("as-traced", "low"))
     training = random.random() < 0.4
     return Case(
-        graph, replace(policy, output=output), training, Objective(model, errors)
+        graph,
+        replace(policy, output=output),
+        training,
+        Objective(model, errors),
+        differentiated=random.random() < 0.5,
     )
 
 

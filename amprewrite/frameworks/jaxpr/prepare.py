@@ -147,7 +147,8 @@ def prepare(
     }
     graph = read(program, kinds)
     if plan is None:
-        plan = planner(graph, training=True, captured=captured).with_warnings(*notes)
+        made = planner(graph, training=True, captured=captured, differentiated=training)
+        plan = made.with_warnings(*notes)
     check_fits(graph, plan)
     return Prepared(program, graph, plan, planner, training, promotes=known.processor)
 

@@ -73,9 +73,11 @@ def _of_module(
     return Pure(function, given, kwargs, inputs, converted, pick)
 
 
-def _no_plan(graph: ProgramGraph, *, training: bool, captured: str) -> Plan:
+def _no_plan(
+    graph: ProgramGraph, *, training: bool, captured: str, differentiated: bool = True
+) -> Plan:
     """Stand for the planner of a module that is not run."""
-    raise AssertionError((graph, training, captured))
+    raise AssertionError((graph, training, captured, differentiated))
 
 
 @dataclass(frozen=True)
