@@ -16,7 +16,6 @@ from amprewrite.passes.ledger import Ledger
 from amprewrite.passes.network import FULL, LOW
 from amprewrite.passes.placement import Situation
 from amprewrite.plan import OUTPUT
-from amprewrite.policy import OpClass
 
 
 class CastTerms:
@@ -150,8 +149,7 @@ class CastTerms:
             return True
         if op.reads:
             return False
-        denied = self.at.classes[op.name].op_class is OpClass.DENY
-        if op.dtype_knob and denied and index == 0:
+        if index == 0 and self.at.takes_dtype(op):
             return True
         return op.mixing == "promote" and self._adapts(op, name)
 

@@ -14,7 +14,6 @@ from amprewrite.ir import Op
 from amprewrite.passes.facts import extreme_values
 from amprewrite.passes.placement import Placement, Situation
 from amprewrite.plan import OUTPUT, PROMOTION, Cast
-from amprewrite.policy import OpClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +146,7 @@ class _Builder:
             return "copy"
         if op.reads:  # the kernel may promote by other rules
             return ""
-        op_class = self.at.classes[op.name].op_class
-        if op.dtype_knob and op_class is OpClass.DENY and index == 0:
+        if index == 0 and self.at.takes_dtype(op):
             return "dtype"
         if op.mixing == "promote" and self._promotes(op, index, wanted):
             return "kernel"

@@ -13,6 +13,9 @@ from amprewrite.ir import Op, ProgramGraph
 from amprewrite.policy import OpClass
 from amprewrite.policy.match import Match
 
+MEANS = ("mean", "nanmean", "nansum", "sum")
+"""Statistics of which a difference is taken, where a policy does not deny them."""
+
 SCALING = ("div", "mul")
 """Ops between the sum of a value and the difference: they make it a mean."""
 
@@ -37,11 +40,12 @@ class _Chaser:
         return self._is_statistic(second, first) or self._is_statistic(first, second)
 
     def _is_statistic(self, name: str, of: str) -> bool:
-        """Whether a denied op made ``name``, scaled and moved about, of ``of``."""
+        """Whether a denied op or a mean made ``name`` of ``of``, scaled and moved."""
         wanted = self._source(of)
         while (maker := self.graph.producer.get(name)) is not None:
             op_class = self.classes[maker.name].op_class
-            if op_class is OpClass.DENY:
+            sums = op_class is OpClass.ACCUMULATE and maker.canonical in MEANS
+            if op_class is OpClass.DENY or sums:
                 return any(self._source(read) == wanted for read in maker.operands)
             moves = op_class is OpClass.FOLLOW or maker.canonical in SCALING
             if not moves or not maker.operands:

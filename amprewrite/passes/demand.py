@@ -23,6 +23,16 @@ EXACT_OPS = frozenset(
 """Ops whose result jumps or turns with a small error of a large argument."""
 
 
+STATISTICS = frozenset(
+    ("frobenius_norm", "linalg_norm", "linalg_vector_norm", "mean", "nanmean", "nansum")
+) | {"norm", "std", "std_mean", "sum", "var", "var_mean"}
+"""Reductions that other ops compute with: a rounding of one may grow.
+
+``mean(x * x) - mean(x) ** 2`` of low means is noise. Where a policy lets them hand back
+low (class accumulate) they do so only to those who do not want full.
+"""
+
+
 class Demand(IntEnum):
     """How precisely a value is wanted."""
 
@@ -132,7 +142,8 @@ def _on_operands(op: Op, op_class: OpClass, on_results: Demand) -> Demand:
         case OpClass.DENY:
             return Demand.FULL
         case OpClass.ACCUMULATE:
-            return Demand.EXACT if on_results is Demand.EXACT else Demand.ANY
+            passes = op.canonical in STATISTICS or on_results is Demand.EXACT
+            return on_results if passes else Demand.ANY
         case OpClass.PROMOTE | OpClass.FOLLOW:
             return on_results
         case OpClass.KEEP:

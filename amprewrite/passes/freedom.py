@@ -133,7 +133,8 @@ class _Finder:
                 self._put_behind(op)
             made = op_class is OpClass.FOLLOW or op.name in self.pinned
             of_them = self.statistics.issuperset(self._full_operands(op))
-            if op_class is OpClass.DENY or (made and of_them):
+            whole = op_class is OpClass.DENY or self.at.is_full_statistic(op)
+            if whole or (made and of_them):
                 self.statistics.update(op.results)
         self._tie()
         return Freedom(
@@ -165,10 +166,9 @@ class _Finder:
         if self.at.demands.on_op(op) is Demand.EXACT:
             causes = self.at.demands.path(self.graph, op)
             return f"{causes[-1]} needs an exact argument, so what makes it stays full"
-        if op_class is OpClass.PROMOTE and (why := self._grows(op)):
-            return (
-                f"{why}, and {self.at.demands.path(self.graph, op)[-1]} wants it full"
-            )
+        if why := self._grows(op):
+            causes = self.at.demands.path(self.graph, op)
+            return f"{why}, and {causes[-1]} wants it full"
         if op_class is OpClass.PROMOTE and (lost := [*lost_literals(op, self.low)]):
             return f"the number {lost[0]!r} does not survive {self.low}"
         if op_class is not OpClass.ALLOW and not self._full_operands(op):
@@ -179,7 +179,10 @@ class _Finder:
 
     def _grows(self, op: Op) -> str:
         """Return why a rounding of what ``op`` makes grows; empty if nobody minds."""
-        if self.at.demands.on_op(op) is not Demand.FULL:
+        if self.at.is_full_statistic(op):
+            return "it is a statistic"
+        promotes = self.at.classes[op.name].op_class is OpClass.PROMOTE
+        if not promotes or self.at.demands.on_op(op) is not Demand.FULL:
             return ""
         names = self._full_operands(op)
         twice = op.canonical == "mul" and len(op.operands) > len(set(op.operands))

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from amprewrite.ir import ProgramGraph
-from amprewrite.passes.demand import Demands
-from amprewrite.policy import Policy
+from amprewrite.ir import Op, ProgramGraph
+from amprewrite.passes.demand import STATISTICS, Demand, Demands
+from amprewrite.policy import OpClass, Policy
 from amprewrite.policy.match import Match
 
 Side = Literal["low", "full", "sums"]
@@ -66,6 +66,17 @@ class Situation:
     low_weights: frozenset[str] = frozenset()
     entries: frozenset[str] = frozenset()
     hoisted: frozenset[str] = frozenset()
+
+    def is_full_statistic(self, op: Op) -> bool:
+        """Return whether ``op`` is a reduction that may be low, but is wanted full."""
+        accumulates = self.classes[op.name].op_class is OpClass.ACCUMULATE
+        full = self.demands.on_op(op) is not Demand.ANY
+        return accumulates and full and op.canonical in STATISTICS
+
+    def takes_dtype(self, op: Op) -> bool:
+        """Return whether ``op`` casts its first operand to full by ``dtype=``."""
+        denied = self.classes[op.name].op_class is OpClass.DENY
+        return op.dtype_knob and (denied or self.is_full_statistic(op))
 
 
 @dataclass

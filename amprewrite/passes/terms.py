@@ -270,12 +270,20 @@ class _Builder:
             if wanted is not None:
                 beside = self._is_beside(op, index)
                 self.casts.read(op, index, wanted, only_up=beside)
+                self._keep_full(op, name, beside=beside)
             elif other:
                 self.casts.read_as(op, index, other)
         if op.mixing == "promote" and not op.reads:
             anchored = op.name not in self.freedom.moved
             self.casts.promote(op, own, anchored=anchored)
         self._pay_op(op, own)
+
+    def _keep_full(self, op: Op, name: str, *, beside: bool) -> None:
+        """Keep the weights full that are read as they are stored, if that is full."""
+        roots = self.at.weights.get(name, frozenset[str]())
+        for root in sorted(roots) if beside and op.name in self.reads else ():
+            if root in self.weights:
+                self.ledger.terms.imply(self.stored[name], self.weights[root])
 
     def _seen(self, op: Op, index: int, wanted: int | None) -> int:
         """Return the side in which the op sees an operand that it may not have cast."""
@@ -288,7 +296,8 @@ class _Builder:
 
     def _is_beside(self, op: Op, index: int) -> bool:
         """Whether an operand may be wider than the low first one."""
-        if op.mixing != "lead" or op.name not in self.reads:
+        placed = op.name in self.reads or op.name in self.freedom.moved
+        if op.mixing != "lead" or not placed:
             return False
         return any(self.graph.is_dtype(name, self.full) for name in op.operands[:index])
 

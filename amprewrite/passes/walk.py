@@ -307,6 +307,10 @@ class Walk:
     def _accumulate(self, op: Op, found: Match) -> Placed:
         if exact := self._exact(op):
             return exact
+        if self.at.is_full_statistic(op):
+            causes = self.at.demands.path(self.graph, op)
+            why = f"{causes[-1]} wants full precision"
+            return self._run(op, self.full, why, causes)
         names = (n for n in op.operands if self.graph.is_dtype(n, self.full))
         lead = next(names, None)  # an op that makes a tensor from nothing has none
         stored = self.out.stored[lead] if lead else self.full

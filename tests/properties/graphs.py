@@ -139,7 +139,7 @@ def graphs(draw: Any) -> ProgramGraph:
 def policies(draw: Any) -> Policy:
     """A shipped policy with some switches and some classes changed."""
     policy = load_policy(
-        draw(st.sampled_from(("bf16", "bf16", "fp16", "autocast-cpu")))
+        draw(st.sampled_from(("bf16", "bf16-accumulate", "fp16", "autocast-cpu")))
     )
     names = st.sampled_from([op for ops in OPS.values() for op in ops])
     classes = st.sampled_from(OpClass).map(OpEntry)

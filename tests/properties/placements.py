@@ -153,7 +153,7 @@ def _random_op(
         region=random.choice(("", "", "", "", "loop")),
         contracted=random.choice((1, 8, 64, 512)) if canonical == "matmul" else None,
         accumulates=canonical == "matmul" and random.random() < 0.3,
-        dtype_knob=canonical == "softmax" and random.random() < 0.5,
+        dtype_knob=canonical in ("softmax", "mean") and random.random() < 0.5,
     )
 
 

@@ -55,7 +55,7 @@ def random_case(seed: int, most_ops: int = 7) -> Case:
     keys += [(name, op.name) for op in graph.ops for name in op.operands]
     chosen = random.sample(keys, min(len(keys), random.choice((0, 0, 3))))
     errors = {key: random.uniform(0, 1e5) for key in chosen}
-    policy = load_policy("bf16")
+    policy = load_policy(random.choice(("bf16", "bf16-accumulate")))
     output = random.choice(("as-traced", "low"))
     training = random.random() < 0.4
     return Case(

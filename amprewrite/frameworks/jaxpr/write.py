@@ -255,6 +255,9 @@ class Writer:
             return self._contract(step, binder(primitive, params), pair, decision)
         if untouched and not _filled(step, decision, full):
             return primitive.bind(*operands, **params)
+        if decision.op_class == "accumulate":  # what XLA adds up in is its own choice
+            wide = [cast(x, full) if dtype_name(x) == low else x for x in operands]
+            return primitive.bind(*wide, **params)
         if primitive.name in TYPED_BODIES:
             return _rebuilt(primitive.name, operands, params)
         if self.context.training and _sums_backwards(step):

@@ -189,7 +189,7 @@ def _set_dtype(op: Op, decision: Decision, node: Node) -> None:
         _write_cast(decision, node)
     elif op.chosen == "follows" and op.operands and decision.results:
         _set_argument(node, "dtype", torch_dtype(decision.results[0]))
-    elif op.dtype_knob and decision.op_class == "deny":
+    elif op.dtype_knob and decision.op_class in ("deny", "accumulate"):
         _set_argument(node, "dtype", torch_dtype(decision.precision))
     elif _makes(op) and arguments.has_argument(node, "dtype"):
         made = torch_dtype(decision.results[0])

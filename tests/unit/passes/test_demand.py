@@ -8,6 +8,7 @@ from amprewrite.ir import ProgramGraph, parse_graph
 from amprewrite.passes.classify import classify
 from amprewrite.passes.demand import EXACT_OPS, Demand, Demands, compute_demand
 from amprewrite.policy import Matcher, load_policy
+from tests.plan_text import plan_of
 
 ANY, FULL, EXACT = Demand
 
@@ -172,3 +173,32 @@ def test_the_path_of_causes_may_end_at_an_output() -> None:
 def test_an_op_that_nothing_forces_has_no_path() -> None:
     graph, demands = demanded(CHAIN.format(last="matmul"))
     assert demands.path(graph, graph.op_by_name["square"]) == ()
+
+
+STATISTIC = """
+    %x: f32[4,8] input
+    %w: f32[8,8] parameter
+    dot = matmul(%x, %w) -> %h: f32[4,8]
+    mean = mean(%h) -> %m: f32[4,1]
+    mul = mul(%m, %m) -> %s: f32[4,1]
+    rsqrt = {}(%s) -> %y: f32[4,1]
+    last = matmul(%y, %x) -> %z: f32[4,8]
+    return %z
+"""
+
+
+def test_a_statistic_that_may_be_low_passes_demand_on() -> None:
+    text = STATISTIC.format("rsqrt")
+    wanted = plan_of(text, "bf16-accumulate").by_op["mean"]
+    assert (wanted.op_class, wanted.precision) == ("accumulate", "float32")
+    assert wanted.causes == ("mul", "rsqrt")
+    free = plan_of(STATISTIC.format("gelu"), "bf16-accumulate").by_op
+    assert {free[name].precision for name in ("mean", "mul")} == {"bfloat16"}
+
+
+def test_a_full_statistic_takes_its_dtype_as_an_argument() -> None:
+    text = STATISTIC.format("rsqrt").replace(
+        "f32[4,1]\n    mul", "f32[4,1]\n      | dtype_knob=true\n    mul"
+    )
+    (cast,) = (c for c in plan_of(text, "bf16-accumulate").casts if c.value == "h")
+    assert (cast.folding, cast.bytes) == ("dtype", 0)
