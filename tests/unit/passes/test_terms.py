@@ -100,3 +100,16 @@ def test_sides_are_read_off_the_variables() -> None:
     assert problem.sides(full)["linear"] == "sums"
     full[problem.reads["linear"]] = True
     assert problem.sides(full)["linear"] == "full"
+
+
+def test_what_a_moved_weight_lies_beside_is_read_as_it_is_stored() -> None:
+    """Such an op casts no wider operand beside its first, whoever moves them."""
+    text = """
+        %v: f32[64] parameter
+        %w: f32[512,64] parameter
+        cat = cat(%w, %v) -> %c: f32[64,64]
+          | region="loop" mixing="lead"
+        exp = gelu(%w) -> %e: f32[512,64]
+        return %e
+    """
+    assert not [key for key in problem_of(text).groups.by_key if key[0] == "v"]
