@@ -8,7 +8,6 @@ a storage that is written in place. What the terms say of a placement is what
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import permutations
 
 from amprewrite.dtypes import itemsize
 from amprewrite.ir import Op
@@ -178,49 +177,32 @@ class _Builder:
         """
         if not self.storable:
             return
-        readers, casting, beside = self._weight_readers()
+        readers, casting = self._weight_readers()
         if self.at.policy.lookups == "low":
             casting |= only_looked_up(self.at) & self.storable
-        low = {r for r in casting if FULL not in readers.get(r, ())}
-        # What is made of several weights is full where one is, and read so beside.
-        while mixed := [bundle for bundle in beside if low & bundle and bundle - low]:
-            low = low.difference(*mixed)
-        for root in sorted(low):
+        for root in sorted(casting):
             sides = readers.get(root, set[int]())
-            weight = self.weights[root] = self.ledger.new() if sides else LOW
-            self.casts.anchors |= {weight} - {LOW}
-            for side in sorted(sides):
-                self.ledger.terms.imply(side, weight)
-        for bundle in beside:
-            for one, two in permutations(sorted(bundle & low), 2):
-                self.ledger.terms.imply(self.weights[one], self.weights[two])
+            if FULL not in sides:
+                weight = self.weights[root] = self.ledger.new() if sides else LOW
+                self.casts.anchors |= {weight} - {LOW}
+                for side in sorted(sides):
+                    self.ledger.terms.imply(side, weight)
 
-    def _weight_readers(
-        self,
-    ) -> tuple[dict[str, set[int]], set[str], list[frozenset[str]]]:
-        """Return who reads each weight, which weights low ops cast, and which together.
-
-        The first are sides; the last are the weights behind one operand that its op
-        takes as it is stored, beside a low first one.
-        """
+    def _weight_readers(self) -> tuple[dict[str, set[int]], set[str]]:
+        """Return on which sides each weight is read, and which weights low ops cast."""
         readers: dict[str, set[int]] = {}
-        casting, together = set[str](), list[frozenset[str]]()
+        casting: set[str] = set()
         for op in self.graph.ops:
             if op.name in self.freedom.moved or self._follows(op):
                 continue
             for index, name in enumerate(op.operands):
-                every = self.at.weights.get(name, frozenset[str]())
-                roots = every & self.storable
+                roots = self.at.weights.get(name, frozenset[str]()) & self.storable
                 side = self._wanted(op, index) if roots else None
-                if side is None:
-                    continue
-                if self._is_beside(op, index):
-                    together += [every] * (len(every) > 1)
-                else:
-                    casting |= roots
-                for root in roots:
-                    readers.setdefault(root, set()).add(side)
-        return readers, casting, together
+                if side is not None:
+                    casting |= frozenset[str]() if self._is_beside(op, index) else roots
+                    for root in roots:
+                        readers.setdefault(root, set()).add(side)
+        return readers, casting
 
     def _follows(self, op: Op) -> bool:
         """Whether a user's cast moves a weight about."""
