@@ -22,7 +22,7 @@ def cheapest(terms: Terms, count: int, *sides: bool) -> int:
 
 def test_a_cast_down_is_paid_once_for_two_low_readers() -> None:
     groups, terms = Groups(), Terms()
-    group = groups.by_key["v", "low", "", 0, False] = Group(STORED, 6, up=False)
+    group = groups.by_key["v", "low", "", 0, False, 1] = Group(STORED, 6, up=False)
     group.uses |= {ONE, OTHER}
     count = groups.add_to(terms, 5)
     assert cheapest(terms, count, True, False, False) == 6
@@ -33,7 +33,7 @@ def test_a_cast_down_is_paid_once_for_two_low_readers() -> None:
 
 def test_a_cast_up_is_paid_once_for_two_full_readers() -> None:
     groups, terms = Groups(), Terms()
-    group = groups.by_key["v", "full", "", 0, False] = Group(STORED, 6, up=True)
+    group = groups.by_key["v", "full", "", 0, False, 1] = Group(STORED, 6, up=True)
     group.uses |= {ONE, OTHER}
     count = groups.add_to(terms, 5)
     assert cheapest(terms, count, False, True, True) == 6
@@ -43,14 +43,14 @@ def test_a_cast_up_is_paid_once_for_two_full_readers() -> None:
 
 def test_a_single_reader_needs_no_auxiliary_variable() -> None:
     groups, terms = Groups(), Terms()
-    groups.by_key["v", "low", "", 0, False] = Group(STORED, 6, up=False, uses={ONE})
+    groups.by_key["v", "low", "", 0, False, 1] = Group(STORED, 6, up=False, uses={ONE})
     assert groups.add_to(terms, 5) == 5
     assert (terms.full, terms.low, terms.cost) == ([STORED], [ONE], [6])
 
 
 def test_a_reader_that_is_tied_to_the_value_pays_nothing() -> None:
     groups, terms = Groups(), Terms()
-    groups.by_key["v", "low", "", 0, False] = Group(STORED, 6, up=False, uses={STORED})
+    groups.by_key["v", "low", "", 0, False, 1] = Group(STORED, 6, up=False, uses={STORED})
     groups.add_to(terms, 5)
     assert terms.cost == []
 
