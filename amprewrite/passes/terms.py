@@ -211,8 +211,9 @@ class _Builder:
     def _side(self, op: Op) -> int:
         """Return the variable of the side on which ``op`` computes."""
         if op.name in self.freedom.moved:
-            side = self.ledger.either(self.stored[n] for n in self.walk.strong(op))
-            if moves_weights(self.at, op):
+            sides = {self.stored[n] for n in self.walk.strong(op)}
+            side = self.ledger.either(sides)
+            if not self.casts.anchors.isdisjoint(sides):
                 self.casts.anchors.add(side)
             return side
         return self.reads.get(op.name, FULL)

@@ -50,7 +50,8 @@ def test_a_single_reader_needs_no_auxiliary_variable() -> None:
 
 def test_a_reader_that_is_tied_to_the_value_pays_nothing() -> None:
     groups, terms = Groups(), Terms()
-    groups.by_key["v", "low", "", 0, False, 1] = Group(STORED, 6, up=False, uses={STORED})
+    own = Group(STORED, 6, up=False, uses={STORED})
+    groups.by_key["v", "low", "", 0, False, 1] = own
     groups.add_to(terms, 5)
     assert terms.cost == []
 
