@@ -78,6 +78,20 @@ class ToleranceError(AmpError, ValueError):
         super().__init__(message)
 
 
+class LossScaleError(AmpError, FloatingPointError):
+    """Gradients are not finite, and no smaller loss scale is allowed.
+
+    Attributes:
+        parameter: Name of the first parameter whose gradient is not finite; empty if
+            it is not known.
+    """
+
+    def __init__(self, message: str, parameter: str = "") -> None:
+        """Hold the name beside the message."""
+        self.parameter = parameter
+        super().__init__(message)
+
+
 class TargetError(AmpError, ValueError):
     """What a command was told to read or to write is not there or not usable."""
 

@@ -11,6 +11,7 @@ BUILTINS = {
     "CaptureError": RuntimeError,
     "ComplexTruncationError": TypeError,
     "GraphError": ValueError,
+    "LossScaleError": FloatingPointError,
     "NotCapturedError": RuntimeError,
     "PlanMismatchError": ValueError,
     "PolicyError": ValueError,
@@ -59,6 +60,12 @@ def test_a_tolerance_error_has_what_was_reached() -> None:
     error = errors.ToleranceError("no plan", 3e-3, ["linear"])
     assert (str(error), error.best, error.ops) == ("no plan", 3e-3, ("linear",))
     assert errors.ToleranceError("no bound").best is None
+
+
+def test_a_loss_scale_error_has_the_parameter() -> None:
+    error = errors.LossScaleError("the gradient of w is not finite", "w")
+    assert (str(error), error.parameter) == ("the gradient of w is not finite", "w")
+    assert not errors.LossScaleError("gradients are not finite").parameter
 
 
 def test_errors_survive_a_trip_between_processes() -> None:
