@@ -1,0 +1,31 @@
+"""Training with JAX: loss scales, gradients of converted functions, skipped steps."""
+
+from amprewrite.training.jax.gradients import (
+    filter_grad,
+    filter_value_and_grad,
+    grad,
+    value_and_grad,
+)
+from amprewrite.training.jax.scales import (
+    DynamicLossScale,
+    LossScale,
+    NoOpLossScale,
+    StaticLossScale,
+)
+from amprewrite.training.jax.trees import all_finite, select_tree
+from amprewrite.training.jax.update import accumulate, optimizer_update
+
+__all__ = [
+    "DynamicLossScale",
+    "LossScale",
+    "NoOpLossScale",
+    "StaticLossScale",
+    "accumulate",
+    "all_finite",
+    "filter_grad",
+    "filter_value_and_grad",
+    "grad",
+    "optimizer_update",
+    "select_tree",
+    "value_and_grad",
+]

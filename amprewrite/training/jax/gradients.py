@@ -1,0 +1,295 @@
+"""Value and gradients of a converted function: scaled, checked, unscaled, adjusted."""
+
+import functools
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from amprewrite.api import convert
+from amprewrite.errors import AmpWarning, UnsupportedError
+from amprewrite.frameworks.jaxpr.convert import runner_of
+from amprewrite.frameworks.jaxpr.untyped import jax, jnp, tree_util
+from amprewrite.policy import Policy, load_policy
+from amprewrite.training.jax.models import held_models, pure
+from amprewrite.training.jax.scales import UNKNOWN, DynamicLossScale, NoOpLossScale
+from amprewrite.training.jax.trees import (
+    combine,
+    finite_leaves,
+    is_inexact_array,
+    is_traced,
+    partition,
+)
+from amprewrite.training.state import advice
+
+AnyPolicy = str | Path | Policy | None
+"""A policy, as ``convert`` takes it; None if the function is not to be converted."""
+
+Function = Callable[..., Any]
+"""Any function."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user asked for.
+
+    Attributes:
+        fun: The function to differentiate.
+        policy: In which precision it runs; None if it is as it shall be.
+        loss_scale: The loss scale.
+        argnums: Which positional arguments are differentiated.
+        has_aux: Whether ``fun`` gives more than the value.
+        axis_name: Mapped axes over whose devices gradients must be finite.
+        filters: Whether only the float arrays of the first argument are differentiated.
+        options: Other arguments of ``convert``.
+    """
+
+    fun: Function
+    policy: AnyPolicy
+    loss_scale: Any
+    argnums: int | Sequence[int] = 0
+    has_aux: bool = False
+    axis_name: Any = None
+    filters: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def converted(self, fun: Function) -> Function:
+        """Return ``fun`` as it runs."""
+        if self.policy is None or runner_of(self.fun) is not None:
+            return fun
+        return convert(fun, self.policy, **self.options)
+
+    @functools.cached_property
+    def plain(self) -> Function:
+        """The function as it runs, on arguments without models that hold state."""
+        return self.converted(self.fun)
+
+    @functools.cached_property
+    def stateful(self) -> Function:
+        """The function as it runs, on models as arrays; it gives their new state."""
+        return self.converted(pure(self.fun))
+
+
+def value_and_grad(
+    fun: Function,
+    policy: AnyPolicy = "bf16",
+    *,
+    loss_scale: Any,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    axis_name: Any = None,
+    **options: Any,
+) -> Function:
+    """Return a function of the value and the gradients of ``fun``, converted.
+
+    It is called like ``fun`` and can be compiled as a whole: nothing in it waits for a
+    value. Gradients are made with ``loss_scale``, divided by the scale that they were
+    made with, checked, and have the dtypes of the parameters; the value itself is not
+    scaled. Skip the step where ``grads_finite`` is false: :func:`optimizer_update`.
+
+    Models of ``flax.nnx`` among the arguments keep the state that ``fun`` gives them
+    (statistics, counters of random numbers) if the gradients are finite. Gradients for
+    them are states of their parameters, as of ``nnx.value_and_grad``.
+
+    Args:
+        fun: Gives a scalar, with ``has_aux`` a pair of it and anything.
+        policy: What ``amprewrite.convert`` takes. None runs ``fun`` as it is; so does
+            a function, or a model among its arguments, that is converted already.
+        loss_scale: A loss scale; None scales nothing, as ``NoOpLossScale()`` does.
+        argnums: Which positional arguments are differentiated.
+        has_aux: Whether ``fun`` gives more than the value.
+        axis_name: Mapped axis, or axes, of ``shard_map`` or ``pmap``: gradients are
+            finite if they are on all its devices. They are not averaged. Under
+            ``jit`` with shardings it is not needed.
+        **options: Other arguments of ``amprewrite.convert``.
+
+    Returns:
+        A function that gives ``(value, loss_scale, grads_finite, grads)``, with
+        ``has_aux`` ``((value, aux), loss_scale, grads_finite, grads)``, where
+        ``loss_scale`` is the one for the next step.
+
+    Raises:
+        LossScaleError: By the function, where it runs without ``jit``: gradients are
+            not finite and the scale is at its minimum. Under ``jit`` nothing can be
+            raised; call ``loss_scale.check(parameters)`` where values are read.
+        PolicyError: The policy has mistakes.
+        UnsupportedError: ``loss_scale`` is no loss scale.
+    """
+    scale = _loss_scale(loss_scale)
+    _advise(fun, policy, scale)
+    return gradients_of(
+        Asked(fun, policy, scale, argnums, has_aux, axis_name, options=options)
+    )
+
+
+def grad(
+    fun: Function,
+    policy: AnyPolicy = "bf16",
+    *,
+    loss_scale: Any,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    axis_name: Any = None,
+    **options: Any,
+) -> Function:
+    """Return what :func:`value_and_grad` does, without the value.
+
+    Returns:
+        A function that gives ``(loss_scale, grads_finite, grads)``, with ``has_aux``
+        ``(loss_scale, grads_finite, grads, aux)``.
+    """
+    scale = _loss_scale(loss_scale)
+    _advise(fun, policy, scale)
+    asked = Asked(fun, policy, scale, argnums, has_aux, axis_name, options=options)
+    return without_value(asked)
+
+
+def filter_value_and_grad(
+    fun: Function,
+    policy: AnyPolicy = "bf16",
+    *,
+    loss_scale: Any,
+    has_aux: bool = False,
+    axis_name: Any = None,
+    **options: Any,
+) -> Function:
+    """Return what :func:`value_and_grad` does, for a first argument of any leaves.
+
+    Its float arrays are differentiated, as by ``equinox.filter_value_and_grad``; the
+    gradient of every other leaf is None.
+    """
+    scale = _loss_scale(loss_scale)
+    _advise(fun, policy, scale)
+    asked = Asked(fun, policy, scale, 0, has_aux, axis_name, True, options)
+    return gradients_of(asked)
+
+
+def filter_grad(
+    fun: Function,
+    policy: AnyPolicy = "bf16",
+    *,
+    loss_scale: Any,
+    has_aux: bool = False,
+    axis_name: Any = None,
+    **options: Any,
+) -> Function:
+    """Return what :func:`grad` does, for a first argument of any leaves.
+
+    Its float arrays are differentiated, as by ``equinox.filter_grad``; the gradient of
+    every other leaf is None.
+    """
+    scale = _loss_scale(loss_scale)
+    _advise(fun, policy, scale)
+    asked = Asked(fun, policy, scale, 0, has_aux, axis_name, True, options)
+    return without_value(asked)
+
+
+def gradients_of(asked: Asked) -> Function:
+    """Return the function of values and gradients that was asked for."""
+
+    @functools.wraps(asked.fun, updated=())
+    def gradients(*args: Any, **kwargs: Any) -> Any:
+        grads, made, models, state = scaled_gradients(asked, args, kwargs)
+        grads = _unscaled(asked.loss_scale, grads)
+        flags = finite_leaves(grads, asked.axis_name)
+        finite = flags.all()
+        models.update(finite, state)
+        return made, adjusted(asked.loss_scale, flags, grads), finite, grads
+
+    return gradients
+
+
+def scaled_gradients(
+    asked: Asked, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Return scaled gradients, what the function gave, the models and their state."""
+    if any(runner_of(arg) is not None for arg in args):
+        asked = replace(asked, policy=None)  # the model runs by a plan already
+    models = held_models(args)
+    given, fixed = models.arguments(args), None
+    if asked.filters:
+        first, fixed = partition(given[0])
+        given = (first, *given[1:])
+
+    def scaled(*arguments: Any, **named: Any) -> Any:
+        if asked.filters:
+            arguments = (combine(arguments[0], fixed), *arguments[1:])
+        if models:
+            made, state = asked.stateful(models.held, *arguments, **named)
+        else:
+            made, state = asked.plain(*arguments, **named), None
+        value, *aux = made if asked.has_aux else (made,)
+        return asked.loss_scale.scale(value), ((value, *aux), state)
+
+    differentiate = jax.grad(scaled, asked.argnums, has_aux=True)
+    grads, (made, state) = differentiate(*given, **kwargs)
+    return grads, made if asked.has_aux else made[0], models, state
+
+
+def without_value(asked: Asked) -> Function:
+    """Return the function of gradients that was asked for."""
+    both = gradients_of(asked)
+
+    @functools.wraps(asked.fun, updated=())
+    def gradients(*args: Any, **kwargs: Any) -> Any:
+        made, *rest = both(*args, **kwargs)
+        return (*rest, made[1]) if asked.has_aux else tuple(rest)
+
+    return gradients
+
+
+def _unscaled(loss_scale: Any, grads: Any) -> Any:
+    """Return gradients unscaled in float32 or wider, in the dtypes they have."""
+
+    def as_before(grad: Any, unscaled: Any) -> Any:
+        return unscaled.astype(grad.dtype) if is_inexact_array(grad) else grad
+
+    return tree_util.tree_map(as_before, grads, loss_scale.unscale(grads))
+
+
+def adjusted(loss_scale: Any, flags: Any, grads: Any) -> Any:
+    """Return the loss scale after a step.
+
+    Args:
+        loss_scale: That of the step.
+        flags: Whether each of the gradients is finite.
+        grads: The gradients.
+
+    Raises:
+        LossScaleError: Where values are known: no smaller scale can help.
+    """
+    if not isinstance(loss_scale, DynamicLossScale):
+        return loss_scale.adjust(flags.all())
+    first = jnp.argmin(flags) + 1 if flags.size else UNKNOWN
+    state = loss_scale.adjust(flags.all(), first)
+    if not is_traced(state):
+        state.check(grads)
+    return state
+
+
+def _loss_scale(given: Any) -> Any:
+    """Return a loss scale.
+
+    Raises:
+        UnsupportedError: It is none.
+    """
+    if given is None:
+        return NoOpLossScale()
+    if all(hasattr(given, name) for name in ("scale", "unscale", "adjust")):
+        return given
+    msg = (
+        f"loss_scale is a {type(given).__name__}; want a DynamicLossScale, "
+        f"StaticLossScale or NoOpLossScale of amprewrite.training.jax"
+    )
+    raise UnsupportedError(msg)
+
+
+def _advise(fun: Function, policy: AnyPolicy, loss_scale: Any) -> None:
+    """Warn of a loss scale that is missing, and of one that is not needed."""
+    if policy is None:
+        return
+    runner = runner_of(fun)
+    low = runner.request.low if runner is not None else load_policy(policy).low
+    if text := advice(low, scales=not isinstance(loss_scale, NoOpLossScale)):
+        warnings.warn(text, AmpWarning, stacklevel=3)

@@ -1,0 +1,276 @@
+"""Loss scales as pytrees: scale a loss, unscale gradients, adjust after each step."""
+
+import functools
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from amprewrite.errors import LossScaleError
+from amprewrite.frameworks.jaxpr.untyped import jnp, tree_util
+from amprewrite.training.jax.trees import is_inexact, is_traced, name_of_leaf
+from amprewrite.training.state import FLOAT32_MAX, ScaleRule, stuck
+
+Tree = Any
+"""Any pytree."""
+
+UNKNOWN = -1
+"""Stands for a leaf that nobody named."""
+
+
+def scaled_tree(tree: Tree, scale: Any) -> Tree:
+    """Return the floats of a tree times a float32 scale."""
+
+    def scaled(leaf: Any) -> Any:
+        return leaf * scale if is_inexact(leaf) else leaf
+
+    return tree_util.tree_map(scaled, tree)
+
+
+def unscaled_tree(tree: Tree, scale: Any) -> Tree:
+    """Return the floats of a tree divided by a float32 scale.
+
+    Divided, since the inverse of a large scale is a subnormal number, which is zero
+    where those are flushed.
+    """
+
+    def unscaled(leaf: Any) -> Any:
+        return leaf / scale if is_inexact(leaf) else leaf
+
+    return tree_util.tree_map(unscaled, tree)
+
+
+@dataclass(frozen=True)
+class NoOpLossScale:
+    """Scales by one: for bfloat16, whose exponents are those of float32."""
+
+    @property
+    def loss_scale(self) -> float:
+        """One."""
+        return 1.0
+
+    def scale(self, tree: Tree) -> Tree:
+        """Return ``tree``."""
+        return tree
+
+    def unscale(self, tree: Tree) -> Tree:
+        """Return ``tree``."""
+        return tree
+
+    def adjust(self, grads_finite: Any) -> "NoOpLossScale":
+        """Return itself."""
+        del grads_finite
+        return self
+
+
+@dataclass(frozen=True)
+class StaticLossScale:
+    """Scales by a constant.
+
+    Attributes:
+        loss_scale: The scale, a number or a scalar; kept as a float32 scalar.
+    """
+
+    loss_scale: Any
+
+    def __post_init__(self) -> None:
+        """Take the scale as a float32 scalar.
+
+        Raises:
+            ValueError: It is no finite scalar above zero.
+        """
+        _prepare(self)
+
+    def scale(self, tree: Tree) -> Tree:
+        """Return the floats of ``tree`` times the scale, in float32 or wider."""
+        return scaled_tree(tree, self.loss_scale)
+
+    def unscale(self, tree: Tree) -> Tree:
+        """Return the floats of ``tree`` over the scale, in float32 or wider."""
+        return unscaled_tree(tree, self.loss_scale)
+
+    def adjust(self, grads_finite: Any) -> "StaticLossScale":
+        """Return itself."""
+        del grads_finite
+        return self
+
+
+@dataclass(frozen=True)
+class DynamicLossScale:
+    """Grows after ``period`` finite steps in a row, shrinks after one that is not.
+
+    A pytree of ``loss_scale``, ``counter`` and ``culprit``; the rest is part of its
+    structure, and survives ``tree_map``, ``jit`` and copies. With ``period=2001`` it
+    follows flax's DynamicScale; with ``min_loss_scale=0``, torch's GradScaler.
+
+    Attributes:
+        loss_scale: The scale, a number or a scalar; kept as a float32 scalar.
+        counter: Number of finite steps in a row, an int32 scalar.
+        period: Number of finite steps in a row after which the scale grows.
+        factor: Factor of growth, and without ``backoff`` the divisor after a step
+            that is not finite.
+        min_loss_scale: Least scale.
+        max_loss_scale: Largest scale; growth beyond float32 leaves the scale as it is.
+        backoff: Factor after a step that is not finite.
+        culprit: 0 while all is well. Where gradients are not finite though the scale
+            is at its minimum: one more than the position of the first such gradient,
+            -1 if that is not known; :meth:`check` reads it.
+    """
+
+    loss_scale: Any
+    counter: Any = 0
+    period: int = 2000
+    factor: float = 2
+    min_loss_scale: float = 1
+    max_loss_scale: float = FLOAT32_MAX
+    backoff: float | None = None
+    culprit: Any = 0
+
+    def __post_init__(self) -> None:
+        """Take the scale as a float32 scalar, counts as int32 and limits as numbers.
+
+        Raises:
+            ValueError: The scale is no finite scalar above zero, or a limit is out of
+                its range.
+        """
+        for name in ("period", "factor", "min_loss_scale", "max_loss_scale"):
+            number = getattr(self, name)
+            if not isinstance(number, (int, float)):  # jmp and mpx take arrays
+                object.__setattr__(self, name, number.item())
+        for name in ("counter", "culprit"):
+            count = jnp.asarray(getattr(self, name), jnp.int32)
+            object.__setattr__(self, name, count)
+        _ = self.rule
+        _prepare(self)
+
+    @property
+    def rule(self) -> ScaleRule:
+        """How a step changes the scale."""
+        return ScaleRule(
+            growth=self.factor,
+            backoff=self.backoff,
+            interval=self.period,
+            minimum=self.min_loss_scale,
+            maximum=self.max_loss_scale,
+            clips=self.max_loss_scale < FLOAT32_MAX,
+        )
+
+    def scale(self, tree: Tree) -> Tree:
+        """Return the floats of ``tree`` times the scale, in float32 or wider."""
+        return scaled_tree(tree, self.loss_scale)
+
+    def unscale(self, tree: Tree) -> Tree:
+        """Return the floats of ``tree`` over the scale, in float32 or wider."""
+        return unscaled_tree(tree, self.loss_scale)
+
+    def adjust(self, grads_finite: Any, culprit: Any = UNKNOWN) -> "DynamicLossScale":
+        """Return the state after a step.
+
+        Args:
+            grads_finite: Whether all gradients are finite: a bool, or a bool scalar.
+            culprit: One more than the position of the first gradient that is not.
+        """
+        finite = jnp.asarray(grads_finite)
+        step = self.rule.step(self.loss_scale, self.counter, finite, jnp.where)
+        stuck_now = self.rule.is_stuck(self.loss_scale, finite)
+        found = jnp.where(stuck_now, jnp.asarray(culprit, jnp.int32), 0)
+        return _with(self, loss_scale=step[0], counter=step[1], culprit=found)
+
+    def check(self, parameters: Tree = None) -> None:
+        """Raise if the last step was not finite with the scale at its minimum.
+
+        It reads values, so call it outside of ``jit``, as often as the loss is read.
+
+        Args:
+            parameters: What gradients were taken for, or the gradients: names the
+                parameter in the message.
+
+        Raises:
+            LossScaleError: No smaller scale can help.
+        """
+        found = int(self.culprit)
+        if not found:
+            return
+        name = name_of_leaf(parameters, found - 1)
+        raise LossScaleError(stuck(float(self.loss_scale), name), name)
+
+
+LossScale = NoOpLossScale | StaticLossScale | DynamicLossScale
+"""Any of them."""
+
+
+def _prepare(state: Any) -> None:
+    given = state.loss_scale
+    taken = jnp.asarray(given, jnp.float32)
+    known = not is_traced(taken)
+    if taken.ndim or (known and not (jnp.isfinite(taken) and taken > 0)):
+        msg = (
+            f"{type(state).__name__}: loss_scale is {given}; want one finite number "
+            f"above zero"
+        )
+        raise ValueError(msg)
+    object.__setattr__(state, "loss_scale", taken)
+    tell_flax(state.__class__)
+
+
+def _with(state: Any, **changed: Any) -> Any:
+    """Return a copy with other fields, as they are: leaves may be anything."""
+    made: Any = object.__new__(state.__class__)
+    for field in fields(state):
+        value = changed.get(field.name, getattr(state, field.name))
+        object.__setattr__(made, field.name, value)
+    return made
+
+
+DATA: dict[type, tuple[str, ...]] = {
+    NoOpLossScale: (),
+    StaticLossScale: ("loss_scale",),
+    DynamicLossScale: ("loss_scale", "counter", "culprit"),
+}
+"""The fields that are arrays, by class."""
+
+
+def register(kind: Any, data: tuple[str, ...]) -> None:
+    """Make a dataclass a pytree whose leaves have names, for checkpoints.
+
+    Args:
+        kind: The class.
+        data: Its fields that are leaves; the others are part of the structure.
+    """
+    meta = tuple(f.name for f in fields(kind) if f.name not in data)
+
+    def with_keys(state: Any) -> tuple[Any, tuple[Any, ...]]:
+        keyed = [(tree_util.GetAttrKey(n), getattr(state, n)) for n in data]
+        return tuple(keyed), tuple(getattr(state, n) for n in meta)
+
+    def unflatten(held: tuple[Any, ...], leaves: Any) -> Any:
+        made = object.__new__(kind)
+        for name, value in [*zip(meta, held, strict=True), *zip(data, leaves)]:  # noqa: B905  # JAX checks the number of leaves
+            object.__setattr__(made, name, value)
+        return made
+
+    tree_util.register_pytree_with_keys(kind, with_keys, unflatten)
+
+
+for _kind, _data in DATA.items():
+    register(_kind, _data)
+
+
+@functools.cache
+def _register_with_flax(flax: Any, kind: type) -> None:
+    names = DATA[kind]
+
+    def to_dict(state: Any) -> dict[str, Any]:
+        return {name: getattr(state, name) for name in names}
+
+    def from_dict(state: Any, stored: Mapping[str, Any]) -> Any:
+        return _with(state, **{name: stored[name] for name in names})
+
+    flax.register_serialization_state(kind, to_dict, from_dict)
+
+
+def tell_flax(kind: type) -> None:
+    """Let flax, if it is loaded, store the leaves as it stores those of its classes."""
+    flax: Any = sys.modules.get("flax.serialization")
+    if flax is not None and kind in DATA:
+        _register_with_flax(flax, kind)

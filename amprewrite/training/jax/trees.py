@@ -1,0 +1,133 @@
+"""Trees of arrays: are they finite, choose between two, part floats from the rest."""
+
+# JAX's own types are partial: what its functions give is unknown to a type checker.
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from typing import Any
+
+from amprewrite.frameworks.jaxpr._compat import is_tracer
+from amprewrite.frameworks.jaxpr.trace import part_name
+from amprewrite.frameworks.jaxpr.untyped import jnp, lax, tree_util
+
+Tree = Any
+"""Any pytree."""
+
+NUMBERS = (bool, int, float, complex)
+"""Python numbers, which are leaves like arrays."""
+
+
+def is_inexact_array(leaf: object) -> bool:
+    """Return whether a leaf is an array of floats or complex numbers."""
+    dtype = getattr(leaf, "dtype", None)
+    return dtype is not None and bool(jnp.issubdtype(dtype, jnp.inexact))
+
+
+def is_inexact(leaf: object) -> bool:
+    """Return whether a leaf is an array of floats or complex numbers, or is one."""
+    return isinstance(leaf, (float, complex)) or is_inexact_array(leaf)
+
+
+def finite_leaves(tree: Tree, axis_name: Any = None) -> Any:
+    """Return for each float leaf whether it is finite, as one array of bools.
+
+    Args:
+        tree: Any pytree; leaves that are no floats are finite and are left out.
+        axis_name: Mapped axis, or axes, over whose devices a leaf must be finite; for
+            ``shard_map`` and ``pmap``. Under ``jit`` an array is one array on however
+            many devices, and needs none.
+    """
+    leaves = filter(is_inexact, tree_util.tree_leaves(tree))
+    flags = [jnp.isfinite(leaf).all() for leaf in leaves]
+    found = jnp.stack(flags) if flags else jnp.ones((0,), jnp.bool_)
+    if axis_name is None:
+        return found
+    return lax.psum((~found).astype(jnp.int32), axis_name) == 0
+
+
+def all_finite(tree: Tree, axis_name: Any = None) -> Any:
+    """Return whether all floats in a tree are finite, as a bool scalar.
+
+    Args:
+        tree: Any pytree; an empty one is finite.
+        axis_name: See :func:`finite_leaves`.
+    """
+    return finite_leaves(tree, axis_name).all()
+
+
+def select_tree(pred: Any, a: Tree, b: Tree) -> Tree:
+    """Return ``a`` where ``pred`` is true, else ``b``, leaf by leaf, bit for bit.
+
+    Leaves that are neither arrays nor numbers are taken from ``a``.
+
+    Args:
+        pred: A bool, or a bool scalar.
+        a: A pytree.
+        b: A pytree of the same structure, dtypes and shapes.
+
+    Raises:
+        ValueError: ``pred`` is no bool scalar, or the trees differ in a dtype or shape.
+    """
+    if jnp.ndim(pred) or jnp.result_type(pred) != jnp.bool_:
+        msg = (
+            f"select_tree: pred is {jnp.result_type(pred)} of shape "
+            f"{jnp.shape(pred)}; want a bool scalar, such as all_finite gives"
+        )
+        raise ValueError(msg)
+
+    def choose(path: Any, one: Any, other: Any) -> Any:
+        if isinstance(one, NUMBERS) and isinstance(other, NUMBERS):
+            return jnp.where(pred, one, other)
+        if not hasattr(one, "dtype"):
+            return one
+        if _type(one) != _type(other):
+            msg = (
+                f"select_tree: leaf {tree_util.keystr(path) or 'at the root'} is "
+                f"{_type(one)} in one tree and {_type(other)} in the other; want the "
+                f"same dtype and shape, so that neither is rounded"
+            )
+            raise ValueError(msg)
+        return lax.select(jnp.asarray(pred), one, other)
+
+    return tree_util.tree_map_with_path(choose, a, b)
+
+
+def _type(leaf: Any) -> str:
+    named = jnp.asarray(leaf) if isinstance(leaf, NUMBERS) else leaf
+    dtype = getattr(named, "dtype", type(named).__name__)
+    return f"{dtype}[{','.join(map(str, jnp.shape(named)))}]"
+
+
+def partition(tree: Tree) -> tuple[Tree, Tree]:
+    """Return a tree of the float arrays, and one of the rest; None for the others."""
+    kept = tree_util.tree_map(lambda x: x if is_inexact_array(x) else None, tree)
+    rest = tree_util.tree_map(lambda x: None if is_inexact_array(x) else x, tree)
+    return kept, rest
+
+
+def combine(kept: Tree, rest: Tree) -> Tree:
+    """Return the tree of which :func:`partition` gave two."""
+
+    def either(one: Any, other: Any) -> Any:
+        return other if one is None else one
+
+    return tree_util.tree_map(either, kept, rest, is_leaf=is_none)
+
+
+def is_none(leaf: object) -> bool:
+    """Return whether a leaf is left out."""
+    return leaf is None
+
+
+def name_of_leaf(tree: Tree, position: int) -> str:
+    """Return the path of a float array by its position; empty if it is not there."""
+    found = tree_util.tree_flatten_with_path(tree)[0]
+    paths = [path for path, leaf in found if is_inexact_array(leaf)]
+    if not 0 <= position < len(paths):
+        return ""
+    return ".".join(map(part_name, paths[position])) or "the parameter"
+
+
+def is_traced(tree: Tree) -> bool:
+    """Return whether a tree is inside a transformation, where values are not known."""
+    return any(map(is_tracer, tree_util.tree_leaves(tree)))
