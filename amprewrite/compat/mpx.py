@@ -198,12 +198,12 @@ def force_full_precision(func: Function, return_dtype: Any = None) -> Function:
 class DynamicLossScaling:
     """Grows after ``period`` finite steps in a row, shrinks after one that is not.
 
-    A pytree of ``loss_scaling`` and ``counter``. The scale is at most the largest
-    float16, as in mpx.
+    A pytree of ``loss_scaling``, ``min_loss_scaling`` and ``counter``; the scale is at
+    most the largest float16, as in mpx.
 
     Attributes:
         loss_scaling: The scale; kept as a float32 scalar.
-        min_loss_scaling: Least scale; kept as a number.
+        min_loss_scaling: Least scale; kept as a float32 scalar.
         factor: Factor of growth, and divisor after a step that is not finite.
         period: Number of finite steps in a row after which the scale grows.
         counter: Number of finite steps in a row.
@@ -216,32 +216,25 @@ class DynamicLossScaling:
     counter: Any = None
 
     def __post_init__(self) -> None:
-        """Take the scale as a float32 scalar, the minimum as a number.
+        """Take scales as float32 scalars, and the count as an int32 scalar.
 
         Raises:
-            ValueError: The scale is no scalar, or a limit is out of its range.
+            ValueError: A scale is no scalar, or a number is out of its range.
         """
-        scale = jnp.asarray(self.loss_scaling, jnp.float32)
-        if scale.ndim:
-            msg = f"loss_scaling has shape {scale.shape}; want a scalar"
-            raise ValueError(msg)
+        for name in ("loss_scaling", "min_loss_scaling"):
+            scale = jnp.asarray(getattr(self, name), jnp.float32)
+            if scale.ndim:
+                msg = f"{name} has shape {scale.shape}; want a scalar"
+                raise ValueError(msg)
+            object.__setattr__(self, name, scale)
         count = 0 if self.counter is None else self.counter
-        object.__setattr__(self, "loss_scaling", scale)
         object.__setattr__(self, "counter", jnp.asarray(count, jnp.int32))
-        object.__setattr__(self, "min_loss_scaling", float(self.min_loss_scaling))
         _ = self.rule
 
     @property
     def rule(self) -> ScaleRule:
-        """How a step changes the scale."""
-        return ScaleRule(
-            growth=self.factor,
-            backoff=None,
-            interval=self.period,
-            minimum=self.min_loss_scaling,
-            maximum=RULES["mpx"].maximum,
-            clips=True,
-        )
+        """How a step changes the scale, before it is brought between its limits."""
+        return ScaleRule(growth=self.factor, backoff=None, interval=self.period)
 
     def scale(self, tree: Tree) -> Tree:
         """Return the floats of ``tree`` times the scale, in float32 or wider."""
@@ -252,20 +245,20 @@ class DynamicLossScaling:
         return unscaled_tree(tree, self.loss_scaling)
 
     def adjust(self, grads_finite: Any) -> "DynamicLossScaling":
-        """Return the state after a step; a scale beyond the largest comes down to it.
+        """Return the state after a step.
 
         Args:
             grads_finite: Whether all gradients are finite, as a bool scalar.
         """
-        finite, rule = jnp.asarray(grads_finite), self.rule
-        scale, count = rule.step(self.loss_scaling, self.counter, finite, jnp.where)
-        scale = jnp.minimum(scale, rule.maximum)
+        finite, now = jnp.asarray(grads_finite), self.loss_scaling
+        scale, count = self.rule.step(now, self.counter, finite, jnp.where)
+        scale = jnp.clip(scale, self.min_loss_scaling, RULES["mpx"].maximum)
         return DynamicLossScaling(
             scale, self.min_loss_scaling, self.factor, self.period, count
         )
 
 
-register(DynamicLossScaling, ("loss_scaling", "counter"))
+register(DynamicLossScaling, ("loss_scaling", "min_loss_scaling", "counter"))
 
 
 def scaled(func: Function, scaling: Any, has_aux: bool = False) -> Function:  # noqa: FBT001, FBT002  # the signature of mpx

@@ -58,7 +58,8 @@ def all_finite(tree: Tree, axis_name: Any = None) -> Any:
 def select_tree(pred: Any, a: Tree, b: Tree) -> Tree:
     """Return ``a`` where ``pred`` is true, else ``b``, leaf by leaf, bit for bit.
 
-    Leaves that are neither arrays nor numbers are taken from ``a``.
+    Python numbers that differ become arrays; those that do not stay what they are, as
+    they may be settings. Leaves that are no numbers are taken from ``a``.
 
     Args:
         pred: A bool, or a bool scalar.
@@ -77,7 +78,7 @@ def select_tree(pred: Any, a: Tree, b: Tree) -> Tree:
 
     def choose(path: Any, one: Any, other: Any) -> Any:
         if isinstance(one, NUMBERS) and isinstance(other, NUMBERS):
-            return jnp.where(pred, one, other)
+            return one if one == other else jnp.where(pred, one, other)
         if not hasattr(one, "dtype"):
             return one
         if _type(one) != _type(other):
