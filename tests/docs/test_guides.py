@@ -8,7 +8,11 @@ from tests.docs.blocks import blocks_of, matches
 
 FOLDER = Path(__file__).parents[2] / "docs"
 GUIDES = {path.stem: path for path in FOLDER.glob("*.md")}
-NEEDS = {"dtypes": ("torch", "flax"), "jax": ("jax",)}
+NEEDS = {
+    "dtypes": ("torch", "flax"),
+    "jax": ("jax",),
+    "training_jax": ("jax", "equinox", "flax", "optax"),
+}
 """What the blocks of a guide import."""
 
 
