@@ -1,5 +1,7 @@
 """Training in float16 and bfloat16: it trains, skips whole steps, saves memory."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -76,9 +78,9 @@ def test_an_infinite_step_of_equinox_changes_nothing_but_the_scale():
     eqx = pytest.importorskip("equinox")
 
     class Network(eqx.Module):
-        first: eqx.nn.Linear
-        norm: eqx.nn.BatchNorm
-        last: eqx.nn.Linear
+        first: Any
+        norm: Any
+        last: Any
 
         def __init__(self, key):
             one, two = jax.random.split(key)

@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -197,7 +198,8 @@ def test_limits_are_checked():
 
 
 def test_limits_may_be_arrays_as_in_jmp():
-    state = DynamicLossScale(8.0, min_loss_scale=np.float32(2), factor=jnp.int32(4))
+    limits: Any = {"min_loss_scale": np.float32(2), "factor": jnp.int32(4)}
+    state = DynamicLossScale(8.0, **limits)
     assert (state.min_loss_scale, state.factor) == (2, 4)
     assert state.max_loss_scale == FLOAT32_MAX
 
