@@ -192,6 +192,10 @@ def test_a_scale_is_one_number_above_zero(scale):
             kind(scale)
 
 
+def test_no_limit_but_that_of_float32():
+    assert DynamicLossScale(8.0).max_loss_scale == FLOAT32_MAX
+
+
 def test_limits_are_checked():
     with pytest.raises(ValueError, match="want growth > 1, interval >= 1"):
         DynamicLossScale(8.0, period=0, factor=1)
@@ -199,9 +203,12 @@ def test_limits_are_checked():
 
 def test_limits_may_be_arrays_as_in_jmp():
     limits: Any = {"min_loss_scale": np.float32(2), "factor": jnp.int32(4)}
+    limits |= {"period": np.int64(9), "max_loss_scale": jnp.float32(64)}
     state = DynamicLossScale(8.0, **limits)
     assert (state.min_loss_scale, state.factor) == (2, 4)
-    assert state.max_loss_scale == FLOAT32_MAX
+    assert (state.period, state.max_loss_scale) == (9, 64)
+    found = [getattr(state, name) for name in limits]
+    assert {type(number) for number in found} == {int, float}
 
 
 def test_a_scale_may_be_made_inside_jit():
