@@ -1,7 +1,7 @@
 """Loss scales move as those of other libraries do, step by step."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 jax = pytest.importorskip("jax")
@@ -28,6 +28,7 @@ def ours(state, finite, adjusted=adjusted):
 
 
 @given(STEPS, PERIODS, EXPONENTS)
+@example([True] * 3, 1, 126)  # grows as far as float32 goes
 def test_torch(finite, period, exponent):
     torch = pytest.importorskip("torch")
     scaler = torch.amp.GradScaler(
@@ -64,6 +65,7 @@ def test_flax(finite, interval, exponent):
 
 
 @given(STEPS, PERIODS, EXPONENTS, st.sampled_from([1.0, 2.0, 8.0]), st.integers(2, 5))
+@example([True] * 3, 1, 126, 1.0, 2)
 def test_jmp(finite, period, exponent, minimum, factor):
     """With any factor, and its minimum, which it loses in a round trip.
 
