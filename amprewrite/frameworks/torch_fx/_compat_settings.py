@@ -13,6 +13,7 @@ from unittest import mock
 
 import torch
 from torch import nn
+from torch.autograd import function as autograd_function
 from torch.fx.experimental import proxy_tensor
 from torch.nn.modules import transformer
 from torch.utils import checkpoint
@@ -252,3 +253,23 @@ def noting_checkpoints(note: Callable[[], None]) -> Generator[None]:
         yield
     finally:
         setattr(checkpoint, name, opened)
+
+
+@contextmanager
+def noting_functions(note: Callable[[type], None]) -> Generator[None]:
+    """Call ``note`` with the class whenever a custom autograd function is applied.
+
+    Models often bind ``apply`` once (``ste = StraightThrough.apply``), so that
+    replacing ``autograd.Function.apply`` misses it; what that calls is replaced.
+    """
+    level: Any = autograd_function._SingleLevelFunction
+
+    def noted(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        note(cls)
+        return super(level, cls).apply(*args, **kwargs)
+
+    level.apply = classmethod(noted)
+    try:
+        yield
+    finally:
+        del level.apply

@@ -205,15 +205,12 @@ def _is_tensor(value: object) -> TypeGuard[torch.Tensor]:
 @contextmanager
 def _watch(seen: Seen) -> Generator[None]:
     """Note custom autograd functions and checkpoints while the model is traced."""
-    function = torch.autograd.Function
-    apply = function.__dict__["apply"]
 
-    def noted_apply(cls: type[Any], *args: Any, **kwargs: Any) -> Any:
-        if cls.__name__ == "CheckpointFunction":
+    def noted_function(kind: type) -> None:
+        if kind.__name__ == "CheckpointFunction":
             seen.checkpoints += 1
-        elif not cls.__module__.startswith("torch."):
-            seen.functions.append(cls.__name__)
-        return apply.__get__(None, cls)(*args, **kwargs)
+        elif not kind.__module__.startswith("torch."):
+            seen.functions.append(kind.__name__)
 
     def noted_checkpoint() -> None:
         seen.checkpoints += 1
@@ -224,8 +221,8 @@ def _watch(seen: Seen) -> Generator[None]:
 
     register: Any = vars(torch.Tensor)["register_hook"]
     with (
-        mock.patch.object(function, "apply", classmethod(noted_apply)),
         mock.patch.object(torch.Tensor, "register_hook", noted_hook),
+        _compat_settings.noting_functions(noted_function),
         _compat_settings.noting_checkpoints(noted_checkpoint),
     ):
         yield
