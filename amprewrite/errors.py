@@ -78,6 +78,10 @@ class ToleranceError(AmpError, ValueError):
         super().__init__(message)
 
 
+class OptimizerError(AmpError, ValueError):
+    """An optimizer holds parameters that are not those of the model it is to train."""
+
+
 class LossScaleError(AmpError, FloatingPointError):
     """Gradients are not finite, and no smaller loss scale is allowed.
 

@@ -13,6 +13,7 @@ BUILTINS = {
     "GraphError": ValueError,
     "LossScaleError": FloatingPointError,
     "NotCapturedError": RuntimeError,
+    "OptimizerError": ValueError,
     "PlanMismatchError": ValueError,
     "PolicyError": ValueError,
     "PromotionError": TypeError,

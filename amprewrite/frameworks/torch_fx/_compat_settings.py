@@ -266,7 +266,8 @@ def noting_functions(note: Callable[[type], None]) -> Generator[None]:
 
     def noted(cls: Any, *args: Any, **kwargs: Any) -> Any:
         note(cls)
-        return super(level, cls).apply(*args, **kwargs)
+        below: Any = super
+        return below(level, cls).apply(*args, **kwargs)
 
     level.apply = classmethod(noted)
     try:

@@ -1,0 +1,10 @@
+"""Training of torch models in mixed precision: the loss scale, and low weights.
+
+Master weights need nothing: a module converted for training has the float32 parameters
+of the model, the same objects, and casts them as they are used.
+"""
+
+from amprewrite.training.torch.low_weights import LostUpdates, LowWeights
+from amprewrite.training.torch.scaler import GradScaler
+
+__all__ = ["GradScaler", "LostUpdates", "LowWeights"]

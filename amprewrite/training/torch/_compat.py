@@ -1,0 +1,69 @@
+"""Names of torch that are private or untyped; each has a test."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+
+def unscale(
+    gradients: Sequence[torch.Tensor], inverse: torch.Tensor, found: torch.Tensor
+) -> None:
+    """Multiply ``gradients`` by ``inverse`` in place; look whether all are finite.
+
+    One kernel for all of them, which torch.amp.GradScaler uses too.
+
+    Args:
+        gradients: Dense tensors of one device and dtype.
+        inverse: Float32 scalar.
+        found: Float32 scalar; becomes 1 if a gradient holds an infinity or NaN.
+    """
+    untyped: Any = torch
+    untyped._amp_foreach_non_finite_check_and_unscale_(list(gradients), found, inverse)
+
+
+def step(optimizer: Optimizer) -> Callable[..., Any]:
+    """Return the step of an optimizer."""
+    untyped: Any = optimizer
+    return untyped.step
+
+
+def takes_scale(optimizer: Optimizer) -> bool:
+    """Return whether an optimizer unscales and skips in its own (fused) kernel."""
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+
+
+def step_with_scale(
+    optimizer: Optimizer,
+    scale: torch.Tensor | None,
+    found: torch.Tensor,
+    call: Callable[[], Any],
+) -> Any:
+    """Return what ``call`` gives while ``optimizer`` has the scale to divide by.
+
+    Args:
+        optimizer: One that :func:`takes_scale`.
+        scale: Float32 scalar; None if the gradients are unscaled already.
+        found: Float32 scalar; not 0 to skip the step.
+        call: Calls ``optimizer.step``.
+    """
+    fused: Any = optimizer
+    own = getattr(optimizer, "grad_scale", None)  # of the user, to divide by as well
+    fused.grad_scale = scale if own is None else own if scale is None else own * scale
+    fused.found_inf = found
+    try:
+        return call()
+    finally:
+        del fused.grad_scale, fused.found_inf
+
+
+def numbers(tensor: torch.Tensor) -> list[float]:
+    """Return the elements of a vector."""
+    untyped: Any = tensor
+    return untyped.tolist()
+
+
+def groups(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """Return the parameter groups of an optimizer."""
+    return optimizer.param_groups

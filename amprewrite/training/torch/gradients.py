@@ -1,0 +1,91 @@
+"""The gradients of an optimizer: which there are, whose, and whether finite."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from amprewrite.errors import OptimizerError
+from amprewrite.training.torch import _compat
+
+
+def parameters(optimizer: Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the parameters of an optimizer, with the names that it knows them by."""
+    for number, group in enumerate(_compat.groups(optimizer)):
+        names = group.get("param_names", ())
+        for index, parameter in enumerate(group["params"]):
+            name = f"parameter {index} of group {number}"
+            yield (names[index] if names else name), parameter
+
+
+def by_kind(optimizer: Optimizer, *, half: bool = False) -> list[list[torch.Tensor]]:
+    """Return what holds the gradients, in a list for each device and dtype.
+
+    A sparse gradient is coalesced, since the sum of its entries may not be finite.
+
+    Args:
+        optimizer: The optimizer.
+        half: Whether float16 gradients are allowed: they are looked at only.
+
+    Raises:
+        ValueError: A gradient is float16: its parameter should be float32.
+    """
+    found: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]]
+    found = defaultdict(list)
+    for name, parameter in parameters(optimizer):
+        if parameter.grad is None:
+            continue
+        if parameter.grad.is_sparse:
+            parameter.grad = parameter.grad.coalesce()
+        held = parameter.grad
+        values = held.values() if held.is_sparse else held
+        if values.dtype == torch.float16 and not half:
+            msg = (
+                f"the gradient of {name} is float16: small ones are lost when they are "
+                f"unscaled; want float32 parameters, which a model converted with "
+                f"training=True keeps (Attempting to unscale FP16 gradients.)"
+            )
+            raise ValueError(msg)
+        found[values.device, values.dtype].append(values)
+    return list(found.values())
+
+
+def first_not_finite(optimizer: Optimizer, model: nn.Module | None) -> str:
+    """Return the name of the first parameter whose gradient is not finite.
+
+    Empty if there is none. The names are the model's, if there is one.
+    """
+    names = _names(model)
+    for name, parameter in parameters(optimizer):
+        gradient = parameter.grad
+        if gradient is None:
+            continue
+        values = gradient.coalesce().values() if gradient.is_sparse else gradient
+        if not bool(torch.isfinite(values).all()):
+            return names.get(id(parameter), name)
+    return ""
+
+
+def check_owner(optimizer: Optimizer, model: nn.Module) -> None:
+    """Check that an optimizer holds parameters of ``model`` alone.
+
+    Raises:
+        OptimizerError: One is of another model: the loss's gradients do not reach it.
+    """
+    names = _names(model)
+    for name, parameter in parameters(optimizer):
+        if id(parameter) not in names:
+            msg = (
+                f"{type(optimizer).__name__} holds {name}, of shape "
+                f"{tuple(parameter.shape)}, which is no parameter of the "
+                f"{type(model).__name__} given as model=; a step would not train it: "
+                f"make the optimizer of model.parameters() after converting with "
+                f"training=True, or leave model= out"
+            )
+            raise OptimizerError(msg)
+
+
+def _names(model: nn.Module | None) -> dict[int, str]:
+    return {} if model is None else {id(p): n for n, p in model.named_parameters()}

@@ -1,0 +1,265 @@
+"""Train weights that are stored in bfloat16, without float32 masters.
+
+A step is computed in float32 by any optimizer of torch, on copies of the weights that
+live as long as the step, and written back by a rounding that does not lose it.
+"""
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.optim import LBFGS, Optimizer
+
+from amprewrite.errors import UnsupportedError
+from amprewrite.training.torch import _compat, rounding
+
+Rounding = Literal["nearest", "stochastic", "kahan"]
+"""How a step is written back: what is lost, is lost on average, is kept."""
+
+ROUNDINGS = ("nearest", "stochastic", "kahan")
+MOMENTS = ("full", "low")
+
+
+@dataclass(frozen=True)
+class LostUpdates:
+    """What became of the updates of low weights.
+
+    Attributes:
+        updates: Number of updates of a weight that were not zero.
+        unchanged: Number of those that left all that is stored of the weight as it was.
+        shortfall: Share of the updates that is missing in the weights: 0 if they were
+            applied as computed, 1 if none was. By projection: 1 - <applied, computed>
+            / <computed, computed>. Stochastic rounding has 0 on average.
+    """
+
+    updates: int = 0
+    unchanged: int = 0
+    shortfall: float = 0.0
+
+    @property
+    def share(self) -> float:
+        """Share of the updates that changed nothing that is stored."""
+        return self.unchanged / self.updates if self.updates else 0.0
+
+
+class LowWeights:
+    """Wraps an optimizer whose parameters are bfloat16; others it steps as they are.
+
+    Attributes:
+        optimizer: The optimizer; learning rate schedulers take it.
+        rounding: How weights are written back.
+        moments: ``full``: the optimizer's state is float32; ``low``: state of the
+            shape of its weight is bfloat16 too, written back in the same way.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        rounding: Rounding = "stochastic",
+        *,
+        moments: Literal["full", "low"] = "full",
+        seed: int = 0,
+    ) -> None:
+        """Wrap ``optimizer``.
+
+        Args:
+            optimizer: Any optimizer of torch but LBFGS, of low parameters.
+            rounding: ``stochastic``; ``kahan``, with a bfloat16 residual for each
+                weight; ``nearest``, which loses small updates.
+            moments: Whether the optimizer's state is stored low too.
+            seed: Of the draws; the same in all replicas of a model, which stay equal.
+
+        Raises:
+            UnsupportedError: No such rounding, or the optimizer is LBFGS.
+        """
+        for value, known in ((rounding, ROUNDINGS), (moments, MOMENTS)):
+            if value not in known:
+                msg = f"no {value!r} for low weights; want {', '.join(known)}"
+                raise UnsupportedError(msg)
+        if isinstance(optimizer, LBFGS):
+            msg = "LBFGS runs the model within its step, where weights are not low"
+            raise UnsupportedError(msg)
+        self.optimizer, self.rounding, self.moments = optimizer, rounding, moments
+        self._seed, self._draws = seed, dict[torch.device, torch.Generator]()
+        self._residuals: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
+        self._counts: dict[torch.device, torch.Tensor] = {}
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The parameter groups of the optimizer."""
+        return _compat.groups(self.optimizer)
+
+    @property
+    def lost(self) -> LostUpdates:
+        """What became of the updates so far; waits for the device."""
+        held = [counts.cpu() for counts in self._counts.values()]
+        if not held:
+            return LostUpdates()
+        total = _compat.numbers(torch.stack(held).sum(0))
+        updates, unchanged, applied, computed = total
+        shortfall = 1 - applied / computed if computed else 0.0
+        return LostUpdates(int(updates), int(unchanged), shortfall)
+
+    def zero_grad(self, *, set_to_none: bool = True) -> None:
+        """Forget the gradients."""
+        self.optimizer.zero_grad(set_to_none)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Step in float32 and write back in bfloat16.
+
+        Args:
+            closure: Called once, before; its result is returned.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad():
+            low = [p for p in self._low() if p.grad is not None]
+            with self._in_full(low):
+                self.optimizer.step()
+                wanted = [parameter.data for parameter in low]
+            for parameter, full in zip(low, wanted, strict=True):
+                self._store(parameter, full)
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that a run needs to go on bit by bit, but the weights."""
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "rounding": self.rounding,
+            "moments": self.moments,
+            "residuals": [dict(self._residuals.get(p, {})) for p in self._low()],
+            "draws": {str(d): g.get_state() for d, g in self._draws.items()},
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take what :meth:`state_dict` gave.
+
+        Raises:
+            UnsupportedError: It is of another rounding, or of an optimizer without one.
+        """
+        mine = (self.rounding, self.moments)
+        theirs = (state_dict.get("rounding"), state_dict.get("moments"))
+        if theirs != mine:
+            msg = (
+                f"the state is of rounding and moments {theirs}; this is {mine}: make "
+                f"LowWeights with those of the state"
+            )
+            raise UnsupportedError(msg)
+        low = list(self._low())
+        with torch.no_grad(), self._in_full(low):
+            # torch casts a state to the dtype of its parameter, here float32
+            self.optimizer.load_state_dict(dict(state_dict["optimizer"]))
+        for parameter in low if self.moments == "low" else ():
+            for name, moment in self._moments(parameter):
+                self.optimizer.state[parameter][name] = moment.to(rounding.LOW)
+        self._residuals = {
+            parameter: {name: t.to(parameter.device) for name, t in held.items()}
+            for parameter, held in zip(
+                self._low(), state_dict["residuals"], strict=True
+            )
+            if held
+        }
+        for device, state in state_dict["draws"].items():
+            self._draw(torch.device(device)).set_state(state)
+
+    def _low(self) -> Iterator[nn.Parameter]:
+        for group in self.param_groups:
+            yield from (p for p in group["params"] if p.dtype == rounding.LOW)
+
+    @contextmanager
+    def _in_full(self, low: list[nn.Parameter]) -> Generator[None]:
+        """Let ``low``, their gradients and their state be float32 inside."""
+        held = [(p, p.data, p.grad) for p in low]
+        for parameter, data, gradient in held:
+            full = self._full(parameter, "weight", data)
+            _become(parameter, full, None if gradient is None else gradient.float())
+            for name, moment in self._moments(parameter):
+                full = self._full(parameter, name, moment)
+                self.optimizer.state[parameter][name] = full
+        try:
+            yield
+        finally:
+            for parameter, data, gradient in held:
+                _become(parameter, data, gradient)
+
+    def _moments(self, parameter: nn.Parameter) -> list[tuple[str, torch.Tensor]]:
+        """Return the state of a weight that has its shape; no count of steps."""
+        state: Mapping[str, Any] = self.optimizer.state.get(parameter, {})
+        return [
+            (name, held)
+            for name, held in state.items()
+            if isinstance(held, torch.Tensor)
+            and name != "step"
+            and held.shape == parameter.shape
+            and held.dtype in (rounding.LOW, torch.float32)
+        ]
+
+    def _full(
+        self, parameter: nn.Parameter, name: str, held: torch.Tensor
+    ) -> torch.Tensor:
+        """Return what is stored for a weight, in float32: a copy if it is low."""
+        residual = self._residuals.get(parameter, {}).get(name)
+        if residual is None or held.dtype != rounding.LOW:
+            return held.to(torch.float32)
+        return rounding.joined(held, residual)
+
+    def _store(self, parameter: nn.Parameter, wanted: torch.Tensor) -> None:
+        """Write a weight back, and its state if that is low."""
+        before = self._full(parameter, "weight", parameter.data)
+        parameter.copy_(self._rounded(parameter, "weight", wanted))
+        self._count(before, wanted, self._full(parameter, "weight", parameter.data))
+        for name, moment in self._moments(parameter) if self.moments == "low" else ():
+            low = self._rounded(parameter, name, moment)
+            self.optimizer.state[parameter][name] = low
+
+    def _rounded(
+        self, parameter: nn.Parameter, name: str, full: torch.Tensor
+    ) -> torch.Tensor:
+        """Return ``full`` in bfloat16; keep its residual, if there is one."""
+        if self.rounding == "nearest":
+            return full.to(rounding.LOW)
+        if self.rounding == "stochastic":
+            draws = torch.randint(
+                1 << rounding.DROPPED,
+                full.shape,
+                generator=self._draw(full.device),
+                dtype=torch.int32,
+                device=full.device,
+            )
+            return rounding.stochastic(full, draws)
+        low, residual = rounding.split(full)
+        self._residuals.setdefault(parameter, {})[name] = residual
+        return low
+
+    def _draw(self, device: torch.device) -> torch.Generator:
+        if device not in self._draws:
+            self._draws[device] = torch.Generator(device).manual_seed(self._seed)
+        return self._draws[device]
+
+    def _count(
+        self, before: torch.Tensor, wanted: torch.Tensor, after: torch.Tensor
+    ) -> None:
+        computed, applied = (wanted - before).double(), (after - before).double()
+        moves = computed != 0
+        numbers = (
+            moves.sum(),
+            (moves & (applied == 0)).sum(),
+            (applied * computed).sum(),
+            computed.square().sum(),
+        )
+        counts = torch.stack([number.double() for number in numbers])
+        self._counts[before.device] = self._counts.get(before.device, 0) + counts
+
+
+def _become(
+    parameter: nn.Parameter, data: torch.Tensor, gradient: torch.Tensor | None
+) -> None:
+    """Give ``parameter`` other data, maybe in another dtype, and its gradient."""
+    parameter.grad = None
+    parameter.data = data
+    parameter.grad = gradient

@@ -1,0 +1,21 @@
+"""What a loss scale wants to know of a model."""
+
+from torch import nn
+
+from amprewrite.errors import NotCapturedError
+from amprewrite.frameworks.torch_fx.run import ConvertedModule, LazyModule
+
+
+def low_dtypes(model: nn.Module) -> set[str]:
+    """Return the low dtypes of the converted parts of ``model``.
+
+    Empty if there are none, or as long as none was called.
+    """
+    found: set[str] = set()
+    for part in model.modules():
+        if isinstance(part, (ConvertedModule, LazyModule)):
+            try:
+                found.add(part.plan.low)
+            except NotCapturedError:  # nothing is known before the first call
+                continue
+    return found

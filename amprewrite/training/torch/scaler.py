@@ -1,0 +1,372 @@
+"""A dynamic loss scale for torch, called as ``torch.amp.GradScaler`` is.
+
+The rule is :class:`amprewrite.training.state.ScaleRule`. The scale is a float32 scalar
+on the device of the loss; the host reads it where it must decide something.
+"""
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, TypeGuard
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from amprewrite.errors import AmpWarning, LossScaleError, UnsupportedError
+from amprewrite.training import state
+from amprewrite.training.torch import _compat, gradients
+from amprewrite.training.torch.models import low_dtypes
+from amprewrite.training.torch.turns import Turn, evaluated
+
+MIN_SCALE = 2.0**-14
+"""Least scale: the smallest normal float16. A smaller one loses bits of a loss of 1."""
+
+LOOK_EVERY = 100
+"""Updates after which the host looks at the scale of fused optimizers, which it waits
+for otherwise never."""
+
+
+class GradScaler:
+    """Multiplies a loss, divides its gradients, skips steps that are not finite.
+
+    In place of ``torch.amp.GradScaler``: the same calls, the same scales, the same
+    ``state_dict``. Beyond that it names the parameter and stops when no smaller scale
+    can help, takes closures, and with ``model=`` refuses an optimizer of other
+    parameters.
+
+    A step that is not finite changes neither parameters nor the optimizer's state.
+    Batch statistics were updated in the forward pass before; torch does so too.
+    """
+
+    def __init__(  # noqa: PLR0913  # as torch's, and two by keyword
+        self,
+        device: str = "cuda",
+        init_scale: float = state.INITIAL_SCALE,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,  # noqa: FBT001, FBT002  # as torch's
+        *,
+        model: nn.Module | None = None,
+        min_scale: float = MIN_SCALE,
+    ) -> None:
+        """Begin with ``init_scale``.
+
+        Args:
+            device: Device type of the loss; without CUDA, ``"cuda"`` disables.
+            init_scale: The first scale.
+            growth_factor: Factor after ``growth_interval`` finite steps in a row.
+            backoff_factor: Factor after a step that was not finite.
+            growth_interval: A number of steps.
+            enabled: Whether to scale; False passes everything on.
+            model: Whose parameters are trained; names them in errors.
+            min_scale: Where a step that is not finite raises LossScaleError instead
+                of reducing the scale.
+
+        Raises:
+            ValueError: A number is out of its range.
+        """
+        self._enabled = enabled
+        if enabled and device == "cuda" and not torch.cuda.is_available():
+            msg = "GradScaler for cuda, which is not available: it is disabled"
+            warnings.warn(msg, AmpWarning, stacklevel=2)
+            self._enabled = False
+        minimum = min(min_scale, init_scale)
+        self._rule = state.ScaleRule(
+            growth_factor, backoff_factor, growth_interval, minimum
+        )
+        self._first = (float(init_scale), 0)
+        self._held: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._turns: dict[int, Turn] = {}
+        self._model, self._advised, self._unseen = model, False, 0
+
+    def scale(self, outputs: Any) -> Any:
+        """Return ``outputs``, a tensor or a nest of iterables of them, times the scale.
+
+        Raises:
+            ValueError: Something else is among them.
+        """
+        if not self._enabled:
+            return outputs
+        self._advise()
+        copies: dict[torch.device, torch.Tensor] = {}
+
+        def scaled(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                if value.device not in copies:
+                    copies[value.device] = self._scale_on(value.device)
+                return value * copies[value.device]
+            if _is_iterable(value):
+                parts = map(scaled, value)
+                return type(value)(parts) if isinstance(value, (list, tuple)) else parts
+            msg = (
+                f"cannot scale a {type(value).__name__}; want a tensor or an iterable "
+                f"of tensors"
+            )
+            raise ValueError(msg)
+
+        return scaled(outputs)
+
+    def unscale_(self, optimizer: Optimizer) -> None:
+        """Divide the gradients of ``optimizer`` by the scale, to clip or read them.
+
+        Raises:
+            RuntimeError: It was called or stepped already since the last update, or no
+                loss was scaled.
+            ValueError: A gradient is float16.
+            OptimizerError: The optimizer holds parameters of another model.
+        """
+        if not self._enabled:
+            return
+        turn = self._turn(optimizer)
+        if turn.unscaled or turn.stepped:
+            done = "step" if turn.stepped else "unscale_"
+            msg = f"unscale_() after {done}() for this optimizer; call update() before"
+            raise RuntimeError(msg)
+        scale = self._tensors("unscale_")[0]
+        self._check(turn, scale.double().reciprocal().float())
+        turn.unscaled = True
+
+    def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """Step ``optimizer`` if its gradients, unscaled, are finite.
+
+        A ``closure`` is called once, before; it has to scale its loss.
+
+        Returns:
+            What the optimizer or the closure gives; None if the step was skipped.
+
+        Raises:
+            RuntimeError: It was called already since the last update, no loss was
+                scaled, or no parameter has a gradient.
+            LossScaleError: The scale is at its minimum and gradients are not finite.
+            OptimizerError: The optimizer holds parameters of another model.
+            UnsupportedError: The optimizer calls its closure several times, or takes
+                a ``grad_scaler``.
+        """
+        if not self._enabled:
+            return _compat.step(optimizer)(*args, **kwargs)
+        if "grad_scaler" in inspect.signature(optimizer.step).parameters:
+            msg = (
+                f"{type(optimizer).__name__}.step takes a grad_scaler, the old way of "
+                f"fused optimizers; use torch.amp.GradScaler with it"
+            )
+            raise UnsupportedError(msg)
+        turn = self._turn(optimizer)
+        if turn.stepped:
+            msg = "step() after step() for this optimizer; call update() before"
+            raise RuntimeError(msg)
+        loss, call = evaluated(optimizer, args, kwargs)
+        self._tensors("step")
+        fused = _compat.takes_scale(optimizer)
+        given: Any = (self._step_fused if fused else self._step)(turn, call)
+        turn.stepped = True
+        return given if loss is None else loss
+
+    def update(self, new_scale: float | torch.Tensor | None = None) -> None:
+        """Change the scale by what the steps since the last update found.
+
+        Args:
+            new_scale: The scale from now on instead; a number or a tensor of one.
+
+        Raises:
+            RuntimeError: No gradients were looked at.
+            LossScaleError: As :meth:`step`, for fused optimizers.
+        """
+        if not self._enabled:
+            return
+        scale, tracker = self._tensors("update")
+        found = [f for turn in self._turns.values() for f in turn.found.values()]
+        self._look()
+        if new_scale is not None:
+            _fill(scale, new_scale)
+        elif not found:
+            msg = "update() before any step() or unscale_(): nothing was looked at"
+            raise RuntimeError(msg)
+        else:
+            total = torch.stack([f.to(scale.device) for f in found]).sum()
+            new, count = self._rule.step(
+                scale.double(), tracker, total == 0, torch.where
+            )
+            scale.copy_(new)
+            tracker.copy_(count)
+        self._turns = {}
+
+    def get_scale(self) -> float:
+        """Return the scale; 1.0 if disabled. Waits for the device."""
+        if not self._enabled:
+            return 1.0
+        return self._first[0] if self._held is None else self._held[0].item()
+
+    def get_growth_factor(self) -> float:
+        """Return the factor after ``growth_interval`` finite steps in a row."""
+        return self._rule.growth
+
+    def set_growth_factor(self, new_factor: float) -> None:
+        """Set the factor after ``growth_interval`` finite steps in a row."""
+        self._rule = replace(self._rule, growth=new_factor)
+
+    def get_backoff_factor(self) -> float:
+        """Return the factor after a step that was not finite."""
+        return self._rule.backoff or 1 / self._rule.growth
+
+    def set_backoff_factor(self, new_factor: float) -> None:
+        """Set the factor after a step that was not finite."""
+        self._rule = replace(self._rule, backoff=new_factor)
+
+    def get_growth_interval(self) -> int:
+        """Return the number of finite steps in a row after which the scale grows."""
+        return self._rule.interval
+
+    def set_growth_interval(self, new_interval: int) -> None:
+        """Set the number of finite steps in a row after which the scale grows."""
+        self._rule = replace(self._rule, interval=new_interval)
+
+    def is_enabled(self) -> bool:
+        """Return whether losses are scaled."""
+        return self._enabled
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as torch.amp.GradScaler has it; empty if disabled."""
+        if not self._enabled:
+            return {}
+        tracker = self._first[1] if self._held is None else self._held[1].item()
+        return {
+            "scale": self.get_scale(),
+            "growth_factor": self.get_growth_factor(),
+            "backoff_factor": self.get_backoff_factor(),
+            "growth_interval": self.get_growth_interval(),
+            "_growth_tracker": int(tracker),
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take a state of this class or of torch.amp.GradScaler.
+
+        Raises:
+            RuntimeError: It is empty: of a scaler that was disabled.
+        """
+        if not self._enabled:
+            return
+        if not state_dict:
+            msg = (
+                "the state is empty, as that of a disabled GradScaler is; make this "
+                "one with enabled=False, or do not load the state"
+            )
+            raise RuntimeError(msg)
+        self._rule = replace(
+            self._rule,
+            growth=state_dict["growth_factor"],
+            backoff=state_dict["backoff_factor"],
+            interval=state_dict["growth_interval"],
+        )
+        self._first = (state_dict["scale"], state_dict["_growth_tracker"])
+        if self._held is not None:
+            for tensor, number in zip(self._held, self._first, strict=True):
+                tensor.fill_(number)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: numbers, no tensors.
+
+        Raises:
+            RuntimeError: In the middle of a step.
+        """
+        if self._turns:
+            msg = "a GradScaler is pickled after update(), not between step and update"
+            raise RuntimeError(msg)
+        saved = self.state_dict()
+        first = (saved["scale"], saved["_growth_tracker"]) if saved else self._first
+        return {**self.__dict__, "_first": first, "_held": None, "_model": None}
+
+    def _advise(self) -> None:
+        """Say once that no scale is needed where nothing is lowered to float16."""
+        if self._model is None or self._advised:
+            return
+        lows = low_dtypes(self._model)
+        self._advised = bool(lows)
+        advice = {state.advice(low, scales=True) for low in lows}
+        if advice and "" not in advice:
+            warnings.warn(min(advice), AmpWarning, stacklevel=3)
+
+    def _turn(self, optimizer: Optimizer) -> Turn:
+        return self._turns.setdefault(id(optimizer), Turn(optimizer))
+
+    def _tensors(self, caller: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the scale and the number of finite steps in a row.
+
+        Raises:
+            RuntimeError: No loss was scaled, so that there is no device for them.
+        """
+        if self._held is None:
+            msg = f"{caller}() before scale(): call scaler.scale(loss).backward() first"
+            raise RuntimeError(msg)
+        return self._held
+
+    def _scale_on(self, device: torch.device) -> torch.Tensor:
+        if self._held is None:
+            scale, tracker = self._first
+            self._held = (
+                torch.full((), scale, dtype=torch.float32, device=device),
+                torch.full((), tracker, dtype=torch.int32, device=device),
+            )
+        return self._held[0].to(device, non_blocking=True)
+
+    def _check(self, turn: Turn, inverse: torch.Tensor | None) -> None:
+        """Note whether all gradients are finite, and multiply them by ``inverse``."""
+        if self._model is not None:
+            gradients.check_owner(turn.optimizer, self._model)
+        with torch.no_grad():
+            for held in gradients.by_kind(turn.optimizer, half=inverse is None):
+                device = held[0].device
+                found = turn.found.setdefault(device, torch.zeros((), device=device))
+                by = found.new_ones(()) if inverse is None else inverse.to(device)
+                _compat.unscale(held, by, found)
+
+    def _step(self, turn: Turn, call: Callable[[], Any]) -> Any:
+        if not turn.unscaled:
+            self.unscale_(turn.optimizer)
+        turn.need_gradients()
+        if any(found.item() for found in turn.found.values()):
+            self._refuse_stuck(turn.optimizer)
+            return None
+        return call()
+
+    def _step_fused(self, turn: Turn, call: Callable[[], Any]) -> Any:
+        """Let the optimizer's kernel divide by the scale and skip; wait for nothing."""
+        scale = self._tensors("step")[0]
+        if not turn.unscaled:
+            self._check(turn, None)
+        turn.need_gradients()
+        found = torch.stack([f.to(scale.device) for f in turn.found.values()]).sum()
+        given = None if turn.unscaled else scale
+        turn.fused = True
+        return _compat.step_with_scale(turn.optimizer, given, found, call)
+
+    def _refuse_stuck(self, optimizer: Optimizer) -> None:
+        """Raise LossScaleError if no smaller scale can help a step not finite."""
+        scale = self.get_scale()
+        if self._rule.is_stuck(scale, finite=False):
+            name = gradients.first_not_finite(optimizer, self._model)
+            raise LossScaleError(state.stuck(scale, name), name)
+
+    def _look(self) -> None:
+        """Look at steps of fused optimizers, of which the host knows nothing."""
+        fused = [turn for turn in self._turns.values() if turn.fused]
+        self._unseen += bool(fused)
+        if self._unseen < LOOK_EVERY:
+            return
+        self._unseen = 0
+        for turn in fused:
+            if any(found.item() for found in turn.found.values()):
+                self._refuse_stuck(turn.optimizer)
+
+
+def _is_iterable(value: object) -> TypeGuard[Iterable[Any]]:
+    return isinstance(value, Iterable)
+
+
+def _fill(scale: torch.Tensor, new: float | torch.Tensor) -> None:
+    if isinstance(new, torch.Tensor):
+        scale.copy_(new.detach().reshape(()))
+    else:
+        scale.fill_(new)
