@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeGuard
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -80,6 +81,7 @@ class GradScaler:
         self._first = (float(init_scale), 0)
         self._held: tuple[torch.Tensor, torch.Tensor] | None = None
         self._turns: dict[int, Turn] = {}
+        self._begun: WeakSet[Optimizer] = WeakSet()
         self._model, self._advised, self._unseen = model, False, 0
 
     def scale(self, outputs: Any) -> Any:
@@ -276,7 +278,12 @@ class GradScaler:
             raise RuntimeError(msg)
         saved = self.state_dict()
         first = (saved["scale"], saved["_growth_tracker"]) if saved else self._first
-        return {**self.__dict__, "_first": first, "_held": None, "_model": None}
+        kept = {k: v for k, v in self.__dict__.items() if k != "_begun"}
+        return {**kept, "_first": first, "_held": None, "_model": None}
+
+    def __setstate__(self, pickled: dict[str, Any]) -> None:
+        """Take what was pickled; optimizers are new in another process."""
+        self.__dict__.update(pickled, _begun=WeakSet[Optimizer]())
 
     def _advise(self) -> None:
         """Say once that no scale is needed where nothing is lowered to float16."""
@@ -332,12 +339,19 @@ class GradScaler:
         return call()
 
     def _step_fused(self, turn: Turn, call: Callable[[], Any]) -> Any:
-        """Let the optimizer's kernel divide by the scale and skip; wait for nothing."""
+        """Let the optimizer's own kernel divide by the scale and skip."""
         scale = self._tensors("step")[0]
         if not turn.unscaled:
             self._check(turn, None)
         turn.need_gradients()
         found = torch.stack([f.to(scale.device) for f in turn.found.values()]).sum()
+        if turn.optimizer not in self._begun:
+            # torch 2.13: fused SGD that skips its first step keeps a momentum of
+            # uninitialised memory; that step is skipped here, where the host waits
+            if found.item():
+                self._refuse_stuck(turn.optimizer)
+                return None
+            self._begun.add(turn.optimizer)
         given = None if turn.unscaled else scale
         turn.fused = True
         return _compat.step_with_scale(turn.optimizer, given, found, call)

@@ -1,0 +1,87 @@
+"""Which gradients an optimizer has, whose they are, and whether they are finite."""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402  # after the skip
+
+from amprewrite.errors import OptimizerError  # noqa: E402
+from amprewrite.training.torch import gradients  # noqa: E402
+
+
+def with_gradients(*held: Any):
+    made = [nn.Parameter(torch.zeros_like(h).to_dense()) for h in held]
+    for parameter, gradient in zip(made, held, strict=True):
+        parameter.grad = gradient
+    return made
+
+
+def test_parameters_are_named_by_their_place():
+    one, two, three = (nn.Parameter(torch.zeros(1)) for _ in range(3))
+    optimizer = torch.optim.SGD([{"params": [one, two]}, {"params": [three]}])
+    names = [name for name, _ in gradients.parameters(optimizer)]
+    assert names == [
+        "parameter 0 of group 0",
+        "parameter 1 of group 0",
+        "parameter 0 of group 1",
+    ]
+
+
+def test_parameters_are_named_as_the_optimizer_was_told():
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(list(model.named_parameters()))
+    names = [name for name, _ in gradients.parameters(optimizer)]
+    assert names == ["weight", "bias"]
+
+
+def test_gradients_of_one_dtype_are_together():
+    made = with_gradients(torch.ones(2), torch.ones(3).double(), torch.ones(4))
+    made.append(nn.Parameter(torch.zeros(5)))
+    found = gradients.by_kind(torch.optim.SGD(made))
+    assert [[t.numel() for t in held] for held in found] == [[2, 4], [3]]
+    assert found[0][0] is made[0].grad
+
+
+def test_a_sparse_gradient_is_coalesced_and_its_values_are_written_in_place():
+    indices = torch.tensor([[0, 0, 2]])
+    values = torch.tensor([3e38, 3e38, 1.0])
+    sparse = torch.sparse_coo_tensor(indices, values, (4,), check_invariants=True)
+    made = with_gradients(sparse)
+    ((held,),) = gradients.by_kind(torch.optim.SGD(made))
+    assert held.tolist() == [float("inf"), 1.0]
+    held.fill_(7.0)
+    assert made[0].grad is not None
+    assert made[0].grad.to_dense().tolist() == [7.0, 0.0, 7.0, 0.0]
+
+
+def test_float16_gradients_are_refused_as_by_torch():
+    made = with_gradients(torch.ones(2).half())
+    optimizer = torch.optim.SGD(made)
+    with pytest.raises(ValueError, match="Attempting to unscale FP16 gradients"):
+        gradients.by_kind(optimizer)
+    assert gradients.by_kind(optimizer, half=True)
+
+
+def test_the_first_gradient_that_is_not_finite_is_named():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(model.parameters())
+    assert gradients.first_not_finite(optimizer, model) == ""
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    assert gradients.first_not_finite(optimizer, model) == ""
+    weight = model.get_parameter("1.weight")
+    weight.grad = torch.full_like(weight, float("nan"))
+    assert gradients.first_not_finite(optimizer, model) == "1.weight"
+    assert gradients.first_not_finite(optimizer, None) == "parameter 2 of group 0"
+
+
+def test_an_optimizer_of_other_parameters_is_refused():
+    model = nn.Linear(2, 3)
+    gradients.check_owner(torch.optim.SGD([model.weight]), model)
+    other = nn.Linear(2, 3)
+    optimizer = torch.optim.SGD([model.weight, other.bias])
+    with pytest.raises(OptimizerError, match=r"parameter 1 of group 0, of shape \(3,"):
+        gradients.check_owner(optimizer, model)
