@@ -42,6 +42,7 @@ from amprewrite.frameworks.torch_fx.shapes import (
 )
 from amprewrite.frameworks.torch_fx.signature import signature_of
 from amprewrite.frameworks.torch_fx.tolerance import plan_by_tolerance, refuse_lazy
+from amprewrite.frameworks.torch_fx.underflow import watch
 from amprewrite.frameworks.torch_fx.warm import (
     copies,
     try_run,
@@ -60,6 +61,19 @@ Model = nn.Module | torch.export.ExportedProgram
 
 def convert(model: Model, request: Request) -> nn.Module:
     """Return ``model`` rewritten; see :func:`amprewrite.convert`.
+
+    Raises:
+        CaptureError: The model cannot be captured.
+        PlanMismatchError: ``request.plan`` was made for another program.
+    """
+    converted = _converted(model, request)
+    if request.low == "float16" and request.training is not False:
+        watch(converted)
+    return converted
+
+
+def _converted(model: Model, request: Request) -> nn.Module:
+    """Return ``model`` rewritten.
 
     Raises:
         CaptureError: The model cannot be captured.

@@ -96,7 +96,9 @@ def try_run(
     needs them in its forward (forces as the gradient of an energy).
     """
     try:
-        with undisturbed(model), torch.no_grad():
+        with undisturbed(model), torch.no_grad(), warnings.catch_warnings():
+            # reentrant checkpoints say so, of this run alone
+            warnings.filterwarnings("ignore", "None of the inputs have requires_grad")
             run(*copies(args), **copies(dict(kwargs)))
     except Exception:
         if not torch.is_grad_enabled():

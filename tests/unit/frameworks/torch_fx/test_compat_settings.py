@@ -137,6 +137,28 @@ def test_checkpoints_are_noted() -> None:
     assert seen == [1]
 
 
+def test_custom_functions_are_noted_however_apply_is_bound() -> None:
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            del ctx
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            del ctx
+            return grads[0] * 3
+
+    bound, seen = Twice.apply, list[type]()
+    given = x().requires_grad_()
+    with _compat_settings.noting_functions(seen.append):
+        bound(given).sum().backward()
+    Twice.apply(given)
+    assert seen == [Twice]
+    assert given.grad is not None
+    assert (given.grad == 3).all()
+
+
 def test_inputs_of_recurrent_layers_are_checked_in_the_dtype_of_their_weights() -> None:
     layer, given = torch.nn.GRU(4, 4).double(), torch.ones(2, 1, 4)
     with _compat_settings.recurrent_inputs_cast():
