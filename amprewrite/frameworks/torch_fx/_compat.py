@@ -225,6 +225,12 @@ def compiled(model: nn.Module, backend: Callable[..., Any]) -> Callable[..., Any
     return untyped.compile(model, backend=backend)
 
 
+def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep ``function`` out of what is compiled around it; it may compile itself."""
+    untyped: Any = torch.compiler
+    return untyped.disable(function)
+
+
 def compile_in_place(model: nn.Module) -> None:
     """Let calls of ``model`` go through torch's default compiler."""
     untyped: Any = model

@@ -204,4 +204,4 @@ def lazy_runner(model: nn.Module, backend: Backend) -> Callable[..., Any]:
             warnings.warn(NO_GRAPH, AmpWarning, stacklevel=2)
         return output
 
-    return run
+    return _compat.uncompiled(run)

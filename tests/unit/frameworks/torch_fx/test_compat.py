@@ -275,3 +275,16 @@ def test_arguments_may_be_changed_before_each_op_and_casts_are_noted() -> None:
     assert calls[1].args == (calls[0],)
     assert [_compat.is_promotion(n) for n in calls] == [True, False, False]
     assert [n.meta["val"].dtype for n in calls[:2]] == [torch.float64] * 2
+
+
+def test_what_is_uncompiled_is_not_traced_by_what_is_around():
+    seen: list[bool] = []
+
+    def inner(x: Any) -> Any:
+        seen.append(torch.compiler.is_compiling())
+        return x + 1
+
+    kept = _compat.uncompiled(inner)
+    compiled = torch.compile(lambda x: kept(x) * 2, backend="eager")
+    assert compiled(torch.ones(2)).tolist() == [4.0, 4.0]
+    assert seen == [False]

@@ -1,0 +1,316 @@
+"""Training of converted torch models, beside what users would use instead.
+
+Four tables, each measured with all its rivals in one process: bytes that the forward
+pass keeps for the backward pass; errors of gradients against float64; times of a whole
+step, interleaved; losses of runs with small gradients and of runs with low weights.
+
+    python -m benchmarks.training_torch --out benchmarks/results/training_torch.json
+
+Hand-written casts are those of a careful user: ``x.bfloat16()`` and a cast weight
+before every linear layer and convolution, the rest in float32.
+"""
+
+import argparse
+import copy
+import json
+import platform
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812  # torch's own name
+
+import amprewrite
+from amprewrite.training.torch import GradScaler, LowWeights
+from benchmarks import zoo
+
+LOW = torch.bfloat16
+SIZE = zoo.Size(width=256, layers=2, vocabulary=2000, side=64)
+MODELS = {"gpt2": (16, 128), "vit": (16, 0), "bert": (16, 128)}
+"""Batch and tokens. Dropout is off: torch's CPU kernel of attention with dropout keeps
+float32 whatever its inputs are, which is not what is measured here."""
+
+TIMED = (4, 64)
+"""Batch and tokens of what is timed."""
+
+Run = Callable[[], Any]
+
+
+def case(name: str, shape: tuple[int, int]) -> zoo.Case:
+    """Return a model in train mode without dropout, and its arguments."""
+    torch.manual_seed(0)
+    model, args, kwargs = zoo.build(name, SIZE, *shape)
+    for part in model.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+    return model.train(), args, kwargs
+
+
+def loss_of(output: object) -> torch.Tensor:
+    """Return the mean square distance of the first output to fixed targets."""
+    parts: Any = output
+    first = parts[0] if isinstance(parts, tuple) else next(iter(parts.values()))
+    draws = torch.Generator().manual_seed(0)
+    target = torch.randn(first.shape, generator=draws, dtype=torch.float64)
+    wide = first if first.dtype == torch.float64 else first.float()
+    return (wide - target.to(wide.dtype)).square().mean()
+
+
+class LowLinear(nn.Linear):
+    """A linear layer with the casts that a user would write."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002  # torch's
+        """Return bf16[..., out]."""
+        bias = None if self.bias is None else self.bias.to(LOW)
+        return F.linear(input.to(LOW), self.weight.to(LOW), bias)
+
+
+def by_hand(model: nn.Module) -> nn.Module:
+    """Return ``model`` with hand-written casts in its linear layers."""
+    for part in model.modules():
+        if type(part) is nn.Linear:
+            part.__class__ = LowLinear
+        elif isinstance(part, nn.LayerNorm):
+            part.register_forward_pre_hook(lambda _, x: (x[0].float(),))
+    return model
+
+
+def rivals(
+    name: str, shape: tuple[int, int]
+) -> tuple[dict[str, nn.Module], dict[str, Run], zoo.Case]:
+    """Return a model in each form, each form as a call, and what they came from."""
+    model, args, kwargs = case(name, shape)
+    models = {
+        key: copy.deepcopy(model)
+        for key in ("float32", "autocast", "bf16", "autocast-cpu", "by hand", "cast")
+    }
+    by_hand(models["by hand"])
+    models["cast"] = models["cast"].to(LOW)
+    low = amprewrite.convert(models["bf16"], args=args, kwargs=kwargs)
+    same = amprewrite.convert(
+        models["autocast-cpu"], "autocast-cpu", args=args, kwargs=kwargs
+    )
+    under = torch.autocast("cpu", LOW)
+    cast = tuple(a.to(LOW) if a.is_floating_point() else a for a in args)
+    runs: dict[str, Run] = {
+        "float32": lambda: models["float32"](*args, **kwargs),
+        "autocast": lambda: under(models["autocast"])(*args, **kwargs),
+        "bf16": lambda: low(*args, **kwargs),
+        "autocast-cpu": lambda: same(*args, **kwargs),
+        "by hand": lambda: models["by hand"](*args, **kwargs),
+        "cast": lambda: models["cast"](*cast, **kwargs),
+    }
+    return models, runs, (model, args, kwargs)
+
+
+def kept_bytes(model: nn.Module, run: Run) -> int:
+    """Return the bytes of the storages kept for backward, parameters left out."""
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage  # alive, so that no place is used twice
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss_of(run())
+    return sum(storage.nbytes() for storage in kept.values())
+
+
+def gradients(model: nn.Module, run: Run) -> torch.Tensor:
+    """Return all gradients in one vector of float64."""
+    model.zero_grad()
+    loss_of(run()).backward()
+    parts = [
+        (torch.zeros_like(p) if p.grad is None else p.grad).double().flatten()
+        for p in model.parameters()
+    ]
+    model.zero_grad()
+    return torch.cat(parts)
+
+
+def memory_and_errors(name: str) -> dict[str, Any]:
+    """Return bytes kept for backward and errors of gradients of one model."""
+    models, runs, (model, args, kwargs) = rivals(name, MODELS[name])
+    wide = copy.deepcopy(model).double()
+    given = tuple(a.double() if a.is_floating_point() else a for a in args)
+    exact = gradients(wide, lambda: wide(*given, **kwargs))
+    bytes_of = {key: kept_bytes(models[key], run) for key, run in runs.items()}
+    found = {key: gradients(models[key], run) for key, run in runs.items()}
+    return {
+        "bytes kept for backward": bytes_of["float32"],
+        "bytes / float32": {k: v / bytes_of["float32"] for k, v in bytes_of.items()},
+        "relative error of gradients": {
+            k: float((g - exact).norm() / exact.norm()) for k, g in found.items()
+        },
+    }
+
+
+def whole_step(run: Run, optimizer: torch.optim.Optimizer) -> None:
+    """Run forward, backward and the optimizer."""
+    loss_of(run()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def step_times(name: str, rounds: int, *, compiled: bool) -> dict[str, float]:
+    """Return the median time of a whole step over float32's, rounds interleaved."""
+    models, runs, _ = rivals(name, TIMED)
+    if compiled:
+        torch.compiler.reset()
+        runs = {key: torch.compile(run) for key, run in runs.items()}
+    steps: dict[str, Run] = {}
+    for key, run in runs.items():
+        optimizer = torch.optim.AdamW(models[key].parameters(), lr=1e-4)
+
+        steps[key] = partial(whole_step, run, optimizer)
+    seconds: dict[str, list[float]] = {key: [] for key in steps}
+    for number in range(rounds + 2):
+        for key, step in steps.items():
+            start = time.thread_time()
+            step()
+            if number > 1:
+                seconds[key].append(time.thread_time() - start)
+    medians = {key: statistics.median(found) for key, found in seconds.items()}
+    return {key: value / medians["float32"] for key, value in medians.items()}
+
+
+def network(seed: int = 0) -> nn.Sequential:
+    """Return a network of two hidden layers, f32[n, 16] -> f32[n, 4]."""
+    torch.manual_seed(seed)
+    layers = [nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU()]
+    return nn.Sequential(*layers, nn.Linear(64, 4)).train()
+
+
+def small_gradients(divisor: float, seed: int) -> dict[str, float]:
+    """Return the last losses of runs in which the loss is divided by ``divisor``."""
+    draws = torch.Generator().manual_seed(seed)
+    x = torch.randn(1024, 16, generator=draws)
+    labels = (x @ torch.randn(16, 4, generator=draws)).argmax(1)
+    scalers: dict[str, Any] = {
+        "float32": None,
+        "float16": None,
+        "float16, torch.amp.GradScaler": torch.amp.GradScaler("cpu"),
+        "float16, amprewrite GradScaler": GradScaler("cpu"),
+        "bfloat16": None,
+    }
+    found: dict[str, float] = {}
+    for key, scaler in scalers.items():
+        model: Any = network(seed)
+        policy = {"float1": "fp16", "bfloat": "bf16"}.get(key[:6])
+        run: Any = model
+        if policy and key != "float32":
+            run = amprewrite.convert(model, policy, args=(x,))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.3 * divisor, momentum=0.9)
+        for _ in range(100):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(run(x), labels) / divisor
+            if scaler is None:
+                loss.backward()
+                optimizer.step()
+            else:
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+        with torch.no_grad():
+            found[key] = float(F.cross_entropy(model(x), labels))
+    model = network(seed)
+    with torch.no_grad():
+        found["at the start"] = float(F.cross_entropy(model(x), labels))
+    return found
+
+
+def low_weights(seed: int) -> dict[str, Any]:
+    """Return the last losses of runs with weights in bfloat16, and what was lost."""
+    draws = torch.Generator().manual_seed(seed)
+    x = torch.randn(2048, 16, generator=draws)
+    teacher = network(seed + 100)
+    for parameter in teacher.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    y = teacher(x).detach()
+    kinds = ("float32 masters", "nearest", "stochastic", "kahan")
+    found: dict[str, Any] = {}
+    for kind in (*kinds, *(f"{k}, low moments" for k in kinds[1:])):
+        model = network(seed)
+        rounding, _, moments = kind.partition(", ")
+        masters = rounding == kinds[0]
+        inner = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.0)
+        optimizer: Any = inner
+        if not masters:
+            model = model.to(LOW)
+            inner = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.0)
+            stored: Any = "low" if moments else "full"
+            optimizer = LowWeights(inner, rounding, moments=stored, seed=seed)
+        run: Any = model
+        if masters:
+            run = amprewrite.convert(model, args=(x[:128],))
+        rows = torch.Generator().manual_seed(seed)
+        for _ in range(1000):
+            index = torch.randint(0, len(x), (128,), generator=rows)
+            given = x[index] if masters else x[index].to(LOW)
+            optimizer.zero_grad()
+            (run(given).float() - y[index]).square().mean().backward()
+            optimizer.step()
+        with torch.no_grad():
+            loss = float((model.double()(x.double()) - y).square().mean())
+        found[kind] = {"loss": loss}
+        if not masters:
+            lost = optimizer.lost
+            found[kind] |= {"unchanged": lost.share, "shortfall": lost.shortfall}
+    return found
+
+
+def report(rounds: int, *, compiled: bool) -> dict[str, Any]:
+    """Return all tables with the machine and versions."""
+    tables: dict[str, Any] = {
+        "what": "step times and bytes are ratios to float32; below 1 is less",
+        "device": platform.processor() or platform.machine(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "bf16_matmul": torch.ops.mkldnn._is_mkldnn_bf16_supported(),  # noqa: SLF001  # torch has no public way to ask
+        "torch": torch.__version__,
+        "transformers": zoo.transformers.__version__,
+        "rounds": rounds,
+    }
+    tables["fp16, loss / 2**17"] = [small_gradients(2.0**17, s) for s in range(2)]
+    tables["fp16, loss / 4096"] = [small_gradients(4096.0, s) for s in range(2)]
+    tables["low weights"] = [low_weights(seed) for seed in range(1)]
+    tables["models"] = {}
+    for name in MODELS:
+        tables["models"][name] = memory_and_errors(name)
+        print(name, json.dumps(tables["models"][name]), flush=True)
+    for name in ("gpt2", "vit"):
+        row = tables["models"][name]
+        row["step time / float32"] = step_times(name, rounds, compiled=False)
+        if compiled:
+            times = step_times(name, rounds, compiled=True)
+            row["compiled step time / compiled float32"] = times
+        print(name, json.dumps(row), flush=True)
+    return tables
+
+
+def main() -> None:
+    """Measure and write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--compiled", action="store_true")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    found = report(options.rounds, compiled=options.compiled)
+    text = json.dumps(found, indent=1)
+    print(text)
+    if options.out:
+        options.out.write_text(text + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
