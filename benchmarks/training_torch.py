@@ -240,6 +240,7 @@ def low_weights(seed: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for kind in (*kinds, *(f"{k}, low moments" for k in kinds[1:])):
         model = network(seed)
+        rounding: Any
         rounding, _, moments = kind.partition(", ")
         masters = rounding == kinds[0]
         inner = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.0)

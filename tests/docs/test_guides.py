@@ -12,6 +12,7 @@ NEEDS = {
     "dtypes": ("torch", "flax"),
     "jax": ("jax",),
     "training_jax": ("jax", "equinox", "flax", "optax"),
+    "training_torch": ("torch",),
 }
 """What the blocks of a guide import."""
 
