@@ -55,6 +55,7 @@ def fit(
     return float(loss.detach()) * divisor
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:training in float16 without a loss scale")
 def test_small_gradients_train_in_float16_with_a_scale_and_not_without():
     """The loss is divided by 2**17, which in exact arithmetic changes no step."""
@@ -221,11 +222,14 @@ def steps(
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not")
-@pytest.mark.parametrize("scaled", [True, False])
 @pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize(
-    "backend",
-    ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)],
+    ("backend", "scaled"),
+    [
+        ("aot_eager", True),
+        ("aot_eager", False),
+        pytest.param("inductor", False, marks=pytest.mark.slow),
+    ],
 )
 def test_a_whole_step_can_be_compiled(backend: str, *, at_once: bool, scaled: bool):
     found: list[list[float]] = []
