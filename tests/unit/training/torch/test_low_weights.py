@@ -67,6 +67,17 @@ def test_moments_are_stored_as_asked_and_counts_of_steps_are_not(moments: Any):
         assert held["step"].dtype == torch.float32
 
 
+def test_the_count_of_steps_of_a_scalar_weight_is_not_rounded():
+    """It has the shape of its weight; in bfloat16 it would stop at 256."""
+    weight = nn.Parameter(torch.ones((), dtype=torch.bfloat16))
+    optimizer = LowWeights(torch.optim.AdamW([weight]), moments="low")
+    weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    held = optimizer.optimizer.state[weight]
+    assert held["exp_avg"].dtype == torch.bfloat16
+    assert held["step"].dtype == torch.float32
+
+
 def test_one_step_is_that_of_float32_rounded():
     model, optimizer = setup("adamw", "nearest")
     wide = copy.deepcopy(model).float()
