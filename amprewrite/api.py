@@ -60,11 +60,12 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
             cheapest placement that the policy allows, by a minimum cut, with a
             certificate in ``plan.cost.lower_bound``. ``paint``: TensorFlow's way, to
             compare with.
-        tolerance: For placement ``optimal`` of torch models: the largest relative L2
-            error, against full precision on ``args``. A number for all float outputs
-            together, a table of numbers by output path (``{"logits": 1e-3}``), or
-            ``"autocast"`` for the error of torch.autocast. ``plan.predicted_error``
-            has the first-order error of the plan. None bounds nothing.
+        tolerance: For placement ``optimal``: the largest relative L2 error, against
+            full precision on ``args``. A number for all float outputs together, a
+            table of numbers by output path (``{"logits": 1e-3}``), or ``"autocast"``
+            for the error of torch.autocast, of placement ``promote`` with JAX.
+            ``plan.predicted_error`` has the first-order error of the plan. None
+            bounds nothing.
         overrides: Rules tried before the policy's own; a table such as
             ``{"path": "decoder.*", "class": "deny"}`` is one.
         plan: A plan to apply instead of making one.
@@ -99,7 +100,7 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
     loaded = load_policy(policy)
     called = args is not None or kwargs is not None
     asked = (tolerance, loaded, overrides, placement, target)
-    budget = budget_for(model, *asked, has_arguments=called)
+    budget = budget_for(*asked, has_arguments=called)
     side = side_of(model)
     cost = prices(model, loaded, target, args, kwargs)
     request = side.Request(
@@ -146,7 +147,7 @@ def inspect(  # noqa: PLR0913  # the public signature; all but two are by keywor
     loaded = load_policy(policy)
     called = args is not None or kwargs is not None
     asked = (tolerance, loaded, overrides, placement, target)
-    budget = budget_for(model, *asked, has_arguments=called)
+    budget = budget_for(*asked, has_arguments=called)
     side = side_of(model)
     cost = prices(model, loaded, target, args, kwargs)
     request = side.Request(
@@ -201,7 +202,7 @@ def pareto(  # noqa: PLR0913  # the public signature; all but two are by keyword
     loaded = load_policy(policy)
     called = args is not None or kwargs is not None
     asked = (1.0, loaded, overrides, "optimal", target)
-    budget = budget_for(model, *asked, has_arguments=called)
+    budget = budget_for(*asked, has_arguments=called)
     if budget is None or points < FEWEST:
         found = f"points={points}" if budget else f"policy {loaded.name!r} has no low"
         msg = f"{found}: want at least {FEWEST} points, and a policy with a low dtype"

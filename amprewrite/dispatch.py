@@ -113,8 +113,7 @@ def planner(
     return plan
 
 
-def budget_for(  # noqa: PLR0913  # what convert and inspect have in common
-    model: object,
+def budget_for(  # what convert and inspect have in common
     tolerance: Tolerance | None,
     policy: Policy,
     overrides: Sequence[Rule | Mapping[str, object]],
@@ -127,18 +126,12 @@ def budget_for(  # noqa: PLR0913  # what convert and inspect have in common
 
     Raises:
         ToleranceError: It is no tolerance.
-        UnsupportedError: The placement, the framework or the call takes none.
+        UnsupportedError: The placement or the call takes none.
     """
     if tolerance is None:
         return None
     check_placement(placement)
     check_tolerance(tolerance, placement)
-    if not side_of(model).__name__.startswith("amprewrite.frameworks.torch_fx."):
-        msg = (
-            "tolerance is not there yet for JAX; leave tolerance=None, and measure "
-            "with amprewrite.verify"
-        )
-        raise UnsupportedError(msg)
     if not has_arguments:
         msg = "tolerance needs args=, the arguments that the error is measured on"
         raise UnsupportedError(msg)

@@ -52,6 +52,10 @@ class Budget(Protocol):
         """Return what may be rounded, to be measured."""
         ...
 
+    def promoted(self, graph: ProgramGraph, *, training: bool, captured: str) -> Plan:
+        """Return the plan of placement ``promote`` for ``graph``."""
+        ...
+
     def plan(self, measured: Measurements) -> Plan:
         """Return the cheapest plan found that keeps the target."""
         ...

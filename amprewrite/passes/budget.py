@@ -37,6 +37,11 @@ class Budget:
         """Return what may be rounded; see :func:`find_probes`."""
         return find_probes(graph, self.matcher(), training=training)
 
+    def promoted(self, graph: ProgramGraph, *, training: bool, captured: str) -> Plan:
+        """Return the plan of placement ``promote``; see :func:`make_plan`."""
+        setting = Setting("promote", training, captured, self.objective)
+        return make_plan(graph, self.matcher(), setting)
+
     def plan(self, measured: Measurements) -> Plan:
         """Return the cheapest plan found that keeps a target.
 

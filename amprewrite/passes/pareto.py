@@ -56,6 +56,10 @@ class Front:
         """Return what may be rounded."""
         return self.budget.probes(graph, training=training)
 
+    def promoted(self, graph: ProgramGraph, *, training: bool, captured: str) -> Plan:
+        """Return the plan of placement ``promote``."""
+        return self.budget.promoted(graph, training=training, captured=captured)
+
     def plan(self, measured: Measurements) -> Plan:
         """Fill :attr:`points`; return the cheapest plan."""
         budget, known = self.budget, measured

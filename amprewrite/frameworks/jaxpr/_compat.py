@@ -221,3 +221,19 @@ def manual_axes(eqn: Eqn) -> set[Any]:
 def sharding_argument(sharding: object) -> Any:
     """Return a sharding as ``jax.jit`` takes it: None where it is not specified."""
     return None if _is_unspecified(sharding) else sharding
+
+
+def varying_as(number: Any, value: Any) -> Any:
+    """Return ``number`` as one that differs over the mesh axes that ``value`` does.
+
+    In a manual mesh the derivative of what is the same everywhere is a sum over them.
+    """
+    axes = _varying(value) - _varying(number)
+    return jax.lax.pcast(number, tuple(axes), to="varying") if axes else number
+
+
+def _varying(value: Any) -> frozenset[Any]:
+    """Return the axes of a manual mesh over which ``value`` differs."""
+    aval = jax.typeof(value)
+    kind = getattr(aval, "manual_axis_type", None)  # jax 0.10; vma before
+    return getattr(aval, "vma", frozenset()) if kind is None else kind.varying

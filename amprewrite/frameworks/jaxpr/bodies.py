@@ -46,11 +46,19 @@ def _scan(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
     return [*carry, *stacked]
 
 
-def _while(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
+def while_loop(
+    writer: Writer, step: Step, env: Env, run: Callable[..., Any] = lax.while_loop
+) -> Sequence[Any]:
     """Run a loop; a batched one turns until no row goes on, and keeps those that ended.
 
     ``vmap`` makes a test of many rows, which JAX understands but its public function
     does not take.
+
+    Args:
+        writer: Runs the program.
+        step: The loop.
+        env: Values outside of it.
+        run: Turns it, given the test, a turn and the start.
     """
     test, turn = step.bodies
     outer = writer.constants(env)
@@ -78,7 +86,7 @@ def _while(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
         return [_chosen(found, n, o) for n, o in zip(made, carry, strict=True)]
 
     batched = bool(step.eqn.params["cond_jaxpr"].out_avals[0].shape)
-    return lax.while_loop(goes_on, go, start)
+    return run(goes_on, go, start)
 
 
 def _chosen(found: Any, new: Any, old: Any) -> Any:
@@ -175,6 +183,6 @@ HANDLERS: dict[str, Handler] = {
     "custom_vjp_call": custom_vjp,
     "scan": _scan,
     "shard_map": _shard_map,
-    "while": _while,
+    "while": while_loop,
 }
 """Who runs a step, by its primitive."""

@@ -98,6 +98,10 @@ class Prepared:
         return replace(inner, tangents=names).run(operands)
 
 
+Search = Callable[[Program, ProgramGraph, Callable[[Plan], Prepared]], Plan]
+"""Gives the plan for a program, given what makes that which runs it by a plan."""
+
+
 @dataclass(frozen=True)
 class Inputs:
     """What is known of the inputs of a program.
@@ -108,6 +112,7 @@ class Inputs:
         second: A trace in low precision, which shows the casts that the model writes.
         states: Which outputs replace which of them, by position.
         processor: What promoted operands while the program was traced.
+        search: Gives the plan instead of the planner.
     """
 
     names: tuple[str, ...] = ()
@@ -115,6 +120,7 @@ class Inputs:
     second: Second | None = None
     states: tuple[tuple[int, int], ...] = ()
     processor: Processor | None = None
+    search: Search | None = None
 
 
 def prepare(
@@ -146,11 +152,19 @@ def prepare(
         program.inputs[index]: kind for index, kind in known.kinds.items()
     }
     graph = read(program, kinds)
+
+    def build(plan: Plan) -> Prepared:
+        check_fits(graph, plan)
+        promotes = known.processor
+        return Prepared(program, graph, plan, planner, training, promotes=promotes)
+
     if plan is None:
-        made = planner(graph, training=True, captured=captured, differentiated=training)
-        plan = made.with_warnings(*notes)
-    check_fits(graph, plan)
-    return Prepared(program, graph, plan, planner, training, promotes=known.processor)
+        plan = (
+            planner(graph, training=True, captured=captured, differentiated=training)
+            if known.search is None
+            else known.search(program, graph, build)
+        ).with_warnings(*notes)
+    return build(plan)
 
 
 def _completed(

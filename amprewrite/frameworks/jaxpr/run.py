@@ -11,10 +11,14 @@ from typing import Any
 from amprewrite.errors import NotCapturedError
 from amprewrite.frameworks.base import Request, announce
 from amprewrite.frameworks.jaxpr.differential import Second
-from amprewrite.frameworks.jaxpr.prepare import Inputs, Prepared, prepare
+from amprewrite.frameworks.jaxpr.exact import Result
+from amprewrite.frameworks.jaxpr.prepare import Inputs, Prepared, Search, prepare
+from amprewrite.frameworks.jaxpr.program import Program
 from amprewrite.frameworks.jaxpr.promoting import tracing
 from amprewrite.frameworks.jaxpr.states import Pair, positions
+from amprewrite.frameworks.jaxpr.tolerance import Tolerant, sample_of
 from amprewrite.frameworks.jaxpr.trace import Traced, Tracer, input_names, split
+from amprewrite.ir import ProgramGraph
 from amprewrite.plan import Cast, Plan
 from amprewrite.plan.join import join_plans
 
@@ -37,6 +41,11 @@ def no_states(
     yield from ()
 
 
+def whole(made: Any) -> Any:
+    """Return all that a function gives: it is what the user sees."""
+    return made
+
+
 class ConvertedFunction:
     """A function that runs by a plan; it composes with every transformation of JAX."""
 
@@ -46,6 +55,7 @@ class ConvertedFunction:
         request: Request,
         describe: Describe | None = None,
         states: States = no_states,
+        result_of: Callable[[Any], Any] = whole,
     ) -> None:
         """Hold the function.
 
@@ -55,9 +65,12 @@ class ConvertedFunction:
             describe: Describes the inputs; by default they are named as ``function``
                 names its parameters, and none is trained.
             states: Finds the states among what it takes and gives.
+            result_of: Picks what the user sees of what ``function`` gives.
         """
         self.function, self.request = function, request
         self.describe, self.states = describe or self._as_named, states
+        self.result_of = result_of
+        self.tolerant = Tolerant(request.budget, CAPTURED) if request.budget else None
         self.tracer = Tracer(function, request.processor)
         self.prepared: weakref.WeakKeyDictionary[Any, Prepared] = (
             weakref.WeakKeyDictionary()
@@ -105,6 +118,8 @@ class ConvertedFunction:
         if self.request.processor is not None:
             states = tuple(self._states(traced, args, kwargs))
             known = replace(known, states=states, processor=self.request.processor)
+        if self.tolerant is not None:
+            known = replace(known, search=self._search(traced, args, kwargs))
         made = prepare(
             traced.closed,
             self.request.planner,
@@ -116,6 +131,18 @@ class ConvertedFunction:
         if self.announces:
             announce(made.plan, self.announced)
         return made
+
+    def _search(
+        self, traced: Traced, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Search:
+        _, arrays = split((tuple(args), dict(kwargs)))
+        result = Result(traced.result, self.result_of)
+        tolerant: Any = self.tolerant
+
+        def search(program: Program, graph: ProgramGraph, build: Any) -> Plan:
+            return tolerant.plan(sample_of(program, graph, arrays, result), build)
+
+        return search
 
     def _states(
         self, traced: Traced, args: tuple[Any, ...], kwargs: Mapping[str, Any]

@@ -84,7 +84,7 @@ def is_array(leaf: object) -> bool:
     )
 
 
-def _as_array(leaf: Any) -> Any:
+def as_array(leaf: Any) -> Any:
     """Return an input of the program as an array of JAX or NumPy."""
     convert = getattr(leaf, "__jax_array__", None)
     return leaf if convert is None else convert()
@@ -181,7 +181,7 @@ class Tracer:
         dtype = jnp.dtype(low)
         types = [
             jax.ShapeDtypeStruct(x.shape, dtype) if x.dtype == np.float32 else x
-            for x in map(_as_array, arrays)
+            for x in map(as_array, arrays)
         ]
         left_out: list[None] = []
         noting = _compat.noting_casts(partial(left_out.append, None))

@@ -2,18 +2,17 @@
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from math import inf, sqrt
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.fx import GraphModule
 
-from amprewrite.errors import ToleranceError, UnsupportedError
-from amprewrite.frameworks.base import Array, Budget, Call, Request, Run
+from amprewrite.errors import UnsupportedError
+from amprewrite.frameworks.base import Call, Request, Run
+from amprewrite.frameworks.norms import norms_of
 from amprewrite.frameworks.torch_fx._compat import pytree
 from amprewrite.frameworks.torch_fx.capture import Captured
 from amprewrite.frameworks.torch_fx.dtypes import torch_dtype
@@ -28,31 +27,6 @@ RANDOM = (
     "predicted, not measured; call eval() to have it measured"
 )
 """Warning of a plan whose program was not measured."""
-
-
-@dataclass(frozen=True)
-class Norms:
-    """How the errors of several outputs make one number.
-
-    Attributes:
-        factors: Factor on the L2 error of each output that counts, by path.
-        jointly: Whether errors are added as squares; else the largest counts.
-        target: Bound on that number.
-    """
-
-    factors: Mapping[str, float]
-    jointly: bool
-    target: float
-
-    def error(self, found: Run, reference: Run) -> float:
-        """Return the number for one run; infinite where an output is not finite."""
-        errors = [
-            factor * _norm(found.outputs[path] - reference.outputs[path])
-            for path, factor in self.factors.items()
-        ]
-        if not np.isfinite(errors).all():
-            return inf
-        return sqrt(sum(e * e for e in errors)) if self.jointly else max(errors)
 
 
 def plan_by_tolerance(
@@ -86,7 +60,12 @@ def plan_by_tolerance(
     runner = Runner(call, devices_of(root, call))
     with full_float32(runner.devices):
         reference = runner.run(root, root)
-        norms = _norms(budget, reference, lambda: _autocast(root, runner, probes.low))
+        norms = norms_of(
+            budget.tolerance,
+            reference,
+            lambda: _autocast(root, runner, probes.low),
+            "torch.autocast",
+        )
         inputs = pytree.tree_leaves(runner.arguments({}))
         with runner.isolated(root):
             sensitivity = measure_sensitivity(
@@ -111,59 +90,6 @@ def plan_by_tolerance(
         )
     )
     return plan.with_warnings(RANDOM) if runner.random else plan
-
-
-def _norms(budget: Budget, reference: Run, autocast: Callable[[], Run]) -> Norms:
-    """Return how errors are measured, and what they are bounded by."""
-    sizes = {path: _norm(array) for path, array in reference.outputs.items()}
-    tolerance = budget.tolerance
-    if isinstance(tolerance, Mapping):
-        return _separate(tolerance, sizes)
-    total = sqrt(sum(size * size for size in sizes.values()))
-    if total == 0.0:  # no float output, or zeros alone: said where it runs
-        total = 1.0
-    # One that is not finite has no size; the run under autograd names its op.
-    factors = dict.fromkeys(sizes, 1.0 / total if np.isfinite(total) else 1.0)
-    if not isinstance(tolerance, str):
-        return Norms(factors, jointly=True, target=tolerance)
-    target = Norms(factors, jointly=True, target=0.0).error(autocast(), reference)
-    if not 0.0 < target < inf:
-        msg = (
-            f"tolerance='autocast': the error of torch.autocast on these arguments is "
-            f"{target:.3g}, which bounds nothing; pass a number such as 1e-3"
-        )
-        raise ToleranceError(msg)
-    return Norms(factors, jointly=True, target=target)
-
-
-def _separate(bounds: Mapping[str, float], sizes: Mapping[str, float]) -> Norms:
-    """Return norms in units of the smallest bound.
-
-    Raises:
-        ToleranceError: A bound is for what is no float output, or is zero.
-    """
-    strictest = min(bounds.values())
-    factors: dict[str, float] = {}
-    for path, bound in bounds.items():
-        if path not in sizes:
-            known = ", ".join(map(repr, sizes)) or "none"
-            msg = (
-                f"tolerance[{path!r}]: there is no such float output; there are {known}"
-            )
-            raise ToleranceError(msg)
-        if sizes[path] == 0.0:
-            msg = (
-                f"tolerance[{path!r}]: this output is zero, so that no error is "
-                f"relative to it; leave it out, or give other arguments"
-            )
-            raise ToleranceError(msg)
-        factors[path] = strictest / bound / sizes[path]
-    return Norms(factors, jointly=False, target=strictest)
-
-
-def _norm(array: Array) -> float:
-    with np.errstate(invalid="ignore", over="ignore"):
-        return float(np.linalg.norm(array))
 
 
 def _autocast(root: nn.Module, runner: Runner, low: str) -> Run:

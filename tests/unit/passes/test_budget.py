@@ -77,3 +77,10 @@ def test_only_what_is_measured_beside_its_bound_may_use_all_of_it() -> None:
     known = Measurements(GRAPH, False, "", Sensitivity({}, {}, 1), 1e-3, lambda _: 0.0)
     assert budget().goal(known).share == 0.95
     assert replace(budget(), tolerance="autocast").goal(known).share == 1.0
+
+
+def test_the_placement_promote_follows_the_same_rules() -> None:
+    low = budget().promoted(GRAPH, training=False, captured="by hand")
+    assert (low.placement, low.captured, len(low.lowered)) == ("promote", "by hand", 1)
+    full = budget(op="linear", **{"class": "deny"})
+    assert not full.promoted(GRAPH, training=False, captured="").lowered

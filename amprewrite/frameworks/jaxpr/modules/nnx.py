@@ -35,7 +35,7 @@ def convert(model: Any, request: Request) -> Any:
     converted = with_class(plain, _converted_class(plain.__class__))
     names = ("graphdef", *parameter_names(plain))
     described = functools.partial(_describe, names)
-    runner = ConvertedFunction(_call, request, described, _states)
+    runner = ConvertedFunction(_call, request, described, _states, result_of)
     object.__setattr__(converted, RUNNER, runner)
     return converted
 

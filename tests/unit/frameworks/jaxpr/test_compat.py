@@ -183,3 +183,21 @@ def test_a_directory_of_the_user_may_be_called_jax(tmp_path):
     exec("def f(x): return x.astype('float32')", scope)  # as in a shell
     eqn = first(scope["f"], X.astype(jnp.bfloat16))
     assert _compat.is_written_cast(eqn.source_info.traceback)
+
+
+@pytest.mark.skipif(jax.device_count() < 8, reason="needs eight devices")
+def test_a_number_may_differ_over_the_axes_that_a_value_does():
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    seen = []
+
+    def body(x):
+        same = jnp.zeros(())
+        seen.extend((jax.typeof(same), jax.typeof(_compat.varying_as(same, x))))
+        return x * _compat.varying_as(same, x)
+
+    spec = jax.sharding.PartitionSpec("d")
+    jax.shard_map(body, mesh=mesh, in_specs=spec, out_specs=spec)(jnp.ones(8))
+    assert "d" not in str(seen[0])
+    assert "V:d" in str(seen[1])
+    plain = jnp.zeros(())
+    assert _compat.varying_as(plain, X) is plain

@@ -1,0 +1,156 @@
+"""Identities whose derivative says what a rounding would do.
+
+A probe takes a value and a token, a number that changes nothing. For a direction ``r``
+in the outputs the derivative of ``r . y`` by the token is ``g . delta``: the gradient
+``g`` at the value, times the error ``delta`` of rounding it. In a loop the token is one
+for all turns, whose derivative is the sum over them, as the errors of all turns add up.
+"""
+
+# JAX's own types are partial: what its functions give is unknown to a type checker.
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from amprewrite.frameworks.jaxpr import _compat
+from amprewrite.frameworks.jaxpr.bodies import HANDLERS
+from amprewrite.frameworks.jaxpr.exact import Exact
+from amprewrite.frameworks.jaxpr.program import Program, Step
+from amprewrite.frameworks.jaxpr.untyped import jax, jnp, lax
+from amprewrite.frameworks.jaxpr.write import Env, Handler
+from amprewrite.plan.sensitivity import Key
+
+FAILURES = (
+    AssertionError,
+    NotImplementedError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What JAX raises where it cannot differentiate."""
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """The rounding of a value to the low dtype and back.
+
+    Attributes:
+        low: Name of the low dtype.
+        saturates: Whether finite numbers stay finite.
+    """
+
+    low: str
+    saturates: bool = False
+
+    def error(self, value: Any) -> Any:
+        """Return the error of every element of ``value``; none where it is infinite."""
+        low, held = jnp.dtype(self.low), value
+        infinite = jnp.isinf(value)
+        if self.saturates:
+            limit = float(jnp.finfo(low).max)
+            held = jnp.where(infinite, value, jnp.clip(value, -limit, limit))
+        # Without the barrier a compiler may leave both casts out.
+        rounded = lax.optimization_barrier(held.astype(low)).astype(value.dtype)
+        return jnp.where(infinite, 0, rounded - value)
+
+
+def _identity(value: Any, token: Any, rounding: Rounding) -> Any:
+    del token, rounding
+    return value
+
+
+def _forward(value: Any, token: Any, rounding: Rounding) -> tuple[Any, Any]:
+    del token, rounding
+    return value, value
+
+
+def _backward(rounding: Rounding, value: Any, grad: Any) -> tuple[Any, Any]:
+    return grad, _moved(rounding, value, grad)
+
+
+@partial(jax.jit, static_argnums=0)  # one call for each probe, where JAX runs eagerly
+def _moved(rounding: Rounding, value: Any, grad: Any) -> Any:
+    error = rounding.error(value)
+    moved = jnp.where(error == 0, 0, grad * error)  # where g is NaN, too
+    return jnp.sum(moved, dtype=jnp.float32)
+
+
+_probe: Any = jax.custom_vjp(_identity, nondiff_argnums=(2,))
+_probe.defvjp(_forward, _backward)
+
+
+class Prober(Exact):
+    """Runs a program with a probe on every value that has a token.
+
+    Attributes:
+        tokens: The tokens by what they stand for.
+        turns: How often each loop turns, by the name of its step.
+        failed: The innermost step that could not be differentiated.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        roundings: tuple[Rounding, frozenset[str]],
+        tokens: Mapping[Key, Any],
+        turns: Mapping[str, int],
+        handlers: Mapping[str, Handler],
+    ) -> None:
+        """Take the program and the tokens.
+
+        Args:
+            program: The program.
+            roundings: The rounding of a value, and those that saturate instead.
+            tokens: A zero for each rounding.
+            turns: How often each loop turns.
+            handlers: Who runs the steps that have bodies, before the usual ones.
+        """
+        super().__init__(program)
+        self.handlers = {**HANDLERS, **handlers}
+        (self.rounding, self.saturated), self.tokens = roundings, tokens
+        self.turns = turns
+        self.failed: Step | None = None
+
+    @contextmanager
+    def using(self, tokens: Mapping[Key, Any]) -> Generator[None]:
+        """Take these tokens alone while it is entered."""
+        held, self.tokens = self.tokens, tokens
+        try:
+            yield
+        finally:
+            self.tokens = held
+
+    def run(self, steps: Iterable[Step], env: Env) -> None:
+        """Run ``steps``, and remember which of them cannot be differentiated."""
+        for step in steps:
+            try:
+                super().run((step,), env)
+            except FAILURES:
+                self.failed = self.failed or step
+                raise
+
+    def fed(self, name: str, op: str, value: Any) -> Any:
+        """Return a value behind a probe, if ``op`` may read it low."""
+        return self._probed((name, op), name, value)
+
+    def made(self, name: str, value: Any) -> Any:
+        """Return a value behind a probe, if it may be stored low."""
+        return self._probed(name, name, value)
+
+    def _probed(self, key: Key, name: str, value: Any) -> Any:
+        token = self.tokens.get(key)
+        if token is None:
+            return value
+        rounding = Rounding(self.rounding.low, saturates=name in self.saturated)
+        return _probe(value, _compat.varying_as(token, value), rounding)
+
+    def _plain(self, step: Step, env: Env) -> list[Any]:
+        if step.primitive != "stop_gradient":
+            return super()._plain(step, env)
+        (name,) = step.operands  # an error passes it as any other move
+        value = self.fed(str(name), step.name, env[str(name)])
+        return [self.made(step.results[0], value)]

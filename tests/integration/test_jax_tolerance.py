@@ -1,0 +1,381 @@
+"""Plans within a tolerance for JAX: what is predicted, what is measured."""
+
+from functools import partial
+
+import pytest
+
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+from jax import lax  # noqa: E402
+
+import amprewrite  # noqa: E402
+from amprewrite.errors import (  # noqa: E402
+    AmpWarning,
+    ToleranceError,
+    UnsupportedError,
+)
+from tests.jax_programs import normal, weight  # noqa: E402
+
+WIDTH = 64
+
+
+@pytest.fixture(autouse=True)
+def quickly():
+    """Let XLA compile quickly: the programs are small, and each is compiled often."""
+    before = jax.config.values["jax_disable_most_optimizations"]
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+def flat(made):
+    leaves = jax.tree.leaves(made)
+    return np.concatenate([np.asarray(x, np.float64).ravel() for x in leaves])
+
+
+def error(converted, function, *args):
+    right = flat(function(*args))
+    return np.linalg.norm(flat(converted(*args)) - right) / np.linalg.norm(right)
+
+
+def within(function, args, bound, policy="bf16", **options):
+    return amprewrite.convert(
+        function, policy, args=args, placement="optimal", tolerance=bound, **options
+    )
+
+
+def norm(x, g):
+    centred = x - x.mean(-1, keepdims=True)
+    return g * centred * lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
+
+
+def block(p, x):
+    heads, (rows, length, width) = 4, x.shape
+    parts = (norm(x, p["g"]) @ p["qkv"]).reshape(rows, length, 3, heads, -1)
+    q, k, v = parts.transpose(2, 0, 3, 1, 4)
+    weights = jax.nn.softmax(q @ k.transpose(0, 1, 3, 2) * 4 / width**0.5)
+    x = x + (weights @ v).transpose(0, 2, 1, 3).reshape(x.shape) @ p["o"]
+    return x + jax.nn.gelu(norm(x, p["h"]) @ p["up"]) @ p["down"]
+
+
+def transformer(layers, x):
+    for p in layers:
+        x = block(p, x)
+    return x
+
+
+def layer(seed):
+    return {
+        "qkv": weight(WIDTH, 3 * WIDTH, seed=seed),
+        "o": weight(WIDTH, WIDTH, seed=seed + 1),
+        "up": weight(WIDTH, 2 * WIDTH, seed=seed + 2),
+        "down": weight(2 * WIDTH, WIDTH, seed=seed + 3),
+        "g": jnp.ones(WIDTH),
+        "h": jnp.ones(WIDTH),
+    }
+
+
+LAYERS = [layer(10), layer(20)]
+X, FRESH = normal(4, 16, WIDTH), normal(4, 16, WIDTH, seed=7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("policy", "bounds"), [("bf16", (1.0, 3e-3, 1e-3)), ("fp16", (1e-3,))]
+)
+def test_tolerances_are_kept_and_predicted_and_cost_what_they_are_worth(policy, bounds):
+    costs = []
+    for bound in bounds:
+        converted = within(transformer, (LAYERS, X), bound, policy)
+        plan = converted.plan
+        assert plan.lowered
+        for run in (converted, jax.jit(converted)):
+            measured = error(run, transformer, LAYERS, X)
+            assert measured <= bound
+            assert error(run, transformer, LAYERS, FRESH) <= 1.1 * bound
+            assert plan.predicted_error / 1.5 < measured < plan.predicted_error * 1.5
+        costs.append(plan.cost.total_bytes)
+    assert costs == sorted(costs)
+    assert len(set(costs)) == len(costs)
+
+
+def test_autocast_is_the_error_of_the_placement_promote():
+    def run(w, x):
+        return jnp.tanh(norm(jnp.tanh(x @ w) @ w, 1.0) @ w)
+
+    promoted = amprewrite.convert(run, args=(W, FLAT))
+    converted = within(run, (W, FLAT), "autocast")
+    theirs = error(promoted, run, W, FLAT)
+    assert theirs > 1e-3
+    assert error(converted, run, W, FLAT) <= theirs * 1.001
+    assert converted.plan.lowered
+
+
+def recurrent(w, v, x):
+    def turn(h, row):
+        h = jnp.tanh(h @ w + row)
+        return h, h @ v
+
+    return lax.scan(turn, jnp.zeros((x.shape[1], w.shape[0])), x)[1]
+
+
+def converging(w, x):
+    """Turns until it moves little: how often, only running it says."""
+
+    def go(state):
+        h, _ = state
+        new = 0.5 * jnp.tanh(h @ w) + x
+        return new, jnp.max(jnp.abs(new - h))
+
+    return lax.while_loop(lambda s: s[1] > 1e-2, go, (x, jnp.inf))[0] @ w
+
+
+def halving(size, w, x):
+    """Turns as often as an argument says."""
+
+    def go(state):
+        h, size = state
+        return jnp.tanh(h @ w) + x, size / 2
+
+    return lax.while_loop(lambda s: s[1] > 1.0, go, (x, size))[0] @ w
+
+
+def branching(flag, w, x):
+    return lax.cond(flag, lambda h: jnp.sin(h) @ w, lambda h: h, x @ w) @ w
+
+
+@jax.custom_vjp
+def clipping(x):
+    return x * 1.0
+
+
+clipping.defvjp(lambda x: (x, None), lambda _, g: (jnp.clip(g, -1e-6, 1e-6),))
+
+
+def clipped(w, x):
+    return jax.nn.relu(clipping(x @ w)) @ w
+
+
+def gradient(w, x):
+    def loss(w):
+        h = jax.checkpoint(lambda h: jnp.tanh(h @ w))(x @ w)
+        return jnp.mean((h @ w - x) ** 2)
+
+    return jax.grad(loss)(w)
+
+
+def tree(given):
+    return {"out": [given["x"] @ given["w"], 3], "ids": jnp.arange(3)}
+
+
+W = weight(256, 256)
+FLAT = normal(128, 256)
+PROGRAMS = {
+    "scan": (recurrent, W, W.T, normal(8, 64, 256)),
+    "while": (halving, jnp.asarray(30.0), W, FLAT),
+    "cond": (branching, jnp.asarray(True), W, FLAT),
+    "custom rules": (clipped, W, FLAT),
+    "remat, differentiated": (gradient, W, FLAT),
+    "vmap": (jax.vmap(partial(clipped, W)), FLAT),
+    "tree": (tree, {"w": W, "x": FLAT}),
+    "closed over": (lambda x: jnp.tanh(x @ W) @ W, FLAT),
+}
+
+
+@pytest.mark.filterwarnings("ignore:rewritten 0 of")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_of_every_kind_keep_a_tolerance(name):
+    function, *args = PROGRAMS[name]
+    converted = within(function, args, 1e-1)
+    plan = converted.plan
+    assert plan.lowered
+    measured = error(converted, function, *args)
+    assert plan.predicted_error / 2.5 < measured < plan.predicted_error * 2.5
+    assert measured <= 1e-1
+    tight = within(function, args, measured * 0.7)
+    assert error(tight, function, *args) <= measured * 0.7
+    assert tight.plan.cost.total_bytes > plan.cost.total_bytes
+
+
+def loud(params, x):
+    """One layer reaches 1e5, and the next brings it back."""
+    a, b, c, d = params
+    return jax.nn.relu(jax.nn.relu(x @ a) @ (b * 4e5) @ (c * 1e-5)) @ d
+
+
+def test_an_overflow_is_kept_full_without_being_named():
+    params = [weight(256, 256, seed=i) for i in range(4)]
+    args = params, FLAT
+    free = amprewrite.convert(loud, "fp16", args=args, placement="optimal")
+    assert not np.isfinite(free(*args)).all()
+    converted = within(loud, args, 1e-2, "fp16")
+    plan = converted.plan
+    assert plan.by_op["dot_general_1"].precision == "float32"
+    why = plan.by_op["dot_general_1"].why
+    assert why.startswith("its values reach ")
+    assert why.endswith(", beyond float16")
+    assert float(why.split()[3].rstrip(",")) > 65504
+    assert why in plan.explain("dot_general_1")
+    assert plan.by_op["dot_general"].precision == "float16"
+    assert plan.by_op["dot_general_3"].precision == "float16"
+    assert error(converted, loud, *args) <= 1e-2
+
+
+def test_each_output_has_its_own_bound():
+    def two(w, x):
+        return {"first": x @ w, "second": x @ w.T, "zero": x * 0.0}
+
+    plan = amprewrite.inspect(
+        two,
+        args=(W, FLAT),
+        placement="optimal",
+        tolerance={"first": 1e-1, "second": 1e-5},
+    )
+    assert plan.by_op["dot_general"].precision == "bfloat16"
+    assert plan.by_op["dot_general_1"].precision == "float32"
+    with pytest.raises(ToleranceError, match="are 'first', 'second', 'zero'"):
+        within(two, (W, FLAT), {"logits": 1e-2})
+    with pytest.raises(ToleranceError, match="this output is zero"):
+        within(two, (W, FLAT), {"zero": 1e-2})
+
+
+def test_the_same_plan_twice():
+    first = within(PROGRAMS["scan"][0], PROGRAMS["scan"][1:], 3e-3).plan
+    assert within(PROGRAMS["scan"][0], PROGRAMS["scan"][1:], 3e-3).plan == first
+
+
+def test_other_shapes_are_planned_by_what_was_measured():
+    def run(w, x):
+        return jnp.tanh(x @ w) @ w
+
+    converted = within(run, (W, FLAT), 3e-3)
+    assert jax.jit(converted)(W, FLAT).shape == FLAT.shape  # the same types
+    more = normal(160, 256, seed=3)
+    with pytest.warns(AmpWarning, match="predicted, not measured"):
+        assert error(jax.jit(converted), run, W, more) <= 3e-3
+    assert error(converted, run, W, more) <= 3e-3
+    first, second = (converted.prepare((W, x), {})[0].plan for x in (FLAT, more))
+    assert second.lowered == first.lowered
+    assert second.predicted_error <= 3e-3
+
+
+def test_another_program_is_measured_on_its_own_arguments():
+    def run(w, x, *, twice=False):
+        return jnp.tanh(x @ w) @ w if twice else x @ w
+
+    converted = within(run, (W, FLAT), 1e-2)
+    with pytest.raises(UnsupportedError, match="call the converted function once on"):
+        jax.jit(partial(converted, twice=True))(W, FLAT)
+    converted(W, FLAT, twice=True)
+    jax.jit(partial(converted, twice=True))(W, FLAT)
+    with pytest.raises(UnsupportedError, match="with args= outside of jit"):
+        jax.jit(lambda x: within(run, (W, x), 1e-2)(W, x))(FLAT)
+
+
+def test_a_tolerance_needs_arguments():
+    with pytest.raises(UnsupportedError, match="tolerance needs args="):
+        amprewrite.convert(clipped, placement="optimal", tolerance=1e-2)
+
+
+def test_values_that_are_known_in_a_trace_will_do():
+    def outer(x):
+        return within(clipped, (W, FLAT), 1e-2)(W, x)
+
+    assert jax.jit(outer)(FLAT).shape == FLAT.shape
+
+
+def test_what_cannot_be_kept_is_an_error_that_says_why():
+    with pytest.raises(ToleranceError, match="hands low outputs back") as caught:
+        within(
+            clipped, (W, FLAT), 1e-4, "params=float32,compute=bfloat16,output=bfloat16"
+        )
+    assert caught.value.best == pytest.approx(1.7e-3, rel=0.5)
+    with pytest.raises(ToleranceError, match=r"has NaN .* by log \(%log\) at test_jax"):
+        within(lambda w, x: jnp.log(x @ w) @ w, (W, FLAT), 1e-2)
+    with pytest.raises(UnsupportedError, match="this function gives none"):
+        within(lambda w, x: jnp.argmax(x @ w), (W, FLAT), 1e-2)
+    with pytest.raises(ToleranceError, match=r"of placement 'promote' on .* is 0"):
+        within(jnp.sin, (FLAT,), "autocast")
+
+
+def test_a_plan_keeps_the_tolerance_where_it_is_differentiated(tmp_path):
+    converted = within(clipped, (W, FLAT), 1e-2)
+    jax.grad(lambda w: converted(w, FLAT).sum())(W)
+    converted.plan.save(tmp_path / "plan.json")
+    again = amprewrite.Plan.load(tmp_path / "plan.json")
+    assert again.predicted_error == converted.plan.predicted_error
+    loaded = amprewrite.convert(clipped, args=(W, FLAT), plan=again)
+    assert error(loaded, clipped, W, FLAT) <= 1e-2
+
+
+def test_a_loop_that_low_precision_never_ends_is_an_error_and_no_hang():
+    with pytest.raises(ToleranceError, match="the best has inf"):
+        within(converging, (W / 2, FLAT), 1e-1)
+
+
+def test_random_numbers_of_a_key_are_measured():
+    def noisy(key, w, x):
+        noise = jax.random.normal(key, x.shape)
+        return jnp.tanh((x + noise) @ w) @ w
+
+    args = jax.random.key(3), W, FLAT
+    converted = within(noisy, args, 1e-2)
+    assert converted.plan.lowered
+    assert error(converted, noisy, *args) <= 1e-2
+
+
+def test_an_equinox_module():
+    eqx = pytest.importorskip("equinox")
+    model = eqx.nn.MLP(256, 256, 256, 2, key=jax.random.key(0))
+
+    def batched(model, x):
+        return jax.vmap(model)(x)
+
+    converted = within(batched, (model, FLAT), 1e-2)
+    assert converted.plan.lowered
+    assert error(converted, batched, model, FLAT) <= 1e-2
+    layer = eqx.nn.Linear(2048, 2048, key=jax.random.key(0))
+    row = normal(2048)
+    single = within(layer, (row,), 1e-2, target="compiled")
+    assert isinstance(single, eqx.nn.Linear)
+    assert single.plan.lowered
+    assert error(single, layer, row) <= 1e-2
+
+
+def test_a_linen_module():
+    nn = pytest.importorskip("flax.linen")
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            h = nn.LayerNorm()(nn.relu(nn.Dense(256)(x)))
+            return {"logits": nn.Dense(8)(h)}
+
+    variables = Model().init(jax.random.key(0), FLAT)
+    converted = within(Model(), (variables, FLAT), {"logits": 1e-2})
+    assert converted.plan.lowered
+    apply = Model().apply
+    assert error(converted.apply, apply, variables, FLAT) <= 1e-2
+    assert error(converted.apply, apply, variables, FLAT[::-1] * 0.9) <= 1e-2
+
+
+def test_an_nnx_module_is_bounded_by_what_it_gives_not_by_its_state():
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Model(nnx.Module):
+        def __init__(self, rngs):
+            self.first = nnx.Linear(256, 256, rngs=rngs)
+            self.norm = nnx.BatchNorm(256, rngs=rngs)
+            self.second = nnx.Linear(256, 8, rngs=rngs)
+
+        def __call__(self, x):
+            return self.second(nnx.relu(self.norm(self.first(x))))
+
+    model = Model(nnx.Rngs(0))
+    before = np.asarray(model.norm.mean[...])
+    converted = within(model, (FLAT,), {"output": 1e-2})
+    assert np.array_equal(model.norm.mean[...], before)
+    assert converted.plan.lowered
+    assert error(converted, model, FLAT) <= 1e-2

@@ -1,0 +1,37 @@
+"""Every loop ends; one that rounding keeps from it gives NaN."""
+
+import pytest
+
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+from jax import lax  # noqa: E402
+
+from amprewrite.frameworks.jaxpr.ending import PATIENCE, ending  # noqa: E402
+from amprewrite.frameworks.jaxpr.exact import Exact  # noqa: E402
+from tests.unit.frameworks.jaxpr.test_sensitivity import sample_of  # noqa: E402
+
+
+def run(step, limit):
+    def go(state):
+        return state[0] + step, state[1] + 1
+
+    return lax.while_loop(lambda s: s[0] < limit, go, (step * 0, 0))
+
+
+@pytest.mark.parametrize("turns", [{}, {"while": 1}, {"while": 8}])
+def test_a_loop_that_ends_is_as_it_was(turns):
+    sample = sample_of(run, jnp.float32(1), jnp.float32(8))
+    runner = Exact(sample.program)
+    runner.handlers = ending(turns)
+    assert list(map(float, runner.program(sample.inputs))) == [8.0, 8.0]
+
+
+def test_one_that_does_not_is_cut_and_its_floats_are_nan():
+    sample = sample_of(run, jnp.float32(0), jnp.float32(8))
+    runner = Exact(sample.program)
+    runner.handlers = ending({"while": 8})
+    value, count = runner.program(sample.inputs)
+    assert np.isnan(value)
+    assert count == PATIENCE * 9

@@ -1,0 +1,64 @@
+"""What is measured of a program, and when it is measured again."""
+
+import pytest
+
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+
+import amprewrite  # noqa: E402
+from amprewrite.errors import UnsupportedError  # noqa: E402
+from amprewrite.frameworks.jaxpr import tolerance  # noqa: E402
+from tests.jax_programs import normal, weight  # noqa: E402
+
+W, X = weight(256, 256), normal(128, 256)
+
+
+def planned(function, *args, bound=1e-2):
+    return amprewrite.convert(function, args=args, placement="optimal", tolerance=bound)
+
+
+def chain(w, x):
+    return jnp.tanh(x @ w) @ w
+
+
+def test_what_was_measured_holds_for_other_extents_of_the_same_ops():
+    converted = planned(chain, W, X)
+    (known,) = converted.tolerant.known
+    first, again = (converted.prepare((W, X), {})[0] for _ in range(2))
+    assert again is first
+    assert known.is_of(first.graph)
+    assert known.target == 1e-2
+    assert 0.5 < known.excess < 2
+    with pytest.warns(UserWarning, match="predicted, not measured"):
+        more = converted.prepare((W, X[:96]), {})[0]
+    assert known.is_of(more.graph)
+    assert tolerance.REUSED in more.plan.warnings
+    assert len(converted.tolerant.known) == 1
+    other = planned(lambda w, x: jnp.sin(x @ w) @ w, W, X)
+    assert not known.is_of(other.prepare((W, X), {})[0].graph)
+
+
+def test_candidates_run_with_the_roundings_of_their_plans(monkeypatch):
+    seen = []
+    run = tolerance._run
+
+    def noted(sample, function):
+        seen.append(run(sample, function))
+        return seen[-1]
+
+    monkeypatch.setattr(tolerance, "_run", noted)
+    converted = planned(chain, W, X)
+    reference, measured = (found.outputs["output"] for found in seen)
+    np.testing.assert_allclose(reference, chain(W, X), rtol=1e-4, atol=1e-5)
+    eager = np.asarray(converted(W, X), np.float64)
+    assert np.linalg.norm(measured - eager) < 1e-4 * np.linalg.norm(eager)
+    assert np.linalg.norm(reference - eager) > 1e-3 * np.linalg.norm(eager)
+
+
+def test_traced_arguments_and_traced_constants_have_no_values():
+    with pytest.raises(UnsupportedError, match="these are traced"):
+        jax.jit(lambda w: planned(chain, w, X)(w, X))(W)
+    with pytest.raises(UnsupportedError, match="these are traced"):
+        jax.jit(lambda w: planned(lambda x: x @ w, X)(X))(W)
