@@ -112,6 +112,10 @@ class Recorder:
         """Return what may be rounded."""
         return self.budget.probes(graph, training=training)
 
+    def promoted(self, graph: ProgramGraph, *, training: bool, captured: str) -> Plan:
+        """Return the plan of placement ``promote``."""
+        return self.budget.promoted(graph, training=training, captured=captured)
+
     def plan(self, measured: Measurements) -> Plan:
         """Return the plan, and take the time that it takes."""
         self.found.append(measured)

@@ -2,7 +2,8 @@
 
 A solver says a side for every op that the policy lets run low; everything else (deny,
 keep, user casts) reads and makes what its class says. Pinned to full are what makes an
-exact argument, a number that low cannot hold, and a table that the policy stores full.
+exact argument, a number that low cannot hold, what a comparison decides by and has no
+data in it, and a table that the policy stores full.
 
 Demand for full precision (see ``demand``) binds three kinds of promote ops, where a
 rounding grows: a square, what is made of statistics alone, and what its own mean is
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from amprewrite.dtypes import is_float
 from amprewrite.ir import Op, ProgramGraph
 from amprewrite.passes.centring import find_centring
+from amprewrite.passes.choices import deciding_ops
 from amprewrite.passes.classify import USER_CAST
 from amprewrite.passes.cost import FREE
 from amprewrite.passes.cost_model import LOOKUPS
@@ -115,6 +117,7 @@ class _Finder:
             find_centring(self.graph, situation.classes) if demand else frozenset[str]()
         )
         self.centred = self._centred()
+        self.deciding = deciding_ops(self.graph, situation.classes)
         self.behind: dict[str, tuple[str, ...]] = {}
         self.statistics: set[str] = set()  # made by denied ops, and of that alone
         self.sided: list[str] = []
@@ -153,7 +156,8 @@ class _Finder:
         return op.canonical == USER_CAST and moves_weights(self.at, op)
 
     def _sort(self, op: Op) -> None:
-        if why := self._pin(op):
+        decides = op.name in self.deciding
+        if why := "a comparison decides by it" if decides else self._pin(op):
             self.pinned[op.name] = why
         elif self._is_moved(op):
             self.moved.add(op.name)

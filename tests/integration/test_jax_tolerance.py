@@ -379,3 +379,31 @@ def test_an_nnx_module_is_bounded_by_what_it_gives_not_by_its_state():
     assert np.array_equal(model.norm.mean[...], before)
     assert converted.plan.lowered
     assert error(converted, model, FLAT) <= 1e-2
+
+
+def test_a_mask_that_is_drawn_stays_the_same_mask():
+    """Rounded draws gave another mask, and an error of 5e-2."""
+    w = weight(256, 256)
+
+    def dropout(x, key):
+        kept = jax.random.bernoulli(key, 0.9, x.shape)
+        return jnp.where(kept, (x @ w) / 0.9, 0) @ w
+
+    args = (normal(128, 256), jax.random.key(0))
+    low = amprewrite.convert(dropout, args=args, placement="optimal")
+    assert len(low.plan.lowered) > 2
+    assert error(low, dropout, *args) < 1e-2
+    bounded = within(dropout, args, 1e-2)
+    assert bounded.plan.lowered
+    assert error(bounded, dropout, *args) < 1e-2
+
+
+def test_error_against_bytes():
+    w = weight(256, 256)
+    args = (normal(128, 256),)
+    points = amprewrite.pareto(lambda x: jnp.tanh(x @ w) @ w, args=args, points=4)
+    assert [point.placement for point in points][-2:] == ["optimal", "promote"]
+    for point in points:
+        assert point.measured <= 2 * point.predicted + 1e-6
+    assert points[0].plan.lowered
+    assert not points[-2].plan.lowered
