@@ -32,6 +32,7 @@ from amprewrite.frameworks.torch_fx.fold import (
     stored_weights,
 )
 from amprewrite.frameworks.torch_fx.late import late_runner
+from amprewrite.frameworks.torch_fx.parallel import lent, refuse_wrapped
 from amprewrite.frameworks.torch_fx.read import Reading, read
 from amprewrite.frameworks.torch_fx.run import ConvertedModule, LazyModule
 from amprewrite.frameworks.torch_fx.settle import settle
@@ -65,6 +66,7 @@ def convert(model: Model, request: Request) -> nn.Module:
     Raises:
         CaptureError: The model cannot be captured.
         PlanMismatchError: ``request.plan`` was made for another program.
+        UnsupportedError: The model is wrapped for several processes already.
     """
     converted = _converted(model, request)
     if request.low == "float16" and request.training is not False:
@@ -80,6 +82,7 @@ def _converted(model: Model, request: Request) -> nn.Module:
         PlanMismatchError: ``request.plan`` was made for another program.
     """
     root = _root(model)
+    refuse_wrapped(root)
     model_device(root)
     if not request.has_arguments and isinstance(model, nn.Module):
         if request.plan is not None:
@@ -112,6 +115,7 @@ def inspect(model: Model, request: Request) -> Plan:
     if not request.has_arguments and isinstance(model, nn.Module):
         msg = "inspect needs args=, the arguments that the model is called with"
         raise UnsupportedError(msg)
+    refuse_wrapped(_root(model))
     try:
         captured = _captured(model, request)
     except CaptureError as error:
@@ -274,11 +278,12 @@ def _rewritten(root: nn.Module, reading: Reading, plan: Plan) -> ConvertedModule
 def _in_mode(
     root: nn.Module,
     request: Request,
+    owner: nn.Module,
     mode: bool,  # noqa: FBT001  # a mode is a boolean in torch
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> ConvertedModule:
-    """Return ``root`` captured in train or eval mode, with the same parameters.
+    """Return ``root`` captured in train or eval mode, with the tensors of ``owner``.
 
     Raises:
         CaptureError: It cannot be captured in that mode.
@@ -287,8 +292,8 @@ def _in_mode(
     root.train(mode)
     try:
         wanted = replace(request, args=args, kwargs=kwargs, plan=None, training=True)
-        captured = _captured(root, wanted)
-        return assemble(root, captured, wanted)
+        with lent(root, owner):
+            return assemble(root, _captured(root, wanted), wanted)
     finally:
         for module, training in before:
             module.training = training

@@ -7,10 +7,17 @@ import torch
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
+from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.torch_fx import _compat
 from amprewrite.frameworks.torch_fx.dtypes import torch_dtype
 from amprewrite.frameworks.torch_fx.read import Reading
 from amprewrite.plan import Plan
+
+_NO_VALUES = (
+    "the model makes a constant of shape {} in its forward, which on the meta device "
+    "has no values that could be kept; convert without args, so that the model is "
+    "captured at its first call, on a device with values"
+)
 
 
 def stored_weights(reading: Reading, plan: Plan) -> dict[int, torch.Tensor]:
@@ -125,6 +132,9 @@ def mirror_extras(
 
     These are constants that the capture lifted out of the code, and bodies of
     higher-order ops.
+
+    Raises:
+        UnsupportedError: A constant is on the meta device: nobody knows its values.
     """
     for node in module.graph.find_nodes(op="get_attr"):
         path, _, name = str(node.target).rpartition(".")
@@ -133,6 +143,8 @@ def mirror_extras(
         if isinstance(held, nn.Module):  # an exported program has an empty one already
             holder.add_module(name, held)
         elif isinstance(held, torch.Tensor) and not hasattr(holder, name):
+            if held.is_meta:
+                raise UnsupportedError(_NO_VALUES.format(tuple(held.shape)))
             kept = low.get(id(held), held)
             holder.register_buffer(name, kept.detach(), persistent=False)
 

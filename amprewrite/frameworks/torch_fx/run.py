@@ -11,6 +11,7 @@ from torch.fx import Graph, GraphModule
 from amprewrite.errors import NotCapturedError, UnsupportedError
 from amprewrite.frameworks.torch_fx import _compat, _compat_settings
 from amprewrite.frameworks.torch_fx.fold import attribute, lowered
+from amprewrite.frameworks.torch_fx.parallel import refuse_sharded_parts
 from amprewrite.frameworks.torch_fx.signature import Signature
 from amprewrite.frameworks.torch_fx.stored import StoredGraph
 from amprewrite.plan import Cast, Plan, join_plans
@@ -197,7 +198,11 @@ class ConvertedModule(nn.Module):
             self._state = self._writes()
 
     def switch_by(self, capture: Callable[..., "ConvertedModule"]) -> None:
-        """Let ``capture(mode, args, kwargs)`` give the program of the other mode."""
+        """Let ``capture`` give the program of the other mode.
+
+        Args:
+            capture: Takes this module, the mode, args and kwargs.
+        """
         self.__dict__["_capture_mode"] = capture
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -206,11 +211,13 @@ class ConvertedModule(nn.Module):
         Raises:
             PlanMismatchError: A tensor has another dtype or shape than at capture.
             TypeError: Other arguments than at capture.
+            UnsupportedError: A part of this module was sharded on its own.
         """
         if self.training != self._captured_mode:
             return self._in_other_mode(args, kwargs)(*args, **kwargs)
         args, kwargs = self._signature.arrange(args, kwargs)
         if not torch.compiler.is_compiling():
+            refuse_sharded_parts(self)
             self._signature.check(args, kwargs)
             self.renew()
         with _compat_settings.without_autocast(self._signature.device):
@@ -223,7 +230,7 @@ class ConvertedModule(nn.Module):
         if self.__dict__.get("_other") is None:
             if "_capture_mode" not in self.__dict__:
                 raise self._no_mode()
-            other = self.__dict__["_capture_mode"](self.training, args, kwargs)
+            other = self.__dict__["_capture_mode"](self, self.training, args, kwargs)
             self.__dict__["_other"] = other
             self.__dict__["_links"] = list(self._links_to(other))
         if not torch.compiler.is_compiling():  # a tensor may have been replaced here
@@ -234,8 +241,12 @@ class ConvertedModule(nn.Module):
     def _links_to(
         self, other: nn.Module
     ) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
-        """Yield where each tensor of the state is kept in ``other`` and here."""
-        for full_name, _ in self._state_tensors():
+        """Yield where each tensor of the state is kept in ``other`` and here.
+
+        This runs inside a call, where ``state_dict`` would shard the parameters of a
+        module under ``fully_shard`` again.
+        """
+        for full_name in self._dtypes:
             path, _, name = full_name.rpartition(".")
             here, there = self.get_submodule(path), other.get_submodule(path)
             for kept in (_compat.parameters, _compat.buffers):
@@ -344,7 +355,13 @@ class LazyModule(ConvertedModule):
         raise UnsupportedError(msg)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model through the rewriting backend."""
+        """Run the model through the rewriting backend.
+
+        Raises:
+            UnsupportedError: A part of this module was sharded on its own.
+        """
+        if not torch.compiler.is_compiling():
+            refuse_sharded_parts(self)
         return self._run(*args, **kwargs)
 
     def train(self, mode: bool = True) -> "LazyModule":  # noqa: FBT001, FBT002  # as nn.Module

@@ -67,3 +67,10 @@ def numbers(tensor: torch.Tensor) -> list[float]:
 def groups(optimizer: Optimizer) -> list[dict[str, Any]]:
     """Return the parameter groups of an optimizer."""
     return optimizer.param_groups
+
+
+def placement(tensor: torch.Tensor) -> tuple[Any, ...] | None:
+    """Return how a DTensor is spread over which processes; None of another tensor."""
+    untyped: Any = tensor
+    mesh = getattr(tensor, "device_mesh", None)
+    return None if mesh is None else (mesh, untyped.placements)

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,7 +22,11 @@ def parameters(optimizer: Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def by_kind(optimizer: Optimizer, *, half: bool = False) -> list[list[torch.Tensor]]:
-    """Return what holds the gradients, in a list for each device and dtype.
+    """Return what holds the gradients, in a list for each device, dtype and placement.
+
+    Of gradients that are spread over processes (DTensor) torch looks at the placement
+    of the first in a list and tells all those processes of an infinity. Lists of
+    tensors of this process alone come first, so that these are told of, too.
 
     A sparse gradient is coalesced, since the sum of its entries may not be finite.
 
@@ -32,8 +37,7 @@ def by_kind(optimizer: Optimizer, *, half: bool = False) -> list[list[torch.Tens
     Raises:
         ValueError: A gradient is float16: its parameter should be float32.
     """
-    found: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]]
-    found = defaultdict(list)
+    found: dict[tuple[Any, ...], list[torch.Tensor]] = defaultdict(list)
     for name, parameter in parameters(optimizer):
         if parameter.grad is None:
             continue
@@ -48,8 +52,9 @@ def by_kind(optimizer: Optimizer, *, half: bool = False) -> list[list[torch.Tens
                 f"training=True keeps (Attempting to unscale FP16 gradients.)"
             )
             raise ValueError(msg)
-        found[values.device, values.dtype].append(values)
-    return list(found.values())
+        spread = _compat.placement(values)
+        found[spread, values.device, values.dtype].append(values)
+    return [found[key] for key in sorted(found, key=lambda key: key[0] is not None)]
 
 
 def first_not_finite(optimizer: Optimizer, model: nn.Module | None) -> str:
