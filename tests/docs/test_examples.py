@@ -91,3 +91,11 @@ def test_policies_in_the_folder_are_good():
 
 def test_every_example_has_its_test():
     assert {f"test_{name}" for name in EXAMPLES} <= set(globals())
+
+
+def test_every_example_for_several_processes_has_its_test():
+    tests = FOLDER.parent / "tests" / "integration"
+    text = "".join(path.read_text() for path in tests.glob("test_distributed_*.py"))
+    names = [path.name for path in (FOLDER / "distributed").glob("*.py")]
+    assert names
+    assert all(f'"distributed" / "{name}"' in text for name in names)

@@ -74,3 +74,9 @@ def placement(tensor: torch.Tensor) -> tuple[Any, ...] | None:
     untyped: Any = tensor
     mesh = getattr(tensor, "device_mesh", None)
     return None if mesh is None else (mesh, untyped.placements)
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with what all processes have of it; all of them have to ask."""
+    untyped: Any = tensor
+    return tensor if placement(tensor) is None else untyped.full_tensor()

@@ -60,7 +60,8 @@ def by_kind(optimizer: Optimizer, *, half: bool = False) -> list[list[torch.Tens
 def first_not_finite(optimizer: Optimizer, model: nn.Module | None) -> str:
     """Return the name of the first parameter whose gradient is not finite.
 
-    Empty if there is none. The names are the model's, if there is one.
+    Empty if there is none. The names are the model's, if there is one. All processes
+    that have a part of a gradient have to ask, and find the same.
     """
     names = _names(model)
     for name, parameter in parameters(optimizer):
@@ -68,7 +69,7 @@ def first_not_finite(optimizer: Optimizer, model: nn.Module | None) -> str:
         if gradient is None:
             continue
         values = gradient.coalesce().values() if gradient.is_sparse else gradient
-        if not bool(torch.isfinite(values).all()):
+        if not bool(_compat.whole(torch.isfinite(values).all())):
             return names.get(id(parameter), name)
     return ""
 

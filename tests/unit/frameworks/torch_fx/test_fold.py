@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402  # after the check for torch
 
 import amprewrite  # noqa: E402
+from amprewrite.errors import UnsupportedError  # noqa: E402
 from amprewrite.frameworks.torch_fx import fold  # noqa: E402
 from tests.torch_programs import LOW, Program, in_full, relative_error  # noqa: E402
 
@@ -106,3 +107,22 @@ def test_weights_are_not_trained_by_accident() -> None:
     with torch.no_grad():
         program.get_parameter("a.weight").zero_()
     assert torch.equal(model.a.weight, before)
+
+
+def test_a_constant_without_values_is_refused():
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x: Any) -> Any:
+            return self.layer(x * torch.tensor([1.0, 2.0, 3.0], device=x.device))
+
+    with torch.device("meta"):
+        model, x = Scaled().train(), torch.empty(2, 3)
+    with pytest.raises(UnsupportedError, match=r"constant of shape \(3,\).*no values"):
+        amprewrite.convert(model, args=(x,))
+    late = amprewrite.convert(model)
+    late.to_empty(device="cpu")
+    late.load_state_dict(Scaled().state_dict())
+    assert late(torch.ones(2, 3)).isfinite().all()

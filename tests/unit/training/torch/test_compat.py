@@ -7,7 +7,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from amprewrite.training.torch import _compat  # noqa: E402  # after the skip
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402  # after it
+from torch.distributed.tensor import Shard, distribute_tensor  # noqa: E402
+
+from amprewrite.training.torch import _compat  # noqa: E402
+from tests.torch_group import group_of_one  # noqa: E402
 
 FUNCTIONS = [
     name
@@ -72,3 +76,16 @@ def test_a_scale_of_the_user_is_divided_by_as_well():
     one, none = torch.tensor(4.0), torch.tensor(0.0)
     _compat.step_with_scale(optimizer, one, none, optimizer.step)
     assert weight.item() == -0.5
+
+
+def test_the_placement_of_a_spread_tensor_and_all_of_it():
+    with group_of_one():
+        mesh = init_device_mesh("cpu", (1,))
+        spread = distribute_tensor(torch.ones(4), mesh, [Shard(0)])
+        assert _compat.placement(spread) == (mesh, (Shard(0),))
+        found = _compat.whole(torch.isfinite(spread).all())
+        assert _compat.placement(found) is None
+        assert bool(found)
+    plain = torch.ones(4)
+    assert _compat.placement(plain) is None
+    assert _compat.whole(plain) is plain

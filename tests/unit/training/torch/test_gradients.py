@@ -7,9 +7,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402  # after the skip
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.tensor import (  # noqa: E402
+    Replicate,
+    Shard,
+    distribute_tensor,
+)
 
 from amprewrite.errors import OptimizerError  # noqa: E402
 from amprewrite.training.torch import gradients  # noqa: E402
+from tests.torch_group import group_of_one  # noqa: E402
 
 
 def with_gradients(*held: Any):
@@ -85,3 +92,20 @@ def test_an_optimizer_of_other_parameters_is_refused():
     optimizer = torch.optim.SGD([model.weight, other.bias])
     with pytest.raises(OptimizerError, match=r"parameter 1 of group 0, of shape \(3,"):
         gradients.check_owner(optimizer, model)
+
+
+def test_gradients_of_other_placements_are_looked_at_apart_and_whole_ones_first():
+    with group_of_one():
+        mesh = init_device_mesh("cpu", (1,))
+        kinds = (None, Shard(0), Replicate(), Shard(0), None)
+        made = [nn.Parameter(torch.zeros(2)) for _ in kinds]
+        for parameter, kind in zip(made, kinds, strict=True):
+            gradient = torch.ones(2)
+            if kind is not None:
+                parameter.data = distribute_tensor(parameter.data, mesh, [kind])
+                gradient = distribute_tensor(gradient, mesh, [kind])
+            parameter.grad = gradient
+        found = gradients.by_kind(torch.optim.SGD(made))
+        held = [[id(gradient) for gradient in group] for group in found]
+        orders = ((0, 4), (1, 3), (2,))
+        assert held == [[id(made[i].grad) for i in order] for order in orders]
