@@ -12,7 +12,9 @@ from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     set_model_state_dict,
 )
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -148,6 +150,31 @@ def skipped_step_of_ddp() -> Any:
     return scaler.get_scale(), all(torch.equal(old, p) for old, p in pairs)
 
 
+def skipped_steps_by_first_placement() -> Any:
+    """Only the second process sees the infinity; torch asks as the first is placed."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    found: dict[str, Any] = {}
+    for kinds in ((Replicate(), Shard(0)), (Shard(0), Replicate())):
+        optimizer = torch.optim.SGD(
+            [spread(torch.ones(2), mesh, kind) for kind in kinds], lr=1e-2
+        )
+        scaler = GradScaler("cpu", init_scale=SCALE)
+        scaler.scale(torch.ones(()))
+        scaler.step(optimizer)
+        scaler.update()
+        found[str(kinds[0])] = scaler.get_scale()
+    return found
+
+
+def spread(values: Any, mesh: Any, kind: Any) -> Any:
+    """Return a parameter, whose gradient is infinite in one of several parts."""
+    made = nn.Parameter(DTensor.from_local(values, mesh, [kind]))
+    if isinstance(kind, Shard) and dist.get_rank() == 1:
+        values = values * torch.inf
+    made.grad = DTensor.from_local(values, mesh, [kind])
+    return made
+
+
 def error_at_the_least_scale() -> Any:
     model = sharded()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
@@ -199,6 +226,7 @@ CHECKS = (
     dtypes_sent_by_fully_shard,
     skipped_steps,
     skipped_step_of_ddp,
+    skipped_steps_by_first_placement,
     error_at_the_least_scale,
     modes,
     built_without_memory,

@@ -9,6 +9,7 @@ from tests.docs.blocks import blocks_of, matches
 FOLDER = Path(__file__).parents[2] / "docs"
 GUIDES = {path.stem: path for path in FOLDER.glob("*.md")}
 NEEDS = {
+    "distributed": ("torch", "jax"),
     "dtypes": ("torch", "flax"),
     "jax": ("jax",),
     "training_jax": ("jax", "equinox", "flax", "optax"),

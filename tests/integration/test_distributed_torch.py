@@ -132,6 +132,8 @@ def test_an_infinity_in_one_shard_skips_the_step_of_all(found: Any) -> None:
         assert by_case
         assert all(case == [2.0**9, True] for case in by_case.values()), by_case
     assert found["skipped_step_of_ddp"] == [[2.0**9, True]] * 2
+    for by_placement in found["skipped_steps_by_first_placement"]:
+        assert list(by_placement.values()) == [2.0**9] * 2
 
 
 def test_all_processes_name_the_parameter_that_is_not_finite(found: Any) -> None:
