@@ -3,12 +3,13 @@
 from contextlib import contextmanager
 
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import HashStore
 
 
 @contextmanager
 def group_of_one():
     """Let this process be all there is; leave no group behind."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
         yield
     finally:

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -24,6 +23,8 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_state_dict,
 )
+from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoint
+from torch.distributed.checkpoint.state_dict_saver import save as save_checkpoint
 from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import mse_loss
 
@@ -114,7 +115,7 @@ def main() -> None:
 
     def load(folder: str) -> int:
         saved = state(0)
-        dcp.load(saved, checkpoint_id=folder)
+        load_checkpoint(saved, checkpoint_id=folder)
         set_state_dict(
             model,
             optimizer,
@@ -141,7 +142,7 @@ def main() -> None:
             print(f"step {step}: loss {mean:.6f}, scale {scaler.get_scale():g}")
         if last and (step + 1) % SAVE_EVERY == 0:
             folder = str(options.checkpoint / f"step{step}")
-            dcp.save(state(step), checkpoint_id=folder)
+            save_checkpoint(state(step), checkpoint_id=folder)
             if rank == 0:
                 last.write_text(folder)  # only now does the checkpoint count
         if step == options.kill_at and rank == world - 1:

@@ -124,6 +124,7 @@ def main() -> None:
                 new.write_bytes(pickle.dumps((*whole, step + 1)))
                 new.replace(options.checkpoint)  # whole, or not there
         if step == options.kill_at and jax.process_index() == options.processes - 1:
+            value.block_until_ready()  # the others have come this far
             os.kill(os.getpid(), signal.SIGKILL)
 
 
