@@ -97,7 +97,7 @@ def test_an_optimizer_of_other_parameters_is_refused():
 def test_gradients_of_other_placements_are_looked_at_apart_and_whole_ones_first():
     with group_of_one():
         mesh = init_device_mesh("cpu", (1,))
-        kinds = (None, Shard(0), Replicate(), Shard(0), None)
+        kinds = (Shard(0), None, Replicate(), Shard(0), None)
         made = [nn.Parameter(torch.zeros(2)) for _ in kinds]
         for parameter, kind in zip(made, kinds, strict=True):
             gradient = torch.ones(2)
@@ -107,5 +107,5 @@ def test_gradients_of_other_placements_are_looked_at_apart_and_whole_ones_first(
             parameter.grad = gradient
         found = gradients.by_kind(torch.optim.SGD(made))
         held = [[id(gradient) for gradient in group] for group in found]
-        orders = ((0, 4), (1, 3), (2,))
+        orders = ((1, 4), (0, 3), (2,))
         assert held == [[id(made[i].grad) for i in order] for order in orders]
