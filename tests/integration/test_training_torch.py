@@ -117,6 +117,46 @@ def test_batch_statistics_of_a_skipped_step_are_those_of_torch():
     assert torch.equal(moved[0], moved[1])
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_skipped_step_changes_nothing_of_a_model_that_the_scaler_knows(
+    *, at_once: bool
+):
+    x, labels = task()
+    parts = nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)
+    model = nn.Sequential(*parts).train()
+    program = amprewrite.convert(model, "fp16", args=(x,) if at_once else None)
+    optimizer = torch.optim.Adam(model.parameters())
+    scaler = GradScaler("cpu", init_scale=2.0**60, model=program)
+    before = copy.deepcopy(model.state_dict())
+    for _ in range(2):
+        scaler.scale(F.cross_entropy(program(x), labels)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    assert scaler.get_scale() == 2.0**58
+    assert not optimizer.state
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+    scaler.update(2.0**10)
+    scaler.scale(F.cross_entropy(program(x), labels)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert int(model.get_buffer("1.num_batches_tracked")) == 1
+
+
+def test_buffers_stay_changed_if_one_of_two_steps_was_made():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 2)).train()
+    norm, linear = (torch.optim.SGD(part.parameters(), 0.1) for part in model)
+    scaler = GradScaler("cpu", init_scale=1.0, model=model)
+    (scaler.scale(model(torch.randn(8, 4)).sum())).backward()
+    model[0].weight.grad.fill_(torch.inf)
+    scaler.step(norm)
+    scaler.step(linear)
+    scaler.update()
+    assert int(model.get_buffer("0.num_batches_tracked")) == 1
+
+
 def test_accumulated_gradients_are_those_of_the_whole_batch():
     x, labels = task()
     model = network()

@@ -64,6 +64,11 @@ def numbers(tensor: torch.Tensor) -> list[float]:
     return untyped.tolist()
 
 
+def version(tensor: torch.Tensor) -> int:
+    """Return how often a tensor was written in place."""
+    return tensor._version
+
+
 def groups(optimizer: Optimizer) -> list[dict[str, Any]]:
     """Return the parameter groups of an optimizer."""
     return optimizer.param_groups

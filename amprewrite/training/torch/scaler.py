@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from amprewrite.errors import AmpWarning, LossScaleError, UnsupportedError
 from amprewrite.training import state
 from amprewrite.training.torch import _compat, gradients
+from amprewrite.training.torch.buffers import Buffers
 from amprewrite.training.torch.models import low_dtypes
 from amprewrite.training.torch.turns import Turn, evaluated
 
@@ -37,8 +38,9 @@ class GradScaler:
     can help, takes closures, and with ``model=`` refuses an optimizer of other
     parameters.
 
-    A step that is not finite changes neither parameters nor the optimizer's state.
-    Batch statistics were updated in the forward pass before; torch does so too.
+    A step that is not finite changes neither parameters nor the optimizer's state;
+    with ``model=`` nor buffers, such as running statistics, which the forward pass
+    changed before. (torch.amp leaves them changed.)
     """
 
     def __init__(  # noqa: PLR0913  # as torch's, and two by keyword
@@ -62,7 +64,7 @@ class GradScaler:
             backoff_factor: Factor after a step that was not finite.
             growth_interval: A number of steps.
             enabled: Whether to scale; False passes everything on.
-            model: Whose parameters are trained; names them in errors.
+            model: What is called and trained; names its parameters in errors.
             min_scale: Where a step that is not finite raises LossScaleError instead
                 of reducing the scale.
 
@@ -83,6 +85,8 @@ class GradScaler:
         self._turns: dict[int, Turn] = {}
         self._begun: WeakSet[Optimizer] = WeakSet()
         self._model, self._advised, self._unseen = model, False, 0
+        watch = model if self._enabled else None
+        self._buffers = None if watch is None else Buffers(watch)
 
     def scale(self, outputs: Any) -> Any:
         """Return ``outputs``, a tensor or a nest of iterables of them, times the scale.
@@ -193,7 +197,15 @@ class GradScaler:
             )
             scale.copy_(new)
             tracker.copy_(count)
+        if self._buffers is not None and found:
+            self._buffers.settle(self._all_skipped(scale.device))
         self._turns = {}
+
+    def _all_skipped(self, device: torch.device) -> torch.Tensor:
+        """Return whether no optimizer made its step."""
+        looked = [turn.found.values() for turn in self._turns.values() if turn.found]
+        sums = [torch.stack([f.to(device) for f in found]).sum() for found in looked]
+        return (torch.stack(sums) > 0).all()
 
     def get_scale(self) -> float:
         """Return the scale; 1.0 if disabled. Waits for the device."""
@@ -279,7 +291,8 @@ class GradScaler:
         saved = self.state_dict()
         first = (saved["scale"], saved["_growth_tracker"]) if saved else self._first
         kept = {k: v for k, v in self.__dict__.items() if k != "_begun"}
-        return {**kept, "_first": first, "_held": None, "_model": None}
+        none = {"_held": None, "_model": None, "_buffers": None}
+        return {**kept, "_first": first, **none}
 
     def __setstate__(self, pickled: dict[str, Any]) -> None:
         """Take what was pickled; optimizers are new in another process."""

@@ -89,3 +89,10 @@ def test_the_placement_of_a_spread_tensor_and_all_of_it():
     plain = torch.ones(4)
     assert _compat.placement(plain) is None
     assert _compat.whole(plain) is plain
+
+
+def test_the_version_of_a_tensor_counts_writes():
+    tensor = torch.zeros(2)
+    before = _compat.version(tensor)
+    tensor.add_(1)
+    assert _compat.version(tensor) > before

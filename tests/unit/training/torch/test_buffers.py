@@ -1,0 +1,101 @@
+"""Buffers are put back where a step is skipped, and nowhere else."""
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from amprewrite.training.torch.buffers import Buffers  # noqa: E402
+
+
+class Fixed(nn.BatchNorm1d):
+    """A norm with a buffer that nothing writes to."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+        self.register_buffer("table", torch.arange(6.0))
+
+
+def made() -> tuple[Fixed, Buffers]:
+    torch.manual_seed(0)
+    model = Fixed().train()
+    return model, Buffers(model)
+
+
+def held(model: nn.Module) -> dict[str, Any]:
+    return copy.deepcopy(dict(model.named_buffers()))
+
+
+def same(model: nn.Module, before: dict[str, Any]) -> bool:
+    return all(torch.equal(b, before[name]) for name, b in model.named_buffers())
+
+
+SKIPPED, MADE = torch.tensor(data=True), torch.tensor(data=False)
+
+
+def test_a_skipped_step_changes_no_buffer() -> None:
+    model, buffers = made()
+    for _ in range(3):
+        before = held(model)
+        model(torch.randn(8, 4))
+        model(torch.randn(8, 4))
+        assert not same(model, before)
+        buffers.settle(SKIPPED)
+        assert same(model, before)
+    assert int(model.get_buffer("num_batches_tracked")) == 0
+
+
+def test_a_step_that_was_made_keeps_them() -> None:
+    model, buffers = made()
+    model(torch.randn(8, 4))
+    after = held(model)
+    buffers.settle(MADE)
+    assert same(model, after)
+    model(torch.randn(8, 4))
+    buffers.settle(SKIPPED)
+    assert same(model, after)
+
+
+def test_what_is_loaded_between_steps_stays() -> None:
+    model, buffers = made()
+    model(torch.randn(8, 4))
+    buffers.settle(MADE)
+    state = {**model.state_dict(), "running_mean": torch.full((4,), 7.0)}
+    model.load_state_dict(state)
+    model(torch.randn(8, 4))
+    buffers.settle(SKIPPED)
+    assert bool((model.get_buffer("running_mean") == 7).all())
+
+
+def test_only_what_changes_is_copied_after_the_first_step() -> None:
+    model, buffers = made()
+    model(torch.randn(8, 4))
+    assert buffers._kept is not None
+    assert len(buffers._kept) == 4
+    buffers.settle(MADE)
+    model(torch.randn(8, 4))
+    assert len(buffers._kept or ()) == 3
+    buffers.settle(MADE)
+    model.get_buffer("table").add_(1)
+    model(torch.randn(8, 4))
+    assert len(buffers._kept or ()) == 4
+
+
+def test_evaluation_is_not_watched() -> None:
+    model, buffers = made()
+    model.eval()(torch.randn(8, 4))
+    assert buffers._kept is None
+    buffers.settle(SKIPPED)
+
+
+def test_a_model_that_is_watched_can_be_pickled_and_copied() -> None:
+    model, _ = made()
+    model(torch.randn(8, 4))
+    again = pickle.loads(pickle.dumps(model))
+    again(torch.randn(8, 4))
+    copy.deepcopy(model)(torch.randn(8, 4))
