@@ -336,7 +336,7 @@ def filter_grad(
     return _with_scaling(without_value(asked), 0, scaling, use_mixed_precision)
 
 
-def _with_scaling(run: Function, place: int, scaling: Any, adjusts: bool) -> Function:  # noqa: FBT001
+def _with_scaling(run: Function, place: int, scaling: Any, adjusts: bool) -> Function:  # noqa: FBT001  # private
     """Return ``run`` with ``scaling`` at a place of what it gives, unless adjusted."""
     if adjusts:
         return run

@@ -42,7 +42,7 @@ SOLVES = 14
 MEASUREMENTS = 6
 """How many plans are run; predictions are asked for less or more after each."""
 
-CLOSE = 1.005
+CLOSE = 1.02
 """Ratio of predictions that are not told apart: other roundings decide."""
 
 STRICTER = 0.5
