@@ -145,7 +145,8 @@ class CastTerms:
         if op.mixing == "any":
             return True
         name = op.operands[index]
-        if self.fold and name in self.static and not op.around:
+        mixed = name not in self.stored  # by the model: see _may_copy in casts
+        if self.fold and mixed and name in self.static and not op.around:
             return True
         if op.reads:
             return False

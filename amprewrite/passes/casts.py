@@ -113,6 +113,15 @@ class _Builder:
             self.graph.values[root].kind != "result" for root in roots
         )
 
+    def _may_copy(self, name: str) -> bool:
+        """Whether a weight may be kept in two dtypes.
+
+        One of the full dtype has no low copy beside it: low precision is to save
+        memory. What the model itself mixes (tables of another dtype) may have one.
+        """
+        lowered = bool(self.at.policy.low) and self.graph.is_dtype(name, self.full)
+        return not lowered and self._is_static(name)
+
     def _define(self, op: Op) -> None:
         """A result kept in another dtype than it was made in is cast on the spot."""
         for index, name in enumerate(op.results):
@@ -142,7 +151,7 @@ class _Builder:
         """Return how the kernel itself does this cast; empty if it cannot."""
         if op.mixing == "any":
             return "kernel"
-        if self.fold and not op.around and self._is_static(op.operands[index]):
+        if self.fold and not op.around and self._may_copy(op.operands[index]):
             return "copy"
         if op.reads:  # the kernel may promote by other rules
             return ""

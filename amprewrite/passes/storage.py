@@ -6,7 +6,7 @@ is found by trying: take all candidates for low, place, and drop those that some
 still reads in full, until none is dropped.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from amprewrite.ir import Op
@@ -88,10 +88,31 @@ def only_looked_up(situation: Situation) -> frozenset[str]:
     return frozenset(t for t in tables if len(graph.values[t].shape) > 1)
 
 
+def joined(
+    names: Iterable[str], sets: Iterable[frozenset[str]]
+) -> list[frozenset[str]]:
+    """Return the classes of ``names`` under "some set has both", in their order."""
+    found = {name: frozenset((name,)) for name in names}
+    for members in sets:
+        if len(members) > 1:
+            union = members.union(*(found.get(name, ()) for name in members))
+            found.update(dict.fromkeys(union, union))
+    return list(dict.fromkeys(found.values()))
+
+
 def _read_in_full(situation: Situation, placement: Placement) -> frozenset[str]:
-    """Return the weights that some op reads in full, though they are stored low."""
+    """Return the weights that some op reads in full, though they are stored low.
+
+    So does a move that joins one with another that is stored full.
+    """
     full = situation.policy.full
     found: set[str] = set()
+    for op in situation.graph.ops:
+        if op.name not in (placement.sides or ()) and moves_weights(situation, op):
+            operands = placement.ops[op.name].operands
+            pairs = zip(op.operands, operands, strict=True)
+            full_ones = (name for name, dtype in pairs if dtype == full)
+            found.update(*(situation.weights.get(n, ()) for n in full_ones))
     for op, index, name in _leaf_uses(situation, placement):
         chosen = placement.sides is not None
         looked_up = op.canonical in LOOKUPS and index == 0 and not chosen

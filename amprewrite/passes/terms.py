@@ -6,7 +6,7 @@ a storage that is written in place. What the terms say of a placement is what
 :func:`amprewrite.passes.cost.plan_cost` says of the plan made of it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from amprewrite.dtypes import itemsize
@@ -20,7 +20,7 @@ from amprewrite.passes.groups import Groups
 from amprewrite.passes.ledger import Ledger
 from amprewrite.passes.network import FULL, LOW, Flags, Terms
 from amprewrite.passes.placement import Placement, Side, Situation
-from amprewrite.passes.storage import moves_weights, only_looked_up
+from amprewrite.passes.storage import joined, moves_weights, only_looked_up
 from amprewrite.passes.walk import Walk
 from amprewrite.policy import OpClass
 
@@ -171,22 +171,33 @@ class _Builder:
                 self.ledger.terms.imply(made, self.reads[name])
 
     def _find_weights(self) -> None:
-        """Give a variable to each weight that an op may read low: full if one does so.
+        """Give a variable to weights that ops may read low: full if one reads full.
 
         Tied the other way it need not be: a weight that is stored full costs more.
+        Weights that a move joins (a concatenation) have one variable: it would widen
+        those that are stored low beside one that is not.
         """
         if not self.storable:
             return
         readers, casting = self._weight_readers()
         if self.at.policy.lookups == "low":
             casting |= only_looked_up(self.at) & self.storable
-        for root in sorted(casting):
-            sides = readers.get(root, set[int]())
-            if FULL not in sides:
-                weight = self.weights[root] = self.ledger.new() if sides else LOW
+        for roots in joined(sorted(casting), self._joins()):
+            sides = set[int]().union(*(readers.get(root, ()) for root in roots))
+            if FULL not in sides and roots <= casting:
+                weight = self.ledger.new() if sides else LOW
+                self.weights.update(dict.fromkeys(roots, weight))
                 self.casts.anchors |= {weight} - {LOW}
                 for side in sorted(sides):
                     self.ledger.terms.imply(side, weight)
+
+    def _joins(self) -> Iterator[frozenset[str]]:
+        """Yield the weights that each move of several weights joins."""
+        for op in self.graph.ops:
+            if op.name in self.freedom.moved:
+                yield from (
+                    self.at.weights.get(name, frozenset()) for name in op.results
+                )
 
     def _weight_readers(self) -> tuple[dict[str, set[int]], set[str]]:
         """Return on which sides each weight is read, and which weights low ops cast."""

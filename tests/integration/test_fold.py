@@ -69,9 +69,9 @@ def tied(m: Any, ids: Any) -> Any:
     return m.head(m.norm(m.table(ids)))
 
 
-def a_tied_model() -> nn.Module:
-    table, head = nn.Embedding(20, WIDTH), nn.Linear(WIDTH, 20, bias=False)
-    model = Program(tied, table=table, norm=nn.LayerNorm(WIDTH), head=head)
+def a_tied_model(words: int = 20, width: int = WIDTH) -> nn.Module:
+    table, head = nn.Embedding(words, width), nn.Linear(width, words, bias=False)
+    model = Program(tied, table=table, norm=nn.LayerNorm(width), head=head)
     head.weight = table.weight
     return model.eval()
 
@@ -176,10 +176,25 @@ def test_a_frozen_weight_is_low_for_inference_and_stays_frozen() -> None:
     assert flags["b.weight"] == (LOW, True)
 
 
-def test_a_weight_that_is_read_full_too_is_held_full_with_a_low_copy() -> None:
-    """The one case with a copy: casting it at each call would cost more each time."""
+@pytest.mark.parametrize("placement", ["promote", "paint", "optimal"])
+def test_a_weight_that_is_read_full_too_is_held_full_without_a_copy(
+    placement: str,
+) -> None:
+    """Low precision is to save memory: no weight is there twice."""
     torch.manual_seed(0)
-    model = Program(lambda m, x: m.a(x) + m.a.weight.exp().sum(), a=linear()).eval()
-    program = assert_folding_changes_no_bit(model, (x(),))
-    weight = WIDTH * WIDTH
-    assert held(program) == weight * (4 + 2) + WIDTH * 2
+    a = nn.Linear(256, 256)
+    model = Program(lambda m, x: m.a(x) + m.a.weight.exp().sum(), a=a).eval()
+    args, given = (torch.randn(256, 256),), {"placement": placement}
+    folded, program = run(model, args, {}, training=False, **given)
+    assert folded == run(model, args, {}, training=True, **given)[0]
+    assert held(program) == 256 * 256 * 4 + 256 * 2
+    (cast,) = [cast for cast in program.plan.runtime_casts if cast.is_weight]
+    assert cast.value == "a_weight"
+
+
+def test_an_optimal_plan_stores_a_tied_table_low_rather_than_cast_it() -> None:
+    model, ids = a_tied_model(2000, 64), torch.randint(0, 2000, (8, 32))
+    _, program = run(model, (ids,), {}, training=False, placement="optimal")
+    assert program.get_parameter("head.weight").dtype == LOW
+    assert not [cast for cast in program.plan.runtime_casts if cast.is_weight]
+    assert program.plan.cost.lower_bound == program.plan.cost.total_bytes

@@ -19,11 +19,26 @@ BLOCK = """
 """
 
 
-def test_readers_share_a_cast_and_weights_have_none() -> None:
+def test_readers_share_a_cast() -> None:
     down = groups_of(BLOCK)["x", "bfloat16", "", 0, False, 1]
     assert len(down.uses) == 2
     assert down.cost == 32 * 6
-    assert not [key for key in groups_of(BLOCK) if key[0] == "w"]
+
+
+def test_a_weight_has_a_cast_where_it_may_be_stored_full() -> None:
+    assert groups_of(BLOCK)["w", "bfloat16", "", 0, False, 1].cost == 64 * 6
+
+
+def test_a_weight_that_the_model_mixes_itself_is_cast_once_at_conversion() -> None:
+    text = """
+        %x: f32[4,8] input
+        %w: f64[8,8] parameter
+        add = add(%x, %w) -> %h: f64[4,8]
+          | reads=["float32", "float32"]
+        return %h
+    """
+    trained = problem_of(text, training=True).constant
+    assert trained - problem_of(text, training=False).constant == 64 * (8 + 4)
 
 
 def test_trained_weights_pay_for_their_casts() -> None:
@@ -107,4 +122,4 @@ def test_a_dtype_argument_and_a_scalar_beside_a_tensor_cost_nothing() -> None:
         return %y
     """
     keys = {key[0] for key in groups_of(text)}
-    assert keys == {"x", "h"}
+    assert keys == {"x", "w", "h"}  # neither %s nor %m

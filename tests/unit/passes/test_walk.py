@@ -221,7 +221,7 @@ def test_what_makes_an_exact_argument_stays_full_for_its_other_readers() -> None
         """,
         """
         %h: f32[4,8] -> bf16 for other
-        %w: f32[8,8] -> bf16 for other (copy)
+        %w: f32[8,8] -> bf16 for other
         """,
     )
 
