@@ -7,13 +7,8 @@ from amprewrite.ir import ProgramGraph
 from amprewrite.passes.cost import Objective
 from amprewrite.passes.pipeline import Setting, make_plan
 from amprewrite.passes.sensitivity import find_probes
-from amprewrite.passes.tolerance import (
-    AUTOCAST,
-    MEASURED,
-    Goal,
-    Tolerance,
-    plan_within,
-)
+from amprewrite.passes.tolerance import AUTOCAST, MEASURED, Goal, Tolerance
+from amprewrite.passes.trials import plan_within
 from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Measurements, Probes
 from amprewrite.policy import Matcher
@@ -56,9 +51,13 @@ class Budget:
         def plan_for(objective: Objective) -> Plan:
             return self.placed("optimal", measured, objective)
 
+        def others() -> list[Plan]:
+            names = ("promote", "paint")
+            return [self.placed(name, measured, self.objective) for name in names]
+
         # What is measured beside it has the same inputs: no room is needed for others.
         share = 1.0 if self.tolerance == AUTOCAST else MEASURED
-        return Goal(measured, plan_for, self.objective.model, share)
+        return Goal(measured, plan_for, self.objective.model, share, others)
 
     def placed(
         self, placement: str, measured: Measurements, objective: Objective

@@ -1,12 +1,12 @@
 """The cheapest plan whose error stays within a tolerance.
 
 Errors are given a price in bytes, and the price is raised until the plan of least cost
-has a predicted error within the tolerance. The real program of that plan is measured;
-where it is worse than predicted, the prediction is asked for less.
+has a predicted error within the tolerance. What is measured then is in
+:mod:`amprewrite.passes.trials`.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import exp, floor, inf, isfinite, log
 from typing import Any, TypeAlias, cast
@@ -38,18 +38,6 @@ was that of the measured ones within a few percent on all models tried."""
 
 SOLVES = 14
 """Halvings of the range of prices, about 30 decades: to within half a percent."""
-
-MEASUREMENTS = 6
-"""How many plans are run; predictions are asked for less or more after each."""
-
-CLOSE = 1.02
-"""Ratio of predictions that are not told apart: other roundings decide."""
-
-STRICTER = 0.5
-"""What the target is multiplied with where a measured error is not finite."""
-
-NAMED = 5
-"""How many ops a message names."""
 
 
 def check_tolerance(tolerance: object, placement: str) -> None:
@@ -95,12 +83,14 @@ class Goal:
         plan_for: Gives the plan of least cost under given errors.
         model: Prices of the target.
         share: Share of the target that a measured error may take.
+        others: Plans of other placements, which the one found is not to lose to.
     """
 
     measured: Measurements
     plan_for: Callable[[Objective], Plan]
     model: CostModel
     share: float = MEASURED
+    others: Callable[[], Iterable[Plan]] = tuple
 
     @property
     def graph(self) -> ProgramGraph:
@@ -116,15 +106,6 @@ class Goal:
     def target(self) -> float:
         """Largest relative L2 error of the outputs."""
         return self.measured.target
-
-
-def plan_within(goal: Goal) -> Plan:
-    """Return the cheapest plan found whose program keeps the target.
-
-    Raises:
-        ToleranceError: No plan does, as far as was looked.
-    """
-    return Search(goal).run()
 
 
 @dataclass(frozen=True)
@@ -152,7 +133,6 @@ class Search:
         self.goal = goal
         self.pin = ceiling(goal.graph, goal.model)
         self.plans: dict[Price, Plan] = {}
-        self.measured: dict[Price, float | None] = {}
         self.bounds: dict[float, int] = {}  # on bytes and errors, by multiplier
         finite = [e for e in goal.sensitivity.all.values() if e and isfinite(e)]
         total = sum(finite, 0.0)
@@ -171,53 +151,6 @@ class Search:
     def dearest(self) -> Price:
         """The price at which nothing is rounded that need not be."""
         return Price(self.last)
-
-    def run(self) -> Plan:
-        """Return the cheapest plan found whose program keeps the target.
-
-        Raises:
-            ToleranceError: No plan does, as far as was looked.
-        """
-        limit, best = self.goal.share * self.goal.target, None
-        target, failed = limit, inf
-        for _ in range(MEASUREMENTS):
-            price = self.find(target)
-            if price is None:
-                break
-            plan, measured = self.plan_at(price), self._measure(price)
-            if measured is None:
-                return self._unmeasured()
-            if measured > limit:
-                # Below what failed: the same plan again would measure the same.
-                failed = min(target, plan.predicted_error or 0.0)
-                target = failed * (limit / measured if isfinite(measured) else STRICTER)
-                continue
-            if best is None or plan.cost.total_bytes < best.cost.total_bytes:
-                best = plan
-            # A prediction that was too high left room for a cheaper plan.
-            more = target * limit / measured if measured else inf
-            target, last = min(more, failed / CLOSE), target
-            if not price.multiplier or target < CLOSE * last:
-                break
-        if best is None:
-            raise self._failure()
-        return self.certified(best)
-
-    def _measure(self, price: Price) -> float | None:
-        if price not in self.measured:
-            self.measured[price] = self.goal.measured.measure(self.plan_at(price))
-        return self.measured[price]
-
-    def _unmeasured(self) -> Plan:
-        """Return the cheapest plan by its prediction alone.
-
-        Raises:
-            ToleranceError: None keeps the target.
-        """
-        price = self.find(UNMEASURED * self.goal.target)
-        if price is None:
-            raise self._failure()
-        return self.certified(self.plan_at(price))
 
     def find(self, target: float) -> Price | None:
         """Return the price of the cheapest plan found that is predicted within a bound.
@@ -253,7 +186,7 @@ class Search:
         is tried at a price that nearly kept the target, where one op that is kept may
         tip all that are like it, and at none.
         """
-        worst = self._worst(price)
+        worst = self.worst(price)
         low, high = 0, len(worst)
         while high - low > 1:
             middle = (low + high) // 2
@@ -265,7 +198,7 @@ class Search:
         filled = replace(price, kept=frozenset(worst[:high]))
         return filled if self._keeps(filled, target) else Price(self.last)
 
-    def _worst(self, price: Price) -> list[str]:
+    def worst(self, price: Price) -> list[str]:
         """Return the ops that round under the plan at a price, the worst first."""
         made = self.goal.sensitivity.made(self.plan_at(price), self.goal.graph)
         total: dict[str, float] = defaultdict(float)
@@ -316,26 +249,6 @@ class Search:
         own = plan.cost.lower_bound
         best = max([*found, *([] if own is None else [own])], default=None)
         return replace(plan, cost=replace(plan.cost, lower_bound=best))
-
-    def _failure(self) -> ToleranceError:
-        goal, last = self.goal, Price(self.last)
-        self._measure(last)
-        found = [error for error in self.measured.values() if error is not None]
-        unmeasured = self.plan_at(last).predicted_error or 0.0
-        best, names = min(found, default=unmeasured), self._worst(last)
-        ops = [f"%{name}" for name in names[:NAMED]]
-        because = (
-            f"what no plan keeps full is rounded by {', '.join(ops)}"
-            if ops
-            else "the error is not that of roundings which a plan chooses: the policy "
-            "hands low outputs back, or float32 itself is no better"
-        )
-        msg = (
-            f"no plan found with a relative error of {goal.target:.3g}: the best has "
-            f"{best:.3g}; {because}; allow a larger tolerance, or let the policy keep "
-            f"more ops full"
-        )
-        return ToleranceError(msg, best, names)
 
 
 def _without_room(line: str) -> str:

@@ -1,116 +1,15 @@
-"""The search for the cheapest plan within a tolerance."""
+"""What a tolerance is, and the search for plans by predicted errors."""
 
-from dataclasses import replace
 from math import inf, nan
 
 import pytest
 
 from amprewrite.errors import ToleranceError, UnsupportedError
-from amprewrite.passes import Setting, make_plan, tolerance
+from amprewrite.passes import tolerance
 from amprewrite.passes.cost import Objective
 from amprewrite.passes.cost_model import EAGER
-from amprewrite.passes.tolerance import Goal, check_tolerance, plan_within
-from amprewrite.plan import Plan
-from amprewrite.plan.sensitivity import Measure, Measurements, Sensitivity
-from amprewrite.policy import Matcher, load_policy
-from tests.placement_problem import graph_of
-
-LAYER = """
-    op{n} = linear(%h{m}, %w) -> %h{n}: f32[512,512]
-      | contracted=512
-"""
-
-COUNT = 6
-
-GRAPH = graph_of(
-    "%h0: f32[512,512] input\n%w: f32[512,512] parameter\n"
-    + "".join(LAYER.format(n=n, m=n - 1) for n in range(1, COUNT + 1)).replace(
-        "\n    ", "\n"
-    )
-    + f"return %h{COUNT}"
-)
-
-
-def sensitivity(factor: float = 1.0) -> Sensitivity:
-    """Later layers round worse, each by twice the last."""
-    return Sensitivity(
-        {f"h{n}": 1e-6 * factor**n for n in range(1, COUNT + 1)},
-        {(f"h{n - 1}", f"op{n}"): 1e-6 * factor**n for n in range(1, COUNT + 1)},
-        4,
-        {"h3": 1.2e5},
-    )
-
-
-def plan_for(objective: Objective) -> Plan:
-    setting = Setting("optimal", objective=objective)
-    return make_plan(GRAPH, Matcher(load_policy("fp16")), setting)
-
-
-def goal(target: float, found: Sensitivity, measure: Measure | None = None) -> Goal:
-    def exact(plan: Plan) -> float:
-        return found.predicted(plan, GRAPH)
-
-    known = Measurements(GRAPH, False, "", found, target, measure or exact)
-    return Goal(known, plan_for, EAGER)
-
-
-def test_a_loose_tolerance_gives_the_plan_without_errors() -> None:
-    found = plan_within(goal(1.0, sensitivity()))
-    free = plan_for(Objective())
-    assert found.cost == free.cost
-    assert found.decisions == free.decisions
-    assert found.predicted_error == pytest.approx(7e-6**0.5)
-
-
-@pytest.mark.parametrize("factor", [1.0, 2.0])
-@pytest.mark.parametrize("target", [1e-2, 8e-3, 4e-3, 2.5e-3, 1e-3])
-def test_what_is_measured_leaves_room_for_other_inputs(
-    target: float, factor: float
-) -> None:
-    plan = plan_within(goal(target, sensitivity(factor)))
-    assert plan.predicted_error is not None
-    assert plan.predicted_error <= 0.95 * target
-
-
-@pytest.mark.parametrize("target", [1e-2, 8e-3, 4e-3, 2.5e-3, 1e-3])
-def test_what_cannot_be_measured_leaves_more(target: float) -> None:
-    plan = plan_within(goal(target, sensitivity(2.0), lambda _: None))
-    assert plan.predicted_error is not None
-    assert plan.predicted_error <= 0.85 * target
-
-
-def test_what_is_measured_beside_its_bound_needs_no_room() -> None:
-    found = sensitivity(2.0)
-    reached = found.predicted(plan_for(Objective()), GRAPH)
-    exact = plan_within(replace(goal(reached * 1.001, found), share=1.0))
-    assert exact.cost == plan_for(Objective()).cost
-    assert plan_within(goal(reached * 1.001, found)).cost != exact.cost
-
-
-@pytest.mark.parametrize("factor", [1.0, 2.0])
-def test_a_looser_tolerance_is_never_dearer(factor: float) -> None:
-    targets = [1e-3, 1.5e-3, 2e-3, 2.5e-3, 3e-3, 4e-3, 8e-3, 1.0]
-    plans = [plan_within(goal(t, sensitivity(factor))) for t in targets]
-    costs = [plan.cost.total_bytes for plan in plans]
-    assert costs == sorted(costs, reverse=True)
-    assert len(set(costs)) > 3
-
-
-def test_alike_ops_need_not_change_sides_together() -> None:
-    """Each layer saves and costs the same, so that one price moves all of them."""
-    plan = plan_within(goal(2.4e-3, sensitivity()))
-    assert 0 < len(plan.lowered) < COUNT
-
-
-def test_the_cost_is_that_of_the_plan_without_errors() -> None:
-    plan = plan_within(goal(5e-3, sensitivity(2.0)))
-    cost = plan.cost
-    assert 0 < len(plan.lowered) < COUNT
-    parts = cost.cast_bytes + cost.op_bytes + cost.overhead_bytes
-    assert cost.total_bytes == parts
-    launches = EAGER.launch * cost.casts
-    full = COUNT - len(plan.lowered)
-    assert cost.overhead_bytes == launches + full * round(512**3 * 0.2 * 7 / 8)
+from amprewrite.passes.tolerance import Search, check_tolerance
+from tests.tolerance_goal import goal, plan_for, sensitivity
 
 
 def test_the_bound_is_that_of_the_bytes_too() -> None:
@@ -121,92 +20,21 @@ def test_the_bound_is_that_of_the_bytes_too() -> None:
     assert tolerance._without_errors(dear, made, errors).cost == free.cost
 
 
-def test_what_measures_worse_is_tightened() -> None:
-    found = sensitivity(2.0)
-    seen: list[float] = []
-
-    def worse(plan: Plan) -> float:
-        seen.append(2 * found.predicted(plan, GRAPH))
-        return seen[-1]
-
-    plan_within(goal(8e-3, found, worse))
-    assert len(seen) > 1
-    assert seen[-1] <= 8e-3 < seen[0]
+def test_a_looser_prediction_is_never_dearer() -> None:
+    search = Search(goal(8e-3, sensitivity(2.0)))
+    prices = [search.find(8e-3 * share) for share in (0.2, 0.4, 0.6, 0.8, 1.0)]
+    plans = [search.plan_at(price) for price in prices if price is not None]
+    costs = [plan.cost.total_bytes for plan in plans]
+    assert len(costs) == 5
+    assert costs == sorted(costs, reverse=True)
+    assert len(set(costs)) > 2
 
 
-def test_what_measures_better_is_loosened() -> None:
-    found = sensitivity(2.0)
-    strict, seen = plan_within(goal(4e-3, found)), list[float]()
-
-    def better(plan: Plan) -> float:
-        seen.append(found.predicted(plan, GRAPH) / 2)
-        return seen[-1]
-
-    loose = plan_within(goal(4e-3, found, better))
-    assert len(seen) > 1
-    assert loose.cost.total_bytes < strict.cost.total_bytes
-    assert 4e-3 < (loose.predicted_error or 0.0) <= 8e-3
-
-
-def test_what_was_too_loose_does_not_replace_what_keeps_the_target() -> None:
-    """A program that is far better than predicted, until one op is low."""
-    found = sensitivity(2.0)
-
-    def cliff(plan: Plan) -> float:
-        predicted = found.predicted(plan, GRAPH)
-        return 1.0 if predicted > 6e-3 else predicted / 2
-
-    plan = plan_within(goal(4e-3, found, cliff))
-    assert 3e-3 < (plan.predicted_error or 0.0) <= 6e-3
-
-
-def test_what_is_not_finite_is_tightened() -> None:
-    found = sensitivity(2.0)
-
-    def broken(plan: Plan) -> float:
-        predicted = found.predicted(plan, GRAPH)
-        return inf if predicted > 5e-3 else predicted
-
-    plan = plan_within(goal(1e-2, found, broken))
-    assert plan.predicted_error is not None
-    assert 0.0 < plan.predicted_error <= 5e-3
-
-
-def test_a_tolerance_that_no_plan_keeps_says_what_is_reached() -> None:
-    with pytest.raises(
-        ToleranceError, match=r"the best has 0.5; the error is not"
-    ) as e:
-        plan_within(goal(1e-3, sensitivity(), lambda _: 0.5))
-    assert (e.value.best, e.value.ops) == (0.5, ())
-
-
-def test_ops_that_round_whatever_the_price_are_named() -> None:
-    found = sensitivity()
-    low = plan_for(Objective())
-
-    def stubborn(_: Objective) -> Plan:
-        return low
-
-    impossible = replace(goal(1e-3, found), plan_for=stubborn)
-    with pytest.raises(ToleranceError, match="is rounded by %op1, ") as caught:
-        plan_within(impossible)
-    assert caught.value.ops[0] == "op1"
-    assert caught.value.best == pytest.approx(found.predicted(low, GRAPH))
-
-
-def test_an_infinite_error_is_kept_full_and_is_the_reason() -> None:
-    found = sensitivity()
-    stored = {**found.stored, "h3": inf}
-    read = {**found.read, ("h3", "op4"): inf, ("h5", "op6"): inf}
-    plan = plan_within(goal(1.0, replace(found, stored=stored, read=read)))
-    assert plan.by_op["op3"].precision == plan.by_op["op4"].precision == "float32"
-    assert plan.by_op["op3"].why == "its values reach 1.2e+05, beyond float16"
-    why = "the values of %h3 reach 1.2e+05, beyond float16"
-    assert plan.by_op["op4"].why == why
-    assert plan.by_op["op1"].precision == "float16"
-    if plan.by_op["op6"].precision == "float32":
-        why = "the error of the values of %h5 in float16 has no bound"
-        assert plan.by_op["op6"].why == why
+def test_no_price_makes_all_predictions() -> None:
+    search = Search(goal(8e-3, sensitivity()))
+    assert search.find(8e-3) == search.cheapest
+    assert search.find(-1.0) is None
+    assert search.plan_at(search.dearest).predicted_error == 0.0
 
 
 @pytest.mark.parametrize("number", [0, -1e-3, inf, nan, True, "auto", None, [1e-3]])
@@ -227,8 +55,3 @@ def test_bounds_are_taken_by_one_placement(bound: object) -> None:
     check_tolerance(bound, "optimal")
     with pytest.raises(UnsupportedError, match="placement 'paint' takes no tolerance"):
         check_tolerance(bound, "paint")
-
-
-def test_a_plan_that_lowers_nothing_says_that_the_tolerance_is_why() -> None:
-    (line,) = plan_within(goal(1e-4, sensitivity())).warnings
-    assert line.endswith("6 ops: nothing was lowered that pays and keeps the tolerance")
