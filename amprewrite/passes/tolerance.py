@@ -152,6 +152,11 @@ class Search:
         """The price at which nothing is rounded that need not be."""
         return Price(self.last)
 
+    @property
+    def strictest(self) -> Price:
+        """The price at which what has no error to first order is not rounded either."""
+        return Price(inf)
+
     def find(self, target: float) -> Price | None:
         """Return the price of the cheapest plan found that is predicted within a bound.
 
@@ -216,12 +221,15 @@ class Search:
         """
         if price not in self.plans:
             sensitivity, graph = self.goal.sensitivity, self.goal.graph
-            errors = sensitivity.errors(price.multiplier, self.pin)
+            errors = dict.fromkeys(sensitivity.all, float(self.pin))
+            if price != self.strictest:
+                errors = sensitivity.errors(price.multiplier, self.pin)
             for key in errors if price.kept else ():
                 if _op_of(graph, key) in price.kept:
                     errors[key] = self.pin
             plan = self.goal.plan_for(Objective(self.goal.model, errors))
-            bound = None if price.kept else plan.cost.lower_bound
+            kept = price.kept or price == self.strictest
+            bound = None if kept else plan.cost.lower_bound
             if bound is not None:
                 self.bounds[price.multiplier] = bound
             plan = replace(plan, cost=replace(plan.cost, lower_bound=bound))

@@ -78,7 +78,7 @@ class _Trials:
                 break
         self._try_others()
         if self.best is None:
-            raise self._failure()
+            self.best = self._least_rounded()
         return self.search.certified(self.best)
 
     def _measure(self, plan: Plan) -> float | None:
@@ -104,13 +104,30 @@ class _Trials:
 
     def _try_others(self) -> None:
         """Take the plan of another placement if it is cheaper and keeps the target."""
-        for plan in sorted(self.goal.others(), key=lambda p: p.cost.total_bytes):
-            if self.best and plan.cost.total_bytes >= self.best.cost.total_bytes:
+        for other in sorted(self.goal.others(), key=lambda p: p.cost.total_bytes):
+            if self.best and other.cost.total_bytes >= self.best.cost.total_bytes:
                 return
+            known = self.goal.sensitivity.predicted(other, self.goal.graph)
+            plan = replace(other, predicted_error=known, placement="optimal")
             measured = self._measure(plan)
             if measured is not None and measured <= self.limit:
-                known = self.goal.sensitivity.predicted(plan, self.goal.graph)
-                self.best = replace(plan, predicted_error=known, placement="optimal")
+                self.best = plan
+
+    def _least_rounded(self) -> Plan:
+        """Return the plan that rounds nothing that it need not, if that will do.
+
+        What is only compared has no error to first order, and is low at all prices.
+
+        Raises:
+            ToleranceError: It does not.
+        """
+        plan = self.search.plan_at(self.search.strictest)
+        measured = self._measure(plan)
+        predicted = plan.predicted_error or 0.0
+        found = predicted if measured is None else measured
+        if found <= self.limit:
+            return plan
+        raise self._failure(min([*self.errors, found]))
 
     def _unmeasured(self) -> Plan:
         """Return the cheapest plan by its prediction alone.
@@ -120,16 +137,12 @@ class _Trials:
         """
         price = self.search.find(UNMEASURED * self.goal.target)
         if price is None:
-            raise self._failure()
+            least = self.search.plan_at(self.search.strictest)
+            raise self._failure(least.predicted_error or 0.0)
         return self.search.certified(self.search.plan_at(price))
 
-    def _failure(self) -> ToleranceError:
-        goal, last = self.goal, self.search.dearest
-        plan = self.search.plan_at(last)
-        measured = self._measure(plan)
-        predicted = plan.predicted_error or 0.0
-        found = predicted if measured is None else measured
-        best, names = min([*self.errors, found]), self.search.worst(last)
+    def _failure(self, best: float) -> ToleranceError:
+        goal, names = self.goal, self.search.worst(self.search.strictest)
         ops = [f"%{name}" for name in names[:NAMED]]
         because = (
             f"what no plan keeps full is rounded by {', '.join(ops)}"

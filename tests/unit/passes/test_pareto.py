@@ -10,7 +10,7 @@ from amprewrite.passes.cost import Objective
 from amprewrite.passes.pareto import Front, Point
 from amprewrite.plan.sensitivity import Measurements, Sensitivity
 from amprewrite.policy import Matcher, load_policy
-from tests.unit.passes.test_tolerance import COUNT, GRAPH, sensitivity
+from tests.tolerance_goal import COUNT, GRAPH, sensitivity
 
 
 def swept(found: Sensitivity, count: int = 8, *, random: bool = False) -> Front:

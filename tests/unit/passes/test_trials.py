@@ -212,3 +212,18 @@ def test_more_is_asked_for_than_a_measurement_promises() -> None:
 
     loose = plan_within(goal(2.4e-3, found, uneven))
     assert loose.cost.total_bytes < strict.cost.total_bytes
+
+
+def test_what_has_no_predicted_error_is_kept_full_if_nothing_else_will_do() -> None:
+    """What is only compared has none: the last layer here, and it ruins everything."""
+    found = sensitivity()
+    read = {**found.read, ("h5", "op6"): 0.0}
+    found = replace(found, stored={**found.stored, "h6": 0.0}, read=read)
+
+    def compared(plan: Plan) -> float:
+        low = plan.by_op["op6"].precision == "float16"
+        return 1.0 if low else found.predicted(plan, GRAPH)
+
+    plan = plan_within(goal(1.0, found, compared))
+    assert not plan.lowered
+    assert plan.predicted_error == 0.0

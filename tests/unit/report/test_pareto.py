@@ -7,8 +7,8 @@ from rich.console import Console
 
 from amprewrite.passes.pareto import Point
 from amprewrite.report.pareto import pareto_json, pareto_table
+from tests.tolerance_goal import sensitivity
 from tests.unit.passes.test_pareto import swept
-from tests.unit.passes.test_tolerance import sensitivity
 
 
 def text(points: list[Point]) -> list[str]:

@@ -8,8 +8,8 @@ import pytest
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.report.plots import SUFFIXES, load_matplotlib, plot_pareto
+from tests.tolerance_goal import sensitivity
 from tests.unit.passes.test_pareto import swept
-from tests.unit.passes.test_tolerance import sensitivity
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
