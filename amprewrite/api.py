@@ -1,23 +1,14 @@
 """The public functions: each picks the framework of its model and hands over."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from amprewrite.dispatch import (
-    budget_for,
-    module_beside,
-    planner,
-    prices,
-    processor_of,
-    side_of,
-)
+from amprewrite.dispatch import Asked, module_beside
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.base import Call
-from amprewrite.passes.cost import Objective
 from amprewrite.passes.pareto import FEWEST, Front, Point
 from amprewrite.passes.tolerance import Tolerance
 from amprewrite.plan import Plan
@@ -98,25 +89,16 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
         msg = "plan= is applied as it is, so that it takes no tolerance; pass one"
         raise UnsupportedError(msg)
     loaded = load_policy(policy)
-    called = args is not None or kwargs is not None
-    asked = (tolerance, loaded, overrides, placement, target)
-    budget = budget_for(*asked, has_arguments=called)
-    side = side_of(model)
-    cost = prices(model, loaded, target, args, kwargs)
-    request = side.Request(
-        planner=planner(loaded, overrides, placement, cost),
-        processor=processor_of(loaded),
-        low=loaded.low,
-        args=args,
-        kwargs=kwargs,
+    asked = Asked(model, loaded, args, kwargs, overrides, target, placement, tolerance)
+    request = asked.request(
+        asked.budget(),
         plan=plan,
         dynamic_shapes=dynamic_shapes,
         training=training,
         target=target,
         compile=compile,
-        budget=budget and replace(budget, objective=Objective(cost)),
     )
-    return side.convert(model, request)
+    return asked.side.convert(model, request)
 
 
 def inspect(  # noqa: PLR0913  # the public signature; all but two are by keyword
@@ -145,22 +127,11 @@ def inspect(  # noqa: PLR0913  # the public signature; all but two are by keywor
             is no such placement or target.
     """
     loaded = load_policy(policy)
-    called = args is not None or kwargs is not None
-    asked = (tolerance, loaded, overrides, placement, target)
-    budget = budget_for(*asked, has_arguments=called)
-    side = side_of(model)
-    cost = prices(model, loaded, target, args, kwargs)
-    request = side.Request(
-        planner=planner(loaded, overrides, placement, cost),
-        processor=processor_of(loaded),
-        low=loaded.low,
-        args=args,
-        kwargs=kwargs,
-        dynamic_shapes=dynamic_shapes,
-        training=training,
-        budget=budget and replace(budget, objective=Objective(cost)),
+    asked = Asked(model, loaded, args, kwargs, overrides, target, placement, tolerance)
+    request = asked.request(
+        asked.budget(), dynamic_shapes=dynamic_shapes, training=training
     )
-    return side.inspect(model, request)
+    return asked.side.inspect(model, request)
 
 
 def pareto(  # noqa: PLR0913  # the public signature; all but two are by keyword
@@ -200,27 +171,15 @@ def pareto(  # noqa: PLR0913  # the public signature; all but two are by keyword
         UnsupportedError: There is nothing to choose between, or no arguments.
     """
     loaded = load_policy(policy)
-    called = args is not None or kwargs is not None
-    asked = (1.0, loaded, overrides, "optimal", target)
-    budget = budget_for(*asked, has_arguments=called)
+    asked = Asked(model, loaded, args, kwargs, overrides, target, tolerance=1.0)
+    budget = asked.budget()
     if budget is None or points < FEWEST:
         found = f"points={points}" if budget else f"policy {loaded.name!r} has no low"
         msg = f"{found}: want at least {FEWEST} points, and a policy with a low dtype"
         raise UnsupportedError(msg)
-    side = side_of(model)
-    cost = prices(model, loaded, target, args, kwargs)
-    front = Front(replace(budget, objective=Objective(cost)), points)
-    request = side.Request(
-        planner=planner(loaded, overrides, "optimal", cost),
-        processor=processor_of(loaded),
-        low=loaded.low,
-        args=args,
-        kwargs=kwargs,
-        dynamic_shapes=dynamic_shapes,
-        training=training,
-        budget=front,
-    )
-    side.inspect(model, request)
+    front = Front(budget, points)
+    request = asked.request(front, dynamic_shapes=dynamic_shapes, training=training)
+    asked.side.inspect(model, request)
     if not front.points:
         msg = "the model is converted already; give the original, to plan it anew"
         raise UnsupportedError(msg)

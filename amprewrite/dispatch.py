@@ -2,7 +2,8 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -113,34 +114,6 @@ def planner(
     return plan
 
 
-def budget_for(  # what convert and inspect have in common
-    tolerance: Tolerance | None,
-    policy: Policy,
-    overrides: Sequence[Rule | Mapping[str, object]],
-    placement: str,
-    target: str,
-    *,
-    has_arguments: bool,
-) -> Budget | None:
-    """Return what plans within ``tolerance``; None if there is none.
-
-    Raises:
-        ToleranceError: It is no tolerance.
-        UnsupportedError: The placement or the call takes none.
-    """
-    if tolerance is None:
-        return None
-    check_placement(placement)
-    check_tolerance(tolerance, placement)
-    if not has_arguments:
-        msg = "tolerance needs args=, the arguments that the error is measured on"
-        raise UnsupportedError(msg)
-    if not policy.low:
-        return None  # nothing is lowered, so that nothing has an error
-    matcher = partial(Matcher, policy, overrides)
-    return Budget(tolerance, matcher, Objective(cost_model(target)))
-
-
 def processor_of(policy: Policy) -> Processor | None:
     """Return what promotes operands by ``policy``; None if it leaves them alone."""
     if not policy.promotion:
@@ -148,3 +121,63 @@ def processor_of(policy: Policy) -> Processor | None:
     return Processor(
         policy.promotion, x64=True, truncate_complex=policy.truncate_complex
     )
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What ``convert``, ``inspect`` and ``pareto`` are asked for, as they name it."""
+
+    model: Any
+    policy: Policy
+    args: tuple[Any, ...] | None
+    kwargs: Mapping[str, Any] | None
+    overrides: Sequence[Rule | Mapping[str, object]]
+    target: str
+    placement: str = "optimal"
+    tolerance: Tolerance | None = None
+
+    @cached_property
+    def side(self) -> Any:
+        """The adapter of the framework of the model."""
+        return side_of(self.model)
+
+    @cached_property
+    def prices(self) -> CostModel:
+        """What things cost on the device of the model."""
+        return prices(self.model, self.policy, self.target, self.args, self.kwargs)
+
+    def budget(self) -> Budget | None:
+        """Return what plans within the tolerance; None if there is none.
+
+        Raises:
+            ToleranceError: It is no tolerance.
+            UnsupportedError: The placement or the call takes none.
+        """
+        if self.tolerance is None:
+            return None
+        check_placement(self.placement)
+        check_tolerance(self.tolerance, self.placement)
+        if self.args is None and self.kwargs is None:
+            msg = "tolerance needs args=, the arguments that the error is measured on"
+            raise UnsupportedError(msg)
+        if not self.policy.low:
+            return None  # nothing is lowered, so that nothing has an error
+        matcher = partial(Matcher, self.policy, self.overrides)
+        return Budget(self.tolerance, matcher, Objective(self.prices))
+
+    def request(self, budget: Any, **options: Any) -> Any:
+        """Return the request for the framework.
+
+        Args:
+            budget: What plans within a tolerance; None for none.
+            **options: Other fields of the request.
+        """
+        return self.side.Request(
+            planner=planner(self.policy, self.overrides, self.placement, self.prices),
+            processor=processor_of(self.policy),
+            low=self.policy.low,
+            args=self.args,
+            kwargs=self.kwargs,
+            budget=budget,
+            **options,
+        )
