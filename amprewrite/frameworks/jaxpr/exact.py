@@ -114,11 +114,17 @@ class Exact(Widener):
         operands = tuple(
             next(supply) if isinstance(atom, str) else atom for atom in step.operands
         )
+        return self.computed(replace(step, operands=operands), given)
+
+    def computed(self, step: Step, given: Env) -> list[Any]:
+        """Return the results of a step on given operands; probes change them."""
+        return list(map(self.made, step.results, self.evaluated(step, given)))
+
+    def evaluated(self, step: Step, given: Env) -> list[Any]:
+        """Return the results of a step whose operands are ``given``."""
         if step.conjugates:
-            results = [abs_square(given[str(operands[0])])]
-        else:
-            results = super()._plain(replace(step, operands=operands), given)
-        return list(map(self.made, step.results, results))
+            return [abs_square(given[str(step.operands[0])])]
+        return super()._plain(step, given)
 
     def _bound(self, step: Step, operands: list[Any], dtypes: Dtypes) -> list[Any]:
         params = step.eqn.params

@@ -20,6 +20,7 @@ from amprewrite.frameworks.jaxpr import _compat
 from amprewrite.frameworks.jaxpr.bodies import HANDLERS
 from amprewrite.frameworks.jaxpr.exact import Exact
 from amprewrite.frameworks.jaxpr.program import Program, Step
+from amprewrite.frameworks.jaxpr.stages import STAGED, with_rounded_numbers
 from amprewrite.frameworks.jaxpr.untyped import jax, jnp, lax
 from amprewrite.frameworks.jaxpr.write import Env, Handler
 from amprewrite.plan.sensitivity import Key
@@ -46,40 +47,50 @@ class Rounding:
     low: str
     saturates: bool = False
 
-    def error(self, value: Any) -> Any:
-        """Return the error of every element of ``value``; none where it is infinite."""
-        low, held = jnp.dtype(self.low), value
+    def rounded(self, value: Any) -> Any:
+        """Return ``value`` as low holds it, in its own dtype."""
+        # Without the barrier a compiler may leave both casts out.
+        low = lax.optimization_barrier(value.astype(jnp.dtype(self.low)))
+        return low.astype(value.dtype)
+
+    def error(self, value: Any, made: Any = None) -> Any:
+        """Return the error of every element of ``value``; none where it is infinite.
+
+        Args:
+            value: The array, in full precision.
+            made: What the low kernel rounds in its place; None if it rounds ``value``.
+        """
+        held = value if made is None else made
         infinite = jnp.isinf(value)
         if self.saturates:
-            limit = float(jnp.finfo(low).max)
-            held = jnp.where(infinite, value, jnp.clip(value, -limit, limit))
-        # Without the barrier a compiler may leave both casts out.
-        rounded = lax.optimization_barrier(held.astype(low)).astype(value.dtype)
-        return jnp.where(infinite, 0, rounded - value)
+            limit = float(jnp.finfo(jnp.dtype(self.low)).max)
+            held = jnp.where(infinite, value, jnp.clip(held, -limit, limit))
+        return jnp.where(infinite, 0, self.rounded(held) - value)
 
 
-def _identity(value: Any, token: Any, rounding: Rounding) -> Any:
-    del token, rounding
+def _identity(value: Any, made: Any, token: Any, rounding: Rounding) -> Any:
+    del made, token, rounding
     return value
 
 
-def _forward(value: Any, token: Any, rounding: Rounding) -> tuple[Any, Any]:
+def _forward(value: Any, made: Any, token: Any, rounding: Rounding) -> tuple[Any, Any]:
     del token, rounding
-    return value, value
+    return value, (value, made)
 
 
-def _backward(rounding: Rounding, value: Any, grad: Any) -> tuple[Any, Any]:
-    return grad, _moved(rounding, value, grad)
+def _backward(rounding: Rounding, held: tuple[Any, Any], grad: Any) -> tuple[Any, ...]:
+    value, made = held
+    return grad, None, _moved(rounding, value, made, grad)
 
 
 @partial(jax.jit, static_argnums=0)  # one call for each probe, where JAX runs eagerly
-def _moved(rounding: Rounding, value: Any, grad: Any) -> Any:
-    error = rounding.error(value)
+def _moved(rounding: Rounding, value: Any, made: Any, grad: Any) -> Any:
+    error = rounding.error(value, made)
     moved = jnp.where(error == 0, 0, grad * error)  # where g is NaN, too
     return jnp.sum(moved, dtype=jnp.float32)
 
 
-_probe: Any = jax.custom_vjp(_identity, nondiff_argnums=(2,))
+_probe: Any = jax.custom_vjp(_identity, nondiff_argnums=(3,))
 _probe.defvjp(_forward, _backward)
 
 
@@ -141,12 +152,35 @@ class Prober(Exact):
         """Return a value behind a probe, if it may be stored low."""
         return self._probed(name, name, value)
 
-    def _probed(self, key: Key, name: str, value: Any) -> Any:
+    def computed(self, step: Step, given: Env) -> list[Any]:
+        """Return the results of a step, behind probes of all that its kernel rounds."""
+        made = self.evaluated(step, given)
+        probed = self.tokens.keys() & step.results
+        inner = self._in_stages(step, given) if probed else []
+        if not inner:
+            return list(map(self.made, step.results, made))
+        pairs = zip(step.results, made, inner, strict=True)
+        return [self._probed(name, name, value, low) for name, value, low in pairs]
+
+    def _in_stages(self, step: Step, given: Env) -> list[Any]:
+        """Return what the low kernel rounds at last; nothing if it rounds only that."""
+        full = self.stored(step.results[0])
+        changed = with_rounded_numbers(step, self.rounding.low, full)
+        staged = None if step.conjugates else STAGED.get(step.primitive)
+        if changed is step and staged is None:
+            return []
+        held = {name: lax.stop_gradient(value) for name, value in given.items()}
+        if staged is None:
+            return self.evaluated(changed, held)
+        (value,) = (self.get(atom, held) for atom in changed.operands)
+        return [staged(value, step.eqn.params, self.rounding.rounded)]
+
+    def _probed(self, key: Key, name: str, value: Any, made: Any = None) -> Any:
         token = self.tokens.get(key)
         if token is None:
             return value
         rounding = Rounding(self.rounding.low, saturates=name in self.saturated)
-        return _probe(value, _compat.varying_as(token, value), rounding)
+        return _probe(value, made, _compat.varying_as(token, value), rounding)
 
     def _plain(self, step: Step, env: Env) -> list[Any]:
         if step.primitive != "stop_gradient":

@@ -10,6 +10,7 @@ from jax import lax  # noqa: E402
 
 from amprewrite.frameworks.jaxpr.inline import inline  # noqa: E402
 from amprewrite.frameworks.jaxpr.probes import Prober, Rounding  # noqa: E402
+from amprewrite.frameworks.jaxpr.tolerance import OPTIONS  # noqa: E402
 
 X = jnp.linspace(0.1, 2, 7)
 
@@ -77,3 +78,41 @@ def test_errors_pass_a_stopped_gradient():
         return prober.program([X])[0].sum()
 
     assert jax.grad(total)(jnp.zeros(())) != 0
+
+
+@pytest.mark.parametrize("low", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    ("op", "function"),
+    [
+        ("mul", lambda x: x * 0.3),
+        ("integer_pow", lambda x: x**7),
+        ("logistic", jax.nn.sigmoid),
+    ],
+)
+def test_what_a_low_kernel_rounds_inside_is_part_of_its_error(low, op, function):
+    """The values are low ones, so that only the kernel rounds."""
+    x = Rounding(low).rounded(X)
+    program = inline(jax.make_jaxpr(function)(x))
+
+    def total(token):
+        roundings = Rounding(low), frozenset[str]()
+        return Prober(program, roundings, {op: token}, {}, {}).program([x])[0].sum()
+
+    found = jax.grad(total)(jnp.zeros(()))
+    kernel = jax.jit(function, compiler_options=OPTIONS)
+    error = np.asarray(kernel(x.astype(low)), np.float64) - np.asarray(function(x))
+    assert float(found) == pytest.approx(error.sum(), rel=1e-2, abs=1e-6)
+    alone = np.asarray(Rounding(low).error(function(x)), np.float64).sum()
+    assert float(found) != pytest.approx(alone, rel=5e-2)
+
+
+def test_values_pass_a_probe_of_a_staged_op_with_their_gradient():
+    def run(token, x):
+        program = inline(jax.make_jaxpr(lambda x: jnp.sin(0.3 * x**3))(x))
+        roundings = Rounding("bfloat16"), frozenset[str]()
+        tokens = {"integer_pow": token, "mul": token}
+        return Prober(program, roundings, tokens, {}, {}).program([x])[0].sum()
+
+    found = jax.grad(run, argnums=1)(jnp.zeros(()), X)
+    expected = jax.grad(lambda x: jnp.sin(0.3 * x**3).sum())(X)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
