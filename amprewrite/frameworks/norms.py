@@ -63,6 +63,8 @@ def norms_of(
     factors = dict.fromkeys(sizes, 1.0 / total if np.isfinite(total) else 1.0)
     if not isinstance(tolerance, str):
         return Norms(factors, jointly=True, target=tolerance)
+    if not sizes or not np.isfinite(total):  # as above: said where it runs
+        return Norms(factors, jointly=True, target=inf)
     target = Norms(factors, jointly=True, target=0.0).error(baseline(), reference)
     if not 0.0 < target < inf:
         msg = (

@@ -103,24 +103,34 @@ def measure_sensitivity(
         reading: The program.
         probes: What may be rounded.
         inputs: A value for each placeholder; the program may write to them.
-        scales: Gives the factor on the error of each float output; one over the norm
-            of all outputs makes relative errors of it.
+        scales: Gives the factor on the error of each float output that is bounded;
+            one over the norm of all outputs makes relative errors of it.
 
     Raises:
-        ToleranceError: The outputs have no norm, or are not finite.
+        ToleranceError: The outputs have no norm, or one that is bounded is not finite.
         UnsupportedError: No output is a float, or an op cannot be differentiated.
     """
     with torch.inference_mode(mode=False), torch.enable_grad():
         prober = _Prober(reading, probes)
         outputs = prober.run(inputs)
-        found = {n: t for n, t in outputs.items() if t.is_floating_point()}
+        parts = {n: _real(t) for n, t in outputs.items()}
+        found = {n: t for n, t in parts.items() if t.is_floating_point()}
         if not found:
             msg = "tolerance bounds the error of float outputs; this model gives none"
             raise UnsupportedError(msg)
-        broken = [name for name, t in found.items() if not bool(t.isfinite().all())]
+        factors = scales(found)  # what is not bounded has none, and may be infinite
+        bounded = {name: t for name, t in found.items() if name in factors}
+        broken = [name for name, t in bounded.items() if not bool(t.isfinite().all())]
         if broken:
-            raise _not_finite(reading, inputs, broken[0], found[broken[0]])
-        return prober.sensitivity(found, scales(found))
+            raise _not_finite(reading, inputs, broken[0], bounded[broken[0]])
+        return prober.sensitivity(bounded, factors)
+
+
+def _real(output: torch.Tensor) -> torch.Tensor:
+    """Return an output as real numbers, a complex one as pairs."""
+    if not output.is_complex():
+        return output
+    return torch.view_as_real(output.resolve_conj())
 
 
 class _Prober:
@@ -242,7 +252,7 @@ class _Prober:
             for name, tensor in outputs.items():
                 drawn = torch.randn(tensor.shape, generator=draws)
                 ray = drawn if numbers > 1 else torch.ones_like(drawn)
-                ray = (ray * scales.get(name, 0.0)).to(tensor.device, tensor.dtype)
+                ray = (ray * scales[name]).to(tensor.device, tensor.dtype)
                 terms.append((ray * tensor).sum().cpu())
             self._pass(torch.stack(terms).sum(), squares, keep=left > 0)
         every: dict[Key, float] = dict.fromkeys(

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.fx import GraphModule
 
-from amprewrite.errors import UnsupportedError
+from amprewrite.errors import ToleranceError, UnsupportedError
 from amprewrite.frameworks.base import Call, Request, Run
 from amprewrite.frameworks.norms import norms_of
 from amprewrite.frameworks.torch_fx._compat import pytree
@@ -18,7 +18,7 @@ from amprewrite.frameworks.torch_fx.capture import Captured
 from amprewrite.frameworks.torch_fx.dtypes import torch_dtype
 from amprewrite.frameworks.torch_fx.read import Reading
 from amprewrite.frameworks.torch_fx.runner import Runner, devices_of, full_float32
-from amprewrite.frameworks.torch_fx.sensitivity import measure_sensitivity
+from amprewrite.frameworks.torch_fx.sensitivity import FAILURES, measure_sensitivity
 from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Measurements
 
@@ -50,7 +50,8 @@ def plan_by_tolerance(
         training: Whether parameters keep their dtype.
 
     Raises:
-        ToleranceError: No plan keeps it, or the model is not finite as it is.
+        ToleranceError: No plan keeps it, the model is not finite as it is, or does
+            not run under the autocast that bounds it.
         UnsupportedError: An op cannot be differentiated, or no output is a float.
     """
     budget = request.budget
@@ -93,9 +94,22 @@ def plan_by_tolerance(
 
 
 def _autocast(root: nn.Module, runner: Runner, low: str) -> Run:
+    """Run a model under torch.autocast.
+
+    Raises:
+        ToleranceError: It does not run there.
+    """
     device = "cuda" if runner.devices else "cpu"
-    with torch.autocast(device, torch_dtype(low)):
-        return runner.run(root, root)
+    try:
+        with torch.autocast(device, torch_dtype(low)):
+            return runner.run(root, root)
+    except FAILURES as error:
+        line = str(error).strip().partition("\n")[0]
+        msg = (
+            f"tolerance='autocast': the model does not run under torch.autocast in "
+            f"{low}: {line}; pass a number such as 1e-3"
+        )
+        raise ToleranceError(msg) from error
 
 
 def _copied(module: GraphModule) -> GraphModule:

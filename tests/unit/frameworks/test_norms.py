@@ -58,3 +58,8 @@ def test_autocast_is_the_error_of_the_baseline() -> None:
 def test_outputs_without_a_size_leave_errors_as_they_are() -> None:
     for strange in (run(a=[0.0]), run(a=[inf])):
         assert norms_of(1.0, strange, never, "it").factors == {"a": 1.0}
+
+
+def test_autocast_is_not_run_where_there_is_nothing_to_bound() -> None:
+    for strange in (run(), run(a=[inf])):
+        assert norms_of("autocast", strange, never, "it").target == inf

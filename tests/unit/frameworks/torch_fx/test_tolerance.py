@@ -112,3 +112,56 @@ def test_a_tolerance_needs_arguments_and_one_graph() -> None:
 
 def test_a_policy_that_lowers_nothing_needs_no_bound() -> None:
     assert planned(Two().eval(), 1e-9, policy="off").lowered == ()
+
+
+class Strict(Two):
+    def forward(self, x: Any) -> Any:
+        made = torch.zeros(256, 256)
+        made.index_put_((torch.arange(256),), self.a(x))
+        return made
+
+
+def test_autocast_that_does_not_run_is_no_bound() -> None:
+    with pytest.raises(ToleranceError, match=r"not run under torch\.autocast in bfl"):
+        planned(Strict().eval(), "autocast")
+    assert planned(Strict().eval(), 1e-2).lowered
+
+
+class Odd(Two):
+    def forward(self, x: Any) -> Any:
+        return {"a": self.a(x), "b": torch.log(self.b(x) * 0)}
+
+
+def test_only_the_bounded_outputs_must_be_finite() -> None:
+    assert planned(Odd().eval(), {"a": 1e-2}).lowered
+    for bound in (1e-2, "autocast", {"b": 1e-2}):
+        with pytest.raises(ToleranceError, match=r"b has infinities .* by aten\.log"):
+            planned(Odd().eval(), bound)
+
+
+class Choosing(Two):
+    def forward(self, x: Any) -> Any:
+        return self.a(x).argmax(-1)
+
+
+@pytest.mark.parametrize("bound", [1e-2, "autocast"])
+def test_a_model_without_float_outputs_says_so(bound: Any) -> None:
+    with pytest.raises(UnsupportedError, match="this model gives none"):
+        planned(Choosing().eval(), bound)
+
+
+class Spectral(Two):
+    def forward(self, x: Any) -> Any:
+        return torch.fft.fft(self.a(x)).conj()
+
+
+def test_complex_outputs_have_errors() -> None:
+    model, given = Spectral().eval(), torch.randn(256, 256)
+    converted = amprewrite.convert(
+        model, args=(given,), placement="optimal", tolerance=1e-2
+    )
+    with torch.no_grad():
+        right = model(given)
+        error = float((converted(given) - right).norm() / right.norm())
+    assert converted.plan.lowered
+    assert error / 1.5 < converted.plan.predicted_error < error * 1.5
