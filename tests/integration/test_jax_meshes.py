@@ -210,3 +210,22 @@ def test_pmap():
     assert relative_error(found, expected) <= 2e-2
     outside = amprewrite.convert(jax.pmap(layer, in_axes=(None, None, 0)))
     assert relative_error(outside(W, V, x), expected) <= 2e-2
+
+
+@pytest.mark.parametrize("policy", ["bf16", "fp16"])
+def test_a_tolerance_on_a_manual_mesh(policy):
+    def program(w, v, x):
+        def body(w, v, x):
+            return lax.psum(jnp.tanh(x @ w) @ v, "m")
+
+        specs = P(None, "m"), P("m", None), P("d", None)
+        mapped = jax.shard_map(body, mesh=mesh(), in_specs=specs, out_specs=P("d"))
+        return mapped(w, v, x)
+
+    w, v, x = weight(256, 256), weight(256, 256, seed=2), normal(512, 256)
+    converted = amprewrite.convert(
+        program, policy, args=(w, v, x), placement="optimal", tolerance=2e-2
+    )
+    assert len(converted.plan.lowered) >= 2
+    error = relative_error(converted(w, v, x), program(w, v, x))
+    assert error / 1.5 < converted.plan.predicted_error < error * 1.5

@@ -6,7 +6,7 @@ import os
 import re
 import sysconfig
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from unittest import mock
 
@@ -37,6 +37,17 @@ _SITE = re.compile(r"[\\/](site|dist)-packages[\\/]")
 def is_tracer(value: object) -> bool:
     """Return whether ``value`` stands for an array inside a transformation."""
     return isinstance(value, jax.core.Tracer)
+
+
+def evaluated_now() -> AbstractContextManager[Any]:
+    """Compute at once what is computed inside, also while something is traced.
+
+    Where nothing is traced there is nothing to do, and nothing is done: JAX forgets
+    the axes of a manual mesh inside ``ensure_compile_time_eval``.
+    """
+    if is_tracer(jax.numpy.zeros(())):
+        return jax.ensure_compile_time_eval()
+    return nullcontext()
 
 
 def is_literal(atom: object) -> bool:

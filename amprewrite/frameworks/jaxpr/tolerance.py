@@ -5,7 +5,7 @@
 # pyright: reportUnknownVariableType=false
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from amprewrite.errors import UnsupportedError
@@ -52,13 +52,22 @@ class Known:
         graph: The program.
         sensitivity: The error of each rounding.
         target: Bound on the error.
-        excess: Measured error of the plan over the predicted one.
+        errors: Measured error of each plan that was tried, by its decisions.
+        excess: That of the chosen plan over its predicted error.
     """
 
     graph: ProgramGraph
     sensitivity: Sensitivity
     target: float
-    excess: float
+    errors: Mapping[tuple[Decision, ...], float] = field(
+        default_factory=dict[tuple[Decision, ...], float]
+    )
+    excess: float = 1.0
+
+    def error(self, plan: Plan) -> float:
+        """Return the error of a plan, for other arguments than those measured."""
+        found = self.errors.get(plan.decisions)
+        return self.excess * (plan.predicted_error or 0.0) if found is None else found
 
     def is_of(self, graph: ProgramGraph) -> bool:
         """Whether ``graph`` is this program, perhaps with other extents."""
@@ -103,7 +112,7 @@ class Tolerant:
         """
         known = next((k for k in self.known if k.is_of(sample.graph)), None)
         if known is not None:
-            plan = self._plan(known, lambda p: known.excess * (p.predicted_error or 0))
+            plan = self._plan(known, known.error)
             return plan.with_warnings(REUSED)
         if any(map(_compat.is_tracer, _values(sample))):
             msg = (
@@ -112,7 +121,7 @@ class Tolerant:
                 "the converted function once on arrays of these types before"
             )
             raise UnsupportedError(msg)
-        with jax.ensure_compile_time_eval():
+        with _compat.evaluated_now():
             return self._measured(sample, build)
 
     def _measured(self, sample: Sample, build: Build) -> Plan:
@@ -132,7 +141,9 @@ class Tolerant:
             return _run(sample, planned)
 
         reference = _run(sample, exact)
-        check_finite(sample, reference)
+        bounds = self.budget.tolerance
+        named = bounds if isinstance(bounds, Mapping) else reference.outputs
+        check_finite(sample, reference, named)
         probes = self.budget.probes(graph, training=True)
         watched = watch(sample, probes)
         norms = norms_of(
@@ -149,8 +160,9 @@ class Tolerant:
             errors[plan.decisions] = norms.error(run(plan), reference)
             return errors[plan.decisions]
 
-        known = Known(graph, found, norms.target, 1.0)
+        known = Known(graph, found, norms.target)
         plan = self._plan(known, measure)
+        known = replace(known, errors=errors)
         if plan.predicted_error:
             excess = errors[plan.decisions] / plan.predicted_error
             known = replace(known, excess=excess)

@@ -41,7 +41,7 @@ def count_turns(sample: Sample, look: Look = _unseen) -> Mapping[str, int]:
         The most turns that each loop of unknown length makes, by its step's name.
     """
     watcher = _Watcher(sample, look)
-    with jax.ensure_compile_time_eval(), jax.disable_jit():
+    with _compat.evaluated_now(), jax.disable_jit():
         inputs = watcher.wide.inputs(sample.inputs)
         for name, value in (*zip(sample.program.inputs, inputs, strict=True),):
             watcher.show("", name, value)

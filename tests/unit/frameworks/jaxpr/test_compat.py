@@ -201,3 +201,19 @@ def test_a_number_may_differ_over_the_axes_that_a_value_does():
     assert "V:d" in str(seen[1])
     plain = jnp.zeros(())
     assert _compat.varying_as(plain, X) is plain
+
+
+def test_what_is_computed_while_tracing_is_computed_at_once():
+    seen = []
+
+    def traced(x):
+        seen.append(_compat.is_tracer(jax.numpy.ones(()) + 1))
+        with _compat.evaluated_now():
+            seen.append(_compat.is_tracer(jax.numpy.ones(()) + 1))
+        return x
+
+    jax.make_jaxpr(traced)(1.0)
+    assert seen == [True, False]
+    with _compat.evaluated_now() as entered:
+        assert entered is None
+        assert not _compat.is_tracer(jax.numpy.ones(()) + 1)

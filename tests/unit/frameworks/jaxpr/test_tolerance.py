@@ -1,5 +1,7 @@
 """What is measured of a program, and when it is measured again."""
 
+from dataclasses import replace
+
 import pytest
 
 jax = pytest.importorskip("jax")
@@ -8,7 +10,7 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 
 import amprewrite  # noqa: E402
-from amprewrite.errors import UnsupportedError  # noqa: E402
+from amprewrite.errors import ToleranceError, UnsupportedError  # noqa: E402
 from amprewrite.frameworks.jaxpr import tolerance  # noqa: E402
 from tests.jax_programs import normal, weight  # noqa: E402
 
@@ -62,3 +64,28 @@ def test_traced_arguments_and_traced_constants_have_no_values():
         jax.jit(lambda w: planned(chain, w, X)(w, X))(W)
     with pytest.raises(UnsupportedError, match="these are traced"):
         jax.jit(lambda w: planned(lambda x: x @ w, X)(X))(W)
+
+
+def test_a_plan_that_failed_is_not_chosen_for_other_extents():
+    """What was too inaccurate when measured is so whatever was predicted."""
+    program = chain, W, X
+    loose = planned(*program).prepare((W, X), {})[0].plan
+    converted = planned(*program, bound=loose.predicted_error * 1.2)
+    (known,) = converted.tolerant.known
+    assert known.error(loose) == pytest.approx(known.errors[loose.decisions])
+    worse = replace(known, errors={loose.decisions: 1.0})
+    converted.tolerant.known[:] = [worse]
+    assert worse.error(loose) == 1.0
+    with pytest.warns(UserWarning, match="predicted, not measured"):
+        more = converted.prepare((W, X[:96]), {})[0].plan
+    assert more.decisions != loose.decisions
+
+
+def test_only_the_bounded_outputs_must_be_finite():
+    def run(w, x):
+        return {"a": x @ w, "b": jnp.log(x * 0)}
+
+    assert planned(run, W, X, bound={"a": 1e-2}).plan.predicted_error < 1e-2
+    for bound in (1e-2, "autocast", {"b": 1e-2}):
+        with pytest.raises(ToleranceError, match="output b has infinities"):
+            planned(run, W, X, bound=bound)
