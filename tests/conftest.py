@@ -59,7 +59,8 @@ def pytest_collection_modifyitems(items):
 def seeded_torch():
     """Seed torch if a test module has loaded it; do not load it for the others.
 
-    torch starts from a fixed seed, so a test that is the first to load it is seeded.
+    torch starts from a seed of its own each time, so that a test which is the first to
+    load it and shows what it drew has to seed it.
     """
     torch = sys.modules.get("torch")
     if torch is None:

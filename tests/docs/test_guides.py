@@ -1,5 +1,6 @@
 """Every Python block of the guides runs and prints what the guide shows."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,8 @@ def test_there_are_guides():
 def test_python_blocks_run_in_order(name, tmp_path, monkeypatch, capsys):
     for library in NEEDS.get(name, ()):
         pytest.importorskip(library)
+    if torch := sys.modules.get("torch"):  # loaded here, it is not seeded yet
+        torch.manual_seed(0)
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for block in blocks_of(GUIDES[name].read_text(encoding="utf-8")):

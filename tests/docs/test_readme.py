@@ -50,7 +50,7 @@ def test_every_language_is_checked():
 
 @pytest.mark.slow
 def test_python_blocks_run_in_order(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("torch")
+    pytest.importorskip("torch").manual_seed(0)  # loaded here, it is not seeded yet
     monkeypatch.chdir(tmp_path)
     for block in of("toml"):
         name = block.text.splitlines()[0].removeprefix("# ")
