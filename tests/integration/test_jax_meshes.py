@@ -212,8 +212,8 @@ def test_pmap():
     assert relative_error(outside(W, V, x), expected) <= 2e-2
 
 
-@pytest.mark.parametrize("policy", ["bf16", "fp16"])
-def test_a_tolerance_on_a_manual_mesh(policy):
+@pytest.mark.slow
+def test_a_tolerance_on_a_manual_mesh():
     def program(w, v, x):
         def body(w, v, x):
             return lax.psum(jnp.tanh(x @ w) @ v, "m")
@@ -222,9 +222,9 @@ def test_a_tolerance_on_a_manual_mesh(policy):
         mapped = jax.shard_map(body, mesh=mesh(), in_specs=specs, out_specs=P("d"))
         return mapped(w, v, x)
 
-    w, v, x = weight(256, 256), weight(256, 256, seed=2), normal(512, 256)
+    w, v, x = weight(256, 256), weight(256, 256, seed=2), normal(256, 256)
     converted = amprewrite.convert(
-        program, policy, args=(w, v, x), placement="optimal", tolerance=2e-2
+        program, args=(w, v, x), placement="optimal", tolerance=2e-2
     )
     assert len(converted.plan.lowered) >= 2
     error = relative_error(converted(w, v, x), program(w, v, x))

@@ -1,5 +1,7 @@
 """Each name of JAX that changes between versions, by what it must do here."""
 
+from contextlib import nullcontext
+
 import pytest
 
 jax = pytest.importorskip("jax")
@@ -214,6 +216,5 @@ def test_what_is_computed_while_tracing_is_computed_at_once():
 
     jax.make_jaxpr(traced)(1.0)
     assert seen == [True, False]
-    with _compat.evaluated_now() as entered:
-        assert entered is None
-        assert not _compat.is_tracer(jax.numpy.ones(()) + 1)
+    # JAX's own context forgets the axes of a manual mesh.
+    assert isinstance(_compat.evaluated_now(), nullcontext)
