@@ -124,13 +124,15 @@ class Price:
 class Search:
     """Looks for plans by what their errors cost; solved prices are kept."""
 
-    def __init__(self, goal: Goal) -> None:
+    def __init__(self, goal: Goal, *, strict: bool = False) -> None:
         """Find the range of prices between which the cheapest plan changes.
 
         Args:
             goal: What is looked for.
+            strict: Whether to keep full what has no error to first order: what is
+                only compared, and what no bounded output depends on.
         """
-        self.goal = goal
+        self.goal, self.strict = goal, strict
         self.pin = ceiling(goal.graph, goal.model)
         self.plans: dict[Price, Plan] = {}
         self.bounds: dict[float, int] = {}  # on bytes and errors, by multiplier
@@ -151,11 +153,6 @@ class Search:
     def dearest(self) -> Price:
         """The price at which nothing is rounded that need not be."""
         return Price(self.last)
-
-    @property
-    def strictest(self) -> Price:
-        """The price at which what has no error to first order is not rounded either."""
-        return Price(inf)
 
     def find(self, target: float) -> Price | None:
         """Return the price of the cheapest plan found that is predicted within a bound.
@@ -204,12 +201,16 @@ class Search:
         return filled if self._keeps(filled, target) else Price(self.last)
 
     def worst(self, price: Price) -> list[str]:
-        """Return the ops that round under the plan at a price, the worst first."""
+        """Return the ops that round under the plan at a price, the worst first.
+
+        If the search is strict, also those that have no error to first order.
+        """
         made = self.goal.sensitivity.made(self.plan_at(price), self.goal.graph)
         total: dict[str, float] = defaultdict(float)
         for key, error in made.items():
             total[_op_of(self.goal.graph, key)] += error
-        return sorted((op for op in total if total[op]), key=lambda op: -total[op])
+        counted = (op for op in total if total[op] or self.strict)
+        return sorted(counted, key=lambda op: -total[op])
 
     def _keeps(self, price: Price, target: float) -> bool:
         return (self.plan_at(price).predicted_error or 0.0) <= target
@@ -221,15 +222,16 @@ class Search:
         """
         if price not in self.plans:
             sensitivity, graph = self.goal.sensitivity, self.goal.graph
-            errors = dict.fromkeys(sensitivity.all, float(self.pin))
-            if price != self.strictest:
-                errors = sensitivity.errors(price.multiplier, self.pin)
+            errors = sensitivity.errors(price.multiplier, self.pin)
+            if self.strict:
+                silent = (key for key, error in sensitivity.all.items() if not error)
+                errors.update(dict.fromkeys(silent, float(self.pin)))
             for key in errors if price.kept else ():
                 if _op_of(graph, key) in price.kept:
                     errors[key] = self.pin
             plan = self.goal.plan_for(Objective(self.goal.model, errors))
-            kept = price.kept or price == self.strictest
-            bound = None if kept else plan.cost.lower_bound
+            fewer = price.kept or self.strict  # of which it is the cheapest
+            bound = None if fewer else plan.cost.lower_bound
             if bound is not None:
                 self.bounds[price.multiplier] = bound
             plan = replace(plan, cost=replace(plan.cost, lower_bound=bound))
