@@ -23,6 +23,13 @@ A mean cross entropy of 128 rows over 1000 classes has half of it there; scaled 
 less than a thousandth.
 """
 
+TOTAL = 8.0
+"""Sum of the magnitudes of a gradient below which no scale is in it.
+
+That of a mean cross entropy is at most 2, that of a mean square twice the mean error; a
+scale multiplies it, by 128 and more as a rule.
+"""
+
 _ADVICE = (
     "gradients below 6e-08 become zero in float16; scale the loss, with "
     "torch.amp.GradScaler or amprewrite.training.torch.GradScaler, or use bf16"
@@ -74,8 +81,9 @@ def unscaled(gradient: torch.Tensor) -> str:
         return f"the gradient of the returned loss is {value:g}" if value <= 1 else ""
     total = float(size.sum())
     share = float(size[size < SMALLEST].sum()) / total if total else 0.0
-    if not share > SHARE:  # NaN and infinities, of an overflow, show a scale
-        return ""
-    return (
-        f"{share:.0%} of the gradient of an output is in numbers below {SMALLEST:.0e}"
-    )
+    if share > SHARE:  # not of NaN and infinities: an overflow shows a scale
+        below = f"in numbers below {SMALLEST:.0e}"
+        return f"{share:.0%} of the gradient of an output is {below}"
+    if 0 < total <= TOTAL:
+        return f"the gradient of an output adds up to {total:.2g}, that of a mean loss"
+    return ""

@@ -27,10 +27,13 @@ MESSAGE = "training in float16 without a loss scale"
 @pytest.mark.parametrize(
     ("gradient", "expected"),
     [
-        ([SMALLEST, SMALLEST * 4], ""),
+        ([SMALLEST, SMALLEST * 4], "the gradient of an output adds up to 0.00031"),
+        ([6.5, -1.5], "the gradient of an output adds up to 8, that of a mean loss"),
+        ([6.5, -1.625], ""),
         ([SMALLEST / 2] * 2, "100% of the gradient of an output is in numbers below"),
         ([1.0] + [SMALLEST / 2] * 3000, "8% of the gradient"),
-        ([1.0] + [SMALLEST / 2] * 300, ""),
+        ([1.0] + [SMALLEST / 2] * 300, "the gradient of an output adds up to 1"),
+        ([16.0] + [SMALLEST / 2] * 300, ""),
         ([0.0, 0.0], ""),
         ([float("nan"), 1e-9], ""),
         ([float("inf"), 1e-9], ""),
@@ -71,6 +74,16 @@ def test_training_is_watched_once(scale: float, *, at_once: bool):
     assert len(found) == (scale == 1.0)
     assert all("below 6e-05; gradients below" in line for line in found)
     assert not warned(run)
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0**10])
+def test_a_small_model_is_watched_too(scale: float):
+    """None of its gradients is small, but all those behind them may be."""
+    torch.manual_seed(0)
+    model, x = nn.Linear(8, 4).train(), torch.randn(16, 8)
+    program = amprewrite.convert(model, "fp16", args=(x,))
+    found = warned((F.mse_loss(program(x), x[:, :4]) * scale).backward)
+    assert len(found) == (scale == 1.0)
 
 
 @pytest.mark.parametrize("scale", [1.0, 2.0**16])
