@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -13,15 +13,15 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
 )
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import amprewrite
 from amprewrite.errors import LossScaleError
-from amprewrite.training.torch import GradScaler
+from amprewrite.training.torch import GradScaler, LowWeights
 
 SCALE = 2.0**10
 
@@ -221,7 +221,64 @@ def built_without_memory() -> Any:
     return (trained(program) - trained(expected)).abs().max().item()
 
 
+def gathered_in_bfloat16() -> Any:
+    """Return what is sent, and how far the weights are from those without it."""
+    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+    model = fully_shard(converted("bf16"), mp_policy=policy)
+    with Collectives() as seen:
+        loss_of(model).backward()
+    one, other = trained(model), trained(sharded(policy="bf16"))
+    return seen.found, ((one - other).norm() / other.norm()).item()
+
+
+def low_weights() -> Any:
+    """Return by rounding: difference to one process, and what was lost."""
+    found: dict[str, Any] = {}
+    for rounding in ("nearest", "stochastic", "kahan"):
+        alone, model = network().bfloat16(), fully_shard(network().bfloat16())
+        kept: list[Any] = []
+        for run, rows in ((model, mine()), (alone, whole())):
+            inner = torch.optim.AdamW(run.parameters(), lr=1e-2)
+            optimizer = LowWeights(inner, cast("Any", rounding), moments="low")
+            for _ in range(5):
+                optimizer.zero_grad()
+                given = run(rows[0].bfloat16()).float()
+                mse_loss(given, rows[1]).backward()
+                optimizer.step()
+                state = optimizer.state_dict()
+                optimizer = LowWeights(inner, cast("Any", rounding), moments="low")
+                optimizer.load_state_dict(state)
+            kept.append([whole_of(p).float() for p in run.parameters()])
+        one, other = (torch.cat([p.flatten() for p in held]) for held in kept)
+        off = ((one - other).norm() / other.norm()).item()
+        found[rounding] = [off, model[0].weight.dtype == torch.bfloat16]
+    return found
+
+
+def draws_of_low_weights() -> Any:
+    """Return the rows of a sharded weight and of a copied one after one step."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    found: list[Any] = []
+    for kind in (Shard(0), Replicate()):
+        weight = nn.Parameter(
+            distribute_tensor(torch.ones(2, 64).bfloat16(), mesh, [kind])
+        )
+        optimizer = LowWeights(torch.optim.SGD([weight], lr=2.0**-9))
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+        found.append(local(weight).float().tolist())
+    return found
+
+
+def whole_of(tensor: Any) -> Any:
+    held = tensor.detach()
+    return held.full_tensor() if isinstance(held, DTensor) else held
+
+
 CHECKS = (
+    gathered_in_bfloat16,
+    low_weights,
+    draws_of_low_weights,
     dtypes_reduced_by_ddp,
     dtypes_sent_by_fully_shard,
     skipped_steps,

@@ -85,3 +85,40 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor with what all processes have of it; all of them have to ask."""
     untyped: Any = tensor
     return tensor if placement(tensor) is None else untyped.full_tensor()
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the part of a DTensor that this process has, to be written; else itself.
+
+    Gradients must be off, which would otherwise give a copy of its own.
+    """
+    untyped: Any = tensor
+    return tensor if placement(tensor) is None else untyped.to_local()
+
+
+def spread_as(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return a part of this process as a DTensor spread as ``like``; else itself."""
+    if placement(like) is None:
+        return values
+    untyped: Any = like.data  # of a parameter, its DTensor
+    make: Any = untyped.__class__.from_local
+    return make(
+        values,
+        untyped.device_mesh,
+        untyped.placements,
+        run_check=False,
+        shape=like.shape,
+        stride=like.stride(),
+    )
+
+
+def part(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return which part of a DTensor this process has; the same for the same part.
+
+    Empty for another tensor.
+    """
+    untyped: Any = tensor
+    if placement(tensor) is None:
+        return ()
+    where = zip(untyped.device_mesh.get_coordinate(), untyped.placements, strict=True)
+    return tuple(index for index, kind in where if not kind.is_replicate())

@@ -15,7 +15,8 @@ class Buffers:
     whether the step is finite. What the first step, for which the host waits, and no
     write since has changed is not copied: tables and masks. (Batch norms change their
     statistics without counting it as a write, so that writes alone do not tell.)
-    A forward pass inside a program that torch.compile traces is not seen.
+    A forward pass that torch.compile traces has the copies in its program, of all
+    buffers: how often one was written to cannot be asked there.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -27,13 +28,12 @@ class Buffers:
 
     def _keep(self, model: nn.Module, args: Any) -> None:
         del args
-        if torch.compiler.is_compiling() or not model.training:
-            return
-        if self._kept is None:
+        if self._kept is None and model.training:
             self._kept = [
                 (buffer, buffer.detach().clone())
                 for buffer in model.buffers()
-                if self._fixed.get(id(buffer)) != _compat.version(buffer)
+                if torch.compiler.is_compiling()
+                or self._fixed.get(id(buffer)) != _compat.version(buffer)
             ]
 
     def settle(self, skipped: torch.Tensor) -> None:

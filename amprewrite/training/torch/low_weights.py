@@ -71,6 +71,7 @@ class LowWeights:
                 weight; ``nearest``, which loses small updates.
             moments: Whether the optimizer's state is stored low too.
             seed: Of the draws; the same in all replicas of a model, which stay equal.
+                Parts of a sharded weight have other draws each.
 
         Raises:
             UnsupportedError: No such rounding, or the optimizer is LBFGS.
@@ -83,7 +84,7 @@ class LowWeights:
             msg = "LBFGS runs the model within its step, where weights are not low"
             raise UnsupportedError(msg)
         self.optimizer, self.rounding, self.moments = optimizer, rounding, moments
-        self._seed, self._draws = seed, dict[torch.device, torch.Generator]()
+        self._seed, self._draws = seed, dict[str, torch.Generator]()
         self._residuals: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
         self._counts: dict[torch.device, torch.Tensor] = {}
 
@@ -94,7 +95,7 @@ class LowWeights:
 
     @property
     def lost(self) -> LostUpdates:
-        """What became of the updates so far; waits for the device."""
+        """What became of the updates so far, in this process; waits for the device."""
         held = [counts.cpu() for counts in self._counts.values()]
         if not held:
             return LostUpdates()
@@ -119,11 +120,10 @@ class LowWeights:
                 loss = closure()
         with torch.no_grad():
             low = [p for p in self._low() if p.grad is not None]
-            with self._in_full(low):
+            with self._in_full(low) as stepped:
                 self.optimizer.step()
-                wanted = [parameter.data for parameter in low]
-            for parameter, full in zip(low, wanted, strict=True):
-                self._store(parameter, full)
+            for parameter, full in zip(low, stepped, strict=True):
+                self._store(parameter, full.data)
         return loss
 
     def state_dict(self) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class LowWeights:
             "rounding": self.rounding,
             "moments": self.moments,
             "residuals": [dict(self._residuals.get(p, {})) for p in self._low()],
-            "draws": {str(d): g.get_state() for d, g in self._draws.items()},
+            "draws": {part: g.get_state() for part, g in self._draws.items()},
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -164,28 +164,45 @@ class LowWeights:
             )
             if held
         }
-        for device, state in state_dict["draws"].items():
-            self._draw(torch.device(device)).set_state(state)
+        for part, state in state_dict["draws"].items():
+            generator = torch.Generator(part.partition(" ")[0])
+            self._draws[part] = generator.set_state(state)
 
     def _low(self) -> Iterator[nn.Parameter]:
         for group in self.param_groups:
             yield from (p for p in group["params"] if p.dtype == rounding.LOW)
 
     @contextmanager
-    def _in_full(self, low: list[nn.Parameter]) -> Generator[None]:
-        """Let ``low``, their gradients and their state be float32 inside."""
-        held = [(p, p.data, p.grad) for p in low]
-        for parameter, data, gradient in held:
-            full = self._full(parameter, "weight", data)
-            _become(parameter, full, None if gradient is None else gradient.float())
-            for name, moment in self._moments(parameter):
-                full = self._full(parameter, name, moment)
-                self.optimizer.state[parameter][name] = full
+    def _in_full(self, low: list[nn.Parameter]) -> Generator[list[nn.Parameter]]:
+        """Let the optimizer have float32 parameters in place of ``low`` inside.
+
+        They have the gradients and the state of those that they stand for, in float32.
+        """
+        full = [self._stand_in(parameter) for parameter in low]
+        self._exchange(low, full)
         try:
-            yield
+            yield full
         finally:
-            for parameter, data, gradient in held:
-                _become(parameter, data, gradient)
+            self._exchange(full, low)
+
+    def _stand_in(self, parameter: nn.Parameter) -> nn.Parameter:
+        weight = self._full(parameter, "weight", parameter.data)
+        made = nn.Parameter(weight, requires_grad=parameter.requires_grad)
+        made.grad = None if parameter.grad is None else parameter.grad.float()
+        for name, moment in self._moments(parameter):
+            full = self._full(parameter, name, moment)
+            self.optimizer.state[parameter][name] = full
+        return made
+
+    def _exchange(self, old: list[nn.Parameter], new: list[nn.Parameter]) -> None:
+        """Let the optimizer have ``new`` in place of ``old``, with their state."""
+        places = {id(one): other for one, other in zip(old, new, strict=True)}
+        for group in self.param_groups:
+            held = group["params"]
+            held[:] = [places.get(id(p), p) for p in held]
+        for one, other in zip(old, new, strict=True):
+            if one in self.optimizer.state:
+                self.optimizer.state[other] = self.optimizer.state.pop(one)
 
     def _moments(self, parameter: nn.Parameter) -> list[tuple[str, torch.Tensor]]:
         """Return the state of a weight that has its shape; no count of steps."""
@@ -211,8 +228,10 @@ class LowWeights:
     def _store(self, parameter: nn.Parameter, wanted: torch.Tensor) -> None:
         """Write a weight back, and its state if that is low."""
         before = self._full(parameter, "weight", parameter.data)
-        parameter.copy_(self._rounded(parameter, "weight", wanted))
-        self._count(before, wanted, self._full(parameter, "weight", parameter.data))
+        low = self._rounded(parameter, "weight", wanted)
+        _compat.local(parameter).copy_(_compat.local(low))
+        after = self._full(parameter, "weight", parameter.data)
+        self._count(*map(_compat.local, (before, wanted, after)))
         for name, moment in self._moments(parameter) if self.moments == "low" else ():
             low = self._rounded(parameter, name, moment)
             self.optimizer.state[parameter][name] = low
@@ -223,23 +242,31 @@ class LowWeights:
         """Return ``full`` in bfloat16; keep its residual, if there is one."""
         if self.rounding == "nearest":
             return full.to(rounding.LOW)
+        held = _compat.local(full)  # of other processes nothing is needed
         if self.rounding == "stochastic":
             draws = torch.randint(
                 1 << rounding.DROPPED,
-                full.shape,
-                generator=self._draw(full.device),
+                held.shape,
+                generator=self._draw(full),
                 dtype=torch.int32,
-                device=full.device,
+                device=held.device,
             )
-            return rounding.stochastic(full, draws)
-        low, residual = rounding.split(full)
-        self._residuals.setdefault(parameter, {})[name] = residual
-        return low
+            return _compat.spread_as(rounding.stochastic(held, draws), full)
+        low, residual = rounding.split(held)
+        residuals = self._residuals.setdefault(parameter, {})
+        residuals[name] = _compat.spread_as(residual, full)
+        return _compat.spread_as(low, full)
 
-    def _draw(self, device: torch.device) -> torch.Generator:
-        if device not in self._draws:
-            self._draws[device] = torch.Generator(device).manual_seed(self._seed)
-        return self._draws[device]
+    def _draw(self, full: torch.Tensor) -> torch.Generator:
+        """Return what draws for a tensor: other numbers for each part of a DTensor."""
+        part = _compat.part(full)
+        name = " ".join(map(str, (full.device, *part)))
+        if name not in self._draws:
+            seed = self._seed
+            for index in part:
+                seed = (seed * 65_537 + index + 1) % 2**63
+            self._draws[name] = torch.Generator(full.device).manual_seed(seed)
+        return self._draws[name]
 
     def _count(
         self, before: torch.Tensor, wanted: torch.Tensor, after: torch.Tensor
@@ -254,12 +281,3 @@ class LowWeights:
         )
         counts = torch.stack([number.double() for number in numbers])
         self._counts[before.device] = self._counts.get(before.device, 0) + counts
-
-
-def _become(
-    parameter: nn.Parameter, data: torch.Tensor, gradient: torch.Tensor | None
-) -> None:
-    """Give ``parameter`` other data, maybe in another dtype, and its gradient."""
-    parameter.grad = None
-    parameter.data = data
-    parameter.grad = gradient

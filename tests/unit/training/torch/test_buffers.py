@@ -99,3 +99,18 @@ def test_a_model_that_is_watched_can_be_pickled_and_copied() -> None:
     again = pickle.loads(pickle.dumps(model))
     again(torch.randn(8, 4))
     copy.deepcopy(model)(torch.randn(8, 4))
+
+
+def test_a_traced_forward_copies_its_buffers():
+    torch.compiler.reset()
+    model, buffers = made()
+    run: Any = torch.compile(model, backend="eager", fullgraph=True)
+    for _ in range(3):
+        before = held(model)
+        run(torch.randn(8, 4))
+        assert not same(model, before)
+        buffers.settle(SKIPPED)
+        assert same(model, before)
+    run(torch.randn(8, 4))
+    buffers.settle(MADE)
+    assert int(model.get_buffer("num_batches_tracked")) == 1

@@ -8,7 +8,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402  # after it
-from torch.distributed.tensor import Shard, distribute_tensor  # noqa: E402
+from torch.distributed.tensor import (  # noqa: E402
+    Replicate,
+    Shard,
+    distribute_tensor,
+)
 
 from amprewrite.training.torch import _compat  # noqa: E402
 from tests.torch_group import group_of_one  # noqa: E402
@@ -89,6 +93,25 @@ def test_the_placement_of_a_spread_tensor_and_all_of_it():
     plain = torch.ones(4)
     assert _compat.placement(plain) is None
     assert _compat.whole(plain) is plain
+
+
+def test_a_part_of_a_spread_tensor_is_written_and_spread_again():
+    with group_of_one():
+        mesh = init_device_mesh("cpu", (1,))
+        spread = distribute_tensor(torch.ones(4, 2), mesh, [Shard(0)])
+        with torch.no_grad():
+            _compat.local(spread).fill_(3)
+            again = _compat.spread_as(torch.full((4, 2), 2.0), spread)
+        assert bool((_compat.whole(spread) == 3).all())
+        assert _compat.placement(again) == _compat.placement(spread)
+        assert again.shape == spread.shape
+        assert _compat.part(spread) == (0,)
+        copied = distribute_tensor(torch.ones(4), mesh, [Replicate()])
+        assert _compat.part(copied) == ()
+    plain = torch.ones(4)
+    assert _compat.local(plain) is plain
+    assert _compat.spread_as(plain, torch.ones(4)) is plain
+    assert _compat.part(plain) == ()
 
 
 def test_the_version_of_a_tensor_counts_writes():
