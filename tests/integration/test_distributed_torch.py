@@ -146,3 +146,30 @@ def test_a_sharded_model_changes_its_mode(found: Any) -> None:
 
 def test_a_model_is_built_without_memory(found: Any) -> None:
     assert found["built_without_memory"] == [0, 0]
+
+
+def test_parameters_are_gathered_in_bfloat16_by_a_policy_of_fsdp(found: Any) -> None:
+    for sent, off in found["gathered_in_bfloat16"]:
+        assert sent == [
+            "_allgather_base_ torch.bfloat16",
+            "_reduce_scatter_base_ torch.float32",
+        ]
+        assert 0 < off < 2.0**-7
+
+
+def test_low_weights_are_sharded(found: Any) -> None:
+    """Rounded to nearest or with a residual, they are those of one process."""
+    for by_rounding in found["low_weights"]:
+        assert all(low for _, low in by_rounding.values())
+        assert by_rounding["nearest"][0] < 1e-2
+        assert by_rounding["kahan"][0] < 1e-2
+        assert by_rounding["stochastic"][0] < 0.1
+
+
+def test_parts_of_a_weight_are_rounded_by_other_draws_and_copies_by_the_same(
+    found: Any,
+) -> None:
+    (one, copy), (other, same) = found["draws_of_low_weights"]
+    assert copy == same
+    assert one != other
+    assert {value for row in (*one, *copy) for value in row} == {1.0, 1 - 2.0**-8}

@@ -9,16 +9,15 @@ from torch import nn
 from torch.fx import Graph, GraphModule
 
 from amprewrite.errors import NotCapturedError, UnsupportedError
-from amprewrite.frameworks.torch_fx import _compat, _compat_settings
+from amprewrite.frameworks.torch_fx import _compat, _compat_settings, parallel
 from amprewrite.frameworks.torch_fx.fold import attribute, lowered
-from amprewrite.frameworks.torch_fx.parallel import refuse_sharded_parts
 from amprewrite.frameworks.torch_fx.signature import Signature
 from amprewrite.frameworks.torch_fx.stored import StoredGraph
 from amprewrite.plan import Cast, Plan, join_plans
 
 _MADE_AGAIN = frozenset(
     ("_graph_module", "_forward", "_in_spec", "_out_spec", "_copies", "_state")
-) | {"_capture_mode", "_compiled_call_impl"}
+) | {"_places", "_capture_mode", "_compiled_call_impl"}
 """Attributes that are not pickled."""
 
 _NO_PICKLE = (
@@ -114,6 +113,7 @@ class ConvertedModule(nn.Module):
         owner = GraphModule(self, graph)
         self.__dict__["_graph_module"] = owner
         self._forward = type(owner).forward
+        self._places = parallel.places(self, graph)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ConvertedModule":
         """Copy everything, the way to the program of the other mode included."""
@@ -191,7 +191,7 @@ class ConvertedModule(nn.Module):
 
     def renew(self) -> None:
         """Make the low copies again if their weights have changed."""
-        if self._changed():
+        if self._sources and self._changed():
             with torch.no_grad():
                 for name, value in self._copies(self).items():
                     self.get_buffer(name).copy_(value)
@@ -217,26 +217,39 @@ class ConvertedModule(nn.Module):
             return self._in_other_mode(args, kwargs)(*args, **kwargs)
         args, kwargs = self._signature.arrange(args, kwargs)
         if not torch.compiler.is_compiling():
-            refuse_sharded_parts(self)
+            parallel.refuse_sharded_parts(self)
+        changed = parallel.gathered_otherwise(self._places)
+        args, kwargs = self._signature.as_captured(args, kwargs, changed)
+        if not torch.compiler.is_compiling():
             self._signature.check(args, kwargs)
             self.renew()
         with _compat_settings.without_autocast(self._signature.device):
-            return self._forward(self, *args, **kwargs)
+            if not changed:
+                return self._forward(self, *args, **kwargs)
+            with parallel.read_as_captured(changed):
+                return self._forward(self, *args, **kwargs)
 
     def _in_other_mode(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> "ConvertedModule":
         """Return the program of the mode in which this one was not captured."""
         if self.__dict__.get("_other") is None:
-            if "_capture_mode" not in self.__dict__:
-                raise self._no_mode()
-            other = self.__dict__["_capture_mode"](self, self.training, args, kwargs)
-            self.__dict__["_other"] = other
-            self.__dict__["_links"] = list(self._links_to(other))
+            self._capture_other(args, kwargs)
         if not torch.compiler.is_compiling():  # a tensor may have been replaced here
             for theirs, ours, name in self.__dict__["_links"]:
                 theirs[name] = ours[name]
         return self.__dict__["_other"]
+
+    @_compat.uncompiled  # a capture is not part of what is compiled around the call
+    def _capture_other(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if "_capture_mode" not in self.__dict__:
+            raise self._no_mode()
+        changed = parallel.gathered_otherwise(self._places)
+        args, kwargs = parallel.inputs_as_captured((args, dict(kwargs)), changed)
+        with parallel.read_as_captured(changed, copied=True):
+            other = self.__dict__["_capture_mode"](self, self.training, args, kwargs)
+        self.__dict__["_other"] = other
+        self.__dict__["_links"] = list(self._links_to(other))
 
     def _links_to(
         self, other: nn.Module
@@ -320,6 +333,7 @@ class LazyModule(ConvertedModule):
         self._again = again
         _compat.share_state(self, model)
         self._run, self._plans = run, plans
+        self._dtypes = {name: p.dtype for name, p in model.named_parameters()}
         self.training = model.training
 
     @property
@@ -361,7 +375,9 @@ class LazyModule(ConvertedModule):
             UnsupportedError: A part of this module was sharded on its own.
         """
         if not torch.compiler.is_compiling():
-            refuse_sharded_parts(self)
+            parallel.refuse_sharded_parts(self)
+            if not self._plans:
+                parallel.refuse_other_dtypes(self, self._dtypes)
         return self._run(*args, **kwargs)
 
     def train(self, mode: bool = True) -> "LazyModule":  # noqa: FBT001, FBT002  # as nn.Module

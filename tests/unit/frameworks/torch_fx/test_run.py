@@ -149,6 +149,21 @@ def test_a_module_converted_for_training_keeps_both_programs() -> None:
     assert program.eval().plan is second
 
 
+def test_the_other_mode_is_captured_inside_what_is_compiled() -> None:
+    torch.compiler.reset()
+    x, _ = inputs()
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)).train()
+    program = amprewrite.convert(model, args=(x,))
+    run: Any = torch.compile(program, backend="eager")
+    assert int((run(x) == 0).sum()) > 0
+    expected = amprewrite.convert(model, args=(x,), training=True).eval()(x)
+    program.eval()
+    assert torch.equal(run(x), expected)
+    assert torch.equal(run(x), expected)
+    program.train()
+    assert int((run(x) == 0).sum()) > 0
+
+
 def test_a_module_captured_at_its_first_call_has_both_modes() -> None:
     x, _ = inputs()
     model = Program(

@@ -5,6 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from amprewrite.errors import PlanMismatchError  # noqa: E402  # after the skip
+from amprewrite.frameworks.torch_fx.parallel import Place  # noqa: E402
 from amprewrite.frameworks.torch_fx.signature import (  # noqa: E402
     Signature,
     signature_of,
@@ -49,3 +50,29 @@ def test_other_dtypes_shapes_and_values_are_refused() -> None:
         found.check((X, 3.0), {"mode": "plain"})
     with pytest.raises(PlanMismatchError, match="called with 2 inputs"):
         found.check((X, 2.0), {})
+
+
+def test_inputs_that_were_cast_with_the_parameters_are_cast_back() -> None:
+    found, low = signature(), torch.nn.Parameter(X.bfloat16())
+    given = (X.bfloat16(), 2.0), {"mode": "plain"}
+    changed = [Place({"weight": low}, "weight", torch.float32, cast=True)]
+    args, kwargs = found.as_captured(*given, changed)
+    assert args[0].dtype == torch.float32
+    assert (args[1], kwargs) == (2.0, {"mode": "plain"})
+    args, _ = found.as_captured(*given, [])
+    assert args is given[0]
+    with pytest.raises(PlanMismatchError, match="input 0 is f64"):
+        found.check(*found.as_captured((X.double(), 2.0), given[1], changed))
+
+
+def test_nests_with_as_many_tensors_are_still_compared() -> None:
+    class Nested(torch.nn.Module):
+        def forward(self, pair):
+            return pair[0]
+
+    model = Nested()
+    program = torch.export.export(model, ([X],)).module(check_guards=False)
+    found = signature_of(model, program)
+    found.check(([X],), {})
+    with pytest.raises(PlanMismatchError, match=r"input 0 is f64"):
+        found.check(([X.double()],), {})
