@@ -74,6 +74,36 @@ def test_small_gradients_train_in_float16_with_a_scale_and_not_without():
     assert losses["plain"] > 0.5 * start
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:training in float16 without a loss scale")
+def test_digits_are_learned_from_a_small_loss_with_a_scale_and_not_without():
+    """The mean loss of 1797 images, divided by 4096, and Adam, its eps divided, too."""
+    held: Any = pytest.importorskip("sklearn.datasets").load_digits()
+    x, labels = torch.tensor(held.data / 16).float(), torch.tensor(held.target)
+    x = (x - x.mean(0)) / (x.std(0) + 1e-3)
+    losses: dict[str, list[float]] = {}
+    for name in ("float32", "plain", "scaled"):
+        torch.manual_seed(0)
+        layers = nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU()
+        model = nn.Sequential(*layers, nn.Linear(32, 10)).train()
+        run: Any = model
+        if name != "float32":
+            run = amprewrite.convert(model, "fp16", args=(x,))
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, eps=1e-8 / 4096)
+        scaler = GradScaler("cpu", enabled=name == "scaled")
+        losses[name] = []
+        for _ in range(20):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(run(x), labels)
+            losses[name].append(float(loss.detach()))
+            scaler.scale(loss / 4096).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert losses["float32"][-1] < 0.2 * losses["float32"][0]
+    assert losses["scaled"][-1] == pytest.approx(losses["float32"][-1], rel=0.02)
+    assert losses["plain"][-1] > 0.8 * losses["float32"][0]
+
+
 @pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize("name", SCALERS)
 def test_scalers_work_however_the_model_was_captured(name: str, *, at_once: bool):
@@ -142,6 +172,37 @@ def test_a_skipped_step_changes_nothing_of_a_model_that_the_scaler_knows(
     scaler.step(optimizer)
     scaler.update()
     assert int(model.get_buffer("1.num_batches_tracked")) == 1
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_skipped_step_that_is_compiled_changes_nothing_either(*, whole: bool):
+    torch.compiler.reset()
+    x, labels = task()
+    parts = nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)
+    model = nn.Sequential(*parts).train()
+    program = amprewrite.convert(model, "fp16", args=(x,))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = GradScaler("cpu", init_scale=2.0**60, model=program)
+    run: Any = program
+    if not whole:
+        run = torch.compile(program, backend="aot_eager", fullgraph=True)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        scaler.scale(F.cross_entropy(run(x), labels)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    call: Any = torch.compile(step, backend="aot_eager") if whole else step
+    before = copy.deepcopy(model.state_dict())
+    for _ in range(2):
+        call()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+    scaler.update(2.0**10)
+    call()
+    assert int(model.get_buffer("1.num_batches_tracked")) == 1
+    assert not torch.equal(model.get_parameter("0.weight"), before["0.weight"])
 
 
 def test_buffers_stay_changed_if_one_of_two_steps_was_made():
