@@ -345,6 +345,21 @@ def test_a_whole_step_can_be_compiled(backend: str, *, at_once: bool, scaled: bo
     assert found[1][-1] < found[1][0]
 
 
+def test_gradients_pass_through_a_frozen_part_that_is_stored_low():
+    torch.manual_seed(0)
+    head, x = nn.Linear(16, 8).train(), task()[0]
+    body = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 4))
+    body.eval().requires_grad_(requires_grad=False)
+    folded = amprewrite.convert(body, args=(head(x).detach(),), training=False)
+    assert {p.dtype for p in folded.parameters()} == {torch.bfloat16}
+    body(head(x)).square().mean().backward()
+    expected = head.weight.grad.clone()
+    head.zero_grad()
+    folded(head(x)).square().mean().backward()
+    assert (head.weight.grad - expected).norm() < 2**-6 * expected.norm()
+    assert not any(p.requires_grad for p in folded.parameters())
+
+
 def test_low_weights_train_below_full_norms():
     """Linear layers stored in bfloat16; policy promote casts what meets."""
     torch.manual_seed(0)
