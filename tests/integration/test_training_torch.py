@@ -347,7 +347,8 @@ def test_a_whole_step_can_be_compiled(backend: str, *, at_once: bool, scaled: bo
 
 def test_gradients_pass_through_a_frozen_part_that_is_stored_low():
     torch.manual_seed(0)
-    head, x = nn.Linear(16, 8).train(), task()[0]
+    head: Any = nn.Linear(16, 8).train()
+    x = task()[0]
     body = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 4))
     body.eval().requires_grad_(requires_grad=False)
     folded = amprewrite.convert(body, args=(head(x).detach(),), training=False)
