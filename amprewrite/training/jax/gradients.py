@@ -116,11 +116,8 @@ def value_and_grad(
         PolicyError: The policy has mistakes.
         UnsupportedError: ``loss_scale`` is no loss scale.
     """
-    scale = _loss_scale(loss_scale)
-    _advise(fun, policy, scale)
-    return gradients_of(
-        Asked(fun, policy, scale, argnums, has_aux, axis_name, options=options)
-    )
+    given = (fun, policy, loss_scale, argnums, has_aux, axis_name)
+    return gradients_of(_asked(*given, options=options))
 
 
 def grad(
@@ -139,10 +136,8 @@ def grad(
         A function that gives ``(loss_scale, grads_finite, grads)``, with ``has_aux``
         ``(loss_scale, grads_finite, grads, aux)``.
     """
-    scale = _loss_scale(loss_scale)
-    _advise(fun, policy, scale)
-    asked = Asked(fun, policy, scale, argnums, has_aux, axis_name, options=options)
-    return without_value(asked)
+    given = (fun, policy, loss_scale, argnums, has_aux, axis_name)
+    return without_value(_asked(*given, options=options))
 
 
 def filter_value_and_grad(
@@ -159,10 +154,8 @@ def filter_value_and_grad(
     Its float arrays are differentiated, as by ``equinox.filter_value_and_grad``; the
     gradient of every other leaf is None.
     """
-    scale = _loss_scale(loss_scale)
-    _advise(fun, policy, scale)
-    asked = Asked(fun, policy, scale, 0, has_aux, axis_name, True, options)
-    return gradients_of(asked)
+    given = (fun, policy, loss_scale, 0, has_aux, axis_name)
+    return gradients_of(_asked(*given, filters=True, options=options))
 
 
 def filter_grad(
@@ -179,10 +172,21 @@ def filter_grad(
     Its float arrays are differentiated, as by ``equinox.filter_grad``; the gradient of
     every other leaf is None.
     """
+    given = (fun, policy, loss_scale, 0, has_aux, axis_name)
+    return without_value(_asked(*given, filters=True, options=options))
+
+
+def _asked(
+    fun: Function, policy: AnyPolicy, loss_scale: Any, *rest: Any, **named: Any
+) -> Asked:
+    """Return what the user asked for, and warn of a loss scale that does not suit.
+
+    Raises:
+        UnsupportedError: ``loss_scale`` is none.
+    """
     scale = _loss_scale(loss_scale)
     _advise(fun, policy, scale)
-    asked = Asked(fun, policy, scale, 0, has_aux, axis_name, True, options)
-    return without_value(asked)
+    return Asked(fun, policy, scale, *rest, **named)
 
 
 def gradients_of(asked: Asked) -> Function:
@@ -292,4 +296,4 @@ def _advise(fun: Function, policy: AnyPolicy, loss_scale: Any) -> None:
     runner = runner_of(fun)
     low = runner.request.low if runner is not None else load_policy(policy).low
     if text := advice(low, scales=not isinstance(loss_scale, NoOpLossScale)):
-        warnings.warn(text, AmpWarning, stacklevel=3)
+        warnings.warn(text, AmpWarning, stacklevel=4)
