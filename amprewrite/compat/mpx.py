@@ -284,7 +284,7 @@ def calculate_scaled_grad(
     func: Function,
     scaling: Any,
     has_aux: bool = False,  # noqa: FBT001, FBT002  # the signature of mpx
-    use_mixed_precision: bool = True,  # noqa: FBT001, FBT002
+    use_mixed_precision: bool = True,  # noqa: FBT001, FBT002  # as mpx has it
 ) -> Function:
     """Return a function of the scaled value, and aux, and of scaled gradients."""
     asked = _asked(
@@ -305,7 +305,7 @@ def filter_value_and_grad(
     func: Function,
     scaling: Any,
     has_aux: bool = False,  # noqa: FBT001, FBT002  # the signature of mpx
-    use_mixed_precision: bool = True,  # noqa: FBT001, FBT002
+    use_mixed_precision: bool = True,  # noqa: FBT001, FBT002  # as mpx has it
 ) -> Function:
     """Return a function of the value and the gradients of ``func``.
 
@@ -324,7 +324,7 @@ def filter_grad(
     func: Function,
     scaling: Any,
     has_aux: bool = False,  # noqa: FBT001, FBT002  # the signature of mpx
-    use_mixed_precision: bool = True,  # noqa: FBT001, FBT002
+    use_mixed_precision: bool = True,  # noqa: FBT001, FBT002  # as mpx has it
 ) -> Function:
     """Return a function of the gradients of ``func``: ``(scaling, finite, grads)``.
 
