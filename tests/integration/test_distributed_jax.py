@@ -15,10 +15,12 @@ jax = pytest.importorskip("jax")
 optax = pytest.importorskip("optax")
 
 import jax.numpy as jnp  # noqa: E402  # after the skip
+from jax import lax  # noqa: E402
 from jax.sharding import AxisType, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
 from amprewrite.training import jax as training  # noqa: E402
+from tests.jax_programs import relative_error  # noqa: E402
 
 pytestmark = pytest.mark.skipif(jax.device_count() < 8, reason="needs eight devices")
 
@@ -142,8 +144,8 @@ def test_gradients_of_a_float16_program_are_reduced_in_float32(shape):
     assert not {dtype for dtype, rank in found if rank} - {"f32"}
 
 
-def test_the_compiler_adds_up_in_the_dtype_of_a_contraction():
-    """As it does for casts that are written by hand; the guide says so."""
+def test_gradients_are_reduced_in_full_where_casts_by_hand_are_not():
+    """The compiler adds up what devices made in the dtype of the contraction."""
 
     def half(params, x, y):
         def loss(params):
@@ -156,8 +158,57 @@ def test_the_compiler_adds_up_in_the_dtype_of_a_contraction():
     mesh, params, state, scale = placed((8, 1))
     x, y = rows(mesh, 0)
     ours = reduced(automatic(mesh), params, state, scale, x, y)
-    theirs = reduced(jax.jit(half), params, x, y)
-    assert ("f16", 2) in ours & theirs
+    assert ("f32", 2) in ours
+    assert ("f16", 2) not in ours
+    assert ("f16", 2) in reduced(jax.jit(half), params, x, y)
+
+
+def accumulated(kind):
+    """Gradients of four batches on eight devices, with a mesh in hand."""
+    varying, check_vma = kind != "loss", kind != "unchecked"
+    axis = "data" if varying else None
+
+    def loss(params, x, y):
+        found = example["loss"](params, x, y)
+        return found if varying else lax.pmean(found, "data")
+
+    def run(params, scale, x, y):
+        if varying and check_vma:
+            params = lax.pcast(params, "data", to="varying")
+        given = training.value_and_grad(loss, "fp16", loss_scale=scale, axis_name=axis)
+        value, scale, finite, grads = training.accumulate(
+            lambda batch: given(params, *batch),
+            (x, y),
+            loss_scale=scale,
+            axis_name=axis,
+        )
+        if varying:
+            value, grads = lax.pmean((value, grads), "data")
+        return value, scale, finite, grads
+
+    mesh = jax.make_mesh((8,), ("data",), (AxisType.Auto,))
+    specs = (P(), P(), P(None, "data"), P(None, "data"))
+    return jax.jit(
+        jax.shard_map(
+            run, mesh=mesh, in_specs=specs, out_specs=P(), check_vma=check_vma
+        )
+    )
+
+
+@pytest.mark.parametrize("kind", ["loss", "gradients", "unchecked"])
+def test_batches_add_up_over_devices(kind):
+    params, scale = example["initial"](), training.DynamicLossScale(2.0**10)
+    x, y = (
+        jnp.stack(part) for part in zip(*map(example["batch"], range(4)), strict=True)
+    )
+    step = accumulated(kind)
+    _, after, finite, grads = step(params, scale, x, y)
+    assert (bool(finite), float(after.loss_scale)) == (True, 2.0**10)
+    whole = (part.reshape(-1, part.shape[-1]) for part in (x, y))
+    assert relative_error(grads, jax.grad(example["loss"])(params, *whole)) < 2e-3
+    spoilt = x.at[2, 5, 0].set(jnp.inf)  # in one batch, on one device
+    _, after, finite, _ = step(params, scale, spoilt, y)
+    assert (bool(finite), float(after.loss_scale)) == (False, 2.0**9)
 
 
 def launch(*args, processes):

@@ -100,6 +100,7 @@ FENCES = {
     **dict.fromkeys(("custom_linear_solve", "custom_root"), _SOLVER),
     **dict.fromkeys(("custom_partitioning", "custom_vmap_call"), _RULE),
     **dict.fromkeys(("linear_call", "call_hi_primitive"), _RULE),
+    "low_contraction": "the tangent of a contraction that was converted before",
     **dict.fromkeys(
         ("run_state", "get", "swap", "addupdate", "ref_new", "new_ref"), _STATE
     ),

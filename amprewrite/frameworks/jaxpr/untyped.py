@@ -7,9 +7,15 @@ import jax.numpy as _jnp
 from jax import lax as _lax
 from jax import tree_util as _tree_util
 from jax.extend import core as _jex
+from jax.interpreters import ad as _ad
+from jax.interpreters import batching as _batching
+from jax.interpreters import mlir as _mlir
 
+ad: Any = _ad
+batching: Any = _batching
 jax: Any = _jax
 jex: Any = _jex
 jnp: Any = _jnp
 lax: Any = _lax
+mlir: Any = _mlir
 tree_util: Any = _tree_util

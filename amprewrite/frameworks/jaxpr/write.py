@@ -14,7 +14,8 @@ import numpy as np
 
 from amprewrite.dtypes import format_of, is_float
 from amprewrite.frameworks.jaxpr import _compat
-from amprewrite.frameworks.jaxpr.dots import Contract, accumulated, binder, contract
+from amprewrite.frameworks.jaxpr.binders import Dot, Other, binder
+from amprewrite.frameworks.jaxpr.dots import accumulated, contract, contract_tangents
 from amprewrite.frameworks.jaxpr.ops import (
     CONTRACTIONS,
     DTYPE_PARAMETERS,
@@ -123,6 +124,7 @@ class Writer:
         self.casts = {
             use: (c.to_dtype, c.saturate) for c in plan.casts for use in c.uses
         }
+        self.computed = _computed(context.program.steps, self.decisions, set())
 
     def program(self, inputs: Iterable[Any]) -> list[Any]:
         """Return the outputs of the program on ``inputs``."""
@@ -235,7 +237,7 @@ class Writer:
             return [cast(operands[0], decision.results[0])]
         if step.conjugates:
             return [abs_square(operands[0])]
-        made = self._bind(step, operands, decision)
+        made = self._bind(step, operands, decision, env)
         results = list(made) if step.eqn.primitive.multiple_results else [made]
         return [
             cast(value, wanted)
@@ -244,15 +246,17 @@ class Writer:
             for value, wanted in zip(results, decision.results, strict=True)
         ]
 
-    def _bind(self, step: Step, operands: list[Any], decision: Decision) -> Any:
+    def _bind(
+        self, step: Step, operands: list[Any], decision: Decision, env: Env
+    ) -> Any:
         primitive, params = step.eqn.primitive, _compat.bind_params(step.eqn)
         low, full = self.plan.low, self.plan.full
         untouched = decision.op_class == "keep" or decision.precision != low
         if decision.rule == OUTER_PRODUCT or (
             primitive.name in CONTRACTIONS and not untouched
         ):
-            pair = (operands[0], operands[1])
-            return self._contract(step, binder(primitive, params), pair, decision)
+            bind = binder(primitive, params)
+            return self._contract(step, bind, (operands[0], operands[1]), env)
         if untouched and not _filled(step, decision, full):
             return primitive.bind(*operands, **params)
         if decision.op_class == "accumulate":  # what XLA adds up in is its own choice
@@ -269,15 +273,47 @@ class Writer:
         return primitive.bind(*operands, **params)
 
     def _contract(
-        self, step: Step, bind: Contract, pair: tuple[Any, Any], decision: Decision
+        self, step: Step, bind: Dot | Other, pair: tuple[Any, Any], env: Env
     ) -> Any:
         """Contract two operands; what sums nothing is full, but its derivative low."""
+        decision = self.decisions[step.name]
         dtypes = (self.plan.low, self.plan.full)
-        if step.name in self.context.linear:  # JAX transposes it as it stands
-            return bind(*pair, decision.precision)
+        linear = step.name in self.context.linear  # JAX may transpose it
         if decision.precision == self.plan.full:
-            return accumulated(bind, pair, dtypes, self.plan.full)
-        return contract(bind, pair, dtypes, decision.results[0])
+            if linear:
+                return bind(*pair, self.plan.full)
+            return accumulated(bind, pair, dtypes)
+        if linear:
+            return contract_tangents(bind, pair, dtypes, decision.results[0])
+        sources = self._source(step, 0, env), self._source(step, 1, env)
+        return contract(bind, pair, dtypes, decision.results[0], sources)
+
+    def _source(self, step: Step, index: int, env: Env) -> Any:
+        """Return the held value that an operand was cast from, such as a weight.
+
+        Its gradient is not rounded on the way; those of what was computed may be, for
+        one processor contracts into the low dtype faster.
+        """
+        atom = step.operands[index]
+        wanted, saturate = self.casts.get((step.name, index), ("", False))
+        if wanted != self.plan.low or saturate or atom in self.computed:
+            return None
+        value = self.get(atom, env)
+        return value if dtype_name(value) == self.plan.full else None
+
+
+def _computed(
+    steps: Iterable[Step], decisions: Mapping[str, Decision], found: set[str]
+) -> set[str]:
+    """Return ``found`` with what ``steps`` compute; other values are held or moved."""
+    for step in steps:
+        decision = decisions.get(step.name)
+        moves = decision is not None and decision.op_class == "follow"
+        if not moves or any(a in found for a in step.operands if isinstance(a, str)):
+            found.update(step.results)
+        for body in step.bodies:
+            _computed(body.steps, decisions, found)
+    return found
 
 
 def _filled(step: Step, decision: Decision, full: str) -> bool:

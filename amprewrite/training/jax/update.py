@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from amprewrite.frameworks.jaxpr._compat import varying_as
 from amprewrite.frameworks.jaxpr.untyped import jax, jnp, lax, tree_util
 from amprewrite.training.jax.gradients import adjusted
 from amprewrite.training.jax.trees import (
@@ -96,19 +97,20 @@ def accumulate(
     count = tree_util.tree_leaves(batches)[0].shape[0]
 
     def add(total: Tree, batch: Tree) -> tuple[Tree, Any]:
-        made, _, _, grads = gradients(batch)
-        return tree_util.tree_map(jnp.add, total, grads), made
+        made, _, finite, grads = gradients(batch)
+        return tree_util.tree_map(jnp.add, total, grads), (made, finite)
 
-    def wide(leaf: Any) -> Any:
-        return jnp.promote_types(leaf.dtype, jnp.float32)
+    def zero(leaf: Any) -> Any:
+        wide = jnp.promote_types(leaf.dtype, jnp.float32)
+        return varying_as(jnp.zeros(leaf.shape, wide), leaf)
 
     first = tree_util.tree_map(lambda leaf: leaf[0], batches)
     shapes = jax.eval_shape(gradients, first)[3]
-    zeros = tree_util.tree_map(lambda leaf: jnp.zeros(leaf.shape, wide(leaf)), shapes)
-    total, made = lax.scan(add, zeros, batches)
+    total, (made, finite) = lax.scan(add, tree_util.tree_map(zero, shapes), batches)
     grads = tree_util.tree_map(
         lambda leaf, like: (leaf / count).astype(like.dtype), total, shapes
     )
     flags = finite_leaves(grads, axis_name)
+    flags &= finite.all() | ~flags.all()  # another device may have found what is not
     made = (made[0].mean(), *made[1:]) if isinstance(made, tuple) else made.mean()
     return made, adjusted(loss_scale, flags, grads), flags.all(), grads
