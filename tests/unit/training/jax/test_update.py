@@ -117,6 +117,17 @@ def test_sums_are_full_precision_though_parameters_are_low():
     assert grads["w"] == jnp.bfloat16((256 + 255) / 256)
 
 
+def test_a_batch_that_was_not_finite_elsewhere_skips_all():
+    """Another device may have found what is not seen in the gradients of this one."""
+
+    def found(batch):
+        return batch.sum(), SCALE, batch[0] < 2, {"w": batch}
+
+    numbers = jnp.arange(4.0)[:, None]
+    _, state, finite, _ = accumulate(found, numbers, loss_scale=SCALE)
+    assert (state.loss_scale, finite) == (128, False)
+
+
 def test_one_batch_that_is_not_finite_skips_all():
     bad = batches()
     bad["x"] = bad["x"].at[2, 0, 0].set(jnp.inf)
