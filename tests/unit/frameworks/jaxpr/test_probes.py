@@ -1,5 +1,7 @@
 """Probes change nothing, and their tokens' derivatives are what roundings do."""
 
+from typing import Any
+
 import pytest
 
 jax = pytest.importorskip("jax")
@@ -110,7 +112,7 @@ def test_values_pass_a_probe_of_a_staged_op_with_their_gradient():
     def run(token, x):
         program = inline(jax.make_jaxpr(lambda x: jnp.sin(0.3 * x**3))(x))
         roundings = Rounding("bfloat16"), frozenset[str]()
-        tokens = {"integer_pow": token, "mul": token}
+        tokens: Any = {"integer_pow": token, "mul": token}
         return Prober(program, roundings, tokens, {}, {}).program([x])[0].sum()
 
     found = jax.grad(run, argnums=1)(jnp.zeros(()), X)

@@ -12,12 +12,13 @@ import numpy as np  # noqa: E402
 import amprewrite  # noqa: E402
 from amprewrite.errors import ToleranceError, UnsupportedError  # noqa: E402
 from amprewrite.frameworks.jaxpr import tolerance  # noqa: E402
+from amprewrite.passes.tolerance import Tolerance  # noqa: E402
 from tests.jax_programs import normal, weight  # noqa: E402
 
 W, X = weight(256, 256), normal(128, 256)
 
 
-def planned(function, *args, bound=1e-2):
+def planned(function, *args, bound: Tolerance = 1e-2):
     return amprewrite.convert(function, args=args, placement="optimal", tolerance=bound)
 
 
