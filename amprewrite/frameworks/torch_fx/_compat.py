@@ -219,22 +219,6 @@ def compile_with_inductor(
     return inductor.compile_fx(graph, example)
 
 
-def compiled(model: nn.Module, backend: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``model`` captured by dynamo and compiled by ``backend``.
-
-    It is called from a function here: a module itself is compiled through one function
-    of torch that all modules share, and dynamo gives up on that for every model of the
-    process after eight captures, those of the user among them.
-    """
-    self = model  # by which name paths in the captured graph begin
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return self(*args, **kwargs)
-
-    untyped: Any = torch
-    return untyped.compile(call, backend=backend)
-
-
 def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Keep ``function`` out of what is compiled around it; it may compile itself."""
     untyped: Any = torch.compiler

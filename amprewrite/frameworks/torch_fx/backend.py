@@ -16,7 +16,11 @@ from torch.fx import GraphModule
 
 from amprewrite.errors import AmpWarning, CaptureError
 from amprewrite.frameworks.base import Planner, announce
-from amprewrite.frameworks.torch_fx import _compat, _compat_settings
+from amprewrite.frameworks.torch_fx import (
+    _compat,
+    _compat_alone,
+    _compat_settings,
+)
 from amprewrite.frameworks.torch_fx.capture import drop_dtype_checks, model_device
 from amprewrite.frameworks.torch_fx.dtypes import torch_dtype
 from amprewrite.frameworks.torch_fx.fold import attribute, lowered
@@ -171,7 +175,7 @@ def lazy_runner(model: nn.Module, backend: Backend) -> Callable[..., Any]:
 
     The function raises CaptureError for what the backend cannot read.
     """
-    compiled = _compat.compiled(model, backend)
+    compiled = _compat_alone.compiled(model, backend)
     warm, known = False, 0
 
     def run(*args: Any, **kwargs: Any) -> Any:

@@ -160,19 +160,6 @@ def test_state_is_shared() -> None:
     assert "late" in dict(twin.named_buffers())
 
 
-def test_a_model_is_compiled_by_a_backend() -> None:
-    seen: list[Any] = []
-
-    def backend(module: Any, inputs: Any) -> Any:
-        seen.append(inputs)
-        return module.forward
-
-    torch.compiler.reset()
-    model, value = Program(lambda _, x: x + 1), x()
-    assert torch.equal(_compat.compiled(model, backend)(value), value + 1)
-    assert len(seen) == 1
-
-
 @pytest.mark.slow
 def test_inductor_compiles_a_graph_and_a_module() -> None:
     value = x()
