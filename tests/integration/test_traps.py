@@ -443,14 +443,16 @@ def test_a_tied_weight_has_one_copy() -> None:
     assert list(program.state_dict()) == list(model.state_dict())
 
 
-def test_a_weight_read_in_both_precisions_is_cast_once() -> None:
+def test_a_weight_read_in_both_precisions_is_cast_once_a_call_and_held_once() -> None:
     def forward(m: Any, x: Any) -> Any:
-        return m.a(x) + m.a.weight.exp().sum()
+        return m.a(x) + m.a(x + 1) + m.a.weight.exp().sum()
 
     model = Program(forward, a=linear())
     x = torch.randn(4, 16)
     program = converted(model, x)
-    assert not [c for c in program.casts if c.is_weight and not c.folded]
+    weights = [c.value for c in program.casts if c.is_weight and not c.folded]
+    assert weights == ["a_weight"]
+    assert len([*program.parameters(), *program.buffers()]) == 2
     assert program.get_parameter("a.weight").dtype == torch.float32
     assert error(model, x) < 2 * ROUNDING
 
