@@ -3,7 +3,8 @@
 python -m benchmarks.placement_models --out benchmarks/results/placement_models.json
 
 What autocast does is counted as it runs, and so are the converted models, in the same
-way. Random weights have unit gain (benchmarks/zoo.py); MiniLM is pretrained.
+way. Random weights have unit gain (benchmarks/zoo.py); MiniLM is pretrained. With
+--models what is not measured stays in the file as it is.
 """
 
 import argparse
@@ -342,7 +343,7 @@ def _other(name: str, seed: int) -> tuple[Any, Any]:
 def main() -> None:
     """Measure and write JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="*", default=list(MODELS))
+    parser.add_argument("--models", nargs="*", choices=MODELS, help="these alone")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     found = {
@@ -352,10 +353,14 @@ def main() -> None:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "scipy": scipy.__version__,
-        "planning": planning(),
-        "fresh inputs": fresh(),
-        "models": {name: compare(name, MODELS[name]) for name in options.models},
     }
+    kept: dict[str, Any] = {}
+    if options.models and options.out and options.out.exists():
+        kept = json.loads(options.out.read_text("utf-8"))
+    if options.models is None:
+        found |= {"planning": planning(), "fresh inputs": fresh()}
+    measured = {name: compare(name, MODELS[name]) for name in options.models or MODELS}
+    found = {**kept, **found, "models": {**kept.get("models", {}), **measured}}
     print(json.dumps(found, indent=1))
     if options.out:
         options.out.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
