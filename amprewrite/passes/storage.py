@@ -6,7 +6,7 @@ is found by trying: take all candidates for low, place, and drop those that some
 still reads in full, until none is dropped.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container
 from dataclasses import replace
 
 from amprewrite.ir import Op
@@ -88,16 +88,20 @@ def only_looked_up(situation: Situation) -> frozenset[str]:
     return frozenset(t for t in tables if len(graph.values[t].shape) > 1)
 
 
-def joined(
-    names: Iterable[str], sets: Iterable[frozenset[str]]
-) -> list[frozenset[str]]:
-    """Return the classes of ``names`` under "some set has both", in their order."""
-    found = {name: frozenset((name,)) for name in names}
-    for members in sets:
-        if len(members) > 1:
-            union = members.union(*(found.get(name, ()) for name in members))
-            found.update(dict.fromkeys(union, union))
-    return list(dict.fromkeys(found.values()))
+def carried(situation: Situation, sided: Container[str]) -> dict[str, frozenset[str]]:
+    """Return, for each value that is a weight or is moved from some, those weights.
+
+    Unlike ``situation.weights`` without what passes an op of ``sided``, whose results
+    have its own side.
+    """
+    inputs = {value.name for value in situation.graph.inputs()}
+    found = {n: r for n, r in situation.weights.items() if n in inputs or n in r}
+    for op in situation.graph.ops:
+        if op.name not in sided and moves_weights(situation, op):
+            names = (found.get(name, frozenset[str]()) for name in op.operands)
+            moved = frozenset[str]().union(*names)
+            found.update({r: moved for r in op.results if r not in found})
+    return found
 
 
 def _read_in_full(situation: Situation, placement: Placement) -> frozenset[str]:
@@ -107,12 +111,14 @@ def _read_in_full(situation: Situation, placement: Placement) -> frozenset[str]:
     """
     full = situation.policy.full
     found: set[str] = set()
+    sided = placement.sides or {}
+    known = carried(situation, sided)
     for op in situation.graph.ops:
-        if op.name not in (placement.sides or ()) and moves_weights(situation, op):
+        if op.name not in sided and moves_weights(situation, op):
             operands = placement.ops[op.name].operands
             pairs = zip(op.operands, operands, strict=True)
             full_ones = (name for name, dtype in pairs if dtype == full)
-            found.update(*(situation.weights.get(n, ()) for n in full_ones))
+            found.update(*(known.get(n, ()) for n in full_ones))
     for op, index, name in _leaf_uses(situation, placement):
         chosen = placement.sides is not None
         looked_up = op.canonical in LOOKUPS and index == 0 and not chosen

@@ -6,7 +6,7 @@ a storage that is written in place. What the terms say of a placement is what
 :func:`amprewrite.passes.cost.plan_cost` says of the plan made of it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from amprewrite.dtypes import itemsize
@@ -20,7 +20,7 @@ from amprewrite.passes.groups import Groups
 from amprewrite.passes.ledger import Ledger
 from amprewrite.passes.network import FULL, LOW, Flags, Terms
 from amprewrite.passes.placement import Placement, Side, Situation
-from amprewrite.passes.storage import joined, moves_weights, only_looked_up
+from amprewrite.passes.storage import carried, moves_weights, only_looked_up
 from amprewrite.passes.walk import Walk
 from amprewrite.policy import OpClass
 
@@ -97,6 +97,7 @@ class _Builder:
         self.stored, self.fusion = self.casts.stored, self.casts.fusion
         self.walk = Walk(situation, frozenset(), frozenset(), Placement())
         self.storable = storable_weights(situation, training=training)
+        self.carried = carried(situation, {*freedom.sided, *freedom.pinned})
         self.reads = {name: self.ledger.new() for name in freedom.sided}
         self.makes = {
             name: self.ledger.new() for name in freedom.sided if name in freedom.sums
@@ -174,30 +175,27 @@ class _Builder:
         """Give a variable to weights that ops may read low: full if one reads full.
 
         Tied the other way it need not be: a weight that is stored full costs more.
-        Weights that a move joins (a concatenation) have one variable: it would widen
-        those that are stored low beside one that is not.
         """
         if not self.storable:
             return
         readers, casting = self._weight_readers()
         if self.at.policy.lookups == "low":
             casting |= only_looked_up(self.at) & self.storable
-        for roots in joined(sorted(casting), self._joins()):
-            sides = set[int]().union(*(readers.get(root, ()) for root in roots))
-            if FULL not in sides and roots <= casting:
-                weight = self.ledger.new() if sides else LOW
-                self.weights.update(dict.fromkeys(roots, weight))
+        for root in sorted(casting):
+            sides = readers.get(root, set[int]())
+            if FULL not in sides:
+                weight = self.weights[root] = self.ledger.new() if sides else LOW
                 self.casts.anchors |= {weight} - {LOW}
                 for side in sorted(sides):
                     self.ledger.terms.imply(side, weight)
 
-    def _joins(self) -> Iterator[frozenset[str]]:
-        """Yield the weights that each move of several weights joins."""
-        for op in self.graph.ops:
-            if op.name in self.freedom.moved:
-                yield from (
-                    self.at.weights.get(name, frozenset()) for name in op.results
-                )
+    def _join(self, op: Op, own: int) -> None:
+        """Keep the weights full that a move would widen, beside one that is full."""
+        for name in dict.fromkeys(op.operands if len(op.operands) > 1 else ()):
+            for root in sorted(self.carried.get(name, ())):
+                weight = self.weights.get(root, LOW)
+                if weight not in (own, LOW):
+                    self.ledger.terms.imply(own, weight)
 
     def _weight_readers(self) -> tuple[dict[str, set[int]], set[str]]:
         """Return on which sides each weight is read, and which weights low ops cast."""
@@ -226,6 +224,7 @@ class _Builder:
             side = self.ledger.either(sides)
             if not self.casts.anchors.isdisjoint(sides):
                 self.casts.anchors.add(side)
+            self._join(op, side)
             return side
         return self.reads.get(op.name, FULL)
 

@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 
-from amprewrite.passes.storage import joined
 from amprewrite.policy import load_policy
 from tests.plan_text import cast_lines, plan_of
 
@@ -78,11 +77,6 @@ def test_weights_that_are_joined_are_stored_alike() -> None:
     assert plan.storage == ()
     assert plan.by_op["cat"].operands == ("float32", "float32")
     assert [c.value for c in plan.runtime_casts if c.is_weight] == ["c"]
-
-
-def test_sets_are_joined_into_classes() -> None:
-    sets = (frozenset("bd"), frozenset("c"), frozenset("dx"), frozenset("xa"))
-    assert joined("abce", sets) == [frozenset("abdx"), frozenset("c"), frozenset("e")]
 
 
 TIED = """
