@@ -284,7 +284,7 @@ def calculate_scaled_grad(
     func: Function,
     scaling: Any,
     has_aux: bool = False,  # noqa: FBT001, FBT002  # the signature of mpx
-    use_mixed_precision: bool = True,  # noqa: FBT001, FBT002  # as mpx has it
+    use_mixed_precision: bool = True,  # noqa: FBT001, FBT002  # the signature of mpx
 ) -> Function:
     """Return a function of the scaled value, and aux, and of scaled gradients."""
     asked = _asked(
@@ -305,7 +305,7 @@ def filter_value_and_grad(
     func: Function,
     scaling: Any,
     has_aux: bool = False,  # noqa: FBT001, FBT002  # the signature of mpx
-    use_mixed_precision: bool = True,  # noqa: FBT001, FBT002  # as mpx has it
+    use_mixed_precision: bool = True,  # noqa: FBT001, FBT002  # the signature of mpx
 ) -> Function:
     """Return a function of the value and the gradients of ``func``.
 
@@ -317,14 +317,14 @@ def filter_value_and_grad(
     asked = _asked(
         func, scaling, has_aux=has_aux, use_mixed_precision=use_mixed_precision
     )
-    return _with_scaling(gradients_of(asked), 1, scaling, use_mixed_precision)
+    return _with_scaling(gradients_of(asked), 1, scaling, adjusts=use_mixed_precision)
 
 
 def filter_grad(
     func: Function,
     scaling: Any,
     has_aux: bool = False,  # noqa: FBT001, FBT002  # the signature of mpx
-    use_mixed_precision: bool = True,  # noqa: FBT001, FBT002  # as mpx has it
+    use_mixed_precision: bool = True,  # noqa: FBT001, FBT002  # the signature of mpx
 ) -> Function:
     """Return a function of the gradients of ``func``: ``(scaling, finite, grads)``.
 
@@ -333,10 +333,12 @@ def filter_grad(
     asked = _asked(
         func, scaling, has_aux=has_aux, use_mixed_precision=use_mixed_precision
     )
-    return _with_scaling(without_value(asked), 0, scaling, use_mixed_precision)
+    return _with_scaling(without_value(asked), 0, scaling, adjusts=use_mixed_precision)
 
 
-def _with_scaling(run: Function, place: int, scaling: Any, adjusts: bool) -> Function:  # noqa: FBT001  # private
+def _with_scaling(
+    run: Function, place: int, scaling: Any, *, adjusts: bool
+) -> Function:
     """Return ``run`` with ``scaling`` at a place of what it gives, unless adjusted."""
     if adjusts:
         return run

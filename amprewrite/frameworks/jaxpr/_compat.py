@@ -27,7 +27,7 @@ _LIBRARIES = re.compile(
     )
 )
 _LIBRARY = os.path.dirname(inspect.getfile(jax)) + os.sep  # noqa: PTH120  # plain too
-_KERNELS = os.path.dirname(inspect.getfile(jaxlib)) + os.sep  # noqa: PTH120  # co_filename is a str
+_KERNELS = os.path.dirname(inspect.getfile(jaxlib)) + os.sep  # noqa: PTH120  # frames hold plain strings
 _JAX = (_LIBRARY, _KERNELS)
 _STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
 _OWN = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep  # noqa: PTH120  # frames hold plain strings

@@ -10,7 +10,7 @@ from torch.fx import Node
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _LIBRARY = os.path.dirname(torch.__file__) + os.sep  # noqa: PTH120  # compared as text
-_OWN = os.path.abspath(f"{__file__}/../../..") + os.sep  # noqa: PTH100  # co_filename is a str
+_OWN = os.path.abspath(f"{__file__}/../../..") + os.sep  # noqa: PTH100  # frames hold plain strings
 
 Frame: TypeAlias = tuple[str, int]
 """A file and a line in it."""
