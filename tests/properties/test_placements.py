@@ -87,7 +87,7 @@ def assert_optimal(case: Case) -> None:
 
 @settings(max_examples=150)
 @example(seed=72)  # a move behind an op that joins weights
-@example(seed=434753)  # a move in a loop, of two weights of which one is full
+@example(seed=14)  # a move of several weights of which one is full
 @given(seed=st.integers(0, 2**32))
 def test_the_optimum_is_the_cheapest_of_all_sides(seed: int) -> None:
     assert_optimal(random_case(seed))
