@@ -3,7 +3,7 @@
 Without training a cast of a weight is done once, at conversion; when training only
 tensors filled with one number are made low at once instead of being cast. The answer
 is found by trying: take all candidates for low, place, and drop those that some op
-still reads in full, until none is dropped.
+still reads in full, until none is dropped and no other has become a candidate.
 """
 
 from collections.abc import Callable, Container
@@ -30,17 +30,26 @@ def place_with_storage(
         placer: What places the ops; None for placement ``promote``.
     """
     place_all = placer or place
+
+    def wanted(placement: Placement) -> frozenset[str]:
+        found = _candidates(situation, placement)
+        if training:
+            values = situation.graph.values
+            return frozenset(c for c in found if values[c].kind == "result")
+        return found
+
     first = placement = place_all(situation, NOTHING_PLACED)
-    candidates = _candidates(situation, first)
-    if training:
-        values = situation.graph.values
-        candidates = frozenset(c for c in candidates if values[c].kind == "result")
+    candidates = tried = wanted(first)
     while candidates:
         attempt = replace(situation, low_weights=candidates)
         placement = place_all(attempt, placement)
         kept = candidates - _read_in_full(attempt, placement)
         if kept == candidates:
-            return placement, candidates
+            # An op may want one weight low only since another one is.
+            more = wanted(placement) - tried
+            if not more:
+                return placement, candidates
+            kept, tried = candidates | more, tried | more
         candidates = kept
     return first, frozenset()
 

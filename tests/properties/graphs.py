@@ -198,6 +198,35 @@ def on_the_spot(cast: Cast) -> bool:
     return cast.why == "some op writes it in place in full precision"
 
 
+def read_in_full(graph: ProgramGraph, plan: Plan, name: str, full: str) -> bool:
+    """Whether a weight, what it is moved from or what is moved from it is read full.
+
+    A move of weights reads what it gets, unless the placement gave it a precision of
+    its own.
+    """
+    weights = {v.name for v in graph.inputs("parameter", "buffer", "constant")}
+    moves: list[Op] = []
+    for op in graph.ops:
+        follows = plan.by_op[op.name].op_class == OpClass.FOLLOW
+        if (follows or op.canonical == "cast") and {*op.operands} <= weights:
+            moves.append(op)
+            weights |= {*op.results}
+    family, before = {name}, 0
+    while len(family) > before:
+        before = len(family)
+        for names in ({*op.operands, *op.results} for op in moves):
+            family |= names if names & family else set()
+    by_itself = (op.name for op in moves if plan.by_op[op.name].op_class != "follow")
+    silent = {op.name for op in moves} - {*by_itself}
+    arrives = follow(graph, plan).reaching
+    return bool(family & {*graph.outputs}) or any(
+        operand in family and arrives(op.name, index, operand) == full
+        for op in graph.ops
+        if op.name not in silent or plan.placement != "promote"
+        for index, operand in enumerate(op.operands)
+    )
+
+
 def full_operands(graph: ProgramGraph, op: Op, full: str) -> tuple[int, ...]:
     """Return the indices of the operands that were traced in the full dtype."""
     return tuple(i for i, name in enumerate(op.operands) if graph.is_dtype(name, full))

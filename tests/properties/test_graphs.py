@@ -284,19 +284,13 @@ def test_a_plan_explains_all_its_ops(graph: ProgramGraph, policy: Policy) -> Non
     assert plan.summary()
 
 
-@given(graph=graphs(), policy=policies(), training=trainings)
-def test_weights_cost_no_cast_at_run_time_without_training(
-    graph: ProgramGraph, policy: Policy, *, training: bool
+@given(graph=graphs(), policy=policies())
+def test_when_training_no_parameter_is_stored_low(
+    graph: ProgramGraph, policy: Policy
 ) -> None:
-    """But inside a body, which the conversion does not evaluate, and for outputs."""
-    plan = plan_for(graph, policy, training=training)
-    if training:
-        assert not any(c.is_weight for c in plan.casts if c.folding == "storage")
-        assert all(graph.values[name].kind == "result" for name, _ in plan.storage)
-        return
-    for cast in plan.runtime_casts:
-        if cast.is_weight and not cast.region and not on_the_spot(cast):
-            assert OUTPUT in cast.consumers
+    plan = plan_for(graph, policy, training=True)
+    assert not any(c.is_weight for c in plan.casts if c.folding == "storage")
+    assert all(graph.values[name].kind == "result" for name, _ in plan.storage)
 
 
 @given(graph=graphs(), policy=policies(), training=trainings)

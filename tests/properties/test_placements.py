@@ -16,7 +16,13 @@ from amprewrite.passes.pipeline import output_dtypes
 from amprewrite.passes.timings import Point, Timings
 from amprewrite.plan import OUTPUT, Plan
 from amprewrite.policy import Matcher, Policy, load_policy
-from tests.properties.graphs import follow, graphs, on_the_spot, policies
+from tests.properties.graphs import (
+    follow,
+    graphs,
+    on_the_spot,
+    policies,
+    read_in_full,
+)
 from tests.properties.placements import (
     Case,
     brute_force,
@@ -155,10 +161,11 @@ def test_what_is_written_in_place_has_one_dtype_for_all_views(
     assert all(len(found) == 1 for found in dtypes.values())
 
 
-@given(graph=graphs(), policy=policies(), placement=placements, training=st.booleans())
-def test_weights_cost_no_cast_at_run_time_unless_they_are_trained(
-    graph: ProgramGraph, policy: Policy, placement: str, *, training: bool
+@given(graph=graphs(), policy=policies(), placement=placements)
+def test_only_weights_that_are_read_in_full_too_are_cast_at_run_time(
+    graph: ProgramGraph, policy: Policy, placement: str
 ) -> None:
-    for cast in plan_for(graph, policy, placement, training=training).runtime_casts:
-        if not training and cast.is_weight and not cast.region:
-            assert on_the_spot(cast) or OUTPUT in cast.consumers
+    plan = plan_for(graph, policy, placement, training=False)
+    for cast in plan.runtime_casts:
+        if cast.is_weight and not cast.region and not on_the_spot(cast):
+            assert read_in_full(graph, plan, cast.value, policy.full)

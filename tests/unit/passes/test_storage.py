@@ -41,6 +41,19 @@ def test_a_weight_that_is_written_is_stored_full() -> None:
     assert stored(TWO_USES.format(other=other)) == ()
 
 
+def test_a_weight_that_is_read_low_because_another_one_is_is_stored_low() -> None:
+    plan = plan_of("""
+        %x: f32[4,8] input
+        %a: f32[8,8] parameter
+        %b: f32[8,8] parameter
+        pool = adaptive_avg_pool2d(%a, %b) -> %p: f32[8,8]
+        linear = linear(%x, %a) -> %h: f32[4,8]
+        return %h, %p
+    """)
+    assert plan.storage == (("a", "bfloat16"), ("b", "bfloat16"))
+    assert not [cast for cast in plan.runtime_casts if cast.is_weight]
+
+
 def test_when_training_no_parameter_changes_its_dtype() -> None:
     text = TWO_USES.format(other="two = linear(%h, %w) -> %o: f32[4,8]")
     plan = plan_of(text, training=True)
