@@ -11,6 +11,7 @@ shows it.
 import argparse
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,17 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def leave() -> None:
+    """End without tidying up.
+
+    The threads of gloo may still be freeing tensors, for which they want Python's lock:
+    a process that ends as usual can then abort or hang, whatever the model.
+    """
+    dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)
+
+
 def main() -> None:
     """Train, from the last checkpoint if there is one."""
     options = arguments()
@@ -147,7 +159,7 @@ def main() -> None:
                 last.write_text(folder)  # only now does the checkpoint count
         if step == options.kill_at and rank == world - 1:
             os.kill(os.getpid(), signal.SIGKILL)
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":
