@@ -129,6 +129,20 @@ def test_a_model_that_cannot_be_inspected_is_told_its_line_and_a_way_out() -> No
     assert "convert without args may work" in message
 
 
+def test_a_model_made_in_inference_mode_is_told_how_to_be_captured() -> None:
+    with torch.inference_mode():
+        model = nn.Linear(8, 8).eval()
+    given: dict[str, Any] = {"placement": "optimal", "tolerance": 0.1}
+    message = refusal(errors.UnsupportedError, model, args=(an_input(),), **given)
+    assert "made in torch.inference_mode()" in message
+    assert "make it outside and load its state_dict()" in message
+
+    outside = nn.Linear(8, 8).eval()
+    outside.load_state_dict(model.state_dict())
+    program = amprewrite.convert(outside, args=(an_input(),))
+    assert program.plan.captured == "captured by torch.export"
+
+
 def test_a_model_that_fails_on_its_arguments_is_told_so() -> None:
     message = refusal(RuntimeError, a_model(), args=(torch.randn(4, 9),))
     assert message.startswith("Scaled itself fails on these arguments at ")

@@ -257,6 +257,11 @@ def _watch_attributes(model: torch.nn.Module, seen: Seen) -> Generator[None]:
 def _capture_error(model: torch.nn.Module, error: Exception) -> CaptureError:
     where = offending_line(error) or "the model"
     reason = str(error).strip().split("\n")[0]
+    if any(t.is_inference() for t in (*model.parameters(), *model.buffers())):
+        reason = (
+            "its tensors were made in torch.inference_mode(), where none has the "
+            "record that a capture needs; make it outside and load its state_dict()"
+        )
     return CaptureError(
         f"{type(model).__name__} cannot be captured by torch.export at {where}: "
         f"{reason}; convert without args may work: it captures at the first call, with "
