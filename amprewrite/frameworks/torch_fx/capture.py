@@ -15,6 +15,7 @@ from unittest import mock
 
 import torch
 from torch.fx import GraphModule, traceback
+from torch.nn.parameter import is_lazy
 
 from amprewrite.dtypes import Processor
 from amprewrite.errors import CaptureError
@@ -257,7 +258,8 @@ def _watch_attributes(model: torch.nn.Module, seen: Seen) -> Generator[None]:
 def _capture_error(model: torch.nn.Module, error: Exception) -> CaptureError:
     where = offending_line(error) or "the model"
     reason = str(error).strip().split("\n")[0]
-    if any(t.is_inference() for t in (*model.parameters(), *model.buffers())):
+    held = (t for t in (*model.parameters(), *model.buffers()) if not is_lazy(t))
+    if any(t.is_inference() for t in held):
         reason = (
             "its tensors were made in torch.inference_mode(), where none has the "
             "record that a capture needs; make it outside and load its state_dict()"
