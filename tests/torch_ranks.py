@@ -302,7 +302,7 @@ def main() -> None:
         print("FOUND", json.dumps(found), flush=True)  # noqa: T201  # how it answers
     dist.destroy_process_group()
     # gloo's threads may still be freeing tensors, for which they want Python's lock: a
-    # normal exit aborted or hung in one run of some twenty, without a converted model.
+    # normal exit can then hang (seen) or abort (likely the same), whatever the model.
     os._exit(0)
 
 
