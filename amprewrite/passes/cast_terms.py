@@ -77,9 +77,9 @@ class CastTerms:
         if self.fusion.absorbs(name, (op.name,)):
             return
         if wanted != FULL and stored != LOW and not only_up:
-            self._group(op, index, name, up=False).uses.add(wanted)
+            self._group(op, index, name, up=False).uses.append(wanted)
         if wanted != LOW and stored != FULL and (op.mixing != "promote" or op.reads):
-            self._group(op, index, name, up=True).uses.add(wanted)
+            self._group(op, index, name, up=True).uses.append(wanted)
 
     def read_as(self, op: Op, index: int, dtype: str) -> None:
         """Charge the cast of an operand to a dtype that is known."""
@@ -95,7 +95,7 @@ class CastTerms:
         if name not in self.stored or side is None:
             self._cast_as(None, 0, name, dtype)
         elif side != self.stored[name]:
-            self._group(None, 0, name, up=side == FULL).uses.add(side)
+            self._group(None, 0, name, up=side == FULL).uses.append(side)
 
     def on_the_spot(self, op: Op, name: str, made: int) -> None:
         """Charge the cast of what ``op`` makes low, to be written to in full."""

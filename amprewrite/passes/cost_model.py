@@ -126,8 +126,9 @@ def is_view(graph: ProgramGraph, op: Op) -> bool:
         return True
     if op.mutates or not op.results:
         return False
-    made = {graph.storage(name) for name in op.results}
-    return made.issubset(map(graph.storage, op.operands))
+    owners = {graph.storage(name) for name in op.results}
+    fresh = not owners.isdisjoint(op.results)
+    return not fresh and owners.issubset(map(graph.storage, op.operands))
 
 
 def read_elements(graph: ProgramGraph, op: Op, index: int) -> int:

@@ -26,7 +26,7 @@ class Group:
         stored: Variable of the side on which the value is stored.
         cost: What the cast costs.
         up: Whether it widens.
-        uses: Variables of the sides on which the uses read.
+        uses: Variables of the sides on which the uses read; one may stand there twice.
         mixes: Numbers of the mixes that may want the cast.
         wanted: Variable that is full where some use wants a cast up; for mixes.
     """
@@ -34,7 +34,7 @@ class Group:
     stored: int
     cost: int
     up: bool
-    uses: set[int] = field(default_factory=set[int])
+    uses: list[int] = field(default_factory=list[int])
     mixes: tuple[int, ...] = ()
     wanted: int = LOW
 
@@ -80,7 +80,7 @@ class Groups:
         groups = tuple(unique.values())
         if len(stored) == 1:
             for group in groups:
-                group.uses.add(op)
+                group.uses.append(op)
         elif groups:
             for group in groups:
                 group.mixes += (len(self.mixes),)
@@ -93,18 +93,19 @@ class Groups:
         """
         free = first_free
         for group in self.by_key.values():
-            group.uses.discard(group.stored)
+            uses = group.uses
+            if len(uses) > 1:  # most have one, and sets of one are dear
+                uses = sorted({*uses} - {group.stored})
             if group.mixes:
                 group.wanted, free = free, free + 1
-                for use in group.uses:
+                for use in uses:
                     terms.imply(use, group.wanted)
-            elif len(group.uses) == 1:
-                (use,) = group.uses
-                _pay(terms, group, use)
-            elif group.uses:
+            elif len(uses) == 1:
+                _pay(terms, group, uses[0])
+            elif uses:
                 shared, free = free, free + 1
                 _pay(terms, group, shared)
-                for use in sorted(group.uses):
+                for use in uses:
                     first, then = (use, shared) if group.up else (shared, use)
                     terms.imply(first, then)
         return free

@@ -205,7 +205,9 @@ class _Builder:
             if op.name in self.freedom.moved or self._follows(op):
                 continue
             for index, name in enumerate(op.operands):
-                roots = self.at.weights.get(name, frozenset[str]()) & self.storable
+                if name not in self.at.weights:
+                    continue
+                roots = self.at.weights[name] & self.storable
                 side = self._wanted(op, index) if roots else None
                 if side is not None:
                     casting |= frozenset[str]() if self._is_beside(op, index) else roots
@@ -242,28 +244,30 @@ class _Builder:
     # --- what an op reads ----------------------------------------------------------
 
     def _read(self, op: Op, own: int, *, view: bool) -> None:
+        moved, inside = op.name in self.freedom.moved, op.name in self.fusion.kernels
         for index, name in enumerate(op.operands):
-            if name not in self.stored:
+            stored = self.stored.get(name)
+            if stored is None:
                 self._read_other(op, index, view=view)
                 continue
-            wanted = own if op.name in self.freedom.moved else self._wanted(op, index)
+            wanted = own if moved else self._wanted(op, index)
             other = op.reads[index] if op.reads else ""
-            seen = self._seen(op, index, wanted)
+            beside = op.mixing == "lead" and self._is_beside(op, index)
+            seen = self._seen(stored, wanted, beside=beside)
             if not view and self.fusion.in_memory(name):
-                inside = op.name in self.fusion.kernels
                 count = op.trips * read_elements(self.graph, op, index)
                 if wanted is None and other not in ("", self.full, self.low):
                     self.ledger.constant += count * itemsize(other)
                 else:
-                    self.ledger.size(self.stored[name] if inside else seen, count)
+                    self.ledger.size(stored if inside else seen, count)
             if self.objective.errors and index == op.operands.index(name):
                 self._read_error(op, name, seen)
             if index in op.mutates:
                 continue
             if wanted is not None:
-                beside = self._is_beside(op, index)
                 self.casts.read(op, index, wanted, only_up=beside)
-                self._keep_full(op, name, beside=beside)
+                if beside and op.name in self.reads:
+                    self._keep_full(name)
             elif other:
                 self.casts.read_as(op, index, other)
         if op.mixing == "promote" and not op.reads:
@@ -271,21 +275,17 @@ class _Builder:
             self.casts.promote(op, own, anchored=anchored)
         self._pay_op(op, own)
 
-    def _keep_full(self, op: Op, name: str, *, beside: bool) -> None:
+    def _keep_full(self, name: str) -> None:
         """Keep the weights full that are read as they are stored, if that is full."""
-        roots = self.at.weights.get(name, frozenset[str]())
-        for root in sorted(roots) if beside and op.name in self.reads else ():
+        for root in sorted(self.at.weights.get(name, ())):
             if root in self.weights:
                 self.ledger.terms.imply(self.stored[name], self.weights[root])
 
-    def _seen(self, op: Op, index: int, wanted: int | None) -> int:
+    def _seen(self, stored: int, wanted: int | None, *, beside: bool) -> int:
         """Return the side in which the op sees an operand that it may not have cast."""
-        stored = self.stored[op.operands[index]]
         if wanted is None:
             return stored
-        if self._is_beside(op, index):
-            return self.ledger.either((wanted, stored))
-        return wanted
+        return self.ledger.either((wanted, stored)) if beside else wanted
 
     def _is_beside(self, op: Op, index: int) -> bool:
         """Whether an operand may be wider than the low first one."""
