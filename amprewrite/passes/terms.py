@@ -266,8 +266,7 @@ class _Builder:
                 continue
             if wanted is not None:
                 self.casts.read(op, index, wanted, only_up=beside)
-                if beside and op.name in self.reads:
-                    self._keep_full(name)
+                self._keep_full(op, name, beside=beside)
             elif other:
                 self.casts.read_as(op, index, other)
         if op.mixing == "promote" and not op.reads:
@@ -275,8 +274,10 @@ class _Builder:
             self.casts.promote(op, own, anchored=anchored)
         self._pay_op(op, own)
 
-    def _keep_full(self, name: str) -> None:
+    def _keep_full(self, op: Op, name: str, *, beside: bool) -> None:
         """Keep the weights full that are read as they are stored, if that is full."""
+        if not beside or op.name not in self.reads:
+            return
         for root in sorted(self.at.weights.get(name, ())):
             if root in self.weights:
                 self.ledger.terms.imply(self.stored[name], self.weights[root])

@@ -89,7 +89,8 @@ class Policy:
         low: Name of the low dtype; empty if nothing is lowered.
         full: Name of the full dtype; only values of this dtype are lowered.
         output: ``as-traced``, ``low``, ``full`` or the name of a dtype.
-        ops: Classes by canonical or native name.
+        ops: Classes by canonical or native name; left out of ``repr``, which they
+            would make 70 kB long.
         rules: Tried in order before ``ops``; the first that matches wins.
         demand: Whether ops that move or combine values run in full precision where
             all their users want it (DESIGN: demand); torch.autocast does not.
@@ -106,7 +107,7 @@ class Policy:
     low: str = ""
     full: str = "float32"
     output: str = "as-traced"
-    ops: Mapping[str, OpEntry] = field(default_factory=dict[str, OpEntry])
+    ops: Mapping[str, OpEntry] = field(default_factory=dict[str, OpEntry], repr=False)
     rules: tuple[Rule, ...] = ()
     demand: bool = True
     weak_parameters: bool = False

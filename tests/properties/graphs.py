@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hypothesis import note
 from hypothesis import strategies as st
 
 from amprewrite.dtypes import is_float
@@ -144,6 +145,7 @@ def policies(draw: Any) -> Policy:
     names = st.sampled_from([op for ops in OPS.values() for op in ops])
     classes = st.sampled_from(OpClass).map(OpEntry)
     changed = draw(st.dictionaries(names, classes, max_size=3))
+    note(f"ops changed: {changed}")  # a policy does not print its ops
     return replace(
         policy,
         ops={**policy.ops, **changed},

@@ -3,7 +3,7 @@
 import pytest
 
 from amprewrite.ir import Op
-from amprewrite.policy import OpClass, Rule
+from amprewrite.policy import OpClass, Rule, load_policy
 
 OP = Op(
     name="linear_3",
@@ -41,3 +41,9 @@ def test_every_key_that_is_given_must_match(keys, matches):
 def test_a_rule_prints_as_its_table():
     rule = Rule(op_class=OpClass.DENY, op="linear", path="decoder.*", why="not shown")
     assert str(rule) == "{ path = 'decoder.*', op = 'linear', class = 'deny' }"
+
+
+def test_a_policy_prints_its_switches_and_not_its_ops() -> None:
+    policy = load_policy("bf16")
+    assert len(repr(policy)) < 400
+    assert "lookups='full'" in repr(policy)
