@@ -14,6 +14,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
+from amprewrite.passes.collector import collector_paused
 from amprewrite.passes.mixing import Fixed, Relaxation
 from amprewrite.passes.network import (
     FULL,
@@ -55,6 +56,7 @@ class Solution:
     cuts: int
 
 
+@collector_paused()
 def solve(problem: Problem) -> Solution:
     """Return the cheapest placement of a problem, with its certificate."""
     return _Search(problem).run()

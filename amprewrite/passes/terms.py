@@ -13,6 +13,7 @@ from amprewrite.dtypes import itemsize
 from amprewrite.ir import Op
 from amprewrite.passes.cast_terms import CastTerms
 from amprewrite.passes.classify import USER_CAST
+from amprewrite.passes.collector import collector_paused
 from amprewrite.passes.cost import Objective, counted_errors, speed_cost
 from amprewrite.passes.cost_model import is_view, read_elements
 from amprewrite.passes.freedom import Freedom, storable_weights
@@ -56,6 +57,7 @@ class Problem:
         return found
 
 
+@collector_paused()
 def build_problem(
     situation: Situation,
     freedom: Freedom,
