@@ -45,7 +45,8 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
             changed.
         policy: Name of a shipped policy, path of a TOML file, jmp string or Policy.
         args: Positional arguments to capture the model with; without ``args`` and
-            ``kwargs`` it is captured at its first call.
+            ``kwargs`` it is captured at its first call. With JAX arrays may be given
+            as shapes (``jax.ShapeDtypeStruct``).
         kwargs: Keyword arguments to capture the model with.
         placement: ``promote``: forward promotion under demand. ``optimal``: the
             cheapest placement that the policy allows, by a minimum cut, with a

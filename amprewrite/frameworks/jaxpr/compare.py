@@ -32,6 +32,7 @@ from amprewrite.frameworks.jaxpr.prepare import Prepared
 from amprewrite.frameworks.jaxpr.program import Program, all_steps
 from amprewrite.frameworks.jaxpr.runner import Runner
 from amprewrite.frameworks.jaxpr.subject import Subject, prepared_of, subject_of
+from amprewrite.frameworks.jaxpr.trace import check_values
 from amprewrite.frameworks.jaxpr.untyped import jax, jnp
 from amprewrite.frameworks.jaxpr.wide import REFUSALS, Dtypes, Wide
 
@@ -52,9 +53,11 @@ def measure(original: Any, converted: Any, call: Call) -> Measured:
     function must run.
 
     Raises:
-        UnsupportedError: Gradients are wanted, and the original has none.
+        UnsupportedError: Gradients are wanted, and the original has none; or an
+            argument is a shape without values.
     """
     subject, other = subject_of(original, call), subject_of(converted, call)
+    check_values("verify", subject.arrays)
     prepared = prepared_of(converted, call)
     plan = None if prepared is None else prepared.plan
     low = plan.low if plan is not None else "bfloat16"

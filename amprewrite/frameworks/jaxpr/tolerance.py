@@ -22,7 +22,7 @@ from amprewrite.frameworks.jaxpr.sensitivity import (
     measure_sensitivity,
     watch,
 )
-from amprewrite.frameworks.jaxpr.trace import as_array
+from amprewrite.frameworks.jaxpr.trace import as_array, check_values
 from amprewrite.frameworks.jaxpr.untyped import jax, jnp
 from amprewrite.frameworks.jaxpr.wide import is_inexact
 from amprewrite.frameworks.jaxpr.write import Writer
@@ -114,6 +114,7 @@ class Tolerant:
         if known is not None:
             plan = self._plan(known, known.error)
             return plan.with_warnings(REUSED)
+        check_values("tolerance", sample.inputs)
         if any(map(_compat.is_tracer, _values(sample))):
             msg = (
                 "tolerance needs arguments with values, to measure on, and these are "

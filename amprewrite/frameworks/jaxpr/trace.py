@@ -6,7 +6,7 @@ JAX's own cache of traces is used, whose key holds everything that a trace depen
 
 import re
 import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -78,10 +78,28 @@ class Traced:
 
 
 def is_array(leaf: object) -> bool:
-    """Return whether a leaf is an input of the program."""
-    return isinstance(leaf, (jax.Array, np.ndarray, np.generic)) or hasattr(
-        leaf, "__jax_array__"
-    )
+    """Return whether a leaf is an input of the program: an array, or its shape."""
+    arrays = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct)
+    return isinstance(leaf, arrays) or hasattr(leaf, "__jax_array__")
+
+
+def check_values(what: str, arrays: Iterable[object]) -> None:
+    """Check that arrays have values, for what runs the program.
+
+    Args:
+        what: What runs it, for the message.
+        arrays: The inputs of the program.
+
+    Raises:
+        UnsupportedError: One is a ``jax.ShapeDtypeStruct``.
+    """
+    found = next((x for x in arrays if isinstance(x, jax.ShapeDtypeStruct)), None)
+    if found is not None:
+        msg = (
+            f"{what} runs the program, and has no values for {found}; want arrays "
+            f"(shapes do to convert and to inspect)"
+        )
+        raise UnsupportedError(msg)
 
 
 def as_array(leaf: Any) -> Any:

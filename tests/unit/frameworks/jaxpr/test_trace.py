@@ -13,7 +13,9 @@ import jax.numpy as jnp  # noqa: E402  # after the skip
 
 from amprewrite.frameworks.jaxpr.trace import (  # noqa: E402
     Tracer,
+    check_values,
     input_names,
+    is_array,
     split,
 )
 
@@ -100,3 +102,14 @@ def test_a_branch_on_an_array_names_the_line() -> None:
     match = r"at test_trace.py:\d+: .*jax.lax.cond"
     with pytest.raises(CaptureError, match=match):
         Tracer(function).trace((X,), {})
+
+
+def test_a_shape_is_an_input_and_has_no_values() -> None:
+    shape = jax.ShapeDtypeStruct((2,), jnp.float32)
+    assert is_array(shape)
+    assert not is_array((2,))
+    check_values("it", [jnp.ones(2), np.ones(2)])
+    with pytest.raises(
+        UnsupportedError, match=r"it runs .*ShapeDtypeStruct\(shape=\(2,"
+    ):
+        check_values("it", [jnp.ones(2), shape])
