@@ -239,3 +239,17 @@ def test_a_failed_conversion_leaves_the_model_as_it_was() -> None:
     refusal(RuntimeError, model, args=(torch.randn(4, 9),))
     after = model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_model_without_values_is_planned_and_not_measured() -> None:
+    with torch.device("meta"):
+        model, x = nn.Linear(64, 64).eval(), torch.ones(4, 64)
+    assert amprewrite.inspect(model, args=(x,)).cost.casts == 2
+    converted = amprewrite.convert(model, args=(x,))
+    assert converted.weight.dtype == torch.bfloat16
+    message = refusal(
+        errors.UnsupportedError, model, args=(x,), placement="optimal", tolerance=1e-2
+    )
+    assert "tolerance runs the model, and weight has no values" in message
+    with pytest.raises(errors.UnsupportedError, match="verify runs the model"):
+        amprewrite.verify(model, converted, (x,))

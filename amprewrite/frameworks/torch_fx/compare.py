@@ -38,6 +38,7 @@ from amprewrite.frameworks.torch_fx.run import ConvertedModule, LazyModule
 from amprewrite.frameworks.torch_fx.runner import (
     Dtypes,
     Runner,
+    check_values,
     devices_of,
     full_float32,
 )
@@ -58,11 +59,15 @@ def measure(original: Any, converted: Callable[..., Any], call: Call) -> Measure
 
     The random state and the buffers of both stay as they were. What fails on the way to
     a baseline is recorded; the original and the converted model must run.
+
+    Raises:
+        UnsupportedError: The model or its arguments have no values.
     """
     register_caches()
     root = _root(original)
     plan = _plan(converted)
     low = plan.low if plan is not None else "bfloat16"
+    check_values("verify", root, call)
     runner = Runner(call, devices_of(root, call))
     runner.scale = SCALE if low == "float16" else 1.0
     reference, dtype, notes = _reference(root, runner)

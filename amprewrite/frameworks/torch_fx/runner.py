@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.base import Array, Call, Run
 from amprewrite.frameworks.torch_fx._compat import fork_rng, pytree
+from amprewrite.frameworks.torch_fx._compat_fake import fake_mode_of
 from amprewrite.frameworks.torch_fx.dtypes import dtype_name
 from amprewrite.frameworks.torch_fx.lockstep import to_array
 from amprewrite.frameworks.torch_fx.named import named_tensors
@@ -117,6 +119,31 @@ def _loss(found: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
             target = torch.randn(tensor.shape, generator=draws, dtype=torch.float64)
             terms.append((tensor.double() - target.to(tensor.device)).square().mean())
     return torch.stack(terms).sum() if terms else None
+
+
+def check_values(what: str, root: nn.Module, call: Call) -> None:
+    """Check that a model and its arguments have values, for what runs the model.
+
+    Args:
+        what: What runs it, for the message.
+        root: The model.
+        call: The arguments.
+
+    Raises:
+        UnsupportedError: A tensor is on the device meta, or fake.
+    """
+    given = pytree.tree_leaves((call.args, dict(call.kwargs)))
+    held = (*root.named_parameters(), *root.named_buffers())
+    for name, tensor in (*held, *(("an argument", leaf) for leaf in given)):
+        is_fake = fake_mode_of([tensor]) is not None
+        if is_fake or (isinstance(tensor, torch.Tensor) and tensor.is_meta):
+            kind = "fake" if is_fake else "on the device meta"
+            msg = (
+                f"{what} runs the model, and {name} has no values: it is {kind}; load "
+                f"the model and pass tensors (without values it can be converted and "
+                f"inspected)"
+            )
+            raise UnsupportedError(msg)
 
 
 def devices_of(root: nn.Module, call: Call) -> list[int]:

@@ -17,7 +17,12 @@ from amprewrite.frameworks.torch_fx._compat import pytree
 from amprewrite.frameworks.torch_fx.capture import Captured
 from amprewrite.frameworks.torch_fx.dtypes import torch_dtype
 from amprewrite.frameworks.torch_fx.read import Reading
-from amprewrite.frameworks.torch_fx.runner import Runner, devices_of, full_float32
+from amprewrite.frameworks.torch_fx.runner import (
+    Runner,
+    check_values,
+    devices_of,
+    full_float32,
+)
 from amprewrite.frameworks.torch_fx.sensitivity import FAILURES, measure_sensitivity
 from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Measurements
@@ -52,12 +57,14 @@ def plan_by_tolerance(
     Raises:
         ToleranceError: No plan keeps it, the model is not finite as it is, or does
             not run under the autocast that bounds it.
-        UnsupportedError: An op cannot be differentiated, or no output is a float.
+        UnsupportedError: An op cannot be differentiated, no output is a float, or
+            the model or its arguments have no values.
     """
     budget = request.budget
     assert budget is not None
     probes = budget.probes(reading.graph, training=training)
     call = Call(request.args or (), dict(request.kwargs or {}))
+    check_values("tolerance", root, call)
     runner = Runner(call, devices_of(root, call))
     with full_float32(runner.devices):
         reference = runner.run(root, root)

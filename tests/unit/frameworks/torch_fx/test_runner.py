@@ -4,8 +4,15 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from amprewrite.errors import UnsupportedError  # noqa: E402
 from amprewrite.frameworks.base import Call  # noqa: E402
-from amprewrite.frameworks.torch_fx.runner import Runner, devices_of, full_float32  # noqa: E402
+from amprewrite.frameworks.torch_fx._compat_fake import fake_mode  # noqa: E402
+from amprewrite.frameworks.torch_fx.runner import (  # noqa: E402
+    Runner,
+    check_values,
+    devices_of,
+    full_float32,
+)
 
 X = torch.randn(4, 3)
 
@@ -129,3 +136,16 @@ def test_products_are_full_float32_for_a_while_where_there_is_a_device():
         assert torch.get_float32_matmul_precision() == "high"
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def test_what_has_no_values_is_named():
+    check_values("it", nn.Linear(3, 3), Call((X, 2), {}))
+    meta = nn.Linear(3, 3, device="meta")
+    with pytest.raises(UnsupportedError, match=r"it runs .* weight has .* device meta"):
+        check_values("it", meta, Call((X,), {}))
+    with pytest.raises(UnsupportedError, match="an argument has no values"):
+        check_values("it", nn.Linear(3, 3), Call((), {"x": X.to("meta")}))
+    with fake_mode():
+        fake = nn.Linear(3, 3)
+    with pytest.raises(UnsupportedError, match="weight has no values: it is fake"):
+        check_values("it", fake, Call((X,), {}))
