@@ -8,12 +8,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the skip
-from torch.nn import functional as F  # noqa: E402, N812  # torch's own name
+from torch import nn
+from torch.nn import functional as F  # noqa: N812  # torch's own name
 
-import amprewrite  # noqa: E402
-from amprewrite.errors import PlanMismatchError  # noqa: E402
-from tests.torch_programs import (  # noqa: E402
+import amprewrite
+from amprewrite.errors import PlanMismatchError
+from tests.torch_programs import (
     Program,
     in_full,
     relative_error,

@@ -11,11 +11,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the skip
-from torch.utils.checkpoint import checkpoint  # noqa: E402
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-import amprewrite  # noqa: E402
-from tests.torch_programs import Program, relative_error  # noqa: E402
+import amprewrite
+from tests.torch_programs import Program, relative_error
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated")
 """Dynamo's own doing."""

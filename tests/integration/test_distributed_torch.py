@@ -13,10 +13,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.nn.functional import mse_loss  # noqa: E402  # after the skip
+from torch.nn.functional import mse_loss
 
-import amprewrite  # noqa: E402
-from amprewrite.training.torch import GradScaler  # noqa: E402
+import amprewrite
+from amprewrite.training.torch import GradScaler
 
 pytestmark = [
     pytest.mark.slow,

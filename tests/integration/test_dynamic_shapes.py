@@ -6,12 +6,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the skip
-from torch.export import Dim  # noqa: E402
+from torch import nn
+from torch.export import Dim
 
-import amprewrite  # noqa: E402
-from amprewrite.errors import CaptureError, UnsupportedError  # noqa: E402
-from tests.torch_programs import in_full, relative_error  # noqa: E402
+import amprewrite
+from amprewrite.errors import CaptureError, UnsupportedError
+from tests.torch_programs import in_full, relative_error
 
 ROUNDING = 2.0**-8
 B = Dim("b")

@@ -8,11 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the skip
+from torch import nn
 
-import amprewrite  # noqa: E402
-from amprewrite import errors  # noqa: E402
-from tests.torch_programs import Program  # noqa: E402
+import amprewrite
+from amprewrite import errors
+from tests.torch_programs import Program
 
 
 class Scaled(nn.Module):

@@ -9,11 +9,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the skip
+from torch import nn
 
-import amprewrite  # noqa: E402
-from tests.golden.cases import CASES  # noqa: E402
-from tests.torch_programs import LOW, Program  # noqa: E402
+import amprewrite
+from tests.golden.cases import CASES
+from tests.torch_programs import LOW, Program
 
 WIDTH = 16
 

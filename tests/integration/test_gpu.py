@@ -8,10 +8,10 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-import amprewrite  # noqa: E402  # after the skip
-from amprewrite.frameworks.torch_fx._compat import pytree  # noqa: E402
-from benchmarks import zoo  # noqa: E402
-from tests.torch_programs import Program, floats, relative_error  # noqa: E402
+import amprewrite
+from amprewrite.frameworks.torch_fx._compat import pytree
+from benchmarks import zoo
+from tests.torch_programs import Program, floats, relative_error
 
 pytestmark = pytest.mark.gpu
 

@@ -6,11 +6,11 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
-from jax import lax  # noqa: E402
+import jax.numpy as jnp
+from jax import lax
 
-import amprewrite  # noqa: E402
-from tests.jax_programs import (  # noqa: E402
+import amprewrite
+from tests.jax_programs import (
     checked_jaxpr,
     dtypes,
     equations,

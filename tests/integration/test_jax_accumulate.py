@@ -4,12 +4,12 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
-import numpy as np  # noqa: E402
-from jax import lax  # noqa: E402
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
-import amprewrite  # noqa: E402
-from tests.jax_programs import checked_jaxpr, normal, relative_error, weight  # noqa: E402
+import amprewrite
+from tests.jax_programs import checked_jaxpr, normal, relative_error, weight
 
 pytestmark = pytest.mark.usefixtures("strict_jax")
 

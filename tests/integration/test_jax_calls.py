@@ -7,12 +7,12 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
-from jax import lax  # noqa: E402
-from jax.ad_checkpoint import checkpoint_name  # noqa: E402
-from jax.custom_derivatives import SymbolicZero  # noqa: E402
+import jax.numpy as jnp
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+from jax.custom_derivatives import SymbolicZero
 
-from tests.jax_programs import Case, keeps_its_promises, normal, weight  # noqa: E402
+from tests.jax_programs import Case, keeps_its_promises, normal, weight
 
 pytestmark = pytest.mark.usefixtures("strict_jax")
 

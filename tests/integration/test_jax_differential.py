@@ -7,10 +7,10 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402
-from jax import lax  # noqa: E402
+import jax.numpy as jnp
+from jax import lax
 
-import amprewrite  # noqa: E402
+import amprewrite
 
 FULL = jnp.float32
 KEY = jax.random.key(0)

@@ -6,12 +6,12 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
-from jax import lax  # noqa: E402
+import jax.numpy as jnp
+from jax import lax
 
-import amprewrite  # noqa: E402
-from amprewrite.errors import CaptureError, UnsupportedError  # noqa: E402
-from tests.jax_programs import (  # noqa: E402
+import amprewrite
+from amprewrite.errors import CaptureError, UnsupportedError
+from tests.jax_programs import (
     checked_jaxpr,
     equations,
     full_contractions,

@@ -6,14 +6,14 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
-import numpy as np  # noqa: E402
-from jax import lax  # noqa: E402
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
-import amprewrite  # noqa: E402
-from benchmarks import jax_zoo  # noqa: E402
-from tests.integration.test_jax_loops import CASES  # noqa: E402
-from tests.jax_programs import (  # noqa: E402
+import amprewrite
+from benchmarks import jax_zoo
+from tests.integration.test_jax_loops import CASES
+from tests.jax_programs import (
     checked_jaxpr,
     equations,
     normal,

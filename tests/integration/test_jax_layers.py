@@ -4,10 +4,10 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
-from jax import lax  # noqa: E402
+import jax.numpy as jnp
+from jax import lax
 
-from tests.jax_programs import Case, keeps_its_promises, normal, weight  # noqa: E402
+from tests.jax_programs import Case, keeps_its_promises, normal, weight
 
 pytestmark = pytest.mark.usefixtures("strict_jax")
 

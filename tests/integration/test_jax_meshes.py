@@ -4,13 +4,13 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
-from jax import export, lax  # noqa: E402
-from jax.sharding import AxisType, NamedSharding  # noqa: E402
-from jax.sharding import PartitionSpec as P  # noqa: E402
+import jax.numpy as jnp
+from jax import export, lax
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
-import amprewrite  # noqa: E402
-from tests.jax_programs import (  # noqa: E402
+import amprewrite
+from tests.jax_programs import (
     checked_jaxpr,
     full_contractions,
     gradient_of,

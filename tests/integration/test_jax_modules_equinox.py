@@ -9,16 +9,16 @@ import pytest
 jax = pytest.importorskip("jax")
 eqx = pytest.importorskip("equinox")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
+import jax.numpy as jnp
 
-import amprewrite  # noqa: E402
-from amprewrite.errors import (  # noqa: E402
+import amprewrite
+from amprewrite.errors import (
     AmpWarning,
     NotCapturedError,
     PlanMismatchError,
     UnsupportedError,
 )
-from tests.jax_programs import (  # noqa: E402
+from tests.jax_programs import (
     FORWARD,
     GRADIENT,
     checked_jaxpr,

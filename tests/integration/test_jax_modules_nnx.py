@@ -5,15 +5,15 @@ import pytest
 jax = pytest.importorskip("jax")
 nnx = pytest.importorskip("flax.nnx")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
+import jax.numpy as jnp
 
-import amprewrite  # noqa: E402
-from amprewrite.errors import (  # noqa: E402
+import amprewrite
+from amprewrite.errors import (
     AmpWarning,
     NotCapturedError,
     PlanMismatchError,
 )
-from tests.jax_programs import (  # noqa: E402
+from tests.jax_programs import (
     CONTRACTIONS,
     FORWARD,
     GRADIENT,

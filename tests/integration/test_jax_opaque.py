@@ -5,13 +5,13 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
-from jax import lax  # noqa: E402
-from jax.experimental import io_callback  # noqa: E402
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import io_callback
 
-import amprewrite  # noqa: E402
-from amprewrite.errors import AmpWarning  # noqa: E402
-from tests.jax_programs import (  # noqa: E402
+import amprewrite
+from amprewrite.errors import AmpWarning
+from tests.jax_programs import (
     Case,
     checked_jaxpr,
     dtypes,

@@ -4,10 +4,10 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402
+import jax.numpy as jnp
 
-import amprewrite  # noqa: E402
-from amprewrite.errors import ComplexTruncationError, PromotionError  # noqa: E402
+import amprewrite
+from amprewrite.errors import ComplexTruncationError, PromotionError
 
 Z = jnp.ones((2, 4)) + 1j
 X = jnp.ones((2, 4))

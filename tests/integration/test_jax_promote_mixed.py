@@ -8,15 +8,15 @@ jax = pytest.importorskip("jax")
 flax = pytest.importorskip("flax")
 eqx = pytest.importorskip("equinox")
 
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from flax import linen as nn  # noqa: E402
-from flax import nnx  # noqa: E402
-from jax import lax  # noqa: E402
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from flax import nnx
+from jax import lax
 
-import amprewrite  # noqa: E402
-from amprewrite.errors import ComplexTruncationError, PromotionError  # noqa: E402
-from tests.jax_programs import checked_jaxpr  # noqa: E402
+import amprewrite
+from amprewrite.errors import ComplexTruncationError, PromotionError
+from tests.jax_programs import checked_jaxpr
 
 pytestmark = pytest.mark.usefixtures("strict_jax", "x64")
 

@@ -5,14 +5,14 @@ import pytest
 jax = pytest.importorskip("jax")
 flax = pytest.importorskip("flax")
 
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from flax import linen as nn  # noqa: E402
-from jax import lax  # noqa: E402
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from jax import lax
 
-import amprewrite  # noqa: E402
-from amprewrite.errors import AmpWarning  # noqa: E402
-from tests.jax_programs import checked_jaxpr  # noqa: E402
+import amprewrite
+from amprewrite.errors import AmpWarning
+from tests.jax_programs import checked_jaxpr
 
 pytestmark = pytest.mark.usefixtures("strict_jax")
 

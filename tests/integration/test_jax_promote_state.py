@@ -8,13 +8,13 @@ jax = pytest.importorskip("jax")
 flax = pytest.importorskip("flax")
 eqx = pytest.importorskip("equinox")
 
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from flax import linen as nn  # noqa: E402
-from flax import nnx  # noqa: E402
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from flax import nnx
 
-import amprewrite  # noqa: E402
-from amprewrite.errors import ComplexTruncationError  # noqa: E402
+import amprewrite
+from amprewrite.errors import ComplexTruncationError
 
 pytestmark = pytest.mark.usefixtures("strict_jax", "x64")
 

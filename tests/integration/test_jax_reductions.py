@@ -6,14 +6,14 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
-import numpy as np  # noqa: E402
-from jax import lax  # noqa: E402
-from jax.sharding import AxisType, NamedSharding  # noqa: E402
-from jax.sharding import PartitionSpec as P  # noqa: E402
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
-import amprewrite  # noqa: E402
-from tests.jax_programs import normal, relative_error, weight  # noqa: E402
+import amprewrite
+from tests.jax_programs import normal, relative_error, weight
 
 pytestmark = [
     pytest.mark.usefixtures("strict_jax"),

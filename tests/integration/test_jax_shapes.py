@@ -6,11 +6,11 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
+import jax.numpy as jnp
 
-import amprewrite  # noqa: E402
-from amprewrite.errors import UnsupportedError  # noqa: E402
-from tests.jax_programs import normal, weight  # noqa: E402
+import amprewrite
+from amprewrite.errors import UnsupportedError
+from tests.jax_programs import normal, weight
 
 W = weight(16, 16)
 X = normal(4, 16)

@@ -6,17 +6,17 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from jax import lax  # noqa: E402
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
-import amprewrite  # noqa: E402
-from amprewrite.errors import (  # noqa: E402
+import amprewrite
+from amprewrite.errors import (
     AmpWarning,
     ToleranceError,
     UnsupportedError,
 )
-from tests.jax_programs import normal, weight  # noqa: E402
+from tests.jax_programs import normal, weight
 
 WIDTH = 64
 

@@ -8,12 +8,12 @@ import pytest
 jax = pytest.importorskip("jax")
 optax = pytest.importorskip("optax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
-from jax.sharding import AxisType, NamedSharding  # noqa: E402
-from jax.sharding import PartitionSpec as P  # noqa: E402
+import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
-import amprewrite  # noqa: E402
-from amprewrite.training.jax import (  # noqa: E402
+import amprewrite
+from amprewrite.training.jax import (
     DynamicLossScale,
     StaticLossScale,
     filter_value_and_grad,
@@ -21,9 +21,9 @@ from amprewrite.training.jax import (  # noqa: E402
     select_tree,
     value_and_grad,
 )
-from benchmarks import jax_zoo  # noqa: E402
-from benchmarks.jax_accuracy import saved_bytes  # noqa: E402
-from tests.jax_programs import normal, relative_error, weight  # noqa: E402
+from benchmarks import jax_zoo
+from benchmarks.jax_accuracy import saved_bytes
+from tests.jax_programs import normal, relative_error, weight
 
 X, Y = normal(64, 8), jnp.tanh(normal(64, 1, seed=3))
 

@@ -6,13 +6,13 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from jax import lax  # noqa: E402
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
-import amprewrite  # noqa: E402
-from amprewrite.errors import UnsupportedError, VerifyError  # noqa: E402
-from amprewrite.verify import Report  # noqa: E402
+import amprewrite
+from amprewrite.errors import UnsupportedError, VerifyError
+from amprewrite.verify import Report
 
 KEYS = jax.random.split(jax.random.key(0), 4)
 X = jax.random.normal(KEYS[0], (8, 64))

@@ -6,10 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the skip
+from torch import nn
 
-import amprewrite  # noqa: E402
-from tests.torch_programs import (  # noqa: E402
+import amprewrite
+from tests.torch_programs import (
     Program,
     floats,
     in_full,

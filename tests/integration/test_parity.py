@@ -12,7 +12,7 @@ from amprewrite.plan import Decision, Plan
 jax = pytest.importorskip("jax")
 torch = pytest.importorskip("torch")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
+import jax.numpy as jnp
 
 WIDTH, HEADS, LAYERS, LENGTH, VOCABULARY = 32, 4, 2, 8, 50
 

@@ -6,10 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-import amprewrite  # noqa: E402
-from amprewrite.errors import ToleranceError  # noqa: E402
+import amprewrite
+from amprewrite.errors import ToleranceError
 
 TARGETS = (1e-2, 3e-3, 1e-3)
 

@@ -4,9 +4,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the skip
+from torch import nn
 
-import amprewrite  # noqa: E402
+import amprewrite
 
 
 class Marked(nn.Module):

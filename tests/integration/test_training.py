@@ -8,11 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the skip
-from torch.nn import functional as F  # noqa: E402, N812  # torch's own name
+from torch import nn
+from torch.nn import functional as F  # noqa: N812  # torch's own name
 
-import amprewrite  # noqa: E402
-from tests.torch_programs import LOW, Program  # noqa: E402
+import amprewrite
+from tests.torch_programs import LOW, Program
 
 STEPS = 5
 LOSSES_AGREE = 0.01

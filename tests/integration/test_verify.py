@@ -8,11 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-import amprewrite  # noqa: E402
-from amprewrite.errors import UnsupportedError, VerifyError  # noqa: E402
-from amprewrite.verify import Report  # noqa: E402
+import amprewrite
+from amprewrite.errors import UnsupportedError, VerifyError
+from amprewrite.verify import Report
 
 X = torch.randn(8, 64)
 

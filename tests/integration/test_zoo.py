@@ -10,10 +10,10 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-import amprewrite  # noqa: E402  # after the skip
-from amprewrite.frameworks.torch_fx._compat import pytree  # noqa: E402
-from benchmarks.zoo import TINY, ZOO, build  # noqa: E402
-from tests.torch_programs import (  # noqa: E402
+import amprewrite
+from amprewrite.frameworks.torch_fx._compat import pytree
+from benchmarks.zoo import TINY, ZOO, build
+from tests.torch_programs import (
     floats,
     in_full,
     relative_error,

@@ -8,11 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.nn import functional as F  # noqa: E402, N812  # torch's own name
+from torch.nn import functional as F  # noqa: N812  # torch's own name
 
-import amprewrite  # noqa: E402
-from amprewrite import load_policy  # noqa: E402
-from tests.torch_programs import Program, relative_error  # noqa: E402
+import amprewrite
+from amprewrite import load_policy
+from tests.torch_programs import Program, relative_error
 
 ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 """One rounding, relative: half a unit in the last place."""

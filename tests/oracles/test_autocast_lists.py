@@ -9,16 +9,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the check that torch is there
+from torch import nn
 
-from amprewrite import inspect, load_policy  # noqa: E402
-from amprewrite.frameworks.torch_fx import _compat, ops  # noqa: E402
-from amprewrite.policy.load import policy_folder  # noqa: E402
-from tests.oracles.opinfo import LOW, RULES, op_db, torch_may_warn  # noqa: E402
+from amprewrite import inspect, load_policy
+from amprewrite.frameworks.torch_fx import _compat, ops
+from amprewrite.policy.load import policy_folder
+from tests.oracles.opinfo import LOW, RULES, op_db, torch_may_warn
 
 op_db()  # makes torch's own tests importable
 
-from torch.testing._internal.autocast_test_lists import (  # noqa: E402
+from torch.testing._internal.autocast_test_lists import (
     AutocastCPUTestLists,
     AutocastTestLists,
 )

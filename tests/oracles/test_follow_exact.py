@@ -13,11 +13,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.fx import Interpreter  # noqa: E402  # after the check that torch is there
+from torch.fx import Interpreter
 
-from amprewrite import load_policy  # noqa: E402
-from amprewrite.frameworks.torch_fx import _compat, ops  # noqa: E402
-from tests.oracles.opinfo import (  # noqa: E402
+from amprewrite import load_policy
+from amprewrite.frameworks.torch_fx import _compat, ops
+from tests.oracles.opinfo import (
     Program,
     export,
     is_full,

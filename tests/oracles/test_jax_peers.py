@@ -7,11 +7,11 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
+import jax.numpy as jnp
 
-from amprewrite.compat import jmp as our_jmp  # noqa: E402
-from amprewrite.compat import mpx as our_mpx  # noqa: E402
-from tests.jax_programs import normal, relative_error, weight  # noqa: E402
+from amprewrite.compat import jmp as our_jmp
+from amprewrite.compat import mpx as our_mpx
+from tests.jax_programs import normal, relative_error, weight
 
 TREE = {"f": jnp.ones(2), "h": jnp.ones(2, jnp.float16), "i": jnp.arange(2), "n": 1.5}
 

@@ -13,10 +13,10 @@ import pytest
 jax = pytest.importorskip("jax")
 harnesses = pytest.importorskip("jax._src.internal_test_util.test_harnesses")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
+import jax.numpy as jnp
 
-import amprewrite  # noqa: E402
-from tests.jax_programs import (  # noqa: E402
+import amprewrite
+from tests.jax_programs import (
     FORWARD,
     LOW,
     checked_jaxpr,

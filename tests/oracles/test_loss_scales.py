@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
-import numpy as np  # noqa: E402
+import jax.numpy as jnp
+import numpy as np
 
-from amprewrite.compat import mpx as our_mpx  # noqa: E402
-from amprewrite.training.jax import DynamicLossScale  # noqa: E402
-from amprewrite.training.state import RULES  # noqa: E402
+from amprewrite.compat import mpx as our_mpx
+from amprewrite.training.jax import DynamicLossScale
+from amprewrite.training.state import RULES
 
 STEPS = st.lists(st.sampled_from([True, True, True, False]), max_size=40)
 PERIODS = st.integers(1, 5)

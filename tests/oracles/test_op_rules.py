@@ -13,7 +13,7 @@ from amprewrite.errors import PromotionError
 
 torch = pytest.importorskip("torch")
 
-from tests.oracles.op_calls import BINARY, call_of, count_of  # noqa: E402
+from tests.oracles.op_calls import BINARY, call_of, count_of
 
 FLOATS = ("float32", "bfloat16", "float16", "float64")
 ZERO_D = {"fill", "index_fill", "masked_fill"}

@@ -12,9 +12,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import amprewrite  # noqa: E402  # after the check that torch is there
-from amprewrite.frameworks.torch_fx import _compat  # noqa: E402
-from tests.oracles.opinfo import (  # noqa: E402
+import amprewrite
+from amprewrite.frameworks.torch_fx import _compat
+from tests.oracles.opinfo import (
     LOW,
     RULES,
     UNINITIALISED,

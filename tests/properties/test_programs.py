@@ -6,12 +6,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hypothesis import Phase, given, reject, settings  # noqa: E402
+from hypothesis import Phase, given, reject, settings
 
-import amprewrite  # noqa: E402
-from amprewrite.frameworks.torch_fx._compat import pytree  # noqa: E402
-from tests.properties.programs import Step, build, inputs, programs  # noqa: E402
-from tests.torch_programs import floats, in_full, relative_error, under_autocast  # noqa: E402
+import amprewrite
+from amprewrite.frameworks.torch_fx._compat import pytree
+from tests.properties.programs import Step, build, inputs, programs
+from tests.torch_programs import floats, in_full, relative_error, under_autocast
 
 pytestmark = pytest.mark.slow
 few = settings(max_examples=12, phases=(Phase.explicit, Phase.reuse, Phase.generate))

@@ -5,10 +5,10 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
+import jax.numpy as jnp
 
-import amprewrite  # noqa: E402
-from amprewrite.compat import jmp  # noqa: E402
+import amprewrite
+from amprewrite.compat import jmp
 
 TREE = {
     "f": jnp.ones(2),

@@ -5,11 +5,11 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
+import jax.numpy as jnp
 
-import amprewrite  # noqa: E402
-from amprewrite.compat import mpx  # noqa: E402
-from tests.jax_programs import (  # noqa: E402
+import amprewrite
+from amprewrite.compat import mpx
+from tests.jax_programs import (
     checked_jaxpr,
     normal,
     relative_error,

@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from amprewrite.demo.measure import (  # noqa: E402  # after the check for torch
+from amprewrite.demo.measure import (
     LEAST,
     Swap,
     Timing,

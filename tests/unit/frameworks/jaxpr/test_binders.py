@@ -7,13 +7,13 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
-from jax import lax  # noqa: E402
+import jax.numpy as jnp
+from jax import lax
 
-import amprewrite  # noqa: E402
-from amprewrite.frameworks.jaxpr.binders import binder  # noqa: E402
-from tests.jax_contractions import dot, operand, plain  # noqa: E402
-from tests.jax_programs import normal, relative_error, weight  # noqa: E402
+import amprewrite
+from amprewrite.frameworks.jaxpr.binders import binder
+from tests.jax_contractions import dot, operand, plain
+from tests.jax_programs import normal, relative_error, weight
 
 CRASHING = [
     ("bckm", "cbkn", None),

@@ -7,9 +7,9 @@ import amprewrite
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
+import jax.numpy as jnp
 
-from amprewrite.frameworks.jaxpr._compat import scan_counts  # noqa: E402
+from amprewrite.frameworks.jaxpr._compat import scan_counts
 
 W = jnp.asarray(np.random.default_rng(0).normal(size=(8, 8)) / 3, jnp.float32)
 X = jnp.asarray(np.random.default_rng(1).normal(size=(5, 8)), jnp.float32)

@@ -4,20 +4,20 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
+import jax.numpy as jnp
+import numpy as np
 
-import amprewrite  # noqa: E402
-from amprewrite.errors import UnsupportedError  # noqa: E402
-from amprewrite.frameworks.base import (  # noqa: E402
+import amprewrite
+from amprewrite.errors import UnsupportedError
+from amprewrite.frameworks.base import (
     CONVERTED,
     JITTED,
     ORIGINAL,
     REFERENCE,
     Call,
 )
-from amprewrite.frameworks.jaxpr import compare  # noqa: E402
-from amprewrite.frameworks.jaxpr.compare import CAST_ALL, measure, walk  # noqa: E402
+from amprewrite.frameworks.jaxpr import compare
+from amprewrite.frameworks.jaxpr.compare import CAST_ALL, measure, walk
 
 W = jax.random.normal(jax.random.key(1), (8, 4)) / 3
 X = jax.random.normal(jax.random.key(0), (2, 8))

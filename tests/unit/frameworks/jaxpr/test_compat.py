@@ -6,10 +6,10 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
-from jax.sharding import PartitionSpec as P  # noqa: E402
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
 
-from amprewrite.frameworks.jaxpr import _compat  # noqa: E402
+from amprewrite.frameworks.jaxpr import _compat
 
 X = jnp.ones(4)
 

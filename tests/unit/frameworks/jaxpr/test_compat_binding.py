@@ -6,11 +6,11 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
-from jax import lax  # noqa: E402
-from jax.extend import core as jex  # noqa: E402
+import jax.numpy as jnp
+from jax import lax
+from jax.extend import core as jex
 
-from amprewrite.frameworks.jaxpr._compat_binding import (  # noqa: E402
+from amprewrite.frameworks.jaxpr._compat_binding import (
     Watcher,
     unwatched,
     watching,

@@ -4,11 +4,11 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
+import jax.numpy as jnp
 
-from amprewrite.dispatch import planner  # noqa: E402
-from amprewrite.errors import UnsupportedError  # noqa: E402
-from amprewrite.frameworks.jaxpr.convert import (  # noqa: E402
+from amprewrite.dispatch import planner
+from amprewrite.errors import UnsupportedError
+from amprewrite.frameworks.jaxpr.convert import (
     Request,
     convert,
     inspect,

@@ -7,7 +7,7 @@ import amprewrite
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
+import jax.numpy as jnp
 
 W = jnp.eye(4)
 

@@ -4,18 +4,18 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
-import numpy as np  # noqa: E402
-from jax import export, lax  # noqa: E402
+import jax.numpy as jnp
+import numpy as np
+from jax import export, lax
 
-from amprewrite.frameworks.jaxpr import calibrate  # noqa: E402
-from amprewrite.frameworks.jaxpr.binders import binder  # noqa: E402
-from amprewrite.frameworks.jaxpr.dots import (  # noqa: E402
+from amprewrite.frameworks.jaxpr import calibrate
+from amprewrite.frameworks.jaxpr.binders import binder
+from amprewrite.frameworks.jaxpr.dots import (
     accumulated,
     contract,
 )
-from tests.jax_contractions import dot, operand, plain  # noqa: E402
-from tests.jax_programs import (  # noqa: E402
+from tests.jax_contractions import dot, operand, plain
+from tests.jax_programs import (
     checked_jaxpr,
     equations,
     full_contractions,

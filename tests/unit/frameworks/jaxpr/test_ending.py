@@ -4,13 +4,13 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from jax import lax  # noqa: E402
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
-from amprewrite.frameworks.jaxpr.ending import PATIENCE, ending  # noqa: E402
-from amprewrite.frameworks.jaxpr.exact import Exact  # noqa: E402
-from tests.unit.frameworks.jaxpr.test_sensitivity import sample_of  # noqa: E402
+from amprewrite.frameworks.jaxpr.ending import PATIENCE, ending
+from amprewrite.frameworks.jaxpr.exact import Exact
+from tests.unit.frameworks.jaxpr.test_sensitivity import sample_of
 
 
 def run(step, limit):

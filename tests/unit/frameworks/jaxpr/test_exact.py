@@ -4,12 +4,12 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from jax import lax  # noqa: E402
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
-from amprewrite.frameworks.jaxpr.exact import Exact  # noqa: E402
-from amprewrite.frameworks.jaxpr.inline import inline  # noqa: E402
+from amprewrite.frameworks.jaxpr.exact import Exact
+from amprewrite.frameworks.jaxpr.inline import inline
 
 X = jnp.linspace(-1, 1, 16).reshape(4, 4)
 

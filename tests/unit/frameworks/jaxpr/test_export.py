@@ -4,12 +4,12 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402
+import jax.numpy as jnp
 
-import amprewrite  # noqa: E402
-from amprewrite.errors import UnsupportedError  # noqa: E402
-from amprewrite.frameworks.jaxpr.export import graph_text, save_program  # noqa: E402
-from amprewrite.ir.text import parse_graph  # noqa: E402
+import amprewrite
+from amprewrite.errors import UnsupportedError
+from amprewrite.frameworks.jaxpr.export import graph_text, save_program
+from amprewrite.ir.text import parse_graph
 
 ARGS = (jnp.ones((2, 4)), jnp.ones((4, 3)))
 

@@ -6,13 +6,13 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from jax import lax  # noqa: E402
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
-import amprewrite  # noqa: E402
-from amprewrite.frameworks.jaxpr.lockstep import Lockstep  # noqa: E402
-from amprewrite.frameworks.jaxpr.wide import Wide  # noqa: E402
+import amprewrite
+from amprewrite.frameworks.jaxpr.lockstep import Lockstep
+from amprewrite.frameworks.jaxpr.wide import Wide
 
 X = jax.random.normal(jax.random.key(0), (4, 8))
 W = jax.random.normal(jax.random.key(1), (8, 8)) / 3

@@ -4,12 +4,12 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
-from jax import lax  # noqa: E402
+import jax.numpy as jnp
+from jax import lax
 
-from amprewrite.frameworks.jaxpr.inline import inline  # noqa: E402
-from amprewrite.frameworks.jaxpr.norms import conjugated, find_norms  # noqa: E402
-from amprewrite.frameworks.jaxpr.program import all_steps  # noqa: E402
+from amprewrite.frameworks.jaxpr.inline import inline
+from amprewrite.frameworks.jaxpr.norms import conjugated, find_norms
+from amprewrite.frameworks.jaxpr.program import all_steps
 
 Z = jnp.ones((2, 3), "complex64")
 

@@ -6,9 +6,9 @@ from amprewrite.policy import load_policy
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
+import jax.numpy as jnp
 
-from amprewrite.frameworks.jaxpr.ops import (  # noqa: E402
+from amprewrite.frameworks.jaxpr.ops import (
     CANONICAL,
     FENCES,
     canonical_name,

@@ -8,10 +8,10 @@ from amprewrite.errors import PlanMismatchError
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
+import jax.numpy as jnp
 
-from amprewrite.frameworks.jaxpr.prepare import Inputs, prepare  # noqa: E402
-from amprewrite.frameworks.jaxpr.promoting import tracing  # noqa: E402
+from amprewrite.frameworks.jaxpr.prepare import Inputs, prepare
+from amprewrite.frameworks.jaxpr.promoting import tracing
 
 
 def closed():

@@ -6,14 +6,14 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
-from jax import lax  # noqa: E402
+import jax.numpy as jnp
+from jax import lax
 
-from amprewrite.dtypes import Processor  # noqa: E402
-from amprewrite.frameworks.jaxpr.inline import inline  # noqa: E402
-from amprewrite.frameworks.jaxpr.program import Number, all_steps  # noqa: E402
-from amprewrite.frameworks.jaxpr.promoted import take_out  # noqa: E402
-from amprewrite.frameworks.jaxpr.promoting import Promoter, promoting  # noqa: E402
+from amprewrite.dtypes import Processor
+from amprewrite.frameworks.jaxpr.inline import inline
+from amprewrite.frameworks.jaxpr.program import Number, all_steps
+from amprewrite.frameworks.jaxpr.promoted import take_out
+from amprewrite.frameworks.jaxpr.promoting import Promoter, promoting
 
 LOW, FULL = jnp.ones(2, "bfloat16"), jnp.ones(2, "float32")
 

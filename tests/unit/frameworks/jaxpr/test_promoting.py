@@ -6,12 +6,12 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
-from jax import lax  # noqa: E402
+import jax.numpy as jnp
+from jax import lax
 
-from amprewrite.dtypes import Processor  # noqa: E402
-from amprewrite.errors import ComplexTruncationError, PromotionError  # noqa: E402
-from amprewrite.frameworks.jaxpr.promoting import (  # noqa: E402
+from amprewrite.dtypes import Processor
+from amprewrite.errors import ComplexTruncationError, PromotionError
+from amprewrite.frameworks.jaxpr.promoting import (
     RULES,
     Promoter,
     promoting,

@@ -6,14 +6,14 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
-from jax import lax  # noqa: E402
+import jax.numpy as jnp
+from jax import lax
 
-from amprewrite import full_precision  # noqa: E402
-from amprewrite.frameworks.jaxpr.inline import inline  # noqa: E402
-from amprewrite.frameworks.jaxpr.read import read  # noqa: E402
-from amprewrite.ir import parse_graph, print_graph  # noqa: E402
-from amprewrite.ir.graph import UNKNOWN_TRIPS  # noqa: E402
+from amprewrite import full_precision
+from amprewrite.frameworks.jaxpr.inline import inline
+from amprewrite.frameworks.jaxpr.read import read
+from amprewrite.ir import parse_graph, print_graph
+from amprewrite.ir.graph import UNKNOWN_TRIPS
 
 X = jnp.ones((2, 3))
 W = jnp.ones((3, 3))

@@ -4,13 +4,13 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from jax import lax  # noqa: E402
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
-from amprewrite.frameworks.jaxpr.inline import inline  # noqa: E402
-from amprewrite.frameworks.jaxpr.probes import Prober, Rounding  # noqa: E402
-from amprewrite.frameworks.jaxpr.reverse import REVERSE  # noqa: E402
+from amprewrite.frameworks.jaxpr.inline import inline
+from amprewrite.frameworks.jaxpr.probes import Prober, Rounding
+from amprewrite.frameworks.jaxpr.reverse import REVERSE
 
 X = jnp.array([0.5, 1.0, 2.0])
 

@@ -7,7 +7,7 @@ import amprewrite
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
+import jax.numpy as jnp
 
 W = jnp.asarray(np.random.default_rng(0).normal(size=(8, 8)) / 3, jnp.float32)
 X = jnp.asarray(np.random.default_rng(1).normal(size=(4, 8)), jnp.float32)

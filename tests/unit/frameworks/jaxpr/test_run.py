@@ -7,14 +7,14 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
+import jax.numpy as jnp
 
-from amprewrite.dispatch import planner  # noqa: E402
-from amprewrite.dtypes import Processor  # noqa: E402
-from amprewrite.errors import AmpWarning, NotCapturedError  # noqa: E402
-from amprewrite.frameworks.base import Request  # noqa: E402
-from amprewrite.frameworks.jaxpr.prepare import Inputs  # noqa: E402
-from amprewrite.frameworks.jaxpr.run import (  # noqa: E402
+from amprewrite.dispatch import planner
+from amprewrite.dtypes import Processor
+from amprewrite.errors import AmpWarning, NotCapturedError
+from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.jaxpr.prepare import Inputs
+from amprewrite.frameworks.jaxpr.run import (
     ConvertedFunction,
     parameter_names,
 )

@@ -4,10 +4,10 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
+import jax.numpy as jnp
+import numpy as np
 
-from amprewrite.frameworks.jaxpr.runner import Runner, to_array  # noqa: E402
+from amprewrite.frameworks.jaxpr.runner import Runner, to_array
 
 X = jnp.arange(6.0).reshape(2, 3)
 

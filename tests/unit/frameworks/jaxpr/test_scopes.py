@@ -6,15 +6,15 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
+import jax.numpy as jnp
 
-from amprewrite.frameworks.jaxpr._compat import scopes  # noqa: E402
-from amprewrite.frameworks.jaxpr.scopes import (  # noqa: E402
+from amprewrite.frameworks.jaxpr._compat import scopes
+from amprewrite.frameworks.jaxpr.scopes import (
     module_path,
     named,
     scope,
 )
-from amprewrite.marks import FULL  # noqa: E402
+from amprewrite.marks import FULL
 
 
 class Layer:

@@ -8,28 +8,28 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from jax import lax  # noqa: E402
-from jax.sharding import AxisType  # noqa: E402
-from jax.sharding import PartitionSpec as P  # noqa: E402
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 
-from amprewrite.errors import ToleranceError, UnsupportedError  # noqa: E402
-from amprewrite.frameworks.base import Run  # noqa: E402
-from amprewrite.frameworks.jaxpr.exact import Exact, Result, Sample  # noqa: E402
-from amprewrite.frameworks.jaxpr.inline import inline  # noqa: E402
-from amprewrite.frameworks.jaxpr.read import read  # noqa: E402
-from amprewrite.frameworks.jaxpr.runner import to_array  # noqa: E402
-from amprewrite.frameworks.jaxpr.sensitivity import (  # noqa: E402
+from amprewrite.errors import ToleranceError, UnsupportedError
+from amprewrite.frameworks.base import Run
+from amprewrite.frameworks.jaxpr.exact import Exact, Result, Sample
+from amprewrite.frameworks.jaxpr.inline import inline
+from amprewrite.frameworks.jaxpr.read import read
+from amprewrite.frameworks.jaxpr.runner import to_array
+from amprewrite.frameworks.jaxpr.sensitivity import (
     check_finite,
     measure_sensitivity,
     watch,
 )
-from amprewrite.frameworks.jaxpr.trace import Tracer, split  # noqa: E402
-from amprewrite.passes.sensitivity import find_probes  # noqa: E402
-from amprewrite.plan.sensitivity import DIRECTIONS  # noqa: E402
-from amprewrite.policy import Matcher, load_policy  # noqa: E402
-from tests.jax_programs import normal, weight  # noqa: E402
+from amprewrite.frameworks.jaxpr.trace import Tracer, split
+from amprewrite.passes.sensitivity import find_probes
+from amprewrite.plan.sensitivity import DIRECTIONS
+from amprewrite.policy import Matcher, load_policy
+from tests.jax_programs import normal, weight
 
 X = normal(8, 16)
 W = weight(16, 16)

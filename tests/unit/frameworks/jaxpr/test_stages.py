@@ -4,19 +4,19 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from jax import lax  # noqa: E402
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
-from amprewrite.frameworks.jaxpr.inline import inline  # noqa: E402
-from amprewrite.frameworks.jaxpr.probes import Rounding  # noqa: E402
-from amprewrite.frameworks.jaxpr.program import Number  # noqa: E402
-from amprewrite.frameworks.jaxpr.stages import (  # noqa: E402
+from amprewrite.frameworks.jaxpr.inline import inline
+from amprewrite.frameworks.jaxpr.probes import Rounding
+from amprewrite.frameworks.jaxpr.program import Number
+from amprewrite.frameworks.jaxpr.stages import (
     STAGED,
     with_rounded_numbers,
 )
-from amprewrite.frameworks.jaxpr.tolerance import OPTIONS  # noqa: E402
-from tests.jax_programs import normal  # noqa: E402
+from amprewrite.frameworks.jaxpr.tolerance import OPTIONS
+from tests.jax_programs import normal
 
 X = normal(64, 64)
 KERNELS = {

@@ -4,15 +4,15 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
+import jax.numpy as jnp
 
-from amprewrite.frameworks.jaxpr.states import (  # noqa: E402
+from amprewrite.frameworks.jaxpr.states import (
     Position,
     held_by,
     positions,
     replaced,
 )
-from amprewrite.frameworks.jaxpr.trace import split  # noqa: E402
+from amprewrite.frameworks.jaxpr.trace import split
 
 X = jnp.ones(2)
 

@@ -4,18 +4,18 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402
+import jax.numpy as jnp
 
-import amprewrite  # noqa: E402
-from amprewrite.frameworks.base import Call  # noqa: E402
-from amprewrite.frameworks.jaxpr.prepare import Inputs  # noqa: E402
-from amprewrite.frameworks.jaxpr.subject import (  # noqa: E402
+import amprewrite
+from amprewrite.frameworks.base import Call
+from amprewrite.frameworks.jaxpr.prepare import Inputs
+from amprewrite.frameworks.jaxpr.subject import (
     Pure,
     Subject,
     prepared_of,
     subject_of,
 )
-from amprewrite.frameworks.jaxpr.trace import split  # noqa: E402
+from amprewrite.frameworks.jaxpr.trace import split
 
 P = {"w": jnp.ones((3, 3)), "steps": jnp.arange(2)}
 X = jnp.ones((2, 3))

@@ -6,14 +6,14 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
+import jax.numpy as jnp
+import numpy as np
 
-import amprewrite  # noqa: E402
-from amprewrite.errors import ToleranceError, UnsupportedError  # noqa: E402
-from amprewrite.frameworks.jaxpr import tolerance  # noqa: E402
-from amprewrite.passes.tolerance import Tolerance  # noqa: E402
-from tests.jax_programs import normal, weight  # noqa: E402
+import amprewrite
+from amprewrite.errors import ToleranceError, UnsupportedError
+from amprewrite.frameworks.jaxpr import tolerance
+from amprewrite.passes.tolerance import Tolerance
+from tests.jax_programs import normal, weight
 
 W, X = weight(256, 256), normal(128, 256)
 

@@ -9,9 +9,9 @@ from amprewrite.errors import CaptureError, UnsupportedError
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
+import jax.numpy as jnp
 
-from amprewrite.frameworks.jaxpr.trace import (  # noqa: E402
+from amprewrite.frameworks.jaxpr.trace import (
     Tracer,
     check_values,
     input_names,

@@ -4,9 +4,9 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-from jax import interpreters, lax  # noqa: E402  # after the skip
+from jax import interpreters, lax
 
-from amprewrite.frameworks.jaxpr import untyped  # noqa: E402
+from amprewrite.frameworks.jaxpr import untyped
 
 
 def test_the_names_are_those_of_jax():

@@ -4,12 +4,12 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from jax import lax  # noqa: E402
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
-from amprewrite.frameworks.jaxpr.watch import count_turns  # noqa: E402
-from tests.unit.frameworks.jaxpr.test_sensitivity import sample_of  # noqa: E402
+from amprewrite.frameworks.jaxpr.watch import count_turns
+from tests.unit.frameworks.jaxpr.test_sensitivity import sample_of
 
 X = jnp.arange(1.0, 5.0)
 

@@ -4,12 +4,12 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from jax import lax  # noqa: E402
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
-from amprewrite.frameworks.jaxpr.inline import inline  # noqa: E402
-from amprewrite.frameworks.jaxpr.wide import Wide, is_inexact  # noqa: E402
+from amprewrite.frameworks.jaxpr.inline import inline
+from amprewrite.frameworks.jaxpr.wide import Wide, is_inexact
 
 TO_64 = {"float32": "float64", "complex64": "complex128"}
 X = jnp.arange(1, 7, dtype=jnp.float32).reshape(2, 3) / 7

@@ -5,9 +5,9 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
+import jax.numpy as jnp
 
-from amprewrite.frameworks.jaxpr.write import abs_square, cast, number  # noqa: E402
+from amprewrite.frameworks.jaxpr.write import abs_square, cast, number
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

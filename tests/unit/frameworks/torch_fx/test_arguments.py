@@ -4,8 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from amprewrite.frameworks.torch_fx import arguments  # noqa: E402
-from tests.torch_programs import traced  # noqa: E402
+from amprewrite.frameworks.torch_fx import arguments
+from tests.torch_programs import traced
 
 VECTOR, MATRIX = torch.ones(4), torch.ones(4, 4)
 INDEX = torch.tensor([0, 1])

@@ -6,9 +6,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the skip
+from torch import nn
 
-from amprewrite.frameworks.torch_fx.attributes import Attributes  # noqa: E402
+from amprewrite.frameworks.torch_fx.attributes import Attributes
 
 
 class Holder(nn.Module):

@@ -7,12 +7,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the check for torch
+from torch import nn
 
-import amprewrite  # noqa: E402
-from amprewrite.backend import amprewrite as backend  # noqa: E402
-from amprewrite.plan import Plan  # noqa: E402
-from tests.torch_programs import LOW, Program, in_full, relative_error  # noqa: E402
+import amprewrite
+from amprewrite.backend import amprewrite as backend
+from amprewrite.plan import Plan
+from tests.torch_programs import LOW, Program, in_full, relative_error
 
 ROUNDING = 2.0**-8
 """One rounding to bfloat16, relative."""

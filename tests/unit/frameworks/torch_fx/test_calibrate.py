@@ -4,9 +4,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from amprewrite.frameworks.timing import Scope  # noqa: E402
-from amprewrite.frameworks.torch_fx import calibrate  # noqa: E402
-from amprewrite.frameworks.torch_fx.calibrate import (  # noqa: E402
+from amprewrite.frameworks.timing import Scope
+from amprewrite.frameworks.torch_fx import calibrate
+from amprewrite.frameworks.torch_fx.calibrate import (
     default_device,
     describe,
     device_of,

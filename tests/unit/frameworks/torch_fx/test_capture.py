@@ -6,12 +6,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the check for torch
-from torch.utils.checkpoint import checkpoint  # noqa: E402
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from amprewrite.errors import CaptureError  # noqa: E402
-from amprewrite.frameworks.torch_fx import capture  # noqa: E402
-from tests.torch_programs import Program  # noqa: E402
+from amprewrite.errors import CaptureError
+from amprewrite.frameworks.torch_fx import capture
+from tests.torch_programs import Program
 
 
 def x() -> Any:

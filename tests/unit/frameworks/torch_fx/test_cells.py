@@ -4,11 +4,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the skip
+from torch import nn
 
-import amprewrite  # noqa: E402
-from amprewrite.frameworks.torch_fx.cells import WRITTEN_OUT  # noqa: E402
-from tests.torch_programs import relative_error  # noqa: E402
+import amprewrite
+from amprewrite.frameworks.torch_fx.cells import WRITTEN_OUT
+from tests.torch_programs import relative_error
 
 KINDS = {
     "gru_cell": nn.GRUCell,

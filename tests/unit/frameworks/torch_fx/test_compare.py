@@ -2,11 +2,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-import amprewrite  # noqa: E402
-from amprewrite.frameworks.base import CONVERTED, ORIGINAL, REFERENCE, Call  # noqa: E402
-from amprewrite.frameworks.torch_fx.compare import measure, walk  # noqa: E402
+import amprewrite
+from amprewrite.frameworks.base import CONVERTED, ORIGINAL, REFERENCE, Call
+from amprewrite.frameworks.torch_fx.compare import measure, walk
 
 X = torch.randn(4, 16)
 

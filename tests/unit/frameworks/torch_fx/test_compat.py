@@ -8,11 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the check for torch
-from torch.fx import traceback  # noqa: E402
+from torch import nn
+from torch.fx import traceback
 
-from amprewrite.frameworks.torch_fx import _compat  # noqa: E402
-from tests.torch_programs import Program  # noqa: E402
+from amprewrite.frameworks.torch_fx import _compat
+from tests.torch_programs import Program
 
 aten = torch.ops.aten
 FUNCTIONS = [

@@ -7,9 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the skip
+from torch import nn
 
-from amprewrite.frameworks.torch_fx._compat_alone import compiled  # noqa: E402
+from amprewrite.frameworks.torch_fx._compat_alone import compiled
 
 
 class Doubled(nn.Module):

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from amprewrite.frameworks.torch_fx import _compat_fake  # noqa: E402
+from amprewrite.frameworks.torch_fx import _compat_fake
 
 FUNCTIONS = [
     name

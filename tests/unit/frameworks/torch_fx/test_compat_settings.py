@@ -10,11 +10,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the check for torch
-from torch.utils.checkpoint import checkpoint  # noqa: E402
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from amprewrite.frameworks.torch_fx import _compat, _compat_settings  # noqa: E402
-from tests.torch_programs import Program  # noqa: E402
+from amprewrite.frameworks.torch_fx import _compat, _compat_settings
+from tests.torch_programs import Program
 
 aten = torch.ops.aten
 FUNCTIONS = [

@@ -4,13 +4,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import amprewrite  # noqa: E402  # after the check for torch
-from amprewrite.errors import CaptureError  # noqa: E402  # as above
-from amprewrite.frameworks.torch_fx.export import (  # noqa: E402  # as above
+import amprewrite
+from amprewrite.errors import CaptureError
+from amprewrite.frameworks.torch_fx.export import (
     graph_text,
     save_program,
 )
-from amprewrite.ir.text import parse_graph  # noqa: E402  # as above
+from amprewrite.ir.text import parse_graph
 
 
 def model_and_args():

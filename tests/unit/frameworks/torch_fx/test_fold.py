@@ -6,12 +6,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the check for torch
+from torch import nn
 
-import amprewrite  # noqa: E402
-from amprewrite.errors import UnsupportedError  # noqa: E402
-from amprewrite.frameworks.torch_fx import fold  # noqa: E402
-from tests.torch_programs import LOW, Program, in_full, relative_error  # noqa: E402
+import amprewrite
+from amprewrite.errors import UnsupportedError
+from amprewrite.frameworks.torch_fx import fold
+from tests.torch_programs import LOW, Program, in_full, relative_error
 
 ROUNDING = 2.0**-8
 """One rounding to bfloat16, relative."""

@@ -4,13 +4,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-import amprewrite  # noqa: E402
-from amprewrite.frameworks.base import Call, OpSample  # noqa: E402
-from amprewrite.frameworks.torch_fx import compare  # noqa: E402
-from amprewrite.frameworks.torch_fx.lockstep import (  # noqa: E402
+import amprewrite
+from amprewrite.frameworks.base import Call, OpSample
+from amprewrite.frameworks.torch_fx import compare
+from amprewrite.frameworks.torch_fx.lockstep import (
     Walk,
     default_dtype,
     to_array,

@@ -7,11 +7,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the check for torch
-from torch.utils.checkpoint import checkpoint  # noqa: E402
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from amprewrite.frameworks.torch_fx.lower import checkpoint_region, lower  # noqa: E402
-from tests.torch_programs import Program  # noqa: E402
+from amprewrite.frameworks.torch_fx.lower import checkpoint_region, lower
+from tests.torch_programs import Program
 
 
 def lowered(function: Any, *args: Any, **parts: Any) -> list[Any]:

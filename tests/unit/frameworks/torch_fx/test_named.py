@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from amprewrite.frameworks.torch_fx.named import named_tensors  # noqa: E402
+from amprewrite.frameworks.torch_fx.named import named_tensors
 
 
 class Pair(NamedTuple):

@@ -6,12 +6,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the check that torch is there
+from torch import nn
 
-from amprewrite import load_policy  # noqa: E402
-from amprewrite.frameworks.torch_fx import ops  # noqa: E402
-from tests.oracles.opinfo import low  # noqa: E402
-from tests.torch_programs import Call, traced  # noqa: E402
+from amprewrite import load_policy
+from amprewrite.frameworks.torch_fx import ops
+from tests.oracles.opinfo import low
+from tests.torch_programs import Call, traced
 
 MATRIX, VECTOR, IMAGE = torch.ones(4, 4), torch.ones(4), torch.ones(1, 2, 4, 4)
 BATCH = torch.ones(3, 4, 5)

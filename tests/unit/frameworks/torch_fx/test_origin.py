@@ -4,16 +4,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
-from torch.fx import Graph  # noqa: E402
+from torch import nn
+from torch.fx import Graph
 
-from amprewrite.frameworks.torch_fx.origin import (  # noqa: E402
+from amprewrite.frameworks.torch_fx.origin import (
     module_path,
     source_frame,
     source_line,
     user_frames,
 )
-from tests.torch_programs import traced  # noqa: E402
+from tests.torch_programs import traced
 
 VECTOR = torch.ones(4)
 

@@ -8,16 +8,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the skip
-from torch.distributed.fsdp import (  # noqa: E402
+from torch import nn
+from torch.distributed.fsdp import (
     MixedPrecisionPolicy,
     fully_shard,
 )
-from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel
 
-import amprewrite  # noqa: E402
-from amprewrite.errors import UnsupportedError  # noqa: E402
-from amprewrite.frameworks.torch_fx.parallel import (  # noqa: E402
+import amprewrite
+from amprewrite.errors import UnsupportedError
+from amprewrite.frameworks.torch_fx.parallel import (
     Place,
     gathered_otherwise,
     inputs_as_captured,
@@ -26,7 +26,7 @@ from amprewrite.frameworks.torch_fx.parallel import (  # noqa: E402
     read_as_captured,
     refuse_wrapped,
 )
-from tests.torch_group import group_of_one  # noqa: E402
+from tests.torch_group import group_of_one
 
 X = torch.ones(4, 8)
 

@@ -6,14 +6,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the check for torch
-from torch.nn import functional as F  # noqa: E402, N812  # torch's own name
+from torch import nn
+from torch.nn import functional as F  # noqa: N812  # torch's own name
 
-from amprewrite.frameworks.torch_fx.capture import export_model  # noqa: E402
-from amprewrite.frameworks.torch_fx.dtypes import dtype_name  # noqa: E402
-from amprewrite.frameworks.torch_fx.read import Reading, read  # noqa: E402
-from amprewrite.ir import Op  # noqa: E402
-from tests.torch_programs import Program  # noqa: E402
+from amprewrite.frameworks.torch_fx.capture import export_model
+from amprewrite.frameworks.torch_fx.dtypes import dtype_name
+from amprewrite.frameworks.torch_fx.read import Reading, read
+from amprewrite.ir import Op
+from tests.torch_programs import Program
 
 
 def reading(function: Any, *args: Any, **parts: Any) -> Reading:

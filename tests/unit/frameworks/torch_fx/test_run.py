@@ -8,13 +8,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the check for torch
+from torch import nn
 
-import amprewrite  # noqa: E402
-from amprewrite.errors import PlanMismatchError, UnsupportedError  # noqa: E402
-from amprewrite.frameworks.torch_fx.run import LazyModule  # noqa: E402
-from amprewrite.frameworks.torch_fx.signature import Signature  # noqa: E402
-from tests.torch_programs import LOW, Program  # noqa: E402
+import amprewrite
+from amprewrite.errors import PlanMismatchError, UnsupportedError
+from amprewrite.frameworks.torch_fx.run import LazyModule
+from amprewrite.frameworks.torch_fx.signature import Signature
+from tests.torch_programs import LOW, Program
 
 
 class Pair(nn.Module):

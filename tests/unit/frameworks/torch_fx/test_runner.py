@@ -2,12 +2,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-from amprewrite.errors import UnsupportedError  # noqa: E402
-from amprewrite.frameworks.base import Call  # noqa: E402
-from amprewrite.frameworks.torch_fx._compat_fake import fake_mode  # noqa: E402
-from amprewrite.frameworks.torch_fx.runner import (  # noqa: E402
+from amprewrite.errors import UnsupportedError
+from amprewrite.frameworks.base import Call
+from amprewrite.frameworks.torch_fx._compat_fake import fake_mode
+from amprewrite.frameworks.torch_fx.runner import (
     Runner,
     check_values,
     devices_of,

@@ -7,16 +7,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import Tensor, nn  # noqa: E402
+from torch import Tensor, nn
 
-from amprewrite.errors import ToleranceError, UnsupportedError  # noqa: E402
-from amprewrite.frameworks.torch_fx.convert import capture  # noqa: E402
-from amprewrite.frameworks.torch_fx.read import read  # noqa: E402
-from amprewrite.frameworks.torch_fx.sensitivity import measure_sensitivity  # noqa: E402
-from amprewrite.passes.sensitivity import find_probes  # noqa: E402
-from amprewrite.plan import sensitivity as plan_sensitivity  # noqa: E402
-from amprewrite.plan.sensitivity import Sensitivity  # noqa: E402
-from amprewrite.policy import Matcher, load_policy  # noqa: E402
+from amprewrite.errors import ToleranceError, UnsupportedError
+from amprewrite.frameworks.torch_fx.convert import capture
+from amprewrite.frameworks.torch_fx.read import read
+from amprewrite.frameworks.torch_fx.sensitivity import measure_sensitivity
+from amprewrite.passes.sensitivity import find_probes
+from amprewrite.plan import sensitivity as plan_sensitivity
+from amprewrite.plan.sensitivity import Sensitivity
+from amprewrite.policy import Matcher, load_policy
 
 
 class Function(nn.Module):

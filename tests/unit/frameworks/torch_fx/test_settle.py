@@ -7,11 +7,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the check for torch
+from torch import nn
 
-import amprewrite  # noqa: E402
-from amprewrite.errors import AmpWarning  # noqa: E402
-from tests.torch_programs import Program, in_full, relative_error  # noqa: E402
+import amprewrite
+from amprewrite.errors import AmpWarning
+from tests.torch_programs import Program, in_full, relative_error
 
 ROUNDING = 2.0**-8
 """One rounding to bfloat16, relative."""

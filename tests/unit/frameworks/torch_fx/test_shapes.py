@@ -4,11 +4,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the skip
+from torch import nn
 
-from amprewrite.errors import CaptureError, UnsupportedError  # noqa: E402
-from amprewrite.frameworks.torch_fx.capture import export_model  # noqa: E402
-from amprewrite.frameworks.torch_fx.shapes import (  # noqa: E402
+from amprewrite.errors import CaptureError, UnsupportedError
+from amprewrite.frameworks.torch_fx.capture import export_model
+from amprewrite.frameworks.torch_fx.shapes import (
     refuse_mistake,
     refuse_unused,
 )

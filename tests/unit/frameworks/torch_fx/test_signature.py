@@ -4,9 +4,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from amprewrite.errors import PlanMismatchError  # noqa: E402  # after the skip
-from amprewrite.frameworks.torch_fx.parallel import Place  # noqa: E402
-from amprewrite.frameworks.torch_fx.signature import (  # noqa: E402
+from amprewrite.errors import PlanMismatchError
+from amprewrite.frameworks.torch_fx.parallel import Place
+from amprewrite.frameworks.torch_fx.signature import (
     Signature,
     signature_of,
 )

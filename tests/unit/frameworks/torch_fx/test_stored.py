@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from amprewrite.errors import UnsupportedError  # noqa: E402  # after the skip
-from amprewrite.frameworks.torch_fx.stored import OpName, StoredGraph  # noqa: E402
+from amprewrite.errors import UnsupportedError
+from amprewrite.frameworks.torch_fx.stored import OpName, StoredGraph
 
 
 class Program(torch.nn.Module):

@@ -6,12 +6,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-import amprewrite  # noqa: E402
-from amprewrite.errors import ToleranceError, UnsupportedError  # noqa: E402
-from amprewrite.frameworks.torch_fx import tolerance  # noqa: E402
-from amprewrite.frameworks.torch_fx.convert import capture  # noqa: E402
+import amprewrite
+from amprewrite.errors import ToleranceError, UnsupportedError
+from amprewrite.frameworks.torch_fx import tolerance
+from amprewrite.frameworks.torch_fx.convert import capture
 
 
 class Two(nn.Module):

@@ -9,17 +9,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the skip
-from torch.nn import functional as F  # noqa: E402, N812  # torch's own name
+from torch import nn
+from torch.nn import functional as F  # noqa: N812  # torch's own name
 
-import amprewrite  # noqa: E402
-from amprewrite.errors import AmpWarning  # noqa: E402
-from amprewrite.frameworks.torch_fx.underflow import (  # noqa: E402
+import amprewrite
+from amprewrite.errors import AmpWarning
+from amprewrite.frameworks.torch_fx.underflow import (
     SMALLEST,
     unscaled,
     watch,
 )
-from tests.torch_programs import Program  # noqa: E402
+from tests.torch_programs import Program
 
 MESSAGE = "training in float16 without a loss scale"
 

@@ -6,14 +6,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the check for torch
+from torch import nn
 
-from amprewrite.errors import CaptureError  # noqa: E402
-from amprewrite.frameworks.torch_fx.warm import (  # noqa: E402
+from amprewrite.errors import CaptureError
+from amprewrite.frameworks.torch_fx.warm import (
     undisturbed,
     warm_up,
 )
-from tests.torch_programs import Program  # noqa: E402
+from tests.torch_programs import Program
 
 
 def test_buffers_and_the_random_state_are_given_back() -> None:

@@ -7,13 +7,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the check for torch
+from torch import nn
 
-import amprewrite  # noqa: E402
-from amprewrite.errors import PlanMismatchError  # noqa: E402
-from amprewrite.frameworks.torch_fx.write import torch_dtype  # noqa: E402
-from amprewrite.plan import Plan  # noqa: E402
-from tests.torch_programs import LOW, Program, floats, in_full  # noqa: E402
+import amprewrite
+from amprewrite.errors import PlanMismatchError
+from amprewrite.frameworks.torch_fx.write import torch_dtype
+from amprewrite.plan import Plan
+from tests.torch_programs import LOW, Program, floats, in_full
 
 
 def a_model(last: str = "softmax") -> Any:

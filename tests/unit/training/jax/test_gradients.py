@@ -7,16 +7,16 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
+import jax.numpy as jnp
 
-import amprewrite  # noqa: E402
-from amprewrite.errors import (  # noqa: E402
+import amprewrite
+from amprewrite.errors import (
     AmpWarning,
     LossScaleError,
     PolicyError,
     UnsupportedError,
 )
-from amprewrite.training.jax import (  # noqa: E402
+from amprewrite.training.jax import (
     DynamicLossScale,
     NoOpLossScale,
     StaticLossScale,
@@ -25,7 +25,7 @@ from amprewrite.training.jax import (  # noqa: E402
     grad,
     value_and_grad,
 )
-from tests.jax_programs import checked_jaxpr, normal, relative_error, weight  # noqa: E402
+from tests.jax_programs import checked_jaxpr, normal, relative_error, weight
 
 PARAMS = {"b": jnp.zeros(16), "v": weight(16, 4, 2), "w": weight(8, 16)}
 X, Y = normal(32, 8), normal(32, 4, seed=3)

@@ -7,16 +7,16 @@ jax = pytest.importorskip("jax")
 nnx = pytest.importorskip("flax.nnx")
 optax = pytest.importorskip("optax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
+import jax.numpy as jnp
 
-import amprewrite  # noqa: E402
-from amprewrite.training.jax import (  # noqa: E402
+import amprewrite
+from amprewrite.training.jax import (
     DynamicLossScale,
     optimizer_update,
     value_and_grad,
 )
-from amprewrite.training.jax.models import held_models, pure  # noqa: E402
-from tests.jax_programs import normal, relative_error  # noqa: E402
+from amprewrite.training.jax.models import held_models, pure
+from tests.jax_programs import normal, relative_error
 
 X, Y = normal(32, 8), normal(32, 1, seed=1)
 

@@ -10,15 +10,15 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
+import jax.numpy as jnp
 
-from amprewrite.errors import LossScaleError  # noqa: E402
-from amprewrite.training.jax import (  # noqa: E402
+from amprewrite.errors import LossScaleError
+from amprewrite.training.jax import (
     DynamicLossScale,
     NoOpLossScale,
     StaticLossScale,
 )
-from amprewrite.training.state import FLOAT32_MAX  # noqa: E402
+from amprewrite.training.state import FLOAT32_MAX
 
 SCALES = [
     NoOpLossScale(),

@@ -5,9 +5,9 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
+import jax.numpy as jnp
 
-from amprewrite.training.jax.trees import (  # noqa: E402
+from amprewrite.training.jax.trees import (
     all_finite,
     combine,
     finite_leaves,

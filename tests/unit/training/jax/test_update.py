@@ -6,16 +6,16 @@ import pytest
 jax = pytest.importorskip("jax")
 optax = pytest.importorskip("optax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
+import jax.numpy as jnp
 
-from amprewrite.errors import LossScaleError  # noqa: E402
-from amprewrite.training.jax import (  # noqa: E402
+from amprewrite.errors import LossScaleError
+from amprewrite.training.jax import (
     DynamicLossScale,
     accumulate,
     optimizer_update,
     value_and_grad,
 )
-from tests.jax_programs import normal, relative_error, weight  # noqa: E402
+from tests.jax_programs import normal, relative_error, weight
 
 OPTIMIZER = optax.adamw(1e-2)
 X, Y = normal(32, 8), normal(32, 4, seed=3)

@@ -8,9 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-from amprewrite.training.torch.buffers import Buffers  # noqa: E402
+from amprewrite.training.torch.buffers import Buffers
 
 
 class Fixed(nn.BatchNorm1d):

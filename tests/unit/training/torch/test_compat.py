@@ -7,15 +7,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.distributed.device_mesh import init_device_mesh  # noqa: E402  # after it
-from torch.distributed.tensor import (  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import (
     Replicate,
     Shard,
     distribute_tensor,
 )
 
-from amprewrite.training.torch import _compat  # noqa: E402
-from tests.torch_group import group_of_one  # noqa: E402
+from amprewrite.training.torch import _compat
+from tests.torch_group import group_of_one
 
 FUNCTIONS = [
     name

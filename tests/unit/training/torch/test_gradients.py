@@ -6,17 +6,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the skip
-from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
-from torch.distributed.tensor import (  # noqa: E402
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import (
     Replicate,
     Shard,
     distribute_tensor,
 )
 
-from amprewrite.errors import OptimizerError  # noqa: E402
-from amprewrite.training.torch import gradients  # noqa: E402
-from tests.torch_group import group_of_one  # noqa: E402
+from amprewrite.errors import OptimizerError
+from amprewrite.training.torch import gradients
+from tests.torch_group import group_of_one
 
 
 def with_gradients(*held: Any):

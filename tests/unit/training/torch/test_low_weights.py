@@ -7,11 +7,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the skip
+from torch import nn
 
-from amprewrite.errors import UnsupportedError  # noqa: E402
-from amprewrite.training.torch import LostUpdates, LowWeights  # noqa: E402
-from amprewrite.training.torch.low_weights import MOMENTS, ROUNDINGS  # noqa: E402
+from amprewrite.errors import UnsupportedError
+from amprewrite.training.torch import LostUpdates, LowWeights
+from amprewrite.training.torch.low_weights import MOMENTS, ROUNDINGS
 
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=1e-3, momentum=0.9, weight_decay=1e-3),

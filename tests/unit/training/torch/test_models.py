@@ -4,10 +4,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the skip
+from torch import nn
 
-import amprewrite  # noqa: E402
-from amprewrite.training.torch.models import low_dtypes  # noqa: E402
+import amprewrite
+from amprewrite.training.torch.models import low_dtypes
 
 
 def test_the_low_dtypes_of_converted_parts_are_found():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from amprewrite.training.torch import rounding  # noqa: E402  # after the skip
+from amprewrite.training.torch import rounding
 
 SPECIAL = [0.0, -0.0, float("inf"), float("-inf"), float("nan")]
 BITS = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=32)

@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402  # after the skip
+from torch import nn
 
-import amprewrite  # noqa: E402
-from amprewrite.errors import (  # noqa: E402
+import amprewrite
+from amprewrite.errors import (
     AmpWarning,
     LossScaleError,
     OptimizerError,
     UnsupportedError,
 )
-from amprewrite.training.torch import GradScaler  # noqa: E402
-from amprewrite.training.torch.scaler import LOOK_EVERY, MIN_SCALE  # noqa: E402
+from amprewrite.training.torch import GradScaler
+from amprewrite.training.torch.scaler import LOOK_EVERY, MIN_SCALE
 
 INF, NAN = float("inf"), float("nan")
 

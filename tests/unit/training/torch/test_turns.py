@@ -4,8 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from amprewrite.errors import UnsupportedError  # noqa: E402  # after the skip
-from amprewrite.training.torch.turns import Turn, evaluated  # noqa: E402
+from amprewrite.errors import UnsupportedError
+from amprewrite.training.torch.turns import Turn, evaluated
 
 
 def optimizer():

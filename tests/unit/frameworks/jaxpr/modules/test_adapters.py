@@ -7,7 +7,7 @@ import pytest
 jax = pytest.importorskip("jax")
 eqx = pytest.importorskip("equinox")
 
-from amprewrite.frameworks.jaxpr.modules.adapters import (  # noqa: E402
+from amprewrite.frameworks.jaxpr.modules.adapters import (
     adapter_of,
     children,
     modules_in,

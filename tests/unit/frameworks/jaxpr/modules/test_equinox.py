@@ -7,9 +7,9 @@ import pytest
 jax = pytest.importorskip("jax")
 eqx = pytest.importorskip("equinox")
 
-from amprewrite.dispatch import planner  # noqa: E402
-from amprewrite.frameworks.base import Request  # noqa: E402
-from amprewrite.frameworks.jaxpr.modules.equinox import (  # noqa: E402
+from amprewrite.dispatch import planner
+from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.jaxpr.modules.equinox import (
     arguments,
     children,
     convert,

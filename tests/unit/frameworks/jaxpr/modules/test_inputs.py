@@ -4,9 +4,9 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-import jax.numpy as jnp  # noqa: E402  # after the skip
+import jax.numpy as jnp
 
-from amprewrite.frameworks.jaxpr.modules.inputs import describe  # noqa: E402
+from amprewrite.frameworks.jaxpr.modules.inputs import describe
 
 
 def test_names_and_kinds() -> None:

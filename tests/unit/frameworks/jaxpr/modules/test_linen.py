@@ -5,9 +5,9 @@ import pytest
 jax = pytest.importorskip("jax")
 nn = pytest.importorskip("flax.linen")
 
-from amprewrite.dispatch import planner  # noqa: E402
-from amprewrite.frameworks.base import Request  # noqa: E402
-from amprewrite.frameworks.jaxpr.modules.linen import (  # noqa: E402
+from amprewrite.dispatch import planner
+from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.jaxpr.modules.linen import (
     Bound,
     arguments,
     convert,

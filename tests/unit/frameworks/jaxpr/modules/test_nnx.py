@@ -7,9 +7,9 @@ import pytest
 jax = pytest.importorskip("jax")
 nnx = pytest.importorskip("flax.nnx")
 
-from amprewrite.dispatch import planner  # noqa: E402
-from amprewrite.frameworks.base import Request  # noqa: E402
-from amprewrite.frameworks.jaxpr.modules.nnx import (  # noqa: E402
+from amprewrite.dispatch import planner
+from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.jaxpr.modules.nnx import (
     arguments,
     children,
     convert,
