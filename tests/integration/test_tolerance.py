@@ -99,6 +99,30 @@ def test_tolerances_are_kept_and_predicted_and_cost_what_they_are_worth(
     assert pairs
 
 
+class Recurrent(nn.Module):
+    def __init__(self, kind: Any) -> None:
+        super().__init__()
+        self.layers = kind(128, 128, 2, batch_first=True)
+        self.head = nn.Linear(128, 128)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.layers(x)[0])
+
+
+@pytest.mark.parametrize("policy", ["bf16", "fp16"])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_what_recurrent_kernels_round_inside_is_predicted(
+    kind: Any, policy: str
+) -> None:
+    torch.manual_seed(0)
+    model, args = Recurrent(kind).eval(), (torch.randn(8, 32, 128),)
+    converted = convert(model, args, 0.1, policy)
+    assert {op.canonical for op in converted.plan.lowered} >= {"linear"}
+    assert len(converted.plan.lowered) == 2
+    ratio = converted.plan.predicted_error / error(converted, model, args)
+    assert 0.8 < ratio < 1.25  # by the roundings of their results alone 0.62 to 0.7
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_a_tolerance_finds_plans_between_all_low_and_all_full(name: str) -> None:
     model, arguments = made(name)

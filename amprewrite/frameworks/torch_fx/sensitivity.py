@@ -10,7 +10,6 @@ that only the gradient through that edge counts.
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch.fx import Node
 from amprewrite.errors import ToleranceError, UnsupportedError
 from amprewrite.frameworks.torch_fx import _compat, ops
 from amprewrite.frameworks.torch_fx.dtypes import torch_dtype
+from amprewrite.frameworks.torch_fx.inside import kernel_error, rounds_inside
 from amprewrite.frameworks.torch_fx.lockstep import (
     Walk,
     body_of,
@@ -28,64 +28,13 @@ from amprewrite.frameworks.torch_fx.lockstep import (
     region_mode,
 )
 from amprewrite.frameworks.torch_fx.named import named_tensors
+from amprewrite.frameworks.torch_fx.probe import Found, Probe, Rounding
 from amprewrite.frameworks.torch_fx.read import Leaves, Reading
 from amprewrite.ir import Op
 from amprewrite.plan.sensitivity import Key, Probes, Sensitivity
 
-Found = list[tuple[Key, torch.Tensor]]
-"""What the probes found in one backward pass: ``g . delta`` by key."""
-
 FAILURES = (RuntimeError, TypeError, ValueError, NotImplementedError)
 """What ops raise that have no gradient."""
-
-
-@dataclass(frozen=True)
-class Rounding:
-    """The rounding of a value to the low dtype and back.
-
-    Attributes:
-        low: The low dtype.
-        saturated: Values whose finite numbers stay finite.
-    """
-
-    low: torch.dtype
-    saturated: frozenset[str]
-
-    def error(self, value: torch.Tensor, key: Key) -> torch.Tensor:
-        """Return the error of every element of ``value``; none where it is infinite."""
-        held = value
-        if (key if isinstance(key, str) else key[0]) in self.saturated:
-            limit = torch.finfo(self.low).max
-            held = torch.where(value.isinf(), value, value.clamp(-limit, limit))
-        error = held.to(self.low).to(value.dtype) - value
-        return torch.where(value.isinf(), 0, error) if value.isinf().any() else error
-
-
-class _Probe(torch.autograd.Function):
-    """An identity whose backward pass adds to a list what a rounding here would do.
-
-    The token is a number that every probe takes, so that all are differentiated.
-    """
-
-    @staticmethod
-    def forward(  # autograd takes no keywords
-        ctx: Any,
-        value: torch.Tensor,
-        token: torch.Tensor,  # noqa: ARG004  # makes the result need a gradient
-        key: Key,
-        rounding: Rounding,
-        found: Found,
-    ) -> torch.Tensor:
-        ctx.save_for_backward(value)
-        ctx.key, ctx.rounding, ctx.found = key, rounding, found
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        (value,), (grad,) = ctx.saved_tensors, grads
-        delta = ctx.rounding.error(value, ctx.key)
-        ctx.found.append((ctx.key, (grad * delta).sum(dtype=torch.float64)))
-        return grad, grad.new_zeros(()), None, None, None
 
 
 Scales = Callable[[Mapping[str, torch.Tensor]], Mapping[str, float]]
@@ -140,8 +89,8 @@ class _Prober:
         self.reading, self.probes = reading, probes
         low = torch_dtype(probes.low)
         self.rounding = Rounding(low, probes.saturated)
-        full = torch_dtype(probes.full)
-        self.narrow = torch.finfo(low).max < torch.finfo(full).max / 2
+        self.full = torch_dtype(probes.full)
+        self.narrow = torch.finfo(low).max < torch.finfo(self.full).max / 2
         self.tokens: dict[torch.device, torch.Tensor] = {}
         self.found: Found = []
         self.peaks: dict[Key, torch.Tensor] = {}
@@ -188,7 +137,23 @@ class _Prober:
             except FAILURES as error:
                 raise _no_gradient(op, error) from error
             _check_differentiable(op, (args, kwargs), value)
-        walk.values[node] = self._made(value, self.reading.leaves[node])
+        leaves = self.reading.leaves[node]
+        if rounds_inside(op) and not self.probes.stored.isdisjoint(op.results):
+            self._measure(walk, node, (args, kwargs), leaves)
+        walk.values[node] = self._made(value, leaves)
+
+    def _measure(self, walk: Walk, node: Node, operands: Any, leaves: Leaves) -> None:
+        """Take note of the errors of an op whose kernel rounds inside.
+
+        A finite operand that low cannot hold saturates: its own error is infinite.
+        """
+        errors = kernel_error(
+            lambda given: walk.call(node, given),
+            operands,
+            self.full,
+            self.rounding.saturate,
+        )
+        self._each(errors, leaves, lambda e, n: self.rounding.kernels.update({n: e}))
 
     def _fed(self, walk: Walk, node: Node, op: Op) -> tuple[Any, Any]:
         """Return the arguments of a node, those that it may read low behind probes."""
@@ -234,7 +199,7 @@ class _Prober:
         if self.narrow and value.numel():
             self.peaks[key] = value.detach().abs().amax()
         token = self.tokens[device]
-        apply: Any = getattr(_Probe, "apply")  # noqa: B009  # torch does not type it
+        apply: Any = getattr(Probe, "apply")  # noqa: B009  # torch does not type it
         return apply(value, token, key, self.rounding, self.found)
 
     def sensitivity(
