@@ -89,6 +89,12 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
     if tolerance is not None and plan is not None:
         msg = "plan= is applied as it is, so that it takes no tolerance; pass one"
         raise UnsupportedError(msg)
+    if overrides and plan is not None:
+        msg = (
+            "plan= is applied as it is, so that it takes no overrides; give them to "
+            "inspect(), which makes a plan, and pass that"
+        )
+        raise UnsupportedError(msg)
     loaded = load_policy(policy)
     asked = Asked(model, loaded, args, kwargs, overrides, target, placement, tolerance)
     request = asked.request(

@@ -1,9 +1,11 @@
-"""Values without data that a comparison decides by: random draws, positions.
+"""Values without data that must not be rounded: random draws, positions.
 
 Whether ``uniform(key) < p`` holds is no longer as likely, and no longer the same, once
 the draw is rounded: a mask of dropout drawn in bfloat16 had a relative error of 5e-2 in
-the outputs where full precision had 4e-3. First-order errors do not see it. Nothing is
-gained either: what is made of no data is made anew at each call, or is small.
+the outputs where full precision had 4e-3. First-order errors do not see it. And what is
+computed of a draw or a position may leave the range: a uniform number in bfloat16 can
+be 1, of which a normal one is infinite (248 of 32,768 were). Nothing is gained either:
+what is made of no data is made anew at each call, or is small.
 """
 
 from collections.abc import Mapping
@@ -13,31 +15,39 @@ from amprewrite.ir import Op, ProgramGraph
 from amprewrite.policy import OpClass
 from amprewrite.policy.match import Match
 
+COMPUTING = (OpClass.PROMOTE, OpClass.ACCUMULATE)
+"""Classes of ops that do arithmetic and may be low, contractions left out."""
 
-def deciding_ops(graph: ProgramGraph, classes: Mapping[str, Match]) -> frozenset[str]:
-    """Return the ops that make, of no float input, what a comparison reads.
 
-    A comparison is a kept op that reads floats and makes none: ``lt``, ``argmax``.
+def exact_ops(graph: ProgramGraph, classes: Mapping[str, Match]) -> frozenset[str]:
+    """Return the ops that make, of no float input, what is compared or computed with.
+
+    A comparison is a kept op that reads floats and makes none: ``lt``, ``argmax``. What
+    computes is an op that is denied, or one without data that does arithmetic; data
+    movement alone may be low, as the cast may come before or after it.
 
     Args:
         graph: The program.
         classes: Class of every op.
     """
     free = _without_data(graph)
-    compared: set[str] = set()
+    exact: set[str] = set()
     found: set[str] = set()
     for op in reversed(graph.ops):
-        if not compared.isdisjoint(op.results):
+        op_class = classes[op.name].op_class
+        computes = op_class in COMPUTING and not free.isdisjoint(op.results)
+        if computes or not exact.isdisjoint(op.results):
             found.add(op.name)
-        elif not (classes[op.name].op_class is OpClass.KEEP and _decides(graph, op)):
+        elif op_class is not OpClass.DENY and not _compares(graph, op, op_class):
             continue
-        compared.update(free.intersection(op.operands))
+        exact.update(free.intersection(op.operands))
     return frozenset(found)
 
 
-def _decides(graph: ProgramGraph, op: Op) -> bool:
+def _compares(graph: ProgramGraph, op: Op, op_class: OpClass) -> bool:
     makes = any(is_float(graph.values[name].dtype) for name in op.results)
-    return bool(op.results) and not makes and bool(graph.float_operands(op))
+    reads = bool(graph.float_operands(op))
+    return op_class is OpClass.KEEP and bool(op.results) and not makes and reads
 
 
 def _without_data(graph: ProgramGraph) -> set[str]:

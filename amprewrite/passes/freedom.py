@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from amprewrite.dtypes import is_float
 from amprewrite.ir import Op, ProgramGraph
 from amprewrite.passes.centring import find_centring
-from amprewrite.passes.choices import deciding_ops
+from amprewrite.passes.choices import exact_ops
 from amprewrite.passes.classify import USER_CAST
 from amprewrite.passes.cost import FREE
 from amprewrite.passes.cost_model import LOOKUPS
@@ -117,7 +117,7 @@ class _Finder:
             find_centring(self.graph, situation.classes) if demand else frozenset[str]()
         )
         self.centred = self._centred()
-        self.deciding = deciding_ops(self.graph, situation.classes)
+        self.exact = exact_ops(self.graph, situation.classes)
         self.behind: dict[str, tuple[str, ...]] = {}
         self.statistics: set[str] = set()  # made by denied ops, and of that alone
         self.sided: list[str] = []
@@ -156,8 +156,8 @@ class _Finder:
         return op.canonical == USER_CAST and moves_weights(self.at, op)
 
     def _sort(self, op: Op) -> None:
-        decides = op.name in self.deciding
-        if why := "a comparison decides by it" if decides else self._pin(op):
+        exact = op.name in self.exact
+        if why := "a position or a draw is exact" if exact else self._pin(op):
             self.pinned[op.name] = why
         elif self._is_moved(op):
             self.moved.add(op.name)

@@ -255,6 +255,7 @@ class Search:
         found = [
             floor(bound - price * error - len(keys) / 2 * (price > 0))
             for price, bound in self.bounds.items()
+            if isfinite(error)  # of an infinite one every plan is no worse
         ]
         own = plan.cost.lower_bound
         best = max([*found, *([] if own is None else [own])], default=None)

@@ -133,6 +133,10 @@ def batched(m: Any, x: Any) -> Any:
     return torch.vmap(lambda t: m.b(m.a(t)))(x)
 
 
+def batched_softmax(m: Any, x: Any) -> Any:
+    return m.b(torch.vmap(lambda t: t.softmax(-1) * t.sum())(m.a(x)))
+
+
 def input_gradient(m: Any, x: Any) -> Any:
     return m.b(torch.func.grad(lambda t: m.a(t).tanh().sum())(x))
 
@@ -142,7 +146,9 @@ def tangent(m: Any, x: Any) -> Any:
 
 
 @WAYS
-@pytest.mark.parametrize("forward", [ensemble, batched, input_gradient, tangent])
+@pytest.mark.parametrize(
+    "forward", [ensemble, batched, batched_softmax, input_gradient, tangent]
+)
 def test_function_transforms(way: str, forward: Any) -> None:
     weight = nn.Parameter(torch.randn(5, 16, 8))
     model = Program(forward, a=linear(), b=linear(), w=weight).eval()

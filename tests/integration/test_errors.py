@@ -253,3 +253,14 @@ def test_a_model_without_values_is_planned_and_not_measured() -> None:
     assert "tolerance runs the model, and weight has no values" in message
     with pytest.raises(errors.UnsupportedError, match="verify runs the model"):
         amprewrite.verify(model, converted, (x,))
+
+
+def test_a_plan_takes_no_overrides() -> None:
+    model, args = a_model(), (an_input(),)
+    plan = amprewrite.inspect(model, args=args)
+    rules = [{"path": "0", "class": "deny"}]
+    message = refusal(
+        errors.UnsupportedError, model, args=args, plan=plan, overrides=rules
+    )
+    assert "plan= is applied as it is, so that it takes no overrides" in message
+    assert "inspect()" in message

@@ -192,3 +192,14 @@ def test_marks_survive_jit_scan_and_gradients():
     before = jax.grad(amprewrite.convert(program))
     dots = full_contractions(checked_jaxpr(before, W, X))
     assert len(dots) == 3
+
+
+def test_a_key_that_is_closed_over_is_a_constant_and_no_number():
+    key = jax.random.key(0)
+
+    def noisy(w, x):
+        return x @ w + jax.random.normal(key, (4, 16))
+
+    converted = amprewrite.convert(noisy, args=(W, X))
+    assert converted.plan.lowered
+    assert relative_error(converted(W, X), noisy(W, X)) < 1e-2

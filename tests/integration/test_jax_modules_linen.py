@@ -304,6 +304,15 @@ def test_it_is_traced_once_for_each_signature():
     assert len(traces) == 2
 
 
+def test_args_without_variables_are_refused(model):
+    with pytest.raises(
+        UnsupportedError, match=r"start with \w+Array.* apply"
+    ):
+        amprewrite.inspect(model, args=(IDS,))
+    with pytest.raises(UnsupportedError, match="start with nothing"):
+        amprewrite.convert(model, kwargs={"x": IDS})
+
+
 def test_inspect_and_plans(model, variables):
     plan = amprewrite.inspect(model, args=(variables, IDS))
     converted = amprewrite.convert(model, args=(variables, IDS))

@@ -411,3 +411,72 @@ def test_error_against_bytes():
         assert (point.measured or 0.0) <= 2 * point.predicted + 1e-6
     assert points[0].plan.lowered
     assert not points[-2].plan.lowered
+
+
+@pytest.mark.parametrize("policy", ["bf16", "fp16"])
+@pytest.mark.parametrize("target", ["eager", "compiled"])
+@pytest.mark.parametrize(
+    "draw", [jax.random.normal, jax.random.gumbel, jax.random.exponential]
+)
+def test_what_is_computed_of_a_draw_stays_finite(draw, target, policy):
+    """A uniform number in low may be 1, of which these are infinite."""
+    w, x = weight(128, 128), normal(256, 128)
+
+    def noisy(w, x):
+        h = x @ w
+        return h + jax.nn.gelu(h) * draw(jax.random.key(0), h.shape)
+
+    low = amprewrite.convert(
+        noisy, policy, args=(w, x), placement="optimal", target=target
+    )
+    assert low.plan.lowered
+    assert error(low, noisy, w, x) < 1e-2
+
+
+def test_a_number_behind_stop_gradient():
+    eqx = pytest.importorskip("equinox")
+    layer, key = eqx.nn.Dropout(0.2), jax.random.key(2)
+    w, x = weight(256, 256), normal(256, 256)
+
+    def scaled(w, x):
+        return (x @ w) * lax.stop_gradient(0.2)
+
+    def dropped(w, x):
+        return layer(x @ w, key=key) @ w
+
+    for function in (scaled, dropped):
+        converted = within(function, (w, x), 1e-2)
+        assert converted.plan.lowered
+        assert error(converted, function, w, x) <= 1e-2
+
+
+def test_values_that_a_where_drops_count_for_nothing():
+    w, x = weight(256, 256), normal(256, 256)
+
+    def rooted(w, x):
+        h = x @ w
+        return jnp.where(h > 0, jnp.sqrt(h), 0) @ w
+
+    converted = within(rooted, (w, x), 0.5)
+    free = amprewrite.convert(rooted, args=(w, x), placement="optimal")
+    assert converted.plan.cost.total_bytes == free.plan.cost.total_bytes
+    ratio = converted.plan.predicted_error / error(converted, rooted, w, x)
+    assert 0.8 < ratio < 2
+    assert within(rooted, (w, x), "autocast").plan.predicted_error < 1e-2
+
+
+def test_an_endless_loop_of_the_baseline_is_named():
+    def settling(w, x):
+        def turn(state):
+            h, _, turns = state
+            return jnp.tanh(h @ w * 0.3 + x), h, turns + 1
+
+        def goes_on(state):
+            moved = jnp.abs(state[0] - state[1]).max()
+            return (moved > 1e-4) & (state[2] < 50)
+
+        return lax.while_loop(goes_on, turn, (x, x + 1, 0))[0]
+
+    w, x = weight(128, 128), normal(256, 128)
+    with pytest.raises(ToleranceError, match="turns over 4 times as often"):
+        within(settling, (w, x), "autocast")

@@ -207,3 +207,49 @@ def test_training_keeps_the_tolerance_in_both_modes() -> None:
     converted.eval()
     model.eval()
     assert error(converted, model, args) <= 1e-2
+
+
+def rooted(h: Any) -> Any:
+    return torch.where(h > 0, h.sqrt(), torch.zeros_like(h))
+
+
+def logged(h: Any) -> Any:
+    return torch.where(h > 0, h.log(), h)
+
+
+class Between(nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+        self.first, self.last = nn.Linear(128, 128), nn.Linear(128, 128)
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.function(self.first(x)))
+
+
+@pytest.mark.parametrize("function", [rooted, logged])
+def test_values_that_a_where_drops_count_for_nothing(function: Any) -> None:
+    torch.manual_seed(0)
+    model, args = Between(function).eval(), (torch.randn(256, 128),)
+    free = amprewrite.convert(model, args=args, placement="optimal")
+    bounded = convert(model, args, 1.0)
+    assert bounded.plan.cost.total_bytes == free.plan.cost.total_bytes
+    ratio = bounded.plan.predicted_error / error(bounded, model, args)
+    assert 0.8 < ratio < 1.5
+    assert convert(model, args, "autocast").plan.predicted_error < 1.0
+    errors = [point.predicted for point in amprewrite.pareto(model, args=args)]
+    assert min(errors) == 0.0
+
+
+def test_a_derivative_that_is_infinite_keeps_a_value_full() -> None:
+    def distance(h: Any) -> Any:
+        square = (h * h).sum(-1)
+        return (square[:, None] + square - 2 * h @ h.T).clamp(min=0).sqrt()
+
+    torch.manual_seed(0)
+    model, args = Between(distance).eval(), (torch.randn(128, 128),)
+    plan = convert(model, args, 1e-2).plan
+    assert plan.predicted_error < 1e-2
+    kept = [d for d in plan.decisions if d.why.endswith("in bfloat16 has no bound")]
+    assert kept
+    assert convert(model, args, "autocast").plan.predicted_error < 1e-2

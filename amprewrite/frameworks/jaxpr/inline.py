@@ -24,7 +24,7 @@ from amprewrite.frameworks.jaxpr.program import (
     Program,
     Step,
 )
-from amprewrite.frameworks.jaxpr.untyped import jex
+from amprewrite.frameworks.jaxpr.untyped import jax, jex
 
 CALLS = frozenset(("closed_call", "core_call", "composite"))
 """Primitives that only call."""
@@ -351,5 +351,8 @@ def _left(atoms: Iterable[Atom], kind: CrossingKind) -> list[Leaving]:
 
 
 def _is_plain(value: Any) -> bool:
+    """Whether NumPy can hold a value; a key of random numbers it cannot."""
     dtype = getattr(value, "dtype", None)
-    return dtype is not None and hasattr(value, "__array__")
+    if dtype is None or not hasattr(value, "__array__"):
+        return False
+    return not jax.dtypes.issubdtype(dtype, jax.dtypes.extended)

@@ -54,18 +54,18 @@ class Rounding:
         return low.astype(value.dtype)
 
     def error(self, value: Any, made: Any = None) -> Any:
-        """Return the error of every element of ``value``; none where it is infinite.
+        """Return the error of every element of ``value``; none where it is not finite.
 
         Args:
             value: The array, in full precision.
             made: What the low kernel rounds in its place; None if it rounds ``value``.
         """
         held = value if made is None else made
-        infinite = jnp.isinf(value)
+        finite = jnp.isfinite(value)
         if self.saturates:
             limit = float(jnp.finfo(jnp.dtype(self.low)).max)
-            held = jnp.where(infinite, value, jnp.clip(held, -limit, limit))
-        return jnp.where(infinite, 0, self.rounded(held) - value)
+            held = jnp.where(finite, jnp.clip(held, -limit, limit), value)
+        return jnp.where(finite, self.rounded(held) - value, 0)
 
 
 def _identity(value: Any, made: Any, token: Any, rounding: Rounding) -> Any:
@@ -80,14 +80,20 @@ def _forward(value: Any, made: Any, token: Any, rounding: Rounding) -> tuple[Any
 
 def _backward(rounding: Rounding, held: tuple[Any, Any], grad: Any) -> tuple[Any, ...]:
     value, made = held
-    return grad, None, _moved(rounding, value, made, grad)
+    return _moved(rounding, value, made, grad)
 
 
 @partial(jax.jit, static_argnums=0)  # one call for each probe, where JAX runs eagerly
-def _moved(rounding: Rounding, value: Any, made: Any, grad: Any) -> Any:
+def _moved(rounding: Rounding, value: Any, made: Any, grad: Any) -> tuple[Any, ...]:
+    """Return the gradients of the value and of the token.
+
+    A gradient that is NaN counts as none: so it is where the infinite derivative of a
+    root or a logarithm meets the zero of a ``where`` that drops its value.
+    """
+    grad = jnp.where(jnp.isnan(grad), 0, grad)
     error = rounding.error(value, made)
-    moved = jnp.where(error == 0, 0, grad * error)  # where g is NaN, too
-    return jnp.sum(moved, dtype=jnp.float32)
+    moved = jnp.where(error == 0, 0, grad * error)  # where g is infinite, too
+    return grad, None, jnp.sum(moved, dtype=jnp.float32)
 
 
 _probe: Any = jax.custom_vjp(_identity, nondiff_argnums=(3,))
@@ -183,8 +189,8 @@ class Prober(Exact):
         return _probe(value, made, _compat.varying_as(token, value), rounding)
 
     def _plain(self, step: Step, env: Env) -> list[Any]:
-        if step.primitive != "stop_gradient":
+        (*_, atom) = (None, *step.operands)
+        if step.primitive != "stop_gradient" or not isinstance(atom, str):
             return super()._plain(step, env)
-        (name,) = step.operands  # an error passes it as any other move
-        value = self.fed(str(name), step.name, env[str(name)])
+        value = self.fed(atom, step.name, env[atom])  # an error passes as by any move
         return [self.made(step.results[0], value)]

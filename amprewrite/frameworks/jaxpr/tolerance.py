@@ -11,7 +11,7 @@ from typing import Any
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.base import Budget, Run
 from amprewrite.frameworks.jaxpr import _compat
-from amprewrite.frameworks.jaxpr.ending import ending
+from amprewrite.frameworks.jaxpr.ending import PATIENCE, ending
 from amprewrite.frameworks.jaxpr.exact import Exact, Result, Sample
 from amprewrite.frameworks.jaxpr.ops import dtype_name
 from amprewrite.frameworks.jaxpr.prepare import Prepared
@@ -147,13 +147,17 @@ class Tolerant:
         check_finite(sample, reference, named)
         probes = self.budget.probes(graph, training=True)
         watched = watch(sample, probes)
+        endless = (
+            f" (a loop that turns over {PATIENCE} times as often as in full precision "
+            f"counts as one that never ends)"
+        )
         norms = norms_of(
             self.budget.tolerance,
             reference,
             lambda: run(
                 self.budget.promoted(graph, training=True, captured=self.captured)
             ),
-            "placement 'promote'",
+            "placement 'promote'" + (endless if watched.turns else ""),
         )
         found = measure_sensitivity(sample, probes, norms.factors, watched)
 

@@ -26,13 +26,14 @@ class Rounding:
     kernels: dict[Key, torch.Tensor] = field(default_factory=dict[Key, torch.Tensor])
 
     def error(self, value: torch.Tensor, key: Key) -> torch.Tensor:
-        """Return the error of every element of ``value``; none where it is infinite."""
+        """Return the error of each element; none where ``value`` is not finite."""
         saturates = (key if isinstance(key, str) else key[0]) in self.saturated
         error = self.kernels.get(key)
         if error is None:
             held = self.saturate(value) if saturates else value.to(self.low)
             error = held.to(value.dtype) - value
-        return torch.where(value.isinf(), 0, error) if value.isinf().any() else error
+        finite = value.isfinite()
+        return error if finite.all() else torch.where(finite, error, 0)
 
     def saturate(self, value: torch.Tensor) -> torch.Tensor:
         """Return ``value`` in the low dtype; what is finite stays finite."""
@@ -44,7 +45,9 @@ class Rounding:
 class Probe(torch.autograd.Function):
     """An identity whose backward pass adds to a list what a rounding here would do.
 
-    The token is a number that every probe takes, so that all are differentiated.
+    The token is a number that every probe takes, so that all are differentiated. A
+    gradient that is NaN counts as none: so it is where the infinite derivative of a
+    root or a logarithm meets the zero of a ``where`` that drops its value.
     """
 
     @staticmethod
@@ -65,6 +68,8 @@ class Probe(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         """Add ``g . delta`` to what was found; the gradient passes as it is."""
         (value,), (grad,) = ctx.saved_tensors, grads
+        grad = torch.where(grad.isnan(), 0, grad)
         delta = ctx.rounding.error(value, ctx.key)
-        ctx.found.append((ctx.key, (grad * delta).sum(dtype=torch.float64)))
+        moved = torch.where(delta == 0, 0, grad * delta)  # where g is infinite, too
+        ctx.found.append((ctx.key, moved.sum(dtype=torch.float64)))
         return grad, grad.new_zeros(()), None, None, None

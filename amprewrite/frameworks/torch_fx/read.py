@@ -237,7 +237,7 @@ class _Reader:
             literals=tuple(number for _, number in arguments.numbers(node)),
             dtype_argument=_dtype_argument(node, canonical),
             chosen="follows" if follows else node.meta.get(CHOSEN, ""),
-            dtype_knob=canonical in KNOBS,
+            dtype_knob=canonical in KNOBS and arguments.has_argument(node, "dtype"),
             contracted=ops.contracted_length(node, canonical),
             masks=tuple(_masks(node, operands, self.leaves)),
             reads=reads,

@@ -1,9 +1,9 @@
-"""Draws and positions that a comparison decides by."""
+"""Draws and positions that are compared, or computed with."""
 
 import pytest
 
 from amprewrite.passes import Setting, make_plan
-from amprewrite.passes.choices import deciding_ops
+from amprewrite.passes.choices import exact_ops
 from amprewrite.passes.classify import classify
 from amprewrite.policy import Matcher, load_policy
 from tests.placement_problem import graph_of
@@ -30,21 +30,32 @@ DROPOUT = """
 """
 
 
-def deciding(text: str) -> frozenset[str]:
+def exact(text: str) -> frozenset[str]:
     graph = graph_of(text)
-    return deciding_ops(graph, classify(graph, Matcher(BF16)))
+    return exact_ops(graph, classify(graph, Matcher(BF16)))
 
 
 def test_what_is_drawn_and_compared_decides() -> None:
-    assert deciding(DROPOUT) == {"bitcast", "draw", "turn"}
+    assert exact(DROPOUT) == {"bitcast", "draw", "turn", "noise"}
 
 
-def test_what_is_drawn_and_added_decides_nothing() -> None:
-    assert deciding(DROPOUT.replace("lt(%t)", "lt(%h)")) == frozenset()
+def test_arithmetic_on_a_draw_is_exact_and_its_movement_may_be_low() -> None:
+    found = exact(DROPOUT.replace("lt(%t)", "lt(%h)"))
+    assert found == {"bitcast", "draw", "noise"}
+
+
+def test_what_a_denied_op_reads_of_a_draw_is_exact() -> None:
+    normal = DROPOUT.replace("lt = lt(%t) -> %m: b8", "tan = tan(%t) -> %m: f32")
+    assert "turn" in exact(normal)
+
+
+def test_a_draw_that_meets_data_may_be_rounded() -> None:
+    met = DROPOUT.replace("noise = mul(%u)", "noise = mul(%u, %h)")
+    assert exact(met) == {"bitcast", "draw", "turn"}
 
 
 def test_what_has_data_in_it_may_be_rounded_as_before() -> None:
-    assert deciding(DROPOUT.replace("bitcast(%b)", "bitcast(%x)")) == frozenset()
+    assert exact(DROPOUT.replace("bitcast(%b)", "bitcast(%x)")) == frozenset()
 
 
 def test_constants_and_positions_have_no_data() -> None:
@@ -56,8 +67,8 @@ def test_constants_and_positions_have_no_data() -> None:
         gt = gt(%x, %p) -> %m: b8[8]
         return %m
     """
-    assert deciding(text) == {"iota", "add"}
-    assert deciding(text.replace("%c: f32[8] constant", "%c: f32[8] input")) == set()
+    assert exact(text) == {"iota", "add"}
+    assert exact(text.replace("%c: f32[8] constant", "%c: f32[8] input")) == set()
 
 
 @pytest.mark.parametrize("policy", ["bf16", "fp16"])
@@ -66,5 +77,5 @@ def test_placement_keeps_them_full(policy: str) -> None:
     plan = make_plan(graph_of(DROPOUT), matcher, Setting("optimal"))
     made = {d.op: d for d in plan.decisions}
     assert made["draw"].precision == made["turn"].precision == "float32"
-    assert made["draw"].why.endswith("a comparison decides by it")
+    assert made["draw"].why.endswith("a position or a draw is exact")
     assert made["linear"].precision != "float32"

@@ -1,5 +1,6 @@
 """What a tolerance is, and the search for plans by predicted errors."""
 
+from dataclasses import replace
 from math import inf, nan
 
 import pytest
@@ -28,6 +29,13 @@ def test_a_looser_prediction_is_never_dearer() -> None:
     assert len(costs) == 5
     assert costs == sorted(costs, reverse=True)
     assert len(set(costs)) > 2
+
+
+def test_an_infinite_error_certifies_by_its_own_bound_alone() -> None:
+    search = Search(goal(8e-3, sensitivity(2.0)))
+    plan = search.plan_at(search.dearest)
+    endless = search.certified(replace(plan, predicted_error=inf))
+    assert endless.cost.lower_bound == plan.cost.lower_bound
 
 
 def test_no_price_makes_all_predictions() -> None:

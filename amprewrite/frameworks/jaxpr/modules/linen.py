@@ -48,8 +48,19 @@ def runner_of(model: Any) -> ConvertedFunction | None:
     return found
 
 
-def arguments(_: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the positional arguments of the function that is converted."""
+def arguments(model: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the positional arguments of the function that is converted: of ``apply``.
+
+    Raises:
+        UnsupportedError: The first is no collection of variables.
+    """
+    if not args or not isinstance(args[0], Mapping):
+        found = type(args[0]).__name__ if args else "nothing"
+        msg = (
+            f"args of {original(model).__class__.__name__} start with {found}; a linen "
+            f"module wants those of its apply: (variables, *inputs)"
+        )
+        raise UnsupportedError(msg)
     return args
 
 
