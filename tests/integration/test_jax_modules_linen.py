@@ -305,9 +305,7 @@ def test_it_is_traced_once_for_each_signature():
 
 
 def test_args_without_variables_are_refused(model):
-    with pytest.raises(
-        UnsupportedError, match=r"start with \w+Array.* apply"
-    ):
+    with pytest.raises(UnsupportedError, match=r"start with .*Array.* apply"):
         amprewrite.inspect(model, args=(IDS,))
     with pytest.raises(UnsupportedError, match="start with nothing"):
         amprewrite.convert(model, kwargs={"x": IDS})
