@@ -6,6 +6,7 @@ jax = pytest.importorskip("jax")
 nn = pytest.importorskip("flax.linen")
 
 from amprewrite.dispatch import planner
+from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.jaxpr.modules.linen import (
     Bound,
@@ -33,7 +34,14 @@ def test_the_original_comes_back() -> None:
     assert type(original(converted)) is nn.Dense
     assert original(MODEL) is MODEL
     assert runner_of(MODEL) is None
-    assert arguments(converted, (1, 2)) == (1, 2)
+
+
+def test_args_are_those_of_apply() -> None:
+    converted = convert(MODEL, REQUEST)
+    assert arguments(converted, ({}, 2)) == ({}, 2)
+    for args, found in (((1, 2), "int"), ((), "nothing")):
+        with pytest.raises(UnsupportedError, match=f"start with {found}; .*apply"):
+            arguments(converted, args)
 
 
 def test_a_bound_module_gives_fields_and_methods() -> None:
