@@ -24,17 +24,14 @@ def dtypes_checked() -> Iterator[None]:
 
 @contextmanager
 def _torch_checked() -> Iterator[None]:
-    from amprewrite.frameworks.torch_fx import backend, convert, settle
+    from amprewrite.frameworks.torch_fx import rewrite, settle
 
     def settled(reading: Any, plan: Any) -> tuple[str, ...]:
         notes = settle.settle(reading, plan)
         check_module(reading.module)
         return notes
 
-    with (
-        mock.patch.object(convert, "settle", settled),
-        mock.patch.object(backend, "settle", settled),
-    ):
+    with mock.patch.object(rewrite, "settle", settled):
         yield
 
 

@@ -7,6 +7,7 @@ import typer
 from amprewrite.cli.group import app
 from amprewrite.cli.options import AsJson
 from amprewrite.cli.show import show, show_json
+from amprewrite.dtypes import SYSTEMS
 from amprewrite.errors import TargetError
 from amprewrite.report import promotion
 from amprewrite.report.differences import differences_page
@@ -18,12 +19,11 @@ def promote(  # noqa: PLR0913  # options
         list[str] | None,
         typer.Argument(
             help="Dtypes, long or short: bfloat16, bf16; with [] behind it a 0-d "
-            "array, with * a weak one. Or Python numbers: 1, 1.0, 1j, True.",
+            "array, i64[300] one of that value, with * a weak one. Or Python numbers: "
+            "1, 1.0, 1j, True.",
         ),
     ] = None,
-    system: Annotated[
-        str, typer.Option(help="jax, jax-strict, torch, numpy or array-api.")
-    ] = "jax",
+    system: Annotated[str, typer.Option(help=f"One of {', '.join(SYSTEMS)}.")] = "jax",
     op: Annotated[
         str | None, typer.Option(help="Say what casts an op needs, such as matmul.")
     ] = None,
@@ -31,6 +31,9 @@ def promote(  # noqa: PLR0913  # options
         str | None, typer.Option(metavar="SYSTEM", help="Show every pair of dtypes.")
     ] = None,
     *,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="With --op: say each step of its rule.")
+    ] = False,
     x64: Annotated[
         bool, typer.Option("--x64", help="For JAX: 64-bit dtypes are enabled.")
     ] = False,
@@ -42,6 +45,9 @@ def promote(  # noqa: PLR0913  # options
     """Say what operands make together, and why."""
     if sum([bool(operands), table is not None, differences]) != 1:
         msg = "promote: want one of A B, such as int32 bfloat16; --table; --differences"
+        raise TargetError(msg)
+    if explain and (op is None or not operands):
+        msg = "--explain: want --op OP and operands; without --op reasons are shown"
         raise TargetError(msg)
     if differences and as_json:
         raise TargetError("--differences --json: want --table SYSTEM --json")
@@ -56,6 +62,6 @@ def promote(  # noqa: PLR0913  # options
         found = (
             promotion.answer(given, system, x64=x64)
             if op is None
-            else promotion.op_answer(op, given, system, x64=x64)
+            else promotion.op_answer(op, given, system, x64=x64, steps=explain)
         )
         show_json(found.to_json()) if as_json else show(str(found))

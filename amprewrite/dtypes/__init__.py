@@ -1,5 +1,6 @@
 """Number formats and promotion rules, keyed by dtype name; imports no framework."""
 
+from amprewrite.dtypes.arrays import promote_arrays
 from amprewrite.dtypes.fits import is_lossless, same_kind, saturate, survives, ulp
 from amprewrite.dtypes.formats import FORMATS, Format, format_of, is_float, itemsize
 from amprewrite.dtypes.names import from_short_name, short_name
@@ -23,6 +24,7 @@ __all__ = [
     "is_float",
     "is_lossless",
     "itemsize",
+    "promote_arrays",
     "promote_types",
     "result_type",
     "same_kind",

@@ -20,7 +20,10 @@ DTYPES = (
 
 NUMBERS = (1, 1.0, 1j)
 
-Pairs = Literal["arrays", "zero_d", "numbers"]
+VALUES = (-1, 128, 32768, 2**31, 65000.0, 3.4e38)
+"""Numbers that NumPy 1 gives different least dtypes; most a limit of one."""
+
+Pairs = Literal["arrays", "zero_d", "numbers", "values"]
 
 
 class System(NamedTuple):
@@ -32,7 +35,12 @@ class System(NamedTuple):
     @property
     def title(self) -> str:
         """What it is called in a table."""
-        titles = {"jax": "JAX", "jax-strict": "strict JAX", "numpy": "NumPy"}
+        titles = {
+            "jax": "JAX",
+            "jax-strict": "strict JAX",
+            "numpy": "NumPy",
+            "numpy1": "NumPy 1",
+        }
         mode = (", 64 bits" if self.x64 else ", 32 bits") if "jax" in self.name else ""
         return titles.get(self.name, self.name) + mode
 
@@ -52,7 +60,7 @@ class System(NamedTuple):
 
 
 JAX, JAX32 = System("jax", x64=True), System("jax")
-TORCH, NUMPY = System("torch"), System("numpy")
+TORCH, NUMPY, NUMPY1 = System("torch"), System("numpy"), System("numpy1")
 
 
 class Difference(NamedTuple):
@@ -69,8 +77,9 @@ def differences(systems: Sequence[System], pairs: Pairs) -> list[Difference]:
     Args:
         systems: What to compare; only dtypes that all of them have are.
         pairs: ``arrays``: each unordered pair of arrays; ``zero_d``: each array with
-            each 0-d array; ``numbers``: each array with each Python number, weakness
-            aside, for a number makes more results weak in JAX than differ.
+            each 0-d array, of value 1; ``numbers``: each array with each Python
+            number, weakness aside, for a number makes more results weak in JAX than
+            differ; ``values``: each array with numbers whose value decides in NumPy 1.
     """
     found: list[Difference] = []
     for a, b in _pairs(systems, pairs):
@@ -94,9 +103,11 @@ def _pairs(
         case "arrays":
             return iter(combinations_with_replacement(names, 2))
         case "zero_d":
-            return product(names, [Operand(x, ndim=0) for x in names])
+            return product(names, [Operand(x, ndim=0, value=True) for x in names])
         case "numbers":
             return product(names, NUMBERS)
+        case "values":
+            return product(names, VALUES)
 
 
 def grouped(

@@ -6,6 +6,12 @@ from amprewrite.dtypes.array_api import ArrayApiRules
 from amprewrite.dtypes.formats import format_of
 from amprewrite.dtypes.jax_rules import JaxRules
 from amprewrite.dtypes.lattice import Lattice
+from amprewrite.dtypes.numpy1_rules import (
+    Numpy1Rules,
+    as_array,
+    counted,
+    counts_values,
+)
 from amprewrite.dtypes.numpy_rules import NumpyRules
 from amprewrite.dtypes.operands import Operand, OperandLike, ResultType, as_operand
 from amprewrite.dtypes.promotion import result_type
@@ -31,6 +37,8 @@ def explain(
             return result, _why_torch(given, result)
         case "numpy":
             return result, _why_kinds(given, result, NumpyRules.lattice)
+        case "numpy1":
+            return result, _why_values(given, result)
         case "array-api":
             return result, _why_kinds(given, result, ArrayApiRules.lattice)
         case _:
@@ -93,6 +101,32 @@ def _why_torch(given: Sequence[Operand], result: ResultType) -> list[str]:
 
 def _rank(dtype: str) -> int:
     return _KINDS.index(Operand(dtype).kind)
+
+
+def _why_values(given: Sequence[Operand], result: ResultType) -> list[str]:
+    """In NumPy 1, 0-d arrays and numbers may count by value."""
+    arrays = [as_array(x) for x in given]
+    names = [x.dtype for x in arrays]
+    why: list[str] = []
+    if counts_values(arrays):
+        names = [x.dtype for x in arrays if x.ndim]
+        for scalar in (x for x in arrays if not x.ndim):
+            if scalar.value is None:
+                why.append(f"{scalar}: every value of it makes {result.dtype}")
+                continue
+            (least,) = counted(scalar)
+            signed = f" or {least.signed}" * least.either
+            why.append(
+                f"{scalar} of value {scalar.value} counts as {least.dtype}" + signed
+            )
+            is_signed = format_of(result.dtype).kind not in ("bool", "uint")
+            names.append(least.signed if is_signed else least.dtype)
+    elif all(not x.ndim for x in arrays):
+        why.append("all are scalars: they count by dtype")
+    elif not all(x.ndim for x in arrays):
+        why.append("a scalar is of a higher kind than the arrays: all count by dtype")
+    paths = _paths(Numpy1Rules.lattice, names, result.dtype)
+    return list(dict.fromkeys([*why, *(paths or [f"all are {result.dtype}"])]))
 
 
 def _why_kinds(

@@ -32,7 +32,7 @@ def as_float(dtype: str, system: str, default_dtype: str = "float32") -> str:
         return dtype
     if system == "torch":
         return default_dtype
-    if system == "numpy":
+    if system in ("numpy", "numpy1"):
         return promote_types(dtype, "float16", "numpy")
     if system == "array-api":
         raise PromotionError(f"found {dtype}; want floats: cast it explicitly")

@@ -37,13 +37,14 @@ once, it also decides that uint8, int8 and float16 make float16, not float32.
 
 _LATTICE = Lattice(_SAFE)
 
-_KINDS = {"bool": "bool", "int": "int64", "float": "float64", "complex": "complex128"}
+NUMBERS = {"bool": "bool", "int": "int64", "float": "float64", "complex": "complex128"}
 """Kinds of Python numbers from low to high, and the dtype of such a number alone."""
 
-_ORDER = list(_KINDS).index
+_ORDER = list(NUMBERS).index
 
 
-def _first(dtypes: Sequence[str]) -> str:
+def first_common(dtypes: Sequence[str]) -> str:
+    """Return the first dtype that all of ``dtypes`` may safely become."""
     common = _LATTICE.common(dtypes)
     return next(dtype for dtype in _SAFE if dtype in common)
 
@@ -60,18 +61,18 @@ class NumpyRules:
 
     def promote(self, a: str, b: str) -> str:
         """Return the first common dtype, as ``numpy.promote_types``."""
-        return _first((a, b))
+        return first_common((a, b))
 
     def result(self, operands: Sequence[Operand]) -> ResultType:
         """Return the dtype of what ``operands`` make together; it is never weak."""
         strong = [x for x in operands if not x.weak]
         number = max((x.kind for x in operands if x.weak), key=_ORDER, default="bool")
         if not strong:
-            return ResultType(_KINDS[number], weak=False)
-        dtype = _first([x.dtype for x in strong])
+            return ResultType(NUMBERS[number], weak=False)
+        dtype = first_common([x.dtype for x in strong])
         host = Operand(dtype).kind
         if (number, host) == ("complex", "float"):
-            dtype = _first((dtype, "complex64"))  # the float's precision is kept
+            dtype = first_common((dtype, "complex64"))  # the float's precision is kept
         elif _ORDER(number) > _ORDER(host):
-            dtype = _first((dtype, _KINDS[number]))
+            dtype = first_common((dtype, NUMBERS[number]))
         return ResultType(dtype, weak=False)

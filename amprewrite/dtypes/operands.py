@@ -1,5 +1,6 @@
-"""What promotion is asked about: dtypes, with rank and weakness."""
+"""What promotion is asked about: dtypes, with rank, weakness and value."""
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,15 +17,24 @@ class Operand:
         ndim: Its rank; only torch distinguishes 0 from the others.
         weak: Whether it adapts to the others: a Python number, or in JAX an array
             made of such numbers only. Outside JAX only its kind matters then.
+        value: The value of a 0-d array or a number; only NumPy 1 asks for it. None
+            where it is not known.
+
+    Raises:
+        PromotionError: The dtype is unknown or cannot hold the value, or an array of
+            a higher rank has one.
     """
 
     dtype: str
     ndim: int = 1
     weak: bool = False
+    value: bool | int | float | complex | None = None
 
     def __post_init__(self) -> None:
-        """Refuse an unknown dtype."""
+        """Refuse an unknown dtype, and a value that the operand cannot have."""
         format_of(self.dtype)
+        if self.value is not None:
+            _check_value(self, self.value)
 
     @property
     def kind(self) -> str:
@@ -49,13 +59,35 @@ class ResultType(NamedTuple):
     weak: bool
 
 
-_NUMBERS: dict[type, Operand] = {
-    bool: Operand("bool", ndim=0, weak=True),
-    int: Operand("int64", ndim=0, weak=True),
-    float: Operand("float64", ndim=0, weak=True),
-    complex: Operand("complex128", ndim=0, weak=True),
+def _check_value(operand: Operand, value: complex) -> None:
+    where = f"operand {operand}: found value {value!r}"
+    if operand.ndim:
+        raise PromotionError(f"{where} and rank {operand.ndim}; want ndim=0 with it")
+    kinds = [kind for kind, one in _VALUES.items() if isinstance(value, one)]
+    if not kinds:
+        raise PromotionError(f"{where}; want a Python number, as item() gives it")
+    rank, own = _ORDER(kinds[0]), _ORDER(operand.kind)
+    if rank > own or (operand.weak and rank < own):
+        raise PromotionError(f"{where} of kind {kinds[0]}; want kind {operand.kind}")
+    target = format_of(operand.dtype)
+    parts = (value.real, value.imag) if isinstance(value, complex) else (value,)
+    finite = [x for x in parts if isinstance(x, int) or math.isfinite(x)]
+    if not operand.weak and not all(target.min <= x <= target.max for x in finite):
+        raise PromotionError(f"{where}; want one that {operand.dtype} holds")
+
+
+_VALUES: dict[str, type] = {
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "complex": complex,
 }
-"""Python numbers, by exact type: numpy.float64 is a float, but a strong one."""
+"""Kinds of values from low to high; the first type that fits decides."""
+
+_ORDER = list(_VALUES).index
+
+_NUMBERS = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
+"""Dtypes of Python numbers, by exact type: numpy.float64 is a strong float."""
 
 
 def as_operand(value: OperandLike) -> Operand:
@@ -69,7 +101,7 @@ def as_operand(value: OperandLike) -> Operand:
     if isinstance(value, str):
         return Operand(value)
     if type(value) in _NUMBERS:
-        return _NUMBERS[type(value)]
+        return Operand(_NUMBERS[type(value)], ndim=0, weak=True, value=value)
     found = f"{type(value).__module__}.{type(value).__qualname__}"
     raise PromotionError(
         f"operand {value!r}: found {found}; want a dtype name, a Python bool, int, "

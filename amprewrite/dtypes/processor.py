@@ -223,7 +223,7 @@ class Processor:
         Sources: ``canCast`` in c10/core/ScalarType.h; NumPy's ``same_kind``; the array
         API standard, in-place operators: the dtype must not change.
         """
-        ranks = _NUMPY_RANK if self.system == "numpy" else _RANK
+        ranks = _NUMPY_RANK if self.system in ("numpy", "numpy1") else _RANK
         found, wanted = format_of(result).kind, format_of(own).kind
         is_exact = self.system == "array-api"
         is_lower = result != own if is_exact else ranks[wanted] < ranks[found]

@@ -9,6 +9,7 @@ from amprewrite.dtypes.array_api import ArrayApiRules
 from amprewrite.dtypes.fits import is_lossless
 from amprewrite.dtypes.formats import format_of
 from amprewrite.dtypes.jax_rules import JaxRules
+from amprewrite.dtypes.numpy1_rules import Numpy1Rules
 from amprewrite.dtypes.numpy_rules import NumpyRules
 from amprewrite.dtypes.operands import Operand, OperandLike, ResultType, as_operand
 from amprewrite.dtypes.torch_rules import TorchRules
@@ -37,11 +38,15 @@ _SYSTEMS: dict[str, Callable[[bool, str], Rules]] = {
     "jax-strict": lambda x64, _: JaxRules(x64=x64, strict=True),
     "torch": lambda _, default_dtype: TorchRules(default_dtype),
     "numpy": lambda _, __: NumpyRules(),
+    "numpy1": lambda _, __: Numpy1Rules(),
     "array-api": lambda _, __: ArrayApiRules(),
 }
 
 SYSTEMS = tuple(_SYSTEMS)
 """Names of the promotion systems."""
+
+STATIC_SYSTEMS = tuple(name for name in SYSTEMS if name != "numpy1")
+"""Those that ask for no values, as a plan has none: what a policy may use."""
 
 
 def promote_types(a: str, b: str, system: str = "jax", *, x64: bool = False) -> str:
@@ -78,13 +83,15 @@ def result_type(
     Args:
         *operands: Dtype names (arrays), Python numbers, or ``Operand``. The value of a
             number does not count, only its kind: that an int is out of range is for
-            the operation to find.
+            the operation to find. In system ``numpy1`` values do count, those of 0-d
+            arrays too.
         system: One of ``SYSTEMS``.
         x64: For JAX: whether 64-bit dtypes are enabled.
         default_dtype: For torch: the dtype of Python floats.
 
     Raises:
-        PromotionError: If there is no common dtype.
+        PromotionError: If there is no common dtype, or, in system ``numpy1``, if a
+            value that is not given decides.
     """
     rules = _rules(system, x64=x64, default_dtype=default_dtype)
     given = tuple(map(as_operand, operands))

@@ -6,7 +6,9 @@ from amprewrite.dtypes import Operand, short_name
 from amprewrite.dtypes.differences import (
     JAX,
     JAX32,
+    NUMBERS,
     NUMPY,
+    NUMPY1,
     TORCH,
     Pairs,
     System,
@@ -28,8 +30,10 @@ _PAGE = f"""\
 JAX has one lattice. torch first asks for the kind of the operands (bool, integer,
 float, complex), lets 0-d tensors and Python numbers change the kind only, and promotes
 unsigned integers above 8 bits with floats only. NumPy takes the first dtype to which
-every cast is safe, so that 32-bit integers make floats of 64 bits. The rules of each
-are held to the live library by tests; this page is computed from them.
+every cast is safe, so that 32-bit integers make floats of 64 bits. NumPy 1 promotes
+arrays as NumPy 2 does; beside them, a 0-d array or a number of no higher kind counts as
+the least dtype that holds its value (0-d arrays have the value 1 here). The rules of
+each are held to the live library by tests; this page is computed from them.
 
 Dtypes have their short names: `b1` is bool, `u8` uint8, `bf16` bfloat16, `c64`
 complex64. `*` marks a weak result, which adapts to what it meets next; `error` an
@@ -42,8 +46,13 @@ _SECTIONS: tuple[tuple[str, Pairs, tuple[tuple[System, ...], ...]], ...] = (
         "arrays",
         ((JAX, TORCH), (JAX32, TORCH), (JAX, JAX32), (JAX, NUMPY), (TORCH, NUMPY)),
     ),
-    ("An array and a 0-d array", "zero_d", ((JAX, TORCH), (JAX32, TORCH))),
+    (
+        "An array and a 0-d array",
+        "zero_d",
+        ((JAX, TORCH), (JAX32, TORCH), (NUMPY, NUMPY1)),
+    ),
     ("An array and a Python number", "numbers", ((JAX, TORCH, NUMPY), (JAX32, TORCH))),
+    ("An array and a number of some value", "values", ((NUMPY, NUMPY1),)),
 )
 
 
@@ -94,4 +103,4 @@ def _name(operand: OperandLike) -> str:
         return short_name(operand)
     if isinstance(operand, Operand):
         return short_name(operand.dtype)
-    return type(operand).__name__
+    return type(operand).__name__ if operand in NUMBERS else repr(operand)

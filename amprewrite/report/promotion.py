@@ -1,5 +1,6 @@
 """Promotion as an answer with its reason, and as a table."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
@@ -13,8 +14,9 @@ from amprewrite.dtypes.differences import DTYPES, System
 from amprewrite.dtypes.explain import explain
 from amprewrite.dtypes.op_rules import rule_of
 from amprewrite.dtypes.operands import OperandLike
-from amprewrite.dtypes.processor import Processor, Promoted, Rule
+from amprewrite.dtypes.processor import Behaviour, Processor, Promoted, Rule
 from amprewrite.dtypes.promotion import result_type
+from amprewrite.errors import PromotionError
 
 UNDEFINED = "error"
 """What stands where operands have no common dtype."""
@@ -68,9 +70,10 @@ class OpAnswer(NamedTuple):
     system: System
     rule: Rule
     promoted: Promoted
+    steps: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Return the call in one line, below it the rule and a line an operand."""
+        """Return the call in one line, below it the rule, steps and casts."""
         given = ", ".join(map(str, self.operands))
         made = f"computes {self.promoted.computes}, gives {self.promoted.dtype}"
         equal = "; torch refuses unequal dtypes" * self.rule.needs_equal
@@ -79,6 +82,7 @@ class OpAnswer(NamedTuple):
             [
                 f"{self.op}({given}) {made} ({self.system.title})",
                 f"  rule {self.rule.behaviour}{equal}",
+                *(f"  {n}. {step}" for n, step in enumerate(self.steps, 1)),
                 *(f"  {x}: {f'cast to {to}' if to else 'no cast'}" for x, to in casts),
             ]
         )
@@ -94,13 +98,26 @@ class OpAnswer(NamedTuple):
             "needs_equal": self.rule.needs_equal,
             **asdict(self.promoted),
             "casts": list(self.promoted.casts),
+            **({"steps": list(self.steps)} if self.steps else {}),
         }
 
 
 def op_answer(
-    op: str, texts: Sequence[str], system: str = "jax", *, x64: bool = False
+    op: str,
+    texts: Sequence[str],
+    system: str = "jax",
+    *,
+    x64: bool = False,
+    steps: bool = False,
 ) -> OpAnswer:
     """Return what the op called ``op`` makes of the operands that ``texts`` name.
+
+    Args:
+        op: Its canonical name.
+        texts: See :func:`parse_operand`.
+        system: The promotion system.
+        x64: For JAX: whether 64-bit dtypes are enabled.
+        steps: Whether to say step by step how the rule came to it.
 
     Raises:
         PromotionError: There is no rule for the op, a text names no operand, or they
@@ -110,18 +127,67 @@ def op_answer(
     operands = tuple(map(parse_operand, texts))
     rule = rule_of(op)
     promoted = Processor(system, x64=x64).apply(rule, *operands)
-    return OpAnswer(op, operands, System(system, x64), rule, promoted)
+    chosen = System(system, x64)
+    why = tuple(_steps(rule, operands, promoted, chosen)) if steps else ()
+    return OpAnswer(op, operands, chosen, rule, promoted, why)
+
+
+_ROLES = {"p": "a parameter", "-": "no operand that promotes: an index, mask or count"}
+
+
+def _steps(
+    rule: Rule, operands: Sequence[OperandLike], promoted: Promoted, system: System
+) -> Iterator[str]:
+    """Yield what the processor does, in its order: join, compute, give, cast.
+
+    Source: OneFlow's TensorProcessor, which takes these steps in its functional layer.
+    """
+    roles = rule.roles_of(len(operands))
+    pairs = list(zip(operands, roles, strict=True))
+    yield from (f"{x} is {_ROLES[role]}" for x, role in pairs if role in _ROLES)
+    joined = [x for x, role in pairs if role == "x"]
+    if rule.behaviour in (Behaviour.FOLLOW_SELF, Behaviour.PRESERVE):
+        joined = joined[:1]
+    result, why = explain(*joined, system=system.name, x64=system.x64)
+    names = " and ".join(map(str, joined))
+    yield f"{names} make {result.dtype}: {'; '.join(why)}"
+    if promoted.computes == result.dtype:
+        yield f"it computes in {promoted.computes}"
+    else:
+        yield f"rule {rule.behaviour} lifts it: it computes in {promoted.computes}"
+    weak = "weak " * promoted.weak
+    yield f"it gives {weak}{promoted.dtype}"
 
 
 def parse_operand(text: str) -> OperandLike:
     """Return the operand that ``text`` names.
 
     A dtype, long or short, is an array: ``bfloat16``, ``bf16``; with ``[]`` behind it
-    a 0-d array; with ``*`` a weak one. ``1``, ``1.0``, ``1j`` and ``True`` are numbers.
+    a 0-d array, ``i64[300]`` one of that value; with ``*`` a weak one. ``1``, ``1.0``,
+    ``1j`` and ``True`` are numbers.
 
     Raises:
         PromotionError: It is none of these.
     """
+    number = _number(text)
+    if number is not None:
+        return number
+    parts = _OPERAND.fullmatch(text)
+    if parts is None:
+        return Operand(from_short_name(text))
+    name, inside, weak = parts.groups()
+    value = _number(inside or "")
+    if inside and value is None:
+        raise PromotionError(f"operand {text!r}: found {inside!r} in []; want a number")
+    ndim = 1 if inside is None else 0
+    return Operand(from_short_name(name), ndim=ndim, weak=bool(weak), value=value)
+
+
+_OPERAND = re.compile(r"(\w+)(?:\[(.*)\])?(\*?)")
+"""A dtype, a value in brackets, a star; only the dtype must be there."""
+
+
+def _number(text: str) -> bool | int | float | complex | None:
     if text in ("True", "False"):
         return text == "True"
     for number in (int, float, complex):
@@ -129,10 +195,7 @@ def parse_operand(text: str) -> OperandLike:
             return number(text)
         except ValueError:
             continue
-    name = from_short_name(text.removesuffix("*").removesuffix("[]"))
-    if not text.endswith(("*", "[]")):
-        return Operand(name)
-    return Operand(name, ndim=int("[]" not in text), weak=text.endswith("*"))
+    return None
 
 
 # --- tables ------------------------------------------------------------------------

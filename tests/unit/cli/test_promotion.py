@@ -22,6 +22,15 @@ def test_promote_in_another_system():
     assert "adapt to arrays" in text
 
 
+def test_promote_by_value():
+    for value, dtype in [(127, "int8"), (300, "int16")]:
+        text = done("promote", "i8", f"i64[{value}]", "--system", "numpy1")
+        assert text.startswith(f"int8 + 0-d int64 = {dtype} (NumPy 1)\n")
+        assert f"of value {value} counts as uint" in text
+    text = mistake("promote", "f32", "f64[]", "--system", "numpy1")
+    assert "float32 or float64, which the unknown value of 0-d float64 decides" in text
+
+
 def test_promote_with_64_bits():
     assert "= weak float32" in done("promote", "i64", "1.0")
     assert "= weak float64" in done("promote", "i64", "1.0", "--x64")
@@ -48,6 +57,26 @@ def test_promote_says_what_casts_an_op_needs():
     ]
     found = json.loads(done(*args, "--json"))
     assert (found["casts"], found["dtype"]) == (["float32", None], "float32")
+
+
+def test_promote_explains_each_step_of_a_rule():
+    args = ("promote", "bf16", "f32", "i64", "--op", "index_add", "--explain")
+    assert done(*args, "--system", "torch").splitlines()[1:] == [
+        "  rule follow_self; torch refuses unequal dtypes",
+        "  1. float32 is no operand that promotes: an index, mask or count",
+        "  2. bfloat16 make bfloat16: arrays make bfloat16",
+        "  3. it computes in bfloat16",
+        "  4. it gives bfloat16",
+        "  bfloat16: no cast",
+        "  float32: no cast",
+        "  int64: cast to bfloat16",
+    ]
+    lifted = json.loads(done("promote", "i32", "--op", "mean", "--explain", "--json"))
+    assert lifted["steps"][-2:] == [
+        "rule int_to_float lifts it: it computes in float32",
+        "it gives float32",
+    ]
+    assert "want --op OP" in mistake("promote", "i32", "--explain")
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

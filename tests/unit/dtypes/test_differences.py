@@ -6,6 +6,7 @@ from amprewrite.dtypes.differences import (
     JAX,
     JAX32,
     NUMPY,
+    NUMPY1,
     TORCH,
     System,
     count,
@@ -26,6 +27,8 @@ BARE = {"uint16", "uint32", "uint64"}
         ((JAX, NUMPY), "arrays", 18, 105),
         ((TORCH, NUMPY), "arrays", 39, 105),
         ((JAX, JAX), "arrays", 0, 120),
+        ((NUMPY, NUMPY1), "arrays", 0, 105),
+        ((NUMPY, NUMPY1), "numbers", 0, 42),
     ],
 )
 def test_how_many_differ(systems, pairs, differing, of):
@@ -48,6 +51,15 @@ def test_numbers_differ_where_integers_meet_floats():
         ("float16", 1j),
     }
     assert len(differences((JAX32, TORCH), "numbers")) == 2  # b1 + int, f16 + complex
+
+
+def test_values_differ_in_numpy_1():
+    found = {(x.a, x.b): x.results for x in differences((NUMPY, NUMPY1), "values")}
+    assert [x and x.dtype for x in found["int8", 128]] == ["int8", "int16"]
+    assert ("float64", 3.4e38) not in found
+    ones = {(x.a, x.b) for x in differences((NUMPY, NUMPY1), "zero_d")}
+    assert ("float32", Operand("float64", ndim=0, value=True)) in ones
+    assert ("int8", Operand("float32", ndim=0, value=True)) not in ones
 
 
 def test_groups_have_results_alike():

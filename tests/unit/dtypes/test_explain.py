@@ -10,7 +10,7 @@ operands = st.one_of(
     st.builds(
         Operand, st.sampled_from(sorted(FORMATS)), st.integers(0, 1), st.booleans()
     ),
-    st.sampled_from([True, 1, 1.0, 1j]),
+    st.sampled_from([True, 1, 1.0, 1j, -1, 128, 40000, 7e4, 1e39]),
 )
 
 
@@ -63,6 +63,28 @@ def test_numpy_and_the_array_api_count_kinds_of_numbers():
         "all arrays are float32",
     ]
     assert why(1, system="numpy")[-1] == "alone it is int64"
+
+
+def test_numpy_1_asks_for_the_value():
+    assert why("int8", 300, system="numpy1") == [
+        "0-d int64 of value 300 counts as uint16 or int16",
+        "int8 -> int16",
+    ]
+    assert why("float16", 70000.0, system="numpy1") == [
+        "0-d float64 of value 70000.0 counts as float32",
+        "float16 -> float32",
+    ]
+    assert why("float64", Operand("float32", ndim=0), system="numpy1") == [
+        "0-d float32: every value of it makes float64",
+        "all are float64",
+    ]
+    assert why("int8", 1.0, system="numpy1") == [
+        "a scalar is of a higher kind than the arrays: all count by dtype",
+        "int8 -> int16 -> int32 -> float64",
+    ]
+    assert why(Operand("int8", ndim=0), 1, system="numpy1")[0] == (
+        "all are scalars: they count by dtype"
+    )
 
 
 @given(

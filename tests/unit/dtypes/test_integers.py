@@ -20,6 +20,7 @@ def test_whole_is_bool_or_integer():
         ("jax", ["float32", "float32", "float64"]),
         ("jax-strict", ["float32", "float32", "float64"]),
         ("numpy", ["float16", "float32", "float64"]),
+        ("numpy1", ["float16", "float32", "float64"]),
     ],
 )
 def test_a_float_of_an_integer(system, floats):
@@ -37,6 +38,7 @@ def test_torch_makes_the_default_dtype():
         ("torch", ["int64", "int64", "int64", "int64"]),
         ("jax", ["int64", "int64", "uint64", "int64"]),
         ("numpy", ["int64", "int64", "uint64", "int64"]),
+        ("numpy1", ["int64", "int64", "uint64", "int64"]),
     ],
 )
 def test_integers_are_summed_wide(system, sums):

@@ -14,7 +14,8 @@ def test_a_name_is_a_strong_array():
     [(True, "bool"), (1, "int64"), (1.0, "float64"), (1j, "complex128")],
 )
 def test_a_python_number_is_weak(number, dtype):
-    assert as_operand(number) == Operand(dtype, ndim=0, weak=True)
+    assert as_operand(number) == Operand(dtype, ndim=0, weak=True, value=number)
+    assert as_operand(number) != Operand(dtype, ndim=0, weak=True)
 
 
 def test_operands_pass():
@@ -46,3 +47,31 @@ def test_a_numpy_scalar_is_no_python_number():
     np = pytest.importorskip("numpy")
     with pytest.raises(PromotionError, match=r"found numpy\.float64"):
         as_operand(np.float64(1))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"dtype": "int8", "value": 1}, "and rank 1; want ndim=0"),
+        ({"dtype": "int8", "ndim": 0, "value": 300}, "want one that int8 holds"),
+        ({"dtype": "int8", "ndim": 0, "value": 1.0}, "of kind float; want kind int"),
+        ({"dtype": "bool", "ndim": 0, "value": 1}, "of kind int; want kind bool"),
+        ({"dtype": "float16", "ndim": 0, "value": 1e5}, "want one that float16 holds"),
+        ({"dtype": "complex64", "ndim": 0, "value": 1e39j}, "that complex64 holds"),
+        ({"dtype": "float32", "ndim": 0, "value": 10**400}, "that float32 holds"),
+        ({"dtype": "float64", "ndim": 0, "weak": True, "value": 1}, "want kind float"),
+        ({"dtype": "float32", "ndim": 0, "value": "1"}, "want a Python number"),
+    ],
+)
+def test_a_value_that_an_operand_cannot_have(options, says):
+    with pytest.raises(PromotionError, match=says):
+        Operand(**options)
+
+
+@pytest.mark.parametrize("value", [True, 1, 1.5, float("inf"), float("nan")])
+def test_a_value_that_it_can_have(value):
+    assert Operand("float16", ndim=0, value=value).value is value
+
+
+def test_an_integer_of_python_is_of_any_size():
+    assert as_operand(2**70).value == 2**70

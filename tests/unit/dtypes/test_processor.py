@@ -122,6 +122,9 @@ def test_in_place_computes_in_the_promoted_dtype():
     assert found == Promoted("float32", "bfloat16", weak=False, casts=("float32", None))
     with pytest.raises(PromotionError, match="a result of float32; want one that can"):
         TORCH.apply(PROMOTE, "int64", "float32", in_place=True)
+    for system in ("numpy", "numpy1"):  # same_kind: signed is not cast to unsigned
+        with pytest.raises(PromotionError, match="found a result of int32"):
+            Processor(system).apply(PROMOTE, "uint16", "int16", in_place=True)
     with pytest.raises(PromotionError, match="written into float32"):
         Processor("array-api").apply(PROMOTE, "float32", "float64", in_place=True)
     compares = TORCH.apply(Rule(Behaviour.BOOL), "float32", "complex64", in_place=True)

@@ -27,6 +27,10 @@ def text_of(table):
         ("f8e4m3fn", Operand("float8_e4m3fn")),
         ("f32[]", Operand("float32", ndim=0)),
         ("i32*", Operand("int32", weak=True)),
+        ("i64[300]", Operand("int64", ndim=0, value=300)),
+        ("f32[1e-3]", Operand("float32", ndim=0, value=1e-3)),
+        ("f64[2.0]*", Operand("float64", ndim=0, weak=True, value=2.0)),
+        ("b1[True]", Operand("bool", ndim=0, value=True)),
         ("f32[]*", Operand("float32", ndim=0, weak=True)),
         ("1", 1),
         ("-2.5", -2.5),
@@ -38,6 +42,18 @@ def text_of(table):
 def test_operands(text, operand):
     found = promotion.parse_operand(text)
     assert (found, type(found)) == (operand, type(operand))
+
+
+def test_a_value_is_a_number():
+    with pytest.raises(
+        PromotionError, match=r"'i64\[x\]': found 'x' in \[\]; want a n"
+    ):
+        promotion.parse_operand("i64[x]")
+    with pytest.raises(PromotionError, match="want one that int8 holds"):
+        promotion.parse_operand("i8[300]")
+    for text in ("i8]", "i8[", "i8[]]", "*i8", "[1]"):
+        with pytest.raises(PromotionError, match=r"unknown dtype|found .* in \[\]"):
+            promotion.parse_operand(text)
 
 
 def test_an_answer_is_a_sum_and_its_reasons():
