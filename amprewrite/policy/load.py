@@ -5,11 +5,28 @@ from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import cast
 
 from amprewrite.dtypes import from_short_name
+from amprewrite.dtypes.op_rules import OP_RULES
 from amprewrite.errors import PolicyError
+from amprewrite.ir import CROSSINGS
+from amprewrite.policy.file import read_text
 from amprewrite.policy.model import OpEntry, Policy
+from amprewrite.policy.names import (
+    ALIASES,
+    DTYPE_POLICIES,
+    PolicyLike,
+    named_policy,
+    shipped_name,
+)
 from amprewrite.policy.schema import PolicyFile, near, read_table
+
+MAX_BYTES = 2**20
+"""Most bytes of a policy file: twenty times the largest that is shipped."""
+
+MAX_EXTENDS = 32
+"""Most files that extend one another: a few are as many as a person can follow."""
 
 JMP_KEYS = {
     "params": "params",
@@ -20,9 +37,6 @@ JMP_KEYS = {
     "o": "output",
 }
 """Keys of a jmp policy string, long and short. Source: the jmp library's README."""
-
-JMP_BASES = {"bfloat16": "bf16", "float16": "fp16", "float32": "off"}
-"""Shipped policy that each compute dtype of a jmp string stands for."""
 
 
 def policy_folder() -> Path:
@@ -40,25 +54,54 @@ def shipped_policies() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in policy_folder().glob("*.toml")))
 
 
-def load_policy(policy: str | Path | Policy) -> Policy:
+def load_policy(policy: PolicyLike) -> Policy:
     """Return a policy.
 
     Args:
-        policy: Name of a shipped policy, path of a TOML file, a jmp string such as
-            ``params=float32,compute=bfloat16,output=float32``, or a policy itself.
+        policy: Name of a shipped policy; the dtype to compute in, by name or as an
+            object of torch, JAX or numpy (``"bfloat16"`` and ``torch.bfloat16`` stand
+            for ``bf16``, float16 for ``fp16``, float32 for ``off``), or the name that
+            Keras or Lightning has for it (``"mixed_bfloat16"``, ``"bf16-mixed"``);
+            path of a TOML file; a jmp string such as
+            ``params=float32,compute=bfloat16,output=float32``; or a policy itself.
 
     Raises:
         PolicyError: No such policy (the nearest name is offered), a file that cannot
             be read, or the list of its mistakes.
     """
-    if isinstance(policy, Policy):
-        return policy
-    text = str(policy)
+    named = named_policy(policy)
+    if isinstance(named, Policy):
+        return named
+    text = str(named)
     if "=" in text:
         return _from_jmp(text)
     if text.endswith(".toml") or "/" in text:
         return _from_file(Path(text), ())
-    return _shipped(text)
+    return _shipped(shipped_name(text))
+
+
+PRIMITIVES = frozenset(
+    {
+        *("and", "call", "cumlogsumexp", "erf_inv", "get", "is_finite", "max", "min"),
+        *("reduce_window", "scatter-add", "scatter-max", "scatter-min", "scatter-mul"),
+        *("scatter-sub", "select_and_scatter", "select_n", "top_k", "unstack"),
+    }
+)
+"""Primitives of JAX that no policy names so, and that are near to a name of one.
+
+A test compares with the primitives of the JAX that is installed.
+"""
+
+
+@cache
+def known_ops() -> frozenset[str]:
+    """Return every op that a shipped policy or a rule about operands names.
+
+    And the primitives of JAX that would be taken for a spelling mistake of one.
+    """
+    files = (policy_folder() / f"{name}.toml" for name in shipped_policies())
+    tables = (cast("dict[str, object]", _read_toml(f).get("ops", {})) for f in files)
+    return PRIMITIVES.union(OP_RULES, CROSSINGS, *tables)
 
 
 @cache
@@ -67,35 +110,54 @@ def _shipped(name: str) -> Policy:
     if name not in names:
         msg = (
             f"unknown policy {name!r}; want {', '.join(names)}, the path of a .toml "
-            f"file, or a jmp string{near(name, names)}"
+            f"file, a dtype or a jmp string{near(name, (*names, *ALIASES))}"
         )
         raise PolicyError(msg)
     return replace(_from_file(policy_folder() / f"{name}.toml", ()), name=name)
 
 
 def _read_toml(path: Path) -> dict[str, object]:
+    def refuse(reason: str) -> PolicyError:
+        return PolicyError(f"policy {path!s}: {reason}")
+
+    text = read_text(path, MAX_BYTES, "a TOML file", refuse)
     try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        msg = f"policy {path}: cannot be read ({error.strerror}); want a TOML file"
-        raise PolicyError(msg) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        msg = f"policy {path}: is no TOML: {error}; an op can have only one class"
-        raise PolicyError(msg) from error
+        return tomllib.loads(text)
+    except RecursionError as error:
+        msg = "is nested too deeply to be read; a policy has tables of two levels"
+        raise refuse(msg) from error
+    except ValueError as error:  # besides what is no TOML, numbers of 5,000 digits
+        msg = f"is no TOML: {error}; an op can have only one class"
+        raise refuse(msg) from error
 
 
 def _from_file(path: Path, seen: tuple[Path, ...]) -> Policy:
-    if path in seen:
+    if _same_file(path, seen):
         chain = " -> ".join(str(p) for p in (*seen, path))
         msg = f"policy {path}: extends itself: {chain}"
+        raise PolicyError(msg)
+    if len(seen) >= MAX_EXTENDS:
+        msg = (
+            f"policy {seen[0]}: extends more than {MAX_EXTENDS} files, one the other: "
+            f"{seen[0]} -> {seen[1]} -> ... -> {path}"
+        )
         raise PolicyError(msg)
     data = _read_toml(path)
     extends = data.get("extends")
     base = Policy(name="")
     if isinstance(extends, str):
         base = _extended(extends, path, (*seen, path))
-    file = read_table(data, str(path), tuple(base.ops))
+    words = (*base.ops, *known_ops()) if "rules" in data else ()
+    file = read_table(data, str(path), tuple(base.ops), words)
     return _merge(base, file, str(path))
+
+
+def _same_file(path: Path, seen: tuple[Path, ...]) -> bool:
+    """Whether ``path`` is one of ``seen``, by this or by another name."""
+    try:
+        return any(path.resolve() == before.resolve() for before in seen)
+    except (OSError, RuntimeError, ValueError):  # a loop of links, a NUL
+        return False  # reading it says what is wrong
 
 
 def _extended(name: str, path: Path, seen: tuple[Path, ...]) -> Policy:
@@ -139,19 +201,19 @@ def _from_jmp(text: str) -> Policy:
         )
         if key not in JMP_KEYS:
             mistakes.append(f"{key}: unknown key; want params, compute or output")
-        elif dtype not in (*JMP_BASES, "float64"):
+        elif dtype not in (*DTYPE_POLICIES, "float64"):
             mistakes.append(
-                f"{key}: unknown dtype {dtype!r}; want {', '.join(JMP_BASES)}"
+                f"{key}: unknown dtype {dtype!r}; want {', '.join(DTYPE_POLICIES)}"
             )
         else:
             parts[JMP_KEYS[key]] = dtype
     compute = parts.get("compute", "float32")
-    if not mistakes and compute not in JMP_BASES:
-        mistakes.append(f"compute: found {compute!r}; want {', '.join(JMP_BASES)}")
+    if not mistakes and compute not in DTYPE_POLICIES:
+        mistakes.append(f"compute: found {compute!r}; want {', '.join(DTYPE_POLICIES)}")
     if not mistakes and parts.get("params", "float32") not in ("float32", compute):
         mistakes.append("params: want float32, or the compute dtype")
     if mistakes:
         msg = f"policy {text!r}: {len(mistakes)} mistake{'s' * (len(mistakes) > 1)}"
         raise PolicyError(msg, mistakes)
     output = parts.get("output", "as-traced")
-    return replace(_shipped(JMP_BASES[compute]), name=text, output=output)
+    return replace(_shipped(DTYPE_POLICIES[compute]), name=text, output=output)

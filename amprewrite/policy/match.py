@@ -1,11 +1,14 @@
 """Which class an op has, and what said so."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from amprewrite.ir import Op
-from amprewrite.policy.model import OpClass, OpEntry, Policy, Rule
+from amprewrite.policy.load import known_ops
+from amprewrite.policy.model import OpClass, OpEntry, Policy, Rule, op_keys
+from amprewrite.policy.reason import Reason
 from amprewrite.policy.schema import read_rule
+from amprewrite.policy.unused import why_unused
 
 UNCLASSIFIED = OpEntry(
     OpClass.KEEP, "no policy names this op, so it runs at the dtypes it was traced with"
@@ -14,9 +17,17 @@ UNCLASSIFIED = OpEntry(
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The class of an op, the place that said it, and the reason."""
+    """The class of an op, and what said so.
+
+    Attributes:
+        op_class: The class.
+        reason: What kind of thing decided.
+        rule: The place that said it, for people.
+        why: The reason in words, for people.
+    """
 
     op_class: OpClass
+    reason: Reason
     rule: str
     why: str
 
@@ -41,17 +52,35 @@ class Matcher:
         Raises:
             PolicyError: An override is no rule.
         """
-        given = [read_rule(r, f"overrides[{i}]") for i, r in enumerate(self.overrides)]
-        self._rules = [(f"overrides[{i}]", rule) for i, rule in enumerate(given)]
-        self._rules += [(f"rules[{i}]", r) for i, r in enumerate(self.policy.rules)]
+        overrides = list(self.overrides)
+        words = (*self.policy.ops, *known_ops()) if overrides else ()
+        given = [
+            read_rule(r, f"overrides[{i}]", words) for i, r in enumerate(overrides)
+        ]
+        self._rules = [
+            (Reason.OVERRIDE, f"overrides[{i}]", rule) for i, rule in enumerate(given)
+        ] + [
+            (Reason.RULE, f"rules[{i}]", rule)
+            for i, rule in enumerate(self.policy.rules)
+        ]
         self._listed: dict[tuple[str, str], Match] = {}
+
+    @property
+    def given(self) -> tuple[Rule, ...]:
+        """The overrides."""
+        return tuple(r for why, _, r in self._rules if why is Reason.OVERRIDE)
 
     def match(self, op: Op) -> Match:
         """Return the class of ``op``; the first rule that matches wins."""
-        for label, rule in self._rules:
+        for reason, label, rule in self._rules:
             if rule.matches(op):
                 self.used.add(label)
-                return Match(rule.op_class, label, rule.why or f"rule {rule}")
+                why = rule.why or f"rule {rule}"
+                return Match(rule.op_class, reason, label, why)
+        return self.listed(op)
+
+    def listed(self, op: Op) -> Match:
+        """Return the class that ``[ops]`` gives ``op``, whatever a rule says."""
         names = (op.native, op.canonical)
         if names not in self._listed:
             self._listed[names] = self._look_up(op)
@@ -63,20 +92,18 @@ class Matcher:
             if name in self.policy.ops:
                 entry = self.policy.ops[name]
                 why = entry.why or f"{name} is {entry.op_class} in {self.policy.name}"
-                return Match(entry.op_class, f"ops.{name}", why)
-        return Match(UNCLASSIFIED.op_class, "unclassified", UNCLASSIFIED.why)
+                return Match(entry.op_class, Reason.OPS, f"ops.{name}", why)
+        reason = Reason.UNCLASSIFIED
+        return Match(UNCLASSIFIED.op_class, reason, str(reason), UNCLASSIFIED.why)
 
-    def unused(self) -> tuple[str, ...]:
-        """Return a line for each rule that matched no op."""
+    def unused(self, ops: Sequence[Op] = ()) -> tuple[str, ...]:
+        """Return a line for each rule that matched no op, with the nearest names.
+
+        Args:
+            ops: Those of the program.
+        """
         return tuple(
-            f"{label} {rule} matched no op"
-            for label, rule in self._rules
+            f"{label} {rule} matched no op{why_unused(rule, ops)}"
+            for _, label, rule in self._rules
             if label not in self.used
         )
-
-
-def op_keys(op: Op) -> tuple[str, ...]:
-    """Return the names under which ``[ops]`` may hold ``op``, most exact first."""
-    packet, dot, _ = op.native.rpartition(".")
-    packets = (packet, packet.replace(".", "::", 1)) if dot else ()
-    return (op.native, *packets, op.canonical)

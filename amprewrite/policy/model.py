@@ -38,6 +38,42 @@ class OpEntry:
     why: str = ""
 
 
+KEYS = ("path", "op", "native", "op_name", "source")
+"""What a rule may match an op by."""
+
+WILDCARDS = frozenset("*?[")
+"""Characters that make a pattern of a glob."""
+
+
+def op_keys(op: Op) -> tuple[str, ...]:
+    """Return the names under which ``[ops]`` may hold ``op``, most exact first."""
+    packet, dot, _ = op.native.rpartition(".")
+    packets = (packet, packet.replace(".", "::", 1)) if dot else ()
+    return (op.native, *packets, op.canonical)
+
+
+def key_values(key: str, op: Op) -> tuple[str, ...]:
+    """Return what a rule's ``key`` is compared with: one text, or names of one op."""
+    match key:
+        case "path":
+            return (op.path,)
+        case "op":
+            return op_keys(op)
+        case "native":
+            return (op.native,)
+        case "op_name":
+            return (op.name,)
+        case _:
+            return (op.source,)
+
+
+def key_matches(key: str, glob: str, op: Op) -> bool:
+    """Return whether ``glob`` matches ``op`` by ``key``."""
+    if key == "path" and WILDCARDS.isdisjoint(glob):
+        return op.path == glob or (glob != "" and op.path.startswith(f"{glob}."))
+    return any(fnmatchcase(text, glob) for text in key_values(key, op))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """Keys that match an op, and the class that it then has.
@@ -46,8 +82,14 @@ class Rule:
 
     Attributes:
         op_class: The class (``class`` in a file or a table).
-        path: Module path, such as ``decoder.*.norm``.
-        op: Canonical name, such as ``softmax``.
+        path: Module path. Without a wildcard it means the module and all that is in
+            it: ``encoder.1`` is ``encoder.1`` and ``encoder.1.norm``, and not
+            ``encoder.10``. With one it is a glob over the whole path, in which ``*``
+            also stands for dots: ``encoder.1.*`` is what is below ``encoder.1``,
+            ``*.norm`` every module called ``norm``, and ``encoder.1*`` also
+            ``encoder.10``.
+        op: Canonical name, such as ``softmax``, or a native one, such as
+            ``mylib::scan``.
         native: The framework's name, such as ``aten.softmax.int``.
         op_name: A decision's ``op``: one op of one graph.
         source: ``file:line`` of the user's code.
@@ -64,19 +106,17 @@ class Rule:
 
     def matches(self, op: Op) -> bool:
         """Return whether every key that is given matches ``op``."""
-        pairs = (
-            (self.path, op.path),
-            (self.op, op.canonical),
-            (self.native, op.native),
-            (self.op_name, op.name),
-            (self.source, op.source),
-        )
-        return all(glob is None or fnmatchcase(text, glob) for glob, text in pairs)
+        return all(key_matches(key, glob, op) for key, glob in self.keys.items())
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """The keys that are given, with their globs."""
+        given = {key: getattr(self, key) for key in KEYS}
+        return {key: glob for key, glob in given.items() if glob is not None}
 
     def __str__(self) -> str:
         """Return the keys and the action, as a table in one line."""
-        keys = ("path", "op", "native", "op_name", "source")
-        given = [f"{k} = {getattr(self, k)!r}" for k in keys if getattr(self, k)]
+        given = [f"{key} = {glob!r}" for key, glob in self.keys.items() if glob]
         return f"{{ {', '.join([*given, f'class = {str(self.op_class)!r}'])} }}"
 
 

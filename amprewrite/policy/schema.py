@@ -1,8 +1,8 @@
 """The policy file as pydantic models; every mistake at once, with its key."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from pydantic import (
     BaseModel,
@@ -15,6 +15,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from amprewrite.dtypes import SYSTEMS, format_of
+from amprewrite.dtypes.promotion import STATIC_SYSTEMS
 from amprewrite.errors import AmpError, PolicyError
 from amprewrite.policy.model import OpClass, Rule
 
@@ -22,6 +23,14 @@ CLASSES = tuple(str(c) for c in OpClass)
 
 OUTPUTS = ("as-traced", "low", "full")
 """What ``output`` may say besides the name of a dtype."""
+
+
+SMALLEST = 16
+"""Bits of the smallest float that ``low`` and ``full`` may name.
+
+Tensors of 8-bit floats are computed in with a scale for each, and kernels take no plain
+ones: a program in them dies in its first matmul.
+"""
 
 
 class _Table(BaseModel):
@@ -49,7 +58,15 @@ class DtypesTable(_Table):
     @classmethod
     def _precision(cls, name: str | None, info: ValidationInfo) -> str | None:
         lowers_nothing = name == "" and info.field_name == "low"
-        return name if name is None or lowers_nothing else _known_float(name)
+        if name is None or lowers_nothing:
+            return name
+        bits = format_of(_known_float(name)).bits
+        if bits < SMALLEST:
+            raise ValueError(
+                f"found {name!r}, of {bits} bits, which needs scales that no policy "
+                f"has yet; want float16, bfloat16, float32 or float64"
+            )
+        return name
 
     @field_validator("output")
     @classmethod
@@ -74,10 +91,14 @@ class PromotionTable(_Table):
     @field_validator("system")
     @classmethod
     def _system(cls, name: str | None) -> str | None:
-        if name in (None, "", *SYSTEMS):
+        if name in (None, "", *STATIC_SYSTEMS):
             return name
-        hint = near(str(name), SYSTEMS)
-        raise ValueError(f"unknown system {name!r}; want {_choices(SYSTEMS)}{hint}")
+        want = _choices(STATIC_SYSTEMS)
+        if name in SYSTEMS:
+            msg = f"system {name!r} asks for values, which a plan has not; want {want}"
+            raise ValueError(msg)
+        hint = near(str(name), STATIC_SYSTEMS)
+        raise ValueError(f"unknown system {name!r}; want {want}{hint}")
 
 
 class OpTable(_Table):
@@ -142,7 +163,7 @@ def _choices(words: tuple[str, ...]) -> str:
 
 def near(word: str, words: tuple[str, ...]) -> str:
     """Return `` (did you mean 'x'?)`` for the nearest of ``words``, else nothing."""
-    found = get_close_matches(word, words, n=1, cutoff=0.6)
+    found = get_close_matches(word.lower(), words, n=1, cutoff=0.6)
     return f" (did you mean {found[0]!r}?)" if found else ""
 
 
@@ -176,15 +197,37 @@ def _mistake(error: ErrorDetails, *table: str) -> str:
             return f"{key}: found {error['input']!r}; {error['msg'].lower()}"
 
 
-def _misspelt_ops(file: PolicyFile, known: tuple[str, ...]) -> Iterator[str]:
+def _misspelt(name: str, known: Collection[str]) -> str:
+    """Return that ``name`` is no op, if it is near to one; names may be new.
+
+    What is qualified by a namespace, or is a glob, is no spelling mistake.
+    """
+    if name in known or not set(".:*?[").isdisjoint(name):
+        return ""
+    hint = get_close_matches(name, known, n=1, cutoff=0.8)
+    return f"unknown op {name!r} (did you mean {hint[0]!r}?)" if hint else ""
+
+
+def _misspelt_ops(
+    file: PolicyFile, known: tuple[str, ...], words: Collection[str]
+) -> Iterator[str]:
     for name in file.ops:
-        if name in known or "." in name or ":" in name:
-            continue
-        if hint := get_close_matches(name, known, n=1, cutoff=0.8):
-            yield f"ops.{name}: unknown op (did you mean {hint[0]!r}?)"
+        if found := _misspelt(name, known):
+            yield f"ops.{name}: {found.replace(f' {name!r}', '')}"
+    for index, rule in enumerate(file.rules):
+        if found := _misspelt(rule.op or "", (*words, *file.ops)):
+            yield f"rules[{index}].op: {found}{_OWN_PRIMITIVE}"
 
 
-def read_table(data: object, where: str, known: tuple[str, ...] = ()) -> PolicyFile:
+_OWN_PRIMITIVE = "; a primitive of your own goes by native="
+
+
+def read_table(
+    data: object,
+    where: str,
+    known: tuple[str, ...] = (),
+    words: Collection[str] = (),
+) -> PolicyFile:
     """Return the policy file held by ``data``.
 
     Args:
@@ -192,6 +235,7 @@ def read_table(data: object, where: str, known: tuple[str, ...] = ()) -> PolicyF
         where: Path of the file, for messages.
         known: Op names of the policy it extends; a name close to one of them, and
             not qualified by a namespace, is taken for a spelling mistake.
+        words: Every op name that there is; so is what a rule calls an op.
 
     Raises:
         PolicyError: Lists every mistake with its key.
@@ -201,23 +245,43 @@ def read_table(data: object, where: str, known: tuple[str, ...] = ()) -> PolicyF
     except ValidationError as error:
         mistakes = [_mistake(e) for e in error.errors()]
     else:
-        mistakes = list(_misspelt_ops(file, known))
+        mistakes = list(_misspelt_ops(file, known, words))
         if not mistakes:
             return file
     msg = f"policy {where}: {len(mistakes)} mistake{'s' * (len(mistakes) > 1)}"
     raise PolicyError(msg, mistakes)
 
 
-def read_rule(data: Rule | Mapping[str, object], where: str) -> Rule:
+def read_rule(data: object, where: str, words: Collection[str] = ()) -> Rule:
     """Return ``data`` as a rule; tables of ``overrides=`` come this way.
+
+    Args:
+        data: A rule or its table.
+        where: What it is called in messages.
+        words: Every op name that there is; a name close to one of them, and not
+            qualified by a namespace, is taken for a spelling mistake.
 
     Raises:
         PolicyError: Lists every mistake with its key.
     """
     if isinstance(data, Rule):
-        return data
+        rule = data
+    elif isinstance(data, Mapping):
+        rule = _as_rule(cast("Mapping[Any, Any]", data), where)
+    else:
+        msg = (
+            f"{where} is a {type(data).__name__}; want a table such as "
+            f"{{'path': 'decoder.*', 'class': 'deny'}}"
+        )
+        raise PolicyError(msg)
+    if found := _misspelt(rule.op or "", words):
+        raise PolicyError(f"{where}: 1 mistake", [f"op: {found}{_OWN_PRIMITIVE}"])
+    return rule
+
+
+def _as_rule(table: Mapping[Any, Any], where: str) -> Rule:
     try:
-        return RuleTable.model_validate(dict(data)).rule()
+        return RuleTable.model_validate(dict(table)).rule()
     except ValidationError as error:
         mistakes = [_mistake(e, "rules") for e in error.errors()]
         msg = f"{where}: {len(mistakes)} mistake{'s' * (len(mistakes) > 1)}"

@@ -1,13 +1,15 @@
 """Policies by name, by file and by jmp string; what they extend; their mistakes."""
 
 import dataclasses
+import os
+from pathlib import Path
 
 import pytest
 
 from amprewrite import load_policy
 from amprewrite.errors import PolicyError
 from amprewrite.policy import Policy, shipped_policies
-from amprewrite.policy.load import policy_folder
+from amprewrite.policy.load import known_ops, policy_folder
 
 
 @pytest.fixture
@@ -112,6 +114,21 @@ def test_a_policy_that_is_not_there(given, words):
         assert word in message
 
 
+def test_a_rule_for_an_op_that_is_misspelt_is_told_the_nearest(write):
+    rule = '[[rules]]\nop = "{}"\nclass = "deny"\n'
+    error = refusal(write('extends = "bf16"\n' + rule.format("layernorm")))
+    (mistake,) = error.mistakes
+    assert "rules[0].op: unknown op 'layernorm' (did you mean 'layer_norm'?)" in mistake
+    assert refusal(write(rule.format("soft_max"))).mistakes
+    own = '[ops]\nlayernorm = "allow"\n' + rule.format("layernorm")
+    assert load_policy(write(own)).rules[0].op == "layernorm"
+
+
+def test_every_op_of_a_shipped_policy_is_known():
+    for name in shipped_policies():
+        assert set(load_policy(name).ops) <= known_ops()
+
+
 def test_an_unknown_base_is_named_with_the_nearest(write):
     message = str(refusal(write('extends = "fp61"\n')))
     assert "mine.toml: extends: unknown policy 'fp61'" in message
@@ -121,7 +138,43 @@ def test_an_unknown_base_is_named_with_the_nearest(write):
 def test_a_file_that_is_no_text(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_bytes(b"\xff\xfe\x00")
-    assert "is no TOML" in str(refusal(path))
+    assert "is no text in UTF-8" in str(refusal(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("deep.toml", "x = " + "[" * 100_000), ("long.toml", f"x = {'9' * 5_000}")],
+)
+def test_a_file_that_toml_cannot_hold(tmp_path, name, text):
+    path = tmp_path / name
+    path.write_text(text)
+    assert str(refusal(path)).startswith(f"policy {path}: is n")
+
+
+def test_a_file_that_is_too_large(tmp_path):
+    path = tmp_path / "large.toml"
+    path.write_text("#" * (2**20 + 1))
+    assert "has more than 1,048,576 bytes; want a TOML file" in str(refusal(path))
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe.toml")
+    for path in (tmp_path / "pipe.toml", Path("/dev/zero")):
+        assert "it is a pipe or a device" in str(refusal(path))
+    assert "null byte" in str(refusal(tmp_path / "nul\0.toml"))
+
+
+def test_a_circle_is_seen_under_other_names(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "e1.toml").write_text('extends = "sub/../e1.toml"\n')
+    assert "extends itself: " in str(refusal(tmp_path / "e1.toml"))
+
+
+def test_a_long_chain_is_refused(tmp_path):
+    for number in range(1_500):
+        (tmp_path / f"e{number}.toml").write_text(f'extends = "e{number + 1}.toml"\n')
+    message = str(refusal(tmp_path / "e0.toml"))
+    assert "extends more than 32 files, one the other: " in message
 
 
 @pytest.mark.parametrize(

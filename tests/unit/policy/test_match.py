@@ -4,7 +4,7 @@ import pytest
 
 from amprewrite.errors import PolicyError
 from amprewrite.ir import Op
-from amprewrite.policy import Matcher, OpClass, OpEntry, Policy, Rule
+from amprewrite.policy import Matcher, OpClass, OpEntry, Policy, Rule, load_policy
 from amprewrite.policy.match import op_keys
 
 
@@ -88,6 +88,55 @@ def test_a_rule_behind_one_that_took_its_ops_is_unused():
     )
     matcher.match(an_op())
     assert [line[:12] for line in matcher.unused()] == ["overrides[1]"]
+
+
+def test_unused_rules_name_what_is_nearest():
+    matcher = Matcher(a_policy(), [{"path": "encoder.1", "class": "deny"}])
+    (line,) = matcher.unused([an_op(path="encoder.0")])
+    rule, _, why = line.partition("; ")
+    assert rule == "overrides[0] { path = 'encoder.1', class = 'deny' } matched no op"
+    assert why == "no module path is 'encoder.1', nearest 'encoder.0', 'encoder'"
+
+
+@pytest.mark.parametrize("rule", ["op=exp", 3, None])
+def test_an_override_of_another_kind(rule):
+    with pytest.raises(PolicyError, match=r"overrides\[0\] is a \w+; want a table"):
+        Matcher(a_policy(), [rule])
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"op": "layernorm", "class": "deny"},
+        Rule(op_class=OpClass.DENY, op="layernorm"),
+    ],
+)
+def test_an_op_of_an_override_that_is_misspelt_is_told_the_nearest(rule):
+    message = r"op: unknown op 'layernorm' \(did you mean 'layer_norm'"
+    with pytest.raises(PolicyError, match=message):
+        Matcher(load_policy("bf16"), [rule])
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        *("layer_norm", "mylib::layernorm", "aten.layernorm", "mylib.layernorm"),
+        *("layer*", "dot_general", "my_own_primitive", "mine"),
+    ],
+)
+def test_ops_that_a_rule_may_name(op):
+    policy = a_policy({"mine": "allow"})
+    Matcher(policy, [{"op": op, "class": "deny"}])
+
+
+def test_no_primitive_of_jax_is_taken_for_a_spelling_mistake():
+    pytest.importorskip("jax")
+    from jax.extend.core import primitives
+
+    found = [value for name, value in vars(primitives).items() if name.endswith("_p")]
+    names = [primitive.name for primitive in found]
+    assert "dot_general" in names
+    Matcher(a_policy(), [{"op": name, "class": "deny"} for name in names])
 
 
 def test_an_override_that_is_no_rule():

@@ -68,7 +68,7 @@ def test_a_precision_is_a_floating_dtype(key, dtype):
 @pytest.mark.parametrize(
     ("key", "dtype"),
     [
-        *(("low", ""), ("low", "float8_e5m2"), ("full", "float64")),
+        *(("low", ""), ("low", "float16"), ("full", "float64")),
         *(("output", "low"), ("output", "full"), ("output", "as-traced")),
         ("output", "float32"),
     ],
@@ -76,6 +76,14 @@ def test_a_precision_is_a_floating_dtype(key, dtype):
 def test_dtypes_that_are_accepted(key, dtype):
     file = read_table({"dtypes": {key: dtype}}, "mine.toml")
     assert getattr(file.dtypes, key) == dtype
+
+
+@pytest.mark.parametrize("key", ["low", "full"])
+def test_a_precision_without_scales_is_refused(key):
+    for name in ("float8_e4m3fn", "float8_e5m2", "float4_e2m1fn"):
+        (found,) = mistakes(f'[dtypes]\n{key} = "{name}"').values()
+        assert found.startswith(f"dtypes.{key}: found '{name}', of ")
+        assert found.endswith("want float16, bfloat16, float32 or float64")
 
 
 def test_one_mistake_is_not_many():
