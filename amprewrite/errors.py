@@ -4,6 +4,8 @@ A message says where, what was found, what is wanted and what to do. The parts t
 a program may want to read (a key, an op, a list of mistakes) are attributes too.
 """
 
+import inspect
+import warnings
 from collections.abc import Sequence
 
 
@@ -24,6 +26,10 @@ class PolicyError(AmpError, ValueError):
         super().__init__("\n  ".join([message, *self.mistakes]))
 
 
+class ArgumentError(AmpError, TypeError):
+    """An argument of a public function is of the wrong kind."""
+
+
 class GraphError(AmpError, ValueError):
     """A program graph breaks one of its invariants, or its text does not parse."""
 
@@ -41,7 +47,16 @@ class CaptureError(AmpError, RuntimeError):
 
 
 class PlanMismatchError(AmpError, ValueError):
-    """A plan does not belong to the program it is applied to."""
+    """A plan does not belong to the program it is applied to, or has mistakes.
+
+    Attributes:
+        mistakes: One line for each mistake of a file or an edited plan.
+    """
+
+    def __init__(self, message: str, mistakes: Sequence[str] = ()) -> None:
+        """Build the message from a head line and one line per mistake."""
+        self.mistakes = tuple(mistakes)
+        super().__init__("\n  ".join([message, *self.mistakes]))
 
 
 class NotCapturedError(AmpError, RuntimeError):
@@ -109,3 +124,29 @@ class AmpWarning(UserWarning):
 
 class UnsupportedError(AmpError, NotImplementedError):
     """A construct or a framework that is not supported."""
+
+
+BETWEEN = frozenset(
+    {
+        *("amprewrite", "click", "contextlib", "equinox", "flax", "functools", "jax"),
+        *("jaxlib", "optax", "torch", "typer"),
+    }
+)
+"""Packages whose lines are passed over: a user wrote none of them."""
+
+
+def warn(message: str) -> None:
+    """Warn with an :class:`AmpWarning` that points to the line of the user.
+
+    That is the innermost one outside of this package and of the frameworks that call
+    it; every warning of this package is given here.
+    """
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and is_between(frame.f_globals.get("__name__", "")):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, AmpWarning, stacklevel=level)
+
+
+def is_between(module: str) -> bool:
+    """Return whether a module is of a package whose lines no user wrote."""
+    return module.partition(".")[0] in BETWEEN

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, TypeVar, cast
 
-from amprewrite.errors import TargetError
+from amprewrite.errors import TargetError, is_between
 
 _Found = TypeVar("_Found")
 
@@ -104,7 +104,7 @@ def _run(text: str, call: Callable[[], _Found]) -> _Found:
         return call()
     except TargetError:
         raise
-    except Exception as error:  # the user's code may raise anything
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
         msg = f"target {text!r}: {type(error).__name__}: {error}{_line_of(error)}"
         raise TargetError(msg) from error
 
@@ -113,8 +113,8 @@ def _line_of(error: BaseException) -> str:
     """Return where the innermost frame of the user's code is, as `` (file:line)``."""
     trace, last = error.__traceback__, ""
     while trace is not None:
-        name = trace.tb_frame.f_code.co_filename
-        if name != __file__ and not name.startswith("<"):
+        name, module = trace.tb_frame.f_code.co_filename, trace.tb_frame.f_globals
+        if not (name.startswith("<") or is_between(module.get("__name__", ""))):
             last = f" ({name}:{trace.tb_lineno})"
         trace = trace.tb_next
     return last

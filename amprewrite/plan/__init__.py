@@ -3,9 +3,7 @@
 from amprewrite.plan.join import join_plans
 from amprewrite.plan.model import (
     NOTHING_LOWERED,
-    OUTER_PRODUCT,
     OUTPUT,
-    PROMOTION,
     Cast,
     Cost,
     Decision,
@@ -16,9 +14,7 @@ from amprewrite.plan.text import DEFAULT_PRICES
 __all__ = [
     "DEFAULT_PRICES",
     "NOTHING_LOWERED",
-    "OUTER_PRODUCT",
     "OUTPUT",
-    "PROMOTION",
     "Cast",
     "Cost",
     "Decision",

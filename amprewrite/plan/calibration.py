@@ -8,14 +8,13 @@ has another name, and is not found.
 
 import hashlib
 import os
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from amprewrite.errors import AmpWarning, UnsupportedError
+from amprewrite.errors import UnsupportedError, warn
 
 FULL = "float32"
 """The dtype that low ones are compared with."""
@@ -156,11 +155,9 @@ def load_calibration(device: Device) -> Calibration | None:
         found, reason = None, str(error).split("\n")[0]
     if not reason:
         return found
-    warnings.warn(
+    warn(
         f"{file}: is not what `amprewrite calibrate` writes ({reason}); the default "
-        f"prices are used instead; run `amprewrite calibrate` to measure again",
-        AmpWarning,
-        stacklevel=2,
+        f"prices are used instead; run `amprewrite calibrate` to measure again"
     )
     return None
 

@@ -21,6 +21,8 @@ def join_plans(plans: Sequence[Plan]) -> Plan:
         captured=f"{parts[0].captured}, {len(parts)} graphs",
         decisions=tuple(chain.from_iterable(plan.decisions for plan in parts)),
         casts=tuple(chain.from_iterable(plan.casts for plan in parts)),
+        outputs=tuple(chain.from_iterable(plan.outputs for plan in parts)),
+        program=tuple(chain.from_iterable(plan.program for plan in parts)),
         storage=tuple(chain.from_iterable(plan.storage for plan in parts)),
         warnings=_warnings(parts),
         cost=_sum(plan.cost for plan in parts),

@@ -3,19 +3,34 @@
 A plan can be read, compared, edited as JSON and applied in another process.
 """
 
-import json
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 from amprewrite.errors import PlanMismatchError
+from amprewrite.plan.fields import (
+    MANY,
+    ClassName,
+    Count,
+    DtypeName,
+    Error,
+    FloatName,
+    Folding,
+    Index,
+    LowName,
+    Mode,
+    SumsName,
+    Text,
+)
+from amprewrite.plan.file import FORMAT, load_table, read_table, save_table
 from amprewrite.plan.text import (
     DEFAULT_PRICES,
     diff_lines,
     explain_lines,
     summary_lines,
 )
+from amprewrite.policy import Reason, Rule
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -25,15 +40,6 @@ OUTPUT = "output"
 
 NOTHING_LOWERED = "rewritten 0 of"
 """How the warning begins that nothing was lowered."""
-
-OUTER_PRODUCT = "contraction"
-"""Rule of the decisions about contractions that sum nothing."""
-
-PROMOTION = "promotion"
-"""Rule of the decisions about ops that promotion changed."""
-
-FORMAT = 1
-"""Version of the JSON form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +52,40 @@ class Decision:
         native: Its name in the framework.
         op_class: allow, deny, accumulate, promote, follow or keep.
         precision: Name of the dtype that it computes in.
-        rule: What decided the class: ``ops.softmax``, ``rules[2]``, ``unclassified``.
-        why: The reason in words.
+        rule: What decided the class, for people: ``ops.softmax``, ``rules[2]``.
+        why: The reason in words, for people.
         causes: Path of ops that forced the precision, nearest first.
         path: Module path.
         source: ``file:line`` of the user's code.
         operands: Dtype in which each operand is read.
         results: Dtype in which each result is made.
+        reason: What kind of thing decided the class.
+        accumulator: For a contraction, the dtype of the sums that its kernel hands
+            over; the result is rounded from it. Empty for other ops.
+        derivative: For a contraction, the dtype of what its derivatives contract.
+            Other ops are differentiated as the framework does it, at the dtypes that
+            they run in.
+        derivative_sums: For a contraction, the dtype of the sums that the kernels of
+            its derivatives hand over; ``operand`` for that of the operand whose
+            gradient it is.
     """
 
-    op: str
-    canonical: str
-    native: str
-    op_class: str
-    precision: str
-    rule: str
-    why: str
-    causes: tuple[str, ...] = ()
-    path: str = ""
-    source: str = ""
-    operands: tuple[str, ...] = ()
-    results: tuple[str, ...] = ()
+    op: Text
+    canonical: Text
+    native: Text
+    op_class: ClassName
+    precision: Text
+    rule: Text
+    why: Text
+    causes: tuple[Text, ...] = ()
+    path: Text = ""
+    source: Text = ""
+    operands: tuple[Text, ...] = ()
+    results: tuple[Text, ...] = ()
+    reason: Reason = Reason.OPS
+    accumulator: LowName = ""
+    derivative: LowName = ""
+    derivative_sums: SumsName = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,22 +118,22 @@ class Cast:
         source: ``file:line`` of its first consumer.
     """
 
-    value: str
-    from_dtype: str
-    to_dtype: str
-    shape: tuple[int | str, ...]
-    bytes: int
-    producer: str
-    uses: tuple[tuple[str, int], ...]
+    value: Text
+    from_dtype: DtypeName
+    to_dtype: DtypeName
+    shape: tuple[Count | Text, ...]
+    bytes: Count
+    producer: Text
+    uses: tuple[tuple[Text, Index], ...]
     is_weight: bool = False
     folded: bool = False
-    folding: str = ""
+    folding: Folding = ""
     saturate: bool = False
-    region: str = ""
-    trips: int = 1
-    why: str = ""
-    path: str = ""
-    source: str = ""
+    region: Text = ""
+    trips: Count = 1
+    why: Text = ""
+    path: Text = ""
+    source: Text = ""
 
     @property
     def consumers(self) -> tuple[str, ...]:
@@ -138,10 +157,10 @@ class Cost:
         lower_bound: Certified least ``total_bytes``; None unless optimal.
     """
 
-    casts: int
-    cast_elements: int
-    cast_bytes: int
-    op_bytes: int
+    casts: Count
+    cast_elements: Count
+    cast_bytes: Count
+    op_bytes: Count
     total_bytes: int
     overhead_bytes: int = 0
     lower_bound: int | None = None
@@ -165,20 +184,40 @@ class Plan:
         predicted_error: First-order relative error of the outputs; None if unknown.
         prices: Where the prices of ``cost`` come from: ``default``, or the device on
             which they were measured.
+        tolerance: Largest relative L2 error of all float outputs together that the
+            plan was made to keep; None if it was made for none.
+        tolerances: The same for single outputs, by path.
+        training: Whether the parameters keep their dtype, to be trained, and gradients
+            may be taken through the program.
+        mode: Mode of the torch model that was captured, ``train`` or ``eval``.
+        outputs: Dtype in which each output is handed back.
+        program: What identifies the program, see :mod:`amprewrite.plan.fingerprint`.
+        overrides: Rules that went before those of the policy. By both is planned what
+            else a model with this plan needs: another signature, the other mode, the
+            rules of custom derivatives.
+        policy_digest: What equal policies have in common.
     """
 
-    policy: str
-    placement: str
-    low: str
-    full: str
-    captured: str
-    decisions: tuple[Decision, ...]
-    casts: tuple[Cast, ...]
-    storage: tuple[tuple[str, str], ...] = ()
-    warnings: tuple[str, ...] = ()
+    policy: Text
+    placement: Text
+    low: LowName
+    full: FloatName
+    captured: Text
+    decisions: Annotated[tuple[Decision, ...], MANY]
+    casts: Annotated[tuple[Cast, ...], MANY]
+    storage: Annotated[tuple[tuple[Text, FloatName], ...], MANY] = ()
+    warnings: tuple[Text, ...] = ()
     cost: Cost = field(default_factory=lambda: Cost(0, 0, 0, 0, 0))
-    predicted_error: float | None = None
-    prices: str = DEFAULT_PRICES
+    predicted_error: Error | None = None
+    prices: Text = DEFAULT_PRICES
+    tolerance: Error | None = None
+    tolerances: tuple[tuple[Text, Error], ...] = ()
+    training: bool = False
+    mode: Mode = ""
+    outputs: tuple[Text, ...] = ()
+    program: Annotated[tuple[Text, ...], MANY] = ()
+    overrides: tuple[Rule, ...] = ()
+    policy_digest: Text = ""
 
     @cached_property
     def by_op(self) -> dict[str, Decision]:
@@ -188,7 +227,7 @@ class Plan:
     @property
     def unclassified(self) -> tuple[Decision, ...]:
         """Ops that the policy does not name; they run as traced."""
-        return tuple(d for d in self.decisions if d.rule == "unclassified")
+        return tuple(d for d in self.decisions if d.reason is Reason.UNCLASSIFIED)
 
     @property
     def lowered(self) -> tuple[Decision, ...]:
@@ -199,9 +238,17 @@ class Plan:
         return tuple(d for d in found if d.op_class != "keep")
 
     @property
+    def low_derivatives(self) -> tuple[Decision, ...]:
+        """Contractions that run in full and are differentiated in the low dtype."""
+        if not self.low:
+            return ()
+        found = (d for d in self.decisions if d.derivative == self.low)
+        return tuple(d for d in found if d.precision != self.low)
+
+    @property
     def changes(self) -> bool:
         """Whether a program run by the plan is another one than was captured."""
-        promoted = any(d.rule == PROMOTION for d in self.decisions)
+        promoted = any(d.reason is Reason.PROMOTION for d in self.decisions)
         return bool(self.low or self.casts or promoted)
 
     @property
@@ -235,8 +282,12 @@ class Plan:
         return replace(self, warnings=(*self.warnings, *warnings))
 
     def save(self, path: str | Path) -> None:
-        """Write the plan as JSON to ``path``."""
-        Path(path).write_text(json.dumps(self.to_json(), indent=1) + "\n", "utf-8")
+        """Write the plan as JSON to ``path``.
+
+        Raises:
+            PlanMismatchError: It cannot be written there.
+        """
+        save_table(asdict(self), path)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain JSON data."""
@@ -247,41 +298,19 @@ class Plan:
         """Return the plan saved at ``path``.
 
         Raises:
-            PlanMismatchError: The file is no plan, or of another format version.
+            PlanMismatchError: The file cannot be read, is no plan, or is of another
+                format version; every mistake is named with its place.
         """
-        try:
-            data = json.loads(Path(path).read_text("utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            msg = f"{path}: is no JSON; want a file written by Plan.save ({error})"
-            raise PlanMismatchError(msg) from error
-        return cls.from_json(data, str(path))
+        return read_table(cls, load_table(path), str(path))
 
     @classmethod
     def from_json(cls, data: object, where: str = "plan") -> "Plan":
         """Return the plan held by ``data``, as :meth:`to_json` gives it.
 
         Raises:
-            PlanMismatchError: ``data`` has another format version or lacks a field.
+            PlanMismatchError: ``data`` has another format version, or mistakes.
         """
-        table = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
-        if table.get("format") != FORMAT:
-            msg = (
-                f"{where}: is no plan of format {FORMAT}; save it again with Plan.save"
-            )
-            raise PlanMismatchError(msg)
-        parts = {key: part for key, part in table.items() if key != "format"}
-        try:
-            parts["decisions"] = tuple(
-                Decision(**_tuples(d)) for d in parts["decisions"]
-            )
-            parts["casts"] = tuple(Cast(**_tuples(c)) for c in parts["casts"])
-            parts["cost"] = Cost(**parts["cost"])
-            return cls(**_tuples(parts))
-        except (AttributeError, KeyError, TypeError) as error:
-            msg = (
-                f"{where}: not a complete plan ({error}); save it again with Plan.save"
-            )
-            raise PlanMismatchError(msg) from error
+        return read_table(cls, data, where)
 
     def __str__(self) -> str:
         """Return the summary."""
@@ -298,12 +327,3 @@ class Plan:
         from amprewrite.plan.table import plan_html  # noqa: PLC0415  # rich only if used
 
         return plan_html(self)
-
-
-def _tuples(data: dict[str, Any]) -> dict[str, Any]:
-    def freeze(found: object) -> object:
-        if not isinstance(found, list):
-            return found
-        return tuple(freeze(part) for part in cast("list[object]", found))
-
-    return {key: freeze(value) for key, value in data.items()}

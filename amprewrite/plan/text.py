@@ -19,6 +19,11 @@ def summary_lines(plan: "Plan") -> Iterator[str]:
     if plan.low:
         head = f"rewritten {low} of {total} ops to {plan.low}"
         yield head if low else f"{head}: NOTHING WAS LOWERED"
+    if derived := len(plan.low_derivatives):
+        yield (
+            f"derivatives: {derived} contraction{'s' * (derived > 1)} that "
+            f"run{'s' * (derived == 1)} in {plan.full}, differentiated in {plan.low}"
+        )
     classes = Counter(decision.op_class for decision in plan.decisions)
     yield "classes: " + ", ".join(f"{k} {n}" for k, n in sorted(classes.items()))
     weights = [cast for cast in plan.casts if cast.is_weight]
@@ -46,6 +51,10 @@ def explain_lines(plan: "Plan", found: "Decision") -> Iterator[str]:
     yield f"  at       {found.path or '(root)'}  {found.source}"
     yield f"  class    {found.op_class}, by {found.rule}"
     yield f"  computes {found.precision}"
+    if found.accumulator and found.accumulator not in found.results:
+        yield f"  sums in  {found.accumulator}, rounded to {', '.join(found.results)}"
+    if found.derivative and found.derivative != found.precision:
+        yield f"  derived  in {found.derivative}"
     yield f"  why      {found.why}"
     if found.causes:
         yield f"  because  {' <- '.join(found.causes)}"
@@ -64,6 +73,8 @@ def diff_lines(one: "Plan", two: "Plan") -> Iterator[str]:
             yield f"{name}: only in {'the second' if a is None else 'the first'} plan"
         elif (a.op_class, a.precision) != (b.op_class, b.precision):
             yield f"{name}: {a.op_class} {a.precision} -> {b.op_class} {b.precision}"
+        else:
+            yield from _field_lines(a, b)
     casts_one, casts_two = _cast_texts(one.casts), _cast_texts(two.casts)
     for text in casts_one:
         if text not in casts_two:
@@ -71,6 +82,18 @@ def diff_lines(one: "Plan", two: "Plan") -> Iterator[str]:
     for text in casts_two:
         if text not in casts_one:
             yield f"cast {text}: only in the second plan"
+
+
+def _field_lines(a: "Decision", b: "Decision") -> Iterator[str]:
+    """Yield what else differs of two decisions about one op that decides numerics."""
+    for name in ("operands", "results", "accumulator", "derivative", "derivative_sums"):
+        one, two = getattr(a, name), getattr(b, name)
+        if one != two:
+            yield f"{a.op}: {name} {_words(one)} -> {_words(two)}"
+
+
+def _words(found: str | tuple[str, ...]) -> str:
+    return (found if isinstance(found, str) else ", ".join(found)) or "none"
 
 
 def _cast_texts(casts: "Sequence[Cast]") -> dict[str, None]:

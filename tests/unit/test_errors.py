@@ -1,6 +1,7 @@
 """Every error is an AmpError and the builtin that a caller expects."""
 
 import pickle
+from typing import Any
 
 import pytest
 
@@ -8,6 +9,7 @@ from amprewrite import errors
 
 BUILTINS = {
     "AmpError": Exception,
+    "ArgumentError": TypeError,
     "CaptureError": RuntimeError,
     "ComplexTruncationError": TypeError,
     "GraphError": ValueError,
@@ -73,6 +75,27 @@ def test_errors_survive_a_trip_between_processes() -> None:
     """A test runner or a data loader hands them over pickled."""
     again = pickle.loads(pickle.dumps(errors.CaptureError("where: what")))
     assert str(again) == "where: what"
+
+
+def test_a_warning_points_to_the_line_of_the_user() -> None:
+    """Past the lines of this package and of the frameworks that call it."""
+    inner = {"__name__": "amprewrite.frameworks.base", "warn": errors.warn}
+    exec("def announce(): warn('what happened')", inner)  # a module
+    outer = {"__name__": "torch.nn.modules.module", "call": inner["announce"]}
+    exec("def forward(): call()", outer)  # a framework
+    forward: Any = outer["forward"]
+    with pytest.warns(errors.AmpWarning, match="what happened") as caught:
+        forward()
+    assert caught[0].filename == __file__
+    line = test_a_warning_points_to_the_line_of_the_user.__code__.co_firstlineno + 8
+    assert caught[0].lineno == line
+
+
+def test_a_package_whose_name_begins_alike_is_the_users() -> None:
+    mine = {"__name__": "torch_models.bert", "warn": errors.warn}
+    with pytest.warns(errors.AmpWarning) as caught:
+        exec(compile("warn('here')", "bert.py", "exec"), mine)
+    assert caught[0].filename == "bert.py"
 
 
 def test_the_warning_is_a_users_warning() -> None:

@@ -71,6 +71,32 @@ def test_a_mistake_names_what_was_found(file, name, message):
 
 
 @pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("import sys\nsys.exit(3)\n", "SystemExit: 3 ("),
+        ("def build(:\n", "SyntaxError: invalid syntax"),
+        ("def build():\n    return build()\n", "RecursionError: maximum recursion"),
+        ("import no_such_package\n", "ModuleNotFoundError: No module named"),
+    ],
+)
+def test_code_that_fails_shows_its_own_error(file, code, message):
+    file.write_text(code)
+    with pytest.raises(TargetError) as raised:
+        load_target(f"{file}:build")
+    assert message in str(raised.value)
+    assert "some_model.py" in str(raised.value)
+
+
+def test_an_error_inside_torch_names_the_users_line(file):
+    pytest.importorskip("torch")
+    file.write_text(
+        "import torch\ndef build():\n    torch.nn.Linear(2, 2)(torch.ones(3))"
+    )
+    with pytest.raises(TargetError, match=r"RuntimeError: .*some_model\.py:3\)"):
+        load_target(f"{file}:build")
+
+
+@pytest.mark.parametrize(
     ("target", "message"),
     [
         ("model.py", "want FILE.py:name or package.module:name"),

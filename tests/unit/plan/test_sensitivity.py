@@ -8,7 +8,7 @@ import pytest
 from amprewrite.passes import Setting, make_plan
 from amprewrite.passes.cost import Objective
 from amprewrite.plan import Plan
-from amprewrite.plan.sensitivity import Probes, Sensitivity
+from amprewrite.plan.sensitivity import Key, Probes, Sensitivity, probes_of
 from amprewrite.policy import Matcher, load_policy
 from tests.placement_problem import graph_of
 
@@ -90,3 +90,48 @@ def test_few_roundings_have_many_directions(count: int, directions: int) -> None
     """With four, the error of three roundings was off by a factor of 1.6."""
     stored = frozenset(f"v{number}" for number in range(count))
     assert Probes("bfloat16", "float32", stored, frozenset()).directions == directions
+
+
+def test_the_probes_of_a_plan_are_the_roundings_that_it_makes() -> None:
+    low = probes_of(plan(), GRAPH)
+    assert (low.low, low.full) == ("bfloat16", "float32")
+    assert low.stored == {"h", "y"}  # relu moves what was rounded
+    assert low.read == {("x", "linear"), ("w", "linear")}
+    dear = Objective(errors=dict.fromkeys(FOUND.all, 10**12))
+    setting = Setting("optimal", objective=dear)
+    full = make_plan(GRAPH, Matcher(load_policy("bf16")), setting)
+    assert not probes_of(full, GRAPH).stored | probes_of(full, GRAPH).read
+
+
+TWICE = graph_of("""
+    %x: f32[512,512] input
+    %w: f32[512,512] parameter
+    one = linear(%x, %w) -> %h: f32[512,512]
+      | contracted=512
+    two = linear(%h, %w) -> %y: f32[512,512]
+      | contracted=512
+    return %y
+""")
+
+
+def test_the_roundings_of_one_weight_in_two_uses_are_one_rounding() -> None:
+    low = make_plan(TWICE, Matcher(load_policy("bf16")), Setting("promote"))
+    one, two = ("w", "one"), ("w", "two")
+    moves: dict[Key, tuple[float, ...]] = {one: (1e-3, -1e-3), two: (1e-3, -1e-3)}
+    reads = {one: 1e-6, two: 1e-6}
+    found = Sensitivity({}, reads, 2, moves=moves)
+    assert found.predicted(low, TWICE) == pytest.approx(sqrt(2e-6))
+    assert found.shared(low, TWICE) == pytest.approx(2e-3)
+    assert found.shares(low, TWICE) == pytest.approx({"one": 0.5, "two": 0.5})
+    undone = {**moves, two: (-1e-3, 1e-3)}
+    assert replace(found, moves=undone).shared(low, TWICE) == 0.0
+    assert replace(found, moves={}).shared(low, TWICE) == pytest.approx(sqrt(2e-6))
+
+
+def test_each_op_has_its_share_in_the_error() -> None:
+    shares = FOUND.shares(plan(), GRAPH)  # of what gelu reads, relu only moves it
+    assert shares == pytest.approx({"linear": 80 / 85, "gelu": 5 / 85})
+    nothing = replace(
+        FOUND, stored={"h": 0.0, "y": 0.0}, read=dict.fromkeys(FOUND.read, 0.0)
+    )
+    assert nothing.shares(plan(), GRAPH) == {}

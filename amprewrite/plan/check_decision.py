@@ -1,0 +1,127 @@
+"""Whether what a plan decides about one op can be: class, precision, dtypes, sums."""
+
+from collections.abc import Iterator
+
+from amprewrite.ir import CROSSINGS, Op, ProgramGraph
+from amprewrite.plan.kernels import OPERAND
+from amprewrite.plan.model import Decision, Plan
+from amprewrite.policy import OpClass
+
+LOOKUPS = ("embedding", "index_select")
+"""Ops whose rows may be of another dtype than the table that they are looked up in."""
+
+
+def decision_mistakes(
+    graph: ProgramGraph, op: Op, decision: Decision, plan: Plan
+) -> Iterator[str]:
+    """Yield what is wrong with the decision about ``op``, in words."""
+    counts = len(decision.operands), len(decision.results)
+    if counts != (len(op.operands), len(op.results)):
+        yield f"has dtypes for {counts[0]} operands and {counts[1]} results"
+        return
+    if decision.canonical != op.canonical:
+        yield f"canonical is {decision.canonical!r}, and the op is {op.canonical}"
+    names = (*op.operands, *op.results)
+    dtypes = (*decision.operands, *decision.results)
+    for name, dtype in zip(names, dtypes, strict=True):
+        traced = graph.values[name].dtype
+        if dtype != traced and not _may_become(traced, dtype, op, plan):
+            yield f"%{name} of dtype {traced} cannot be {dtype!r}"
+    yield from _precision(graph, op, decision, plan)
+    yield from _contraction(op, decision, plan)
+
+
+def _may_become(traced: str, dtype: str, op: Op, plan: Plan) -> bool:
+    """Whether a value may be held in another dtype than it was traced with."""
+    if op.reads:
+        return dtype in op.reads
+    pair = (plan.low, plan.full)
+    return bool(plan.low) and traced in pair and dtype in pair
+
+
+def _precision(
+    graph: ProgramGraph, op: Op, decision: Decision, plan: Plan
+) -> Iterator[str]:
+    """Yield where class, precision and the dtypes that are read and made disagree."""
+    precision, op_class = decision.precision, decision.op_class
+    if op.fence and op_class != OpClass.KEEP:
+        yield f"is {op_class}, and must not be touched: {op.fence}"
+    if op.reads:
+        yield from _promoted(op, decision)
+    elif op_class == OpClass.KEEP or not plan.low:
+        known = {*decision.operands, *decision.results}
+        if precision not in known and (known or precision):
+            yield f"is keep and computes in {precision!r}, which it has not"
+    elif precision not in (plan.low, plan.full):
+        yield f"computes in {precision!r}; want {plan.low} or {plan.full}"
+    elif op_class == OpClass.DENY and precision != plan.full:
+        yield f"is deny and computes in {precision}; want {plan.full}"
+    elif op.canonical == "cast" or op.canonical in CROSSINGS:
+        if decision.results and precision != decision.results[0]:
+            yield f"makes {decision.results[0]} and computes in {precision}"
+    else:
+        yield from _read(graph, op, decision, plan)
+        yield from _made(graph, op, decision, plan)
+
+
+def _promoted(op: Op, decision: Decision) -> Iterator[str]:
+    if decision.operands != op.reads:
+        found, want = ", ".join(decision.operands), ", ".join(op.reads)
+        yield f"reads {found}, and its operands promote to {want}"
+    if decision.precision not in op.reads:
+        yield f"computes in {decision.precision!r}, which it does not read"
+
+
+def _read(graph: ProgramGraph, op: Op, decision: Decision, plan: Plan) -> Iterator[str]:
+    """Yield operands of another dtype than the op computes in."""
+    rows = enumerate(zip(op.operands, decision.operands, strict=True))
+    read = [
+        dtype
+        for index, (name, dtype) in rows
+        if graph.is_dtype(name, plan.full) and index not in op.mutates
+    ]
+    wrong = dict.fromkeys(dtype for dtype in read if dtype != decision.precision)
+    leads = op.mixing == "lead" and read[:1] == [decision.precision]
+    if wrong and not leads:
+        yield f"computes in {decision.precision} and reads {', '.join(wrong)}"
+
+
+def _made(graph: ProgramGraph, op: Op, decision: Decision, plan: Plan) -> Iterator[str]:
+    """Yield results of another dtype than an op can make."""
+    precision = decision.precision
+    pairs = zip(op.results, decision.results, strict=True)
+    made = dict.fromkeys(
+        dtype
+        for name, dtype in pairs
+        if graph.is_dtype(name, plan.full) and dtype != precision
+    )
+    sums = op.accumulates and precision == plan.low
+    rounded = precision == plan.full and decision.op_class == OpClass.PROMOTE
+    allowed = sums or rounded or op.mutates or op.canonical in LOOKUPS
+    if made and not allowed:
+        yield f"computes in {precision} and makes {', '.join(made)}"
+
+
+def _contraction(op: Op, decision: Decision, plan: Plan) -> Iterator[str]:
+    """Yield where sums and derivatives cannot be as a decision says."""
+    found = decision.accumulator, decision.derivative, decision.derivative_sums
+    precision, (result, *_) = decision.precision, (*decision.results, "")
+    kept = decision.op_class == OpClass.KEEP or not plan.low
+    contracts = op.accumulates or op.contracted is not None
+    if kept or not contracts or result not in (plan.low, plan.full):
+        if any(found):
+            yield "has sums or a derivative of its own, and is no contraction"
+        return
+    if not op.accumulates:
+        want = (result, precision, OPERAND)
+        if found != want:
+            yield f"sums and derivative are {found}; the framework has {want}"
+        return
+    if decision.accumulator not in {result, plan.full}:
+        yield f"hands over {decision.accumulator!r} for a result of {result}"
+    if decision.derivative not in {precision, plan.low}:
+        yield f"computes in {precision}, differentiated in {decision.derivative!r}"
+    low = decision.derivative == plan.low
+    sums = {OPERAND, plan.low, plan.full} if low else {OPERAND}
+    if decision.derivative_sums not in sums:
+        yield f"its derivatives hand over {decision.derivative_sums!r}"

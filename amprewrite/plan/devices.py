@@ -1,0 +1,63 @@
+"""Devices by name, so that a plan can be made for one that is not there."""
+
+from collections.abc import Callable, Mapping
+
+from pydantic import ValidationError
+
+from amprewrite.errors import UnsupportedError
+from amprewrite.plan.calibration import Calibration, Device, cache_folder
+
+
+def measured_devices(framework: str) -> list[Device]:
+    """Return the devices that ``amprewrite calibrate`` measured for a framework.
+
+    Files that cannot be read are left out: they price nothing.
+    """
+    found: list[Device] = []
+    for file in sorted(cache_folder().glob(f"{framework}-*.json")):
+        try:
+            calibration = Calibration.model_validate_json(file.read_text("utf-8"))
+        except (OSError, UnicodeDecodeError, ValidationError):
+            continue
+        found.append(calibration.device)
+    return found
+
+
+def named_device(
+    name: str,
+    framework: str,
+    version: str,
+    kinds: Mapping[str, str],
+    present: Callable[[str], Device | None],
+) -> Device:
+    """Return the device that ``name`` asks for.
+
+    A kind is the device of that kind that is there, else the only one that was
+    measured, else one of which nothing is known but its kind.
+
+    Args:
+        name: A kind (``cuda``), or the name of a measured device (``NVIDIA H100``).
+        framework: ``torch`` or ``jax``.
+        version: Version of the framework.
+        kinds: The framework's kinds by the names that users give them.
+        present: Returns the device of a kind; None if there is none.
+
+    Raises:
+        UnsupportedError: There is no such kind, and no measured device of that name.
+    """
+    measured = measured_devices(framework)
+    kind = kinds.get(name.lower().partition(":")[0])
+    if kind is not None:
+        here = present(kind)
+        same = [device for device in measured if device.kind == kind]
+        unknown = Device(framework=framework, version=version, kind=kind, name=kind)
+        return here or (same[0] if len(same) == 1 else unknown)
+    wanted = [device for device in measured if device.name.lower() == name.lower()]
+    if wanted:
+        return min(wanted, key=lambda device: device.version != version)
+    names = ", ".join(sorted({repr(device.name) for device in measured})) or "none"
+    msg = (
+        f"unknown device {name!r}; want {', '.join(kinds)}, or the name of a device "
+        f"that `amprewrite calibrate` measured for {framework}; on file: {names}"
+    )
+    raise UnsupportedError(msg)

@@ -1,0 +1,63 @@
+"""What identifies the program that a plan was made for, as lines that people read."""
+
+from collections.abc import Iterator
+
+from amprewrite.ir import Op, ProgramGraph
+
+
+def fingerprint(graph: ProgramGraph) -> tuple[str, ...]:
+    """Return one line for each op, in order, and one for the outputs.
+
+    An op's line has its name, what it calls, what it reads and what it makes, each with
+    its dtype and rank. Extents are left out, so that a plan fits other batches.
+    """
+    return (*(_op_line(graph, op) for op in graph.ops), _end(graph))
+
+
+def _op_line(graph: ProgramGraph, op: Op) -> str:
+    read, made = _values(graph, op.operands), _values(graph, op.results)
+    where = f" in {op.region}" if op.region else ""
+    return f"{op.name} = {op.native or op.canonical}({read}) -> {made}{where}"
+
+
+def _end(graph: ProgramGraph) -> str:
+    replaced = (f"; output {index} replaces %{name}" for index, name in graph.states)
+    return f"return {_values(graph, graph.outputs)}{''.join(replaced)}"
+
+
+def _values(graph: ProgramGraph, names: tuple[str, ...]) -> str:
+    return ", ".join(_value(graph, name) for name in names)
+
+
+def _value(graph: ProgramGraph, name: str) -> str:
+    value = graph.values[name]
+    kind = "" if value.kind == "result" else f" {value.kind}"
+    return f"%{name}: {value.dtype} {len(value.shape)}d{kind}"
+
+
+def first_difference(
+    found: tuple[str, ...], planned: tuple[str, ...]
+) -> tuple[str, str, str] | None:
+    """Return where two fingerprints differ first: its name, and both lines.
+
+    Args:
+        found: That of a program.
+        planned: That of the program that a plan was made for.
+
+    Returns:
+        None if they are equal. A line that is missing is ``nothing``.
+    """
+    for one, other in _pairs(found, planned):
+        if one != other:
+            name = (one or other).partition(" ")[0]
+            return name, one or "nothing", other or "nothing"
+    return None
+
+
+def _pairs(
+    found: tuple[str, ...], planned: tuple[str, ...]
+) -> Iterator[tuple[str, str]]:
+    count = max(len(found), len(planned))
+    for index in range(count):
+        one = found[index] if index < len(found) else ""
+        yield one, planned[index] if index < len(planned) else ""

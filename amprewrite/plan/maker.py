@@ -1,0 +1,64 @@
+"""Which policy a plan was made by: what else its model needs is planned by it, too."""
+
+import hashlib
+import json
+from dataclasses import asdict, replace
+
+from amprewrite.errors import PlanMismatchError, PolicyError, warn
+from amprewrite.plan.model import Plan
+from amprewrite.policy import Policy, PolicyLike, load_policy
+
+
+def policy_digest(policy: Policy) -> str:
+    """Return what equal policies have in common, whatever they are called."""
+    table = asdict(replace(policy, name="", ops={}, rules=()))
+    table["ops"] = {name: str(entry.op_class) for name, entry in policy.ops.items()}
+    table["rules"] = list(map(str, policy.rules))
+    text = json.dumps(table, sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
+
+
+def policy_of(plan: Plan, given: PolicyLike | None) -> Policy:
+    """Return the policy that ``plan`` was made by.
+
+    Args:
+        plan: The plan.
+        given: The policy that the user names beside it; None for none.
+
+    Raises:
+        PlanMismatchError: ``given`` is another policy, or the plan's cannot be loaded
+            here and none is given.
+        PolicyError: ``given`` has mistakes.
+    """
+    if given is not None:
+        found = load_policy(given)
+        if plan.policy_digest != policy_digest(found):
+            msg = (
+                f"plan was made by policy {plan.policy!r} (low {plan.low or 'none'}), "
+                f"and policy {found.name!r} (low {found.low or 'none'}) is asked for; "
+                f"leave policy= out, or make a new plan with amprewrite.inspect"
+            )
+            raise PlanMismatchError(msg)
+        return found
+    try:
+        found = load_policy(plan.policy)
+    except PolicyError as error:
+        reason = str(error).partition("\n")[0]
+        msg = (
+            f"plan was made by policy {plan.policy!r}, which cannot be loaded here "
+            f"({reason}); give that policy as policy="
+        )
+        raise PlanMismatchError(msg) from error
+    if (found.low, found.full) != (plan.low, plan.full):
+        msg = (
+            f"plan has low {plan.low or 'none'} and full {plan.full}, and its policy "
+            f"{plan.policy!r} has low {found.low or 'none'} and full {found.full}; "
+            f"make a new plan with amprewrite.inspect"
+        )
+        raise PlanMismatchError(msg)
+    if plan.policy_digest != policy_digest(found):
+        warn(
+            f"policy {plan.policy!r} has changed since the plan was made by it; what "
+            f"else is planned (another signature, the other mode) follows it as it is"
+        )
+    return found

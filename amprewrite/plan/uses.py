@@ -1,0 +1,80 @@
+"""Uses of a value by ops and by the outputs of the program."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from amprewrite.ir import Op, ProgramGraph
+from amprewrite.plan.model import OUTPUT, Cast
+
+View = tuple[Op, str]
+"""An op that gives a view of an operand, or writes to it in place, and its result."""
+
+
+def uses_of(graph: ProgramGraph, name: str) -> Iterator[tuple[str, int]]:
+    """Yield the uses of value ``name`` as (op, operand index), the outputs last."""
+    for op, index in graph.users[name]:
+        yield op.name, index
+    for index, output in enumerate(graph.outputs):
+        if output == name:
+            yield OUTPUT, index
+
+
+def is_at_definition(graph: ProgramGraph, cast: Cast) -> bool:
+    """Return whether ``cast`` takes the place of the value that it converts.
+
+    A storage that is written in place has one dtype for all its views, so that a value
+    made in another dtype is cast where it is made, before anything views or writes it.
+    A cast that some uses share is made at the first of them.
+    """
+    if cast.folded or not cast.producer or cast.value not in graph.written:
+        return False
+    return set(uses_of(graph, cast.value)) <= set(cast.uses)
+
+
+def output_sources(graph: ProgramGraph) -> tuple[str, ...]:
+    """Return the value that each output is cast from, where it is cast.
+
+    That is the output itself, unless several outputs are views of one result: then it
+    is that result, so that they share the storage of one cast as they share its own.
+    """
+    sharing: dict[str, set[str]] = defaultdict(set)
+    for name in graph.outputs:
+        sharing[graph.storage(name)].add(name)
+    return tuple(_source(graph, name, sharing) for name in graph.outputs)
+
+
+def _source(graph: ProgramGraph, name: str, sharing: Mapping[str, set[str]]) -> str:
+    owner = graph.storage(name)
+    if len(sharing[owner]) == 1 or view_path(graph, owner, name) is None:
+        return name
+    return owner
+
+
+def view_path(graph: ProgramGraph, owner: str, name: str) -> tuple[View, ...] | None:
+    """Return the ops that lead from a result to a value that shares its storage.
+
+    Args:
+        graph: The program.
+        owner: The result whose storage it is.
+        name: A view of it, or what an op gives that writes to it in place.
+
+    Returns:
+        Each op with its result on the way; None where the way starts with an input or
+        leads through a body, or where the two have different dtypes.
+    """
+    path: list[View] = []
+    if graph.values[owner].dtype != graph.values[name].dtype:
+        return None
+    while True:
+        maker = graph.producer.get(name)
+        if name == owner and maker is not None:
+            return tuple(reversed(path))
+        if maker is None or maker.region:
+            return None
+        path.append((maker, name))
+        shared = [n for n in maker.operands if graph.storage(n) == owner]
+        written = [maker.operands[i] for i in maker.mutates]
+        found = next((n for n in (*written, *shared) if n in shared), None)
+        if found is None:
+            return None
+        name = found
