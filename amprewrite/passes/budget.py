@@ -1,7 +1,7 @@
 """What a framework is handed to plan within a tolerance; it knows no passes."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from amprewrite.ir import ProgramGraph
 from amprewrite.passes.cost import Objective
@@ -38,12 +38,15 @@ class Budget:
         return make_plan(graph, self.matcher(), setting)
 
     def plan(self, measured: Measurements) -> Plan:
-        """Return the cheapest plan found that keeps a target.
+        """Return the cheapest plan found that keeps a target, which it remembers.
 
         Raises:
             ToleranceError: No plan keeps it.
         """
-        return plan_within(self.goal(measured))
+        plan = plan_within(self.goal(measured))
+        if isinstance(self.tolerance, Mapping):
+            return replace(plan, tolerances=tuple(self.tolerance.items()))
+        return replace(plan, tolerance=measured.target)
 
     def goal(self, measured: Measurements) -> Goal:
         """Return what :meth:`plan` looks for."""

@@ -16,6 +16,7 @@ from amprewrite.passes.ledger import Ledger
 from amprewrite.passes.network import FULL, LOW
 from amprewrite.passes.placement import Situation
 from amprewrite.plan import OUTPUT
+from amprewrite.plan.uses import uses_of
 
 
 class CastTerms:
@@ -99,7 +100,7 @@ class CastTerms:
 
     def on_the_spot(self, op: Op, name: str, made: int) -> None:
         """Charge the cast of what ``op`` makes low, to be written to in full."""
-        readers = [user.name for user, _ in self.graph.users[name]]
+        readers = [user for user, _ in uses_of(self.graph, name)]
         if not self.fusion.absorbs(name, readers):
             cost = self._price(op, name, self.ledger.full_size)
             self.ledger.terms.pay(self.stored[name], made, cost)

@@ -13,7 +13,9 @@ from amprewrite.dtypes import itemsize
 from amprewrite.ir import Op
 from amprewrite.passes.facts import extreme_values
 from amprewrite.passes.placement import Placement, Situation
-from amprewrite.plan import OUTPUT, PROMOTION, Cast
+from amprewrite.plan import OUTPUT, Cast
+from amprewrite.plan.uses import output_sources, uses_of
+from amprewrite.policy import Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +74,8 @@ class _Builder:
             self._read(op)
             self.versions.update(self.graph.storage(op.operands[i]) for i in op.mutates)
             self._define(op)
-        for index, (name, dtype) in enumerate(
-            zip(self.graph.outputs, outputs, strict=True)
-        ):
+        sources = output_sources(self.graph)
+        for index, (name, dtype) in enumerate(zip(sources, outputs, strict=True)):
             if self.placement.stored[name] != dtype:
                 self._add(None, index, name, dtype, "")
         stored = self._stored_weights()
@@ -130,7 +131,7 @@ class _Builder:
             if made == stored:
                 continue
             key = _Key(name, stored, op.region, -1, "", saturate=False, trips=op.trips)
-            uses = [(user.name, i) for user, i in self.graph.users[name]]
+            uses = [*uses_of(self.graph, name)]
             why = "some op writes it in place in full precision"
             if self.graph.storage(name) not in self.graph.written:
                 why = "rows of a table that is stored low for other readers"
@@ -140,12 +141,10 @@ class _Builder:
 
     def _readers(self, name: str, dtype: str) -> Iterator[tuple[str, int]]:
         """Yield the uses of ``name`` that read it in ``dtype``."""
-        for user, index in self.graph.users[name]:
-            if self.placement.ops[user.name].operands[index] == dtype:
-                yield user.name, index
-        for index, output in enumerate(self.graph.outputs):
-            if output == name:
-                yield OUTPUT, index
+        for user, index in uses_of(self.graph, name):
+            placed = self.placement.ops.get(user)  # an output is no op
+            if placed is None or placed.operands[index] == dtype:
+                yield user, index
 
     def _folding(self, op: Op, index: int, wanted: str) -> str:
         """Return how the kernel itself does this cast; empty if it cannot."""
@@ -208,7 +207,7 @@ class _Builder:
                 return f"a state keeps the dtype it is stored in: %{state} is {wanted}"
             return "outputs keep the dtype they were traced with"
         found = self.at.classes[op.name]
-        if found.rule == PROMOTION:
+        if found.reason is Reason.PROMOTION:
             return found.why
         return f"{op.canonical} ({found.op_class}) reads {wanted}"
 

@@ -38,13 +38,14 @@ def exact_ops(graph: ProgramGraph, classes: Mapping[str, Match]) -> frozenset[st
         computes = op_class in COMPUTING and not free.isdisjoint(op.results)
         if computes or not exact.isdisjoint(op.results):
             found.add(op.name)
-        elif op_class is not OpClass.DENY and not _compares(graph, op, op_class):
+        elif op_class is not OpClass.DENY and not compares(graph, op, op_class):
             continue
         exact.update(free.intersection(op.operands))
     return frozenset(found)
 
 
-def _compares(graph: ProgramGraph, op: Op, op_class: OpClass) -> bool:
+def compares(graph: ProgramGraph, op: Op, op_class: OpClass) -> bool:
+    """Return whether ``op``, of class ``op_class``, decides something by floats."""
     makes = any(is_float(graph.values[name].dtype) for name in op.results)
     reads = bool(graph.float_operands(op))
     return op_class is OpClass.KEEP and bool(op.results) and not makes and reads

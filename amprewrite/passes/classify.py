@@ -5,8 +5,7 @@ from dataclasses import replace
 from amprewrite.dtypes import Behaviour, is_float
 from amprewrite.dtypes.op_rules import OP_RULES
 from amprewrite.ir import ABS_SQUARE, CROSSINGS, Op, ProgramGraph
-from amprewrite.plan import OUTER_PRODUCT, PROMOTION
-from amprewrite.policy import Matcher, OpClass
+from amprewrite.policy import Matcher, OpClass, Policy, Reason
 from amprewrite.policy.match import Match
 
 USER_CAST = "cast"
@@ -23,44 +22,79 @@ _PASSED = {
 }
 """Why a value is cast where it passes into a body or out of it."""
 
-OVERRIDABLE = ("overrides", "rules")
-"""Prefixes of rule labels that the user wrote; facts about cost leave them alone."""
+
+def _match(op_class: OpClass, reason: Reason, why: str) -> Match:
+    """Return the class that something else than the policy gives an op."""
+    return Match(op_class, reason, str(reason), why)
 
 
 def classify(graph: ProgramGraph, matcher: Matcher) -> dict[str, Match]:
     """Return the class of every op of ``graph``, by op name."""
     if not matcher.policy.low:
         why = f"policy {matcher.policy.name} lowers nothing"
-        kept = Match(OpClass.KEEP, "policy", why)
+        kept = _match(OpClass.KEEP, Reason.LOWERS_NOTHING, why)
         return {op.name: _promoted(graph, op) or kept for op in graph.ops}
     return {op.name: _classify_op(graph, op, matcher) for op in graph.ops}
 
 
 def _classify_op(graph: ProgramGraph, op: Op, matcher: Matcher) -> Match:
     full = matcher.policy.full
+    if lowers_promoted(op, matcher.policy):
+        return _classify_promoted(graph, op, matcher)
     if (settled := _by_kind(graph, op, full)) is not None:
         return settled
     found = _asked(op, matcher.match(op))
     names = (*op.operands, *op.results)
     if not any(graph.is_dtype(name, full) for name in names):
-        return Match(
-            OpClass.KEEP, "dtype", f"touches no {full}; nothing else is lowered"
-        )
+        why = f"touches no {full}; nothing else is lowered"
+        return _match(OpClass.KEEP, Reason.DTYPE, why)
     foreign = _foreign_operand(graph, op, full)
     if foreign and found.op_class is not OpClass.KEEP:
         why = f"%{foreign} is {graph.values[foreign].dtype}: the model chose its dtypes"
-        return Match(OpClass.KEEP, "dtype", why)
+        return _match(OpClass.KEEP, Reason.DTYPE, why)
     names_own = op.dtype_argument and op.chosen != "follows"
     if names_own and graph.float_operands(op) and op.mixing != "any":
         return _named_dtype(op, found, full)
     return _of_written(graph, op, _without_contraction(op, found))
 
 
+def lowers_promoted(op: Op, policy: Policy) -> bool:
+    """Return whether ``policy`` lowers an op whose operands promote to its full dtype.
+
+    What is written into, and what passes into a body or out of it, keeps its dtype.
+    """
+    if not policy.low or not op.reads or op.fence or op.mutates:
+        return False
+    rule = OP_RULES.get(op.canonical)
+    written = rule is not None and rule.behaviour is Behaviour.FOLLOW_SELF
+    if written or op.canonical in CROSSINGS or op.canonical == ABS_SQUARE:
+        return False
+    floats = {d for d in op.reads if is_float(d) or d.startswith("complex")}
+    return floats == {policy.full}
+
+
+def _classify_promoted(graph: ProgramGraph, op: Op, matcher: Matcher) -> Match:
+    """Return the class of an op that computes in full once its operands are promoted.
+
+    It is that of the same op on full operands: an allow op is low also where one of
+    them is low from the start. What stays as it was traced reads them promoted.
+    """
+    found = _without_contraction(op, _asked(op, matcher.match(op)))
+    if op.dtype_argument and op.chosen != "follows":
+        found = _named_dtype(op, found, matcher.policy.full)
+    found = _of_written(graph, op, found)
+    promoted = _promoted(graph, op)
+    why = promoted.why if promoted else ""
+    if found.op_class is OpClass.KEEP:
+        return _match(OpClass.DENY, Reason.PROMOTION, why)
+    return replace(found, why=f"{found.why}; {why}")
+
+
 def _promoted(graph: ProgramGraph, op: Op) -> Match | None:
     """Return the class of an op that promotion changed; None for others."""
     if op.canonical == ABS_SQUARE:
         why = "the norm of complex numbers sums |x|^2, real^2 + imag^2, and not x*x"
-        return Match(OpClass.KEEP, PROMOTION, why)
+        return _match(OpClass.KEEP, Reason.PROMOTION, why)
     if not op.reads:
         return None
     traced = [graph.values[name].dtype for name in op.operands]
@@ -77,7 +111,7 @@ def _promoted(graph: ProgramGraph, op: Op) -> Match | None:
         why = f"what is written into keeps its dtype, {wanted}"
     else:
         why = f"{' and '.join(joined)} promote to {wanted}"
-    return Match(OpClass.PROMOTE, PROMOTION, why)
+    return _match(OpClass.PROMOTE, Reason.PROMOTION, why)
 
 
 def _by_kind(graph: ProgramGraph, op: Op, full: str) -> Match | None:
@@ -85,16 +119,17 @@ def _by_kind(graph: ProgramGraph, op: Op, full: str) -> Match | None:
     if (promoted := _promoted(graph, op)) is not None:
         return promoted
     if op.fence:
-        return Match(OpClass.KEEP, "fence", op.fence)
+        return _match(OpClass.KEEP, Reason.FENCE, op.fence)
     follows = op.chosen == "follows" and op.dtype_argument == full
     if op.canonical == USER_CAST and follows:
         why = "written in the model after another tensor's dtype, which it follows"
-        return Match(OpClass.FOLLOW, "user cast", why)
+        return _match(OpClass.FOLLOW, Reason.USER_CAST, why)
     if op.canonical == USER_CAST:
-        return Match(OpClass.KEEP, "user cast", "written in the model: never altered")
+        why = "written in the model: never altered"
+        return _match(OpClass.KEEP, Reason.USER_CAST, why)
     if op.canonical in CROSSINGS:
         op_class = MOVES.get(op.canonical, OpClass.KEEP)
-        return Match(op_class, "body", CROSSINGS[op.canonical])
+        return _match(op_class, Reason.BODY, CROSSINGS[op.canonical])
     return None
 
 
@@ -104,7 +139,8 @@ def _asked(op: Op, found: Match) -> Match:
     if not op.asked or found.op_class in moves:
         return found
     op_class = OpClass.DENY if op.asked == "full" else OpClass.ALLOW
-    return Match(op_class, "marker", f"the model asks for {op.asked} precision here")
+    why = f"the model asks for {op.asked} precision here"
+    return _match(op_class, Reason.MARKER, why)
 
 
 def _of_written(graph: ProgramGraph, op: Op, found: Match) -> Match:
@@ -125,9 +161,9 @@ def _named_dtype(op: Op, found: Match, full: str) -> Match:
     """Respect a ``dtype=`` that the model writes, such as softmax(dtype=float32)."""
     why = f"the model writes dtype={op.dtype_argument}"
     op_class = OpClass.DENY if op.dtype_argument == full else OpClass.KEEP
-    return (
-        found if found.op_class is op_class else Match(op_class, "dtype argument", why)
-    )
+    if found.op_class is op_class:
+        return found
+    return _match(op_class, Reason.DTYPE_ARGUMENT, why)
 
 
 def _foreign_operand(graph: ProgramGraph, op: Op, full: str) -> str | None:
@@ -148,7 +184,7 @@ def _without_contraction(op: Op, found: Match) -> Match:
     lengthless = op.contracted is not None and op.contracted <= 1
     if found.op_class is not OpClass.ALLOW or not lengthless:
         return found
-    if found.rule.startswith(OVERRIDABLE):
+    if found.reason.is_rule:
         return found
     why = "contracts no dimension: an outer product gains nothing from low precision"
-    return replace(found, op_class=OpClass.DENY, rule=OUTER_PRODUCT, why=why)
+    return _match(OpClass.DENY, Reason.OUTER_PRODUCT, why)

@@ -1,10 +1,12 @@
-"""What promotion refuses about complex numbers: dropping a part, and putting in order.
+"""What is refused about complex numbers: dropping a part, and putting in order.
 
 Flax and torch warn of the first at most, and of attention or softmax on complex numbers
 they say nothing: the largest of some complex numbers is by their real parts, and the
 result means nothing (FLIP 1777 asks for an error).
 """
 
+from amprewrite.dtypes import FORMATS, Behaviour
+from amprewrite.dtypes.op_rules import OP_RULES
 from amprewrite.errors import ComplexTruncationError, PromotionError
 from amprewrite.ir import Op, ProgramGraph
 from amprewrite.passes.classify import USER_CAST
@@ -15,14 +17,17 @@ ORDERS = frozenset(
 ) | {"minimum", "scaled_dot_product_attention", "softmax", "sort", "topk"}
 """Ops that ask which of some numbers is larger; in JAX softmax is made of one."""
 
+_ASKS = (Behaviour.BOOL, Behaviour.FIXED)
+"""Rules of ops that make no numbers of their operands: comparisons, positions."""
+
 
 def refuse_complex(graph: ProgramGraph, policy: Policy) -> None:
     """Make sure that complex numbers are neither ordered nor truncated.
 
     Raises:
         PromotionError: An op puts complex numbers in order.
-        ComplexTruncationError: A cast drops the imaginary part, and ``policy`` does not
-            allow it.
+        ComplexTruncationError: An op drops the imaginary part: a cast, a ``dtype=`` or
+            a write into real numbers. ``policy`` may allow that.
     """
     for op in graph.ops:
         found = [d for n in op.operands if is_complex(d := graph.values[n].dtype)]
@@ -32,10 +37,10 @@ def refuse_complex(graph: ProgramGraph, policy: Policy) -> None:
                 f"which have an order: take the absolute value or the real part first"
             )
             raise PromotionError(msg)
-        real = op.canonical == USER_CAST and not is_complex(op.dtype_argument)
-        if found and real and not policy.truncate_complex:
+        target = _real_target(graph, op) if found else ""
+        if target and not policy.truncate_complex:
             msg = (
-                f"{_place(op)}: found a cast of {found[0]} to {op.dtype_argument}: it "
+                f"{_place(op)}: found a cast of {found[0]} to {target}: it "
                 f"drops the imaginary part; want a complex dtype: take the real part "
                 f"or the absolute value first, or let the policy allow it: "
                 f"[promotion] truncate_complex = true"
@@ -43,6 +48,25 @@ def refuse_complex(graph: ProgramGraph, policy: Policy) -> None:
             raise ComplexTruncationError(msg)
     if not policy.truncate_complex:
         _refuse_truncated_states(graph)
+
+
+def _real_target(graph: ProgramGraph, op: Op) -> str:
+    """Return the real dtype to which ``op`` casts complex operands; empty if none.
+
+    A bool is whether either part is not zero: that drops none.
+    """
+    found = ""
+    rule = OP_RULES.get(op.canonical)
+    if op.canonical == USER_CAST:
+        found = op.dtype_argument
+    elif rule is not None and not rule.real and rule.behaviour not in _ASKS:
+        follows = rule.behaviour is Behaviour.FOLLOW_SELF
+        written = {*op.mutates, *((0,) if follows else ())}
+        found = next((graph.values[op.operands[i]].dtype for i in written), "")
+        if op.dtype_argument and op.mixing != "any":  # which reads metadata alone
+            found = op.dtype_argument
+    keeps = found not in FORMATS or found == "bool" or is_complex(found)
+    return "" if keeps else found
 
 
 def _refuse_truncated_states(graph: ProgramGraph) -> None:
@@ -71,5 +95,5 @@ def is_complex(dtype: str) -> bool:
 
 
 def _place(op: Op) -> str:
-    """Return where an op stands: the line of the user, and the op."""
-    return f"{op.source}: {op.canonical}" if op.source else op.canonical
+    """Return where an op stands: the line of the user, the module, and the op."""
+    return ": ".join(part for part in (op.source, op.path, op.canonical) if part)

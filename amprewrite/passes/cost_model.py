@@ -7,13 +7,14 @@ the place of the figures here; see :mod:`amprewrite.passes.measured`.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.ir import CROSSINGS, Op, ProgramGraph
 from amprewrite.passes.timings import Timings
 from amprewrite.passes.work import multiplications, work_of
 from amprewrite.plan import DEFAULT_PRICES
+from amprewrite.plan.kernels import Kernels
 from amprewrite.policy import OpClass
 from amprewrite.policy.match import Match
 
@@ -44,6 +45,7 @@ class CostModel:
         timings: Times of contractions by their shape, in place of ``mac_bytes`` and
             ``speedup``, and of other ops; None if they were not measured.
         source: Where the prices come from, in words.
+        kernels: What low contractions hand over.
     """
 
     target: str
@@ -53,6 +55,7 @@ class CostModel:
     fused: frozenset[OpClass] = frozenset()
     timings: Timings | None = None
     source: str = DEFAULT_PRICES
+    kernels: Kernels = field(default_factory=Kernels)
 
 
 EAGER = CostModel("eager", launch=32768, mac_bytes=0.2, speedup=8.0)

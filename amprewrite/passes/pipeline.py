@@ -16,14 +16,19 @@ from amprewrite.passes.facts import mutated_storages, weak_values, weight_roots
 from amprewrite.passes.follows import find_followed
 from amprewrite.passes.freedom import find_freedom
 from amprewrite.passes.hoist import find_hoisted, loop_entries
+from amprewrite.passes.kernels import contracted
+from amprewrite.passes.nothing import why_nothing
 from amprewrite.passes.optimal import choose_optimal
 from amprewrite.passes.paint import PAINTED, paint
 from amprewrite.passes.place import place
 from amprewrite.passes.placement import Placement, Situation
 from amprewrite.passes.sided import Chosen, place_sides
 from amprewrite.passes.storage import place_with_storage
-from amprewrite.plan import DEFAULT_PRICES, NOTHING_LOWERED, Decision, Plan
-from amprewrite.policy import Matcher, OpClass, Policy
+from amprewrite.plan import NOTHING_LOWERED, Decision, Plan
+from amprewrite.plan.fingerprint import fingerprint
+from amprewrite.plan.kernels import Kernels
+from amprewrite.plan.maker import policy_digest
+from amprewrite.policy import Matcher, Policy
 from amprewrite.policy.match import Match
 
 PLACEMENTS = ("promote", "paint", "optimal")
@@ -71,12 +76,13 @@ def make_plan(graph: ProgramGraph, matcher: Matcher, setting: Setting) -> Plan:
 
     Raises:
         UnsupportedError: No such placement.
-        PromotionError: The policy promotes, and an op orders complex numbers.
-        ComplexTruncationError: It promotes, and a cast drops an imaginary part.
+        PromotionError: An op orders complex numbers, under a policy that lowers or
+            promotes.
+        ComplexTruncationError: An op drops an imaginary part, under such a policy.
     """
     check_placement(setting.placement)
     policy = matcher.policy
-    if policy.promotion:
+    if policy.low or policy.promotion:
         refuse_complex(graph, policy)
     classes = classify(graph, matcher)
     outputs = output_dtypes(graph, policy)
@@ -94,11 +100,19 @@ def make_plan(graph: ProgramGraph, matcher: Matcher, setting: Setting) -> Plan:
         low=policy.low,
         full=policy.full,
         captured=setting.captured,
-        decisions=tuple(_decision(op, classes, placement) for op in graph.ops),
+        decisions=tuple(
+            _decision(op, situation, placement, setting.objective.model.kernels)
+            for op in graph.ops
+        ),
         casts=casts,
         storage=tuple((c.value, c.to_dtype) for c in casts if c.folding == "storage"),
         cost=replace(cost, lower_bound=bound),
         prices=setting.objective.model.source,
+        training=setting.training and setting.differentiated,
+        outputs=outputs,
+        program=fingerprint(graph),
+        overrides=matcher.given,
+        policy_digest=policy_digest(policy),
     )
     return plan.with_warnings(*_warnings(graph, plan, matcher))
 
@@ -195,8 +209,11 @@ def situate(
     )
 
 
-def _decision(op: Op, classes: Mapping[str, Match], placement: Placement) -> Decision:
-    found, placed = classes[op.name], placement.ops[op.name]
+def _decision(
+    op: Op, situation: Situation, placement: Placement, kernels: Kernels
+) -> Decision:
+    found, placed = situation.classes[op.name], placement.ops[op.name]
+    sums = contracted(op, found, placed, situation.policy, kernels)
     return Decision(
         op=op.name,
         canonical=op.canonical,
@@ -210,19 +227,17 @@ def _decision(op: Op, classes: Mapping[str, Match], placement: Placement) -> Dec
         source=op.source,
         operands=placed.operands,
         results=placed.results,
+        reason=found.reason,
+        accumulator=sums.accumulator,
+        derivative=sums.derivative,
+        derivative_sums=sums.derivative_sums,
     )
 
 
 def _warnings(graph: ProgramGraph, plan: Plan, matcher: Matcher) -> Iterator[str]:
-    yield from (f"unused rule: {line}" for line in matcher.unused())
+    yield from (f"unused rule: {line}" for line in matcher.unused(graph.ops))
     if not plan.low or plan.lowered:
         return
-    floats = {v.dtype for v in graph.values.values() if is_float(v.dtype)}
-    head = f"{NOTHING_LOWERED} {len(plan.decisions)} ops: nothing was lowered"
-    if floats and plan.full not in floats:
-        yield f"{head}; the model is already in {', '.join(sorted(floats))}"
-    elif any(decision.op_class == OpClass.ALLOW for decision in plan.decisions):
-        by = f" by prices {plan.prices}" if plan.prices != DEFAULT_PRICES else ""
-        yield f"{head}; it would cost more than it saves{by}, or is not safe"
-    else:
-        yield f"{head}; no allow op of dtype {plan.full} was found"
+    why = why_nothing(graph, plan, matcher)
+    count = len(plan.decisions)
+    yield f"{NOTHING_LOWERED} {count} ops: nothing was lowered; {why}"

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from amprewrite.ir import Op, ProgramGraph
+from amprewrite.passes.classify import lowers_promoted
 from amprewrite.passes.demand import STATISTICS, Demand, Demands
 from amprewrite.policy import OpClass, Policy
 from amprewrite.policy.match import Match
@@ -72,6 +73,19 @@ class Situation:
         accumulates = self.classes[op.name].op_class is OpClass.ACCUMULATE
         full = self.demands.on_op(op) is not Demand.ANY
         return accumulates and full and op.canonical in STATISTICS
+
+    def reads(self, op: Op) -> tuple[str, ...]:
+        """Return the dtypes in which promoted operands are read at a solver's choice.
+
+        Empty if none was promoted. A solver gives such ops no side: allow ops are low,
+        unless what reads them needs an exact argument, others are as promoted.
+        """
+        allowed = self.classes[op.name].op_class is OpClass.ALLOW
+        exact = self.demands.on_op(op) is Demand.EXACT
+        if exact or not allowed or not lowers_promoted(op, self.policy):
+            return op.reads
+        full, low = self.policy.full, self.policy.low
+        return tuple(low if dtype == full else dtype for dtype in op.reads)
 
     def takes_dtype(self, op: Op) -> bool:
         """Return whether ``op`` casts its first operand to full by ``dtype=``."""

@@ -13,6 +13,8 @@ from amprewrite.passes.freedom import Freedom
 from amprewrite.passes.placement import Placed, Placement, Side, Situation
 from amprewrite.passes.storage import place_with_storage
 from amprewrite.passes.walk import Walk
+from amprewrite.policy import OpClass
+from amprewrite.policy.match import Match
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,12 @@ class SidedWalk(Walk):
         """A cast of a weight that is not stored low gives full."""
         why = self.at.classes[op.name].why
         return Placed(self.full, operands, (self.full,), why)
+
+    def _by_class(self, op: Op, found: Match) -> Placed:
+        """An op with promoted operands has no side; see :meth:`Situation.reads`."""
+        if not op.reads or found.op_class is OpClass.ALLOW:
+            return super()._by_class(op, found)
+        return self._run(op, self.full, found.why)
 
     def _widens_rows(self, op: Op) -> bool:
         """A side is the dtype of the result, too."""

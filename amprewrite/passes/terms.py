@@ -23,6 +23,7 @@ from amprewrite.passes.network import FULL, LOW, Flags, Terms
 from amprewrite.passes.placement import Placement, Side, Situation
 from amprewrite.passes.storage import carried, moves_weights, only_looked_up
 from amprewrite.passes.walk import Walk
+from amprewrite.plan.uses import output_sources
 from amprewrite.policy import OpClass
 
 
@@ -120,7 +121,7 @@ class _Builder:
             self._read(op, own, view=view)
             self.casts.write(op)
             self._make(op, own, view=view)
-        pairs = zip(self.graph.outputs, outputs, strict=True)
+        pairs = zip(output_sources(self.graph), outputs, strict=True)
         for name, dtype in dict.fromkeys(pairs):
             self.casts.hand_back(name, dtype)
         if self.objective.errors:
@@ -230,12 +231,13 @@ class _Builder:
                 self.casts.anchors.add(side)
             self._join(op, side)
             return side
-        return self.reads.get(op.name, FULL)
+        lowered = self.low in self.at.reads(op)
+        return self.reads.get(op.name, LOW if lowered else FULL)
 
     def _wanted(self, op: Op, index: int) -> int | None:
         """Return the side on which a full operand is read; None for as it is stored."""
         if op.reads:
-            return self._side_of(op.reads[index])
+            return self._side_of(self.at.reads(op)[index])
         if index in op.mutates or (op.canonical == USER_CAST and not op.fence):
             return None
         keeps = self.classes[op.name].op_class is OpClass.KEEP
@@ -253,7 +255,7 @@ class _Builder:
                 self._read_other(op, index, view=view)
                 continue
             wanted = own if moved else self._wanted(op, index)
-            other = op.reads[index] if op.reads else ""
+            other = self.at.reads(op)[index] if op.reads else ""
             beside = op.mixing == "lead" and self._is_beside(op, index)
             seen = self._seen(stored, wanted, beside=beside)
             if not view and self.fusion.in_memory(name):
@@ -300,7 +302,7 @@ class _Builder:
     def _read_other(self, op: Op, index: int, *, view: bool) -> None:
         """An operand that is not of the full dtype: read as traced, or as promoted."""
         name = op.operands[index]
-        dtype = op.reads[index] if op.reads else self.values[name].dtype
+        dtype = self.at.reads(op)[index] if op.reads else self.values[name].dtype
         if not view and self.fusion.in_memory(name):
             count = op.trips * read_elements(self.graph, op, index)
             self.ledger.constant += count * itemsize(dtype)
@@ -308,7 +310,7 @@ class _Builder:
             self.casts.read_as(op, index, dtype)
 
     def _pay_op(self, op: Op, own: int) -> None:
-        if not op.reads:
+        if not op.reads or self.low in self.at.reads(op):
             full, low = speed_cost(self.at, op, self.fusion)
             self.ledger.pay_full(own, full)
             self.ledger.pay_low(own, low)

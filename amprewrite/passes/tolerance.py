@@ -40,6 +40,16 @@ SOLVES = 14
 """Halvings of the range of prices, about 30 decades: to within half a percent."""
 
 
+def placement_for(placement: str | None, tolerance: object) -> str:
+    """Return ``placement``, or the default one: ``optimal`` where there is a tolerance.
+
+    Without a tolerance it is ``promote``.
+    """
+    if placement is not None:
+        return placement
+    return "promote" if tolerance is None else "optimal"
+
+
 def check_tolerance(tolerance: object, placement: str) -> None:
     """Make sure that ``tolerance`` is one, and that ``placement`` takes it.
 
@@ -49,8 +59,8 @@ def check_tolerance(tolerance: object, placement: str) -> None:
     """
     if placement != "optimal":
         msg = (
-            f"placement {placement!r} takes no tolerance; leave tolerance=None, or "
-            f"pass placement='optimal'"
+            f"placement {placement!r} takes no tolerance, only 'optimal' does; leave "
+            f"placement out, which is then 'optimal', or leave tolerance=None"
         )
         raise UnsupportedError(msg)
     if isinstance(tolerance, Mapping):

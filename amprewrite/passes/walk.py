@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 
 from amprewrite.dtypes import is_float
 from amprewrite.ir import Op
-from amprewrite.passes.classify import USER_CAST
+from amprewrite.passes.classify import USER_CAST, lowers_promoted
 from amprewrite.passes.cost_model import LOOKUPS
 from amprewrite.passes.demand import Demand
 from amprewrite.passes.facts import lost_literals
@@ -154,7 +154,7 @@ class Walk:
 
     def _place(self, op: Op) -> Placed:
         found = self.at.classes[op.name]
-        if op.reads:
+        if op.reads and not lowers_promoted(op, self.at.policy):
             return self._as_promoted(op, found)
         if op.canonical == USER_CAST and not op.fence:
             return self._user_cast(op)
@@ -176,6 +176,10 @@ class Walk:
     def _traced(self, names: tuple[str, ...]) -> tuple[str, ...]:
         values = self.graph.values
         return tuple([values[name].dtype for name in names])
+
+    def _read(self, op: Op) -> tuple[str, ...]:
+        """Return the dtype in which each operand was read when the op was traced."""
+        return op.reads or self._traced(op.operands)
 
     def _keep(self, op: Op, found: Match) -> Placed:
         """Restore the traced dtypes, but for ops that read only metadata."""
@@ -253,7 +257,7 @@ class Walk:
     ) -> Placed:
         """Compute ``op`` in ``precision``: all its full operands, all its results."""
         full = self.full
-        operands = [precision if d == full else d for d in self._traced(op.operands)]
+        operands = [precision if d == full else d for d in self._read(op)]
         beside = op.mixing == "lead" and precision == self.low
         others = self._full_operands(op)[1:] if beside else ()
         for index in (*others, *op.mutates):
@@ -263,7 +267,7 @@ class Walk:
         )
 
     def _full_operands(self, op: Op) -> tuple[int, ...]:
-        pairs = enumerate(self._traced(op.operands))
+        pairs = enumerate(self._read(op))
         return tuple(index for index, dtype in pairs if dtype == self.full)
 
     def _results(self, op: Op, precision: str) -> tuple[str, ...]:
@@ -311,9 +315,9 @@ class Walk:
             causes = self.at.demands.path(self.graph, op)
             why = f"{causes[-1]} wants full precision"
             return self._run(op, self.full, why, causes)
-        names = (n for n in op.operands if self.graph.is_dtype(n, self.full))
-        lead = next(names, None)  # an op that makes a tensor from nothing has none
-        stored = self.out.stored[lead] if lead else self.full
+        lead = next(iter(self._full_operands(op)), None)  # a factory has none
+        wide = lead is None or self._is_wide(op.operands[lead])
+        stored = self.full if wide else self.low
         return self._run(op, stored, f"stored in {stored}; {found.why}")
 
     def _promote(self, op: Op, found: Match) -> Placed:
@@ -330,7 +334,7 @@ class Walk:
             )
             return self._run(op, self.low, why)
         strong = self.strong(op)
-        wide = [name for name in strong if self.out.stored[name] == self.full]
+        wide = [name for name in strong if self._is_wide(name)]
         if wide and op.name in self.at.biases:
             why = f"the bias of {self.at.biases[op.name]}: added in full, rounded once"
             return replace(self._run(op, self.full, why), results=(self.low,))
@@ -344,11 +348,19 @@ class Walk:
 
     def strong(self, op: Op) -> list[str]:
         """Return the full-typed operands that decide; weak ones adapt to them."""
-        names = [name for name in op.operands if self.graph.is_dtype(name, self.full)]
+        names = [op.operands[index] for index in self._full_operands(op)]
         if op.mixing == "lead":
             return names[:1]
         strong = [name for name in names if not self._is_weak(name, op)]
         return strong or names
+
+    def _is_wide(self, name: str) -> bool:
+        """Whether an operand that is read in full is stored wider than low.
+
+        Where another operand promoted it, it may be of another dtype: float16 beside
+        bfloat16 makes float32, and an integer may be a position, which low rounds.
+        """
+        return self.out.stored[name] not in (self.low, "bool")
 
     def _is_weak(self, name: str, op: Op) -> bool:
         if name in self.at.weak:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from amprewrite.errors import ToleranceError
 from amprewrite.passes.budget import Budget
 from amprewrite.passes.cost import Objective
 from amprewrite.passes.cost_model import COMPILED
+from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Measurements, Sensitivity
 from amprewrite.policy import Matcher, load_policy
 from tests.placement_problem import graph_of
@@ -50,6 +52,16 @@ def test_it_plans_within_the_target() -> None:
     assert (len(low.lowered), len(full.lowered)) == (1, 0)
     assert (low.placement, low.captured) == ("optimal", "by hand")
     assert full.predicted_error == 0.0
+
+
+def test_a_plan_remembers_what_it_was_made_to_keep(tmp_path: Path) -> None:
+    jointly = planned(budget(), 1e-9, target=2e-3)
+    assert (jointly.tolerance, jointly.tolerances) == (2e-3, ())
+    each = planned(replace(budget(), tolerance={"logits": 1e-3}), 1e-9)
+    assert (each.tolerance, each.tolerances) == (None, (("logits", 1e-3),))
+    for number, plan in enumerate((jointly, each)):
+        plan.save(tmp_path / f"{number}.json")
+        assert Plan.load(tmp_path / f"{number}.json") == plan
 
 
 def test_overrides_are_followed_and_say_if_they_match_nothing() -> None:

@@ -1,10 +1,12 @@
 """The class of every op: the policy's word, and the facts that overrule it."""
 
+from dataclasses import replace
+
 import pytest
 
 from amprewrite.ir import parse_graph
-from amprewrite.passes.classify import classify
-from amprewrite.policy import Matcher, load_policy
+from amprewrite.passes.classify import classify, lowers_promoted
+from amprewrite.policy import Matcher, Policy, Reason, load_policy
 from amprewrite.policy.match import Match
 
 
@@ -179,3 +181,46 @@ def test_a_norm_of_complex_numbers_says_why() -> None:
     found = class_of("%z: c64[4] input\na = abs_square(%z) -> %y: c64[4]", "bf16")
     assert (found.op_class, found.rule) == ("keep", "promotion")
     assert "|x|^2" in found.why
+
+
+MIXED = """
+%x: bf16[4,8] input
+%w: f32[2,8] parameter
+op = linear(%x, %w) -> %y: f32[4,2]
+  | reads=["float32","float32"]
+return %y
+"""
+
+
+def both() -> Policy:
+    return replace(load_policy("bf16"), promotion="jax")
+
+
+@pytest.mark.parametrize(
+    ("op", "op_class"),
+    [("linear", "allow"), ("softmax", "deny"), ("add", "promote"), ("mystery", "deny")],
+)
+def test_what_promotes_to_full_is_of_the_class_of_its_op(
+    op: str, op_class: str
+) -> None:
+    graph = parse_graph(MIXED.replace("linear", op))
+    found = classify(graph, Matcher(both()))["op"]
+    assert str(found.op_class) == op_class
+    assert found.why.endswith("bfloat16 and float32 promote to float32")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"float32","float32"', '"float64","float64"'),
+        ("linear", "index_put"),
+        ("linear", "carry"),
+        ('"]\n', '"] mutates=[0]\n'),
+    ],
+)
+def test_what_promotes_otherwise_is_read_as_promoted(old: str, new: str) -> None:
+    graph = parse_graph(MIXED.replace(old, new))
+    assert not lowers_promoted(graph.ops[0], both())
+    found = classify(graph, Matcher(both()))["op"]
+    assert found.reason is Reason.PROMOTION
+    assert not lowers_promoted(graph.ops[0], load_policy("promote"))

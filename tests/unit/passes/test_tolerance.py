@@ -9,7 +9,7 @@ from amprewrite.errors import ToleranceError, UnsupportedError
 from amprewrite.passes import tolerance
 from amprewrite.passes.cost import Objective
 from amprewrite.passes.cost_model import EAGER
-from amprewrite.passes.tolerance import Search, check_tolerance
+from amprewrite.passes.tolerance import Search, check_tolerance, placement_for
 from tests.tolerance_goal import goal, plan_for, sensitivity
 
 
@@ -56,6 +56,12 @@ def test_what_bounds_nothing_is_refused(number: object) -> None:
 def test_a_table_without_outputs_is_refused() -> None:
     with pytest.raises(ToleranceError, match="bounds no output"):
         check_tolerance({}, "optimal")
+
+
+def test_the_default_placement_takes_a_tolerance_where_there_is_one() -> None:
+    assert placement_for(None, None) == "promote"
+    assert placement_for(None, 1e-3) == "optimal"
+    assert placement_for("promote", 1e-3) == "promote"  # which is then refused
 
 
 @pytest.mark.parametrize("bound", [1e-3, 1, "autocast", {"y": 1e-3}])

@@ -1,0 +1,42 @@
+"""Why a plan lowers nothing, for the warning that says so."""
+
+from collections import Counter
+
+from amprewrite.dtypes import is_float
+from amprewrite.ir import ProgramGraph
+from amprewrite.plan import DEFAULT_PRICES, Decision, Plan
+from amprewrite.policy import Matcher, OpClass
+
+REASONS = 3
+"""How many reasons are named, the most common first."""
+
+
+def why_nothing(graph: ProgramGraph, plan: Plan, matcher: Matcher) -> str:
+    """Return why ``plan`` lowers no op of ``graph``.
+
+    Args:
+        graph: The program.
+        plan: Its plan, under a policy that has a low dtype.
+        matcher: The policy and overrides.
+    """
+    floats = {v.dtype for v in graph.values.values() if is_float(v.dtype)}
+    if floats and plan.full not in floats:
+        return f"the model is already in {', '.join(sorted(floats))}"
+    if any(decision.op_class == OpClass.ALLOW for decision in plan.decisions):
+        by = f" by prices {plan.prices}" if plan.prices != DEFAULT_PRICES else ""
+        return f"it would cost more than it saves{by}, or is not safe"
+    pairs = zip(graph.ops, plan.decisions, strict=True)
+    allowed = [d for op, d in pairs if matcher.listed(op).op_class is OpClass.ALLOW]
+    if not allowed:
+        return f"no allow op of dtype {plan.full} was found"
+    reasons = Counter(map(_said, allowed))
+    said = "; ".join(reason for reason, _ in reasons.most_common(REASONS))
+    more = "; ..." if len(reasons) > REASONS else ""
+    return f"the policy allows {len(allowed)} of them, which are kept: {said}{more}"
+
+
+def _said(decision: Decision) -> str:
+    """Return what keeps an op from being low, a rule with its place."""
+    return (
+        f"{decision.rule}, {decision.why}" if decision.reason.is_rule else decision.why
+    )
