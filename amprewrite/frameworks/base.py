@@ -1,18 +1,17 @@
 """What frameworks share: who plans for them, and what they hand to ``verify``."""
 
-import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from amprewrite.dtypes import Processor
-from amprewrite.errors import AmpWarning
+from amprewrite.errors import UnsupportedError, warn
 from amprewrite.ir import ProgramGraph
-from amprewrite.plan import Plan
-from amprewrite.plan.sensitivity import Measurements, Probes
+from amprewrite.plan import Decision, Plan
+from amprewrite.plan.sensitivity import Measurements, Probes, Sensitivity
 
 Array = NDArray[np.float64]
 """Values of one tensor; complex ones have a last dimension of two."""
@@ -78,6 +77,7 @@ class Request:
         low: Dtype in which the model is traced a second time, to tell the casts that
             it means; empty if nothing is lowered.
         budget: Plans instead of ``planner`` where the user gave a tolerance.
+        device: Kind of the device to plan for; empty for that of the model.
     """
 
     planner: Planner
@@ -91,11 +91,35 @@ class Request:
     processor: Processor | None = None
     low: str = ""
     budget: Budget | None = None
+    device: str = ""
 
     @property
     def has_arguments(self) -> bool:
         """Whether the model can be captured now."""
         return self.args is not None or self.kwargs is not None
+
+    def to_pickle(self, first: Plan | None) -> "Request":
+        """Return the request for a copy that is captured at its first call.
+
+        Args:
+            first: The plan of the first program. It goes along where it was given or
+                measured, and is applied to the first program again; else the same
+                policy gives the same plan.
+        """
+        goes = self.plan is not None or self.budget is not None
+        plan = (first or self.plan) if goes else None
+        return replace(self, args=None, kwargs=None, plan=plan, budget=None)
+
+
+def refuse_plan(request: Request) -> None:
+    """Refuse a plan without arguments: nothing shows whether it fits.
+
+    Raises:
+        UnsupportedError: ``request`` has a plan.
+    """
+    if request.plan is not None:
+        msg = "plan= needs args=, so that the program it belongs to can be captured"
+        raise UnsupportedError(msg)
 
 
 def announce(plan: Plan, announced: set[str] | None = None) -> None:
@@ -109,7 +133,7 @@ def announce(plan: Plan, announced: set[str] | None = None) -> None:
     for line in plan.warnings:
         if line not in seen:
             seen.add(line)
-            warnings.warn(line, AmpWarning, stacklevel=2)
+            warn(line)
 
 
 CONVERTED = "converted"
@@ -192,8 +216,16 @@ class OpSample:
         actual: In the converted program.
         alone: By the converted program's op, on the reference's operands rounded to
             the dtypes that it reads.
-        exact: Whether ``alone`` has no rounding of its own: the original's op gives
-            the same from the same rounded operands, in the reference's dtype.
+        exact: Whether ``alone`` has no rounding of its own: ``same`` has its values.
+        same: What the original's op gives for the same rounded operands, in the
+            reference's dtype; None if it does not run on them.
+        again: Gives that once more with every float operand moved by so many parts of
+            itself, up or down by chance, and with other random numbers, by the number
+            of a draw; None if it does not run again. To be called while the sample is
+            observed.
+        contracts: Whether the op multiplies and adds up.
+        length: How many elements it reads for one that it makes.
+        decision: What a node that was inserted does; None for an op of the plan.
     """
 
     op: str
@@ -201,6 +233,11 @@ class OpSample:
     actual: tuple[Array, ...]
     alone: tuple[Array, ...]
     exact: bool
+    same: tuple[Array, ...] | None = None
+    again: Callable[[float, int], tuple[Array, ...] | None] | None = None
+    contracts: bool = False
+    length: float = 1.0
+    decision: Decision | None = None
 
 
 Observe = Callable[[OpSample], None]
@@ -215,8 +252,11 @@ class Walked:
         reference: Dtype of the reference; empty if no walk was possible.
         graph: The program; None if no walk was possible.
         notes: What could not be compared, and why.
+        sensitivity: How far the roundings of the plan move the outputs, the error of
+            each output relative to its own norm; None if that could not be measured.
     """
 
     reference: str = ""
     graph: ProgramGraph | None = None
     notes: tuple[str, ...] = ()
+    sensitivity: Sensitivity | None = None

@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Se
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from typing import Any, Protocol, TypeGuard
-from unittest import mock
 
 import torch
 from torch import nn
@@ -16,7 +15,7 @@ from torch.fx import node as fx_node
 from torch.fx.experimental import proxy_tensor
 from torch.utils import _pytree, checkpoint
 
-from amprewrite.frameworks.torch_fx import _compat_fake
+from amprewrite.frameworks.torch_fx import _compat_fake, _compat_threads
 
 
 class Trees(Protocol):
@@ -97,6 +96,12 @@ def formals(target: Hashable) -> Sequence[Formal]:
 def is_mutable(target: "OpOverload[..., Any]") -> bool:
     """Return whether an operator writes to any of its arguments."""
     return target._schema.is_mutable
+
+
+def results_alias(target: "OpOverload[..., Any]") -> bool:
+    """Return whether the schema of an operator declares a result to be a view."""
+    returns = target._schema.returns
+    return any(r.alias_info and not r.alias_info.is_write for r in returns)
 
 
 def positional(node: Node) -> tuple[Any, ...]:
@@ -336,10 +341,14 @@ class BeforeOp(Protocol):
         target: Any,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        cast: Callable[[torch.Tensor, torch.dtype], torch.Tensor],
+        cast: Callable[..., torch.Tensor],
         /,
-    ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """Return the changed arguments; ``cast`` notes the casts it makes."""
+    ) -> tuple[tuple[Any, ...], Mapping[str, Any], Sequence[tuple[Any, Any]]]:
+        """Return the changed arguments, and pairs (tensor, what is copied to it after).
+
+        ``cast(value, dtype)`` notes the cast that it makes as a promotion, unless
+        ``written=True`` says that the op writes to what it gives.
+        """
         ...
 
 
@@ -359,21 +368,30 @@ def before_each_op(change: BeforeOp) -> Generator[None]:
         kwargs = kwargs or {}
         if self.pre_dispatch and is_overload(func):
 
-            def cast(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-                to = torch.ops.aten.to.dtype
-                with traceback.annotate({PROMOTION: True}):
+            def cast(value: Any, dtype: Any, *, written: bool = False) -> Any:
+                note = nullcontext() if written else traceback.annotate({PROMOTION: 1})
+                with note:
+                    to = torch.ops.aten.to.dtype
                     return dispatch(self, to, types, (value, dtype), {})
 
-            args, kwargs = change(func, args, kwargs, cast)
+            args, kwargs, written = change(func, args, kwargs, cast)
+            result = dispatch(self, func, types, args, kwargs)
+            for pair in written:
+                dispatch(self, torch.ops.aten.copy_.default, types, pair, {})
+            return result
         return dispatch(self, func, types, args, kwargs)
 
-    with mock.patch.object(mode, "__torch_dispatch__", changed):
+    with _compat_threads.replaced(mode, "__torch_dispatch__", changed):
         yield
 
 
 def is_promotion(node: Node) -> bool:
-    """Return whether ``node`` is a cast that was noted as a promotion."""
-    return PROMOTION in (node.meta.get("custom") or {})
+    """Return whether ``node`` is a cast that was noted as a promotion.
+
+    A constant that is met first as what is cast has the same note, and is none.
+    """
+    noted = PROMOTION in (node.meta.get("custom") or {})
+    return noted and node.target is torch.ops.aten.to.dtype
 
 
 def untraced() -> AbstractContextManager[Any]:

@@ -2,14 +2,12 @@
 # pyright: reportPrivateUsage=false
 # Beside _compat the only module that uses private names.
 
-import logging
 import sys
-import warnings
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
+from threading import get_ident
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import nn
@@ -19,6 +17,12 @@ from torch.nn.modules import transformer
 from torch.utils import checkpoint
 
 from amprewrite.frameworks.torch_fx import _compat
+from amprewrite.frameworks.torch_fx._compat_threads import (
+    is_here,
+    replaced,
+    silenced,
+    silent,
+)
 
 _to = torch.ops.aten.to
 CASTS = frozenset((_to.dtype, _to.dtype_layout, _to.device, _to.other))
@@ -31,12 +35,12 @@ def slow_attention_path() -> Generator[None]:
 
     It is one opaque op that no cast reaches: the model would silently stay float32.
     """
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(value=False)
-    try:
+    with replaced(torch.backends.mha, "get_fastpath_enabled", _never):
         yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def _never() -> bool:
+    return False
 
 
 @contextmanager
@@ -50,20 +54,7 @@ def recurrent_inputs_cast() -> Generator[None]:
     def checked(self: Any, given: torch.Tensor, sizes: torch.Tensor | None) -> None:
         check(self, given.to(next(self.parameters()).dtype), sizes)
 
-    with mock.patch.object(nn.RNNBase, "check_input", checked):
-        yield
-
-
-@contextmanager
-def as_if_exported() -> Generator[None]:
-    """Let model code that asks whether it is exported hear that it is.
-
-    transformers takes another path for its masks then.
-    """
-    with (
-        mock.patch("torch.compiler._is_compiling_flag", new=True),
-        mock.patch("torch.compiler._is_exporting_flag", new=True),
-    ):
+    with replaced(nn.RNNBase, "check_input", checked):
         yield
 
 
@@ -95,7 +86,7 @@ def distinct_casts() -> Generator[None]:
         set_slot(source, self.tracer, before)
         return twin
 
-    with mock.patch.object(mode, "__torch_dispatch__", distinct):
+    with replaced(mode, "__torch_dispatch__", distinct):
         yield
 
 
@@ -107,9 +98,7 @@ def _slot(tensor: Any, tracer: Any) -> Any:
 @contextmanager
 def quiet() -> Generator[None]:
     """Let neither warnings nor fake tensors say anything."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    with warnings.catch_warnings(), mock.patch.object(logger, "disabled", new=True):
-        warnings.simplefilter("ignore")
+    with silent(), silenced("torch._subclasses.fake_tensor"):
         yield
 
 
@@ -166,17 +155,12 @@ def plain_causal_hint() -> Generator[None]:
     The question depends on the mask's values, which a capture does not have. The answer
     is only a hint for a kernel that needs no mask; without it the mask is applied.
     """
-    name = "_detect_is_causal_mask"
-    asked = getattr(transformer, name)
 
     def taken(_mask: object, is_causal: object = None, _size: object = None, /) -> bool:
         return bool(is_causal)
 
-    setattr(transformer, name, taken)
-    try:
+    with replaced(transformer, "_detect_is_causal_mask", taken):
         yield
-    finally:
-        setattr(transformer, name, asked)
 
 
 @contextmanager
@@ -196,8 +180,8 @@ def inference_without_gradients() -> Generator[None]:
         torch.set_grad_enabled(self._before)
 
     with (
-        mock.patch.object(mode, "__enter__", enter),
-        mock.patch.object(mode, "__exit__", leave),
+        replaced(mode, "__enter__", enter),
+        replaced(mode, "__exit__", leave),
     ):
         yield
 
@@ -248,11 +232,8 @@ def noting_checkpoints(note: Callable[[], None]) -> Generator[None]:
         note()
         return opened(*args, **kwargs)
 
-    setattr(checkpoint, name, noted)
-    try:
+    with replaced(checkpoint, name, noted):
         yield
-    finally:
-        setattr(checkpoint, name, opened)
 
 
 @contextmanager
@@ -263,9 +244,11 @@ def noting_functions(note: Callable[[type], None]) -> Generator[None]:
     replacing ``autograd.Function.apply`` misses it; what that calls is replaced.
     """
     level: Any = autograd_function._SingleLevelFunction
+    thread = get_ident()
 
     def noted(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        note(cls)
+        if is_here(thread):
+            note(cls)
         below: Any = super
         return below(level, cls).apply(*args, **kwargs)
 

@@ -4,9 +4,8 @@ Handles what export does not: graph breaks, custom autograd functions, data-depe
 control flow.
 """
 
-import warnings
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,21 +13,23 @@ import torch
 from torch import nn
 from torch.fx import GraphModule
 
-from amprewrite.errors import AmpWarning, CaptureError
+from amprewrite.errors import AmpError, CaptureError, warn
 from amprewrite.frameworks.base import Planner, announce
 from amprewrite.frameworks.torch_fx import (
     _compat,
     _compat_alone,
     _compat_settings,
+    _compat_threads,
 )
 from amprewrite.frameworks.torch_fx.capture import drop_dtype_checks, model_device
+from amprewrite.frameworks.torch_fx.changes import Mark
 from amprewrite.frameworks.torch_fx.dtypes import torch_dtype
 from amprewrite.frameworks.torch_fx.fold import attribute, lowered
 from amprewrite.frameworks.torch_fx.lower import lower
+from amprewrite.frameworks.torch_fx.origin import model_variable
 from amprewrite.frameworks.torch_fx.read import Reading, read
-from amprewrite.frameworks.torch_fx.settle import settle
+from amprewrite.frameworks.torch_fx.rewrite import rewrite
 from amprewrite.frameworks.torch_fx.warm import warm_up
-from amprewrite.frameworks.torch_fx.write import write
 from amprewrite.plan import Plan, join_plans
 
 NO_GRAPH = "rewritten 0 ops: dynamo captured no graph of this model; convert with args"
@@ -69,7 +70,7 @@ class Backend:
         drop_dtype_checks(lowered_graph)
         _restore_paths(module, lowered_graph)
         weights = _weights(lowered_graph, inputs)
-        reading = read(lowered_graph, weights)
+        reading = read(lowered_graph, weights, model_variable(lowered_graph.graph))
         trains = any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
         training = torch.is_grad_enabled() and trains
         if self.training is not None:
@@ -78,8 +79,7 @@ class Backend:
         if self.reason:
             how = f"{how}: {self.reason}"
         plan = self.planner(reading.graph, training=training, captured=how)
-        write(reading, plan)
-        plan = plan.with_warnings(*settle(reading, plan))
+        plan = rewrite(reading, plan)
         lowered_graph.recompile()
         if plan not in self.plans:  # dynamo captures again for another grad mode
             self.plans.append(plan)
@@ -108,7 +108,7 @@ class Backend:
             run = _compat.compile_with_inductor(graph, example)
         else:
             run = graph.forward
-        return _with_low_weights(run, stored) if stored else run
+        return _with_low_weights(run, stored, self.training) if stored else run
 
 
 def _lower_constant(
@@ -132,22 +132,30 @@ def _weights(module: GraphModule, inputs: Sequence[Any]) -> dict[str, int]:
 
 
 def _with_low_weights(
-    run: Callable[..., Any], stored: Mapping[int, torch.dtype]
+    run: Callable[..., Any],
+    stored: Mapping[int, torch.dtype],
+    trained: Callable[[], bool] | None,
 ) -> Callable[..., Any]:
     """Call ``run`` with low copies of weights, made once and again after a change.
 
-    A copy is kept for as long as its weight lives and nobody writes to it.
+    A copy is kept for as long as its weight lives, in its place in memory, and no write
+    to it is counted; once the weights are trained, none is.
+
+    Args:
+        run: What is called.
+        stored: Dtypes of the copies, by the position of the weight.
+        trained: Whether the weights are trained by now; None if nobody knows.
     """
-    copies: dict[int, tuple[Any, int, torch.Tensor]] = {}
+    copies: dict[int, tuple[Mark, torch.Tensor]] = {}
 
     def low(index: int, weight: torch.Tensor) -> torch.Tensor:
+        if trained is not None and trained():
+            return lowered(weight, stored[index])
         known = copies.get(index)
-        if known is not None:
-            reference, version, copy = known
-            if reference() is weight and version == _compat.writes(weight):
-                return copy
+        if known is not None and known[0].holds(weight):
+            return known[1]
         copy = lowered(weight, stored[index])
-        copies[index] = (weakref.ref(weight), _compat.writes(weight), copy)
+        copies[index] = (Mark(weight), copy)
         return copy
 
     def call(*inputs: Any) -> Any:
@@ -173,21 +181,21 @@ def _restore_paths(source: GraphModule, lowered_graph: GraphModule) -> None:
 def lazy_runner(model: nn.Module, backend: Backend) -> Callable[..., Any]:
     """Return ``model`` as a function that dynamo captures and ``backend`` rewrites.
 
-    The function raises CaptureError for what the backend cannot read.
+    The function raises CaptureError for what the backend cannot read, and the error
+    of a plan that is refused.
     """
-    compiled = _compat_alone.compiled(model, backend)
+    compiled = _compat_alone.compiled(model, backend, _while_captured)
     warm, known = False, 0
 
     def run(*args: Any, **kwargs: Any) -> Any:
         nonlocal warm, known
         with (
             _compat_settings.dynamo_settings(),
-            _compat_settings.slow_attention_path(),
-            _compat_settings.plain_causal_hint(),
             _compat_settings.without_autocast(model_device(model)),
         ):
             if not warm:
-                warm_up(model, args, kwargs)
+                with _compat_threads.capturing():
+                    warm_up(model, args, kwargs)
                 warm = True
             try:
                 output = compiled(*args, **kwargs)
@@ -195,6 +203,8 @@ def lazy_runner(model: nn.Module, backend: Backend) -> Callable[..., Any]:
                 inner = getattr(error, "inner_exception", None)  # of a backend
                 if inner is None:
                     raise
+                if isinstance(inner, AmpError):
+                    raise inner from None
                 cause = str(inner).strip().split("\n")[0]
                 msg = (
                     f"a part of {type(model).__name__} cannot be brought to ATen ops: "
@@ -205,7 +215,14 @@ def lazy_runner(model: nn.Module, backend: Backend) -> Callable[..., Any]:
             known = len(backend.plans)
             announce(join_plans(backend.plans))
         elif not known:
-            warnings.warn(NO_GRAPH, AmpWarning, stacklevel=2)
+            warn(NO_GRAPH)
         return output
 
     return _compat.uncompiled(run)
+
+
+@contextmanager
+def _while_captured() -> Generator[None]:
+    """Let attention be ops, and masks need no values, in what dynamo captures."""
+    with _compat_settings.slow_attention_path(), _compat_settings.plain_causal_hint():
+        yield

@@ -19,6 +19,8 @@ from amprewrite.plan.calibration import (
     Elementwise,
     Kind,
 )
+from amprewrite.plan.devices import named_device
+from amprewrite.plan.kernels import Kernels
 
 HEADS, WIDTH = 4, 64
 """Heads of the attention that is timed, and the width of each."""
@@ -67,6 +69,29 @@ def device_of(
     return describe(first or torch.device("cpu"))
 
 
+KINDS = {"cpu": "cpu", "cuda": "cuda", "gpu": "cuda"}
+"""Kinds of devices by the names that users give them."""
+
+
+def named(name: str) -> Device:
+    """Return the device that ``name`` asks for; see :func:`named_device`.
+
+    Raises:
+        UnsupportedError: There is none of that name.
+    """
+
+    def present(kind: str) -> Device | None:
+        there = kind == "cpu" or torch.cuda.is_available()
+        return describe(torch.device(kind)) if there else None
+
+    return named_device(name, "torch", str(torch.__version__), KINDS, present)
+
+
+def kernels(_device: Device, _found: Calibration | None) -> Kernels:
+    """Return what low contractions hand over: in torch they round themselves."""
+    return Kernels()
+
+
 def default_device() -> torch.device:
     """Return the accelerator that torch has, or the CPU."""
     accelerator = torch.accelerator.is_available()
@@ -85,8 +110,9 @@ def describe(device: torch.device) -> Device:
         name = name or platform.machine()
     else:
         features = f"float32 precision {torch.get_float32_matmul_precision()}"
-        cuda = device.type == "cuda"
-        name = torch.cuda.get_device_name(device) if cuda else device.type
+        name = device.type
+        if device.type == "cuda" and torch.cuda.is_available():  # fake tensors: not
+            name = torch.cuda.get_device_name(device)
     return Device(
         framework="torch",
         version=str(torch.__version__),

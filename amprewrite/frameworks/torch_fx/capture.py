@@ -5,13 +5,12 @@ What export cannot capture faithfully goes the other way, through dynamo at the 
 call (see :mod:`backend`); :func:`needs_dynamo` and :class:`CaptureError` tell which.
 """
 
+import copy
 import re
-import warnings
 from collections.abc import Generator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
-from unittest import mock
 
 import torch
 from torch.fx import GraphModule, traceback
@@ -19,7 +18,12 @@ from torch.nn.parameter import is_lazy
 
 from amprewrite.dtypes import Processor
 from amprewrite.errors import CaptureError
-from amprewrite.frameworks.torch_fx import _compat, _compat_settings, ops
+from amprewrite.frameworks.torch_fx import (
+    _compat,
+    _compat_settings,
+    _compat_threads,
+    ops,
+)
 from amprewrite.frameworks.torch_fx.attributes import Attributes
 from amprewrite.frameworks.torch_fx.cells import cells_written_out
 from amprewrite.frameworks.torch_fx.promoting import (
@@ -27,6 +31,19 @@ from amprewrite.frameworks.torch_fx.promoting import (
     promoting,
     take_out_promotions,
 )
+
+WITHOUT_ARGS = (
+    "convert without args may work: it captures at the first call, with breaks where a "
+    "graph cannot go on"
+)
+"""What to do where export fails, and nothing else was tried."""
+
+MACHINERY = (
+    *("torch._library.", "torch._functorch.", "torch._higher_order_ops."),
+    *("torch._dynamo.", "torch._export.", "torch._subclasses."),
+)
+"""Packages whose autograd functions stand for an op that a graph keeps whole, such as a
+custom op with its own derivative; others are inlined, torch's own among them."""
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
@@ -41,18 +58,23 @@ class Seen:
         checkpoints: Number of activation checkpoints; export inlines them.
         hooks: Number of hooks on gradients; export drops them.
         written: Attributes that the forward writes; export takes them back.
+        seeds: How often the forward seeds the random generator; export does so once,
+            while it traces.
     """
 
     functions: list[str] = field(default_factory=list[str])
     checkpoints: int = 0
     hooks: int = 0
     written: list[str] = field(default_factory=list[str])
+    seeds: int = 0
 
     def reason(self, *, training: bool) -> str:
         """Return why the capture is not faithful; empty if it is."""
         if self.written:
             names = ", ".join(self.written)
             return f"export does not write what forward writes to {names}"
+        if self.seeds:
+            return "export does not record that forward seeds the random generator"
         if not training:
             return ""
         if self.functions:
@@ -61,9 +83,7 @@ class Seen:
             )
         if self.checkpoints:
             return "export removes activation checkpoints"
-        if self.hooks:
-            return "export drops hooks on gradients"
-        return ""
+        return "export drops hooks on gradients" if self.hooks else ""
 
 
 @dataclass
@@ -101,14 +121,21 @@ def model_device(model: torch.nn.Module) -> str:
     return kinds[0] if kinds else "cpu"
 
 
+@_compat_threads.one_at_a_time
 def export_model(
     model: torch.nn.Module,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     dynamic_shapes: Any = None,
     processor: Processor | None = None,
+    planned_for: str = "",
 ) -> Captured:
     """Return ``model`` captured for ``args`` and ``kwargs`` by torch.export.
+
+    Gradients are on, so that the model's regions without them are seen. A model that
+    autograd refuses there (a write to a part of a ``chunk``, an ``out=``) runs without
+    gradients alone, and is captured so; unless it has autograd functions of its own,
+    whose forward runs without gradients in a model that has them.
 
     Args:
         model: The model.
@@ -116,32 +143,75 @@ def export_model(
         kwargs: Keyword call arguments.
         dynamic_shapes: As ``torch.export.export`` takes them.
         processor: Promotes operands of different dtypes.
+        planned_for: Kind of the device on which the program will run; empty for that of
+            the model.
 
     Raises:
         CaptureError: Names the first line of the user's code that cannot be captured.
         PromotionError: Operands have no common dtype; names the line, too.
         ComplexTruncationError: An imaginary part would be dropped there.
     """
+    given = (model, (args, kwargs, dynamic_shapes), processor, planned_for)
+    seen = Seen()
+    try:
+        return _export(*given, seen)
+    except CaptureError as error:
+        if seen.functions or not _is_refused_by_autograd(error.__cause__):
+            raise
+        with suppress(CaptureError):  # then the first refusal says more
+            return _export(*given, Seen(), gradients=False)
+        raise
+
+
+_AUTOGRAD = ("modified inplace", "in-place operation", "automatic differentiation")
+"""Words by which autograd refuses an op whose operands need gradients.
+
+Source: torch/csrc/autograd/VariableTypeUtils.h and variable.cpp (torch 2.13).
+"""
+
+
+def _is_refused_by_autograd(cause: BaseException | None) -> bool:
+    return type(cause) is RuntimeError and any(w in str(cause) for w in _AUTOGRAD)
+
+
+def _export(
+    model: torch.nn.Module,
+    given: tuple[tuple[Any, ...], Mapping[str, Any], Any],
+    processor: Processor | None,
+    planned_for: str,
+    seen: Seen,
+    *,
+    gradients: bool = True,
+) -> Captured:
+    """Return ``model`` captured with gradients on or off; note what it uses.
+
+    Raises:
+        CaptureError: Names the first line of the user's code that cannot be captured.
+        PromotionError: Operands have no common dtype; names the line, too.
+        ComplexTruncationError: An imaginary part would be dropped there.
+    """
+    args, kwargs, dynamic_shapes = given
     args, kwargs = _compat.pytree.tree_map(_outside_inference, (args, dict(kwargs)))
-    seen = Seen(hooks=sum(map(_compat.backward_hooks, model.modules())))
+    seen.hooks = sum(map(_compat.backward_hooks, model.modules()))
     device = model_device(model)
     _compat_settings.register_caches()
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(mode=False))
-        stack.enter_context(torch.enable_grad())
+        stack.enter_context(torch.set_grad_enabled(gradients))
         stack.enter_context(_compat_settings.slow_attention_path())
         stack.enter_context(_compat_settings.plain_causal_hint())
         stack.enter_context(_compat_settings.inference_without_gradients())
         stack.enter_context(_compat_settings.unmarked((args, dict(kwargs))))
-        stack.enter_context(cells_written_out(device))
+        stack.enter_context(cells_written_out(planned_for or device))
         stack.enter_context(_watch(seen))
         stack.enter_context(_watch_attributes(model, seen))
         stack.enter_context(promoting(processor))
         stack.enter_context(_compat_settings.distinct_casts())
         if processor is None and not _has_half(model, args, kwargs):
             stack.enter_context(_compat_settings.neutral_autocast(device))
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")  # export's own advice about attributes it saw
+        stack.enter_context(_compat_threads.export_apart())
+        # export's own advice about attributes it saw
+        stack.enter_context(_compat_threads.silent())
         stack.enter_context(traceback.preserve_node_meta())  # marks
         try:
             program = torch.export.export(
@@ -156,12 +226,29 @@ def export_model(
         raise CaptureError(msg)
     module = open_program(program)
     take_out_promotions(module)
-    return Captured(module, "captured by torch.export", seen)
+    how = "captured by torch.export"
+    return Captured(module, how if gradients else f"{how} without gradients", seen)
 
 
 def open_program(program: torch.export.ExportedProgram) -> GraphModule:
     """Return the graph module of an exported program, without its run-time checks."""
     module = program.module(check_guards=False)
+    drop_dtype_checks(module)
+    return module
+
+
+def open_graph(model: GraphModule) -> GraphModule:
+    """Return a captured module with graphs of its own, without its run-time checks.
+
+    Tensors are shared; a shallow copy would share the graph, and what is rewritten
+    would be the user's.
+    """
+    kept = [t for part in model.modules() for t in vars(part).values()]
+    held = (*kept, *model.parameters(), *model.buffers())
+    shared = {id(t): t for t in held if isinstance(t, torch.Tensor)}
+    module = copy.deepcopy(model, shared)
+    for node in module.graph.find_nodes(op="call_module", target="_guards_fn"):
+        module.graph.erase_node(node)
     drop_dtype_checks(module)
     return module
 
@@ -210,7 +297,7 @@ def _watch(seen: Seen) -> Generator[None]:
     def noted_function(kind: type) -> None:
         if kind.__name__ == "CheckpointFunction":
             seen.checkpoints += 1
-        elif not kind.__module__.startswith("torch."):
+        elif not kind.__module__.startswith(MACHINERY):
             seen.functions.append(kind.__name__)
 
     def noted_checkpoint() -> None:
@@ -220,9 +307,17 @@ def _watch(seen: Seen) -> Generator[None]:
         seen.hooks += 1
         return register(tensor, hook)
 
+    def noted_seed(seed: int) -> torch.Generator:
+        seen.seeds += 1
+        return manual_seed(seed)
+
+    manual_seed: Any = vars(torch)["manual_seed"]
     register: Any = vars(torch.Tensor)["register_hook"]
     with (
-        mock.patch.object(torch.Tensor, "register_hook", noted_hook),
+        _compat.fork_rng([]),
+        _compat_threads.replaced(torch, "manual_seed", noted_seed),
+        _compat_threads.replaced(torch.random, "manual_seed", noted_seed),
+        _compat_threads.replaced(torch.Tensor, "register_hook", noted_hook),
         _compat_settings.noting_functions(noted_function),
         _compat_settings.noting_checkpoints(noted_checkpoint),
     ):
@@ -266,8 +361,7 @@ def _capture_error(model: torch.nn.Module, error: Exception) -> CaptureError:
         )
     return CaptureError(
         f"{type(model).__name__} cannot be captured by torch.export at {where}: "
-        f"{reason}; convert without args may work: it captures at the first call, with "
-        f"breaks where a graph cannot go on"
+        f"{reason}"
     )
 
 

@@ -9,11 +9,12 @@ so nothing is lost by writing them out; CUDA has fused ones, which are left alon
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from typing import Any
-from unittest import mock
 
 import torch
 from torch.nn import functional
 from torch.nn.modules import rnn
+
+from amprewrite.frameworks.torch_fx import _compat_threads
 
 Tensor = torch.Tensor
 
@@ -77,6 +78,5 @@ def cells_written_out(device: str) -> Generator[None]:
         if device == "cpu":
             functions: Any = vars(rnn)["_VF"]
             for name, cell in WRITTEN_OUT.items():
-                patch = mock.patch.object(functions, name, cell, create=True)
-                stack.enter_context(patch)
+                stack.enter_context(_compat_threads.replaced(functions, name, cell))
         yield

@@ -1,16 +1,17 @@
 """Run a torch model as its reference, as converted, and as it could be used instead."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from math import inf
 from typing import Any
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from amprewrite.errors import CaptureError, NotCapturedError
+from amprewrite.errors import AmpError, CaptureError, NotCapturedError
 from amprewrite.frameworks.base import (
     CONVERTED,
     ORIGINAL,
@@ -23,9 +24,11 @@ from amprewrite.frameworks.base import (
 )
 from amprewrite.frameworks.torch_fx._compat import pytree
 from amprewrite.frameworks.torch_fx._compat_settings import register_caches
+from amprewrite.frameworks.torch_fx._compat_threads import one_at_a_time
 from amprewrite.frameworks.torch_fx.capture import open_program
 from amprewrite.frameworks.torch_fx.convert import capture
 from amprewrite.frameworks.torch_fx.dtypes import dtype_name, torch_dtype
+from amprewrite.frameworks.torch_fx.lazy import LazyModule
 from amprewrite.frameworks.torch_fx.lockstep import (
     Lockstep,
     Walk,
@@ -34,7 +37,7 @@ from amprewrite.frameworks.torch_fx.lockstep import (
     widened,
 )
 from amprewrite.frameworks.torch_fx.read import Reading, read
-from amprewrite.frameworks.torch_fx.run import ConvertedModule, LazyModule
+from amprewrite.frameworks.torch_fx.run import ConvertedModule
 from amprewrite.frameworks.torch_fx.runner import (
     Dtypes,
     Runner,
@@ -42,7 +45,9 @@ from amprewrite.frameworks.torch_fx.runner import (
     devices_of,
     full_float32,
 )
+from amprewrite.frameworks.torch_fx.sensitivity import measure_sensitivity
 from amprewrite.plan import Plan
+from amprewrite.plan.sensitivity import Sensitivity, probes_of
 
 SCALE = 65536.0
 """Factor on the loss of models in float16, whose gradients would vanish without.
@@ -54,6 +59,7 @@ REFUSALS = (RuntimeError, TypeError, ValueError, NotImplementedError)
 """What kernels raise that do not take a dtype."""
 
 
+@one_at_a_time
 def measure(original: Any, converted: Callable[..., Any], call: Call) -> Measured:
     """Run both models, and the original in the ways that a user has without us.
 
@@ -91,6 +97,7 @@ def measure(original: Any, converted: Callable[..., Any], call: Call) -> Measure
     return Measured(dtype, runs, failures, plan, low, tuple(notes))
 
 
+@one_at_a_time
 def walk(original: Any, converted: Any, call: Call, observe: Observe) -> Walked:
     """Compare every op of a converted module with the original's.
 
@@ -115,6 +122,7 @@ def walk(original: Any, converted: Any, call: Call, observe: Observe) -> Walked:
     arranged = replace(call, args=args, kwargs=kwargs, gradients=False)
     runner = Runner(arranged, devices_of(root, call))
     notes: list[str] = []
+    found: Sensitivity | None = None
     for reference in dict.fromkeys((call.reference, "float32")):
         try:
             with runner.isolated(root), runner.isolated(converted):
@@ -122,14 +130,39 @@ def walk(original: Any, converted: Any, call: Call, observe: Observe) -> Walked:
                 if not _is_same_program(reading, converted.plan):
                     note = "no errors by op: captured again it is another program"
                     return Walked(notes=(note,))
+                if reference == call.reference:
+                    found = _sensitivity(reading, converted.plan, runner, notes)
                 dtypes = _wide(root, call, torch_dtype(reference))
                 unmatched = _lockstep(reading, converted, runner, dtypes, observe)
         except (CaptureError, *REFUSALS) as error:
             notes.append(f"no errors by op in {reference}: {_first_line(error)}")
         else:
             notes += (f"{name} is not compared: other shapes" for name in unmatched)
-            return Walked(reference, reading.graph, tuple(notes))
+            return Walked(reference, reading.graph, tuple(notes), found)
     return Walked(notes=tuple(notes))
+
+
+def _sensitivity(
+    reading: Reading, plan: Plan, runner: Runner, notes: list[str]
+) -> Sensitivity | None:
+    """Return how far the roundings of a plan move the outputs, if that can be had."""
+    if not plan.lowered:
+        return None
+    probes = probes_of(plan, reading.graph)
+    inputs = pytree.tree_leaves(runner.arguments({}))
+    try:
+        with full_float32(runner.devices):
+            return measure_sensitivity(reading, probes, inputs, _relative)
+    except (AmpError, *REFUSALS) as error:
+        notes.append(f"no predicted error: {_first_line(error)}")
+        return None
+
+
+def _relative(outputs: Mapping[str, torch.Tensor]) -> dict[str, float]:
+    """Return the factors that make the error of each output relative to its norm."""
+    wide = {name: tensor.detach().double() for name, tensor in outputs.items()}
+    sizes = {name: float((x * x).sum().sqrt()) for name, x in wide.items()}
+    return {name: 1 / size for name, size in sizes.items() if 0.0 < size < inf}
 
 
 def _is_same_program(reading: Reading, plan: Plan) -> bool:
@@ -154,7 +187,13 @@ def _lockstep(
     widen_bodies(reading.module, dtypes)
     theirs = pytree.tree_leaves(runner.arguments(dtypes))
     ours = pytree.tree_leaves(runner.arguments({}))
-    steps = Lockstep(converted.plan.by_op, observe)
+    plan, ops = converted.plan, reading.graph.ops
+    steps = Lockstep(
+        plan.by_op,
+        observe,
+        {op.name for op in ops if op.contracted is not None},
+        torch.finfo(torch_dtype(plan.low)).max if plan.low else inf,
+    )
     steps.walk(
         Walk(converted, rewritten.graph, ours, {}),
         Walk(reading.module, reading.module.graph, theirs, dtypes),

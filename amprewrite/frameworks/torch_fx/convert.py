@@ -1,26 +1,26 @@
 """Convert and inspect torch models: capture -> read -> passes -> write."""
 
-import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 import torch
 from torch import nn
 from torch.fx import GraphModule
 
 from amprewrite.dtypes import Processor
-from amprewrite.errors import CaptureError, UnsupportedError
-from amprewrite.frameworks.base import Request, announce
-from amprewrite.frameworks.torch_fx import _compat
+from amprewrite.errors import AmpError, CaptureError, UnsupportedError
+from amprewrite.frameworks.base import Request, announce, refuse_plan
+from amprewrite.frameworks.torch_fx import _compat, _compat_threads
 from amprewrite.frameworks.torch_fx.backend import Backend, lazy_runner
 from amprewrite.frameworks.torch_fx.capture import (
+    WITHOUT_ARGS,
     Captured,
     Seen,
-    drop_dtype_checks,
     export_model,
     model_device,
+    open_graph,
     open_program,
 )
 from amprewrite.frameworks.torch_fx.differential import tell_casts
@@ -32,34 +32,39 @@ from amprewrite.frameworks.torch_fx.fold import (
     stored_weights,
 )
 from amprewrite.frameworks.torch_fx.late import late_runner
+from amprewrite.frameworks.torch_fx.lazy import LazyModule, Use, run_later
+from amprewrite.frameworks.torch_fx.original import keep_origin, original
+from amprewrite.frameworks.torch_fx.overflow import overflows
 from amprewrite.frameworks.torch_fx.parallel import lent, refuse_wrapped
 from amprewrite.frameworks.torch_fx.read import Reading, read
-from amprewrite.frameworks.torch_fx.run import ConvertedModule, LazyModule
-from amprewrite.frameworks.torch_fx.settle import settle
+from amprewrite.frameworks.torch_fx.rewrite import rewrite
+from amprewrite.frameworks.torch_fx.run import ConvertedModule
 from amprewrite.frameworks.torch_fx.shapes import (
     PER_SIGNATURE,
     refuse_mistake,
     refuse_unused,
 )
 from amprewrite.frameworks.torch_fx.signature import signature_of
+from amprewrite.frameworks.torch_fx.snapshot import own_tensors
 from amprewrite.frameworks.torch_fx.tolerance import plan_by_tolerance, refuse_lazy
 from amprewrite.frameworks.torch_fx.underflow import watch
+from amprewrite.frameworks.torch_fx.unequal import read_runnable
 from amprewrite.frameworks.torch_fx.warm import (
     copies,
     try_run,
     undisturbed,
     warm_up,
 )
-from amprewrite.frameworks.torch_fx.write import write
 from amprewrite.plan import Plan
 from amprewrite.plan.fit import check_fits
 
-__all__ = ["Request", "assemble", "capture", "convert", "inspect"]
+__all__ = ["Request", "assemble", "capture", "convert", "inspect", "original"]
 
 Model = nn.Module | torch.export.ExportedProgram
 """What can be converted."""
 
 
+@_compat_threads.one_at_a_time
 def convert(model: Model, request: Request) -> nn.Module:
     """Return ``model`` rewritten; see :func:`amprewrite.convert`.
 
@@ -85,12 +90,13 @@ def _converted(model: Model, request: Request) -> nn.Module:
     refuse_wrapped(root)
     model_device(root)
     if not request.has_arguments and isinstance(model, nn.Module):
-        if request.plan is not None:
-            msg = "plan= needs args=, so that the program it belongs to can be captured"
-            raise UnsupportedError(msg)
+        refuse_plan(request)
         if request.dynamic_shapes is not None:
             refuse_unused(captured=False)
-        return _late(model, request) if request.processor else _lazy(model, request, "")
+        run, use = run_later(model, trains=_trains(model, request))
+        if request.processor:
+            return _late(run, request, use)
+        return _lazy(run, request, "", use)
     try:
         captured = _captured(model, request)
     except CaptureError as error:
@@ -103,6 +109,7 @@ def _converted(model: Model, request: Request) -> nn.Module:
     return assemble(root, captured, request)
 
 
+@_compat_threads.one_at_a_time
 def inspect(model: Model, request: Request) -> Plan:
     """Return the plan for ``model`` without converting it.
 
@@ -119,8 +126,12 @@ def inspect(model: Model, request: Request) -> Plan:
     try:
         captured = _captured(model, request)
     except CaptureError as error:
-        raise _not_shapes(model, request, error) from error.__cause__
-    return _plan(read(captured.module), captured, request, _root(model))
+        found = _not_shapes(model, request, error)
+        if request.processor is None and request.budget is None:
+            found = CaptureError(f"{found}; {WITHOUT_ARGS}")
+        raise found from error.__cause__
+    root = _root(model)
+    return _plan(read_runnable(captured, request, root), captured, request, root)
 
 
 def _not_shapes(model: Model, request: Request, error: CaptureError) -> CaptureError:
@@ -141,18 +152,18 @@ def _trains(model: nn.Module, request: Request) -> bool:
     return model.training if request.training is None else request.training
 
 
+def _mode(model: nn.Module) -> Literal["", "train", "eval"]:
+    """Return the mode of a model; a program has that in which it was captured."""
+    return "" if _is_program(model) else "train" if model.training else "eval"
+
+
 def _root(model: Model) -> nn.Module:
     return model if isinstance(model, nn.Module) else model.module(check_guards=False)
 
 
 def _captured(model: Model, request: Request) -> Captured:
-    captured = capture(
-        model,
-        request.args,
-        request.kwargs,
-        request.dynamic_shapes,
-        request.processor,
-    )
+    call = request.args, request.kwargs, request.dynamic_shapes
+    captured = capture(model, *call, request.processor, request.device)
     if request.plan is None and request.low and not _is_program(model):
         given = request.args or (), request.kwargs or {}
         low = torch_dtype(request.low)
@@ -167,6 +178,7 @@ def capture(
     kwargs: Mapping[str, Any] | None,
     dynamic_shapes: Any = None,
     processor: Processor | None = None,
+    device: str = "",
 ) -> Captured:
     """Return ``model`` captured for the given call arguments.
 
@@ -176,6 +188,7 @@ def capture(
         kwargs: Keyword call arguments.
         dynamic_shapes: As ``torch.export.export`` takes it.
         processor: Promotes operands of different dtypes.
+        device: Kind of the device to plan for; empty for that of the model.
 
     Raises:
         CaptureError: The model cannot be captured.
@@ -183,14 +196,13 @@ def capture(
         UnsupportedError: ``dynamic_shapes`` for what is captured already.
     """
     if isinstance(model, nn.Module) and not _is_program(model):
-        return export_model(model, args or (), kwargs or {}, dynamic_shapes, processor)
+        given = args or (), kwargs or {}
+        return export_model(model, *given, dynamic_shapes, processor, device)
     if dynamic_shapes is not None:
         refuse_unused(captured=True)
     if not isinstance(model, nn.Module):
         return Captured(open_program(model), "given as an exported program", Seen())
-    module = copy.copy(model)
-    drop_dtype_checks(module)
-    return Captured(module, "given as an ATen-level graph", Seen())
+    return Captured(open_graph(model), "given as an ATen-level graph", Seen())
 
 
 def _is_program(
@@ -220,11 +232,13 @@ def _plan(
         )
     else:
         plan = request.planner(reading.graph, training=training, captured=captured.how)
-    return plan.with_warnings(*captured.notes, *_device_warnings(root, plan.low))
+    plan = replace(plan, mode=_mode(root))
+    device = request.device or model_device(root)
+    return plan.with_warnings(*captured.notes, *_device_warnings(device, plan.low))
 
 
-def _device_warnings(root: nn.Module, low: str) -> tuple[str, ...]:
-    if low == "float16" and model_device(root) == "cpu":
+def _device_warnings(device: str, low: str) -> tuple[str, ...]:
+    if low == "float16" and device == "cpu":
         msg = (
             "float16 on a CPU: most CPUs have no float16 matrix kernels, and it ran 4 "
             "times slower than float32 where measured; use bf16 there"
@@ -239,15 +253,18 @@ def assemble(root: nn.Module, captured: Captured, request: Request) -> Converted
     Raises:
         PlanMismatchError: ``request.plan`` was made for another program.
     """
-    reading = read(captured.module)
-    if request.plan is None:
-        plan = _plan(reading, captured, request, root)
-    else:
-        check_fits(reading.graph, request.plan)
-        plan = request.plan
-    converted = _rewritten(root, reading, plan)
+    reading = read_runnable(captured, request, root)
+    trains = _trains(root, request)
+    plan = request.plan or _plan(reading, captured, request, root)
+    if request.plan is not None:
+        check_fits(reading.graph, plan, training=trains, mode=_mode(root))
+    converted = _rewritten(root, reading, plan, shared=trains)
+    keep_origin(converted, root, shared=trains)
+    if request.budget is None and request.has_arguments:
+        args, kwargs = request.args or (), request.kwargs or {}
+        converted.note(*overflows(converted, root, args, kwargs))
     announce(converted.plan)
-    if _trains(root, request) and not isinstance(root, GraphModule):
+    if trains and not isinstance(root, GraphModule):
         converted.switch_by(partial(_in_mode, root, request))
     if request.compile:
         _compat.compile_in_place(converted)
@@ -256,25 +273,35 @@ def assemble(root: nn.Module, captured: Captured, request: Request) -> Converted
 
 def _built(root: nn.Module, captured: Captured, plan: Plan) -> ConvertedModule:
     """Return the module that runs a captured graph by a plan that is tried."""
-    return _rewritten(root, read(captured.module), plan)
+    return _rewritten(root, read(captured.module), plan, shared=True)
 
 
-def _rewritten(root: nn.Module, reading: Reading, plan: Plan) -> ConvertedModule:
-    """Rewrite what was read by ``plan`` and return the module that runs it."""
+def _rewritten(
+    root: nn.Module, reading: Reading, plan: Plan, *, shared: bool
+) -> ConvertedModule:
+    """Rewrite what was read by ``plan`` and return the module that runs it.
+
+    Args:
+        root: The model.
+        reading: Its program.
+        plan: What is applied to it.
+        shared: Whether tensors whose dtype stays are the model's own, not copies.
+    """
     module = reading.module
     low = stored_weights(reading, plan)
+    kept = low if shared else own_tensors(root, module, low)
     signature = signature_of(root, module)
-    write(reading, plan)
-    plan = plan.with_warnings(*settle(reading, plan))
+    plan = rewrite(reading, plan)
     recipe = fold_copies(module)
     converted = ConvertedModule()
-    mirror_state(converted, root, low)
-    mirror_extras(converted, module, low)
+    mirror_state(converted, root, kept)
+    mirror_extras(converted, module, kept)
     converted.install(module, plan, signature, training=root.training)
     converted.keep_copies(recipe)
     return converted
 
 
+@_compat_threads.one_at_a_time
 def _in_mode(
     root: nn.Module,
     request: Request,
@@ -299,7 +326,7 @@ def _in_mode(
             module.training = training
 
 
-def _late(model: nn.Module, request: Request) -> LazyModule:
+def _late(model: nn.Module, request: Request, use: Use) -> LazyModule:
     """Capture by export at the first call; parameters may change between calls."""
     plans: list[Plan] = []
     trains = request.training is not False
@@ -309,11 +336,12 @@ def _late(model: nn.Module, request: Request) -> LazyModule:
             model, replace(request, args=args, kwargs=kwargs, training=trains)
         )
 
-    run = late_runner(model, capture, plans)
-    return LazyModule(model, run, plans, partial(_late, request=request))
+    run = late_runner(model, capture, plans, follows=trains)
+    again = partial(_late, request=request, use=replace(use))
+    return LazyModule(model, run, plans, again, use)
 
 
-def _lazy(model: nn.Module, request: Request, reason: str) -> LazyModule:
+def _lazy(model: nn.Module, request: Request, reason: str, use: Use) -> LazyModule:
     plans: list[Plan] = []
     compiled = request.compile or request.target == "compiled"
     backend = Backend(
@@ -322,10 +350,10 @@ def _lazy(model: nn.Module, request: Request, reason: str) -> LazyModule:
         plans=plans,
         reason=reason,
         reports=True,
-        training=lambda: _trains(model, request),
+        training=lambda: use.trained,  # not the model: torch keeps backends for ever
     )
-    again = partial(_lazy, request=request, reason=reason)
-    return LazyModule(model, lazy_runner(model, backend), plans, again)
+    again = partial(_lazy, request=request, reason=reason, use=replace(use))
+    return LazyModule(model, lazy_runner(model, backend), plans, again, use)
 
 
 def _captured_lazily(
@@ -338,20 +366,25 @@ def _captured_lazily(
     Raises:
         CaptureError: The model itself fails on these arguments, or dynamo does.
     """
+    if request.plan is not None:
+        raise CaptureError(f"{cause}; plan= needs one graph for the model") from cause
     if not isinstance(model, nn.Module) or request.processor is not None:
         raise cause
     if request.budget is not None:
         raise refuse_lazy(str(cause)) from cause
     args, kwargs = request.args or (), request.kwargs or {}
     warm_up(model, args, kwargs)
-    lazy = _lazy(model, replace(request, plan=None), str(cause))
     trains = _trains(model, request) and torch.is_grad_enabled()
+    model, use = run_later(model, trains=_trains(model, request))
+    lazy = _lazy(model, request, str(cause), use)
     try:
         if trains:
             with undisturbed(model):
                 lazy(*copies(args), **copies(dict(kwargs)))
         else:
             try_run(lazy, model, args, kwargs)
+    except AmpError:  # says by itself what is wrong
+        raise
     except Exception as error:
         msg = f"{cause}; dynamo cannot capture it either: {str(error).strip()[:500]}"
         raise CaptureError(msg) from error

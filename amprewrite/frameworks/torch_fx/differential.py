@@ -22,6 +22,7 @@ from amprewrite.frameworks.torch_fx import (
     _compat,
     _compat_fake,
     _compat_settings,
+    _compat_threads,
     arguments,
     ops,
 )
@@ -214,7 +215,7 @@ def _second_run(recorder: _Recorder, model: nn.Module) -> Generator[None]:
     attributes = Attributes.of(model)
     quiet = _compat_settings.quiet()  # what kernels say of dtypes that nobody chose
     try:
-        with quiet, _compat_settings.as_if_exported(), torch.no_grad(), recorder:
+        with quiet, _compat_threads.as_if_exported(), torch.no_grad(), recorder:
             yield
     except Exception as error:  # noqa: BLE001  # the user's code, on unusual dtypes
         reason = str(error).strip().split("\n")[0]

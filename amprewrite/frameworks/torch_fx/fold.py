@@ -10,6 +10,7 @@ from torch.fx import Graph, GraphModule, Node
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.torch_fx import _compat
 from amprewrite.frameworks.torch_fx.dtypes import torch_dtype
+from amprewrite.frameworks.torch_fx.moves import KeepsDtypes
 from amprewrite.frameworks.torch_fx.read import Reading
 from amprewrite.plan import Plan
 
@@ -64,8 +65,9 @@ def mirror_state(
 
     Args:
         target: Gets bare containers for the modules of ``model``.
-        model: Where the tensors come from; they are shared, not copied.
-        low: Tensors to put in place of others, by the identity of the other.
+        model: Where the tensors come from.
+        low: Tensors to put in place of others, by the identity of the other; what is
+            not among them is shared.
     """
     for path, part in _compat.modules_by_path(model):
         holder = _holder(target, path)
@@ -154,7 +156,7 @@ def _holder(root: nn.Module, path: str) -> nn.Module:
     found = root
     for part in path.split(".") if path else ():
         if part not in _compat.children(found):
-            found.add_module(part, nn.Module())
+            found.add_module(part, KeepsDtypes())
         child = _compat.children(found)[part]
         found = child if child is not None else nn.Module()
     return found

@@ -4,23 +4,25 @@ Promotion needs this way: dynamo runs the model's own ops before they can be rew
 and those refuse operands of different dtypes.
 """
 
-import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
-from amprewrite.errors import AmpWarning
-from amprewrite.frameworks.torch_fx import _compat
+from amprewrite.errors import warn
+from amprewrite.frameworks.torch_fx import _compat, _compat_threads
+from amprewrite.frameworks.torch_fx.changes import Mark
 from amprewrite.plan import Plan
 
 MANY = 16
-"""Captured signatures at which the user is told; each took a capture and is kept."""
+"""Captured signatures that are kept, those used last; each took a capture."""
 
 TOO_MANY = (
-    f"{MANY} signatures were captured, one for each shape of the arguments, and each "
-    f"is kept; convert with args= and dynamic_shapes= to capture once"
+    f"{MANY} signatures were captured, one for each shape of the arguments, and no "
+    f"more are kept: the next takes the place of the one that was called longest ago; "
+    f"convert with args= and dynamic_shapes= to capture once"
 )
 
 Capture = Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
@@ -28,27 +30,52 @@ Capture = Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
 
 
 def late_runner(
-    model: nn.Module, capture: Capture, plans: list[Plan]
+    model: nn.Module, capture: Capture, plans: list[Plan], *, follows: bool = True
 ) -> Callable[..., Any]:
     """Return ``model`` as a function that is captured at its first call.
 
     Args:
         model: The model; its mode is part of a signature.
         capture: Converts it for one signature.
-        plans: Gets the plan of each signature.
+        plans: Gets the plan of each signature, those that are kept no longer included.
+        follows: Whether a conversion reads the model's own tensors; if not, all are
+            captured again after one was written to.
     """
-    captured: dict[object, Any] = {}
+    captured: OrderedDict[object, Any] = OrderedDict()
+    marks: list[Mark] = []
+    told = False
 
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def found(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        nonlocal told
+        if not follows and _changed(model, marks):
+            captured.clear()
         key = (state_key(model), signature_key((args, kwargs)))
         if key not in captured:
             made = captured[key] = capture(args, kwargs)
             plans.append(made.plan)
-            if len(captured) == MANY:
-                warnings.warn(TOO_MANY, AmpWarning, stacklevel=2)
-        return captured[key](*args, **kwargs)
+            if len(captured) >= MANY and not told:
+                told = True
+                warn(TOO_MANY)
+            if len(captured) > MANY:
+                captured.popitem(last=False)
+        captured.move_to_end(key)
+        return captured[key]
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with _compat_threads.capturing():
+            program = found(args, kwargs)
+        return program(*args, **kwargs)
 
     return run
+
+
+def _changed(model: nn.Module, marks: list[Mark]) -> bool:
+    """Return whether a tensor changed since the last call; note the state of all."""
+    tensors = (*model.parameters(), *model.buffers())
+    if len(tensors) == len(marks) and all(map(Mark.holds, marks, tensors)):
+        return False
+    marks[:] = map(Mark, tensors)
+    return True
 
 
 def state_key(model: nn.Module) -> object:

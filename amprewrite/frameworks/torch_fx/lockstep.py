@@ -7,9 +7,11 @@ error that it makes by itself). Values are dropped after their last use.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from functools import partial
+from math import inf
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,18 +20,18 @@ from torch.fx import Graph, GraphModule, Node
 
 from amprewrite.frameworks.base import Array, Observe, OpSample
 from amprewrite.frameworks.torch_fx import ops
-from amprewrite.frameworks.torch_fx._compat import is_higher_order, positional, pytree
+from amprewrite.frameworks.torch_fx._compat import (
+    OpOverload,
+    is_higher_order,
+    is_mutable,
+    positional,
+    pytree,
+)
+from amprewrite.frameworks.torch_fx.again import Again
+from amprewrite.frameworks.torch_fx.arrays import floats, to_array
+from amprewrite.frameworks.torch_fx.inserted import inserted_sample, is_rounded
+from amprewrite.frameworks.torch_fx.operands import paired, rounded, unrounded
 from amprewrite.plan import Decision
-
-
-def to_array(tensor: torch.Tensor) -> Array:
-    """Return a float tensor as f64; a complex one as pairs in a new last dimension."""
-    held = tensor.detach()
-    if held.is_complex():
-        held = torch.view_as_real(held.resolve_conj())
-    # A copy: the program may write to the tensor after this.
-    wide = held.to(device="cpu", dtype=torch.float64, copy=True)
-    return np.asarray(wide.numpy())
 
 
 @contextmanager
@@ -169,12 +171,22 @@ class Lockstep:
     Args:
         decisions: The ops to compare, by name.
         observe: Takes their samples.
+        contractions: Those of the ops that multiply and add up.
+        limit: Largest finite number of the low dtype, to which masks are brought.
     """
 
-    def __init__(self, decisions: Mapping[str, Decision], observe: Observe) -> None:
+    def __init__(
+        self,
+        decisions: Mapping[str, Decision],
+        observe: Observe,
+        contractions: Collection[str] = (),
+        limit: float = inf,
+    ) -> None:
         """Remember what to compare."""
         self.decisions, self.observe = decisions, observe
+        self.contractions, self.limit = contractions, limit
         self.unmatched: list[str] = []
+        self.seen: set[Node] = set()
 
     def walk(self, ours: Walk, theirs: Walk, prefix: str = "") -> tuple[Any, Any]:
         """Run both and return the outputs of each.
@@ -199,6 +211,8 @@ class Lockstep:
                 theirs.release(twin)
             else:
                 ours.run(node)
+                if twin is None and node.op == "call_function":
+                    self._inserted(ours, node, name)
             ours.release(node)
         theirs.run_to(None)
         return ours.outputs(), theirs.outputs()
@@ -217,21 +231,48 @@ class Lockstep:
         for (walk, node), value in zip((ours, theirs), outputs, strict=True):
             walk.values[node] = value
 
+    def _inserted(self, ours: Walk, node: Node, name: str) -> None:
+        """Compare what an inserted node hands on with what it was handed."""
+        handed = floats([ours.values[used] for used in node.all_input_nodes])
+        sample = inserted_sample(node, name, ours.values[node], handed, self.limit)
+        if sample is not None:
+            self.observe(sample)
+
+    def _weights(self, ours: tuple[Walk, Node], theirs: tuple[Walk, Node]) -> None:
+        """Compare the weights that an op reads with the original's, each once."""
+        (walk, node), (other, twin) = ours, theirs
+        read, exact = (pytree.tree_leaves((n.args, n.kwargs)) for n in (node, twin))
+        for one, two in zip(read, exact, strict=False):
+            if not (isinstance(one, Node) and isinstance(two, Node)):
+                continue
+            if one.op != "get_attr" or one in self.seen:
+                continue
+            self.seen.add(one)
+            held, wanted = walk.values[one], other.values[two]
+            if not is_rounded(held, wanted):
+                sample = inserted_sample(
+                    one, one.name, held, floats(wanted), self.limit
+                )
+                if sample is not None:
+                    self.observe(sample)
+
     def _compare(
         self, decision: Decision, ours: tuple[Walk, Node], theirs: tuple[Walk, Node]
     ) -> None:
         (walk, node), (other, twin) = ours, theirs
+        self._weights(ours, theirs)
         read = walk.operands((node.args, dict(node.kwargs)))
         exact = other.operands((twin.args, dict(twin.kwargs)))
-        fed, given = _paired(read, exact, _round), None
-        if decision.op_class != "allow":  # a contraction rounds; save its time
-            given = _paired(exact, fed, _unrounded)
+        fed = paired(read, exact, rounded)
+        given = paired(exact, fed, unrounded)
+        again = Again(partial(other.call, twin), given, writes=_writes(twin))
+        length = again.largest
         draws = _Draws(node)
         reference = [to_array(tensor) for tensor in floats(other.run(twin))]
         draws.rewind()
         alone = floats(walk.call(node, fed))
         draws.rewind()
-        same = given is not None and _is_exact(alone, other, twin, given)
+        same = again.results()
         draws.rewind()
         actual = floats(walk.run(node))
         if not reference:
@@ -241,7 +282,19 @@ class Lockstep:
             self.unmatched.append(decision.op)
             return
         arrays = tuple(to_array(tensor) for tensor in alone)
-        self.observe(OpSample(decision.op, tuple(reference), found, arrays, same))
+        known = same is not None and [a.shape for a in same] == [a.shape for a in found]
+        sample = OpSample(
+            op=decision.op,
+            reference=tuple(reference),
+            actual=found,
+            alone=arrays,
+            exact=known and all(map(_is_same, arrays, same or ())),
+            same=same if known else None,
+            again=again,
+            contracts=decision.op in self.contractions,
+            length=length / max(1, min(array.size for array in found)),
+        )
+        self.observe(sample)
 
 
 class _Draws:
@@ -261,6 +314,12 @@ class _Draws:
             torch.set_rng_state(self.host)
             if self.devices:
                 torch.cuda.set_rng_state_all(self.devices)
+
+
+def _writes(node: Node) -> bool:
+    """Whether the op of ``node`` may write to its operands."""
+    known, target = isinstance(node.target, OpOverload), cast("Any", node.target)
+    return not known or is_mutable(target)
 
 
 def body_start(node: Node) -> int | None:
@@ -292,90 +351,6 @@ def region_mode(node: Node) -> Generator[None]:
         yield
 
 
-def floats(value: Any) -> list[torch.Tensor]:
-    """Return the float and complex tensors in a value."""
-    return [
-        leaf
-        for leaf in pytree.tree_leaves(value)
-        if isinstance(leaf, torch.Tensor)
-        and (leaf.is_floating_point() or leaf.is_complex())
-    ]
-
-
-def _paired(
-    shape: tuple[Any, Any], other: tuple[Any, Any], join: Callable[[Any, Any], Any]
-) -> tuple[Any, Any]:
-    """Return arguments of the structure ``shape``, each leaf joined with the other's.
-
-    What ``other`` has in another structure joins with itself: nothing is known of it.
-    """
-
-    def pair(one: Any, two: Any) -> Any:
-        leaves, spec = pytree.tree_flatten(one)
-        values = pytree.tree_leaves(two)
-        if len(values) != len(leaves):
-            values = leaves
-        return pytree.tree_unflatten(list(map(join, leaves, values)), spec)
-
-    (args, kwargs), (others, named) = shape, other
-    spare = [None] * len(args)
-    return (
-        [pair(one, two) for one, two in zip(args, [*others, *spare], strict=False)],
-        {key: pair(one, named.get(key)) for key, one in kwargs.items()},
-    )
-
-
-def _round(read: Any, exact: Any) -> Any:
-    """Return a copy of ``exact`` in the dtype and layout of ``read``.
-
-    Where the program has brought large numbers into the range of its dtype (a mask of
-    -3.4e38 in float16) the copy is brought there too.
-    """
-    if not isinstance(read, torch.Tensor):
-        return read
-    usable = isinstance(exact, torch.Tensor) and exact.shape == read.shape
-    if not usable or read.layout != torch.strided:
-        return read.clone()
-    source = exact
-    limits = torch.finfo(read.dtype) if read.is_floating_point() else None
-    if limits and _exceeds(exact, limits.max) and bool(read.isfinite().all()):
-        bounded = exact.clamp(limits.min, limits.max)
-        source = torch.where(exact.isfinite(), bounded, exact)
-    return torch.empty_like(read).copy_(source)
-
-
-def _unrounded(exact: Any, rounded: Any) -> Any:
-    """Return ``rounded`` in the dtype of ``exact``, and whatever is no tensor as is."""
-    if not isinstance(exact, torch.Tensor):
-        return exact
-    if not isinstance(rounded, torch.Tensor) or rounded.shape != exact.shape:
-        return exact.clone()
-    return rounded.to(exact.dtype, copy=True)
-
-
-def _is_exact(found: list[torch.Tensor], walk: Walk, node: Node, operands: Any) -> bool:
-    """Whether the original's op gives the same from the same rounded operands."""
-    try:
-        wanted = floats(walk.call(node, operands))
-    except (RuntimeError, TypeError, ValueError, NotImplementedError):
-        return False  # it has no kernel for these dtypes: nothing is known
-    return len(found) == len(wanted) and all(map(_is_same, found, wanted))
-
-
-def _exceeds(tensor: torch.Tensor, limit: float) -> bool:
-    if tensor.dtype.itemsize < 4 or not tensor.numel():  # noqa: PLR2004  # bytes: no wider
-        return False
-    linalg: Any = torch.linalg
-    return not bool(linalg.vector_norm(tensor.flatten(), float("inf")) <= limit)
-
-
-def _is_same(found: torch.Tensor, wanted: torch.Tensor) -> bool:
-    """Whether two tensors have the same values, NaN being the same as NaN."""
-    if found.shape != wanted.shape:
-        return False
-    wide = found.to(wanted.dtype)
-    if torch.equal(wide, wanted):
-        return True
-    unknown = wanted.isnan()
-    same = (wide == wanted) | unknown & wide.isnan()
-    return bool(unknown.any()) and bool(same.all())
+def _is_same(found: Array, wanted: Array) -> bool:
+    """Whether two arrays have the same values, NaN being the same as NaN."""
+    return bool(np.array_equal(found, wanted, equal_nan=True))

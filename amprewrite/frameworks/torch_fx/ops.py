@@ -268,7 +268,8 @@ def names_tensor(node: Called) -> bool:
 def _pow(node: Called, name: str) -> str:
     """A small integer exponent is a product, not a power of two reals."""
     exponent = node.args[1] if len(node.args) > 1 else None
-    return "integer_pow" if exponent in (2, 3, 4) else name
+    small = isinstance(exponent, (int, float)) and exponent in (2, 3, 4)
+    return "integer_pow" if small else name
 
 
 def _batch_norm(node: Called, name: str) -> str:

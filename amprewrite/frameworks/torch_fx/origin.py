@@ -6,7 +6,7 @@ import re
 from typing import Any, TypeAlias
 
 import torch
-from torch.fx import Node
+from torch.fx import Graph, Node
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _LIBRARY = os.path.dirname(torch.__file__) + os.sep  # noqa: PTH120  # compared as text
@@ -19,14 +19,44 @@ _NO_MODULE = "_empty_nn_module_stack"
 """What export writes for the sizes that it adds where extents vary."""
 
 
-def module_path(node: Node) -> str:
-    """Return the path of the innermost module that ``node`` stands in."""
+_ROOT = re.compile(r"^[LG]\['(\w+)'\]")
+"""How dynamo writes the local or global variable that a path begins with."""
+
+MODEL = "L['self']"
+"""The variable that a path begins with where dynamo captures a module."""
+
+
+def model_variable(graph: Graph) -> str:
+    """Return the variable of a dynamo graph that holds its model.
+
+    Where a function is captured that calls one model, a global or a local, that is
+    its variable, so that paths begin inside of it as they do for a module.
+    """
+    roots = {
+        found.group() for node in graph.nodes if (found := _ROOT.match(_stacked(node)))
+    }
+    return roots.pop() if len(roots) == 1 else MODEL
+
+
+def module_path(node: Node, model: str = MODEL) -> str:
+    """Return the path of the innermost module that ``node`` stands in.
+
+    Args:
+        node: The node.
+        model: The variable of the model, see :func:`model_variable`; another one that
+            a path begins with stays as its first word.
+    """
+    path = _ROOT.sub(r"\1", _stacked(node).replace(model, "", 1))
+    path = path.replace("._modules['", ".").replace("']", "")
+    path = re.sub(r"\['?(\w+)'?\]?", r".\1", path)
+    return re.sub(r"_(modules|orig_mod)\.", "", path).lstrip(".")
+
+
+def _stacked(node: Node) -> str:
+    """Return the path of the innermost module as the tracer writes it."""
     stack: dict[str, tuple[str, Any]] = node.meta.get("nn_module_stack") or {}
     paths = [path for path, _ in stack.values() if not path.startswith(_NO_MODULE)]
-    path = paths[-1] if paths else ""
-    path = path.replace("L['self']", "").replace("._modules['", ".").replace("']", "")
-    path = re.sub(r"\['?(\w+)", r".\1", path)
-    return re.sub(r"_(modules|orig_mod)\.", "", path).lstrip(".")
+    return paths[-1] if paths else ""
 
 
 def source_line(node: Node) -> str:

@@ -23,8 +23,17 @@ from amprewrite.frameworks.torch_fx.dtypes import dtype_name, torch_dtype
 READS = "amprewrite_reads"
 """Key in a node's meta: the dtypes in which it reads the nodes among its arguments."""
 
-Cast = Callable[[torch.Tensor, torch.dtype], torch.Tensor]
-"""Casts a tensor and notes it in the graph."""
+Cast = Callable[..., torch.Tensor]
+"""Casts a tensor and notes it in the graph, unless ``written=True``."""
+
+Writes = list[tuple[torch.Tensor, torch.Tensor]]
+"""Tensors, and the casts that an op writes to in their places."""
+
+STATISTICS = ("running_mean", "running_var")
+"""Arguments of normalisations that are written to where the batch makes statistics."""
+
+BY_BATCH = ("training", "use_input_stats")
+"""Arguments that say whether it does."""
 
 
 @dataclass
@@ -78,8 +87,11 @@ class _Promoter:
 
     def __call__(
         self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], cast: Cast
-    ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    ) -> tuple[tuple[Any, ...], Mapping[str, Any], Writes]:
         """Return the arguments of a call, cast to what the op computes in.
+
+        Statistics that it updates are cast too, and their casts written back: kernels
+        want them in the dtype of the parameters, and a state keeps its own.
 
         Raises:
             PromotionRefused: With why there is no common dtype, or that an imaginary
@@ -92,13 +104,24 @@ class _Promoter:
         except (PromotionError, ComplexTruncationError) as error:
             raise PromotionRefused(error) from error
         if not wanted:
-            return args, kwargs
+            return args, kwargs, []
+        states = {id(arguments.argument(call, each)) for each in STATISTICS}
+        written: Writes = []
+        flags = (arguments.argument(call, each) for each in BY_BATCH)
+        is_updating = any(flag is True for flag in flags)
 
         def apply(arg: Any) -> Any:
             dtype = wanted.get(id(arg)) if isinstance(arg, torch.Tensor) else None
-            return arg if dtype is None else cast(arg, torch_dtype(dtype))
+            if dtype is None:
+                return arg
+            if not is_updating or id(arg) not in states:
+                return cast(arg, torch_dtype(dtype))
+            made = cast(arg, torch_dtype(dtype), written=True)
+            written.append((arg, made))
+            return made
 
-        return _compat.pytree.tree_map(apply, (args, dict(kwargs)))
+        changed = _compat.pytree.tree_map(apply, (args, dict(kwargs)))
+        return *changed, written
 
     def _wanted(self, call: Call, name: str) -> Iterator[tuple[int, str]]:
         """Yield the tensors to cast, by identity, and their new dtypes."""

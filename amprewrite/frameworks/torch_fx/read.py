@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 from amprewrite.frameworks.torch_fx import _compat, arguments, ops
 from amprewrite.frameworks.torch_fx.differential import CHOSEN
 from amprewrite.frameworks.torch_fx.dtypes import dtype_name
-from amprewrite.frameworks.torch_fx.origin import module_path, source_line
+from amprewrite.frameworks.torch_fx.origin import MODEL, module_path, source_line
 from amprewrite.frameworks.torch_fx.promoting import READS
 from amprewrite.ir import Op, ProgramGraph, Value, check_graph
 from amprewrite.ir.graph import ValueKind
@@ -47,6 +47,8 @@ class Reading:
         sites: Op name to node.
         leaves: Node to the names of the tensors in its value, in its structure.
         weights: Name of a parameter, buffer or constant to its attribute paths.
+        bodies: Node that runs a body where it stands to the body, and the position of
+            its first operand.
     """
 
     graph: ProgramGraph
@@ -54,16 +56,20 @@ class Reading:
     sites: dict[str, Site]
     leaves: dict[Node, Leaves]
     weights: dict[str, tuple[str, ...]]
+    bodies: dict[Node, tuple[GraphModule, int]]
 
 
-def read(module: GraphModule, weights: Collection[str] = ()) -> Reading:
+def read(
+    module: GraphModule, weights: Collection[str] = (), model: str = MODEL
+) -> Reading:
     """Return the program graph of ``module`` and the way back.
 
     Args:
         module: ATen-level, pre-dispatch; every node carries ``meta["val"]``.
         weights: Names of placeholders that are parameters.
+        model: The variable of a dynamo graph that holds the model.
     """
-    return _Reader(module, frozenset(weights)).read()
+    return _Reader(module, frozenset(weights), model).read()
 
 
 @dataclass
@@ -83,8 +89,10 @@ class _Scope:
 
 
 class _Reader:
-    def __init__(self, module: GraphModule, given: frozenset[str]) -> None:
-        self.module, self.given = module, given
+    def __init__(
+        self, module: GraphModule, given: frozenset[str], model: str = MODEL
+    ) -> None:
+        self.module, self.given, self.model = module, given, model
         self.values: dict[str, Value] = {}
         self.ops: list[Op] = []
         self.sites: dict[str, Site] = {}
@@ -93,12 +101,15 @@ class _Reader:
         self.tensors: dict[int, str] = {}
         self.storages: dict[int, str] = {}
         self.entered: set[str] = set()
+        self.bodies: dict[Node, tuple[GraphModule, int]] = {}
 
     def read(self) -> Reading:
         outputs = self._read_scope(_Scope(self.module))
         names = tuple(held(outputs))
         graph = check_graph(ProgramGraph(self.values, tuple(self.ops), names))
-        return Reading(graph, self.module, self.sites, self.leaves, self.weights)
+        return Reading(
+            graph, self.module, self.sites, self.leaves, self.weights, self.bodies
+        )
 
     def _read_scope(self, scope: _Scope) -> Leaves:
         placeholders = iter(scope.inputs)
@@ -107,9 +118,9 @@ class _Reader:
             match node.op:
                 case "placeholder":
                     nested = bool(scope.prefix)
-                    self.leaves[node] = (
-                        next(placeholders) if nested else self._input(node)
-                    )
+                    given = next(placeholders) if nested else self._input(node)
+                    self.leaves[node] = given
+                    self._join(given, node.meta.get("val"))
                 case "get_attr":
                     self._attribute(scope, node)
                 case "call_function":
@@ -139,6 +150,14 @@ class _Reader:
         if _compat.is_sequence(val):
             return [self._define(f"{name}.{i}", v, kind) for i, v in enumerate(val)]
         return None
+
+    def _join(self, leaves: Leaves, val: object) -> None:
+        """Take other fake tensors of the same values, across a body, for their own."""
+        if isinstance(leaves, str) and isinstance(val, torch.Tensor):
+            self.storages.setdefault(_storage(val), self.values[leaves].alias)
+        elif isinstance(leaves, list) and _compat.is_sequence(val):
+            for part, other in zip(leaves, val, strict=True):
+                self._join(part, other)
 
     def _enter(self, name: str, val: torch.Tensor, kind: ValueKind) -> str:
         extents = _compat.extents(val)
@@ -170,6 +189,7 @@ class _Reader:
             structure = self.leaves.get(source)
             if isinstance(structure, list):
                 self.leaves[node] = structure[index]
+                self._join(structure[index], node.meta.get("val"))
                 return
         self._watch_autocast(scope, node)
         self._watch_gradients(scope, node)
@@ -199,6 +219,7 @@ class _Reader:
         owner = _own_body(scope.owner, body, self.entered)
         start = node.args.index(body) + 1
         start += ops.region_name(node.target) in ops.IDENTIFIER_ARGUMENT
+        self.bodies[node] = owner, start
         inner = _Scope(
             owner=owner,
             prefix=f"{scope.prefix}{node.name}.",
@@ -207,6 +228,7 @@ class _Reader:
             inputs=[self._names(arg) for arg in node.args[start:]],
         )
         self.leaves[node] = self._read_scope(inner)
+        self._join(self.leaves[node], node.meta.get("val"))
 
     def _op(self, scope: _Scope, node: Node) -> None:
         name = scope.prefix + node.name
@@ -226,7 +248,7 @@ class _Reader:
             native=ops.native_name(node.target),
             operands=operands,
             results=tuple(held(leaves)),
-            path=module_path(node),
+            path=module_path(node, self.model),
             source=source_line(node),
             region=scope.region,
             fence=scope.fence or _fence(node, used),

@@ -9,15 +9,23 @@ from torch import nn
 from torch.fx import Graph, GraphModule
 
 from amprewrite.errors import NotCapturedError, UnsupportedError
-from amprewrite.frameworks.torch_fx import _compat, _compat_settings, parallel
+from amprewrite.frameworks.torch_fx import (
+    _compat,
+    _compat_settings,
+    _compat_sizes,
+    _compat_threads,
+    parallel,
+)
+from amprewrite.frameworks.torch_fx.changes import Mark
 from amprewrite.frameworks.torch_fx.fold import attribute, lowered
+from amprewrite.frameworks.torch_fx.moves import KeepsDtypes
 from amprewrite.frameworks.torch_fx.signature import Signature
 from amprewrite.frameworks.torch_fx.stored import StoredGraph
-from amprewrite.plan import Cast, Plan, join_plans
+from amprewrite.plan import Cast, Plan
 
 _MADE_AGAIN = frozenset(
     ("_graph_module", "_forward", "_in_spec", "_out_spec", "_copies", "_state")
-) | {"_places", "_capture_mode", "_compiled_call_impl"}
+) | {"_places", "_capture_mode", "_compiled_call_impl", "_origin"}
 """Attributes that are not pickled."""
 
 _NO_PICKLE = (
@@ -27,21 +35,21 @@ _NO_PICKLE = (
 )
 
 
-class ConvertedModule(nn.Module):
+class ConvertedModule(KeepsDtypes):
     """What ``convert`` gives back for torch.
 
     It has the parameters and buffers of the model under the same names, so that
     ``state_dict`` has the same keys; the same call signature and output structure.
 
-    A module converted for inference holds some weights low and cannot be trained:
-    ``train()`` raises UnsupportedError. One converted for training shares the model's
-    parameters and buffers. The mode (dropout, batch statistics) is part of a captured
-    program, so after ``eval()`` the model is captured again in that mode, at the first
-    call; both programs are kept.
+    A module converted for inference is a snapshot of the model: some weights are low,
+    and all tensors are its own, so that no change of one is a change of the other. It
+    cannot be trained: ``train()`` raises UnsupportedError. One converted for training
+    shares the model's parameters and buffers. The mode (dropout, batch statistics) is
+    part of a captured program, so after ``eval()`` the model is captured again in that
+    mode, at the first call; both programs are kept.
 
-    An output that is an input or a weight is that tensor. One that is computed low is
-    cast on its own: where the model gives a tensor and a view of it, writing to one
-    does not change the other.
+    An output that is an input or a weight is that tensor. Outputs that are views of one
+    value in the model are views of one value here.
     """
 
     _signature: Signature
@@ -49,7 +57,7 @@ class ConvertedModule(nn.Module):
     _forward: Callable[..., Any]
     _captured_mode: bool
     _sources: tuple[str, ...] = ()
-    _state: tuple[tuple[torch.Tensor, int], ...] = ()
+    _state: tuple[Mark, ...] = ()
     _copies: Callable[..., Mapping[str, torch.Tensor]]
     _recipe: StoredGraph
     _dtypes: Mapping[str, torch.dtype]
@@ -105,9 +113,14 @@ class ConvertedModule(nn.Module):
         hooks: Any = self  # its stubs say nothing of the hook's type
         hooks.register_load_state_dict_post_hook(_follow)
 
+    def note(self, *warnings: str) -> None:
+        """Add warnings to the plan."""
+        self._plan = self._plan.with_warnings(*warnings)
+
     def _run_graph(self, graph: Graph) -> None:
         structure = _compat.call_structure(graph)
-        self._in_spec, self._out_spec = structure.in_spec, structure.out_spec
+        self._in_spec = structure.in_spec
+        self._out_spec = _compat_sizes.keeping_sizes(structure.out_spec)
         # A new owner for the graph: it refers to this module's tensors, so that the
         # full weights that were captured can be freed. Not a submodule: no new names.
         owner = GraphModule(self, graph)
@@ -119,7 +132,8 @@ class ConvertedModule(nn.Module):
         """Copy everything, the way to the program of the other mode included."""
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
-        held = {k: v for k, v in self.__dict__.items() if k != "_compiled_call_impl"}
+        own = ("_compiled_call_impl", "_state")
+        held = {k: v for k, v in self.__dict__.items() if k not in own}
         twin.__dict__.update(copy.deepcopy(held, memo))
         return twin
 
@@ -173,21 +187,18 @@ class ConvertedModule(nn.Module):
         if self._sources:
             self._recipe = StoredGraph.of(recipe)
             self._copies = type(GraphModule(self, recipe)).forward
-            self._state = self._writes()
+            self._state = self._marks()
 
-    def _writes(self) -> tuple[tuple[torch.Tensor, int], ...]:
-        """Return the weights with a low copy, and how often each was written to."""
-        held = (attribute(self, name) for name in self._sources)
-        return tuple((tensor, _compat.writes(tensor)) for tensor in held)
+    def _weights(self) -> Iterator[torch.Tensor]:
+        """Yield the weights that have a low copy."""
+        return (attribute(self, name) for name in self._sources)
+
+    def _marks(self) -> tuple[Mark, ...]:
+        return tuple(map(Mark, self._weights()))
 
     def _changed(self) -> bool:
         """Whether a weight with a low copy was written to or replaced."""
-        return any(
-            one is not other or writes != before
-            for (one, writes), (other, before) in zip(
-                self._writes(), self._state, strict=True
-            )
-        )
+        return not self._state or not all(map(Mark.holds, self._state, self._weights()))
 
     def renew(self) -> None:
         """Make the low copies again if their weights have changed."""
@@ -195,7 +206,7 @@ class ConvertedModule(nn.Module):
             with torch.no_grad():
                 for name, value in self._copies(self).items():
                     self.get_buffer(name).copy_(value)
-            self._state = self._writes()
+            self._state = self._marks()
 
     def switch_by(self, capture: Callable[..., "ConvertedModule"]) -> None:
         """Let ``capture`` give the program of the other mode.
@@ -242,14 +253,18 @@ class ConvertedModule(nn.Module):
 
     @_compat.uncompiled  # a capture is not part of what is compiled around the call
     def _capture_other(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        if "_capture_mode" not in self.__dict__:
-            raise self._no_mode()
-        changed = parallel.gathered_otherwise(self._places)
-        args, kwargs = parallel.inputs_as_captured((args, dict(kwargs)), changed)
-        with parallel.read_as_captured(changed, copied=True):
-            other = self.__dict__["_capture_mode"](self, self.training, args, kwargs)
-        self.__dict__["_other"] = other
-        self.__dict__["_links"] = list(self._links_to(other))
+        with _compat_threads.capturing():
+            if self.__dict__.get("_other") is not None:
+                return  # another thread was here before
+            if "_capture_mode" not in self.__dict__:
+                raise self._no_mode()
+            changed = parallel.gathered_otherwise(self._places)
+            args, kwargs = parallel.inputs_as_captured((args, dict(kwargs)), changed)
+            with parallel.read_as_captured(changed, copied=True):
+                make = self.__dict__["_capture_mode"]
+                other = make(self, self.training, args, kwargs)
+            self.__dict__["_links"] = list(self._links_to(other))
+            self.__dict__["_other"] = other
 
     def _links_to(
         self, other: nn.Module
@@ -304,88 +319,3 @@ def _follow(module: nn.Module, _keys: object) -> None:
 
 def _mode(training: bool) -> str:  # noqa: FBT001  # a mode is a boolean in torch
     return "train" if training else "eval"
-
-
-class LazyModule(ConvertedModule):
-    """A model that is captured by dynamo at its first call, once per input signature.
-
-    It shares the modules, parameters and buffers of the model. Models with graph breaks
-    work: what lies between the breaks is rewritten, graph by graph.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        run: Callable[..., Any],
-        plans: list[Plan],
-        again: Callable[[nn.Module], "LazyModule"],
-    ) -> None:
-        """Share the state of ``model`` and call ``run``, which appends to ``plans``.
-
-        Args:
-            model: What is run.
-            run: Runs it, rewritten.
-            plans: Gets the plan of every graph.
-            again: Does all this for another model.
-        """
-        super().__init__()
-        self.__dict__["_model"] = model
-        self._again = again
-        _compat.share_state(self, model)
-        self._run, self._plans = run, plans
-        self._dtypes = {name: p.dtype for name, p in model.named_parameters()}
-        self.training = model.training
-
-    @property
-    def plans(self) -> tuple[Plan, ...]:
-        """One plan for each graph captured so far."""
-        return tuple(self._plans)
-
-    @property
-    def plan(self) -> Plan:
-        """The plan; those of several graphs are joined, with numbered op names."""
-        if not self._plans:
-            msg = (
-                "this module has no plan yet: it is captured at its first call; call "
-                "it once, or convert with args"
-            )
-            raise NotCapturedError(msg)
-        return join_plans(self._plans)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "LazyModule":
-        """Convert a copy of the model: what was captured reads the tensors of this."""
-        return self._again(copy.deepcopy(self.__dict__["_model"], memo))
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Refuse to be pickled.
-
-        Raises:
-            UnsupportedError: Always; what dynamo captured lives in this process.
-        """
-        msg = (
-            "a module that is captured at its first call cannot be pickled; save the "
-            "model and convert it again, or convert with args"
-        )
-        raise UnsupportedError(msg)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model through the rewriting backend.
-
-        Raises:
-            UnsupportedError: A part of this module was sharded on its own.
-        """
-        if not torch.compiler.is_compiling():
-            parallel.refuse_sharded_parts(self)
-            if not self._plans:
-                parallel.refuse_other_dtypes(self, self._dtypes)
-        return self._run(*args, **kwargs)
-
-    def train(self, mode: bool = True) -> "LazyModule":  # noqa: FBT001, FBT002  # as nn.Module
-        """Set the mode of the model; each mode is captured when it is first run."""
-        self.__dict__["_model"].train(mode)
-        self.training = mode
-        return self
-
-    def extra_repr(self) -> str:
-        """Return the number of captured graphs."""
-        return f"captured at the first call: {len(self._plans)} graphs so far"

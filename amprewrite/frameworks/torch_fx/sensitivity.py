@@ -19,7 +19,7 @@ from torch.fx import Node
 from amprewrite.errors import ToleranceError, UnsupportedError
 from amprewrite.frameworks.torch_fx import _compat, ops
 from amprewrite.frameworks.torch_fx.dtypes import torch_dtype
-from amprewrite.frameworks.torch_fx.inside import kernel_error, rounds_inside
+from amprewrite.frameworks.torch_fx.inside import Kernels, kernel_error
 from amprewrite.frameworks.torch_fx.lockstep import (
     Walk,
     body_of,
@@ -88,7 +88,7 @@ class _Prober:
     def __init__(self, reading: Reading, probes: Probes) -> None:
         self.reading, self.probes = reading, probes
         low = torch_dtype(probes.low)
-        self.rounding = Rounding(low, probes.saturated)
+        self.rounding, self.kernels = Rounding(low, probes.saturated), Kernels(low)
         self.full = torch_dtype(probes.full)
         self.narrow = torch.finfo(low).max < torch.finfo(self.full).max / 2
         self.tokens: dict[torch.device, torch.Tensor] = {}
@@ -138,8 +138,11 @@ class _Prober:
                 raise _no_gradient(op, error) from error
             _check_differentiable(op, (args, kwargs), value)
         leaves = self.reading.leaves[node]
-        if rounds_inside(op) and not self.probes.stored.isdisjoint(op.results):
-            self._measure(walk, node, (args, kwargs), leaves)
+        operands, stored = (args, kwargs), self.probes.stored
+        if not stored.isdisjoint(op.results) and self.kernels.round_inside(
+            op, operands
+        ):
+            self._measure(walk, node, operands, leaves)
         walk.values[node] = self._made(value, leaves)
 
     def _measure(self, walk: Walk, node: Node, operands: Any, leaves: Leaves) -> None:
@@ -211,7 +214,10 @@ class _Prober:
             self.probes.directions if numbers > 1 else 1
         )  # a number has one direction
         draws = torch.Generator().manual_seed(0)
-        squares: dict[Key, float] = defaultdict(float)
+        every: dict[Key, float] = dict.fromkeys(
+            (*self.probes.stored, *self.probes.read), 0.0
+        )
+        rows: dict[Key, list[float]] = {key: [] for key in every}
         for left in reversed(range(count)):
             terms: list[torch.Tensor] = []
             for name, tensor in outputs.items():
@@ -219,11 +225,10 @@ class _Prober:
                 ray = drawn if numbers > 1 else torch.ones_like(drawn)
                 ray = (ray * scales[name]).to(tensor.device, tensor.dtype)
                 terms.append((ray * tensor).sum().cpu())
-            self._pass(torch.stack(terms).sum(), squares, keep=left > 0)
-        every: dict[Key, float] = dict.fromkeys(
-            (*self.probes.stored, *self.probes.read), 0.0
-        )
-        every.update({key: square / count for key, square in squares.items()})
+            moved = self._pass(torch.stack(terms).sum(), keep=left > 0)
+            for key, row in rows.items():
+                row.append(moved.get(key, 0.0))
+        every.update({k: sum(x * x for x in row) / count for k, row in rows.items()})
         peaks = self._overflow(every)
         return Sensitivity(
             {k: error for k, error in every.items() if isinstance(k, str)},
@@ -231,14 +236,14 @@ class _Prober:
             count,
             peaks,
             self.probes.weights,
+            {key: tuple(row) for key, row in rows.items()},
         )
 
-    def _pass(
-        self, loss: torch.Tensor, squares: dict[Key, float], *, keep: bool
-    ) -> None:
-        """Add the squares of what one backward pass finds."""
+    def _pass(self, loss: torch.Tensor, *, keep: bool) -> Mapping[Key, float]:
+        """Return how far each rounding moves ``loss``, by one backward pass."""
+        total: dict[Key, float] = defaultdict(float)
         if not loss.requires_grad:
-            return
+            return total
         self.found.clear()
         try:
             torch.autograd.grad(
@@ -248,7 +253,8 @@ class _Prober:
             raise self._blamed(error) from error
         for key, moved in self.found:
             number = float(moved)
-            squares[key] += number * number if isfinite(number) else inf
+            total[key] += number if isfinite(number) else inf
+        return total
 
     def _overflow(self, every: dict[Key, float]) -> dict[str, float]:
         """Make the errors of values that low cannot hold infinite; return their peaks.

@@ -118,7 +118,7 @@ def _restore_operands(reading: Reading, op: Op, node: Node) -> None:
             return arg
         with node.graph.inserting_before(node):
             cast = node.graph.call_function(aten.to.dtype, (arg, dtype))
-        cast.meta["val"] = arg.meta["val"].to(dtype)
+        cast.meta.update(val=arg.meta["val"].to(dtype), amprewrite="cast")
         return cast
 
     args, kwargs = _compat.pytree.tree_map(restore, (node.args, dict(node.kwargs)))
@@ -155,6 +155,6 @@ def _result_nodes(node: Node) -> list[list[Node]]:
 def _cast_result(node: Node, have: torch.dtype, want: torch.dtype) -> None:
     with node.graph.inserting_after(node):
         cast = node.graph.call_function(aten.to.dtype, (node, want))
-    cast.meta = dict(node.meta)
+    cast.meta = {**node.meta, "amprewrite": "cast"}
     retype(node, (dtype_name(have),))
     node.replace_all_uses_with(cast, delete_user_cb=lambda user: user is not cast)

@@ -1,7 +1,6 @@
 """Plan within a tolerance: sensitivity by autograd, candidates measured as they run."""
 
 import copy
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,6 +12,7 @@ from torch.fx import GraphModule
 from amprewrite.errors import ToleranceError, UnsupportedError
 from amprewrite.frameworks.base import Call, Request, Run
 from amprewrite.frameworks.norms import norms_of
+from amprewrite.frameworks.torch_fx import _compat_threads
 from amprewrite.frameworks.torch_fx._compat import pytree
 from amprewrite.frameworks.torch_fx.capture import Captured
 from amprewrite.frameworks.torch_fx.dtypes import torch_dtype
@@ -126,9 +126,8 @@ def _copied(module: GraphModule) -> GraphModule:
         tables = (vars(part), dict(part.named_parameters()), dict(part.named_buffers()))
         held = (value for table in tables for value in table.values())
         memo.update((id(t), t) for t in held if isinstance(t, torch.Tensor))
-    with warnings.catch_warnings():
-        # fx copies the structure of the arguments by a deprecated test of its own.
-        warnings.simplefilter("ignore", FutureWarning)
+    # fx copies the structure of the arguments by a deprecated test of its own.
+    with _compat_threads.silent(FutureWarning):
         return copy.deepcopy(module, memo)
 
 

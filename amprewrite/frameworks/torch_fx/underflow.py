@@ -4,13 +4,12 @@ Whether a loss is scaled shows in the gradient that reaches the outputs of the m
 the first backward: whoever scales, and by whatever means, has large numbers there.
 """
 
-import warnings
 from typing import Any
 
 import torch
 from torch import nn
 
-from amprewrite.errors import AmpWarning
+from amprewrite.errors import warn
 from amprewrite.frameworks.torch_fx import _compat
 
 SMALLEST = 2.0**-14
@@ -66,7 +65,7 @@ class Watch:
         self.done = True
         if found := unscaled(gradient):
             msg = f"training in float16 without a loss scale: {found}; {_ADVICE}"
-            warnings.warn(msg, AmpWarning, stacklevel=2)
+            warn(msg)
 
 
 def unscaled(gradient: torch.Tensor) -> str:

@@ -1,7 +1,6 @@
 """What happens before a capture: a first run that leaves no trace."""
 
 import copy
-import warnings
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -10,10 +9,13 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from amprewrite.errors import AmpWarning, CaptureError
-from amprewrite.frameworks.torch_fx import _compat
+from amprewrite.errors import CaptureError, warn
+from amprewrite.frameworks.torch_fx import _compat, _compat_fake, _compat_threads
 from amprewrite.frameworks.torch_fx.attributes import Attributes
 from amprewrite.frameworks.torch_fx.capture import offending_line
+
+_NO_GRADIENTS = "None of the inputs have requires_grad"
+"""What reentrant checkpoints say; here of the first run alone."""
 
 
 @contextmanager
@@ -44,7 +46,7 @@ def undisturbed(model: nn.Module) -> Generator[None]:
                 f"forward writes to the parameter {name}; the run before the capture "
                 f"has done so once more"
             )
-            warnings.warn(msg, AmpWarning, stacklevel=2)
+            warn(msg)
 
 
 def _parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
@@ -84,6 +86,15 @@ def _mixed(model: nn.Module, arguments: Any) -> str:
     return f', or policy="promote", which casts what meets ({names} are there)'
 
 
+def has_values(model: nn.Module, *arguments: Any) -> bool:
+    """Return whether all tensors are real ones: neither fake nor on the meta device."""
+    given = _compat.pytree.tree_leaves(arguments)
+    leaves = (leaf for leaf in given if isinstance(leaf, torch.Tensor))
+    held = [*model.parameters(), *model.buffers(), *leaves]
+    fake = _compat_fake.fake_mode_of(held) is not None
+    return not fake and not any(tensor.is_meta for tensor in held)
+
+
 def try_run(
     run: Callable[..., Any],
     model: nn.Module,
@@ -96,9 +107,11 @@ def try_run(
     needs them in its forward (forces as the gradient of an energy).
     """
     try:
-        with undisturbed(model), torch.no_grad(), warnings.catch_warnings():
-            # reentrant checkpoints say so, of this run alone
-            warnings.filterwarnings("ignore", "None of the inputs have requires_grad")
+        # reentrant checkpoints say so, of this run alone
+        unheard = _compat_threads.silent(
+            message="None of the inputs have requires_grad"
+        )
+        with undisturbed(model), torch.no_grad(), unheard:
             run(*copies(args), **copies(dict(kwargs)))
     except Exception:
         if not torch.is_grad_enabled():

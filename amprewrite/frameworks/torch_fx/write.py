@@ -10,11 +10,14 @@ from torch.fx import Graph, Node, map_arg
 
 from amprewrite.frameworks.torch_fx import _compat_fake, arguments
 from amprewrite.frameworks.torch_fx._compat import pytree
+from amprewrite.frameworks.torch_fx.aliasing import keep_copy
 from amprewrite.frameworks.torch_fx.dtypes import torch_dtype
 from amprewrite.frameworks.torch_fx.read import Leaves, Reading, Site, held
+from amprewrite.frameworks.torch_fx.views import is_viewed_again, view_again
 from amprewrite.ir import Op
 from amprewrite.plan import OUTPUT, Cast, Decision, Plan
-from amprewrite.plan.fit import check_fits
+from amprewrite.plan.fit import check_ops
+from amprewrite.plan.uses import is_at_definition, output_sources, view_path
 
 aten = torch.ops.aten
 
@@ -25,7 +28,7 @@ def write(reading: Reading, plan: Plan) -> None:
     Raises:
         PlanMismatchError: The plan was made for another program.
     """
-    check_fits(reading.graph, plan)
+    check_ops(reading.graph, plan)
     _Writer(reading, plan).write()
 
 
@@ -34,10 +37,15 @@ class _Writer:
         self.reading = reading
         self.plan = plan
         self.made: dict[tuple[int, Graph], Node] = {}
+        self.defined: dict[int, str] = {}
+        self.definitions: dict[str, list[tuple[int, Cast]]] = defaultdict(list)
+        self.raw: set[Node] = set()
         self.casts: dict[tuple[str, int], list[tuple[int, Cast]]] = defaultdict(list)
         for number, cast in enumerate(plan.casts):
             for use in cast.uses:
                 self.casts[use].append((number, cast))
+            if is_at_definition(reading.graph, cast):
+                self.definitions[cast.producer].append((number, cast))
 
     def write(self) -> None:
         self._retype_weights()
@@ -60,6 +68,28 @@ class _Writer:
             _clamp_literals(op, decision, site.node)
             _lay_out(op, site.node)
         retype(site.node, decision.results)
+        definitions = self.definitions.get(op.name)
+        if definitions is None:
+            keep_copy(self.reading, op, site.node)
+        for number, cast in definitions or ():
+            self._cast_at_definition(site.node, number, cast)
+
+    def _cast_at_definition(self, made: Node, number: int, cast: Cast) -> None:
+        """Put a cast in the place of the value that ``made`` gives, in every body."""
+        leaves = self.reading.leaves
+        places = [n for n in (made, *made.users) if leaves.get(n) == cast.value]
+        if not places:  # a part of a list that nobody takes apart
+            return
+        readers = {place: list(place.users) for place in places}
+        with made.graph.inserting_before(places[0].next):
+            node = _cast_node(places[0], cast, made)
+        for place, users in readers.items():
+            for user in users:
+                user.replace_input_with(place, node)
+        self.made[number, made.graph] = node
+        self.defined[number] = cast.value
+        leaves[node] = cast.value
+        self.raw.update(places)
 
     def _substitute(self, op: Op, node: Node) -> None:
         """Give every operand that the plan casts its cast."""
@@ -95,6 +125,9 @@ class _Writer:
     def _chain(self, casts: list[tuple[int, Cast]], arg: Node, before: Node) -> Node:
         for number, cast in casts:
             key = (number, before.graph)
+            if number in self.defined:  # what passes into a body was cast outside
+                arg = self.made.get(key, arg)
+                continue
             if key not in self.made:
                 with before.graph.inserting_before(before):
                     self.made[key] = _cast_node(arg, cast, before)
@@ -104,14 +137,41 @@ class _Writer:
     def _write_outputs(self) -> None:
         output = next(iter(reversed(self.reading.module.graph.nodes)))
         indices = iter(range(len(self.reading.graph.outputs)))
+        sources = output_sources(self.reading.graph)
+        made: dict[tuple[Node, str], Node] = {}
 
         def replace(arg: Node) -> Node:
-            if self.reading.leaves.get(arg) is None:
+            name = self.reading.leaves.get(arg)
+            if name is None:
                 return arg
-            casts = [c for c in self.casts[OUTPUT, next(indices)] if not c[1].folded]
-            return self._chain(casts, arg, output)
+            index = next(indices)
+            casts = [c for c in self.casts[OUTPUT, index] if not c[1].folded]
+            source = sources[index]
+            if source == name or not isinstance(name, str):
+                return self._chain(casts, arg, output)
+            base = self._chain(casts, self._node_of(source), output)
+            if not casts and self._dtype(source) == self._dtype(name):
+                return arg
+            if (base, name) not in made:
+                path = view_path(self.reading.graph, source, name) or ()
+                made[base, name] = view_again(self.reading, base, path, output)
+            return made[base, name]
 
         output.args = map_arg(output.args, replace)
+
+    def _node_of(self, name: str) -> Node:
+        """Return the last node that stands for a value at top level."""
+        nodes = reversed(self.reading.leaves.items())
+        graph = self.reading.module.graph
+        return next(n for n, held in nodes if held == name and n.graph is graph)
+
+    def _dtype(self, name: str) -> str:
+        """Return the dtype in which a result is stored."""
+        for number, value in self.defined.items():
+            if value == name:
+                return self.plan.casts[number].to_dtype
+        op = self.reading.graph.producer[name]
+        return self.plan.by_op[op.name].results[op.results.index(name)]
 
     def _retype_regions(self) -> None:
         """Refresh what the nodes around bodies say of the values that cross them."""
@@ -124,8 +184,12 @@ class _Writer:
                 strict=True,
             )
         }
+        for number, value in self.defined.items():
+            dtypes[value] = self.plan.casts[number].to_dtype
         for node, leaves in self.reading.leaves.items():
             names = list(held(leaves))
+            if node in self.raw or is_viewed_again(node):
+                continue
             if names and all(name in dtypes for name in names):
                 retype(node, tuple(dtypes[name] for name in names))
 
@@ -158,7 +222,7 @@ def retype(node: Node, dtypes: tuple[str, ...]) -> None:
 
 
 def _cast_node(value: Node, cast: Cast, user: Node) -> Node:
-    """Insert the cast of ``value`` and return it."""
+    """Insert the cast of ``value`` for ``user`` and return it."""
     dtype = torch_dtype(cast.to_dtype)
     graph = value.graph
     source = _saturated(graph, value, dtype) if cast.saturate else value
@@ -180,6 +244,8 @@ def _saturated(graph: Graph, value: Node, dtype: torch.dtype) -> Node:
     val = value.meta["val"]
     clamped.meta["val"] = kept.meta["val"] = val
     infinite.meta["val"] = _compat_fake.retyped(val, torch.bool)
+    for node in (clamped, infinite, kept):
+        node.meta["amprewrite"] = "saturate"
     return kept
 
 
@@ -187,7 +253,7 @@ def _set_dtype(op: Op, decision: Decision, node: Node) -> None:
     """Rewrite dtype arguments: casts name their dtype, makers keep the traced one."""
     if op.canonical == "cast":
         _write_cast(decision, node)
-    elif op.chosen == "follows" and op.operands and decision.results:
+    elif op.dtype_argument and op.operands and not _is_made(node, decision):
         _set_argument(node, "dtype", torch_dtype(decision.results[0]))
     elif op.dtype_knob and decision.op_class in ("deny", "accumulate"):
         _set_argument(node, "dtype", torch_dtype(decision.precision))
@@ -195,6 +261,15 @@ def _set_dtype(op: Op, decision: Decision, node: Node) -> None:
         made = torch_dtype(decision.results[0])
         if op.operands or made != node.meta["val"].dtype:
             _set_argument(node, "dtype", made)
+
+
+def _is_made(node: Node, decision: Decision) -> bool:
+    """Whether the first result already has the dtype that the plan gives it."""
+    if not decision.results:
+        return True
+    val: Any = node.meta["val"]
+    first: Any = val if isinstance(val, torch.Tensor) else val[0]
+    return bool(first.dtype == torch_dtype(decision.results[0]))
 
 
 def _makes(op: Op) -> bool:

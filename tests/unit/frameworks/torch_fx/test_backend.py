@@ -135,6 +135,27 @@ def test_module_paths_are_those_of_the_model() -> None:
     ]
 
 
+def calls(model: Any) -> Any:
+    def function(value: Any) -> Any:
+        return model(value) * 2
+
+    return function
+
+
+@pytest.mark.parametrize("wrapped", [lambda model: model, calls])
+def test_rules_by_path_match_what_torch_compile_captures(wrapped: Any) -> None:
+    plans: list[Plan] = []
+    rules = [{"path": "a", "class": "deny"}]
+    options = {"plans": plans, "overrides": rules}
+    program = torch.compile(wrapped(a_model()), backend=backend, options=options)
+    in_full(program, x())
+    (plan,) = plans
+    assert plan.warnings == ()
+    linears = [d for d in plan.decisions if d.canonical == "linear"]
+    found = [(d.path, str(d.op_class)) for d in linears]
+    assert found == [("a", "deny"), ("b", "allow")]
+
+
 def test_a_plan_is_noted_once() -> None:
     program = amprewrite.convert(a_model())
     value = x()

@@ -250,10 +250,10 @@ def test_another_graph_may_be_traced_inside() -> None:
 
 
 def test_arguments_may_be_changed_before_each_op_and_casts_are_noted() -> None:
-    def change(target: Any, args: Any, kwargs: Any, cast: Any) -> tuple[Any, Any]:
+    def change(target: Any, args: Any, kwargs: Any, cast: Any) -> Any:
         if target is torch.ops.aten.exp.default:
             args = (cast(args[0], torch.float64),)
-        return args, kwargs
+        return args, kwargs, ()
 
     with _compat.before_each_op(change), traceback.preserve_node_meta():
         module = _compat.trace_pre_dispatch(lambda x: x.exp().to(torch.half), (x(),))
@@ -262,6 +262,24 @@ def test_arguments_may_be_changed_before_each_op_and_casts_are_noted() -> None:
     assert calls[1].args == (calls[0],)
     assert [_compat.is_promotion(n) for n in calls] == [True, False, False]
     assert [n.meta["val"].dtype for n in calls[:2]] == [torch.float64] * 2
+
+
+def test_what_an_op_writes_to_a_cast_is_copied_back() -> None:
+    def change(target: Any, args: Any, kwargs: Any, cast: Any) -> Any:
+        if target is not torch.ops.aten.exp_.default:
+            return args, kwargs, ()
+        made = cast(args[0], torch.float64, written=True)
+        return (made,), kwargs, [(args[0], made)]
+
+    with _compat.before_each_op(change), traceback.preserve_node_meta():
+        module = _compat.trace_pre_dispatch(lambda x: x.exp_(), (x(),))
+    calls = [n for n in module.graph.nodes if n.op == "call_function"]
+    assert [str(n.target) for n in calls] == [
+        "aten.to.dtype",
+        "aten.exp_.default",
+        "aten.copy_.default",
+    ]
+    assert not any(map(_compat.is_promotion, calls))
 
 
 def test_what_is_uncompiled_is_not_traced_by_what_is_around():
@@ -275,3 +293,11 @@ def test_what_is_uncompiled_is_not_traced_by_what_is_around():
     compiled = torch.compile(lambda x: kept(x) * 2, backend="eager")
     assert compiled(torch.ones(2)).tolist() == [4.0, 4.0]
     assert seen == [False]
+
+
+def test_results_alias_says_what_a_schema_declares_to_be_a_view() -> None:
+    aten = torch.ops.aten
+    assert _compat.results_alias(aten.reshape.default)
+    assert _compat.results_alias(aten.to.dtype)
+    assert not _compat.results_alias(aten.clone.default)
+    assert not _compat.results_alias(aten.add_.Tensor)

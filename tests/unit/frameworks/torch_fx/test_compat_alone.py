@@ -77,3 +77,13 @@ def test_a_model_of_a_script_that_has_no_module(tmp_path: Path) -> None:
     x = torch.randn(2, 4)
     torch.testing.assert_close(run(x), x * 2)
     assert len(graphs) == 1
+
+
+def test_a_forward_of_a_namespace_without_a_name_is_captured() -> None:
+    space: dict[str, Any] = {}
+    exec("def forward(self, x):\n    return self.inner(x)\n", space)
+    model = type("Made", (Doubled,), space)()
+    run, graphs = captures(model)
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(run(x), model(x))
+    assert len(graphs) == 1

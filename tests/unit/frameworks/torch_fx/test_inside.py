@@ -7,10 +7,12 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional
 
+from amprewrite.frameworks.torch_fx import inside
 from amprewrite.frameworks.torch_fx.inside import (
     ROUND_INSIDE,
+    SAMPLES,
+    Kernels,
     kernel_error,
-    rounds_inside,
 )
 from amprewrite.ir import Op
 from amprewrite.policy import OpClass, load_policy
@@ -32,13 +34,68 @@ def test_every_op_of_the_table_may_be_low(name: str) -> None:
     assert load_policy("bf16").ops[name].op_class in classes
 
 
+def round_inside(op: Op, dtype: Any = torch.bfloat16) -> bool:
+    return Kernels(dtype).round_inside(op, (torch.ones(1),))
+
+
+def contraction(name: str) -> Op:
+    return Op("c", name, "", ("a", "b"), ("r",))
+
+
 def test_an_einsum_of_two_operands_rounds_once() -> None:
     def einsum(*operands: str) -> Op:
         return Op("e", "einsum", "aten.einsum.default", operands, ("r",))
 
-    assert not rounds_inside(einsum("a", "b"))
-    assert rounds_inside(einsum("a", "b", "c"))
-    assert not rounds_inside(Op("l", "linear", "", ("a", "b"), ("r",)))
+    assert not round_inside(einsum("a", "b"))
+    assert round_inside(einsum("a", "b", "c"))
+    assert not round_inside(contraction("exp"))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_sample_says_whether_a_contraction_rounds_inside_on_this_device(
+    name: str,
+) -> None:
+    run, shapes = SAMPLES[name]
+    operands = [low(draw(*shape)) for shape in shapes]
+    exact = run(*(operand.float() for operand in operands))
+    rounding = (low(exact).float() - exact).norm()
+    ratio = float((run(*operands).float() - exact).norm() / rounding)
+    assert not 1.05 < ratio < 1.15, "too near to the bound to tell"
+    assert round_inside(contraction(name)) == (ratio > 1.1)
+
+
+def test_a_contraction_that_adds_in_low_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def adds_in_low(x: Any, w: Any) -> Any:
+        return sum(
+            (x[:, i::8] @ w[:, i::8].T for i in range(1, 8)), x[:, ::8] @ w.T[::8]
+        )
+
+    shapes = SAMPLES["linear"][1]
+    monkeypatch.setattr(inside, "SAMPLES", {"linear": (adds_in_low, shapes)})
+    for dtype in (torch.bfloat16, torch.float16):
+        assert round_inside(contraction("linear"), dtype)
+    assert not round_inside(contraction("matmul"))
+
+
+def test_a_sample_runs_once_for_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[int] = []
+
+    def counted(x: Any, w: Any) -> Any:
+        runs.append(1)
+        return functional.linear(x, w)
+
+    monkeypatch.setattr(inside, "SAMPLES", {"linear": (counted, ((2, 4), (2, 4)))})
+    kernels = Kernels(torch.bfloat16)
+    for _ in range(3):
+        kernels.round_inside(contraction("linear"), (torch.ones(1),))
+    assert len(runs) == 2  # in full and in low
+
+
+def test_a_dtype_without_the_kernel_is_not_measured() -> None:
+    assert not round_inside(contraction("mv"), torch.float8_e4m3fn)
+    assert not Kernels(torch.bfloat16).round_inside(contraction("mv"), ())
 
 
 def test_a_kernel_that_rounds_once_has_the_error_of_its_result() -> None:
@@ -57,11 +114,27 @@ def test_a_kernel_that_rounds_once_has_the_error_of_its_result() -> None:
         (partial(torch.einsum, "ij,jk,kl->il"), [(8, 8)] * 3),
     ],
 )
-def test_kernels_of_the_table_round_more(function: Any, shapes: Any) -> None:
+def test_the_error_of_an_op_of_the_table_is_that_of_the_kernel_of_this_device(
+    function: Any, shapes: Any
+) -> None:
+    """How often it rounds depends on the instructions; less than once it cannot."""
     operands = [draw(*shape) for shape in shapes]
     exact = function(*(low(operand).float() for operand in operands))
+    made = function(*map(low, operands)).float()
+    error = error_of(function, *operands)
+    torch.testing.assert_close(error, made - exact, atol=1e-5, rtol=0)
     rounding = low(exact).float() - exact
-    assert error_of(function, *operands).norm() > 1.25 * rounding.norm()
+    assert error.norm() >= (1 - 1e-3) * rounding.norm()
+
+
+def test_what_passes_between_composed_products_is_rounded() -> None:
+    def product(a: Any, b: Any, c: Any) -> Any:
+        return (a @ b) @ c
+
+    operands = [draw(8, 8) for _ in range(3)]
+    exact = product(*(low(operand).float() for operand in operands))
+    rounding = low(exact).float() - exact
+    assert error_of(product, *operands).norm() > 1.1 * rounding.norm()
 
 
 def test_results_keep_their_structure_and_what_is_no_float_passes() -> None:

@@ -88,3 +88,38 @@ def test_many_signatures_are_warned_of() -> None:
         run(torch.ones(rows))
     with pytest.warns(AmpWarning, match="dynamic_shapes="):
         run(torch.ones(MANY))
+
+
+def test_the_signatures_that_were_used_last_are_kept() -> None:
+    captured = list[int]()
+
+    def capture(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        captured.append(len(args[0]))
+        return amprewrite.convert(nn.Identity(), "off", args=args, kwargs=kwargs)
+
+    run = late_runner(nn.Identity(), capture, [])
+    for rows in range(MANY - 1):
+        run(torch.ones(rows))
+    with pytest.warns(AmpWarning, match="longest ago"):
+        run(torch.ones(MANY - 1))
+    run(torch.ones(0))
+    run(torch.ones(MANY))  # in the place of 1
+    captured.clear()
+    for rows in (0, 2, MANY, 1):
+        run(torch.ones(rows))
+    assert captured == [1]
+
+
+def test_a_write_is_another_program_where_the_tensors_are_copies() -> None:
+    model: Any = nn.Linear(4, 4).eval()
+    x = torch.randn(2, 4)
+
+    def capture(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return amprewrite.convert(model, "off", args=args, kwargs=kwargs)
+
+    run = late_runner(model, capture, [], follows=False)
+    before = run(x)
+    assert torch.equal(run(x), before)
+    with torch.no_grad():
+        model.weight.zero_()
+    assert torch.equal(run(x), model(x))

@@ -8,6 +8,7 @@ from torch import nn
 from torch.fx import Graph
 
 from amprewrite.frameworks.torch_fx.origin import (
+    model_variable,
     module_path,
     source_frame,
     source_line,
@@ -37,6 +38,32 @@ def test_the_innermost_module_is_named():
     inner = nn.Sequential(nn.Sequential(nn.ReLU()))
     node = traced(inner, VECTOR)
     assert module_path(node) == "function.0.0"
+
+
+def stacked(*paths):
+    graph = Graph()
+    for index, path in enumerate(paths):
+        node = graph.placeholder(f"x{index}")
+        node.meta["nn_module_stack"] = {str(index): (path, nn.Module)}
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("paths", "found"),
+    [
+        (["L['self'].layer.0", "L['self'].layer.1"], ["layer.0", "layer.1"]),
+        (["L['self']._modules['a']", "L['self'].b[0]"], ["a", "b.0"]),
+        (["L['model'].a", "L['model']"], ["a", ""]),
+        (["G['model'].a", "G['model'].b"], ["a", "b"]),
+        (["L['fn']"], [""]),
+        (["L['one'].a", "L['two'].a"], ["one.a", "two.a"]),
+        (["L['self'].a", "G['other'].a"], ["a", "other.a"]),
+    ],
+)
+def test_paths_of_dynamo_begin_inside_the_model(paths, found):
+    graph = stacked(*paths)
+    model = model_variable(graph)
+    assert [module_path(node, model) for node in graph.nodes] == found
 
 
 def test_the_frame_of_a_node_is_that_of_the_code_that_made_it():

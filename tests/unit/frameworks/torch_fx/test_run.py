@@ -12,9 +12,8 @@ from torch import nn
 
 import amprewrite
 from amprewrite.errors import PlanMismatchError, UnsupportedError
-from amprewrite.frameworks.torch_fx.run import LazyModule
 from amprewrite.frameworks.torch_fx.signature import Signature
-from tests.torch_programs import LOW, Program
+from tests.torch_programs import LOW
 
 
 class Pair(nn.Module):
@@ -164,20 +163,6 @@ def test_the_other_mode_is_captured_inside_what_is_compiled() -> None:
     assert int((run(x) == 0).sum()) > 0
 
 
-def test_a_module_captured_at_its_first_call_has_both_modes() -> None:
-    x, _ = inputs()
-    model = Program(
-        lambda m, x: m.drop(m.a(x)), a=nn.Linear(8, 8), drop=nn.Dropout(0.5)
-    )
-    program = amprewrite.convert(model.eval())
-    assert isinstance(program, LazyModule)
-    assert int((program(x) == 0).sum()) == 0
-    program.train()
-    assert model.training
-    assert int((program(x) == 0).sum()) > 0
-    assert len(program.plans) == 2
-
-
 def test_a_copy_computes_the_same_and_shares_nothing() -> None:
     x, _ = inputs()
     program = converted(x)
@@ -218,12 +203,3 @@ def test_casts_and_plan_are_at_hand() -> None:
     program = converted(x)
     assert program.casts == program.plan.casts
     assert "policy bf16" in repr(program)
-
-
-def test_weights_of_a_lazy_module_are_those_of_the_model() -> None:
-    model = Pair().eval()
-    program = amprewrite.convert(model)
-    assert program.get_parameter("a.weight") is model.a.weight
-    assert "0 graphs so far" in repr(program)
-    program(inputs()[0])
-    assert "1 graphs so far" in repr(program)

@@ -1,0 +1,196 @@
+"""Changes of torch that hold while one thread captures a model, and for it alone.
+
+A capture replaces functions of torch and sets flags of the process. Here every one is
+replaced by what asks for the thread: others call what was there before. One thread
+captures at a time, so that changes are taken back in the reverse order.
+"""
+# pyright: reportPrivateUsage=false
+
+import logging
+import re
+import warnings
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import wraps
+from importlib import import_module
+from threading import get_ident
+from typing import Any, ParamSpec, TypeVar
+from unittest import mock
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def capturing() -> AbstractContextManager[Any]:
+    """Let no other thread capture or compile meanwhile; a thread may enter it again.
+
+    It is the lock that torch.compile holds while it compiles. With one of our own, a
+    thread that captures by dynamo and one in which dynamo calls our backend would wait
+    for each other.
+    """
+    frames: Any = import_module("torch._dynamo.convert_frame")
+    return frames.compile_lock
+
+
+def one_at_a_time(function: Callable[P, T]) -> Callable[P, T]:
+    """Return ``function``, which captures models, to be run in one thread at a time."""
+
+    @wraps(function)
+    def alone(*args: P.args, **kwargs: P.kwargs) -> T:
+        with capturing():
+            return function(*args, **kwargs)
+
+    return alone
+
+
+def is_here(thread: int) -> bool:
+    """Return whether this is ``thread``."""
+    return get_ident() == thread
+
+
+# As torch.compiler.assume_constant_result does, which would load all of dynamo: dynamo
+# takes the answer of the thread in which it compiles, and cannot ask itself.
+is_here.__dict__["_dynamo_marked_constant"] = True
+
+
+class _Here:
+    """True in the thread that made it, what was there before in others."""
+
+    def __init__(self, *, before: object) -> None:
+        self._thread, self._before = get_ident(), before
+
+    def __bool__(self) -> bool:
+        return is_here(self._thread) or bool(self._before)
+
+    def __or__(self, other: object) -> bool:
+        """Return as a boolean would: models join the flag with their own conditions."""
+        return bool(self) or bool(other)
+
+    def __and__(self, other: object) -> bool:
+        """Return as a boolean would."""
+        return bool(self) and bool(other)
+
+    __ror__, __rand__ = __or__, __and__
+
+
+@contextmanager
+def replaced(owner: object, name: str, function: Any) -> Generator[None]:
+    """Let ``owner.name`` be ``function`` in this thread, and as it was in others.
+
+    Args:
+        owner: A class, a module or an object.
+        name: Name of one of its functions.
+        function: What is called instead.
+    """
+    thread, before = get_ident(), getattr(owner, name)
+
+    @wraps(before)
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        if is_here(thread):
+            return function(*args, **kwargs)
+        return before(*args, **kwargs)
+
+    with mock.patch.object(owner, name, chosen, create=True):
+        yield
+
+
+@contextmanager
+def flagged(owner: object, *names: str) -> Generator[None]:
+    """Let flags of ``owner`` be true in this thread, and as they were in others."""
+    before = {name: getattr(owner, name) for name in names}
+    try:
+        for name, value in before.items():
+            setattr(owner, name, _Here(before=value))
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(owner, name, value)
+
+
+class _FromHere:
+    """Matches warnings of one thread, in a filter of warnings."""
+
+    def __init__(self, message: str) -> None:
+        self._thread, self._message = get_ident(), re.compile(message)
+
+    def match(self, text: str) -> bool:
+        return is_here(self._thread) and self._message.match(text) is not None
+
+
+@contextmanager
+def silent(category: type[Warning] = Warning, message: str = "") -> Generator[None]:
+    """Ignore the warnings of this thread.
+
+    ``warnings.catch_warnings`` replaces the filters of the whole process, and two
+    threads that use it at once leave them replaced.
+
+    Args:
+        category: Those of this class.
+        message: Those whose text begins with this pattern.
+    """
+    entry: Any = ("ignore", _FromHere(message), category, None, 0)
+    filters: Any = warnings.filters
+    filters.insert(0, entry)
+    try:
+        yield
+    finally:
+        for held in (filters, warnings.filters):  # another list, within catch_warnings
+            found: Any = held
+            if entry in found:
+                found.remove(entry)
+
+
+@contextmanager
+def silenced(name: str) -> Generator[None]:
+    """Drop what this thread logs to the logger ``name``."""
+    thread, logger = get_ident(), logging.getLogger(name)
+
+    def passes(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    logger.addFilter(passes)
+    try:
+        yield
+    finally:
+        logger.removeFilter(passes)
+
+
+@contextmanager
+def as_if_exported() -> Generator[None]:
+    """Let model code of this thread that asks whether it is exported hear that it is.
+
+    transformers takes another path for its masks then.
+    """
+    compiler = import_module("torch.compiler")
+    with flagged(compiler, "_is_compiling_flag", "_is_exporting_flag"):
+        yield
+
+
+@contextmanager
+def export_apart() -> Generator[None]:
+    """Let torch.export set nothing that other threads see.
+
+    It lets the process appear to be compiling, and switches oneDNN off, so that no
+    kernels of that library appear in a decomposed program. Ours are not decomposed.
+    """
+    trace = import_module("torch.export._trace")
+    with (
+        replaced(trace, "_compiling_state_context", as_if_exported),
+        replaced(trace, "_ignore_backend_decomps", nullcontext),
+    ):
+        yield
+
+
+@contextmanager
+def compile_apart() -> Generator[None]:
+    """Let dynamo, while it captures, not make other threads appear to be compiling.
+
+    Older releases than torch 2.13 do not set that flag.
+    """
+    compiler = import_module("torch.compiler")
+    name = "_compile_session_context"
+    if not hasattr(compiler, name):
+        yield
+        return
+    with replaced(compiler, name, lambda: flagged(compiler, "_is_compiling_flag")):
+        yield

@@ -1,0 +1,102 @@
+"""Copies of what a model holds, for a conversion that is independent of the model.
+
+A program that is converted for inference reads some weights low, which are copies. Were
+the others the model's own tensors, a change of the model would give a mixture of old
+and new weights; so they are copies, too.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import GraphModule
+from torch.nn.parameter import is_lazy
+
+from amprewrite.errors import UnsupportedError
+
+
+def copied(held: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+    """Return a copy of ``held`` in a storage of its own; a parameter stays one.
+
+    Tensors of one storage have copies of one storage, as those of a deep copy do.
+
+    Args:
+        held: The tensor.
+        memo: What was copied so far, as ``copy.deepcopy`` keeps it.
+    """
+    # What is made in inference mode can be neither captured nor trained later.
+    with torch.inference_mode(mode=False), torch.no_grad():
+        value = held.detach()
+        strided = value.layout == torch.strided  # others have several storages, or none
+        made = copy.deepcopy(value, memo) if strided else value.clone()
+    if isinstance(held, nn.Parameter):
+        return nn.Parameter(made, requires_grad=held.requires_grad)
+    return made
+
+
+def own_tensors(
+    model: nn.Module, module: GraphModule, low: Mapping[int, torch.Tensor]
+) -> dict[int, torch.Tensor]:
+    """Return a copy of every tensor that a program reads, by the identity of the other.
+
+    Args:
+        model: The model.
+        module: Its capture, which has constants that the model's state does not hold.
+        low: Low tensors by the identity of the full ones; they are copies already.
+    """
+    made, memo = dict(low), dict[int, Any]()
+    for held in (*model.parameters(), *model.buffers(), *_read(module)):
+        if id(held) not in made:
+            made[id(held)] = copied(held, memo)
+    return made
+
+
+def _read(module: GraphModule) -> Iterator[torch.Tensor]:
+    """Yield the tensors that the graph of ``module`` reads as attributes."""
+    for node in module.graph.find_nodes(op="get_attr"):
+        path, _, name = str(node.target).rpartition(".")
+        held = getattr(module.get_submodule(path), name)
+        if isinstance(held, torch.Tensor):
+            yield held
+
+
+def snapshot(model: nn.Module) -> nn.Module:
+    """Return a deep copy of ``model``, with its mode, attributes and hooks.
+
+    Raises:
+        UnsupportedError: The model holds something that cannot be copied.
+    """
+    try:
+        return deep_copy(model, {})
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0]
+        msg = (
+            f"{type(model).__name__} cannot be copied ({type(error).__name__}: "
+            f"{reason}), and a module that is converted for inference and captured at "
+            f"its first call runs a copy of the model, so that it is not half changed "
+            f"with it; convert with args, or with training=True, which shares the "
+            f"parameters of the model"
+        )
+        raise UnsupportedError(msg) from error
+
+
+def deep_copy(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
+    """Return a deep copy of ``model``; the errors of ``copy.deepcopy`` pass.
+
+    Copied otherwise are tensors that ``copy.deepcopy`` refuses: detached those that
+    autograd made, by ``clone`` those that are compressed.
+
+    Args:
+        model: The model.
+        memo: What stands for something of the model in the copy, by its identity.
+    """
+    plain = (held for part in model.modules() for held in vars(part).values())
+    for held in (*plain, *model.buffers(), *model.parameters()):
+        if not isinstance(held, torch.Tensor) or is_lazy(held) or id(held) in memo:
+            continue
+        if held.grad_fn is not None or held.layout != torch.strided:
+            memo[id(held)] = copied(held, memo)
+    with torch.inference_mode(mode=False):  # a copy made inside cannot be captured
+        return copy.deepcopy(model, memo)
