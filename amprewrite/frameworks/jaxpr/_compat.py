@@ -12,6 +12,8 @@ from unittest import mock
 
 import jaxlib
 import numpy as np
+from jax._src import core as memories
+from jax._src.interpreters import partial_eval as policies
 from jax._src.lax import lax as lax_functions
 from jax.extend import linear_util, source_info_util
 
@@ -182,6 +184,11 @@ def files_of(traceback: Any) -> frozenset[str]:
     return frozenset(frame.file_name for frame in frames)
 
 
+def is_unravelled(traceback: Any) -> bool:
+    """Return whether an equation takes apart what ``ravel_pytree`` joined."""
+    return any(file.endswith("/flatten_util.py") for file in files_of(traceback))
+
+
 def file_of(eqn: Eqn) -> str:
     """Return the file of the function that a ``jit`` calls; empty if not known."""
     info = getattr(body_of(eqn).jaxpr, "debug_info", None)
@@ -248,3 +255,24 @@ def _varying(value: Any) -> frozenset[Any]:
     aval = jax.typeof(value)
     kind = getattr(aval, "manual_axis_type", None)  # jax 0.10; vma before
     return getattr(aval, "vma", frozenset()) if kind is None else kind.varying
+
+
+def is_saved(answer: Any) -> bool:
+    """Return whether a policy of ``jax.checkpoint`` answered that a result is saved.
+
+    Raises:
+        TypeError: It is no answer; JAX says what one is.
+    """
+    return isinstance(policies.ensure_enum(answer), policies.SaveableType)
+
+
+def offloaded(answer: Any) -> tuple[Any, Any] | None:
+    """Return where a policy answered that a result is, and where it is to wait.
+
+    Both are memories as ``jax.device_put`` takes them; None if it is not moved.
+    """
+    found = policies.ensure_enum(answer)
+    if not isinstance(found, policies.Offloadable):
+        return None
+    home, away = map(memories.mem_kind_to_space, (found.src, found.dst))
+    return home, away

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from amprewrite.dtypes import is_float, itemsize
-from amprewrite.errors import UnsupportedError
+from amprewrite.errors import AmpError, UnsupportedError
 from amprewrite.frameworks.base import (
     CONVERTED,
     JITTED,
@@ -26,15 +26,19 @@ from amprewrite.frameworks.base import (
     Run,
     Walked,
 )
+from amprewrite.frameworks.jaxpr import _compat
 from amprewrite.frameworks.jaxpr.lockstep import Lockstep
 from amprewrite.frameworks.jaxpr.ops import dtype_name
 from amprewrite.frameworks.jaxpr.prepare import Prepared
 from amprewrite.frameworks.jaxpr.program import Program, all_steps
 from amprewrite.frameworks.jaxpr.runner import Runner
+from amprewrite.frameworks.jaxpr.sensitivity import measure_sensitivity, watch
 from amprewrite.frameworks.jaxpr.subject import Subject, prepared_of, subject_of
+from amprewrite.frameworks.jaxpr.tolerance import sample_of
 from amprewrite.frameworks.jaxpr.trace import check_values
 from amprewrite.frameworks.jaxpr.untyped import jax, jnp
 from amprewrite.frameworks.jaxpr.wide import REFUSALS, Dtypes, Wide
+from amprewrite.plan.sensitivity import Sensitivity, probes_of
 
 CAST_ALL = "cast all"
 """Name of the run with every float argument low."""
@@ -102,6 +106,7 @@ def walk(original: Any, converted: Any, call: Call, observe: Observe) -> Walked:
         return Walked(notes=("no errors by op: the original is another program",))
     notes: list[str] = []
     program = replace(prepared.program, constants=subject.program.constants)
+    found = _sensitivity(subject, replace(prepared, program=program), notes)
     for reference in dict.fromkeys((call.reference, "float32")):
         wide = Wide(program, _wide_dtypes(subject, reference))
         steps = Lockstep(prepared, wide, lambda: _context(reference), observe)  # noqa: B023  # called in this turn
@@ -110,8 +115,25 @@ def walk(original: Any, converted: Any, call: Call, observe: Observe) -> Walked:
         except REFUSALS as error:
             notes.append(f"no errors by op in {reference}: {_first_line(error)}")
         else:
-            return Walked(reference, prepared.graph, tuple(notes))
+            return Walked(reference, prepared.graph, tuple(notes), found)
     return Walked(notes=tuple(notes))
+
+
+def _sensitivity(
+    subject: Subject, prepared: Prepared, notes: list[str]
+) -> Sensitivity | None:
+    """Return how far the roundings of a plan move the outputs, if that can be had."""
+    if not prepared.plan.lowered:
+        return None
+    arguments = prepared.program, prepared.graph, subject.arrays, subject.result
+    probes = probes_of(prepared.plan, prepared.graph)
+    try:
+        with _compat.evaluated_now():
+            sample = sample_of(*arguments)
+            return measure_sensitivity(sample, probes, None, watch(sample, probes))
+    except (AmpError, *REFUSALS) as error:
+        notes.append(f"no predicted error: {_first_line(error)}")
+        return None
 
 
 def _is_same_program(program: Program, prepared: Prepared) -> bool:

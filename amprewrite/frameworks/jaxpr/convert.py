@@ -4,17 +4,30 @@ from collections.abc import Callable
 from typing import Any
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.base import Request, refuse_plan
+from amprewrite.frameworks.jaxpr.closed import Closed, is_keras
 from amprewrite.frameworks.jaxpr.modules import adapter_of
 from amprewrite.frameworks.jaxpr.modules.functions import naming, states
-from amprewrite.frameworks.jaxpr.run import ConvertedFunction
+from amprewrite.frameworks.jaxpr.run import ConvertedFunction, Shared
 from amprewrite.plan import Plan
 
 __all__ = ["Request", "convert", "inspect", "runner_of"]
 
 
 def convert(model: Callable[..., Any], request: Request) -> Any:
-    """Return ``model`` with every op in the precision that its plan gives it."""
+    """Return ``model`` with every op in the precision that its plan gives it.
+
+    Raises:
+        UnsupportedError: ``dynamic_shapes`` is given, or a plan without arguments.
+    """
+    _refuse_shapes(request)
+    if not request.has_arguments:
+        refuse_plan(request)
+    return again(model, request)
+
+
+def again(model: Callable[..., Any], request: Request) -> Any:
+    """Convert what was converted before: a copy, which brings its plan along."""
     return _converted(model, request, announces=True)
 
 
@@ -23,16 +36,32 @@ def inspect(model: Any, request: Request) -> Plan:
 
     Raises:
         NotCapturedError: ``model`` is converted, and was not called yet.
-        UnsupportedError: No arguments are given to trace the model with.
+        UnsupportedError: No arguments are given to trace the model with, or
+            ``dynamic_shapes`` is.
     """
-    runner = runner_of(model)
-    if runner is not None:
-        return runner.plan
+    _refuse_shapes(request)
+    adapter = adapter_of(model)
+    if runner_of(model) is not None:
+        return model.plan if adapter is None else adapter.plan_of(model)
     if not request.has_arguments:
         msg = "inspect needs args=(...) or kwargs={...} to trace the model with"
         raise UnsupportedError(msg)
     made: Any = runner_of(_converted(model, request, announces=False))
     return made.plan
+
+
+def _refuse_shapes(request: Request) -> None:
+    """Make sure that no ``dynamic_shapes`` are given: JAX traces for each shape.
+
+    Raises:
+        UnsupportedError: They are.
+    """
+    if request.dynamic_shapes is not None:
+        msg = (
+            "dynamic_shapes= is for torch.export; JAX traces a function anew for each "
+            "shape, or once for all with jax.export.symbolic_shape: leave it out"
+        )
+        raise UnsupportedError(msg)
 
 
 def runner_of(model: Any) -> ConvertedFunction | None:
@@ -43,10 +72,46 @@ def runner_of(model: Any) -> ConvertedFunction | None:
     return adapter.runner_of(model) if adapter is not None else None
 
 
+def original(model: Any) -> Any:
+    """Return a converted function or module as what it was; others as they are.
+
+    A module has the weights that the converted one has now.
+    """
+    if isinstance(model, ConvertedFunction):
+        return model.closed.function if model.closed else model.function
+    adapter = adapter_of(model)
+    return model if adapter is None else adapter.original(model)
+
+
+def _check_is_function(model: Any) -> None:
+    """Check that ``model`` does not keep its state where JAX cannot see it.
+
+    Raises:
+        UnsupportedError: It is a layer or a model of Keras, or a method of one.
+    """
+    owner = getattr(model, "__self__", model)
+    if is_keras(owner) and getattr(model, "__name__", "") != "stateless_call":
+        name = type(owner).__name__
+        msg = (
+            f"found {name}, of Keras, which keeps its variables in itself: a trace of "
+            f"it would hold those of now for ever; want its stateless_call, which "
+            f"takes them: convert(model.stateless_call), called as "
+            f"converted([v.value for v in model.trainable_variables], "
+            f"[v.value for v in model.non_trainable_variables], *inputs)"
+        )
+        raise UnsupportedError(msg)
+
+
 def _converted(model: Any, request: Request, *, announces: bool) -> Any:
+    _check_is_function(model)
     adapter = adapter_of(model)
     converted = (
-        ConvertedFunction(naming(model), request, states=states)
+        ConvertedFunction(
+            naming(model),
+            request,
+            states=states,
+            shared=Shared(request, Closed(model, adapter_of), again),
+        )
         if adapter is None
         else adapter.convert(model, request)
     )
@@ -55,6 +120,7 @@ def _converted(model: Any, request: Request, *, announces: bool) -> Any:
     if request.has_arguments:
         args = request.args or ()
         given = args if adapter is None else adapter.arguments(converted, args)
+        runner.converting = announces
         runner.prepare(given, dict(request.kwargs or {}))
-    runner.announces = True
+    runner.announces, runner.converting = True, False
     return converted

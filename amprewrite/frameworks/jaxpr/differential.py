@@ -227,7 +227,7 @@ class _Restorer:
         if first.bodies and alike:
             pairs = zip(first.bodies, second.bodies, strict=True)
             bodies = tuple(self._body(one, other) for one, other in pairs)
-            leaves = tuple(map(self._crossing, first.leaves, second.leaves))
+            leaves = self._crossings(first.leaves, second.leaves)
             first = replace(first, bodies=bodies, leaves=leaves)
         if len(first.results) == len(second.results):
             self.same.update(zip(second.results, first.results, strict=True))
@@ -236,12 +236,26 @@ class _Restorer:
     def _body(self, first: Body, second: Body) -> Body:
         if len(first.inputs) != len(second.inputs):
             return first
-        enters = tuple(map(self._crossing, first.enters, second.enters))
+        enters = self._crossings(first.enters, second.enters)
         for one, other in zip(first.inputs, second.inputs, strict=True):
             if isinstance(one, str) and isinstance(other, str):
                 self.same.setdefault(other, one)
         steps = self._steps(first.steps, second.steps)
         return replace(first, enters=enters, steps=steps)
+
+    def _crossings(
+        self,
+        first: tuple[Crossing | None, ...],
+        second: tuple[Crossing | None, ...],
+    ) -> tuple[Crossing | None, ...]:
+        """Return the crossings of one step or body as the other program has them.
+
+        A branch keeps other values for its derivative where it converts other values:
+        then the number differs, and a position says nothing.
+        """
+        if len(first) != len(second):
+            return first
+        return tuple(map(self._crossing, first, second))
 
     def _crossing(
         self, first: Crossing | None, second: Crossing | None

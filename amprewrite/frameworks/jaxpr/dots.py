@@ -1,26 +1,28 @@
 """Contractions of low operands that accumulate in full precision.
 
-The derivatives are contractions of low operands, too. JAX transposes a contraction into
-one that hands back the dtype of its operands; where devices share the batch, a compiler
-that partitions it adds up their parts in that dtype. Tangents are therefore contracted
-by a primitive of our own, :data:`tangent_p`, that has another transposition: it hands
-back accumulators, which are rounded afterwards, if at all. Everything else of it is
-what JAX does with the contraction. Programs and gradients do not contain it, only the
-linear programs that JAX transposes.
+JAX differentiates a contraction of low operands into contractions that hand back the
+dtype of their operands; where devices share the batch, a compiler that partitions them
+adds up their parts in that dtype. Contractions are therefore bound by two primitives
+of our own. :data:`contraction_p` is one of a program: its parameter ``jaxpr`` has the
+plain contraction and the rounding of its accumulator, and its derivative is a
+contraction of low operands too. :data:`tangent_p` is that derivative, linear in one
+operand: it is transposed into contractions that hand back accumulators, which are
+rounded afterwards, if at all. It is only in the linear programs that JAX transposes.
+``jax.checkpoint`` saves the result of either kind where it saves that of the plain
+contraction; see :mod:`saving`.
 """
 
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
-from jax.custom_derivatives import SymbolicZero
-
 from amprewrite.frameworks.jaxpr.binders import Dot, Other, binder
-from amprewrite.frameworks.jaxpr.calibrate import emits_accumulators
+from amprewrite.frameworks.jaxpr.saving import Plain, show_policies
 from amprewrite.frameworks.jaxpr.untyped import ad, batching, jax, jex, jnp, lax, mlir
+from amprewrite.plan.kernels import OPERAND
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Contraction:
     """One contraction; hashable, as custom rules want their static arguments.
 
@@ -30,6 +32,8 @@ class Contraction:
         full: Name of the full dtype, that of the accumulator.
         made: Which of them the kernel hands back.
         reads: Which of them the kernel reads.
+        sums: Which of them the kernels of derivatives hand back; ``operand`` for that
+            of the operand whose cotangent it is.
     """
 
     bind: Dot | Other
@@ -37,6 +41,11 @@ class Contraction:
     full: str
     made: str
     reads: str
+    sums: str
+
+    def __repr__(self) -> str:
+        """Return the dtypes in short, for programs that are printed."""
+        return f"{self.reads} into {self.made}, derivatives of {self.low} {self.sums}"
 
     def value(self, lhs: Any, rhs: Any) -> Any:
         """Return the contraction of two operands of either dtype."""
@@ -44,115 +53,104 @@ class Contraction:
         return self.bind(_cast(lhs, reads), _cast(rhs, reads), self.made)
 
 
-Sources = tuple[Any, Any]
-"""For each operand the full value that it was cast from, or None."""
-
-
-def contract(
-    bind: Dot | Other,
-    operands: tuple[Any, Any],
-    dtypes: tuple[str, str],
-    wanted: str,
-    sources: Sources = (None, None),
-) -> Any:
-    """Contract low ``operands`` into a result of dtype ``wanted``.
-
-    Where the backend is faster so (see :mod:`calibrate`), the accumulator is rounded
-    afterwards instead of by the kernel.
+def contract(of: Contraction, operands: tuple[Any, Any], wanted: str) -> Any:
+    """Contract ``operands`` into a result of dtype ``wanted``.
 
     Args:
-        bind: Binds the primitive.
-        operands: Both operands.
-        dtypes: Names of the low and the full dtype.
-        wanted: Which of them the result has.
-        sources: What gets the cotangent in the place of an operand, unrounded.
+        of: How; where its kernel hands over another dtype than ``wanted``, what it
+            hands over is rounded afterwards.
+        operands: Both operands. A full one is cast by a low contraction, and gets an
+            unrounded cotangent.
+        wanted: Name of the low or the full dtype.
     """
-    low, full = dtypes
-    emits = wanted == full or emits_accumulators(jax.default_backend())
-    of = Contraction(bind, low, full, full if emits else low, low)
-    given = [x for x in sources if x is not None]
-    known = tuple(x is not None for x in sources)
-    return rounded(of, wanted, known)(*operands, *given)
+    jaxpr = rounded(of, wanted).trace(*operands).jaxpr  # JAX keeps it
+    return contraction_p.bind(*operands, of=of, wanted=wanted, jaxpr=jaxpr)
 
 
-def accumulated(
-    bind: Dot | Other, operands: tuple[Any, Any], dtypes: tuple[str, str]
-) -> Any:
-    """Contract ``operands`` in full precision, and their derivatives in low.
+def contract_tangents(of: Contraction, operands: tuple[Any, Any], wanted: str) -> Any:
+    """Contract low ``operands``, one of them a tangent; JAX may transpose it.
 
-    Args:
-        bind: Binds the primitive.
-        operands: Both operands.
-        dtypes: Names of the low and the full dtype.
+    The kernel hands over the dtype ``wanted``.
     """
-    low, full = dtypes
-    return rounded(Contraction(bind, low, full, full, full), full)(*operands)
-
-
-def contract_tangents(
-    bind: Dot | Other, operands: tuple[Any, Any], dtypes: tuple[str, str], wanted: str
-) -> Any:
-    """Contract low ``operands``, one of them a tangent; JAX may transpose it."""
-    return tangent_p.bind(*operands, of=Contraction(bind, *dtypes, wanted, dtypes[0]))
+    return tangent_p.bind(*operands, of=replace(of, made=wanted))
 
 
 @lru_cache(maxsize=4096)
-def rounded(
-    of: Contraction, wanted: str, known: tuple[bool, ...] = (False, False)
-) -> Any:
+def rounded(of: Contraction, wanted: str) -> Any:
     """Return the function of two operands that gives the sums in dtype ``wanted``.
-
-    It takes the sources after them, of the operands whose source is ``known``.
 
     Layers of a model have equal contractions: JAX traces and lowers each kind once. A
     transformer with 73 was emitted in three quarters of the time then.
     """
-    accumulate = accumulator(of, known)
 
-    def contraction(*given: Any) -> Any:
-        return _cast(accumulate(*given), wanted)
+    def contracted(lhs: Any, rhs: Any) -> Any:
+        return _cast(of.value(lhs, rhs), wanted)
 
-    return jax.jit(contraction)
-
-
-def accumulator(of: Contraction, known: tuple[bool, ...] = (False, False)) -> Any:
-    """Return the function, as :func:`rounded`, that gives what the kernel hands back.
-
-    The tangent of a source takes the place of that of its operand, for it is the same
-    before it is rounded.
-    """
-
-    @jax.custom_jvp
-    def accumulate(lhs: Any, rhs: Any, *_: Any) -> Any:
-        return of.value(lhs, rhs)
-
-    def jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
-        lhs, rhs = (_cast(x, of.low) for x in primals[:2])  # what is kept
-        low = of.reads == of.low
-        out = accumulate(*((lhs, rhs) if low else primals[:2]), *primals[2:])
-        given = iter(tangents[2:])
-        pairs = zip(tangents[:2], known, strict=True)
-        one, other = (next(given) if flag else tangent for tangent, flag in pairs)
-        linear = replace(of, reads=of.low)
-        parts: list[Any] = []
-        if not isinstance(one, SymbolicZero):
-            parts.append(tangent_p.bind(one, rhs, of=linear))
-        if not isinstance(other, SymbolicZero):
-            parts.append(tangent_p.bind(lhs, other, of=linear))
-        if not parts:
-            return out, SymbolicZero(jax.typeof(out).to_tangent_aval())
-        return out, parts[0] if len(parts) == 1 else parts[0] + parts[1]
-
-    accumulate.defjvp(jvp, symbolic_zeros=True)
-    return accumulate
+    return jax.jit(contracted)
 
 
 def _cast(value: Any, dtype: str) -> Any:
     return lax.convert_element_type(value, jnp.dtype(dtype))
 
 
-tangent_p = jex.Primitive("low_contraction")
+contraction_p = jex.Primitive("low_contraction")
+"""Contracts two operands as ``of`` says, into the dtype ``wanted``, as ``jaxpr`` does.
+"""
+
+tangent_p = jex.Primitive("low_tangent")
 """Contracts two operands, low or full, as its parameter ``of`` says; bilinear."""
+
+
+def _rounded(lhs: Any, rhs: Any, *, of: Contraction, wanted: str, jaxpr: Any) -> Any:
+    del jaxpr
+    return rounded(of, wanted)(lhs, rhs)
+
+
+def _type(*operands: Any, of: Contraction, wanted: str, jaxpr: Any) -> Any:
+    """Return the type of the result; its shardings are in the jaxpr."""
+    del operands, of, wanted
+    return jaxpr.out_avals[0]
+
+
+def _differentiated(
+    primals: Any, tangents: Any, *, of: Contraction, wanted: str, jaxpr: Any
+) -> tuple[Any, Any]:
+    """Return the result and its tangent, a contraction of low operands.
+
+    Operands are kept low for the backward pass. The tangent of an operand that was full
+    stays full, for its cotangent is the one that is not rounded.
+    """
+    del jaxpr
+    lhs, rhs = (_cast(x, of.low) for x in primals)
+    low = of.reads == of.low
+    out = contract(of, (lhs, rhs) if low else tuple(primals), wanted)
+    linear = replace(of, reads=of.low)
+    parts = [
+        tangent_p.bind(*pair, of=linear)
+        for tangent, pair in zip(
+            tangents, ((tangents[0], rhs), (lhs, tangents[1])), strict=True
+        )
+        if not isinstance(tangent, ad.Zero)
+    ]
+    total = parts[0] if len(parts) == 1 else parts[0] + parts[1]
+    return out, _cast(total, wanted)
+
+
+def _batched_contraction(
+    axis: Any, operands: Any, dims: Any, *, of: Contraction, wanted: str, jaxpr: Any
+) -> Any:
+    del jaxpr
+
+    def bind(of: Contraction, pair: Any) -> Any:
+        return contract(of, pair, wanted)
+
+    return _batched_as(bind, axis, operands, dims, of)
+
+
+def _plainly(lhs: Any, rhs: Any, *, of: Contraction, **_: Any) -> Plain:
+    """Return the plain contraction, as policies of ``jax.checkpoint`` know it."""
+    lows = tuple(x.update(dtype=jnp.dtype(of.low), weak_type=False) for x in (lhs, rhs))
+    return of.bind.primitive, lows, dict(of.bind.params)
 
 
 def _value(lhs: Any, rhs: Any, *, of: Contraction) -> Any:
@@ -168,7 +166,16 @@ def _abstract(lhs: Any, rhs: Any, *, of: Contraction) -> Any:
 
 
 def _batched(axis: Any, operands: Any, dims: Any, *, of: Contraction) -> Any:
-    """Batch as JAX does, and bind the contractions that come out as tangents again."""
+    def bind(of: Contraction, pair: Any) -> Any:
+        return tangent_p.bind(*pair, of=of)
+
+    return _batched_as(bind, axis, operands, dims, of)
+
+
+def _batched_as(
+    bind: Any, axis: Any, operands: Any, dims: Any, of: Contraction
+) -> tuple[Any, Any]:
+    """Batch as JAX does, and let ``bind`` bind the contractions that come out."""
     rule = batching.fancy_primitive_batchers[of.bind.primitive]
     made: list[Any] = []
 
@@ -178,27 +185,19 @@ def _batched(axis: Any, operands: Any, dims: Any, *, of: Contraction) -> Any:
         return out
 
     lows = [_cast(x, of.low) for x in operands]
-
-    def bind(of: Contraction, pair: Any) -> Any:
-        return tangent_p.bind(*pair, of=of)
-
     return _again(run, lows, operands, of, bind), made[0]
 
 
 def _transposed(side: int, ct: Any, lhs: Any, rhs: Any, *, of: Contraction) -> Any:
     """Return the cotangent of one operand, in the dtype of that operand.
 
-    The sum over what was contracted is handed back in full where it may run over
-    several devices, and where it is wanted so. One CPU rounds it all the same, for it
-    is faster so: the other way a step in bfloat16 took 1.04 of the time (a transformer)
-    to 1.2 (a recurrent network), measured without bfloat16 instructions.
+    The plan says in which dtype the sum over what was contracted is handed back.
     """
     operand, other = (lhs, rhs) if side == 0 else (rhs, lhs)
     aval = operand.aval.update(dtype=jnp.dtype(of.full), weak_type=False)
     wanted = str(operand.aval.dtype)
-    direct = wanted == of.full and jax.default_backend() != "cpu"
-    wide = direct or jax.device_count() > 1
-    sums = replace(of, made=of.full if wide else of.low, reads=of.low)
+    made = wanted if of.sums == OPERAND else of.sums
+    sums = replace(of, made=made, reads=of.low)
     return _cast(cotangent(sums, side, aval)(ct, other), wanted)
 
 
@@ -223,13 +222,13 @@ def cotangent(of: Contraction, side: int, aval: Any) -> Any:
         return ad.instantiate_zeros(rule(ct, *pair, **params)[side])
 
     def bind(of: Contraction, pair: Any) -> Any:
-        return accumulator(of)(*pair)
+        return contract(of, pair, of.made)
 
-    def contraction(ct: Any, other: Any) -> Any:
+    def transposed(ct: Any, other: Any) -> Any:
         lows = _cast(ct, of.low), _cast(other, of.low)
-        return _cast(_again(run, lows, lows, of, bind), of.made)
+        return _again(run, lows, lows, of, bind)
 
-    return jax.jit(contraction)
+    return jax.jit(transposed)
 
 
 def _again(run: Any, traced: Any, given: Any, of: Contraction, bind: Any) -> Any:
@@ -253,6 +252,13 @@ def _again(run: Any, traced: Any, given: Any, of: Contraction, bind: Any) -> Any
         (env[eqn.outvars[0]],) = [found]
     return env[jaxpr.outvars[0]]
 
+
+contraction_p.def_impl(_rounded)
+contraction_p.def_abstract_eval(_type)
+mlir.register_lowering(contraction_p, mlir.lower_fun(_rounded, multiple_results=False))
+batching.fancy_primitive_batchers[contraction_p] = _batched_contraction
+ad.primitive_jvps[contraction_p] = _differentiated
+show_policies(contraction_p, _plainly)
 
 tangent_p.def_impl(_value)
 tangent_p.def_abstract_eval(_abstract)

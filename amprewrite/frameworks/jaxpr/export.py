@@ -17,7 +17,7 @@ def graph_text(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     Raises:
         CaptureError: The model cannot be traced.
     """
-    return outline(read(subject_of(model, Call(args, kwargs)).program, {}))
+    return outline(read(subject_of(model, Call(args, kwargs)).shown(), {}))
 
 
 def save_program(

@@ -36,14 +36,20 @@ SHARED = frozenset(("checkpoint", "remat2", "remat", "custom_jvp_call", *JITS))
 """Primitives whose body reads the outer values themselves."""
 
 
-def inline(closed: Any, name_of: Callable[[int], str] = "input_{}".format) -> Program:
+def inline(
+    closed: Any,
+    name_of: Callable[[int], str] = "input_{}".format,
+    also: frozenset[str] = frozenset(),
+) -> Program:
     """Return the program of a ClosedJaxpr.
 
     Args:
         closed: What was traced.
         name_of: Gives the name of each input by its position.
+        also: Primitives that are opened beside those that only call: for a look at
+            them, since what stands for their own derivative is lost.
     """
-    return _Inliner().program(closed, name_of)
+    return _Inliner(CALLS | also).program(closed, name_of)
 
 
 Entering = tuple[Atom, CrossingKind]
@@ -104,7 +110,8 @@ class _Where:
 
 
 class _Inliner:
-    def __init__(self) -> None:
+    def __init__(self, calls: frozenset[str]) -> None:
+        self.calls = calls
         self.names = _Names()  # of ops
         self.values = _Names()
         self.avals: dict[str, Any] = {}
@@ -160,7 +167,7 @@ class _Inliner:
     ) -> tuple[tuple[Step, ...], tuple[Atom, ...]]:
         """Return the steps of one equation, and what its results are."""
         primitive = eqn.primitive.name
-        if primitive in CALLS or (primitive in JITS and _compat.is_plain_jit(eqn)):
+        if primitive in self.calls or (primitive in JITS and _compat.is_plain_jit(eqn)):
             self.called.add(_compat.file_of(eqn) if primitive in JITS else "")
             jaxpr, consts = _opened(_compat.body_of(eqn))
             return self._jaxpr(jaxpr, consts, operands, where.called(eqn))

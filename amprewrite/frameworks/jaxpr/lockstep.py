@@ -28,6 +28,7 @@ from amprewrite.frameworks.jaxpr.runner import to_array
 from amprewrite.frameworks.jaxpr.untyped import jnp
 from amprewrite.frameworks.jaxpr.wide import Wide, Widener, is_inexact
 from amprewrite.frameworks.jaxpr.write import Env, Writer
+from amprewrite.plan import OUTPUT, Decision
 
 ONCE = frozenset((*SHARED, "custom_vjp_call"))
 """Primitives whose body runs once, where it stands."""
@@ -108,6 +109,10 @@ class Lockstep:
         with self.theirs.context():
             exact = Widener(self.wide).start(self.wide.inputs(theirs))
         self._steps(program, other, (env, exact))
+        named = (atom for atom in program.outputs if isinstance(atom, str))
+        for index, name in enumerate(named):
+            read = self.ours.writer.as_read(OUTPUT, index, env[name])
+            self._handed(f"{name} for {OUTPUT}", env[name], read)
 
     def _steps(self, ours: Program | Body, theirs: Program | Body, envs: Envs) -> None:
         """Run the steps of both, as they stand in one body or at top level."""
@@ -139,8 +144,17 @@ class Lockstep:
         """Compare the steps of a body that runs once where it stands."""
         ours, theirs = (step.bodies[which] for step in pair)
         inner = self.ours.enter(ours, envs[0]), self.theirs.enter(theirs, envs[1])
+        for cross in filter(None, ours.enters):
+            if isinstance(cross.reads[0], str):
+                held, passed = envs[0][cross.reads[0]], inner[0][cross.makes]
+                self._handed(f"{cross.reads[0]} for {cross.op}", held, passed)
         self._steps(ours, theirs, inner)
         self.ours.leave(pair[0], which, inner[0], envs[0])
+        rows = zip(pair[0].results, ours.outputs, pair[0].leaves, strict=True)
+        for name, atom, leave in rows:
+            if leave is not None and isinstance(leave.reads[which], str):
+                held = inner[0][str(leave.reads[which])]
+                self._handed(f"{atom} for {leave.op}", held, envs[0][name])
         self.theirs.leave(pair[1], which, inner[1], envs[1])
 
     def _compare(self, pair: Pair, envs: Envs) -> None:
@@ -149,6 +163,10 @@ class Lockstep:
             name: _rounded(other[exact], env[name])
             for name, exact in zip(_names(step), _names(twin), strict=True)
         }
+        again = None if step.bodies else _Again(self, pair, other, fed)
+        for index, name in enumerate(_names(step)):
+            read = self.ours.writer.read(step.name, index, name, fed)
+            self._handed(f"{name} for {step.name}", fed[name], read)
         self.theirs.run(twin, other)
         self.ours.run(step, env)
         floats = [is_inexact(dtype_name(other[name])) for name in twin.results]
@@ -156,32 +174,110 @@ class Lockstep:
             return
         alone: Env = {**self.ours.writer.constants(env), **fed}
         self.ours.run(step, alone)
+        same = again.results() if again is not None else None
         for op, positions in _samples(step, floats):
             reference, actual, own = (
                 tuple(to_array(values[one.results[i]]) for i in positions)
                 for values, one in ((other, twin), (env, step), (alone, step))
             )
-            exact = not step.bodies and self._is_exact(pair, other, fed, own)
-            self.observe(OpSample(op, reference, actual, own, exact))
+            sample = OpSample(
+                op=op,
+                reference=reference,
+                actual=actual,
+                alone=own,
+                exact=same is not None and all(map(_is_equal, own, same)),
+                same=same,
+                again=again,
+                contracts=self.prepared.graph.op_by_name[op].contracted is not None,
+                length=_length(fed, reference),
+            )
+            self.observe(sample)
 
-    def _is_exact(
-        self, pair: Pair, other: Env, fed: Env, found: tuple[Array, ...]
-    ) -> bool:
-        """Whether the original's step gives the same from the same rounded operands."""
-        step, twin = pair
-        if self.decisions[step.name].op_class == "allow":
-            return False  # a contraction rounds; save its time
-        given: Env = {}
-        pairs = zip(_names(step), _names(twin), strict=True)
+    def _handed(self, name: str, held: Any, read: Any) -> None:
+        """Compare a value with what a cast of the plan makes of it."""
+        before, after = dtype_name(held), dtype_name(read)
+        if before == after or not (is_float(before) and is_float(after)):
+            return
+        wanted, found = to_array(held), to_array(read)
+        bounded = np.abs(wanted) <= float(format_of(after).max)
+        # Masks may be brought into range: what is beyond it counts as zero.
+        wanted, found = np.where(bounded, wanted, 0), np.where(bounded, found, 0)
+        self.observe(
+            OpSample(
+                op=name,
+                reference=(wanted,),
+                actual=(found,),
+                alone=(found,),
+                exact=_is_equal(found, wanted),
+                same=(wanted,),
+                again=lambda _unit, _draw: (wanted,),
+                decision=_inserted(name, before, after),
+            )
+        )
+
+
+class _Again:
+    """A step of the original and operands for it, in the reference's dtypes."""
+
+    def __init__(self, walk: Lockstep, pair: Pair, other: Env, fed: Env) -> None:
+        """Read the operands as the converted step does; nothing is run."""
+        step, self.twin = pair
+        self.theirs = walk.theirs
+        self.given: Env = {}
+        pairs = zip(_names(step), _names(self.twin), strict=True)
         for index, (name, exact) in enumerate(pairs):
-            read = self.ours.writer.read(step.name, index, name, fed)
+            read = walk.ours.writer.read(step.name, index, name, fed)
             with self.theirs.context():
-                given[exact] = _rounded(read, other[exact])
-        self.theirs.run(twin, given)
-        made = (given[name] for name in twin.results)
-        wanted = [to_array(x) for x in made if is_inexact(dtype_name(x))]
-        pairs = zip(found, wanted, strict=True)
-        return all(np.array_equal(one, two, equal_nan=True) for one, two in pairs)
+                self.given[exact] = _rounded(read, other[exact])
+
+    def results(self) -> tuple[Array, ...]:
+        """Return the results that are floats."""
+        return self._run(dict(self.given))
+
+    def __call__(self, unit: float, draw: int) -> tuple[Array, ...]:
+        """Return them with every float operand moved by ``unit``, up or down."""
+        draws = np.random.default_rng(draw)
+
+        def moved(value: Any) -> Any:
+            if not is_inexact(dtype_name(value)):
+                return value
+            held = np.asarray(value)
+            signs = draws.integers(0, 2, held.shape) * 2.0 - 1.0
+            return jnp.asarray((held * (1 + unit * signs)).astype(held.dtype))
+
+        with self.theirs.context():
+            given = {name: moved(value) for name, value in self.given.items()}
+        return self._run(given)
+
+    def _run(self, env: Env) -> tuple[Array, ...]:
+        self.theirs.run(self.twin, env)
+        made = (env[name] for name in self.twin.results)
+        return tuple(to_array(x) for x in made if is_inexact(dtype_name(x)))
+
+
+def _is_equal(found: Array, wanted: Array) -> bool:
+    return bool(np.array_equal(found, wanted, equal_nan=True))
+
+
+def _length(read: Env, made: tuple[Array, ...]) -> float:
+    """Return how many elements a step reads for one that it makes."""
+    largest = max((np.size(value) for value in read.values()), default=0)
+    return largest / max(1, min(array.size for array in made))
+
+
+def _inserted(name: str, before: str, after: str) -> Decision:
+    """Return what a cast does, as a row of a plan says it."""
+    return Decision(
+        op=name,
+        canonical="cast",
+        native="convert_element_type",
+        op_class="inserted",
+        precision=after,
+        rule="inserted",
+        why="hands on a value in the dtype that the plan wants",
+        operands=(before,),
+        results=(after,),
+    )
 
 
 def _samples(step: Step, floats: Sequence[bool]) -> Iterator[tuple[str, list[int]]]:

@@ -100,7 +100,8 @@ FENCES = {
     **dict.fromkeys(("custom_linear_solve", "custom_root"), _SOLVER),
     **dict.fromkeys(("custom_partitioning", "custom_vmap_call"), _RULE),
     **dict.fromkeys(("linear_call", "call_hi_primitive"), _RULE),
-    "low_contraction": "the tangent of a contraction that was converted before",
+    "low_contraction": "a contraction that was converted before",
+    "low_tangent": "the tangent of a contraction that was converted before",
     **dict.fromkeys(
         ("run_state", "get", "swap", "addupdate", "ref_new", "new_ref"), _STATE
     ),

@@ -20,7 +20,7 @@ from amprewrite.frameworks.jaxpr.write import Writer
 from amprewrite.ir import ProgramGraph
 from amprewrite.ir.graph import ValueKind
 from amprewrite.plan import Plan
-from amprewrite.plan.fit import check_fits
+from amprewrite.plan.fit import check_fits, check_ops
 
 RULE = "a rule, traced when JAX called it"
 """How the body of a custom rule is captured."""
@@ -154,11 +154,13 @@ def prepare(
     graph = read(program, kinds)
 
     def build(plan: Plan) -> Prepared:
-        check_fits(graph, plan)
+        check_ops(graph, plan)
         promotes = known.processor
         return Prepared(program, graph, plan, planner, training, promotes=promotes)
 
-    if plan is None:
+    if plan is not None:
+        check_fits(graph, plan, training=training)
+    else:
         plan = (
             planner(graph, training=True, captured=captured, differentiated=training)
             if known.search is None

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from amprewrite.dtypes import (
     FORMATS,
     Behaviour,
@@ -92,13 +94,18 @@ def tracing(processor: Processor | None) -> Generator[None]:
     """Promote as :func:`promoting` does, without JAX's warnings of what it casts.
 
     What is written into an array is cast to its dtype, by rule; JAX does the same for
-    ``x.at[i].set(y)``, and says that it may stop.
+    ``x.at[i].set(y)``, and says that it may stop. Where imaginary parts are kept, a
+    cast that drops one is refused in the graph, with its line.
     """
     if processor is None:
         yield
         return
     with promoting(processor), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "scatter inputs have incompatible types")
+        if not processor.truncate_complex:
+            warnings.filterwarnings("ignore", "Casting from complex to real dtypes")
+            complex_warning = np.exceptions.ComplexWarning
+            warnings.filterwarnings("ignore", category=complex_warning)
         yield
 
 

@@ -7,7 +7,11 @@ from typing import Any
 import numpy as np
 
 from amprewrite.dtypes import is_float
-from amprewrite.frameworks.jaxpr._compat import source_line
+from amprewrite.frameworks.jaxpr._compat import (
+    is_unravelled,
+    source_line,
+    transformations,
+)
 from amprewrite.frameworks.jaxpr.ops import (
     CONTRACTIONS,
     MIXING,
@@ -102,7 +106,7 @@ class _Reader:
         primitive = step.primitive
         canonical = ABS_SQUARE if step.conjugates else canonical_name(primitive)
         named = ""
-        if canonical == "cast" and self._takes_real_part(step):
+        if canonical == "cast" and self._means_real_part(step):
             canonical = "real"
         if canonical == "cast":
             named = self._dtype(step.results[0])
@@ -135,14 +139,18 @@ class _Reader:
         pairs = zip(_names(atoms), wants, strict=False)
         return tuple(wanted or self._dtype(name) for name, wanted in pairs)
 
-    def _takes_real_part(self, step: Step) -> bool:
-        """Whether a cast is of complex numbers to real ones.
+    def _means_real_part(self, step: Step) -> bool:
+        """Whether a cast of complex numbers to real ones loses nothing that counts.
 
-        Only the derivative of a cast to complex numbers makes one, and means it; what
-        a user casts JAX turns into ``real``.
+        So does the derivative of a cast to complex numbers, and ``ravel_pytree`` where
+        it takes apart again what it joined; JAX warns of neither.
         """
         new = np.dtype(step.eqn.params["new_dtype"])
-        return new.kind != "c" and self._dtype(step.operands[0]).startswith("complex")
+        source = self._dtype(step.operands[0])
+        if new.kind == "c" or not source.startswith("complex"):
+            return False
+        derived = "transpose" in transformations(step.stack)
+        return derived or is_unravelled(step.eqn.source_info.traceback)
 
     def _asked_by_parameters(self, step: Step) -> str:
         """Return how the parameters of a contraction ask for a precision, if so."""
@@ -156,7 +164,8 @@ class _Reader:
         if wanted is None:
             return ""
         made = dtype_name(step.eqn.outvars[0].aval)
-        if any(self._dtype(atom) != made for atom in step.operands):
+        wants = step.wants or ("",) * len(step.operands)
+        if any(dtype != made for dtype in self._reads(step.operands, wants)):
             return f"preferred_element_type={made} is what the model asks for"
         return ""
 

@@ -2,16 +2,24 @@
 
 import functools
 import inspect
-import weakref
+import itertools
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from amprewrite.errors import NotCapturedError
+from amprewrite.errors import (
+    CaptureError,
+    NotCapturedError,
+    UnsupportedError,
+    warn,
+)
 from amprewrite.frameworks.base import Request, announce
+from amprewrite.frameworks.jaxpr.closed import Closed
 from amprewrite.frameworks.jaxpr.differential import Second
-from amprewrite.frameworks.jaxpr.exact import Result
+from amprewrite.frameworks.jaxpr.exact import Result, Sample
+from amprewrite.frameworks.jaxpr.overflow import overflows
 from amprewrite.frameworks.jaxpr.prepare import Inputs, Prepared, Search, prepare
 from amprewrite.frameworks.jaxpr.program import Program
 from amprewrite.frameworks.jaxpr.promoting import tracing
@@ -21,6 +29,9 @@ from amprewrite.frameworks.jaxpr.trace import Traced, Tracer, input_names, split
 from amprewrite.ir import ProgramGraph
 from amprewrite.plan import Cast, Plan
 from amprewrite.plan.join import join_plans
+
+KEPT = 128
+"""How many programs of one function are kept: those that were used last."""
 
 CAPTURED = "traced by JAX"
 """How a function is captured."""
@@ -46,6 +57,32 @@ def whole(made: Any) -> Any:
     return made
 
 
+class Shared:
+    """What the functions of one conversion have in common.
+
+    Attributes:
+        request: What the user asked for.
+        tolerant: Plans within a tolerance; None without one.
+        announced: Lines of plans that the user has seen.
+        given: The plan that the user gave, until the first program has taken it.
+        closed: Tells whether what a function closes over has changed; None for a
+            function of its arguments.
+        restore: Converts the function by a request, where it was pickled.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        closed: Closed | None = None,
+        restore: Callable[[Any, Request], Any] | None = None,
+    ) -> None:
+        """Take what was asked for."""
+        self.request, self.closed, self.restore = request, closed, restore
+        self.tolerant = Tolerant(request.budget, CAPTURED) if request.budget else None
+        self.announced = set[str]()
+        self.given = request.plan
+
+
 class ConvertedFunction:
     """A function that runs by a plan; it composes with every transformation of JAX."""
 
@@ -56,6 +93,7 @@ class ConvertedFunction:
         describe: Describe | None = None,
         states: States = no_states,
         result_of: Callable[[Any], Any] = whole,
+        shared: Shared | None = None,
     ) -> None:
         """Hold the function.
 
@@ -66,23 +104,39 @@ class ConvertedFunction:
                 names its parameters, and none is trained.
             states: Finds the states among what it takes and gives.
             result_of: Picks what the user sees of what ``function`` gives.
+            shared: What it has in common with others of the same conversion.
         """
         self.function, self.request = function, request
+        self.shared = shared or Shared(request)
+        self.closed = self.shared.closed
         self.describe, self.states = describe or self._as_named, states
         self.result_of = result_of
-        self.tolerant = Tolerant(request.budget, CAPTURED) if request.budget else None
-        self.tracer = Tracer(function, request.processor)
-        self.prepared: weakref.WeakKeyDictionary[Any, Prepared] = (
-            weakref.WeakKeyDictionary()
-        )
-        self.kept: list[Any] = []
-        self.announced: set[str] = set()
+        self.tolerant = self.shared.tolerant
+        self._forget()
         self.announces = True
+        self.is_quiet = False  # announces nothing of programs that are left as they are
+        self.converting = False  # whether the arguments are those of the conversion
         functools.update_wrapper(self, function, updated=())
 
     def __deepcopy__(self, _: Any) -> "ConvertedFunction":
         """Return itself, as functions do: copies of a module share what runs them."""
         return self
+
+    def __reduce__(self) -> Any:
+        """Return the name where it is found by that, as functions do; else its parts.
+
+        Raises:
+            UnsupportedError: It is the method of a converted module, to be pickled.
+        """
+        if self.closed is None or self.shared.restore is None:
+            msg = "this runs a method of a converted module; pickle the module"
+            raise UnsupportedError(msg)
+        name = str(getattr(self, "__qualname__", ""))
+        if is_at(self.__module__, name, self):
+            return name
+        plan = self.plans[0] if self.plans else None
+        request = self.request.to_pickle(plan)
+        return self.shared.restore, (self.closed.function, request)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function by its plan."""
@@ -95,22 +149,76 @@ class ConvertedFunction:
     def prepare(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Prepared, Any, list[Any]]:
-        """Return the program for a call, how its outputs are built, and its arrays."""
+        """Return the program for a call, how its outputs are built, and its arrays.
+
+        Raises:
+            CaptureError: The function cannot be traced, or changes what it closes over.
+        """
+        if self.closed is not None and (name := self.closed.changed()) is not None:
+            self._trace_anew(name)
         traced = self.tracer.trace(args, kwargs)
         _, arrays = split((tuple(args), dict(kwargs)))
         key = traced.closed.jaxpr
         found = self.prepared.get(key)
         if found is None:
             found = self._plan(traced, args, kwargs)
+            self._look_again()
             if traced.reusable:
-                self.prepared[key] = found
-                self.kept.append(key)
+                self._keep(key, found)
+        if traced.reusable:
+            self.used[key] = next(self.calls)
         return found, traced.result, arrays
+
+    def _keep(self, key: Any, prepared: Prepared) -> None:
+        """Keep a program for the next call, and of the others those used last."""
+        self.prepared[key] = prepared
+        if self.shared.given is not None:  # a plan of the user is applied once
+            self.shared.given, self.pinned = None, key
+        if len(self.prepared) > KEPT:
+            others = (k for k in self.prepared if k is not key and k is not self.pinned)
+            oldest = min(others, key=self.used.__getitem__)
+            del self.prepared[oldest], self.used[oldest]
+
+    def _forget(self) -> None:
+        self.tracer = Tracer(self.function, self.request.processor)
+        self.prepared: dict[Any, Prepared] = {}
+        self.used: dict[Any, int] = {}  # at which call a program was used last
+        self.calls, self.pinned = itertools.count(), None
+
+    def _trace_anew(self, name: str) -> None:
+        """Forget the programs, in which what the function closed over is a constant."""
+        self._forget()
+        self.shared.given = self.request.plan
+        line = (
+            f"the function closes over {name}, which has changed since it was traced: "
+            f"it is traced and planned anew; pass {name} as an argument to have one "
+            f"program for all its values"
+        )
+        if line not in self.shared.announced:
+            self.shared.announced.add(line)
+            warn(line)
+
+    def _look_again(self) -> None:
+        """Take what a trace itself has changed, such as a counter, as it is now.
+
+        Raises:
+            CaptureError: It has left a tracer there.
+        """
+        if self.closed is None:
+            return
+        if (name := self.closed.leaked()) is not None:
+            msg = (
+                f"the function changes {name}, which it closes over, while it is "
+                f"traced; want a function that takes its state and gives it back (of a "
+                f"model of flax.nnx or Equinox convert the model itself, of a model of "
+                f"Keras its stateless_call). {name} holds a tracer now: set it again"
+            )
+            raise CaptureError(msg)
+        self.closed.changed()
 
     def _plan(
         self, traced: Traced, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Prepared:
-        first = not self.kept
         known = self.describe(args, kwargs)
         if low := self.request.low:
             again = partial(self.tracer.trace_low, args, kwargs, low)
@@ -124,13 +232,28 @@ class ConvertedFunction:
             traced.closed,
             self.request.planner,
             known,
-            self.request.plan if first else None,
+            self.shared.given,
             training=self.request.training is not False,
             captured=CAPTURED,
         )
-        if self.announces:
-            announce(made.plan, self.announced)
+        if self.converting and self.tolerant is None:
+            sample = self._sample(traced, args, kwargs, made)
+            notes = overflows(made, traced.closed, sample)
+            made = replace(made, plan=made.plan.with_warnings(*notes))
+        if self.announces and (alters(made.plan) or not self.is_quiet):
+            announce(made.plan, self.shared.announced)
         return made
+
+    def _sample(
+        self,
+        traced: Traced,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        made: Prepared,
+    ) -> Sample:
+        _, arrays = split((tuple(args), dict(kwargs)))
+        result = Result(traced.result, self.result_of)
+        return Sample(made.program, made.graph, arrays, result)
 
     def _search(
         self, traced: Traced, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -156,13 +279,18 @@ class ConvertedFunction:
         return Inputs(input_names((tuple(args), dict(kwargs)), names))
 
     @property
+    def plans(self) -> list[Plan]:
+        """The plans of all signatures, the first one first."""
+        return [prepared.plan for prepared in self.prepared.values()]
+
+    @property
     def plan(self) -> Plan:
         """The plan; those of several signatures as one.
 
         Raises:
             NotCapturedError: The function was not called yet.
         """
-        plans = [self.prepared[key].plan for key in self.kept if key in self.prepared]
+        plans = self.plans
         if not plans:
             msg = (
                 "the function has no plan yet, because it is traced at its first call; "
@@ -175,6 +303,19 @@ class ConvertedFunction:
     def casts(self) -> tuple[Cast, ...]:
         """The casts of :attr:`plan`."""
         return self.plan.casts
+
+
+def is_at(module: str, name: str, held: object) -> bool:
+    """Return whether ``held`` is what ``name`` of a loaded module is."""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found is held
+
+
+def alters(plan: Plan) -> bool:
+    """Return whether a program computes anything else by a plan than without it."""
+    return bool(plan.lowered or plan.casts or (plan.changes and not plan.low))
 
 
 def parameter_names(function: Callable[..., Any]) -> tuple[str, ...]:

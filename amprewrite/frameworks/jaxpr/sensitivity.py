@@ -13,7 +13,7 @@ that are alike; what JAX keeps for a backward pass is held meanwhile, in full pr
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import inf, isfinite
+from math import inf, isfinite, sqrt
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from amprewrite.frameworks.jaxpr.program import Step, all_steps
 from amprewrite.frameworks.jaxpr.reverse import REVERSE
 from amprewrite.frameworks.jaxpr.untyped import jax, jnp
 from amprewrite.frameworks.jaxpr.watch import count_turns
+from amprewrite.frameworks.jaxpr.wide import is_inexact
 from amprewrite.ir import Op
 from amprewrite.plan.sensitivity import Key, Probes, Sensitivity
 
@@ -48,7 +49,7 @@ class Watched:
 def measure_sensitivity(
     sample: Sample,
     probes: Probes,
-    factors: Mapping[str, float],
+    factors: Mapping[str, float] | None,
     watched: Watched,
     directions: int | None = None,
 ) -> Sensitivity:
@@ -58,7 +59,7 @@ def measure_sensitivity(
         sample: The program and what it is run on.
         probes: What may be rounded.
         factors: Factor on the error of each output that counts; one over the norm of
-            all outputs makes relative errors of it.
+            all outputs makes relative errors of it. None for one over the norm of each.
         watched: What :func:`watch` saw.
         directions: Number of random directions in the outputs; None for those that
             ``probes`` ask for.
@@ -80,6 +81,7 @@ def measure_sensitivity(
         count,
         peaks,
         probes.weights,
+        {k: tuple(map(float, row)) for k, row in zip(prober.keys, rows.T, strict=True)},
     )
 
 
@@ -143,7 +145,7 @@ class _Pulled:
         self,
         sample: Sample,
         probes: Probes,
-        factors: Mapping[str, float],
+        factors: Mapping[str, float] | None,
         turns: Mapping[str, int],
     ) -> None:
         self.sample, self.factors, self.turns = sample, factors, turns
@@ -151,12 +153,15 @@ class _Pulled:
         self.keys = _keys(probes)
         self.prober: Prober | None = None
         self.scales: list[float] = []
+        self.paths: list[str] = []
 
     def rows(self, directions: int) -> tuple[Any, int]:
         """Return ``g . delta`` by direction and key, and how many directions."""
         tokens = [jnp.zeros((), jnp.float32) for _ in self.keys]
         try:
             made, pull = jax.vjp(self._outputs, tokens)
+            factors = self._relative(made) if self.factors is None else self.factors
+            self.scales = [factors[path] for path in self.paths]
             if any(s.primitive == "shard_map" for s in all_steps(self._steps)):
                 # Op by op, JAX compiles the body of a manual mesh at each call.
                 pull = partial(jax.jit(lambda pull, rays: pull(rays)), pull)
@@ -179,9 +184,21 @@ class _Pulled:
         self.prober = Prober(program, self.roundings, named, self.turns, REVERSE)
         inputs = self.prober.wide.inputs(self.sample.inputs)
         made = self.sample.named(self.prober.program(inputs))
-        parts = {path: _parts(made[path]) for path in self.factors}
-        self.scales = [self.factors[path] for path in parts for _ in parts[path]]
+        counted = made if self.factors is None else self.factors
+        floats = [path for path in counted if is_inexact(dtype_name(made[path]))]
+        parts = {path: _parts(made[path]) for path in floats}
+        self.paths = [path for path in parts for _ in parts[path]]
         return [part for found in parts.values() for part in found]
+
+    def _relative(self, made: Sequence[Any]) -> dict[str, float]:
+        """Return the factors that make each output's error relative to its norm."""
+        squares: dict[str, float] = dict.fromkeys(self.paths, 0.0)
+        for path, part in zip(self.paths, made, strict=True):
+            squares[path] += float(np.sum(np.square(np.asarray(part, np.float64))))
+        return {
+            path: 1 / sqrt(square) if 0.0 < square < inf else 0.0
+            for path, square in squares.items()
+        }
 
     def _rays(self, made: Sequence[Any], direction: int, numbers: int) -> list[Any]:
         """Return a random direction in the outputs, in units of the error."""

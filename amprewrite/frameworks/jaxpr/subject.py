@@ -8,6 +8,8 @@ from typing import Any
 from amprewrite.dtypes import is_float
 from amprewrite.frameworks.base import Call as Asked
 from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.jaxpr.dots import contraction_p
+from amprewrite.frameworks.jaxpr.exact import Result
 from amprewrite.frameworks.jaxpr.inline import inline
 from amprewrite.frameworks.jaxpr.modules import adapter_of
 from amprewrite.frameworks.jaxpr.ops import dtype_name
@@ -104,6 +106,11 @@ class Subject:
         return self.pure.result_of(self._traced.result.arguments(outputs))
 
     @property
+    def result(self) -> Result:
+        """How what the function gives is made of outputs."""
+        return Result(self._traced.result, self.pure.result_of)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The names of the arrays."""
         return self.pure.inputs.names
@@ -126,6 +133,11 @@ class Subject:
     def program(self) -> Program:
         """The program."""
         return inline(self._traced.closed, self.names.__getitem__)
+
+    def shown(self) -> Program:
+        """Return the program with the casts of what was converted in sight."""
+        converted = frozenset((contraction_p.name,))
+        return inline(self._traced.closed, self.names.__getitem__, converted)
 
 
 def subject_of(model: Any, asked: Asked) -> Subject:

@@ -5,9 +5,7 @@ JAX's own cache of traces is used, whose key holds everything that a trace depen
 """
 
 import re
-import warnings
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from amprewrite.dtypes import Processor
-from amprewrite.errors import CaptureError, ComplexTruncationError, UnsupportedError
+from amprewrite.errors import CaptureError, UnsupportedError
 from amprewrite.frameworks.jaxpr import _compat
 from amprewrite.frameworks.jaxpr.promoting import tracing
 from amprewrite.frameworks.jaxpr.untyped import jax, jnp, tree_util
@@ -155,8 +153,7 @@ class Tracer:
 
         Args:
             function: The function.
-            processor: Promotes operands, and says whether a cast of complex numbers
-                to real ones is refused; None leaves all to JAX.
+            processor: Promotes operands; None leaves all to JAX.
         """
 
         def flat(call: Call, *arrays: Any) -> Result:
@@ -168,18 +165,16 @@ class Tracer:
         self.jitted = jax.jit(flat, static_argnums=0)
         self.casts = False  # whether it was seen to cast float32 to itself
         self.processor = processor
-        self.keeps_imaginary = bool(processor and not processor.truncate_complex)
 
     def trace(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
         """Return the program of a call.
 
         Raises:
             CaptureError: The function fails, or a static argument has no hash.
-            ComplexTruncationError: An imaginary part is dropped, which is refused.
+            ComplexTruncationError: A loop would carry complex numbers as real ones.
         """
-        keeping = _imaginary_parts_kept() if self.keeps_imaginary else nullcontext()
         noting = _compat.noting_casts(self._note_cast)
-        with keeping, noting, tracing(self.processor):
+        with noting, tracing(self.processor):
             return self._trace(args, kwargs)
 
     def _note_cast(self) -> None:
@@ -220,32 +215,6 @@ class Tracer:
         except (jax.errors.JAXTypeError, jax.errors.UnexpectedTracerError) as error:
             raise CaptureError(_message(error)) from error
         return Traced(closed, result.call, reusable=False)
-
-
-@contextmanager
-def _imaginary_parts_kept() -> Generator[None]:
-    """Refuse casts of complex numbers to real ones, of which JAX only warns.
-
-    In the program they look like ``jnp.real``, which says what it does.
-
-    Raises:
-        ComplexTruncationError: There is one.
-    """
-    complex_warning = np.exceptions.ComplexWarning
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", category=complex_warning)
-        warnings.filterwarnings("error", "Casting from complex to real")
-        try:
-            yield
-        except (complex_warning, DeprecationWarning) as found:
-            place = f"{line}: " if (line := _line_of(found)) else ""
-            msg = (
-                f"{place}found a cast of complex numbers to real ones: it drops the "
-                f"imaginary part; want a complex dtype: take jnp.real or jnp.abs "
-                f"first, initialise a state that is given such numbers as complex, or "
-                f"let the policy allow it: [promotion] truncate_complex = true"
-            )
-            raise ComplexTruncationError(msg) from None
 
 
 def _check_hashable(call: Call, arguments: Any) -> None:

@@ -10,6 +10,7 @@ from jax.extend import core as _jex
 from jax.interpreters import ad as _ad
 from jax.interpreters import batching as _batching
 from jax.interpreters import mlir as _mlir
+from jax.interpreters import partial_eval as _partial_eval
 
 ad: Any = _ad
 batching: Any = _batching
@@ -18,4 +19,5 @@ jex: Any = _jex
 jnp: Any = _jnp
 lax: Any = _lax
 mlir: Any = _mlir
+partial_eval: Any = _partial_eval
 tree_util: Any = _tree_util

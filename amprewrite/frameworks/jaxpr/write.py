@@ -15,7 +15,11 @@ import numpy as np
 from amprewrite.dtypes import format_of, is_float
 from amprewrite.frameworks.jaxpr import _compat
 from amprewrite.frameworks.jaxpr.binders import Dot, Other, binder
-from amprewrite.frameworks.jaxpr.dots import accumulated, contract, contract_tangents
+from amprewrite.frameworks.jaxpr.dots import (
+    Contraction,
+    contract,
+    contract_tangents,
+)
 from amprewrite.frameworks.jaxpr.ops import (
     CONTRACTIONS,
     DTYPE_PARAMETERS,
@@ -25,7 +29,7 @@ from amprewrite.frameworks.jaxpr.ops import (
 )
 from amprewrite.frameworks.jaxpr.program import Atom, Crossing, Number, Program, Step
 from amprewrite.frameworks.jaxpr.untyped import jnp, lax
-from amprewrite.plan import OUTER_PRODUCT, OUTPUT, Decision, Plan
+from amprewrite.plan import OUTPUT, Decision, Plan
 
 Env = dict[str, Any]
 """Values by name."""
@@ -216,7 +220,7 @@ class Writer:
                 values.append(self._number(atom, self.decisions[name]))
                 continue
             value = env[atom]
-            if (name, index) in self.casts:
+            if not self._casts_itself(step, index, atom, value):
                 value = self.as_read(name, index, value)
             values.append(value)
             index += 1
@@ -237,7 +241,7 @@ class Writer:
             return [cast(operands[0], decision.results[0])]
         if step.conjugates:
             return [abs_square(operands[0])]
-        made = self._bind(step, operands, decision, env)
+        made = self._bind(step, operands, decision)
         results = list(made) if step.eqn.primitive.multiple_results else [made]
         return [
             cast(value, wanted)
@@ -246,17 +250,13 @@ class Writer:
             for value, wanted in zip(results, decision.results, strict=True)
         ]
 
-    def _bind(
-        self, step: Step, operands: list[Any], decision: Decision, env: Env
-    ) -> Any:
+    def _bind(self, step: Step, operands: list[Any], decision: Decision) -> Any:
         primitive, params = step.eqn.primitive, _compat.bind_params(step.eqn)
         low, full = self.plan.low, self.plan.full
         untouched = decision.op_class == "keep" or decision.precision != low
-        if decision.rule == OUTER_PRODUCT or (
-            primitive.name in CONTRACTIONS and not untouched
-        ):
+        if primitive.name in CONTRACTIONS and low and decision.derivative == low:
             bind = binder(primitive, params)
-            return self._contract(step, bind, (operands[0], operands[1]), env)
+            return self._contract(step, bind, (operands[0], operands[1]))
         if untouched and not _filled(step, decision, full):
             return primitive.bind(*operands, **params)
         if decision.op_class == "accumulate":  # what XLA adds up in is its own choice
@@ -272,34 +272,33 @@ class Writer:
                 params[key] = np.dtype(jnp.dtype(decision.results[0]))
         return primitive.bind(*operands, **params)
 
-    def _contract(
-        self, step: Step, bind: Dot | Other, pair: tuple[Any, Any], env: Env
-    ) -> Any:
-        """Contract two operands; what sums nothing is full, but its derivative low."""
+    def _contract(self, step: Step, bind: Dot | Other, pair: tuple[Any, Any]) -> Any:
+        """Contract two operands, low or full; the derivatives are low."""
         decision = self.decisions[step.name]
-        dtypes = (self.plan.low, self.plan.full)
-        linear = step.name in self.context.linear  # JAX may transpose it
-        if decision.precision == self.plan.full:
-            if linear:
-                return bind(*pair, self.plan.full)
-            return accumulated(bind, pair, dtypes)
-        if linear:
-            return contract_tangents(bind, pair, dtypes, decision.results[0])
-        sources = self._source(step, 0, env), self._source(step, 1, env)
-        return contract(bind, pair, dtypes, decision.results[0], sources)
+        low, full = self.plan.low, self.plan.full
+        made, reads = decision.accumulator, decision.precision
+        of = Contraction(bind, low, full, made, reads, decision.derivative_sums)
+        if step.name in self.context.linear:  # JAX may transpose it
+            if reads == full:
+                return bind(*pair, full)
+            return contract_tangents(of, pair, decision.results[0])
+        return contract(of, pair, decision.results[0])
 
-    def _source(self, step: Step, index: int, env: Env) -> Any:
-        """Return the held value that an operand was cast from, such as a weight.
+    def _casts_itself(self, step: Step, index: int, name: str, value: Any) -> bool:
+        """Whether a low contraction casts an operand that is held full, as a weight.
 
-        Its gradient is not rounded on the way; those of what was computed may be, for
-        one processor contracts into the low dtype faster.
+        Its gradient is then not rounded on the way. Those of what was computed may be,
+        for one processor contracts into the low dtype faster.
         """
-        atom = step.operands[index]
-        wanted, saturate = self.casts.get((step.name, index), ("", False))
-        if wanted != self.plan.low or saturate or atom in self.computed:
-            return None
-        value = self.get(atom, env)
-        return value if dtype_name(value) == self.plan.full else None
+        low, full = self.plan.low, self.plan.full
+        return (
+            step.primitive in CONTRACTIONS
+            and self.decisions[step.name].derivative == low
+            and step.name not in self.context.linear
+            and self.casts.get((step.name, index)) == (low, False)
+            and name not in self.computed
+            and dtype_name(value) == full
+        )
 
 
 def _computed(

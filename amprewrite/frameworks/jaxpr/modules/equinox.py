@@ -1,28 +1,62 @@
 """Equinox: a converted module has the same leaves, and runs by a plan when called.
 
-Its class is derived from the model's, so that fields, other methods and checks of its
-type go on as before. What runs it is a static field: modules made from a converted
-one, by an update of its parameters or by ``eqx.tree_at``, are converted too.
+Its class is derived from the model's, and so are those of the modules in it. What runs
+them is a static field: modules made from a converted one, by an update of its
+parameters or by ``eqx.tree_at``, are converted too. The structures of a converted and
+of a plain module differ, and must: JAX finds what it compiled by the structure, and
+would run for one what it traced with the other.
 """
 
+# What a module holds is anything: it is unknown to a type checker.
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import equinox
 
 from amprewrite.frameworks.base import Request
-from amprewrite.frameworks.jaxpr.modules.derived import RUNNER, class_body, with_class
+from amprewrite.frameworks.jaxpr.modules.conversion import (
+    Conversion,
+    check_is_called,
+    check_is_data,
+    without_methods,
+)
+from amprewrite.frameworks.jaxpr.modules.derived import (
+    RUNNER,
+    class_body,
+    copies,
+    made_of,
+    metaclass,
+    plain_class,
+)
 from amprewrite.frameworks.jaxpr.modules.functions import calling, states
 from amprewrite.frameworks.jaxpr.modules.inputs import describe
-from amprewrite.frameworks.jaxpr.run import ConvertedFunction, parameter_names
+from amprewrite.frameworks.jaxpr.modules.methods import (
+    CALL,
+    as_written,
+    call_method,
+    method_parameters,
+    methods_of,
+    overrides,
+)
+from amprewrite.frameworks.jaxpr.run import ConvertedFunction, Shared
 from amprewrite.frameworks.jaxpr.scopes import scope
 from amprewrite.frameworks.jaxpr.trace import part_name
 from amprewrite.frameworks.jaxpr.untyped import tree_util
+from amprewrite.plan import Plan
 
 eqx: Any = equinox
 tree: Any = tree_util
 """Their types are known in part only."""
+
+Change = Callable[[Any], tuple[Any, dict[str, Any]]]
+"""Gives the class that a module is to have, and what it is to hold besides."""
+
+_NOT_CALLED: tuple[type, ...] = (eqx.nn.Shared, eqx.nn.StateIndex)
+"""Classes of layers that hold others, or stand for state."""
 
 STATE: type = eqx.nn.State
 """Class of the containers of state."""
@@ -34,32 +68,107 @@ WRAPPERS: tuple[Any, ...] = tuple(
 """Classes of what the transformations of Equinox give."""
 
 
+class _Conversion(Conversion):
+    def converted(self, model: Any) -> Any:
+        return _mapped(model, functools.partial(_converted, self))
+
+
 def convert(model: Any, request: Request) -> Any:
     """Return ``model`` as a module that runs by a plan; a converted one anew."""
     plain = original(model)
-    kind = plain.__class__
-    converted = with_class(plain, _converted_class(kind))
-    described = functools.partial(describe, parameter_names(plain), lambda _: True)
-    runner = ConvertedFunction(_call, request, described, states)
-    object.__setattr__(converted, RUNNER, runner)
-    return converted
+    conversion = _Conversion(plain.__class__, request, _function)
+    made = conversion.converted(plain)
+    if conversion_of(made) is None:  # it has no method
+        raise without_methods(type(plain))
+    return made
 
 
-def runner_of(model: Any) -> ConvertedFunction | None:
+def conversion_of(model: Any) -> Conversion | None:
     """Return what runs a converted module; None if it is not converted."""
     return getattr(model, RUNNER, None)
 
 
+def runner_of(model: Any) -> ConvertedFunction | None:
+    """Return what runs a call of a converted module; None if it is not converted."""
+    conversion = conversion_of(model)
+    return conversion and conversion.function(plain_class(type(model)), CALL)
+
+
+def plan_of(model: Any) -> Plan:
+    """Return the plan of a converted module."""
+    found: Any = conversion_of(model)
+    return found.plan
+
+
 def arguments(model: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the positional arguments of the function that is converted."""
+    """Return the positional arguments of the function that is converted.
+
+    Raises:
+        UnsupportedError: The model has no ``__call__``.
+    """
+    check_is_called(plain_class(type(model)))
     return (original(model), *args)
 
 
 def original(model: Any) -> Any:
-    """Return a converted module as what it was; others as they are."""
-    if runner_of(model) is None:
+    """Return a converted module as what it was, with its leaves; others as they are."""
+    conversion = conversion_of(model)
+    if conversion is None:
         return model
-    return with_class(model, type(model).__mro__[1])
+    leaves, structure = tree.tree_flatten(model)
+    return tree.tree_unflatten(_plain_structure(structure, conversion), leaves)
+
+
+@functools.lru_cache(maxsize=4096)
+def _plain_structure(structure: Any, conversion: Conversion) -> Any:
+    """Return the structure of the original of a converted module."""
+    model = tree.tree_unflatten(structure, [object()] * structure.num_leaves)
+    plain = _mapped(model, functools.partial(_plain, conversion))
+    return tree.tree_structure(plain)
+
+
+def _converted(conversion: Conversion, module: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the class of a module in a converted model, and what it holds besides."""
+    kind = type(module)
+    is_model = kind is conversion.kind and bool(methods_of(kind, eqx.Module))
+    if conversion_of(module) is not None or not (is_model or _has_methods(kind)):
+        return kind, {}
+    return _converted_class(kind), {RUNNER: conversion}
+
+
+def _plain(conversion: Conversion, module: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the class of a module in an original, and what it holds besides."""
+    if conversion_of(module) is not conversion:
+        return type(module), {}
+    return plain_class(type(module)), {}
+
+
+def _mapped(part: Any, change: Change) -> Any:
+    """Return a tree with its modules, and those in them, changed by ``change``."""
+
+    def changed(leaf: Any) -> Any:
+        if not _is_module(leaf):
+            return leaf
+        kind, more = change(leaf)
+        fields = leaf.__dataclass_fields__
+        held = {
+            name: value
+            if name in fields and fields[name].metadata.get("static", False)
+            else _mapped(value, change)
+            for name, value in vars(leaf).items()
+        }
+        same = kind is type(leaf) and all(held[n] is v for n, v in vars(leaf).items())
+        return leaf if same else made_of(kind, {**held, **more})
+
+    found, structure = tree.tree_flatten(part, is_leaf=_is_module)
+    made = [changed(leaf) for leaf in found]
+    if all(a is b for a, b in zip(found, made, strict=True)):
+        return part
+    return tree.tree_unflatten(structure, made)
+
+
+def _is_module(part: Any) -> bool:
+    return isinstance(part, eqx.Module)
 
 
 def children(module: Any) -> Iterator[tuple[str, Any]]:
@@ -77,9 +186,58 @@ def children(module: Any) -> Iterator[tuple[str, Any]]:
                 yield f"{above}.{below}" if below else above, child
 
 
-def _call(model: Any, /, *args: Any, **kwargs: Any) -> Any:
+def _function(kind: Any, name: str, shared: Shared) -> ConvertedFunction:
+    """Return what runs method ``name`` of modules of class ``kind``."""
+    names = method_parameters(kind, name)
+    described = functools.partial(describe, names, lambda _: True)
+    call = functools.partial(_call, name)
+    return ConvertedFunction(call, shared.request, described, states, shared=shared)
+
+
+def _call(name: str, model: Any, /, *args: Any, **kwargs: Any) -> Any:
     with scope("", holds_modules=True), calling(model, args, kwargs):
-        return model(*args, **kwargs)
+        made = call_method(model, name, args, kwargs)
+    if name != CALL:
+        check_is_data(made, eqx.Module)
+    return made
+
+
+def _run(model: Any, name: str, args: Any, kwargs: Any) -> Any:
+    """Run a method of a converted module."""
+    kind = plain_class(type(model))
+    conversion = conversion_of(model)
+
+    written = functools.partial(as_written, kind, model, name, args, kwargs)
+    if conversion is None:  # made by a class method
+        return written()
+    plain = original(model)
+    call = (plain, *args), kwargs
+    is_planned, made = conversion.run((kind, name), call, written)
+    return _with_parts(made, plain, conversion) if is_planned else made
+
+
+def _with_parts(made: Any, model: Any, conversion: Conversion) -> Any:
+    """Return what a method gave with modules of the classes of the model converted."""
+    found = filter(_is_module, tree.tree_leaves(made, is_leaf=_is_module))
+    if next(found, None) is None:
+        return made
+    kinds = {type(module) for _, module in children(model)}
+
+    def change(module: Any) -> tuple[Any, dict[str, Any]]:
+        if type(module) not in kinds:
+            return type(module), {}
+        return _converted(conversion, module)
+
+    return _mapped(made, change)
+
+
+def _has_methods(kind: Any) -> bool:
+    """Return whether modules of a class are called: they are no part of Equinox."""
+    package, *inner = kind.__module__.split(".")
+    is_internal = package == "equinox" and inner[:1] != ["nn"]
+    if is_internal or issubclass(kind, _NOT_CALLED):
+        return False
+    return bool(methods_of(kind, eqx.Module))
 
 
 @functools.cache
@@ -88,12 +246,10 @@ def _converted_class(kind: Any) -> Any:
 
     JAX keeps every class of a pytree for good, so there is not one for each model.
     """
-
-    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        runner: Any = runner_of(self)
-        return runner(original(self), *args, **kwargs)
-
-    body = class_body(kind, call, runner_of, kind.__dataclass_fields__)
+    fields = kind.__dataclass_fields__
+    body = class_body(kind, conversion_of, fields)
+    body |= overrides(kind, eqx.Module, _run, fields)
+    body |= copies(convert, conversion_of, original)
     body["__annotations__"] = {RUNNER: Any}
     body[RUNNER] = eqx.field(static=True, default=None, repr=False)
-    return type(kind)(kind.__name__, (kind,), body)
+    return metaclass(type(kind))(kind.__name__, (kind,), body)

@@ -18,6 +18,7 @@ from amprewrite.frameworks.jaxpr.modules.inputs import describe
 from amprewrite.frameworks.jaxpr.run import ConvertedFunction, parameter_names
 from amprewrite.frameworks.jaxpr.scopes import scope
 from amprewrite.frameworks.jaxpr.states import Pair, replaced
+from amprewrite.plan import Plan
 
 nn: Any = linen
 """Its types are known in part only."""
@@ -46,6 +47,12 @@ def runner_of(model: Any) -> ConvertedFunction | None:
         found = _runner(original(model), request)
         object.__setattr__(model, RUNNER, found)  # linen modules are frozen
     return found
+
+
+def plan_of(model: Any) -> Plan:
+    """Return the plan of a converted module."""
+    found: Any = runner_of(model)
+    return found.plan
 
 
 def arguments(model: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -164,6 +171,14 @@ def _bind(
     return Bound(self, variables, rngs)
 
 
+def _reduce(self: Any) -> Any:
+    """Return how a copy is made: its class is made at run time and has no name."""
+    request: Request = getattr(self, REQUEST)
+    found = self.__dict__.get(RUNNER)
+    plans: list[Plan] = found.plans if found is not None else []
+    return convert, (original(self), request.to_pickle(plans[0] if plans else None))
+
+
 def _post_init(self: Any) -> None:
     """Refuse to be a part of another module, where apply is never called.
 
@@ -192,6 +207,7 @@ def _converted_class(kind: Any) -> Any:
             default=None, repr=False, compare=False, kw_only=True
         ),
         "__post_init__": _post_init,
+        "__reduce__": _reduce,
         "apply": nn.nowrap(_apply),
         "bind": nn.nowrap(_bind),
     }

@@ -1,9 +1,14 @@
 """NNX: a converted module shares its state with the model, and runs by a plan.
 
-Its class is derived from the model's. Each call takes the state as arrays, runs a pure
-function that gives the changed state too, and writes that back into the variables that
-both modules hold; so it works inside the transformations of NNX and outside.
+Its class is derived from the model's, and so are those of the modules in it. Each call
+takes the state as arrays, runs a pure function that gives the changed state too, and
+writes that back into the variables that both modules hold; so it works inside the
+transformations of NNX and outside.
 """
+
+# What a module holds is anything: it is unknown to a type checker.
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 import functools
 from collections.abc import Iterator, Mapping
@@ -12,13 +17,37 @@ from typing import Any
 from flax import nnx as flax_nnx
 
 from amprewrite.frameworks.base import Request
-from amprewrite.frameworks.jaxpr.modules.derived import RUNNER, class_body, with_class
+from amprewrite.frameworks.jaxpr.modules.conversion import (
+    PLAIN,
+    Conversion,
+    RunsAsWrittenError,
+    check_is_called,
+    check_is_data,
+    without_methods,
+)
+from amprewrite.frameworks.jaxpr.modules.derived import (
+    RUNNER,
+    class_body,
+    copies,
+    metaclass,
+    plain_class,
+)
 from amprewrite.frameworks.jaxpr.modules.inputs import describe
+from amprewrite.frameworks.jaxpr.modules.methods import (
+    CALL,
+    as_written,
+    call_method,
+    method_parameters,
+    methods_of,
+    overrides,
+)
+from amprewrite.frameworks.jaxpr.modules.twins import Twins, parts, rebuilt
 from amprewrite.frameworks.jaxpr.prepare import Inputs
-from amprewrite.frameworks.jaxpr.run import ConvertedFunction, parameter_names
+from amprewrite.frameworks.jaxpr.run import ConvertedFunction, Shared
 from amprewrite.frameworks.jaxpr.scopes import named, scope
 from amprewrite.frameworks.jaxpr.states import Pair, replaced
 from amprewrite.frameworks.jaxpr.untyped import tree_util
+from amprewrite.plan import Plan
 
 nnx: Any = flax_nnx
 tree: Any = tree_util
@@ -29,24 +58,81 @@ STATE: type = nnx.State
 """Class of the containers of state."""
 
 
+class _Conversion(Conversion):
+    """What runs a converted model, and what its modules were made of."""
+
+    def __init__(self, kind: Any, request: Request) -> None:
+        super().__init__(kind, request, _function)
+        self.twins = Twins()
+
+    def converted(self, model: Any) -> Any:
+        """Return a model, or a part of one, with its modules converted."""
+        memo: dict[int, Any] = {}
+        made = rebuilt(model, self._empty, memo)
+        for module in parts(model):
+            if memo.get(id(module), module) is not module:
+                self.twins.add(memo[id(module)], module)
+        return made
+
+    def original(self, model: Any) -> Any:
+        """Return a converted model as it was: the model itself, if it is alive."""
+        self.twins.follow(model, self.converted)
+        same = self.twins.same(model)
+        return rebuilt(model, self._plain, {}) if same is None else same
+
+    def _empty(self, module: Any) -> Any:
+        if conversion_of(module) is not None:
+            return None
+        kind = type(module)
+        if not _has_methods(kind):
+            return object.__new__(kind)
+        made = object.__new__(_converted_class(kind))
+        object.__setattr__(made, RUNNER, self)
+        return made
+
+    def _plain(self, module: Any) -> Any:
+        other = conversion_of(module)
+        if other is not None and other is not self:
+            return None
+        return object.__new__(plain_class(type(module)))
+
+
 def convert(model: Any, request: Request) -> Any:
     """Return ``model`` as a module that runs by a plan; a converted one anew."""
     plain = original(model)
-    converted = with_class(plain, _converted_class(plain.__class__))
-    names = ("graphdef", *parameter_names(plain))
-    described = functools.partial(_describe, names)
-    runner = ConvertedFunction(_call, request, described, _states, result_of)
-    object.__setattr__(converted, RUNNER, runner)
-    return converted
+    kind = type(plain)
+    if not methods_of(kind, nnx.Module):
+        raise without_methods(kind)
+    return _Conversion(kind, request).converted(plain)
+
+
+def conversion_of(model: Any) -> Any:
+    """Return what runs a converted module; None if it is not converted."""
+    return vars(model).get(RUNNER)
 
 
 def runner_of(model: Any) -> ConvertedFunction | None:
-    """Return what runs a converted module; None if it is not converted."""
-    return model.__dict__.get(RUNNER)
+    """Return what runs a call of a converted module; None if it is not converted."""
+    conversion = conversion_of(model)
+    return conversion and conversion.function(plain_class(type(model)), CALL)
+
+
+def plan_of(model: Any) -> Plan:
+    """Return the plan of a converted module."""
+    return conversion_of(model).plan
 
 
 def arguments(model: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the positional arguments of the function that is converted."""
+    """Return the positional arguments of the function that is converted.
+
+    Raises:
+        UnsupportedError: The model has no ``__call__``.
+    """
+    check_is_called(plain_class(type(model)))
+    return _split(model, args)
+
+
+def _split(model: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     graphdef, state = nnx.split(original(model))
     return (state, graphdef, *args)
 
@@ -58,9 +144,14 @@ def result_of(made: tuple[Any, Any]) -> Any:
 
 def original(model: Any) -> Any:
     """Return a converted module as what it was; others as they are."""
-    if runner_of(model) is None:
-        return model
-    return with_class(model, model.__class__.__mro__[1])
+    conversion = conversion_of(model)
+    return model if conversion is None else conversion.original(model)
+
+
+def state_of(model: Any) -> tuple[Any, list[Any]]:
+    """Return the structure and the arrays of a module, which may change."""
+    graphdef, state = nnx.split(model)
+    return graphdef, tree.tree_leaves(state)
 
 
 def children(module: Any) -> Iterator[tuple[str, Any]]:
@@ -71,14 +162,37 @@ def children(module: Any) -> Iterator[tuple[str, Any]]:
             yield ".".join(map(str, path)), child
 
 
-def _call(state: Any, graphdef: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Return what the model gives, and the part of its state that it changed."""
+def _function(kind: Any, name: str, shared: Shared) -> ConvertedFunction:
+    """Return what runs method ``name`` of modules of class ``kind``."""
+    names = ("graphdef", *method_parameters(kind, name))
+    return ConvertedFunction(
+        functools.partial(_call, name),
+        shared.request,
+        functools.partial(_describe, names),
+        _states,
+        result_of,
+        shared,
+    )
+
+
+def _call(name: str, state: Any, graphdef: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Return what a method gives, and the part of the model's state that it changed.
+
+    Raises:
+        RunsAsWrittenError: It gives back what is no data, or changes the model itself.
+    """
     model = nnx.merge(graphdef, state, copy=True)
-    before = _raw(model)
+    before, attributes = _raw(model), _attributes(model)
     with named(children(model), children), scope("", holds_modules=True):
-        result = model(*args, **kwargs)
+        result = call_method(model, name, args, kwargs)
+    if name != CALL:
+        check_is_data(result)
     after = nnx.to_flat_state(nnx.state(model))
     now = _raw(model)
+    if (name := _changed(attributes, _attributes(model))) or before.keys() - now.keys():
+        what = f"sets the attribute {name}" if name else "takes variables away"
+        msg = f"it {what}."
+        raise RunsAsWrittenError(msg, is_known=False)
     changed = [(p, v) for p, v in after if not _same(now[p], before.get(p))]
     return result, nnx.from_flat_state(changed)
 
@@ -119,6 +233,48 @@ def _describe(
     return Inputs((*own, *found.names[count:]), found.kinds)
 
 
+def _attributes(model: Any) -> dict[tuple[int, str], Any]:
+    """Return the plain attributes of the modules in a model, by module and name."""
+    return {
+        (index, name): value
+        for index, module in enumerate(parts(model))
+        for name, value in vars(module).items()
+        if value is None or isinstance(value, PLAIN)
+    }
+
+
+def _changed(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> str:
+    """Return the name of an attribute that was set; empty if none was."""
+    for key in {**before, **after}:
+        if key not in before or key not in after or before[key] != after[key]:
+            return str(key[1])
+    return ""
+
+
+def _run(model: Any, name: str, args: Any, kwargs: Any) -> Any:
+    """Run a method of a converted module, and write back what it changes."""
+    kind = plain_class(type(model))
+    conversion = conversion_of(model)
+
+    written = functools.partial(as_written, kind, model, name, args, kwargs)
+    if conversion is None:  # it is not made yet, or was made by a class method
+        return written()
+    call = _split(model, args), kwargs
+    is_planned, made = conversion.run((kind, name), call, written)
+    if not is_planned:
+        return made
+    result, changed = made
+    nnx.update(model, changed)
+    return result
+
+
+def _has_methods(kind: Any) -> bool:
+    """Return whether modules of a class are called: no lists of the library."""
+    if not kind.__module__.startswith("flax."):
+        return bool(methods_of(kind, nnx.Module))
+    return CALL in methods_of(kind, nnx.Module)
+
+
 @functools.cache
 def _converted_class(kind: Any) -> Any:
     """Return the class of converted modules of class ``kind``; one for each, ever.
@@ -126,11 +282,13 @@ def _converted_class(kind: Any) -> Any:
     Flax keeps every class of a module for good, so there is not one for each model.
     """
 
-    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        runner: Any = runner_of(self)
-        result, changed = runner(*arguments(self, args), **kwargs)
-        nnx.update(self, changed)
-        return result
+    def set_attribute(self: Any, name: str, value: Any) -> None:
+        kind.__setattr__(self, name, value)
+        if conversion := conversion_of(self):
+            conversion.twins.write(self, name, value)
 
-    body = class_body(kind, call, runner_of)
-    return type(kind)(kind.__name__, (kind,), body, pytree=kind._pytree__is_pytree)  # noqa: SLF001  # how a class says that it is no pytree
+    body = class_body(kind, conversion_of)
+    body |= copies(convert, conversion_of, original)
+    body |= overrides(kind, nnx.Module, _run) | {"__setattr__": set_attribute}
+    make = metaclass(type(kind))
+    return make(kind.__name__, (kind,), body, pytree=kind._pytree__is_pytree)  # noqa: SLF001  # how a class says that it is no pytree

@@ -81,4 +81,4 @@ def test_a_jit_that_fixes_shardings_is_kept() -> None:
     assert found["jit"].params["out_shardings"] == (sharding,)
     assert "bf16" in str(found["jit"].params["jaxpr"])
     plain = equations(lambda x: jax.jit(jnp.dot)(x, W) + 1, X)
-    assert plain["jit"].params["name"] == "contraction"  # not the one of the user
+    assert "jit" not in plain

@@ -6,29 +6,29 @@ pytest.importorskip("jax")
 
 import jax
 
-from amprewrite.errors import AmpWarning
 from amprewrite.frameworks.jaxpr import calibrate
 from amprewrite.frameworks.jaxpr.calibrate import (
     DEFAULTS,
     ELEMENTWISE,
     describe,
     device_of,
-    emits_accumulators,
+    kernels,
     measure,
 )
 from amprewrite.frameworks.timing import Scope
-from amprewrite.plan.calibration import cache_file, save_calibration
 
 SMALL = Scope(((1, 8), (8, 16)), ((1, 4),), ((4, 2, 6),), (5,), 3, 128, 0.0)
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    """A folder for the cache, and nothing remembered."""
+    """A folder for the cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    emits_accumulators.cache_clear()
-    yield tmp_path
-    emits_accumulators.cache_clear()
+    return tmp_path
+
+
+def device(kind):
+    return describe().model_copy(update={"kind": kind})
 
 
 @pytest.fixture(scope="module")
@@ -71,18 +71,24 @@ def test_an_accelerator_is_told_apart_by_the_precision_of_float32(monkeypatch):
     assert str(describe()).startswith("Big One (gpu, float32 precision default) by jax")
 
 
-def test_without_a_file_there_are_defaults():
-    assert {name: emits_accumulators(name) for name in DEFAULTS} == DEFAULTS
-    assert not emits_accumulators("a new machine")
+def test_without_measurements_there_are_defaults():
+    found = {name: kernels(device(name), None).accumulators for name in DEFAULTS}
+    assert found == DEFAULTS
+    assert not kernels(device("a new machine"), None).accumulators
 
 
 @pytest.mark.parametrize("sums", [True, False])
-def test_what_was_measured_is_used_for_that_backend(found, sums):
-    save_calibration(found.model_copy(update={"emits_accumulators": sums}))
-    backend = jax.default_backend()
-    assert emits_accumulators(backend) is sums
-    others = DEFAULTS.keys() - {backend}
-    assert all(emits_accumulators(name) is DEFAULTS[name] for name in others)
+def test_what_was_measured_goes_before_the_default(found, sums):
+    measured = found.model_copy(update={"emits_accumulators": sums})
+    assert kernels(describe(), measured).accumulators is sums
+
+
+def test_sums_of_derivatives_are_full_over_several_devices(monkeypatch):
+    monkeypatch.setattr(calibrate.jax, "device_count", lambda: 1)
+    assert kernels(device("cpu"), None).derivative_sums == "operand"
+    assert kernels(device("gpu"), None).derivative_sums == "operand"
+    monkeypatch.setattr(calibrate.jax, "device_count", lambda: 8)
+    assert kernels(device("cpu"), None).derivative_sums == "full"
 
 
 def test_the_faster_way_is_chosen_and_timed(monkeypatch):
@@ -98,20 +104,3 @@ def test_the_faster_way_is_chosen_and_timed(monkeypatch):
     for faster in ("full", "low"):
         assert measure(SMALL).emits_accumulators is (faster == "full")
     assert {"low", "full"} in seen
-
-
-def test_a_new_measurement_is_asked_for_again(found):
-    backend = jax.default_backend()
-    before = emits_accumulators(backend)
-    save_calibration(found.model_copy(update={"emits_accumulators": not before}))
-    assert emits_accumulators(backend) is before
-    measure(SMALL)
-    assert emits_accumulators(backend) is not before
-
-
-def test_a_broken_file_is_left_out_with_a_warning():
-    file = cache_file(describe())
-    file.parent.mkdir()
-    file.write_text("{")
-    with pytest.warns(AmpWarning, match="is not what `amprewrite calibrate` writes"):
-        assert emits_accumulators(jax.default_backend()) == DEFAULTS["cpu"]

@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("jax")
 
+import amprewrite
 from amprewrite.frameworks.jaxpr.differential import Second, restore_casts
 from amprewrite.frameworks.jaxpr.inline import inline
 from amprewrite.frameworks.jaxpr.program import Program, Step, all_steps
@@ -103,6 +104,25 @@ def test_casts_inside_branches_are_put_back_where_they_stand() -> None:
     (leave,) = cond.leaves
     assert leave is not None
     assert leave.reads[1] == casting.steps[-1].results[0]
+
+
+def test_a_branch_may_keep_other_values_for_its_derivative() -> None:
+    """What a cast keeps is not kept where the value is low already."""
+
+    def function(w: Any, x: Any) -> Any:
+        def casting(x: Any) -> Any:
+            return jnp.sin(x.astype(jnp.bfloat16)).astype(x.dtype) @ w
+
+        return lax.cond(x[0, 0] > 0, casting, jnp.tanh, x).sum()
+
+    gradient = jax.grad(function, (0, 1))
+    first, second = both(gradient, W, X)
+    one, other = (next(s for s in p.steps if s.bodies) for p in (first, second))
+    assert len(one.leaves) != len(other.leaves)
+    program = restore_casts(first, second, ("bfloat16", "float32"))
+    assert next(s for s in program.steps if s.bodies).leaves == one.leaves
+    by_weights, by_inputs = amprewrite.convert(gradient, "bf16")(W, X)
+    assert (by_weights.shape, by_inputs.shape) == (W.shape, X.shape)
 
 
 def test_a_carry_reads_the_cast_at_the_end_of_its_body() -> None:

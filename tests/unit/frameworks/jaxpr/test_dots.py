@@ -8,12 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export, lax
 
-from amprewrite.frameworks.jaxpr import calibrate
 from amprewrite.frameworks.jaxpr.binders import binder
-from amprewrite.frameworks.jaxpr.dots import (
-    accumulated,
-    contract,
-)
+from amprewrite.frameworks.jaxpr.dots import Contraction, contract
 from tests.jax_contractions import dot, operand, plain
 from tests.jax_programs import (
     checked_jaxpr,
@@ -25,18 +21,22 @@ from tests.jax_programs import (
     weight,
 )
 
-DTYPES = ("bfloat16", "float32")
+LOW, FULL = "bfloat16", "float32"
+DTYPES = (LOW, FULL)
+
+
+def low_dot(bind, made=FULL, sums=LOW):
+    """A contraction of low operands."""
+    return Contraction(bind, LOW, FULL, made, LOW, sums)
 
 
 @pytest.mark.parametrize("wanted", DTYPES)
 @pytest.mark.parametrize("emits", [True, False])
-def test_every_contraction_of_the_derivatives_is_low(monkeypatch, wanted, emits):
-    monkeypatch.setattr(calibrate, "DEFAULTS", {"cpu": emits})
-    calibrate.emits_accumulators.cache_clear()
-    bind = dot("mk", "kn")
+def test_every_contraction_of_the_derivatives_is_low(wanted, emits):
+    of = low_dot(dot("mk", "kn"), FULL if emits else wanted)
 
     def run(x, y):
-        return contract(bind, (x, y), DTYPES, wanted).astype(jnp.float32)
+        return contract(of, (x, y), wanted).astype(jnp.float32)
 
     x, y = operand("mk"), operand("kn", 1)
 
@@ -53,18 +53,17 @@ def test_every_contraction_of_the_derivatives_is_low(monkeypatch, wanted, emits)
         (jax.hessian(loss), y, 4),
     ):
         closed = checked_jaxpr(derived, x, given)
-        names = ("dot_general", "low_contraction")
+        names = ("dot_general", "low_tangent")
         dots = [e for e in equations(closed) if e.primitive.name in names]
         assert len(dots) >= count
         assert not full_contractions(closed)
-    calibrate.emits_accumulators.cache_clear()
 
 
 def test_an_accumulator_is_rounded_once():
     x, y = operand("mk"), operand("kn", 1)
     exact = plain("mk", "kn", x, y)
-    whole = contract(dot("mk", "kn"), (x, y), DTYPES, "float32")
-    rounded = contract(dot("mk", "kn"), (x, y), DTYPES, "bfloat16")
+    whole = contract(low_dot(dot("mk", "kn")), (x, y), FULL)
+    rounded = contract(low_dot(dot("mk", "kn")), (x, y), LOW)
     assert relative_error(whole, exact) < 1e-6
     assert 1e-4 < relative_error(rounded, exact) < 4e-3
     assert (rounded == whole.astype(jnp.bfloat16)).all()
@@ -81,7 +80,7 @@ def test_convolutions_differentiate_low():
     bind = binder(eqn.primitive, eqn.params)
 
     def loss(x, k):
-        return (contract(bind, (x, k), DTYPES, "float32") ** 2).sum()
+        return (contract(low_dot(bind), (x, k), FULL) ** 2).sum()
 
     closed = checked_jaxpr(jax.grad(loss, (0, 1)), image, kernel)
     convs = [e for e in equations(closed) if "conv_general" in e.primitive.name]
@@ -104,7 +103,8 @@ def test_an_outer_product_is_full_and_its_derivatives_are_low():
     x, y = normal(4), normal(5, seed=1)
 
     def product(x, y):
-        return accumulated(bind, (x, y), DTYPES)
+        of = Contraction(bind, LOW, FULL, made=FULL, reads=FULL, sums=LOW)
+        return contract(of, (x, y), FULL)
 
     assert (product(x, y) == jnp.outer(x, y)).all()
 
@@ -130,7 +130,6 @@ def test_an_outer_product_is_full_and_its_derivatives_are_low():
     )
 
 
-LOW = "bfloat16"
 W = binder(
     lax.dot_general_p,
     {
@@ -142,10 +141,9 @@ W = binder(
 )
 
 
-def held(x, w):
+def held(x, w, sums=FULL):
     """Contract low ``x`` with a weight that is held full."""
-    pair = x.astype(jnp.bfloat16), w.astype(jnp.bfloat16)
-    return contract(W, pair, DTYPES, "float32", (None, w))
+    return contract(low_dot(W, sums=sums), (x.astype(jnp.bfloat16), w), FULL)
 
 
 def test_the_gradient_of_a_held_weight_is_not_rounded():
@@ -163,19 +161,20 @@ def test_the_gradient_of_a_held_weight_is_not_rounded():
     assert 1e-4 < relative_error(by_x, low(turn) @ low(w).T) < 4e-3
 
 
-@pytest.mark.parametrize(("devices", "made"), [(1, LOW), (8, "float32")])
-def test_several_devices_add_up_cotangents_in_full(monkeypatch, devices, made):
-    monkeypatch.setattr(jax, "device_count", lambda: devices)
-    jax.clear_caches()  # of transpositions, which depend on it
+@pytest.mark.parametrize(
+    ("sums", "made"),
+    [(LOW, [LOW, LOW]), (FULL, [FULL, FULL]), ("operand", [FULL, LOW])],
+)
+def test_cotangents_are_added_up_as_it_is_said(sums, made):
+    """The gradient of the weight, which is held full, is made before that of ``x``."""
 
     def loss(x, w):
-        return (held(x, w) ** 2).sum()
+        return (held(x, w, sums) ** 2).sum()
 
     closed = checked_jaxpr(jax.grad(loss, (0, 1)), normal(4, 8), normal(8, 16, seed=1))
     dots = [e for e in equations(closed) if e.primitive.name == "dot_general"]
     assert all(set(operand_dtypes(e)) == {LOW} for e in dots)
-    assert [str(e.outvars[0].aval.dtype) for e in dots] == ["float32", made, made]
-    jax.clear_caches()
+    assert [str(e.outvars[0].aval.dtype) for e in dots] == [FULL, *made]
 
 
 def mapped(fun):

@@ -18,7 +18,7 @@ X = jax.random.normal(jax.random.key(0), (4, 8))
 W = jax.random.normal(jax.random.key(1), (8, 8)) / 3
 
 
-def samples(function, *args, policy="bf16", overrides=(), wide=True):
+def samples(function, *args, policy="bf16", overrides=(), wide=True, inserted=False):
     """The samples of a walk by the names of their ops."""
     converted = amprewrite.convert(function, policy, args=args, overrides=overrides)
     prepared, _, arrays = converted.prepare(args, {})
@@ -26,7 +26,8 @@ def samples(function, *args, policy="bf16", overrides=(), wide=True):
     found = {}
 
     def observe(sample):
-        found[sample.op] = sample
+        if inserted == (sample.decision is not None):
+            found[sample.op] = sample
 
     context = (lambda: jax.enable_x64(True)) if wide else nullcontext
     steps = Lockstep(prepared, Wide(prepared.program, dtypes), context, observe)
@@ -48,6 +49,24 @@ def test_a_contraction_has_an_own_error_and_what_follows_only_an_accumulated_one
     assert size(exp.alone[0], exp.reference[0]) < 1e-6
     assert size(exp.actual[0], exp.reference[0]) > 1e-3
     assert found["transpose"].exact
+
+
+def test_the_original_s_op_is_run_on_what_the_converted_one_reads():
+    dot = samples(lambda x, w: x @ w, X, W)["dot_general"]
+    low = [np.asarray(v.astype(jnp.bfloat16), np.float64) for v in (X, W)]
+    assert dot.same is not None
+    assert dot.again is not None
+    np.testing.assert_allclose(dot.same[0], low[0] @ low[1], rtol=1e-14)
+    assert 1e-5 < size(dot.again(1e-3, 0)[0], dot.same[0]) < 1e-2
+    assert (dot.contracts, dot.length) == (True, 2.0)
+
+
+def test_casts_are_compared_with_what_they_are_handed():
+    found = samples(lambda x, w: jnp.sin(x @ w) @ w, X, W, inserted=True)
+    assert "sin for dot_general_1" in found
+    for sample in found.values():
+        assert sample.same is not None
+        assert size(sample.alone[0], sample.same[0]) < 2.0**-8
 
 
 def test_an_op_that_only_moves_data_is_exact_in_low_precision():

@@ -1,11 +1,19 @@
 """Classes derived from a model's, and instances that hold the same."""
 
+import copy
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
+
+pytest.importorskip("jax")
 
 from amprewrite.frameworks.jaxpr.modules.derived import (
     RUNNER,
     class_body,
+    copies,
+    metaclass,
+    plain_class,
     with_class,
 )
 
@@ -32,7 +40,8 @@ def derived(fields: tuple[str, ...] = ()) -> Any:
     def call(self: Any, x: float) -> float:
         return 3 * x + 0 * len(self.weight)
 
-    return type("Model", (Model,), class_body(Model, call, runner_of, fields))
+    body = class_body(Model, runner_of, fields)
+    return metaclass(type)("Model", (Model,), body | {"__call__": call})
 
 
 def test_only_the_call_differs() -> None:
@@ -42,7 +51,9 @@ def test_only_the_call_differs() -> None:
     assert converted.weight is model.weight
     assert converted.other() == "other"
     assert (converted(2), model(2)) == (6, 4)
-    assert type(converted).__call__.__doc__ == "Call it."
+    assert type(converted).__qualname__ == Model.__qualname__
+    assert "Model' converted by amprewrite" in repr(type(converted))
+    assert plain_class(type(converted)) is plain_class(Model) is Model
     assert type(converted).__module__ == Model.__module__
 
 
@@ -54,4 +65,32 @@ def test_the_plan_is_that_of_what_runs_it() -> None:
 
 
 def test_a_field_of_the_model_comes_first() -> None:
-    assert "plan" not in class_body(Model, Model.__call__, runner_of, ("plan",))
+    assert "plan" not in class_body(Model, runner_of, ("plan",))
+
+
+def test_copies_are_made_of_the_plain_model() -> None:
+    calls = []
+
+    def convert(model, request):
+        calls.append(request)
+        return with_class(model, made)
+
+    conversion = SimpleNamespace(to_pickle=lambda: "request", converted=lambda m: m)
+    body = copies(convert, runner_of, lambda m: with_class(m, Model))
+    made = derived_with(body)
+    converted = with_class(Model(), made)
+    with pytest.raises(AttributeError):
+        _ = converted.amprewrite_runner
+    make, given = converted.__reduce__()
+    assert type(make(*given)) is Model  # it was made by a class method
+    setattr(converted, RUNNER, conversion)
+    make, given = converted.__reduce__()
+    assert type(given[0]) is Model
+    assert isinstance(make(*given), made)
+    assert calls == ["request"]
+    assert copy.copy(converted).weight is converted.weight
+    assert copy.deepcopy(converted).weight is not converted.weight
+
+
+def derived_with(body: dict[str, Any]) -> Any:
+    return metaclass(type)("Model", (Model,), class_body(Model, runner_of) | body)
