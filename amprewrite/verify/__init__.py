@@ -2,6 +2,14 @@
 
 from amprewrite.verify.blame import OpError
 from amprewrite.verify.compare import verify
-from amprewrite.verify.report import GradientError, OutputError, Report
+from amprewrite.verify.report import Report
+from amprewrite.verify.rows import DiscreteError, GradientError, OutputError
 
-__all__ = ["GradientError", "OpError", "OutputError", "Report", "verify"]
+__all__ = [
+    "DiscreteError",
+    "GradientError",
+    "OpError",
+    "OutputError",
+    "Report",
+    "verify",
+]

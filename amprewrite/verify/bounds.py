@@ -12,16 +12,27 @@ Source: Higham and Mary, A new approach to probabilistic rounding error analysis
 J. Sci. Comput. 41(5), 2019, theorem 2.4 and section 3.
 """
 
-from math import sqrt
+from collections.abc import Mapping
+from math import inf, isfinite, sqrt
 
 import networkx as nx
 
 from amprewrite.dtypes.formats import format_of
+from amprewrite.frameworks.base import ORIGINAL
 from amprewrite.ir import ProgramGraph
 from amprewrite.plan import Plan
 
 CONFIDENCE = 4.0
 """Multiple of the standard deviation; exceeded by chance in 7 of 10,000 cases."""
+
+MULTIPLE = 4.0
+"""Multiple of the predicted error that is explained by it."""
+
+NOISE = 2.0
+"""Multiple of the original's own error that nobody can ask a conversion to be below."""
+
+LOW_BASELINES = ("autocast", "cast all")
+"""What could be used instead, in the same low dtype."""
 
 ROUNDINGS = 3
 """Roundings that an op in low precision adds: of two operands and of its result."""
@@ -53,6 +64,41 @@ def longest_chain(graph: ProgramGraph, lowered: frozenset[str]) -> int:
         before = (depth[found] for found in graph.network.predecessors(name))
         depth[name] = max(before, default=0) + (name in lowered)
     return max(depth.values(), default=0)
+
+
+def explained_error(
+    predicted: float | None,
+    baselines: Mapping[str, float],
+    plan: Plan | None,
+    graph: ProgramGraph | None,
+) -> float | None:
+    """Return the relative error of an output that the roundings of a plan explain.
+
+    A multiple of the predicted error; where that is not known, of the best that can be
+    had without us in the same dtype. In any case no more than what formats and depth
+    let expect of a well-conditioned program, so that a plan that explains a large error
+    of its own, by rounding where digits cancel, is not excused by it.
+
+    Args:
+        predicted: First-order error of the outputs.
+        baselines: Errors of the original, and of what could be used instead.
+        plan: The plan; None if the converted model has none.
+        graph: The program, if it is known.
+
+    Returns:
+        None if nothing is known.
+    """
+    if plan is None:
+        return None
+    found = expected_error(plan, graph)
+    best = min((baselines.get(name, inf) for name in LOW_BASELINES), default=inf)
+    known = best if predicted is None or not isfinite(predicted) else predicted
+    if plan.lowered and found is not None and isfinite(known):
+        found = min(found, MULTIPLE * known)
+    floor = baselines.get(ORIGINAL)
+    if found is None or floor is None or not isfinite(floor):
+        return found
+    return max(found, NOISE * floor)
 
 
 def expected_error(plan: Plan | None, graph: ProgramGraph | None) -> float | None:

@@ -1,7 +1,7 @@
 """Compare the runs of a model and make the report."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,18 +19,17 @@ from amprewrite.frameworks.base import (
     Run,
     Walked,
 )
+from amprewrite.plan import Plan
 from amprewrite.verify.blame import Blame
-from amprewrite.verify.bounds import expected_error
-from amprewrite.verify.metrics import cosine, errors, joint_error, relative_l2
-from amprewrite.verify.report import GradientError, OutputError, Report
+from amprewrite.verify.bounds import explained_error
+from amprewrite.verify.gradients import gradient_errors
+from amprewrite.verify.metrics import errors, joint_error
+from amprewrite.verify.report import Report
+from amprewrite.verify.rows import DiscreteError, OutputError
 from amprewrite.verify.text import failure_text
 
 REFERENCES = ("float64", "float32")
 """Dtypes in which a reference may be run."""
-
-
-NOISE = 2.0
-"""Multiple of the original's own error that nobody can ask a conversion to be below."""
 
 
 class Side(Protocol):
@@ -76,28 +75,59 @@ def verify(
     blame = Blame({} if plan is None else plan.by_op)
     same = replace(call, reference=measured.reference)
     walked = side.walk(original, converted, same, blame)
-    notes = (*measured.notes, *_differences(reference, found), *walked.notes)
-    expected = expected_error(plan, walked.graph)
-    if expected is not None and ORIGINAL in measured.runs:
-        floor = _error(measured.runs[ORIGINAL].outputs, reference.outputs)
-        expected = max(expected, NOISE * floor)
+    predicted, shares = _predicted(plan, walked)
+    baselines = dict(_baselines(measured, "outputs"))
+    expected = explained_error(predicted, baselines, plan, walked.graph)
+    promised = _promised(plan, expected) if rtol is None else _Bound(rtol)
     report = Report(
         reference=measured.reference,
         low=measured.low,
         error=_error(found.outputs, reference.outputs),
-        bound=expected if rtol is None else rtol,
+        bound=promised.bound,
         outputs=tuple(_output_errors(reference, found)),
         jitted=tuple(_output_errors(reference, jitted)) if jitted else (),
-        baselines=dict(_baselines(measured, "outputs")),
+        baselines=baselines,
         failures=dict(measured.failures),
-        ops=blame.errors if walked.reference else (),
-        gradients=tuple(_gradient_errors(reference, found)),
+        ops=blame.errors(shares) if walked.reference else (),
+        gradients=tuple(gradient_errors(measured.runs, found, measured.reference)),
         gradient_baselines=dict(_gradient_totals(measured)),
-        notes=notes,
+        notes=(*measured.notes, *walked.notes),
+        discrete=tuple(_discrete_errors(measured)),
+        together=promised.together,
+        bounds=promised.bounds,
+        predicted=predicted,
     )
     if rtol is not None and not report.ok:
-        raise VerifyError(failure_text(report, rtol), report)
+        raise VerifyError(failure_text(report), report)
     return report
+
+
+def _predicted(
+    plan: Plan | None, walked: Walked
+) -> tuple[float | None, Mapping[str, float]]:
+    """Return the predicted error of the outputs, and the share of each op in it."""
+    known, graph = walked.sensitivity, walked.graph
+    if plan is None or known is None or graph is None:
+        return None, {}
+    return known.shared(plan, graph), known.shares(plan, graph)
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """What a report is held to; see :class:`Report`."""
+
+    bound: float | None
+    together: bool = False
+    bounds: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+def _promised(plan: Plan | None, expected: float | None) -> _Bound:
+    """Return the tolerance that a plan was made for, else what is to be expected."""
+    if plan is not None and plan.tolerance is not None:
+        return _Bound(plan.tolerance, together=True)
+    if plan is not None and plan.tolerances:
+        return _Bound(None, bounds=dict(plan.tolerances))
+    return _Bound(expected)
 
 
 def _check_alike(reference: Run, found: Run) -> None:
@@ -124,12 +154,20 @@ def _shapes(run: Run) -> dict[str, str]:
     }
 
 
-def _differences(reference: Run, found: Run) -> Iterator[str]:
-    """Yield a line for each output of integers or booleans that differs."""
-    for name, wanted in reference.others.items():
-        count = int(np.count_nonzero(found.others[name] != wanted))
-        if count:
-            yield f"output {name}: {count} of {wanted.size} elements differ"
+def _discrete_errors(measured: Measured) -> Iterator[DiscreteError]:
+    """Yield a row for each output of integers or booleans."""
+    wanted = measured.runs[REFERENCE].others
+    for name, exact in wanted.items():
+
+        def differing(run: str) -> int:
+            found = measured.runs.get(run)
+            if found is None:
+                return 0
+            return int(np.count_nonzero(found.others[name] != exact))  # noqa: B023  # called in this turn
+
+        dtype = measured.runs[CONVERTED].dtypes.get(name, str(exact.dtype))
+        counts = map(differing, (CONVERTED, ORIGINAL, JITTED))
+        yield DiscreteError(name, dtype, exact.size, *counts)
 
 
 def _error(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> float:
@@ -148,13 +186,6 @@ def _baselines(measured: Measured, part: str) -> Iterator[tuple[str, float]]:
     for name, run in measured.runs.items():
         if name not in (REFERENCE, CONVERTED):
             yield name, _error(getattr(run, part), wanted)
-
-
-def _gradient_errors(reference: Run, found: Run) -> Iterator[GradientError]:
-    for name, wanted in reference.gradients.items():
-        if name in found.gradients:
-            held = found.gradients[name]
-            yield GradientError(name, relative_l2(held, wanted), cosine(held, wanted))
 
 
 def _gradient_totals(measured: Measured) -> Iterator[tuple[str, float]]:

@@ -3,64 +3,18 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from amprewrite.errors import VerifyError
 from amprewrite.verify.blame import OpError, worst
+from amprewrite.verify.rows import DiscreteError, GradientError, OutputError
 from amprewrite.verify.text import summary_lines
+from amprewrite.verify.verdict import problems, violations
 
-FORMAT = 1
+FORMAT = 2
 """Version of the JSON form."""
-
-
-@dataclass(frozen=True, slots=True)
-class OutputError:
-    """The errors of one float output; see :class:`amprewrite.verify.metrics.Errors`.
-
-    Attributes:
-        name: Its path in the output's structure: ``past_key_values.0.1``.
-        dtype: Dtype that the converted model gives it in.
-        shape: Its shape; complex outputs count as pairs of reals.
-        relative_l2: ``|a - r| / |r|`` in the Euclidean norm.
-        max_abs: Largest absolute difference.
-        max_rel: Largest relative difference, with the root mean square as floor.
-        sqnr_db: Signal to quantization noise, in dB.
-        cosine: Cosine of the angle between both.
-        argmax_agreement: Share of rows with the largest element at the same place.
-        nonfinite_reference: Elements of the reference that are not finite.
-        nonfinite: Elements of the converted output that are not finite.
-        nonfinite_new: Those of them where the reference is finite.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    relative_l2: float
-    max_abs: float
-    max_rel: float
-    sqnr_db: float
-    cosine: float
-    argmax_agreement: float | None
-    nonfinite_reference: int
-    nonfinite: int
-    nonfinite_new: int
-
-
-@dataclass(frozen=True, slots=True)
-class GradientError:
-    """The error of the gradient of one parameter.
-
-    Attributes:
-        name: The parameter.
-        relative_l2: ``|a - r| / |r|`` in the Euclidean norm.
-        cosine: Cosine of the angle between both; NaN where one of them is zero.
-    """
-
-    name: str
-    relative_l2: float
-    cosine: float
 
 
 @dataclass(frozen=True)
@@ -71,10 +25,17 @@ class Report:
         reference: Dtype in which the original was run as the reference.
         low: Low dtype of the converted model and of the baselines; empty if none.
         error: Relative L2 error over all float outputs together.
-        bound: What ``rtol`` allows each output; without ``rtol`` what is to be expected
-            of the formats and the depth of the program, or of the original's own
-            error; None if neither is known.
+        bound: What ``rtol`` allows each output. Without ``rtol`` the tolerance that
+            the plan was made to keep; else what its roundings explain, see
+            :func:`amprewrite.verify.bounds.explained_error`. None if neither is
+            known.
         outputs: One for each float output.
+        discrete: One for each output of integers or booleans.
+        together: Whether ``bound`` is on ``error``, of all float outputs together, and
+            not on that of each.
+        predicted: First-order relative error of the outputs by the roundings of the
+            plan, the root of the sum of squares over the outputs; None if unknown.
+        bounds: Bounds on single outputs, by path, where the plan was made for those.
         jitted: The same when the whole converted function is compiled as one, where
             the framework does so; XLA may then keep other digits.
         baselines: The same error for what could be used instead: ``original`` (the
@@ -100,22 +61,48 @@ class Report:
     gradient_baselines: Mapping[str, float] = field(default_factory=dict[str, float])
     notes: tuple[str, ...] = ()
     jitted: tuple[OutputError, ...] = ()
+    discrete: tuple[DiscreteError, ...] = ()
+    together: bool = False
+    bounds: Mapping[str, float] = field(default_factory=dict[str, float])
+    predicted: float | None = None
 
     @property
     def ok(self) -> bool:
-        """Whether every output is finite where it should be, and within the bound."""
-        return not self.violations
+        """Whether nothing is wrong; see :attr:`problems`."""
+        return not self.problems
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """A line for all that is beyond what was allowed, the worst output first.
+
+        Those are float outputs beyond their bound, or not finite where the reference
+        is; ops and inserted casts that do something else than what they stand for; and
+        outputs of integers or booleans of which more elements differ from the
+        reference than do in the original itself.
+        """
+        return tuple(problems(self))
 
     @property
     def violations(self) -> tuple[OutputError, ...]:
-        """The outputs that are beyond the bound or not finite, the worst first."""
-        bound = float("inf") if self.bound is None else self.bound
-        rows = (*self.outputs, *self.jitted)
-        found = [x for x in rows if x.nonfinite_new or x.relative_l2 > bound]
-        return tuple(sorted(found, key=lambda output: -output.relative_l2))
+        """The float outputs that are beyond a bound or not finite, the worst first."""
+        return violations(self)
+
+    @property
+    def limit(self) -> float:
+        """The bound; infinite if there is none."""
+        return inf if self.bound is None else self.bound
+
+    def bound_of(self, output: OutputError) -> float:
+        """Return the largest error that ``output`` may have; infinite if any."""
+        return self.bounds.get(output.name, inf if self.together else self.limit)
 
     def worst(self, count: int = 3) -> tuple[OpError, ...]:
-        """Return the ops with the largest own errors, the largest first."""
+        """Return the ops that matter most, the first of them first.
+
+        Faults come first, then what made values that are not finite, then the ops by
+        their share of the predicted error of the outputs; without a prediction by
+        their own errors.
+        """
         return worst(self.ops, count)
 
     def summary(self) -> str:
@@ -123,8 +110,11 @@ class Report:
         return "\n".join(summary_lines(self))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as plain JSON data; numbers that are not finite as text."""
-        return {"format": FORMAT, **_plain(asdict(self))}
+        """Return the report as plain JSON data, with ``ok``.
+
+        Numbers that are not finite become text.
+        """
+        return {"format": FORMAT, "ok": self.ok, **_plain(asdict(self))}
 
     @classmethod
     def from_json(cls, data: Any, where: str = "report") -> "Report":
@@ -136,12 +126,13 @@ class Report:
         if not isinstance(data, dict) or data.get("format") != FORMAT:  # pyright: ignore[reportUnknownMemberType]
             msg = f"{where}: is no report of format {FORMAT}; save it with Report.save"
             raise VerifyError(msg)
-        parts: dict[str, Any] = {k: v for k, v in data.items() if k != "format"}  # pyright: ignore[reportUnknownVariableType]
+        held = cast("dict[str, Any]", data)
+        parts = {k: x for k, x in held.items() if k not in ("format", "ok")}
         try:
             for name, kind in _ROWS.items():
                 rows: list[Mapping[str, Any]] = parts[name]
                 parts[name] = tuple(kind(**_filled(kind, row)) for row in rows)
-            for name in ("baselines", "gradient_baselines"):
+            for name in ("baselines", "bounds", "gradient_baselines"):
                 parts[name] = {key: float(x) for key, x in parts[name].items()}
             return cls(**_filled(cls, parts))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -187,6 +178,7 @@ class Report:
 _ROWS: Mapping[str, type] = {
     "outputs": OutputError,
     "jitted": OutputError,
+    "discrete": DiscreteError,
     "ops": OpError,
     "gradients": GradientError,
 }

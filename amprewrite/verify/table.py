@@ -7,7 +7,8 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from amprewrite.verify.text import number, summary_lines
+from amprewrite.verify.text import summary_lines
+from amprewrite.verify.verdict import number
 
 if TYPE_CHECKING:
     from amprewrite.verify.report import Report
@@ -48,28 +49,49 @@ def outputs_table(report: "Report") -> Table:
     return table
 
 
+def discrete_table(report: "Report") -> Table:
+    """Return one row for each output of integers or booleans."""
+    heads = ("elements", "differ", "in the original")
+    table = _table("outputs of integers", ("output", "dtype"), heads)
+    for row in report.discrete:
+        differing = max(row.differing, row.jitted)
+        cells = (row.size, differing, row.original)
+        table.add_row(Text(row.name), row.dtype, *map(str, cells))
+    return table
+
+
 def worst_table(report: "Report", count: int = ROWS) -> Table:
-    """Return one row for each of the ops with the largest own errors."""
+    """Return one row for each of the ops that matter most; see ``Report.worst``."""
     words = ("op", "native", "computes", "module", "source")
-    table = _table("largest own errors", words, ("own", "accumulated"))
+    known = any(op.share is not None for op in report.ops)
+    title = "costliest ops" if known else "largest own errors"
+    heads = (*(["share"] if known else []), "own", "accumulated")
+    table = _table(title, words, heads)
     for op in report.worst(count):
         cells = (op.op, op.native, op.precision, op.path, op.source)
-        table.add_row(*map(Text, cells), number(op.own), number(op.accumulated))
+        share = [""] if op.share is None else [f"{op.share:.1%}"]
+        errors = (number(op.own), number(op.accumulated))
+        table.add_row(*map(Text, cells), *(share if known else []), *errors)
     return table
 
 
 def gradients_table(report: "Report", count: int = ROWS) -> Table:
-    """Return one row for each of the parameters with the largest gradient errors."""
+    """Return one row for each of the parameters with the largest gradient errors.
+
+    Those that are zero but for rounding come last: their errors are of another kind.
+    """
     table = _table("largest gradient errors", ("parameter",), ("rel. L2", "cosine"))
-    rows = sorted(report.gradients, key=lambda found: -found.relative_l2)
+    rows = sorted(report.gradients, key=lambda row: (row.zero, -row.relative_l2))
     for row in rows[:count]:
-        table.add_row(Text(row.name), number(row.relative_l2), number(row.cosine))
+        name = f"{row.name} (zero, by size)" if row.zero else row.name
+        table.add_row(Text(name), number(row.relative_l2), number(row.cosine))
     return table
 
 
 def report_tables(report: "Report") -> Group:
     """Return the summary, the outputs, the worst ops and gradients."""
     parts = [Text("\n".join(summary_lines(report))), outputs_table(report)]
+    parts += [discrete_table(report)] if report.discrete else []
     parts += [worst_table(report)] if report.ops else []
     parts += [gradients_table(report)] if report.gradients else []
     return Group(*parts)

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from amprewrite.verify.verdict import number
+
 if TYPE_CHECKING:
     from amprewrite.verify.report import Report
 
@@ -10,16 +12,16 @@ WORST = 3
 """Ops that a message names."""
 
 
-def number(value: float | None) -> str:
-    """Return a measured number with three digits."""
-    return "" if value is None else f"{value:.3g}"
-
-
 def summary_lines(report: "Report") -> Iterator[str]:
     """Yield the error, the baselines, the worst output, the worst ops, the notes."""
     against = f"error {number(report.error)} against {report.reference}"
     bound = "" if report.bound is None else f", bound {number(report.bound)}"
-    yield f"{against}{bound}: {'ok' if report.ok else 'NOT OK'}"
+    found = report.problems
+    known = (
+        "" if report.predicted is None else f", {number(report.predicted)} predicted"
+    )
+    yield f"{against}{known}{bound}: {'NOT OK' if found else 'ok'}"
+    yield from (f"  {problem}" for problem in found)
     for name, error in report.baselines.items():
         yield f"  {name}: {number(error)}"
     for name, message in report.failures.items():
@@ -31,30 +33,41 @@ def summary_lines(report: "Report") -> Iterator[str]:
             f"{number(output.relative_l2)}, {number(output.sqnr_db)} dB, "
             f"{output.nonfinite_new} new non-finite elements"
         )
-    if report.gradients:
-        gradient = max(report.gradients, key=lambda found: found.relative_l2)
-        total = number(report.gradient_baselines.get("converted"))
-        yield (
-            f"gradients: error {total}; worst of {len(report.gradients)}: "
-            f"{gradient.name}: {number(gradient.relative_l2)}"
-        )
+    for row in report.discrete:
+        if not row.is_violation:
+            yield row.describe(report.reference)
+    yield from _gradient_lines(report)
     for op in report.worst(WORST):
         yield f"  {op}"
     yield from (f"note: {note}" for note in report.notes)
 
 
-def failure_text(report: "Report", rtol: float) -> str:
-    """Return what is wrong with the worst output, and the ops to look at."""
-    output = report.violations[0]
-    found = f"relative error {number(output.relative_l2)}"
-    if output.nonfinite_new:
-        found = f"{output.nonfinite_new} elements that are finite in the reference"
-        found += f" are not ({number(output.relative_l2)})"
-    jitted = not any(output is row for row in report.outputs)
-    others = ", ".join(f"{k} {number(x)}" for k, x in report.baselines.items())
-    head = (
-        f"output {output.name}{' of the jitted function' if jitted else ''}: {found}; "
-        f"want at most {number(rtol)} against {report.reference} ({others}); deny the "
-        f"ops with the largest own errors, or allow more with rtol="
+def _gradient_lines(report: "Report") -> Iterator[str]:
+    """Yield the error of all gradients, the worst of them, and those that are zero."""
+    if not report.gradients:
+        return
+    total = number(report.gradient_baselines.get("converted"))
+    sized = [row for row in report.gradients if not row.zero]
+    zeros = [row for row in report.gradients if row.zero]
+    worst = max(sized or zeros, key=lambda row: row.relative_l2)
+    yield (
+        f"gradients: error {total}; worst of {len(report.gradients)}: "
+        f"{worst.name}: {number(worst.relative_l2)}"
     )
-    return "\n  ".join([head, *map(str, report.worst(WORST))])
+    if zeros:
+        largest = max(zeros, key=lambda row: row.relative_l2)
+        yield (
+            f"  {len(zeros)} of them are zero but for rounding; by their size against "
+            f"all gradients the largest is {largest.name}: "
+            f"{number(largest.relative_l2)}"
+        )
+
+
+def failure_text(report: "Report") -> str:
+    """Return all that is wrong, the baselines, and the ops to look at."""
+    first, *rest = report.problems
+    others = ", ".join(f"{k} {number(x)}" for k, x in report.baselines.items())
+    head = f"{first} ({others})" if others else first
+    if report.violations:
+        head = f"{head}; allow more with rtol="
+    return "\n  ".join([head, *rest, *map(str, report.worst(WORST))])

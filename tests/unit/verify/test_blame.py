@@ -42,7 +42,7 @@ def blamed(*samples):
         blame(replace(each, op=str(number)))
     return tuple(
         replace(error, op=name)
-        for name, error in zip(blame.found, blame.errors, strict=True)
+        for name, error in zip(blame.found, blame.errors({}), strict=True)
     )
 
 
@@ -61,7 +61,36 @@ def test_a_second_walk_replaces_the_first():
     blame = Blame({"add": DECISION})
     blame(sample((1, 2), (1, 2)))
     blame(sample((1, 1), (1, 1)))
-    assert [error.own for error in blame.errors] == [0]
+    assert [error.own for error in blame.errors({})] == [0]
+
+
+def test_ops_come_by_their_effect_on_the_outputs_where_it_is_known():
+    blame = Blame(dict.fromkeys("abc", DECISION))
+    for name, alone in zip("abc", (1.5, 1.2, 1.1), strict=True):
+        blame(replace(sample((1, 1), (1, alone)), op=name))
+    rows = [replace(e, op=n) for n, e in zip("abc", blame.errors({}), strict=True)]
+    shares = {"a": 0.1, "b": 0.2, "c": 0.7}
+    rows = [replace(row, share=shares[row.op]) for row in rows]
+    assert [op.op for op in worst(rows, 3)] == ["c", "b", "a"]
+    rows[1] = replace(rows[1], kernel=0.5, explained=0.1)
+    assert [op.op for op in worst(rows, 3)] == ["b", "c", "a"]
+    assert "70% of the error, own error" in str(rows[2])
+    rows[2] = replace(rows[2], inserted=True)
+    assert [op.op for op in worst(rows, 3)] == ["b", "a"]
+
+
+def test_a_fault_says_what_it_differs_from():
+    wrong = replace(sample((1, 2), (1, 2)), same=(np.ones(2),))
+    wrong = replace(wrong, again=lambda _unit, _draw: (np.ones(2),))
+    found = op_error(wrong, DECISION)
+    assert found.is_fault
+    assert found.fault.startswith(
+        "op add (aten.add, bfloat16) at layer.0: differs from"
+    )
+    cast = op_error(replace(wrong, decision=DECISION), DECISION)
+    assert cast.inserted
+    assert cast.fault.startswith("inserted op add")
+    assert "the value handed on by 0.71" in cast.fault
 
 
 def test_a_line_says_where():

@@ -1,5 +1,5 @@
 from dataclasses import replace
-from math import sqrt
+from math import inf, sqrt
 
 import ml_dtypes
 import numpy as np
@@ -73,6 +73,21 @@ def plan(low="bfloat16", precision="bfloat16"):
     )
     cost = Cost(0, 0, 0, 0, 0)
     return Plan("p", "promote", low, "float32", "", decisions, (), cost=cost)
+
+
+def test_a_prediction_explains_a_multiple_of_itself():
+    known, found = program(), {"original": 1e-7, "autocast": 0.02, "cast all": 0.01}
+    low = replace(plan(), decisions=plan().decisions)
+    assert bounds.explained_error(1e-3, found, low, known) == bounds.MULTIPLE * 1e-3
+    assert bounds.explained_error(None, found, low, None) == bounds.MULTIPLE * 0.01
+    most = bounds.expected_error(low, known)
+    assert bounds.explained_error(0.5, found, low, known) == most
+    noisy = {**found, "original": 1.0}
+    assert bounds.explained_error(1e-3, noisy, low, known) == bounds.NOISE
+    assert bounds.explained_error(inf, {}, low, known) == bounds.expected_error(
+        low, known
+    )
+    assert bounds.explained_error(1e-3, found, None, None) is None
 
 
 def test_what_a_plan_lets_expect():

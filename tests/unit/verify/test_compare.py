@@ -17,9 +17,11 @@ from amprewrite.frameworks.base import (
     Run,
     Walked,
 )
+from amprewrite.ir import Op, ProgramGraph, Value
 from amprewrite.plan import Decision, Plan
+from amprewrite.plan.sensitivity import Sensitivity
 from amprewrite.verify import Report, verify
-from amprewrite.verify.compare import NOISE
+from amprewrite.verify.bounds import MULTIPLE, NOISE
 
 CALL = Call((), {})
 DECISION = Decision("mul", "mul", "aten.mul", "allow", "bfloat16", "", "")
@@ -42,6 +44,7 @@ class Numbers:
     measured: Measured
     walked: Walked = field(default_factory=lambda: Walked("float64"))
     calls: list[str] = field(default_factory=list[str])
+    sample: OpSample = SAMPLE
 
     def measure(self, original, converted, call):
         del original, converted, call
@@ -50,7 +53,7 @@ class Numbers:
     def walk(self, original, converted, call, observe):
         del original, converted
         self.calls.append(call.reference)
-        observe(SAMPLE)
+        observe(self.sample)
         return self.walked
 
 
@@ -105,6 +108,38 @@ def test_without_rtol_the_bound_is_what_may_be_expected():
     assert 0.01 < found < 0.1
 
 
+VALUES = {"x": Value("x", "float32", (2,), "input"), "y": Value("y", "float32", (2,))}
+GRAPH = ProgramGraph(VALUES, (Op("mul", "mul", "aten.mul", ("x",), ("y",)),), ("y",))
+LOWERED = replace(
+    PLAN,
+    decisions=(replace(DECISION, operands=("bfloat16",), results=("float32",)),),
+)
+
+
+def test_the_bound_is_a_multiple_of_the_predicted_error():
+    given = replace(measured(run(a=1), run(a=1), autocast=run(a=1.005)), plan=LOWERED)
+    known = Sensitivity({}, {("x", "mul"): 1e-6}, 4)
+    walked = Walked("float64", GRAPH, (), known)
+    report = report_of(given, walked=walked)
+    assert report.predicted == pytest.approx(1e-3)
+    assert report.bound == pytest.approx(MULTIPLE * 1e-3)
+    assert [op.share for op in report.ops] == [1.0]
+    without = report_of(given)
+    assert (without.predicted, without.ops[0].share) == (None, None)
+    assert without.bound == pytest.approx(MULTIPLE * 0.005)
+
+
+def test_an_op_that_is_not_the_original_s_is_a_violation():
+    wrong = replace(
+        SAMPLE, same=(np.ones(2),), again=lambda _unit, _draw: (np.ones(2),)
+    )
+    side = Numbers(measured(run(a=1), run(a=1)), sample=wrong)
+    report = verify(side, None, None, CALL)
+    assert not report.ok
+    assert report.problems[0].startswith("op mul (aten.mul, bfloat16): differs from")
+    assert report.ops[0].is_fault
+
+
 def test_nobody_is_asked_to_be_better_than_the_original():
     given = measured(run(a=1.5), run(a=1), original=run(a=1.5))
     report = report_of(given)
@@ -149,12 +184,44 @@ def test_a_jitted_run_is_compared_too():
         report_of(other)
 
 
-def test_integers_that_differ_are_told():
+def test_integers_that_differ_are_a_violation():
     one, two = (
         replace(run(), others={"n": np.array(values)}) for values in ([1, 2], [1, 3])
     )
-    assert "output n: 1 of 2 elements differ" in report_of(measured(one, two)).notes
-    assert report_of(measured(one, one)).notes == ("n",)
+    report = report_of(measured(one, two))
+    assert not report.ok
+    assert "output n (int64): 1 of 2 elements (50.00%) differ" in report.problems[0]
+    assert report.to_json()["ok"] is False
+    with pytest.raises(VerifyError, match=r"output n .*1 of 2 elements"):
+        report_of(measured(one, two), rtol=1.0)
+    assert report_of(measured(one, one)).ok
+
+
+def test_integers_may_differ_where_they_do_in_the_original_itself():
+    found, exact, worse = (
+        replace(run(), others={"n": np.array(values)})
+        for values in ([1, 2], [1, 3], [2, 4])
+    )
+    assert report_of(measured(found, exact, original=found), rtol=1e-6).ok
+    assert not report_of(measured(worse, exact, original=found)).ok
+    jitted = measured(exact, exact, **{JITTED: found})
+    assert "of the jitted function" in report_of(jitted).problems[0]
+
+
+def test_the_tolerance_of_the_plan_is_the_bound():
+    far, near = run(a=[1.0, 1.1], b=[1.0]), run(a=[1.0, 1.01], b=[1.0])
+    exact = run(a=[1.0, 1.0], b=[1.0])
+    jointly = replace(PLAN, tolerance=0.01)
+    report = report_of(replace(measured(near, exact), plan=jointly))
+    assert (report.bound, report.together, report.ok) == (0.01, True, True)
+    wrong = report_of(replace(measured(far, exact), plan=jointly))
+    assert wrong.problems[0].startswith("all outputs of converted together: relative")
+    jitted = measured(near, exact, **{JITTED: far})
+    assert "jitted" in report_of(replace(jitted, plan=jointly)).problems[0]
+    each = replace(PLAN, tolerances=(("a", 1e-3), ("b", 1.0)))
+    (problem,) = report_of(replace(measured(near, exact), plan=each)).problems
+    assert problem.startswith("output a: relative error")
+    assert report_of(replace(measured(far, exact), plan=jointly), rtol=0.1).ok
 
 
 def test_gradients_are_compared_by_parameter():

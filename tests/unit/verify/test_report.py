@@ -60,9 +60,9 @@ def test_json_keeps_nan():
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ([], "report: is no report of format 1"),
-        ({"format": 0}, "is no report of format 1"),
-        ({"format": 1}, "not a complete report"),
+        ([], "report: is no report of format 2"),
+        ({"format": 0}, "is no report of format 2"),
+        ({"format": 2}, "not a complete report"),
         ({**REPORT.to_json(), "ops": [{"op": "mul"}]}, "not a complete report"),
         ({**REPORT.to_json(), "error": "much"}, "not a complete report"),
     ],
@@ -77,6 +77,18 @@ def test_a_file_that_is_no_json_is_refused(tmp_path):
     path.write_text("no", "utf-8")
     with pytest.raises(VerifyError, match="is no JSON"):
         Report.load(path)
+
+
+def test_json_says_whether_it_is_ok():
+    assert REPORT.to_json()["ok"] is True
+    assert BROKEN.to_json()["ok"] is False
+
+
+def test_a_bound_is_on_each_output_on_one_or_on_all():
+    assert REPORT.bound_of(OUTPUT) == REPORT.limit == 0.1
+    assert replace(REPORT, bound=None).bound_of(OUTPUT) == inf
+    assert replace(REPORT, bounds={"logits": 1.0}).bound_of(OUTPUT) == 1.0
+    assert replace(REPORT, together=True).bound_of(OUTPUT) == inf
 
 
 def test_ok_is_about_every_output():

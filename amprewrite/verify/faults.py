@@ -1,0 +1,111 @@
+"""Faults: ops that are not what they stand for, told apart from rounding.
+
+A converted op and the original's are given the same operands, rounded to the dtypes
+that the converted one reads; the original's computes in the reference's dtype. They
+differ by what the converted op rounds itself: its result once, and what its kernel
+keeps low inside. An error far above that is no rounding. It is found also where no
+output shows it: a factor on what a normalisation reads changes nothing after it.
+
+How far roundings inside may move the result is measured, where it matters: the
+original's op is run again with its operands moved by a unit roundoff each.
+"""
+
+from math import hypot, inf, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amprewrite.dtypes import FORMATS
+from amprewrite.dtypes.formats import format_of
+from amprewrite.frameworks.base import OpSample
+from amprewrite.plan import Decision
+from amprewrite.verify.bounds import unit_roundoff
+from amprewrite.verify.metrics import norm, ratio
+
+ROUNDINGS = 4.0
+"""Unit roundoffs that a result may be off. One rounding is at most one; low kernels
+that round inside have 1.2 to 3.1 times the error of one, in the root mean square about
+0.4 unit roundoffs (``ROUND_INSIDE`` of the torch side)."""
+
+LEAST = 2.0**-10
+"""Relative error below which nothing is a fault: sums in another order, and products
+that a device takes in TF32, whose unit roundoff is 2**-11."""
+
+LEAST_CONTRACTED = 2.0**-6
+"""The same for contractions: TPUs multiply float32 in bfloat16 by default."""
+
+MOVED = 8.0
+"""Multiple of what operands moved by a unit roundoff do to a result, as far as which
+roundings inside may move it."""
+
+DRAWS = 2
+"""How often operands are moved; the larger effect counts."""
+
+
+def kernel_error(sample: OpSample, decision: Decision) -> tuple[float, float] | None:
+    """Return how far an op is from the original's on the same operands.
+
+    Args:
+        sample: The op.
+        decision: Its dtypes.
+
+    Returns:
+        The relative error of the result that is furthest beyond what rounding explains
+        of it, and that; None if the original's op cannot be run on these operands.
+    """
+    if sample.same is None:
+        return None
+    worst, rows = 0.0, [(0.0, 0.0)]
+    for index, (found, wanted) in enumerate(
+        zip(sample.alone, sample.same, strict=True)
+    ):
+        known = np.isfinite(found) & np.isfinite(wanted)
+        size, difference = norm(wanted[known]), norm(found[known] - wanted[known])
+        limit = _rounding(decision, sample, size, int(np.count_nonzero(known)))
+        if difference > limit:
+            limit = max(limit, MOVED * _moved(sample, decision, index, known))
+        if ratio(difference, limit) >= worst:
+            worst = ratio(difference, limit)
+            rows.append((ratio(difference, size), ratio(limit, size)))
+    return rows[-1]
+
+
+def _rounding(decision: Decision, sample: OpSample, size: float, count: int) -> float:
+    """Return the norm of the error that the roundings of a result explain."""
+    found = _floats(decision)
+    least = LEAST_CONTRACTED if sample.contracts else LEAST
+    unit = max((unit_roundoff(dtype) for dtype in found), default=0.0)
+    tiny = max((_smallest(dtype) for dtype in found), default=0.0)
+    return hypot(max(ROUNDINGS * unit, least) * size, sqrt(count) * tiny)
+
+
+def _moved(
+    sample: OpSample, decision: Decision, index: int, known: NDArray[np.bool_]
+) -> float:
+    """Return the norm of what operands moved by a unit roundoff do to a result.
+
+    It is infinite where the op cannot be run again, or is random: then nothing is
+    known of it.
+    """
+    unit = max((unit_roundoff(dtype) for dtype in _floats(decision)), default=0.0)
+    largest = 0.0
+    for draw in range(DRAWS):
+        found = None if sample.again is None else sample.again(unit, draw)
+        if found is None or sample.same is None:
+            return inf
+        with np.errstate(invalid="ignore"):  # infinities that stay have no distance
+            moved = found[index][known] - sample.same[index][known]
+        largest = max(largest, norm(moved) if np.isfinite(moved).all() else inf)
+    return largest * sqrt(max(1.0, sample.length))
+
+
+def _floats(decision: Decision) -> list[str]:
+    """Return the float dtypes that an op computes with."""
+    dtypes = (*decision.operands, *decision.results, decision.precision)
+    kinds = ("float", "complex")
+    return [d for d in dtypes if d in FORMATS and FORMATS[d].kind in kinds]
+
+
+def _smallest(dtype: str) -> float:
+    """Return the smallest number above zero, as which all that is below it rounds."""
+    return float(format_of(dtype).smallest_subnormal)

@@ -1,0 +1,51 @@
+"""Errors of gradients, of those too that are zero but for rounding."""
+
+from collections.abc import Iterator, Mapping
+from math import sqrt
+
+from amprewrite.frameworks.base import ORIGINAL, REFERENCE, Array, Run
+from amprewrite.verify.bounds import unit_roundoff
+from amprewrite.verify.metrics import cosine, norm, parts, ratio
+from amprewrite.verify.rows import GradientError
+
+NOISE = 2.0**10
+"""Unit roundoffs of the reference, relative to the root mean square of all gradients,
+below which a gradient of the reference is rounding itself: a key bias of BERT-base has
+1e-17 in float64 where the others have 1e-3, about 50 unit roundoffs."""
+
+
+def gradient_errors(
+    runs: Mapping[str, Run], found: Run, reference: str
+) -> Iterator[GradientError]:
+    """Yield the error of the gradient of each parameter that ``found`` has.
+
+    A gradient that is zero has no relative error: it is compared by its size against
+    all gradients together.
+
+    Args:
+        runs: The reference among them, and the original if it was run.
+        found: The run to compare.
+        reference: Dtype of the reference.
+    """
+    wanted = runs[REFERENCE].gradients
+    own = runs[ORIGINAL].gradients if ORIGINAL in runs else dict[str, Array]()
+    typical = _root_mean_square(wanted)
+    for name, exact in wanted.items():
+        if name not in found.gradients:
+            continue
+        held = found.gradients[name]
+        difference, size = parts(held, exact)
+        others = typical * sqrt(exact.size)
+        noise = NOISE * unit_roundoff(reference) * others
+        if name in own:
+            noise = max(noise, parts(own[name], exact)[0])
+        zero = size <= noise
+        error = ratio(difference, others if zero else size)
+        yield GradientError(name, error, cosine(held, exact), zero)
+
+
+def _root_mean_square(arrays: Mapping[str, Array]) -> float:
+    """Return that of all elements of all arrays."""
+    count = sum(array.size for array in arrays.values())
+    squares = sum(norm(array) ** 2 for array in arrays.values())
+    return sqrt(squares / count) if count else 0.0

@@ -1,0 +1,99 @@
+"""Rows of a report about outputs and gradients: plain data."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class OutputError:
+    """The errors of one float output; see :class:`amprewrite.verify.metrics.Errors`.
+
+    Attributes:
+        name: Its path in the output's structure: ``past_key_values.0.1``.
+        dtype: Dtype that the converted model gives it in.
+        shape: Its shape; complex outputs count as pairs of reals.
+        relative_l2: ``|a - r| / |r|`` in the Euclidean norm.
+        max_abs: Largest absolute difference.
+        max_rel: Largest relative difference, with the root mean square as floor.
+        sqnr_db: Signal to quantization noise, in dB.
+        cosine: Cosine of the angle between both.
+        argmax_agreement: Share of rows with the largest element at the same place.
+        nonfinite_reference: Elements of the reference that are not finite.
+        nonfinite: Elements of the converted output that are not finite.
+        nonfinite_new: Those of them where the reference is finite.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    relative_l2: float
+    max_abs: float
+    max_rel: float
+    sqnr_db: float
+    cosine: float
+    argmax_agreement: float | None
+    nonfinite_reference: int
+    nonfinite: int
+    nonfinite_new: int
+
+
+@dataclass(frozen=True, slots=True)
+class DiscreteError:
+    """The difference of one output of integers, booleans or keys.
+
+    Such an output has no error that grows with the roundings: an element is the
+    reference's or another one. Where two decisions are nearly tied, as in an argmax,
+    a rounding anywhere before them turns one into the other.
+
+    Attributes:
+        name: Its path in the output's structure.
+        dtype: Dtype that the converted model gives it in.
+        size: Number of elements.
+        differing: Elements in which the converted model differs from the reference.
+        original: Elements in which the original, in its own dtype, does.
+        jitted: Elements in which the converted function compiled as one does; 0 where
+            there is none.
+    """
+
+    name: str
+    dtype: str
+    size: int
+    differing: int
+    original: int
+    jitted: int = 0
+
+    @property
+    def is_violation(self) -> bool:
+        """Whether more elements differ than do in the original itself."""
+        return max(self.differing, self.jitted) > self.original
+
+    def describe(self, reference: str) -> str:
+        """Return one line: how many elements differ from those of ``reference``."""
+        found = max(self.differing, self.jitted)
+        share = found / self.size if self.size else 0.0
+        where = " of the jitted function" if self.jitted > self.differing else ""
+        return (
+            f"output {self.name}{where} ({self.dtype}): {found} of {self.size} "
+            f"elements ({share:.2%}) differ from {reference}, in the original itself "
+            f"{self.original}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GradientError:
+    """The error of the gradient of one parameter.
+
+    Attributes:
+        name: The parameter.
+        relative_l2: ``|a - r| / |r|`` in the Euclidean norm. Where ``zero`` is set,
+            ``|a - r| / g``, with ``g`` the norm of a gradient of this size whose
+            elements have the root mean square of all gradients together.
+        cosine: Cosine of the angle between both; NaN where one of them is zero.
+        zero: Whether ``r`` is zero as far as the original can tell: in the original's
+            own dtype the gradient has no correct digit. Attention, for one, does not
+            depend on the bias of its keys.
+    """
+
+    name: str
+    relative_l2: float
+    cosine: float
+    zero: bool = False

@@ -1,0 +1,34 @@
+from dataclasses import replace
+
+from amprewrite.verify import DiscreteError
+from amprewrite.verify.verdict import number, problems, violations
+from tests.unit.verify.test_report import BROKEN, OUTPUT, REPORT
+
+
+def test_what_is_ok_has_no_problems():
+    assert list(problems(REPORT)) == []
+    assert violations(REPORT) == ()
+
+
+def test_the_worst_output_comes_first():
+    rows = (replace(OUTPUT, relative_l2=0.2), replace(OUTPUT, name="b", relative_l2=1))
+    found = list(problems(replace(REPORT, outputs=rows)))
+    assert [line.split(":")[0] for line in found] == ["output b", "output logits"]
+    assert "want at most 0.1 against float64" in found[0]
+
+
+def test_what_is_not_finite_is_a_problem_without_a_bound_too():
+    (line,) = problems(replace(BROKEN, bound=None))
+    assert line.startswith("output state: 3 elements that are finite in the reference")
+    assert "want" not in line
+
+
+def test_integers_are_a_problem_where_more_differ_than_in_the_original():
+    row = DiscreteError("n", "bool", 10, 2, 2)
+    assert list(problems(replace(REPORT, discrete=(row,)))) == []
+    (line,) = problems(replace(REPORT, discrete=(replace(row, jitted=3),)))
+    assert line.startswith("output n of the jitted function (bool): 3 of 10 elements")
+
+
+def test_numbers_have_three_digits():
+    assert [number(x) for x in (None, 1.23456e-7, 0.0)] == ["", "1.23e-07", "0"]
