@@ -4,6 +4,10 @@ What differs, all of it on purpose: a scale is kept in float32, also where it is
 as float16 (jmp fails in ``adjust``); the minimum survives copies of the pytree (jmp
 forgets it); float16 values are scaled and unscaled in float32; gradients are divided
 by the scale, not multiplied by its inverse, which is flushed to zero for large scales.
+
+What is the same, so that programs and checkpoints of jmp go on: the leaves of a scale
+(two if it is dynamic, else none), the warning of a scale that is no float, and the
+errors, which are AssertionErrors.
 """
 
 from dataclasses import dataclass, replace
@@ -11,14 +15,15 @@ from typing import Any
 
 import numpy as np
 
+from amprewrite.errors import warn
 from amprewrite.frameworks.jaxpr.untyped import jax, jnp, tree_util
-from amprewrite.training.jax import (
-    DynamicLossScale,
-    LossScale,
-    NoOpLossScale,
-    StaticLossScale,
-    all_finite,
-    select_tree,
+from amprewrite.training import jax as training
+from amprewrite.training.jax import NoOpLossScale, all_finite
+from amprewrite.training.jax.scales import (
+    UNKNOWN,
+    register,
+    scaled_tree,
+    unscaled_tree,
 )
 
 __all__ = [
@@ -48,6 +53,97 @@ NAMES = {
 
 KEYS = {"p": 0, "params": 0, "c": 1, "compute": 1, "o": 2, "output": 2}
 """Keys of a policy, and their places."""
+
+
+@dataclass(frozen=True)
+class DynamicLossScale(training.DynamicLossScale):
+    """Grows after ``period`` finite steps in a row, shrinks after one that is not.
+
+    A pytree of ``loss_scale`` and ``counter``, as jmp's is.
+    """
+
+    min_loss_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Warn of a scale or a minimum that is no float.
+
+        Raises:
+            ValueError: The scale is no finite scalar above zero, or a limit is out of
+                its range.
+        """
+        for name in ("loss_scale", "min_loss_scale"):
+            dtype = jnp.result_type(getattr(self, name))
+            if not jnp.issubdtype(dtype, jnp.floating):
+                msg = f"Expected floating type for {name}, got {dtype}"
+                warn(msg)
+        super().__post_init__()
+        object.__setattr__(self, "culprit", 0)  # is no leaf
+
+    def adjust(self, grads_finite: Any, culprit: Any = UNKNOWN) -> "DynamicLossScale":
+        """Return the state after a step.
+
+        Raises:
+            AssertionError: ``grads_finite`` is no scalar.
+        """
+        _check_scalar("adjust: grads_finite", grads_finite)
+        made: Any = super().adjust(grads_finite, culprit)
+        object.__setattr__(made, "culprit", 0)
+        return made
+
+
+@dataclass(frozen=True)
+class StaticLossScale:
+    """Scales by a constant, which is part of the structure of a tree, no leaf.
+
+    Attributes:
+        loss_scale: The scale, a number or a scalar, kept as it is given.
+    """
+
+    loss_scale: Any
+
+    def scale(self, tree: Tree) -> Tree:
+        """Return the floats of ``tree`` times the scale, in float32 or wider."""
+        return scaled_tree(tree, self._full)
+
+    def unscale(self, tree: Tree) -> Tree:
+        """Return the floats of ``tree`` over the scale, in float32 or wider."""
+        return unscaled_tree(tree, self._full)
+
+    def adjust(self, grads_finite: Any) -> "StaticLossScale":
+        """Return itself."""
+        del grads_finite
+        return self
+
+    @property
+    def _full(self) -> Any:
+        return jnp.asarray(self.loss_scale, jnp.float32)
+
+
+register(DynamicLossScale, ("loss_scale", "counter"))
+register(StaticLossScale, ())
+
+LossScale = NoOpLossScale | StaticLossScale | DynamicLossScale
+"""Any of them."""
+
+
+def select_tree(pred: Any, a: Tree, b: Tree) -> Tree:
+    """Return ``a`` where ``pred`` is true, else ``b``; see training.jax.select_tree.
+
+    Raises:
+        AssertionError: ``pred`` is no bool scalar.
+        ValueError: The trees differ in a dtype or shape.
+    """
+    _check_scalar("select_tree: pred", pred)
+    if jnp.result_type(pred) != jnp.bool_:
+        msg = f"select_tree: expected boolean scalar, found {jnp.result_type(pred)}"
+        raise AssertionError(msg)
+    return training.select_tree(pred, a, b)
+
+
+def _check_scalar(what: str, found: Any) -> None:
+    if jnp.ndim(found):
+        msg = f"{what}: expected boolean scalar, found shape {jnp.shape(found)}"
+        raise AssertionError(msg)
 
 
 @dataclass(frozen=True)
@@ -116,7 +212,7 @@ def _dtype(name: str) -> Any:
     known = [dtype for dtype, names in NAMES.items() if name in names]
     if not known:
         names = ", ".join(name for names in NAMES.values() for name in names)
-        msg = f"unknown dtype {name!r}; want half, {names}"
+        msg = f"Unknown dtype {name!r}; want half, {names}"
         raise ValueError(msg)
     return getattr(jnp, known[0])
 

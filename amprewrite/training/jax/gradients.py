@@ -1,14 +1,13 @@
 """Value and gradients of a converted function: scaled, checked, unscaled, adjusted."""
 
 import functools
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from amprewrite.api import convert
-from amprewrite.errors import AmpWarning, UnsupportedError
+from amprewrite.errors import UnsupportedError, warn
 from amprewrite.frameworks.jaxpr.convert import runner_of
 from amprewrite.frameworks.jaxpr.untyped import jax, jnp, tree_util
 from amprewrite.policy import Policy, load_policy
@@ -296,4 +295,4 @@ def _advise(fun: Function, policy: AnyPolicy, loss_scale: Any) -> None:
     runner = runner_of(fun)
     low = runner.request.low if runner is not None else load_policy(policy).low
     if text := advice(low, scales=not isinstance(loss_scale, NoOpLossScale)):
-        warnings.warn(text, AmpWarning, stacklevel=4)
+        warn(text)

@@ -3,7 +3,8 @@
 from torch import nn
 
 from amprewrite.errors import NotCapturedError
-from amprewrite.frameworks.torch_fx.run import ConvertedModule, LazyModule
+from amprewrite.frameworks.torch_fx.lazy import LazyModule
+from amprewrite.frameworks.torch_fx.run import ConvertedModule
 
 
 def low_dtypes(model: nn.Module) -> set[str]:

@@ -5,7 +5,6 @@ on the device of the loss; the host reads it where it must decide something.
 """
 
 import inspect
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeGuard
@@ -15,7 +14,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from amprewrite.errors import AmpWarning, LossScaleError, UnsupportedError
+from amprewrite.errors import LossScaleError, UnsupportedError, warn
 from amprewrite.training import state
 from amprewrite.training.torch import _compat, gradients
 from amprewrite.training.torch.buffers import Buffers
@@ -74,7 +73,7 @@ class GradScaler:
         self._enabled = enabled
         if enabled and device == "cuda" and not torch.cuda.is_available():
             msg = "GradScaler for cuda, which is not available: it is disabled"
-            warnings.warn(msg, AmpWarning, stacklevel=2)
+            warn(msg)
             self._enabled = False
         minimum = min(min_scale, init_scale)
         self._rule = state.ScaleRule(
@@ -306,7 +305,7 @@ class GradScaler:
         self._advised = bool(lows)
         advice = {state.advice(low, scales=True) for low in lows}
         if advice and "" not in advice:
-            warnings.warn(min(advice), AmpWarning, stacklevel=3)
+            warn(min(advice))
 
     def _turn(self, optimizer: Optimizer) -> Turn:
         return self._turns.setdefault(id(optimizer), Turn(optimizer))

@@ -64,8 +64,8 @@ def test_policies_by_string(text, want):
     ("text", "message"),
     [
         ("x=f16", "unknown key 'x' in 'x=f16'; want params"),
-        ("c=f17", "unknown dtype 'f17'; want half, bf16"),
-        ("f8", "unknown dtype 'f8'"),
+        ("c=f17", "Unknown dtype 'f17'; want half, bf16"),
+        ("f8", "Unknown dtype 'f8'"),
     ],
 )
 def test_mistakes(text, message):
@@ -100,3 +100,38 @@ def test_other_names():
     assert jmp.all_finite({})
     assert jmp.select_tree(jnp.bool_(True), {"a": jnp.ones(1)}, {"a": jnp.zeros(1)})
     assert isinstance(jmp.NoOpLossScale(), jmp.LossScale)
+
+
+@pytest.mark.parametrize("given", [2, np.int32(2), jnp.int32(2)], ids=type)
+def test_a_scale_that_is_no_float_is_warned_of(given):
+    with pytest.warns(UserWarning, match="Expected floating type for loss_scale, got"):
+        jmp.DynamicLossScale(given)
+    with pytest.warns(UserWarning, match="for min_loss_scale, got int32"):
+        jmp.DynamicLossScale(2.0, min_loss_scale=given)
+
+
+def test_scales_have_the_leaves_of_jmp():
+    """So that a checkpoint of jmp's states goes on."""
+    state = jmp.DynamicLossScale(jnp.float32(4), period=2)
+    for made in (state, state.adjust(jnp.bool_(False)), jax.jit(lambda s: s)(state)):
+        assert len(jax.tree.leaves(made)) == 2
+        assert jax.tree.structure(made) == jax.tree.structure(state)
+    assert state.adjust(jnp.bool_(False)).loss_scale == 2
+    assert not jax.tree.leaves(jmp.StaticLossScale(4.0))
+    stepped = jax.jit(lambda s, finite: s.adjust(finite))(state, jnp.bool_(False))
+    assert (stepped.loss_scale, stepped.counter) == (2, 0)
+
+
+def test_a_static_scale_may_be_any_number():
+    assert jmp.StaticLossScale(0).loss_scale == 0
+    assert jmp.StaticLossScale(0).scale(jnp.ones(2)).sum() == 0
+    assert jmp.StaticLossScale(4.0).unscale(jnp.ones(1)) == 0.25
+    assert jmp.StaticLossScale(4.0).adjust(jnp.bool_(False)) == jmp.StaticLossScale(4.0)
+
+
+def test_a_predicate_that_is_no_bool_scalar_is_an_assertion():
+    for pred in (jnp.ones(2, bool), jnp.float32(1)):
+        with pytest.raises(AssertionError, match="expected boolean scalar"):
+            jmp.select_tree(pred, TREE, TREE)
+    with pytest.raises(AssertionError, match="expected boolean scalar"):
+        jmp.DynamicLossScale(2.0).adjust(jnp.ones(2, bool))
