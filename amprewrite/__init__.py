@@ -1,21 +1,25 @@
 """A compiler for precision: reads a model as a graph, places casts, proves it right."""
 
 from amprewrite import errors
-from amprewrite.api import convert, inspect, pareto, verify
+from amprewrite.api import convert, inspect, original, pareto, verify
 from amprewrite.marks import full_precision, low_precision
 from amprewrite.plan import Plan
 from amprewrite.policy import Policy, Rule, load_policy
+
+__version__ = "0.1.0"
 
 __all__ = [
     "Plan",
     "Policy",
     "Rule",
+    "__version__",
     "convert",
     "errors",
     "full_precision",
     "inspect",
     "load_policy",
     "low_precision",
+    "original",
     "pareto",
     "verify",
 ]

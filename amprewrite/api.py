@@ -6,14 +6,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from amprewrite.dispatch import Asked, module_beside
+from amprewrite.dispatch import Asked, module_beside, refuse_beside_plan, side_of
 from amprewrite.errors import UnsupportedError
+from amprewrite.frameworks.arguments import check_arguments
 from amprewrite.frameworks.base import Call
 from amprewrite.passes.pareto import FEWEST, Front, Point
 from amprewrite.passes.tolerance import Tolerance
 from amprewrite.plan import Plan
 from amprewrite.plan.calibration import Calibration, save_calibration
-from amprewrite.policy import Policy, Rule, load_policy
+from amprewrite.plan.maker import policy_of
+from amprewrite.policy import PolicyLike, Rule, load_policy
 from amprewrite.verify import Report
 from amprewrite.verify import verify as compare
 
@@ -23,11 +25,11 @@ TARGETS = ("eager", "compiled")
 
 def convert(  # noqa: PLR0913  # the public signature; all but two are by keyword
     model: Any,
-    policy: str | Path | Policy = "bf16",
+    policy: PolicyLike | None = None,
     *,
     args: tuple[Any, ...] | None = None,
     kwargs: Mapping[str, Any] | None = None,
-    placement: str = "promote",
+    placement: str | None = None,
     tolerance: Tolerance | None = None,
     overrides: Sequence[Rule | Mapping[str, object]] = (),
     plan: Plan | None = None,
@@ -35,6 +37,7 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
     training: bool | None = None,
     target: str = "eager",
     compile: bool = False,  # noqa: A002  # the public name
+    device: str | None = None,
 ) -> Any:
     """Return ``model`` with every op in the precision that ``policy`` gives it.
 
@@ -43,7 +46,10 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
             ``torch.export.ExportedProgram``; with JAX a function, an
             ``equinox.Module``, ``flax.linen.Module`` or ``flax.nnx.Module``. It is not
             changed.
-        policy: Name of a shipped policy, path of a TOML file, jmp string or Policy.
+        policy: Name of a shipped policy, a dtype to compute in (``"bfloat16"``,
+            ``torch.bfloat16``, ``jnp.bfloat16``), path of a TOML file, jmp string or
+            Policy; see :func:`load_policy`. None is ``"bf16"``, or with ``plan`` the
+            policy that it was made by.
         args: Positional arguments to capture the model with; without ``args`` and
             ``kwargs`` it is captured at its first call. With JAX arrays may be given
             as shapes (``jax.ShapeDtypeStruct``).
@@ -51,7 +57,8 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
         placement: ``promote``: forward promotion under demand. ``optimal``: the
             cheapest placement that the policy allows, by a minimum cut, with a
             certificate in ``plan.cost.lower_bound``. ``paint``: TensorFlow's way, to
-            compare with.
+            compare with. None is ``optimal`` where a tolerance is given, else
+            ``promote``.
         tolerance: For placement ``optimal``: the largest relative L2 error, against
             full precision on ``args``. A number for all float outputs together, a
             table of numbers by output path (``{"logits": 1e-3}``), or ``"autocast"``
@@ -60,7 +67,9 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
             bounds nothing.
         overrides: Rules tried before the policy's own; a table such as
             ``{"path": "decoder.*", "class": "deny"}`` is one.
-        plan: A plan to apply instead of making one.
+        plan: A plan to apply instead of making one; it needs ``args`` or ``kwargs``.
+            What else the model needs (another signature, the other mode) is planned
+            by its policy and overrides.
         dynamic_shapes: Extents that vary, as ``torch.export.export`` takes them.
         training: Whether the parameters will be trained: then they stay the original
             objects, and weights are cast as they are used. None takes the mode of the
@@ -69,6 +78,10 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
             cost, and so what placement ``optimal`` chooses. Where ``amprewrite
             calibrate`` has measured the device of the model, those prices count.
         compile: Compile the result with inductor.
+        device: The device to plan for, which need not be there: a kind (``cpu``,
+            ``cuda``, for JAX also ``tpu``) or the name of one that ``amprewrite
+            calibrate`` measured, whose prices count. The program is for that device;
+            nothing is moved there. None is the device of the model.
 
     Returns:
         A program of the same kind, with ``.plan`` and ``.casts``: an ``nn.Module`` with
@@ -77,26 +90,26 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
         with the same parameters and state.
 
     Raises:
+        ArgumentError: Call arguments or overrides are of the wrong kind.
         PolicyError: The policy or an override has mistakes.
         CaptureError: The model cannot be captured; the message has the first line.
-        PlanMismatchError: ``plan`` belongs to another program.
+        PlanMismatchError: ``plan`` belongs to another program, mode or policy, or
+            does not agree with itself.
         ToleranceError: ``tolerance`` is no bound, or no plan keeps it.
-        UnsupportedError: The model, placement or target is not supported.
+        UnsupportedError: The model, placement, target or device is not supported.
     """
     if target not in TARGETS:
         msg = f"unknown target {target!r}; want {' or '.join(TARGETS)}"
         raise UnsupportedError(msg)
-    if tolerance is not None and plan is not None:
-        msg = "plan= is applied as it is, so that it takes no tolerance; pass one"
-        raise UnsupportedError(msg)
-    if overrides and plan is not None:
-        msg = (
-            "plan= is applied as it is, so that it takes no overrides; give them to "
-            "inspect(), which makes a plan, and pass that"
-        )
-        raise UnsupportedError(msg)
-    loaded = load_policy(policy)
-    asked = Asked(model, loaded, args, kwargs, overrides, target, placement, tolerance)
+    if plan is None:
+        loaded = load_policy("bf16" if policy is None else policy)
+    else:
+        refuse_beside_plan(plan, placement, tolerance, overrides)
+        plan = Plan.from_json(plan.to_json())  # it may have been edited
+        loaded = policy_of(plan, policy)
+        placement, overrides = plan.placement, plan.overrides
+    call = args, kwargs
+    asked = Asked(model, loaded, *call, overrides, target, placement, tolerance, device)
     request = asked.request(
         asked.budget(),
         plan=plan,
@@ -108,18 +121,43 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
     return asked.side.convert(model, request)
 
 
+def original(converted: Any) -> Any:
+    """Return the plain model of a converted one, with the current weights.
+
+    Args:
+        converted: What :func:`convert` gave; with JAX also a tree of its kind, such as
+            its gradients. What is not converted is returned as it is.
+
+    Returns:
+        A model of the user's own class. Of torch: converted for training, the model
+        itself, or where parameters were replaced a copy that shares those; converted
+        for inference, a new model in the dtypes of the given one, whose weights are
+        those of the converted: what was stored low comes back rounded. What was given
+        as an ``ExportedProgram`` comes back as the module of one. Of Equinox with the
+        same leaves; of ``flax.nnx`` with the same variables; of ``flax.linen``, which
+        holds no weights; the function that was converted.
+
+    Raises:
+        UnsupportedError: The model is of no supported kind, a part of a converted
+            model or a wrapper around one, was loaded from a pickle, or cannot be
+            copied.
+    """
+    return side_of(converted).original(converted)
+
+
 def inspect(  # noqa: PLR0913  # the public signature; all but two are by keyword
     model: Any,
-    policy: str | Path | Policy = "bf16",
+    policy: PolicyLike = "bf16",
     *,
     args: tuple[Any, ...] | None = None,
     kwargs: Mapping[str, Any] | None = None,
-    placement: str = "promote",
+    placement: str | None = None,
     tolerance: Tolerance | None = None,
     overrides: Sequence[Rule | Mapping[str, object]] = (),
     dynamic_shapes: Any = None,
     training: bool | None = None,
     target: str = "eager",
+    device: str | None = None,
 ) -> Plan:
     """Return the plan that :func:`convert` would apply, without converting.
 
@@ -127,6 +165,7 @@ def inspect(  # noqa: PLR0913  # the public signature; all but two are by keywor
     :func:`convert`.
 
     Raises:
+        ArgumentError: Call arguments or overrides are of the wrong kind.
         PolicyError: The policy or an override has mistakes.
         CaptureError: The model cannot be captured.
         ToleranceError: ``tolerance`` is no bound, or no plan keeps it.
@@ -134,7 +173,8 @@ def inspect(  # noqa: PLR0913  # the public signature; all but two are by keywor
             is no such placement or target.
     """
     loaded = load_policy(policy)
-    asked = Asked(model, loaded, args, kwargs, overrides, target, placement, tolerance)
+    call = args, kwargs
+    asked = Asked(model, loaded, *call, overrides, target, placement, tolerance, device)
     request = asked.request(
         asked.budget(), dynamic_shapes=dynamic_shapes, training=training
     )
@@ -143,7 +183,7 @@ def inspect(  # noqa: PLR0913  # the public signature; all but two are by keywor
 
 def pareto(  # noqa: PLR0913  # the public signature; all but two are by keyword
     model: Any,
-    policy: str | Path | Policy = "bf16",
+    policy: PolicyLike = "bf16",
     *,
     args: tuple[Any, ...] | None = None,
     kwargs: Mapping[str, Any] | None = None,
@@ -172,6 +212,7 @@ def pareto(  # noqa: PLR0913  # the public signature; all but two are by keyword
         ``promote``; each with its predicted and its measured error.
 
     Raises:
+        ArgumentError: Call arguments or overrides are of the wrong kind.
         PolicyError: The policy or an override has mistakes.
         CaptureError: The model cannot be captured.
         ToleranceError: The model is not finite as it is.
@@ -267,11 +308,13 @@ def verify(  # noqa: PLR0913  # the public signature; most are by keyword
         A :class:`amprewrite.verify.Report`.
 
     Raises:
+        ArgumentError: ``args`` is no tuple, or ``kwargs`` no mapping.
         VerifyError: ``rtol`` is given and an output is worse, or is not finite where
             the reference is; or the outputs differ in structure.
         UnsupportedError: The model is of no supported kind, or ``reference`` is
             neither float64 nor float32.
     """
+    check_arguments(args, kwargs)
     side = module_beside(original, "compare")
     call = Call(args, dict(kwargs or {}), reference, gradients)
     return compare(side, original, converted, call, rtol)

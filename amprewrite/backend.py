@@ -1,11 +1,16 @@
 """What ``torch.compile(model, backend="amprewrite")`` finds by entry point."""
 
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
 from amprewrite.dispatch import planner, prices
+from amprewrite.errors import ArgumentError
 from amprewrite.policy import load_policy
+
+OPTIONS = ("overrides", "placement", "plans", "policy", "target")
+"""What ``options`` may hold."""
 
 
 def amprewrite(
@@ -26,10 +31,11 @@ def amprewrite(
         given: The same, as keyword arguments.
 
     Raises:
+        ArgumentError: An option that there is not.
         PolicyError: No such policy, or a mistake in it.
-        TypeError: An option that there is not.
     """
     chosen = {**(options or {}), **given}
+    _check_options(chosen)
     policy = load_policy(chosen.pop("policy", "bf16"))
     overrides = chosen.pop("overrides", ())
     placement, target = chosen.pop("placement", "promote"), chosen.get("target")
@@ -37,3 +43,20 @@ def amprewrite(
     plan = planner(policy, overrides, placement, cost)
     side = import_module("amprewrite.frameworks.torch_fx.backend")
     return side.Backend(plan, **chosen)(module, inputs)
+
+
+def _check_options(given: Mapping[str, Any]) -> None:
+    """Make sure that there is every option that is given.
+
+    Raises:
+        ArgumentError: There is not.
+    """
+    for name in given:
+        if name not in OPTIONS:
+            near = get_close_matches(name, OPTIONS, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            msg = (
+                f"backend amprewrite has no option {name!r}; want "
+                f"{', '.join(OPTIONS)}{hint}"
+            )
+            raise ArgumentError(msg)

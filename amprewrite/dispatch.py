@@ -2,14 +2,14 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from amprewrite.dtypes import Processor
-from amprewrite.errors import UnsupportedError
+from amprewrite.errors import ArgumentError, UnsupportedError
+from amprewrite.frameworks.arguments import check_arguments, check_overrides
 from amprewrite.frameworks.base import Planner
 from amprewrite.ir import ProgramGraph
 from amprewrite.passes import Setting, check_placement, make_plan
@@ -17,10 +17,10 @@ from amprewrite.passes.budget import Budget
 from amprewrite.passes.cost import Objective
 from amprewrite.passes.cost_model import EAGER, CostModel, cost_model
 from amprewrite.passes.measured import measured_model
-from amprewrite.passes.tolerance import Tolerance, check_tolerance
+from amprewrite.passes.tolerance import Tolerance, check_tolerance, placement_for
 from amprewrite.plan import Plan
-from amprewrite.plan.calibration import load_calibration
-from amprewrite.policy import Matcher, Policy, Rule, load_policy
+from amprewrite.plan.calibration import Device, load_calibration
+from amprewrite.policy import Matcher, Policy, PolicyLike, Rule, load_policy
 
 
 def side_of(model: object) -> Any:
@@ -36,10 +36,8 @@ def side_of(model: object) -> Any:
             kinds.append(torch.export.ExportedProgram)
         if isinstance(model, tuple(kinds)):
             return import_module("amprewrite.frameworks.torch_fx.convert")
-    flax: Any = sys.modules.get("flax.linen")
-    linen = flax is not None and isinstance(model, flax.Module)  # is not callable
     function = callable(model) and not isinstance(model, type)
-    if "jax" in sys.modules and (function or linen):
+    if "jax" in sys.modules and (function or _is_jax_module(model)):
         return import_module("amprewrite.frameworks.jaxpr.convert")
     msg = (
         f"cannot convert a {type(model).__name__}; want a torch.nn.Module, "
@@ -47,6 +45,14 @@ def side_of(model: object) -> Any:
         f"function, equinox.Module, flax.linen.Module or flax.nnx.Module"
     )
     raise UnsupportedError(msg)
+
+
+def _is_jax_module(model: object) -> bool:
+    """Return whether ``model`` is a module of Equinox or Flax; it may have no call."""
+    loaded: list[Any] = [
+        sys.modules.get(name) for name in ("equinox", "flax.linen", "flax.nnx")
+    ]
+    return any(found and isinstance(model, found.Module) for found in loaded)
 
 
 def module_beside(model: object, name: str) -> Any:
@@ -61,10 +67,19 @@ def prices(
     target: str,
     args: tuple[Any, ...] | None = None,
     kwargs: Mapping[str, Any] | None = None,
+    device: Device | None = None,
 ) -> CostModel:
     """Return the prices of ``target`` that were measured on the device of a model.
 
     Where none were, see ``amprewrite calibrate``, the default ones of ``target``.
+
+    Args:
+        model: The model.
+        policy: Has the low dtype.
+        target: ``eager`` or ``compiled``.
+        args: Positional call arguments.
+        kwargs: Keyword call arguments.
+        device: Another device than that of the model.
 
     Raises:
         UnsupportedError: No such target, or the model is of no supported kind.
@@ -72,14 +87,15 @@ def prices(
     default = cost_model(target)
     if not policy.low:
         return default
-    device = module_beside(model, "calibrate").device_of(model, args, kwargs)
-    found = load_calibration(device)
+    side = module_beside(model, "calibrate")
+    on: Device = device or side.device_of(model, args, kwargs)
+    found = load_calibration(on)
     measured = found and measured_model(default, found, policy.low, policy.full)
-    return measured or default
+    return replace(measured or default, kernels=side.kernels(on, found))
 
 
 def planner(
-    policy: str | Path | Policy,
+    policy: PolicyLike,
     overrides: Sequence[Rule | Mapping[str, object]] = (),
     placement: str = "promote",
     model: CostModel = EAGER,
@@ -98,20 +114,71 @@ def planner(
     """
     loaded = load_policy(policy)
     check_placement(placement)
-    objective = Objective(model)
+    check_overrides(overrides)
     Matcher(loaded, overrides)  # finds mistakes now, not at the first call
+    return PlansByPolicy(loaded, tuple(overrides), placement, Objective(model))
 
-    def plan(
+
+@dataclass(frozen=True)
+class PlansByPolicy:
+    """Plans by a policy; data alone, so that what holds it can be pickled.
+
+    Attributes:
+        policy: The policy.
+        overrides: Rules tried before its own.
+        placement: Name of the strategy.
+        objective: What is minimised.
+    """
+
+    policy: Policy
+    overrides: tuple[Rule | Mapping[str, object], ...]
+    placement: str
+    objective: Objective
+
+    def __call__(
+        self,
         graph: ProgramGraph,
         *,
         training: bool,
         captured: str,
         differentiated: bool = True,
     ) -> Plan:
-        setting = Setting(placement, training, captured, objective, differentiated)
-        return make_plan(graph, Matcher(loaded, overrides), setting)
+        """Return the plan for ``graph``; see ``frameworks.base.Planner``."""
+        setting = Setting(
+            self.placement, training, captured, self.objective, differentiated
+        )
+        return make_plan(graph, Matcher(self.policy, self.overrides), setting)
 
-    return plan
+
+def refuse_beside_plan(
+    plan: object,
+    placement: str | None,
+    tolerance: Tolerance | None,
+    overrides: Sequence[Rule | Mapping[str, object]],
+) -> None:
+    """Refuse what a plan that is applied as it is does not take.
+
+    Raises:
+        ArgumentError: ``plan`` is no plan.
+        UnsupportedError: A placement, tolerance or overrides are given beside it.
+    """
+    if not isinstance(plan, Plan):
+        msg = (
+            f"plan is a {type(plan).__name__}; want a Plan, as amprewrite.inspect "
+            f"makes it and Plan.load reads it"
+        )
+        raise ArgumentError(msg)
+    given = {
+        "placement": placement not in (None, plan.placement),
+        "tolerance": tolerance is not None,
+        "overrides": bool(overrides),
+    }
+    for name in (name for name, is_given in given.items() if is_given):
+        msg = (
+            f"plan= is applied as it is, so that it takes no {name}; give that to "
+            f"inspect(), which makes a plan, and pass the plan"
+        )
+        raise UnsupportedError(msg)
 
 
 def processor_of(policy: Policy) -> Processor | None:
@@ -125,7 +192,19 @@ def processor_of(policy: Policy) -> Processor | None:
 
 @dataclass(frozen=True)
 class Asked:
-    """What ``convert``, ``inspect`` and ``pareto`` are asked for, as they name it."""
+    """What ``convert``, ``inspect`` and ``pareto`` are asked for, as they name it.
+
+    Attributes:
+        model: The model.
+        policy: The policy.
+        args: Positional call arguments.
+        kwargs: Keyword call arguments.
+        overrides: Rules tried before those of the policy.
+        target: Who runs the result.
+        wanted: Name of the placement; None for what the tolerance needs.
+        tolerance: Bound on the error.
+        device: Name of the device to plan for; None for that of the model.
+    """
 
     model: Any
     policy: Policy
@@ -133,8 +212,23 @@ class Asked:
     kwargs: Mapping[str, Any] | None
     overrides: Sequence[Rule | Mapping[str, object]]
     target: str
-    placement: str = "optimal"
+    wanted: str | None = None
     tolerance: Tolerance | None = None
+    device: object = None
+
+    def __post_init__(self) -> None:
+        """Check what no framework is needed for.
+
+        Raises:
+            ArgumentError: Call arguments or overrides are of the wrong kind.
+        """
+        check_arguments(self.args, self.kwargs)
+        check_overrides(self.overrides)
+
+    @property
+    def placement(self) -> str:
+        """Name of the placement."""
+        return placement_for(self.wanted, self.tolerance)
 
     @cached_property
     def side(self) -> Any:
@@ -144,7 +238,19 @@ class Asked:
     @cached_property
     def prices(self) -> CostModel:
         """What things cost on the device of the model."""
-        return prices(self.model, self.policy, self.target, self.args, self.kwargs)
+        given = self.args, self.kwargs
+        return prices(self.model, self.policy, self.target, *given, self.planned_for)
+
+    @cached_property
+    def planned_for(self) -> Device | None:
+        """The device to plan for; None for that of the model.
+
+        Raises:
+            UnsupportedError: There is none of that name.
+        """
+        if self.device is None:
+            return None
+        return module_beside(self.model, "calibrate").named(str(self.device))
 
     def budget(self) -> Budget | None:
         """Return what plans within the tolerance; None if there is none.
@@ -179,5 +285,6 @@ class Asked:
             args=self.args,
             kwargs=self.kwargs,
             budget=budget,
+            device=self.planned_for.kind if self.planned_for else "",
             **options,
         )

@@ -1,16 +1,25 @@
 """The command that holds the others, and what happens to their errors."""
 
+import errno
+import traceback
 import warnings
-from typing import Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from amprewrite.cli.show import say
+import amprewrite
+from amprewrite.cli.show import say, show, show_json
 from amprewrite.errors import AmpError, AmpWarning, PolicyError, VerifyError
 
-FAILED, MISTAKE = 1, 2
+FAILED, MISTAKE, BROKEN = 1, 2, 3
 """Exit codes beside 0."""
+
+EXIT_CODES = (
+    "Exit codes: 0 done; 1 verification failed; 2 a mistake in what was asked, said in "
+    "one line, with --json as an object with the key error; 3 an error of amprewrite "
+    "itself."
+)
 
 
 class _Group(TyperGroup):
@@ -21,12 +30,27 @@ class _Group(TyperGroup):
 
         Warnings stay silent: the plans that they are about hold them too.
         """
+        as_json = "--json" in ctx.args
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", AmpWarning)
                 return super().invoke(ctx)
-        except AmpError as error:
-            _fail(error)
+        except (typer.Exit, typer.Abort):
+            raise
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno == errno.EPIPE:
+                raise  # the reader closed the pipe, which typer knows
+            if (message := _of_typer(error)) is not None:
+                if as_json:
+                    _show_error(error, message)
+                raise
+            raise typer.Exit(_said(error, as_json=as_json)) from error
+
+
+def _of_typer(error: Exception) -> str | None:
+    """Return the message of a wrong option, which typer prints; None for others."""
+    message = getattr(error, "format_message", None)  # typer does not export its base
+    return str(message()) if callable(message) else None
 
 
 app = typer.Typer(
@@ -37,7 +61,31 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="A compiler for precision: decides for every operation of a model in which "
     "precision it runs, places the casts, and proves the result.",
+    epilog=EXIT_CODES,
 )
+
+
+def _version(asked: bool) -> None:  # noqa: FBT001  # typer calls it by position
+    if asked:
+        show(f"amprewrite {amprewrite.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version.",
+            is_eager=True,
+            callback=_version,
+        ),
+    ] = False,
+) -> None:
+    """Take the options of every command."""
+    del version  # its callback did all
 
 
 def main() -> None:
@@ -45,10 +93,33 @@ def main() -> None:
     app()
 
 
-def _fail(error: AmpError) -> NoReturn:
-    lines = str(error).split("\n")
-    shown = (
-        lines if isinstance(error, PolicyError) else [" ".join(" ".join(lines).split())]
-    )
-    say("\n".join([f"amprewrite: {shown[0]}", *shown[1:]]))
-    raise typer.Exit(FAILED if isinstance(error, VerifyError) else MISTAKE)
+def _said(error: Exception, *, as_json: bool) -> int:
+    """Say what went wrong and return the exit code for it."""
+    code = MISTAKE
+    match error:
+        case VerifyError():
+            text, code = str(error), FAILED
+        case AmpError():
+            text = str(error)
+        case RecursionError():
+            text = "something in what was given is nested too deeply"
+        case OSError():
+            text = f"{type(error).__name__}: {error}"
+        case _:
+            text, code = f"{type(error).__name__}: {error}", BROKEN
+            say("".join(traceback.format_exception(error)).rstrip())
+    lines = text.split("\n")
+    if not isinstance(error, PolicyError):
+        lines = [" ".join(text.split())]
+    say("\n".join([f"amprewrite: {lines[0]}", *lines[1:]]))
+    if as_json:
+        _show_error(error, "\n".join(lines))
+    return code
+
+
+def _show_error(error: Exception, message: str) -> None:
+    """Print an error to stdout for a program to read."""
+    mistakes = getattr(error, "mistakes", ())
+    details = {"mistakes": list(mistakes)} if mistakes else {}
+    kind = type(error).__name__
+    show_json({"ok": False, "error": {"kind": kind, "message": message, **details}})

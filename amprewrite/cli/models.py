@@ -14,6 +14,7 @@ from amprewrite.cli.options import (
     Overrides,
     Placement,
     PlanFile,
+    PlannedPolicy,
     PolicyName,
     TargetName,
     ToleranceText,
@@ -33,7 +34,7 @@ from amprewrite.targets import Target, load_target
 def inspect(  # noqa: PLR0913  # options
     target: TargetName,
     policy: PolicyName = "bf16",
-    placement: Placement = "promote",
+    placement: Placement = None,
     tolerance: ToleranceText = None,
     override: Overrides = None,
     *,
@@ -78,8 +79,8 @@ def inspect(  # noqa: PLR0913  # options
 @app.command()
 def convert(  # noqa: PLR0913  # options
     target: TargetName,
-    policy: PolicyName = "bf16",
-    placement: Placement = "promote",
+    policy: PlannedPolicy = None,
+    placement: Placement = None,
     tolerance: ToleranceText = None,
     override: Overrides = None,
     plan: PlanFile = None,
@@ -120,8 +121,8 @@ def _graph_text(model: Any, target: Target) -> str:  # noqa: ANN401  # any model
 
 def _convert(  # options
     given: Target,
-    policy: str,
-    placement: str,
+    policy: str | None,
+    placement: str | None,
     tolerance: str | None,
     override: list[str] | None,
     plan: Path | None,
@@ -141,8 +142,8 @@ def _convert(  # options
 @app.command()
 def verify(  # noqa: PLR0913  # options
     target: TargetName,
-    policy: PolicyName = "bf16",
-    placement: Placement = "promote",
+    policy: PlannedPolicy = None,
+    placement: Placement = None,
     tolerance: ToleranceText = None,
     override: Overrides = None,
     plan: PlanFile = None,
@@ -158,7 +159,7 @@ def verify(  # noqa: PLR0913  # options
         float | None,
         typer.Option(
             help="Greatest relative error of an output; beyond it exit 1. Without it, "
-            "what is to be expected of the formats and the depth of the program."
+            "the tolerance of the plan, or what its roundings explain."
         ),
     ] = None,
     as_json: AsJson = False,
@@ -175,16 +176,11 @@ def verify(  # noqa: PLR0913  # options
         gradients=gradients,
     )
     if rtol is not None:
-        report = replace(report, bound=rtol)
+        report = replace(report, bound=rtol, together=False, bounds={})
     if as_json:
         show_json(report.to_json())
     else:
         show(report)
-    for worst in report.violations[:1]:
-        wanted = "" if report.bound is None else f"; want at most {report.bound:.3g}"
-        say(
-            f"amprewrite: verification failed: output {worst.name}: error "
-            f"{worst.relative_l2:.3g}, {worst.nonfinite_new} new non-finite elements"
-            f"{wanted}"
-        )
+    for problem in report.problems[:1]:
+        say(f"amprewrite: verification failed: {problem}")
         raise typer.Exit(FAILED)

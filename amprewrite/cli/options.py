@@ -22,16 +22,27 @@ PolicyName = Annotated[
     str,
     typer.Option("--policy", help="A shipped policy, a .toml file or a jmp string."),
 ]
+PlannedPolicy = Annotated[
+    str | None,
+    typer.Option(
+        "--policy",
+        help="A shipped policy, a .toml file or a jmp string. Without it bf16, or the "
+        "policy of --plan.",
+    ),
+]
 Placement = Annotated[
-    str, typer.Option(help="How the casts are placed: promote, optimal or paint.")
+    str | None,
+    typer.Option(
+        help="How the casts are placed: promote, optimal or paint. Without it optimal "
+        "where a tolerance is given, else promote."
+    ),
 ]
 ToleranceText = Annotated[
     str | None,
     typer.Option(
         "--tolerance",
         metavar="NUMBER|autocast",
-        help="With --placement optimal: the greatest relative error of the outputs, or "
-        "that of torch.autocast.",
+        help="The greatest relative error of the outputs, or that of torch.autocast.",
     ),
 ]
 Overrides = Annotated[

@@ -1,6 +1,7 @@
 """Error against bytes as a table and as data."""
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 from rich import box
@@ -41,9 +42,15 @@ def pareto_table(points: Sequence[Point]) -> Table:
     return table
 
 
-def pareto_json(points: Sequence[Point]) -> list[dict[str, Any]]:
-    """Return the plans as JSON data: cost, certificate and errors of each."""
-    return [
+def pareto_json(points: Sequence[Point]) -> dict[str, Any]:
+    """Return the plans as JSON data: cost, certificate and errors of each.
+
+    Returns:
+        ``points``, a list; ``ok`` says whether every plan that could be measured gave
+        finite outputs.
+    """
+    found = [point.measured for point in points if point.measured is not None]
+    rows = [
         {
             "placement": point.placement,
             "lowered": len(point.plan.lowered),
@@ -57,3 +64,4 @@ def pareto_json(points: Sequence[Point]) -> list[dict[str, Any]]:
         }
         for point in points
     ]
+    return {"ok": all(map(isfinite, found)), "points": rows}

@@ -3,12 +3,18 @@
 import inspect as signatures
 import subprocess
 import sys
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import amprewrite
-from amprewrite.errors import UnsupportedError
+from amprewrite.errors import (
+    ArgumentError,
+    PlanMismatchError,
+    PolicyError,
+    UnsupportedError,
+)
+from tests.plan_text import plan_of
 
 
 def names(function: Any) -> list[str]:
@@ -26,7 +32,7 @@ def test_the_public_names_are_there() -> None:
 def test_the_public_signatures_are_those_of_the_docs() -> None:
     assert names(amprewrite.convert) == [
         *("model", "policy", "args", "kwargs", "placement", "tolerance", "overrides"),
-        *("plan", "dynamic_shapes", "training", "target", "compile"),
+        *("plan", "dynamic_shapes", "training", "target", "compile", "device"),
     ]
     assert names(amprewrite.inspect)[:4] == ["model", "policy", "args", "kwargs"]
     assert names(amprewrite.verify)[:7] == [
@@ -61,14 +67,31 @@ def test_a_target_is_one_of_those_there_are() -> None:
 
 
 def test_a_tolerance_needs_a_placement_that_takes_one() -> None:
+    torch = pytest.importorskip("torch")
+    model, args = torch.nn.Linear(512, 512).eval(), (torch.randn(64, 512),)
     with pytest.raises(UnsupportedError, match="leave tolerance=None"):
-        amprewrite.convert(None, tolerance=1e-3)
+        amprewrite.convert(model, args=args, tolerance=1e-3, placement="promote")
+    plan = amprewrite.convert(model, args=args, tolerance=0.5).plan
+    assert plan.placement == "optimal"
+    assert plan.predicted_error is not None
+    assert amprewrite.inspect(model, args=args).placement == "promote"
 
 
 def test_a_tolerance_and_a_plan_exclude_each_other() -> None:
-    plan: Any = object()
-    with pytest.raises(UnsupportedError, match="pass one"):
-        amprewrite.convert(None, tolerance=1e-3, placement="optimal", plan=plan)
+    plan = plan_of("%x: f32[2] input\nexp = exp(%x) -> %y: f32[2]\nreturn %y")
+    with pytest.raises(UnsupportedError, match="so that it takes no tolerance"):
+        amprewrite.convert(None, tolerance=1e-3, plan=plan)
+    with pytest.raises(UnsupportedError, match="so that it takes no placement"):
+        amprewrite.convert(None, placement="optimal", plan=plan)
+    wrong: Any = "plan.json"
+    with pytest.raises(ArgumentError, match="plan is a str; want a Plan"):
+        amprewrite.convert(None, plan=wrong)
+
+
+def test_a_plan_brings_its_policy() -> None:
+    plan = plan_of("%x: f32[2] input\nexp = exp(%x) -> %y: f32[2]\nreturn %y")
+    with pytest.raises(PlanMismatchError, match=r"made by policy 'bf16' .* 'fp16'"):
+        amprewrite.convert(None, "fp16", plan=plan)
 
 
 def test_a_tolerance_needs_a_bound_and_a_known_placement() -> None:
@@ -76,6 +99,56 @@ def test_a_tolerance_needs_a_bound_and_a_known_placement() -> None:
         amprewrite.inspect(None, tolerance=-1, placement="optimal")
     with pytest.raises(UnsupportedError, match="unknown placement 'best'"):
         amprewrite.inspect(None, tolerance=1e-3, placement="best")
+
+
+def refused(function: Any, *given: Any, **named: Any) -> str:
+    with pytest.raises(ArgumentError) as caught:
+        function(*given, **named)
+    return str(caught.value)
+
+
+def a_torch_call() -> tuple[Any, Any]:
+    torch = pytest.importorskip("torch")
+    return torch.nn.Linear(4, 4).eval(), torch.ones(2, 4)
+
+
+def a_jax_call() -> tuple[Any, Any]:
+    jax = pytest.importorskip("jax")
+    return jax.numpy.sin, jax.numpy.ones(4)
+
+
+@pytest.mark.parametrize("call", [a_torch_call, a_jax_call])
+@pytest.mark.parametrize("function", ["convert", "inspect", "pareto"])
+def test_call_arguments_that_are_no_tuple_are_refused(function: str, call: Any) -> None:
+    model, x = call()
+    entry = getattr(amprewrite, function)
+    assert "args=(x,), with a comma" in refused(entry, model, args=x)
+    assert "args is a list; want a tuple" in refused(entry, model, args=[x])
+    assert "keyword arguments go to kwargs=" in refused(entry, model, args={"x": x})
+    assert "kwargs is a tuple; want a dict" in refused(entry, model, kwargs=(x,))
+    rule = {"op": "linear", "class": "deny"}
+    message = refused(entry, model, args=(x,), overrides=rule)
+    assert message.startswith("overrides is a dict; want a list of rules: overrides=[")
+
+
+@pytest.mark.parametrize("call", [a_torch_call, a_jax_call])
+def test_verify_refuses_keyword_arguments_in_the_place_of_args(call: Any) -> None:
+    model, x = call()
+    converted = amprewrite.convert(model, "off", args=(x,))
+    verify = amprewrite.verify
+    assert "keyword arguments go to kwargs=" in refused(
+        verify, model, converted, {"input": x}
+    )
+    assert "args=(x,), with a comma" in refused(verify, model, converted, x)
+    assert "kwargs is a tuple" in refused(verify, model, converted, (x,), (x,))
+
+
+@pytest.mark.parametrize("call", [a_torch_call, a_jax_call])
+def test_call_arguments_in_the_place_of_a_policy_are_told_theirs(call: Any) -> None:
+    model, x = call()
+    with pytest.raises(PolicyError, match=r"did you mean args=\?") as caught:
+        amprewrite.convert(model, cast("Any", (x,)))
+    assert len(str(caught.value)) < 300
 
 
 def test_jax_takes_a_tolerance_with_arguments() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from amprewrite import backend
-from amprewrite.errors import PolicyError
+from amprewrite.errors import ArgumentError, PolicyError
 from amprewrite.passes.cost_model import EAGER
 
 
@@ -33,6 +33,14 @@ def test_a_graph_and_its_inputs_are_handed_over(given: dict[str, Any]) -> None:
 def test_options_and_keyword_arguments_say_the_same(given: dict[str, Any]) -> None:
     backend.amprewrite("module", [], options={"target": "eager"}, target="compiled")
     assert given["target"] == "compiled"
+
+
+def test_an_option_that_is_not_there_is_told_the_nearest(given: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentError, match=r"no option 'policies'.*mean 'policy'"):
+        backend.amprewrite("module", [], options={"policies": "bf16"})
+    with pytest.raises(ArgumentError, match="want overrides, placement, plans, policy"):
+        backend.amprewrite("module", [], colour="red")
+    assert not given
 
 
 def test_a_mistake_in_a_policy_is_found_at_once(given: dict[str, Any]) -> None:

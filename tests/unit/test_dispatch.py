@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from amprewrite import dispatch
-from amprewrite.errors import PolicyError, UnsupportedError
+from amprewrite.errors import ArgumentError, PolicyError, UnsupportedError
 from amprewrite.ir import parse_graph
 from amprewrite.passes.cost_model import COMPILED, EAGER
 from amprewrite.plan.calibration import Device, save_calibration
+from amprewrite.plan.kernels import Kernels
 from amprewrite.policy import load_policy
 from tests.calibrations import DEVICE, calibration, slow_below
 
@@ -46,6 +47,10 @@ class _Machine:
     def device_of(*_: Any) -> Device:
         return DEVICE
 
+    @staticmethod
+    def kernels(*_: Any) -> Kernels:
+        return Kernels(accumulators=True)
+
 
 @pytest.fixture
 def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,10 +73,13 @@ def test_prices_are_those_measured_on_the_device() -> None:
 def test_prices_are_the_default_ones_where_nothing_fits(tmp_path: Path) -> None:
     assert dispatch.prices(None, load_policy("off"), "eager") is EAGER
     doubles = replace(load_policy("bf16"), full="float64")
-    assert dispatch.prices(None, doubles, "eager") is EAGER
+    found = dispatch.prices(None, doubles, "eager")
+    assert found == replace(EAGER, kernels=Kernels(accumulators=True))
     for file in (tmp_path / "amprewrite").iterdir():
         file.unlink()
-    assert dispatch.prices(None, load_policy("bf16"), "compiled") is COMPILED
+    assert dispatch.prices(None, load_policy("bf16"), "compiled") == replace(
+        COMPILED, kernels=Kernels(accumulators=True)
+    )
     with pytest.raises(UnsupportedError, match="unknown target 'gpu'"):
         dispatch.prices(None, load_policy("bf16"), "gpu")
 
@@ -106,6 +114,7 @@ def test_nothing_lowered_is_explained_by_measured_prices() -> None:
         (("bf61",), PolicyError),
         (("bf16", [{"op": "exp"}]), PolicyError),
         (("bf16", (), "best"), UnsupportedError),
+        (("bf16", {"op": "exp", "class": "deny"}), ArgumentError),
     ],
 )
 def test_a_planner_finds_mistakes_at_once(

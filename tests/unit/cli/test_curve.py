@@ -15,9 +15,11 @@ def test_pareto_shows_the_cheapest_plans(model):
 
 
 def test_pareto_is_json_too(model):
-    rows = json.loads(
+    found = json.loads(
         done("pareto", model, "--json", "--points", "3", "--for", "eager")
     )
+    assert found["ok"] is True
+    rows = found["points"]
     assert [row["placement"] for row in rows][-2:] == ["optimal", "promote"]
     assert rows[0]["lower_bound"] == rows[0]["total_bytes"]
 

@@ -56,7 +56,14 @@ def test_a_tolerance_is_a_number_or_a_word(model):
     assert plan["predicted_error"] is not None
     wrong = mistake("convert", model, *optimal, "--tolerance", "auto")
     assert "want a relative error above 0" in wrong
-    assert "takes no tolerance" in mistake("verify", model, "--tolerance", "1e-2")
+    promote = ("--placement", "promote", "--tolerance", "1e-2")
+    assert "takes no tolerance" in mistake("verify", model, *promote)
+
+
+def test_a_tolerance_alone_is_kept_by_the_optimal_placement(model):
+    plan = json.loads(done("convert", model, "--json", "--tolerance", "0.5"))
+    assert (plan["placement"], plan["predicted_error"] is None) == ("optimal", False)
+    assert json.loads(done("inspect", model, "--json"))["placement"] == "promote"
 
 
 # --- convert -----------------------------------------------------------------------
@@ -119,7 +126,7 @@ def test_verify_fails_where_something_overflows(model):
     assert run("verify", loud, "--policy", "bf16").exit_code == 0
     result = run("verify", loud, "--policy", "fp16")
     assert result.exit_code == 1
-    assert "4 new non-finite elements" in result.stderr
+    assert "4 elements that are finite in the reference are not" in result.stderr
 
 
 def test_verify_refuses_another_reference(model):

@@ -40,8 +40,12 @@ def test_what_was_not_measured_and_has_no_bound_says_so() -> None:
 def test_data_holds_the_same() -> None:
     points = swept(sensitivity()).points
     data = pareto_json(points)
-    assert [row["total_bytes"] for row in data] == [
+    assert data["ok"] is True
+    rows = data["points"]
+    assert [row["total_bytes"] for row in rows] == [
         point.plan.cost.total_bytes for point in points
     ]
-    assert data[0]["measured_error"] == points[0].measured
-    assert pareto_json([replace(points[0], measured=None)])[0]["measured_error"] is None
+    assert rows[0]["measured_error"] == points[0].measured
+    (row,) = pareto_json([replace(points[0], measured=None)])["points"]
+    assert row["measured_error"] is None
+    assert pareto_json([replace(points[0], measured=float("inf"))])["ok"] is False
