@@ -1,5 +1,7 @@
 """Run commands of the command line in a test."""
 
+import json
+
 from typer.testing import CliRunner
 
 from amprewrite import cli
@@ -20,7 +22,11 @@ def mistake(*args):
     """The one line of a command that the user got wrong."""
     result = run(*args)
     assert result.exit_code == 2, result.output
-    assert result.stdout == ""
     (line,) = result.stderr.splitlines()
     assert line.startswith("amprewrite: ")
+    if "--json" in args:
+        message = json.loads(result.stdout)["error"]["message"]
+        assert line == f"amprewrite: {message}"
+    else:
+        assert result.stdout == ""
     return line

@@ -63,6 +63,41 @@ def prints(source):
     ]
 
 
+WORDS = {"rule", "why", "warnings", "captured"}
+"""Fields of decisions, casts and plans that are for people: no code decides by them."""
+
+ANSWERS = {"count", "endswith", "find", "index", "match", "search", "startswith"}
+
+
+def branches_on_words(source):
+    """Line numbers where a text for people is compared or looked into.
+
+    Whether there is any is no look at what it says.
+    """
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Compare):
+            read = [node.left, *node.comparators]
+        elif isinstance(node, ast.Match):
+            read = [node.subject]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            read = [node.func.value] * (node.func.attr in ANSWERS)
+        else:
+            continue
+        words = [x for x in read if isinstance(x, ast.Attribute) and x.attr in WORDS]
+        found.update(node.lineno for _ in words)
+    return sorted(found)
+
+
+def warnings_given(source):
+    """Line numbers of the calls of ``warnings.warn``."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "warnings.warn"
+    ]
+
+
 def mirror_of(path):
     """Where the unit tests of a module are."""
     folder = path.relative_to(PACKAGE).parent
@@ -135,12 +170,39 @@ def test_only_the_command_line_prints():
     assert not found
 
 
+def test_no_code_compares_the_words_of_a_plan():
+    """What decides is a field of its own: ``Decision.reason``, ``derivative``, ..."""
+    found = {
+        short(path): numbers
+        for path in modules()
+        if (numbers := branches_on_words(path.read_text(encoding="utf-8")))
+    }
+    assert not found
+
+
+def test_one_function_warns_and_points_to_the_users_line():
+    found = {
+        short(path): numbers
+        for path in modules()
+        if path != PACKAGE / "errors.py"
+        and (numbers := warnings_given(path.read_text(encoding="utf-8")))
+    }
+    assert not found
+
+
 def test_the_rules_can_fail():
+    assert warnings_given("import warnings\nwarnings.warn('x')\nwarn('y')\n") == [2]
     slash = "/"
     assert machine_paths(f"a\nopen('{slash}tmp/x')\n{slash}work\n") == [2, 3]
     assert not machine_paths("src/tmp/x ./work ~/root https://example.org/home")
     assert prints("x = 1\nif x:\n    print(x)\n") == [3]
     assert not prints("report.print(x)\n'print(x)'\n")
+    assert branches_on_words("if d.rule == 'x':\n    y\n'x' in found.why") == [1, 3]
+    assert branches_on_words("d.why.startswith('x')\nmatch d.rule:\n  case _: 0") == [
+        1,
+        2,
+    ]
+    assert not branches_on_words("why = d.why or f'{d.rule}'\nif d.why:\n    y")
     assert unsorted_keys({"a": 1, "c": 2, "b": 3}) == "b"
     assert unsorted_keys({"a": 1, "b": 2}) is None
     assert mirror_of(PACKAGE / "ir" / "_compat.py") == UNIT / "ir" / "test_compat.py"

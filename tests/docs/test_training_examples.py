@@ -39,6 +39,18 @@ def test_every_example_is_tested():
     assert {path.stem for path in FOLDER.glob("*.py")} == {*NEEDS, *SHARED}
 
 
+def test_a_missing_matplotlib_is_said_before_any_training(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    curves = import_module("curves")
+    monkeypatch.setattr(curves, "find_spec", lambda _: None)
+    monkeypatch.setattr("sys.argv", ["example"])
+    with pytest.raises(SystemExit) as stopped:
+        curves.main(lambda *_: pytest.fail("it trained"), steps=3)
+    assert stopped.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.endswith("the plot needs matplotlib; pip install 'amprewrite[plot]'")
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_compiler")
 @pytest.mark.parametrize("name", NEEDS)

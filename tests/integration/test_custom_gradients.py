@@ -235,3 +235,36 @@ def test_a_converted_model_may_be_checkpointed(
     expected = {n: g.clone() for n, g in gradients(part, model, x).items()}
     for name, gradient in gradients(run, model, x).items():
         assert torch.equal(gradient, expected[name]), name
+
+
+def torch_functions() -> dict[str, Callable[[Any], Any]]:
+    """Ops of torch that are an ``autograd.Function`` with a backward of their own."""
+    normal = nn.CrossMapLRN2d(2)
+    loss = getattr(nn.functional, "linear_cross_entropy", None)
+    found = {"CrossMapLRN2d": lambda h: normal(h.view(-1, 2, 2, 2))}
+    if loss is not None:  # since torch 2.13
+        options = nn.LinearCrossEntropyOptions(batch_chunk_size=2)
+        classes = torch.arange(16) % 8
+        found["linear_cross_entropy"] = lambda h: loss(
+            h, torch.eye(8), classes, options=options
+        )
+    return found
+
+
+@pytest.mark.parametrize("way", ["export", "dynamo"])
+@pytest.mark.parametrize("name", ["CrossMapLRN2d", "linear_cross_entropy"])
+def test_gradients_of_functions_of_torch_itself_are_kept(name: str, way: str) -> None:
+    if name not in torch_functions():
+        pytest.skip("not in this version of torch")
+    op = torch_functions()[name]
+    model = Program(lambda m, x: op(m.a(x)), a=nn.Linear(8, 8))
+    x = torch.randn(16, 8)
+    args = (x,) if way == "export" else None
+    program = amprewrite.convert(model, args=args, training=True)
+    found: list[Any] = []
+    for each in (model, program):
+        output = each(x)
+        steps = torch.arange(output.numel()).view(output.shape).cos()
+        wanted = [*model.a.parameters()]
+        found.append(torch.autograd.grad((output * steps).sum(), wanted))
+    assert relative_error(found[1], found[0]) < BOUND

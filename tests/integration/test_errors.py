@@ -85,7 +85,10 @@ def test_an_override_without_a_class_is_a_mistake() -> None:
     [
         ({"placement": "best"}, "unknown placement 'best'; want promote"),
         ({"target": "gpu"}, "unknown target 'gpu'; want eager or compiled"),
-        ({"tolerance": 1e-3}, "placement 'promote' takes no tolerance"),
+        (
+            {"tolerance": 1e-3, "placement": "promote"},
+            "placement 'promote' takes no tolerance",
+        ),
     ],
 )
 def test_an_option_that_is_not_there_is_told_which_are(
@@ -223,6 +226,88 @@ def test_a_rule_that_matches_nothing_is_warned_of() -> None:
     overrides = [{"path": "decoder.*", "class": "deny"}]
     with pytest.warns(errors.AmpWarning, match="unused rule: overrides"):
         amprewrite.convert(a_model(), args=(an_input(),), overrides=overrides)
+
+
+def test_a_path_that_is_a_module_means_all_that_is_in_it() -> None:
+    layers = [nn.Sequential(nn.Linear(8, 8), nn.GELU()) for _ in range(11)]
+    model = nn.Sequential(*layers).eval()
+    rules = [{"path": "1", "class": "deny"}]
+    plan = amprewrite.inspect(model, args=(an_input(),), overrides=rules)
+    full = {d.path for d in plan.decisions if d.op_class == "deny"}
+    assert full == {"1.0", "1.1"}
+
+
+def test_a_rule_that_matches_nothing_is_told_the_nearest_paths() -> None:
+    model = nn.Sequential(a_model()).eval()
+    given: dict[str, Any]
+    for given in ({"args": (an_input(),)}, {}):
+        rules = [{"path": "a", "class": "deny"}]
+        with pytest.warns(errors.AmpWarning, match=r"no module path is 'a'.*'0\.a'"):
+            amprewrite.convert(model, overrides=rules, **given)(an_input())
+
+
+def test_an_op_of_a_rule_that_is_misspelt_is_told_the_nearest() -> None:
+    rules = [{"op": "layernorm", "class": "deny"}]
+    message = refusal(errors.PolicyError, a_model(), overrides=rules)
+    assert "did you mean 'layer_norm'?" in message
+
+
+def test_warnings_point_to_the_line_of_the_user() -> None:
+    rules = [{"path": "decoder.*", "class": "deny"}]
+    lazy = amprewrite.convert(a_model(), overrides=rules)
+    promoting = amprewrite.convert(a_model(), "promote", overrides=rules)
+    x = an_input()
+    calls = (
+        lambda: amprewrite.convert(a_model(), args=(x,), overrides=rules),
+        lambda: lazy(x),
+        lambda: promoting(x),
+    )
+    for call in calls:
+        with pytest.warns(errors.AmpWarning) as caught:
+            call()
+        places = {(warning.filename, warning.lineno) for warning in caught}
+        assert places == {(__file__, call.__code__.co_firstlineno)}
+
+
+class Autocast(nn.Module):
+    """A model that opens an autocast region of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(8, 8)
+
+    def forward(self, x: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.a(x)
+
+
+def test_nothing_lowered_is_told_the_users_own_reason() -> None:
+    plan = amprewrite.inspect(Autocast().eval(), args=(an_input(),))
+    (line,) = plan.warnings
+    assert line.endswith("kept: inside an autocast region that the model writes")
+    rules = [{"op": "linear", "class": "deny"}]
+    plan = amprewrite.inspect(a_model(), args=(an_input(),), overrides=rules)
+    (line,) = plan.warnings
+    assert "the policy allows 1 of them, which are kept: overrides[0], rule" in line
+
+
+def raises_always(m: Any, x: Any) -> Any:
+    if float(m.a(x).sum()) < float("inf"):
+        raise ValueError("no")
+    return x
+
+
+def test_what_was_just_tried_is_not_advised() -> None:
+    model = Program(data_dependent, a=nn.Linear(8, 8), b=nn.Linear(8, 8)).eval()
+    lazy = amprewrite.convert(model, args=(an_input(),))
+    assert "convert without args" not in lazy.plan.captured
+    promoting = amprewrite.convert(model, "promote")
+    with pytest.raises(errors.CaptureError) as caught:
+        promoting(an_input())
+    assert "convert without args" not in str(caught.value)
+    model = Program(raises_always, a=nn.Linear(8, 8)).eval()
+    message = refusal(errors.CaptureError, model, args=(an_input(),))
+    assert "convert without args" not in message
 
 
 def test_the_other_mode_is_another_program() -> None:

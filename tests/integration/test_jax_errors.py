@@ -10,7 +10,13 @@ import jax.numpy as jnp
 from jax import lax
 
 import amprewrite
-from amprewrite.errors import CaptureError, UnsupportedError
+import amprewrite.training.jax
+from amprewrite.errors import (
+    AmpWarning,
+    CaptureError,
+    PolicyError,
+    UnsupportedError,
+)
 from tests.jax_programs import (
     checked_jaxpr,
     equations,
@@ -203,3 +209,58 @@ def test_a_key_that_is_closed_over_is_a_constant_and_no_number():
     converted = amprewrite.convert(noisy, args=(W, X))
     assert converted.plan.lowered
     assert relative_error(converted(W, X), noisy(W, X)) < 1e-2
+
+
+def scoped(x):
+    with jax.named_scope("encoder"), jax.named_scope("norm"):
+        x = x - x.mean(-1, keepdims=True)
+    with jax.named_scope("encoder"), jax.named_scope("dense"):
+        return x @ W
+
+
+def test_a_rule_that_matches_nothing_is_told_the_nearest_paths():
+    rules = [{"path": "encoder.densse", "class": "deny"}]
+    wanted = r"no module path is 'encoder\.densse', nearest 'encoder\.dense'"
+    given: dict[str, Any]
+    for given in ({"args": (X,)}, {}):
+        with pytest.warns(AmpWarning, match=wanted):
+            amprewrite.convert(scoped, overrides=rules, **given)(X)
+    with pytest.warns(AmpWarning, match=wanted):
+        jax.jit(amprewrite.convert(scoped, overrides=rules))(X)
+
+
+def test_a_path_that_is_a_module_means_all_that_is_in_it():
+    rules = [{"path": "encoder", "class": "deny"}]
+    converted = amprewrite.convert(scoped, args=(X,), overrides=rules)
+    assert {d.op_class for d in converted.plan.decisions if d.path} == {"deny"}
+
+
+def test_dynamic_shapes_are_refused_and_not_ignored():
+    shapes: Any = ({0: "batch"},)
+    for entry in (amprewrite.convert, amprewrite.inspect):
+        with pytest.raises(UnsupportedError, match="JAX traces a function anew for"):
+            entry(scoped, args=(X,), dynamic_shapes=shapes)
+
+
+def test_warnings_point_to_the_line_of_the_user():
+    rules = [{"path": "decoder", "class": "deny"}]
+    lazy = amprewrite.convert(scoped, overrides=rules)
+    jitted = jax.jit(amprewrite.convert(scoped, overrides=rules))
+    grad = amprewrite.training.jax.value_and_grad
+    calls = (
+        lambda: amprewrite.convert(scoped, args=(X,), overrides=rules),
+        lambda: lazy(X),
+        lambda: jitted(X),
+        lambda: grad(lambda x: scoped(x).sum(), "fp16", loss_scale=None),
+    )
+    for call in calls:
+        with pytest.warns(AmpWarning) as caught:
+            call()
+        places = {(warning.filename, warning.lineno) for warning in caught}
+        assert places == {(__file__, call.__code__.co_firstlineno)}
+
+
+def test_an_op_of_a_rule_that_is_misspelt_is_told_the_nearest():
+    rules = [{"op": "layernorm", "class": "deny"}]
+    with pytest.raises(PolicyError, match="did you mean 'layer_norm'"):
+        amprewrite.convert(scoped, overrides=rules)

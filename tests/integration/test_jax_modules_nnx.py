@@ -88,7 +88,8 @@ def test_it_is_an_nnx_module_with_the_same_state():
     model = build()
     converted = amprewrite.convert(model, args=(X,))
     assert isinstance(converted, Network)
-    assert converted.head is model.head
+    assert isinstance(converted.head, nnx.Linear)
+    assert converted.head.kernel is model.head.kernel
     states = nnx.state(converted), nnx.state(model)
     assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
     assert all(

@@ -59,7 +59,7 @@ def test_attention_of_complex_numbers_is_refused():
 )
 def test_an_imaginary_part_is_not_dropped(truncating):
     with pytest.raises(
-        ComplexTruncationError, match=r"test_jax_promote\.py:\d+: found"
+        ComplexTruncationError, match=r"test_jax_promote\.py:\d+: cast: found"
     ):
         amprewrite.convert(truncating, "promote", args=(Z,))
 
@@ -82,8 +82,8 @@ def test_a_part_that_is_asked_for_is_no_truncation():
 
 
 @pytest.mark.filterwarnings("ignore:rewritten 0 of")
-def test_other_policies_leave_complex_numbers_to_jax():
-    converted = amprewrite.convert(jax.nn.softmax, "bf16", args=(Z,))
+def test_the_policy_off_leaves_complex_numbers_to_jax():
+    converted = amprewrite.convert(jax.nn.softmax, "off", args=(Z,))
     assert converted(Z).dtype == jnp.complex64
 
 

@@ -90,8 +90,9 @@ def test_the_error_names_output_found_wanted_and_the_worst_ops():
     lines = str(raised.value).split("\n")
     assert lines[0].startswith("output output")
     assert "want at most 1e-06 against float64 (original " in lines[0]
-    assert "deny the ops with the largest own errors" in lines[0]
-    assert lines[1].startswith("  dot_general")
+    assert lines[0].endswith("allow more with rtol=")
+    assert lines[1].startswith("  output output of the jitted function: relative")
+    assert lines[2].startswith("  dot_general")
 
 
 def test_a_fault_of_the_jitted_function_alone_is_found():

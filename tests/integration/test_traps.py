@@ -589,3 +589,19 @@ def test_autocast_around_a_converted_module_changes_nothing(*, at_once: bool) ->
         expected = program(x)
         with torch.autocast("cpu", torch.bfloat16):
             assert torch.equal(program(x), expected)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_forward_that_seeds_does_so_at_each_call(*, training: bool) -> None:
+    def forward(m: Any, x: Any) -> Any:
+        torch.manual_seed(7)
+        return m.a(x) + torch.rand(8)
+
+    model, x = Program(forward, a=nn.Linear(8, 8)).train(training), torch.randn(4, 8)
+    state = torch.get_rng_state()
+    program = amprewrite.convert(model, args=(x,))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert "seeds the random generator" in program.plan.captured
+    wanted = model(x)
+    torch.rand(1)
+    torch.testing.assert_close(program(x), wanted, atol=0.05, rtol=0.05)

@@ -1,5 +1,6 @@
 """``amprewrite.verify`` on whole models: faults are found and named."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -270,7 +271,7 @@ def test_outputs_of_another_structure_are_refused():
         amprewrite.verify(model, lambda x: model(x)[:4], (X,))
 
 
-def test_integer_outputs_that_differ_are_told():
+def test_integer_outputs_that_differ_are_a_violation():
     model = nn.Linear(64, 64).eval()
     report = amprewrite.verify(
         type(
@@ -279,7 +280,68 @@ def test_integer_outputs_that_differ_are_told():
         lambda x: (model(x), model(x) > 0.1),
         (X,),
     )
-    assert "elements differ" in report.notes[0]
+    assert not report.ok
+    assert "differ from float64, in the original itself 0" in report.problems[0]
+
+
+class Classifier(nn.Module):
+    """Gives the place of the largest of many numbers that are nearly equal."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(64, 50)
+
+    def forward(self, x):
+        y = self.linear(x)
+        return y, y.argmax(-1)
+
+
+def test_classes_that_differ_fail_whatever_the_bound():
+    torch.manual_seed(0)
+    model, x = Classifier().eval(), torch.randn(400, 64)
+    report = check(model, args=(x,))
+    (row,) = report.discrete
+    assert (row.name, row.size, row.original) == ("1", 400, 0)
+    assert row.differing > 0
+    assert not report.ok
+    with pytest.raises(VerifyError, match=r"output 1 \(int64\): .* nearly tied"):
+        check(model, args=(x,), rtol=1.0)
+    assert check(model, "off", args=(x,), rtol=1e-5).ok
+
+
+def test_a_plan_made_for_a_tolerance_is_held_to_it():
+    torch.manual_seed(0)
+    layers = [part for _ in range(6) for part in (nn.Linear(64, 64), nn.ReLU())]
+    model = nn.Sequential(*layers).eval()
+    options = {"args": (X,), "placement": "optimal", "tolerance": 4e-3}
+    converted = amprewrite.convert(model, **options)
+    report = amprewrite.verify(model, converted, (X,))
+    assert (report.bound, report.together) == (4e-3, True)
+    assert report.ok
+    strict = dataclasses.replace(converted.plan, tolerance=report.error / 2)
+    again = amprewrite.convert(model, args=(X,), plan=strict)
+    assert not amprewrite.verify(model, again, (X,)).ok
+
+
+class KeyBias(nn.Module):
+    """Attention, which does not depend on the bias of its keys."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.key = nn.Linear(64, 64), nn.Linear(64, 64)
+
+    def forward(self, x):
+        return (self.query(x) @ self.key(x).mT / 8).softmax(-1) @ x
+
+
+def test_a_gradient_that_is_zero_is_compared_by_its_size():
+    torch.manual_seed(0)
+    report = check(KeyBias().train(), args=(torch.randn(2, 8, 64),), gradients=True)
+    by_name = {row.name: row for row in report.gradients}
+    assert [name for name, row in by_name.items() if row.zero] == ["key.bias"]
+    assert by_name["key.bias"].relative_l2 < 0.1
+    assert all(row.relative_l2 < 0.1 for row in report.gradients)
+    assert "1 of them are zero but for rounding" in report.summary()
 
 
 def test_an_unknown_reference_is_refused():

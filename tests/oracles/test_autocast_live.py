@@ -84,7 +84,7 @@ def first_dtype(result):
 def chosen_otherwise(decision):
     """Whether we leave an op in full precision for a reason of our own."""
     kept = decision.op_class == "keep"  # random draws, factorisations, what is made
-    alone = decision.rule == "contraction"  # an outer product
+    alone = decision.reason == "contraction"  # an outer product
     return kept or alone or "low kernel" in decision.why
 
 

@@ -1,6 +1,7 @@
 """The names of jmp and mpx are all there, and do what those do where they are right."""
 
 import types
+import warnings
 
 import numpy as np
 import pytest
@@ -105,3 +106,18 @@ def test_mpx_still_halves_gradients_at_growth():
         )
         found.append(run(weight(8, 4), x)[2])
     assert relative_error(found[0] * 2, found[1]) < 1e-2
+
+
+@pytest.mark.parametrize("given", [2, 2.0, np.float32(4), jnp.int32(2)], ids=type)
+def test_loss_scales_of_jmp(given):
+    jmp = pytest.importorskip("jmp")
+    found = []
+    for library in (jmp, our_jmp):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            state = library.DynamicLossScale(given)
+        said = [str(w.message) for w in caught]
+        static = library.StaticLossScale(given)
+        leaves = [len(jax.tree.leaves(s)) for s in (state, static)]
+        found.append((said, leaves, float(static.loss_scale)))
+    assert found[0] == found[1]

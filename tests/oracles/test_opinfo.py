@@ -95,8 +95,17 @@ def reference(exported, program, plan):
         return run(exported.module(check_guards=False), program)
 
 
+def as_export_returns(output):
+    """Return the output with a plain tuple for its ``torch.Size``.
+
+    The module of an exported program hands back a tuple where the function returned a
+    Size (torch 2.13); a conversion hands back what the function did.
+    """
+    return tuple(output) if isinstance(output, torch.Size) else output
+
+
 def differences(got, want, limit) -> Iterator[str]:
-    leaves, spec = pytree.tree_flatten(got)
+    leaves, spec = pytree.tree_flatten(as_export_returns(got))
     wanted, wanted_spec = pytree.tree_flatten(want)
     if spec != wanted_spec:
         yield f"structure {spec} instead of {wanted_spec}"

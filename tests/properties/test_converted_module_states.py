@@ -1,0 +1,162 @@
+"""A converted module computes what a fresh conversion of its weights computes.
+
+Whatever was done to it before: loaded, written to, switched, copied, pickled, moved.
+"""
+
+import copy
+import pickle
+import random
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+from torch import nn
+
+import amprewrite
+from amprewrite.errors import UnsupportedError
+from tests.fuzzing import seeds
+from tests.torch_programs import Program
+
+WIDTH = 16
+ROWS = st.integers(2, 6)
+FACTORS = st.sampled_from([-2.0, 0.5, -1.0])
+"""Powers of two, which are exact in each precision."""
+
+
+def forward(m: Any, x: Any) -> Any:
+    table = m.table.weight  # read low by a product, and full by what follows
+    h = m.drop(m.norm(m.a(x))) * m.scale
+    return h @ table.T + table.exp().sum(0)
+
+
+def a_model() -> Any:
+    parts = {
+        "a": nn.Linear(WIDTH, WIDTH),
+        "norm": nn.LayerNorm(WIDTH),
+        "drop": nn.Dropout(0.0),
+        "table": nn.Embedding(WIDTH, WIDTH),
+        "scale": torch.full((WIDTH,), 0.5),
+    }
+    return Program(forward, **parts)
+
+
+def fresh(model: Any, x: Any, *, training: bool) -> Any:
+    """Return the output of ``model`` converted now."""
+    made = copy.deepcopy(model)
+    with torch.no_grad():
+        return amprewrite.convert(made, args=(x,), training=training)(x)
+
+
+class States(RuleBasedStateMachine):
+    """A converted module, and the model that has its weights in full."""
+
+    @initialize(training=st.booleans(), lazy=st.booleans(), seed=st.integers(0, 2**16))
+    def convert(self, *, training: bool, lazy: bool, seed: int) -> None:
+        """Convert in eval mode, with args of any number of rows or without args."""
+        torch.manual_seed(seed)
+        self.training, self.lazy, self.rows = training, lazy, 3
+        self.model = a_model().eval()
+        rows = {0: torch.export.Dim("rows", min=2)}
+        given = {} if lazy else {"args": (self.x(),), "dynamic_shapes": ((rows,),)}
+        made = copy.deepcopy(self.model)
+        self.converted = amprewrite.convert(made, training=training, **given)
+
+    def x(self) -> Any:
+        """Return arguments that depend on the number of rows alone."""
+        count = self.rows * WIDTH
+        return torch.linspace(-1.0, 1.0, count).reshape(self.rows, WIDTH)
+
+    @rule(rows=ROWS)
+    def call_with_other_rows(self, rows: int) -> None:
+        """Call with another number of rows from now on."""
+        self.rows = rows
+
+    @rule(assign=st.booleans(), seed=st.integers(0, 2**16))
+    def load(self, *, assign: bool, seed: int) -> None:
+        """Load other weights into both."""
+        torch.manual_seed(seed)
+        state = a_model().state_dict()
+        self.model.load_state_dict(copy.deepcopy(state))
+        self.converted.load_state_dict(copy.deepcopy(state), assign=assign)
+
+    @rule(factor=FACTORS, name=st.sampled_from(["a.weight", "table.weight", "a.bias"]))
+    def write(self, factor: float, name: str) -> None:
+        """Write to a parameter of both."""
+        with torch.no_grad():
+            for module in (self.model, self.converted):
+                module.get_parameter(name).mul_(factor)
+
+    @rule(factor=FACTORS)
+    def write_to_the_buffer(self, factor: float) -> None:
+        """Write to the buffer of both."""
+        for module in (self.model, self.converted):
+            module.get_buffer("scale").mul_(factor)
+
+    @rule(mode=st.booleans())
+    def switch(self, *, mode: bool) -> None:
+        """Switch the mode; what was converted for inference says that it cannot."""
+        if not self.training and not self.lazy:
+            with pytest.raises(UnsupportedError, match="was converted for inference"):
+                self.converted.train()
+            return
+        self.converted.train(mode)
+        self.model.train(mode)
+
+    @rule()
+    def copy(self) -> None:
+        """Go on with a deep copy."""
+        self.converted = copy.deepcopy(self.converted)
+
+    @rule()
+    def store(self) -> None:
+        """Go on with what was pickled; a module with one mode has one afterwards."""
+        if not self.lazy and not self.training:
+            self.converted = pickle.loads(pickle.dumps(self.converted))
+
+    @rule(format=st.sampled_from([torch.preserve_format, torch.contiguous_format]))
+    def move(self, format: Any) -> None:  # noqa: A002  # torch's word
+        """Move to where it is."""
+        self.converted = self.converted.to("cpu", memory_format=format)
+        with pytest.raises(UnsupportedError, match="cannot be cast"):
+            self.converted.double()
+
+    @invariant()
+    def computes_what_a_fresh_conversion_does(self) -> None:
+        """Compare with a conversion of the model that has the same weights."""
+        x = self.x()
+        with torch.no_grad():
+            found = self.converted(x)
+        expected = fresh(self.model, x, training=self.training)
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.fuzz
+@pytest.mark.parametrize("seed", seeds(1, 60))
+def test_every_history_computes_what_a_fresh_conversion_does(seed: int) -> None:
+    torch.compiler.reset()
+    random.seed(seed)
+    health = [HealthCheck.too_slow, HealthCheck.filter_too_much]
+    run_state_machine_as_test(
+        States,
+        settings=settings(
+            max_examples=3,
+            stateful_step_count=6,
+            deadline=None,
+            derandomize=False,
+            database=None,
+            suppress_health_check=health,
+            print_blob=False,
+        ),
+    )
