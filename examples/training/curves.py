@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,8 @@ def main(train: Train, steps: int) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("losses.svg"))
     options = parser.parse_args()
+    if find_spec("matplotlib") is None:  # said now, not after the training
+        parser.error("the plot needs matplotlib; pip install 'amprewrite[plot]'")
 
     losses: dict[str, list[float]] = {kind: [] for kind in KINDS}
     columns = (
