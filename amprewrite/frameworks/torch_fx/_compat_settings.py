@@ -112,22 +112,38 @@ def without_autocast(device: str) -> AbstractContextManager[object]:
     return nullcontext()
 
 
-@contextmanager
-def neutral_autocast(device: str) -> Generator[None]:
-    """Make autocast look enabled, with a dtype that changes nothing.
+OPENERS = frozenset((("transformers.utils.generic", "maybe_autocast"),))
+"""Functions, by module and name, that open a region of autocast only if it is on.
 
-    Model code that asks whether autocast is on before it opens a full-precision region
-    (transformers' maybe_autocast) leaves no region in the graph otherwise. With the
-    dtype float32 every cast of autocast is of float32 to itself.
+Without autocast a region that switches it off does nothing, so that they may open it.
+Source: transformers 5.23.
+"""
+
+
+@contextmanager
+def regions_opened() -> Generator[None]:
+    """Let the full-precision regions of a model stand in its graph.
+
+    Library functions that open such a region only under autocast hear that it is on.
+    Autocast itself stays as it is, and the model hears so: in autocast to float32, what
+    it makes in half precision by itself would be cast, and the graph would tell of
+    dtypes that no call has.
     """
-    enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
-    torch.set_autocast_enabled(device, True)
-    torch.set_autocast_dtype(device, torch.float32)
-    try:
+    enabled = torch.is_autocast_enabled
+
+    def enabled_for(*device: str) -> bool:
+        return _asked_by_opener() or enabled(*device)
+
+    with replaced(torch, "is_autocast_enabled", enabled_for):
         yield
-    finally:
-        torch.set_autocast_enabled(device, enabled)
-        torch.set_autocast_dtype(device, dtype)
+
+
+def _asked_by_opener() -> bool:
+    """Return whether the function that calls this was called by one of OPENERS."""
+    frame: Any = sys._getframe(2)
+    while frame.f_globals["__name__"].startswith("amprewrite.frameworks."):
+        frame = frame.f_back
+    return (frame.f_globals["__name__"], frame.f_code.co_name) in OPENERS
 
 
 def dynamo_settings() -> AbstractContextManager[Any]:

@@ -207,8 +207,7 @@ def _export(
         stack.enter_context(_watch_attributes(model, seen))
         stack.enter_context(promoting(processor))
         stack.enter_context(_compat_settings.distinct_casts())
-        if processor is None and not _has_half(model, args, kwargs):
-            stack.enter_context(_compat_settings.neutral_autocast(device))
+        stack.enter_context(_compat_settings.regions_opened())
         stack.enter_context(_compat_threads.export_apart())
         # export's own advice about attributes it saw
         stack.enter_context(_compat_threads.silent())
@@ -272,18 +271,6 @@ def _outside_inference(value: Any) -> Any:
         return value
     with torch.inference_mode(mode=False):
         return value.clone()
-
-
-def _has_half(model: torch.nn.Module, *arguments: Any) -> bool:
-    """Whether half precision is there already, or TorchScript, which may have it.
-
-    Both cast where autocast is on, even if it is to float32.
-    """
-    half = (torch.float16, torch.bfloat16)
-    given = (x for x in _compat.pytree.tree_leaves(arguments) if _is_tensor(x))
-    if any(t.dtype in half for t in (*model.parameters(), *model.buffers(), *given)):
-        return True
-    return any(isinstance(part, torch.jit.ScriptModule) for part in model.modules())
 
 
 def _is_tensor(value: object) -> TypeGuard[torch.Tensor]:

@@ -3,6 +3,7 @@
 import inspect
 import logging
 import warnings
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +50,21 @@ def test_the_fast_path_of_attention_is_off_for_a_while() -> None:
     assert torch.backends.mha.get_fastpath_enabled() == before
 
 
-def test_autocast_looks_enabled_and_changes_nothing() -> None:
-    before = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
-    with _compat_settings.neutral_autocast("cpu"):
-        assert torch.is_autocast_enabled("cpu")
-        assert nn.Linear(8, 8)(x()).dtype == torch.float32
-    assert (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")) == before
+def test_only_what_opens_regions_hears_that_autocast_is_on() -> None:
+    generic = pytest.importorskip("transformers.utils.generic")
+    with _compat_settings.regions_opened():
+        region = generic.maybe_autocast("cpu", enabled=False)
+        assert isinstance(region, torch.autocast)
+        with region:
+            assert nn.Linear(8, 8)(x()).dtype == torch.float32
+        assert not torch.is_autocast_enabled("cpu")
+    assert not isinstance(generic.maybe_autocast("cpu", enabled=False), torch.autocast)
+
+
+def test_openers_of_regions_are_there() -> None:
+    pytest.importorskip("transformers")
+    for module, name in _compat_settings.OPENERS:
+        assert callable(getattr(import_module(module), name))
 
 
 def test_ambient_autocast_is_off_for_a_while() -> None:
