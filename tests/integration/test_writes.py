@@ -73,6 +73,39 @@ def a_slice_is_added_to(m: Any, x: Any) -> Any:
 
 
 @program
+def a_copy_by_casts_is_written_to(m: Any, x: Any) -> Any:
+    h = m.a(x).double().to(x.dtype)
+    h[0].zero_()
+    h.mul_(2.0)
+    return m.b(h), h
+
+
+@program
+def what_a_dropout_hands_back_is_written_to(m: Any, x: Any) -> Any:
+    h = m.a(x)
+    kept = nn.functional.dropout(h, 0.5, training=False)
+    kept += x
+    return h, kept, m.b(h)
+
+
+@program
+def what_expands_to_a_wider_one_is_written_to(m: Any, x: Any) -> Any:
+    h = m.a(x)
+    rows = h.expand_as(x)
+    rows[0].zero_()
+    return h, rows
+
+
+@program
+def a_reshape_of_a_chunk_stays_a_copy(m: Any, x: Any) -> Any:
+    h = m.a(x)
+    left, _ = h.chunk(2, -1)
+    flat = left.reshape(-1)
+    h[0].zero_()
+    return m.b(h), flat
+
+
+@program
 def a_narrow_view_is_copied_to(m: Any, x: Any) -> Any:
     h = m.a(x)
     h.narrow(1, 0, 2).copy_(x[:, :2])

@@ -164,6 +164,7 @@ MIXING: Mapping[str, Mixing] = {
         ("batch_norm", "batch_norm_inference", "group_norm", "instance_norm"), "lead"
     ),
     **dict.fromkeys(("layer_norm", "masked_fill", "rms_norm"), "lead"),
+    **dict.fromkeys(("expand_as", "reshape_as", "view_as"), "lead"),  # a shape beside
     **dict.fromkeys(("cast", "copy", "empty_like", "full_like", "new_empty"), "any"),
     **dict.fromkeys(("new_empty_strided", "new_full", "new_ones", "new_zeros"), "any"),
     **dict.fromkeys(("ones_like", "rand_like", "randint_like", "randn_like"), "any"),
@@ -206,6 +207,19 @@ AUTOCAST_SPAN = ("_enter_autocast", "_exit_autocast")
 
 GRAD_SWITCH = "_set_grad_enabled"
 """Call by which dynamo leaves the gradient mode of the ops that follow."""
+
+
+def handed_back(node: Node) -> Node | None:
+    """Return the operand that an op hands back as it is, though fake tensors copy it.
+
+    Of all operators in torch's own samples only ``dropout`` that drops nothing differs
+    (measured, torch 2.13): its decomposition clones, its kernel does not.
+    """
+    if packet_name(node.target) != "dropout":
+        return None
+    source = argument(node, "input")
+    drops = argument(node, "train") and argument(node, "p") != 0
+    return source if isinstance(source, Node) and not drops else None
 
 
 def region_name(target: object) -> str:

@@ -240,8 +240,9 @@ class _Reader:
         follows = canonical == "cast" and ops.names_tensor(node)
         reads = tuple(self._reads(node, used)) if READS in node.meta else ()
         mutated = {name for part in _mutated(node) for name in held(self._names(part))}
-        leaves = self._define(name, node.meta.get("val"), "result")
-        self.leaves[node] = leaves
+        if (same := ops.handed_back(node)) is not None:
+            self._join(self.leaves.get(same), node.meta.get("val"))
+        leaves = self.leaves[node] = self._define(name, node.meta.get("val"), "result")
         op = Op(
             name=name,
             canonical=canonical,

@@ -68,6 +68,7 @@ class _Writer:
             _clamp_literals(op, decision, site.node)
             _lay_out(op, site.node)
         retype(site.node, decision.results)
+        _retype_parts(site.node)
         definitions = self.definitions.get(op.name)
         if definitions is None:
             keep_copy(self.reading, op, site.node)
@@ -219,6 +220,14 @@ def retype(node: Node, dtypes: tuple[str, ...]) -> None:
     val = node.meta.get("val")
     single = isinstance(val, torch.Tensor)
     node.meta["val"] = convert(val) if single else pytree.tree_map(convert, val)
+
+
+def _retype_parts(node: Node) -> None:
+    """Refresh the nodes that take apart what an op gives several of."""
+    for user in node.users:
+        if user.target is operator.getitem:
+            index: Any = user.args[1]
+            user.meta["val"] = node.meta["val"][index]
 
 
 def _cast_node(value: Node, cast: Cast, user: Node) -> Node:
