@@ -238,8 +238,7 @@ class Walk:
     def _following_cast(self, op: Op, operands: tuple[str, ...]) -> Placed:
         """Convert to the dtype that the followed values are stored in now."""
         if self.graph.storage(op.results[0]) in self.graph.written:
-            why = "a view of what is written in place: a cast would make it a copy"
-            return Placed(operands[0], operands, operands[:1], why)
+            return self._written_cast(op, operands)
         demand = self.at.demands.on_op(op)
         if demand is not Demand.ANY:
             causes = self.at.demands.path(self.graph, op)
@@ -251,6 +250,15 @@ class Walk:
         names = f"%{(wide or followed)[0]}" if followed else "what it converts"
         why = f"its dtype follows that of {names}, which is {dtype}"
         return Placed(dtype, operands, (dtype,), why, self._makers(wide or [*followed]))
+
+    def _written_cast(self, op: Op, operands: tuple[str, ...]) -> Placed:
+        """Keep a cast whose result is written in place the view or copy that it is."""
+        storage = self.graph.storage
+        if op.operands and storage(op.operands[0]) == storage(op.results[0]):
+            why = "a view of what is written in place: a cast would make it a copy"
+            return Placed(operands[0], operands, operands[:1], why)
+        why = "a copy that is written in place: it keeps the dtype that it has"
+        return Placed(self.full, operands, (self.full,), why)
 
     def _run(
         self, op: Op, precision: str, why: str, causes: tuple[str, ...] = ()
