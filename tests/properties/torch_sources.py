@@ -109,7 +109,7 @@ WRITES: Sequence[Template] = (
     ("{f}.index_add_(0, {i} % {f}.shape[0], {g})", 1),
     ("{f}.index_copy_(0, torch.tensor([1, 0]), {g}[:2])", 1),
     ("{f}[{i} % {f}.shape[0]] = {g}", 1),
-    ("torch.add({f}, {g}, out={h})", 1),
+    ("torch.add({f}, {g}, out={h}[:])", 1),  # of another shape, it would resize {h}
     ("{f}.lerp_({g}, 0.5)", 1),
     ("for q in range(2): {f}[q] = {f}[q] * {g}[q]", 1),
     ("{f}.addmm_({g}, {h})", 1),
@@ -134,6 +134,8 @@ CASTS: Sequence[Template] = (
     ("{n} = {f}.to(torch.bfloat16)", 1),
     ("{n} = {f}.double()", 1),
     ("{n} = {f}.half().to({f}.dtype)", 1),
+    ("{n} = {f}.bfloat16() @ {g}.bfloat16()", 1),
+    ("{n} = F.linear({f}.half(), self.tied.weight.half())", 1),
 )
 
 INTEGERS: Sequence[Template] = (
@@ -181,6 +183,9 @@ CONTROL: Sequence[Template] = (
     ),
     ("{n} = checkpoint(self.second, {f}, use_reentrant=False)", 1),
     ("if self.training: {f}.mul_(0.9)", 1),
+    ("with torch.autocast('cpu'): {n} = self.second({f})", 1),
+    ("with torch.autocast('cpu', enabled=False): {n} = self.first({f})", 1),
+    ("{n} = {f} if torch.is_autocast_enabled('cpu') else {f} + 0.0", 1),
 )
 
 KINDS: Sequence[tuple[Sequence[Template], int]] = (
@@ -243,6 +248,11 @@ class Block(nn.Module):
         return h[..., :].relu_()
 
 
+def stored() -> torch.Tensor:
+    """Return the buffer that programs read and write, as it is at first."""
+    return torch.linspace(-1, 1, WIDTH)
+
+
 class Parts(nn.Module):
     """The parameters, buffers and layers that programs use."""
 
@@ -260,7 +270,7 @@ class Parts(nn.Module):
         self.drop = nn.Dropout(0.2)
         self.block = Block()
         self.kernel = nn.Parameter(torch.randn(ROWS, ROWS, 3) * 0.3)
-        self.register_buffer("stored", torch.linspace(-1, 1, WIDTH))
+        self.register_buffer("stored", stored())
         self.register_buffer("calls", torch.tensor(0))
 
 
