@@ -92,10 +92,18 @@ def regions(self: Any, x: Any) -> Any:
     return default, named, full, torch.is_autocast_enabled("cpu")
 
 
+def broken(self: Any, x: Any) -> Any:
+    found = regions(self, x)
+    torch._dynamo.graph_break()
+    return found
+
+
 @pytest.mark.parametrize("policy", ["off", "bf16"])
-def test_regions_of_autocast_keep_their_dtypes(policy: str) -> None:
-    made = model(regions)
-    converted = amprewrite.convert(made, policy, args=(x(),))
+@pytest.mark.parametrize("forward", [regions, broken])
+def test_regions_of_autocast_keep_their_dtypes(forward: Forward, policy: str) -> None:
+    made = model(forward)
+    args = (x(),) if forward is regions else None  # dynamo captures at the call
+    converted = amprewrite.convert(made, policy, args=args)
     found, want = converted(x()), made(x())
     assert found[-1] is False
     for one, other in zip(found[:-1], want[:-1], strict=True):

@@ -90,7 +90,8 @@ def is_stored_low(one: torch.Tensor, two: torch.Tensor) -> bool:
     A conversion for inference stores what is only read low, a buffer like a parameter.
     """
     unwritten = torch.equal(two, stored().to(two.dtype))
-    return unwritten and one.dtype.itemsize < 4 and torch.equal(one, two.to(one.dtype))
+    lower = one.dtype.itemsize < two.dtype.itemsize
+    return unwritten and lower and torch.equal(one, two.to(one.dtype))
 
 
 def _of_structure(where: str, one: Any, two: Any) -> Iterator[str]:

@@ -4,12 +4,12 @@ Higher-order ops keep their place: an activation checkpoint's body is lowered to
 bodies of a custom ``autograd.Function`` stay as the user wrote them.
 """
 
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.fx import GraphModule, Interpreter, traceback
 
-from amprewrite.frameworks.torch_fx import _compat
+from amprewrite.frameworks.torch_fx import _compat, ops
 from amprewrite.frameworks.torch_fx.cells import FUNCTIONS
 
 CHECKPOINTS = frozenset(("tag_activation_checkpoint",))
@@ -30,8 +30,8 @@ def lower(module: GraphModule, inputs: list[Any]) -> GraphModule:
     """
 
     def run(*args: Any) -> Any:
-        with traceback.preserve_node_meta():
-            return _Lowering(module).run(*args)
+        with traceback.preserve_node_meta(), _Lowering(module) as lowering:
+            return lowering.run(*args)
 
     if _compat.uses_transforms(module):
         traced = _compat.trace_below_transforms(run, tuple(inputs))
@@ -43,6 +43,18 @@ def lower(module: GraphModule, inputs: list[Any]) -> GraphModule:
 class _Lowering(Interpreter):
     """Runs a graph under the tracer; records higher-order ops itself."""
 
+    def __init__(self, module: GraphModule) -> None:
+        super().__init__(module)
+        self.regions: list[torch.autocast] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        """Close the regions that a failure leaves open."""
+        while self.regions:
+            self.regions.pop().__exit__(None, None, None)
+
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if target is _compat.DATA_ATTRIBUTE:
             return args[0].detach()
@@ -50,10 +62,16 @@ class _Lowering(Interpreter):
             return _switch_gradients(
                 entered=target is _compat.INFERENCE[0], given=args[0]
             )
+        if ops.region_name(target) in ops.AUTOCAST_SPAN:
+            return self._autocast(args)
         if target in FUNCTIONS and args[0].device.type == "cpu":
             return FUNCTIONS[target](*args, **kwargs)
-        if not _compat.is_higher_order(target):
-            return super().call_function(target, args, kwargs)
+        if _compat.is_higher_order(target):
+            return self._higher_order(target, args, kwargs)
+        return super().call_function(target, args, kwargs)
+
+    def _higher_order(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Record a call that has bodies; lower that of an activation checkpoint."""
         if target.name() not in CHECKPOINTS:
             run = super().call_function
             return _compat.record_higher_order(
@@ -65,6 +83,17 @@ class _Lowering(Interpreter):
         return _compat.record_higher_order(
             checkpoint_region, (lowered, *operands), {}, lambda: lowered(*operands)
         )
+
+    def _autocast(self, args: Any) -> Any:
+        """Open or close a region of autocast, for the dtypes of the ops in it too.
+
+        Called as dynamo does, what opens one is recorded and opens nothing.
+        """
+        if isinstance(args[0], torch.autocast):
+            return self.regions.pop().__exit__(None, None, None)
+        region = torch.autocast(*args)
+        self.regions.append(region)
+        return region.__enter__()
 
 
 def _switch_gradients(*, entered: bool, given: bool) -> bool:

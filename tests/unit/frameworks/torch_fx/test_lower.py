@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: TID251  # as dynamo
 from torch.utils.checkpoint import checkpoint
 
 from amprewrite.frameworks.torch_fx.lower import checkpoint_region, lower
@@ -87,3 +88,35 @@ def test_a_checkpoint_region_is_computed_again_in_the_backward_pass() -> None:
     checkpoint_region(traced, value).sum().backward()
     assert len(runs) == 2
     assert torch.equal(value.grad, value.detach().exp())
+
+
+def test_ops_in_regions_of_autocast_have_the_dtypes_that_they_give() -> None:
+    def forward(m: Any, x: Any) -> Any:
+        with torch.autocast("cpu"):
+            low = m.a(x)
+            with torch.autocast("cpu", enabled=False):
+                full = m.a(x)
+            again = m.a(x)
+        return low, full, again, m.a(x)
+
+    (graph,) = lowered(forward, x(), a=nn.Linear(8, 8))
+    linears = graph.graph.find_nodes(
+        op="call_function", target=torch.ops.aten.linear.default
+    )
+    low, full = torch.bfloat16, torch.float32
+    assert [n.meta["val"].dtype for n in linears] == [low, full, low, full]
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_a_failure_leaves_no_region_of_autocast_open() -> None:
+    def failing(_: Any) -> Any:
+        raise ValueError("on purpose")
+
+    graph = torch.fx.Graph()
+    value = graph.placeholder("x")
+    enter = torch.amp.autocast_mode._enter_autocast
+    graph.call_function(enter, ("cpu", torch.bfloat16, True, True))
+    graph.output(graph.call_function(failing, (value,)))
+    with FakeTensorMode() as mode, pytest.raises(ValueError, match="on purpose"):
+        lower(torch.fx.GraphModule(nn.Module(), graph), [mode.from_tensor(x())])
+    assert not torch.is_autocast_enabled("cpu")
