@@ -44,10 +44,8 @@ def _classify_op(graph: ProgramGraph, op: Op, matcher: Matcher) -> Match:
     if (settled := _by_kind(graph, op, full)) is not None:
         return settled
     found = _asked(op, matcher.match(op))
-    names = (*op.operands, *op.results)
-    if not any(graph.is_dtype(name, full) for name in names):
-        why = f"touches no {full}; nothing else is lowered"
-        return _match(OpClass.KEEP, Reason.DTYPE, why)
+    if (untouched := _untouched(graph, op, full)) is not None:
+        return untouched
     foreign = _foreign_operand(graph, op, full)
     if foreign and found.op_class is not OpClass.KEEP:
         why = f"%{foreign} is {graph.values[foreign].dtype}: the model chose its dtypes"
@@ -129,8 +127,18 @@ def _by_kind(graph: ProgramGraph, op: Op, full: str) -> Match | None:
         return _match(OpClass.KEEP, Reason.USER_CAST, why)
     if op.canonical in CROSSINGS:
         op_class = MOVES.get(op.canonical, OpClass.KEEP)
-        return _match(op_class, Reason.BODY, CROSSINGS[op.canonical])
+        passes = _match(op_class, Reason.BODY, CROSSINGS[op.canonical])
+        moves = op_class is OpClass.FOLLOW
+        return (moves and _untouched(graph, op, full)) or passes
     return None
+
+
+def _untouched(graph: ProgramGraph, op: Op, full: str) -> Match | None:
+    """Return the class of an op that touches no ``full``; None for others."""
+    if any(graph.is_dtype(name, full) for name in (*op.operands, *op.results)):
+        return None
+    why = f"touches no {full}; nothing else is lowered"
+    return _match(OpClass.KEEP, Reason.DTYPE, why)
 
 
 def _asked(op: Op, found: Match) -> Match:

@@ -195,3 +195,11 @@ def test_a_carry_keeps_its_dtype_and_what_is_read_in_a_loop_is_cast_inside():
     assert not [e for e in outside if e.invars[0] in closed.jaxpr.invars]
     inside = list(equations(scan.params["jaxpr"]))
     assert sum(e.primitive.name == "convert_element_type" for e in inside) >= 3
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_plan_is_applied_again_as_it_is(name):
+    case = CASES[name]
+    plan = amprewrite.inspect(case.function, args=case.args)
+    again = amprewrite.convert(case.function, args=case.args, plan=plan)
+    assert again.plan.decisions == plan.decisions

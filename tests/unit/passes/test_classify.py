@@ -6,7 +6,7 @@ import pytest
 
 from amprewrite.ir import parse_graph
 from amprewrite.passes.classify import classify, lowers_promoted
-from amprewrite.policy import Matcher, Policy, Reason, load_policy
+from amprewrite.policy import Matcher, OpClass, Policy, Reason, load_policy
 from amprewrite.policy.match import Match
 
 
@@ -224,3 +224,14 @@ def test_what_promotes_otherwise_is_read_as_promoted(old: str, new: str) -> None
     found = classify(graph, Matcher(both()))["op"]
     assert found.reason is Reason.PROMOTION
     assert not lowers_promoted(graph.ops[0], load_policy("promote"))
+
+
+@pytest.mark.parametrize("op", ["enter", "leave"])
+@pytest.mark.parametrize("dtype", ["i32", "b1"])
+def test_what_passes_a_body_and_is_no_float_is_kept(op: str, dtype: str) -> None:
+    graph = parse_graph(f"%x: {dtype}[4] input\na = {op}(%x) -> %y: {dtype}[4]\n")
+    found = classify(graph, Matcher(load_policy("bf16")))["a"]
+    assert (found.op_class, found.reason) == (OpClass.KEEP, Reason.DTYPE)
+    floats = parse_graph(f"%x: f32[4] input\na = {op}(%x) -> %y: f32[4]\n")
+    moved = classify(floats, Matcher(load_policy("bf16")))["a"]
+    assert (moved.op_class, moved.reason) == (OpClass.FOLLOW, Reason.BODY)
