@@ -133,7 +133,7 @@ def over_all(function: Callable[..., Any]) -> Callable[..., Any]:
 
 FENCED = frozenset(
     ("custom_linear_solve", "custom_root", "custom_vmap_call", "linear_call")
-) | {"pallas_call"}
+) | {"linear_solve", "pallas_call"}
 """Primitives whose bodies the documentation says are left as they were traced."""
 
 

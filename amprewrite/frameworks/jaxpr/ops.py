@@ -88,6 +88,7 @@ SUMMED_BACKWARDS = frozenset(("broadcast_in_dim", "gather", "pcast", "pvary"))
 _CALLBACK = "calls back into Python, which expects the dtypes it was traced with"
 _KERNEL = "a kernel written for the dtypes it was traced with"
 _SOLVER = "a solver: factorisations have no low kernels"
+_SYSTEM = "a linear solver: its tolerance is for the dtype it was traced with"
 _RULE = "a rule of the user, written for the dtypes it was traced with"
 _STATE = "reads or writes a mutable array, which has one dtype"
 
@@ -98,6 +99,7 @@ FENCES = {
     ),
     **dict.fromkeys(("pallas_call", "mosaic_gpu", "triton_kernel_call"), _KERNEL),
     **dict.fromkeys(("custom_linear_solve", "custom_root"), _SOLVER),
+    "linear_solve": _SYSTEM,  # of lineax, and all solvers made with it
     **dict.fromkeys(("custom_partitioning", "custom_vmap_call"), _RULE),
     **dict.fromkeys(("linear_call", "call_hi_primitive"), _RULE),
     "low_contraction": "a contraction that was converted before",
