@@ -1,7 +1,7 @@
 """Which framework takes a model, and what it is asked for: policy, prices, bounds."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from importlib import import_module
@@ -142,12 +142,14 @@ class PlansByPolicy:
         training: bool,
         captured: str,
         differentiated: bool = True,
+        full: Collection[str] = (),
     ) -> Plan:
         """Return the plan for ``graph``; see ``frameworks.base.Planner``."""
         setting = Setting(
             self.placement, training, captured, self.objective, differentiated
         )
-        return make_plan(graph, Matcher(self.policy, self.overrides), setting)
+        matcher = Matcher(self.policy, self.overrides, frozenset(full))
+        return make_plan(graph, matcher, setting)
 
 
 def refuse_beside_plan(

@@ -1,6 +1,6 @@
 """What frameworks share: who plans for them, and what they hand to ``verify``."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -27,6 +27,7 @@ class Planner(Protocol):
         training: bool,
         captured: str,
         differentiated: bool = True,
+        full: Collection[str] = (),
     ) -> Plan:
         """Return the plan for ``graph``.
 
@@ -35,6 +36,7 @@ class Planner(Protocol):
             training: Whether parameters keep their dtype, to be trained.
             captured: How the program was captured, for the plan.
             differentiated: Whether gradients may be taken through the program.
+            full: Names of ops that another plan has decided to run in full precision.
         """
         ...
 

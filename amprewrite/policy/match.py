@@ -39,11 +39,14 @@ class Matcher:
     Attributes:
         policy: The policy.
         overrides: Rules that come before the policy's own; tables are accepted.
+        full: Names of ops that run in full precision before any rule: those of a custom
+            rule whose function a plan runs in full.
         used: Labels of the rules that matched so far.
     """
 
     policy: Policy
     overrides: Iterable[Rule | Mapping[str, object]] = ()
+    full: frozenset[str] = frozenset()
     used: set[str] = field(default_factory=set[str])
 
     def __post_init__(self) -> None:
@@ -72,6 +75,9 @@ class Matcher:
 
     def match(self, op: Op) -> Match:
         """Return the class of ``op``; the first rule that matches wins."""
+        if op.name in self.full:
+            why = "the plan runs in full precision what this is a rule of"
+            return Match(OpClass.DENY, Reason.OVERRIDE, str(Reason.OVERRIDE), why)
         for reason, label, rule in self._rules:
             if rule.matches(op):
                 self.used.add(label)

@@ -1,8 +1,9 @@
 """From a jaxpr to what can be run: inline, read, plan."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import takewhile
 from typing import Any
 
 from amprewrite.dtypes import Processor
@@ -25,6 +26,9 @@ from amprewrite.plan.fit import check_fits, check_ops
 RULE = "a rule, traced when JAX called it"
 """How the body of a custom rule is captured."""
 
+Held = Mapping[tuple[str, str], Mapping[str, bool]]
+"""By canonical name and line, for each path whether an op there is held in full."""
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -38,6 +42,8 @@ class Prepared:
         training: Whether it will be differentiated.
         tangents: Inputs that JAX transposes after the program ran: tangents of a rule.
         promotes: What promotes the operands of custom rules; None leaves them alone.
+        departs: Whether the plan is another than the planner makes by itself: it was
+            given, measured, or follows another plan.
     """
 
     program: Program
@@ -47,6 +53,7 @@ class Prepared:
     training: bool = True
     tangents: frozenset[str] = frozenset()
     promotes: Processor | None = None
+    departs: bool = False
 
     @cached_property
     def stored(self) -> Mapping[str, str]:
@@ -71,6 +78,40 @@ class Prepared:
                 reached.update(op.results)
         return frozenset(found)
 
+    @cached_property
+    def held_full(self) -> Held:
+        """What the plan runs in full precision and the policy alone would run low."""
+        if not self.departs:
+            return {}
+        usual = self.planner(
+            self.graph, training=True, captured=RULE, differentiated=self.training
+        )
+        found: dict[tuple[str, str], dict[str, bool]] = {}
+        for op in self.graph.ops:
+            precision = self.plan.by_op[op.name].precision
+            low = usual.by_op[op.name].precision == usual.low
+            paths = found.setdefault((op.canonical, op.source), {})
+            held = precision == usual.full and low
+            paths[op.path] = paths.get(op.path, False) or held
+        return found
+
+    def full_in(self, graph: ProgramGraph) -> Iterator[str]:
+        """Yield the ops of a custom rule that run in full as in the function it is of.
+
+        What a rule computes again, and what it derives, has the line and the name of
+        the op in the function, and the inner part of its path. Where several ops of the
+        function have these, one that runs in full is enough.
+
+        Args:
+            graph: The rule.
+        """
+        for op in graph.ops:
+            paths = self.held_full.get((op.canonical, op.source), {})
+            alike = {path: _common_end(path, op.path) for path in paths}
+            most = max(alike.values(), default=0)
+            if any(paths[path] for path, length in alike.items() if length == most):
+                yield op.name
+
     def run(self, inputs: Iterable[Any]) -> list[Any]:
         """Return the outputs on ``inputs``, arrays in the program's order."""
         return Writer(self, HANDLERS).program(inputs)
@@ -83,6 +124,8 @@ class Prepared:
     ) -> list[Any]:
         """Return what ``fun`` gives on arrays, converted by the same policy.
 
+        What the plan runs in full where the policy would not stays full.
+
         Args:
             fun: The function.
             operands: What it is called with.
@@ -90,7 +133,7 @@ class Prepared:
         """
         with tracing(self.promotes):
             closed = jax.make_jaxpr(fun)(*operands)
-        known = Inputs(processor=self.promotes)
+        known = Inputs(processor=self.promotes, full_in=self.full_in)
         inner = prepare(
             closed, self.planner, known, training=self.training, captured=RULE
         )
@@ -113,6 +156,7 @@ class Inputs:
         states: Which outputs replace which of them, by position.
         processor: What promoted operands while the program was traced.
         search: Gives the plan instead of the planner.
+        full_in: Gives the ops of the program that run in full whatever the policy says.
     """
 
     names: tuple[str, ...] = ()
@@ -121,6 +165,7 @@ class Inputs:
     states: tuple[tuple[int, int], ...] = ()
     processor: Processor | None = None
     search: Search | None = None
+    full_in: Callable[[ProgramGraph], Iterable[str]] | None = None
 
 
 def prepare(
@@ -153,16 +198,32 @@ def prepare(
     }
     graph = read(program, kinds)
 
+    full = frozenset(known.full_in(graph) if known.full_in else ())
+    departs = plan is not None or known.search is not None or bool(full)
+
     def build(plan: Plan) -> Prepared:
         check_ops(graph, plan)
-        promotes = known.processor
-        return Prepared(program, graph, plan, planner, training, promotes=promotes)
+        return Prepared(
+            program,
+            graph,
+            plan,
+            planner,
+            training,
+            promotes=known.processor,
+            departs=departs,
+        )
 
     if plan is not None:
         check_fits(graph, plan, training=training)
     else:
         plan = (
-            planner(graph, training=True, captured=captured, differentiated=training)
+            planner(
+                graph,
+                training=True,
+                captured=captured,
+                differentiated=training,
+                full=full,
+            )
             if known.search is None
             else known.search(program, graph, build)
         ).with_warnings(*notes)
@@ -184,3 +245,9 @@ def _completed(
         return program, notes
     norms = find_norms(program)
     return conjugated(program, norms), (*notes, *norms.warnings())
+
+
+def _common_end(one: str, other: str) -> int:
+    """Return how many parts two paths have in common, counted from their ends."""
+    pairs = zip(reversed(one.split(".")), reversed(other.split(".")), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -1,5 +1,7 @@
 """Which line of a policy decides the class of an op."""
 
+from dataclasses import replace
+
 import pytest
 
 from amprewrite.errors import PolicyError
@@ -142,3 +144,14 @@ def test_no_primitive_of_jax_is_taken_for_a_spelling_mistake():
 def test_an_override_that_is_no_rule():
     with pytest.raises(PolicyError, match=r"overrides\[1\]: 1 mistake"):
         Matcher(a_policy(), [{"op": "exp", "class": "deny"}, {"op": "exp"}])
+
+
+def test_what_another_plan_runs_in_full_comes_before_every_rule():
+    policy = a_policy({"softmax": "allow"}, [Rule(op_class=OpClass.ALLOW, op="*")])
+    matcher = Matcher(policy, [{"op": "softmax", "class": "keep"}], frozenset(["a"]))
+    held = replace(an_op(), name="a")
+    assert (matcher.match(held).op_class, matcher.match(held).rule) == (
+        "deny",
+        "override",
+    )
+    assert matcher.match(an_op()).op_class == "keep"

@@ -70,3 +70,49 @@ def test_what_was_traced_with_promotion_is_prepared_so() -> None:
     plain = Inputs(("x", "w"))
     found = prepare(traced, planner("promote"), plain, training=True, captured="")
     assert not [d for d in found.plan.decisions if d.rule == "promotion"]
+
+
+def two_layers(x, w):
+    h = jnp.tanh(x @ w)
+    with jax.named_scope("last"):
+        return h @ w
+
+
+def given(overrides=()):
+    """A program whose plan is that of other rules than its planner has."""
+    traced = jax.make_jaxpr(two_layers)(jnp.ones((2, 3)), jnp.ones((3, 3)))
+    usual, strict = planner("bf16"), planner("bf16", overrides)
+    plan = prepare(traced, strict, training=True, captured="").plan
+    return prepare(traced, usual, plan=plan, training=True, captured="")
+
+
+def again(of, x):
+    """What the contractions of a rule read that computes the layers again."""
+    scope = jax.named_scope("again")
+
+    def run(x):
+        with scope:
+            return [two_layers(x, jnp.ones((3, 3)))]
+
+    text = str(jax.make_jaxpr(lambda x: of.converted(run, [x]))(x))
+    return text.count("preferred_element_type=float32"), text.count("low_contraction")
+
+
+def test_a_rule_keeps_full_what_a_given_plan_does() -> None:
+    full = given([{"op": "matmul", "class": "deny"}])
+    assert full.departs
+    assert again(full, jnp.ones((2, 3)))[1] == 0
+    assert again(given(), jnp.ones((2, 3)))[1] == 2
+
+
+def test_a_rule_tells_lines_and_paths_apart() -> None:
+    last = given([{"op": "matmul", "path": "last", "class": "deny"}])
+    held = {key: paths for key, paths in last.held_full.items() if key[0] == "matmul"}
+    assert sorted(held.values(), key=str) == [{"": False}, {"last": True}]
+    assert again(last, jnp.ones((2, 3)))[1] == 1
+
+
+def test_a_plan_that_the_planner_made_holds_nothing() -> None:
+    found = prepare(closed(), planner("bf16"), training=True, captured="")
+    assert (found.departs, found.held_full) == (False, {})
+    assert not list(found.full_in(found.graph))
