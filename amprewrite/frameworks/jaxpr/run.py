@@ -25,7 +25,13 @@ from amprewrite.frameworks.jaxpr.program import Program
 from amprewrite.frameworks.jaxpr.promoting import tracing
 from amprewrite.frameworks.jaxpr.states import Pair, positions
 from amprewrite.frameworks.jaxpr.tolerance import Tolerant, sample_of
-from amprewrite.frameworks.jaxpr.trace import Traced, Tracer, input_names, split
+from amprewrite.frameworks.jaxpr.trace import (
+    Traced,
+    Tracer,
+    as_array,
+    input_names,
+    split,
+)
 from amprewrite.ir import ProgramGraph
 from amprewrite.plan import Cast, Plan
 from amprewrite.plan.join import join_plans
@@ -270,8 +276,8 @@ class ConvertedFunction:
     def _states(
         self, traced: Traced, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Iterator[Pair]:
-        call, _ = split((tuple(args), dict(kwargs)))
-        taken, named = positions(call)
+        call, arrays = split((tuple(args), dict(kwargs)))
+        taken, named = positions(call, list(map(as_array, arrays)))
         return self.states(taken, named, positions(traced.result))
 
     def _as_named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Inputs:

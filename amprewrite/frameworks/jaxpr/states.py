@@ -4,10 +4,11 @@ A program does not say so, but what it takes and gives does: both are trees, and
 array at the same path in the state is the same array before and after.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from amprewrite.frameworks.jaxpr.ops import dtype_name
 from amprewrite.frameworks.jaxpr.trace import Call, part_name
 from amprewrite.frameworks.jaxpr.untyped import tree_util
 
@@ -21,19 +22,27 @@ class Position:
 
     Attributes:
         index: Which array of the call it is.
+        dtype: Name of its dtype; empty if it is not known.
     """
 
     index: int
+    dtype: str = ""
 
 
 Pair = tuple[int, int]
 """Which output replaces which input, by their positions among the arrays."""
 
 
-def positions(call: Call) -> Any:
-    """Return a tree of a call with positions in the place of its arrays."""
+def positions(call: Call, arrays: Sequence[Any] = ()) -> Any:
+    """Return a tree of a call with positions in the place of its arrays.
+
+    Args:
+        call: The call.
+        arrays: Its arrays, for their dtypes.
+    """
     count = call.tree.num_leaves - len(call.fixed)
-    return call.arguments([Position(index) for index in range(count)])
+    dtypes = [dtype_name(x) for x in arrays] or [""] * count
+    return call.arguments([Position(i, dtype) for i, dtype in enumerate(dtypes)])
 
 
 def replaced(before: Any, after: Any) -> Iterator[Pair]:

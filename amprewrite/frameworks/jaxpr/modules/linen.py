@@ -10,21 +10,34 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
+from flax import core as flax_core
 from flax import linen
+from flax.core.scope import in_filter
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.jaxpr.modules.inputs import describe
+from amprewrite.frameworks.jaxpr.modules.statistics import (
+    any_narrow,
+    stored,
+    widened,
+    without_narrow,
+)
 from amprewrite.frameworks.jaxpr.run import ConvertedFunction, parameter_names
 from amprewrite.frameworks.jaxpr.scopes import scope
 from amprewrite.frameworks.jaxpr.states import Pair, replaced
+from amprewrite.frameworks.jaxpr.trace import part_name
 from amprewrite.plan import Plan
 
+core: Any = flax_core
 nn: Any = linen
-"""Its types are known in part only."""
+"""Their types are known in part only."""
 
 REQUEST = "amprewrite_request"
 """The field that holds what was asked for."""
+
+STATISTICS = "batch_stats"
+"""The collection in which layers of Flax hold their running statistics."""
 
 RUNNER = "_amprewrite_runner"
 """The attribute that holds what runs a converted module."""
@@ -85,7 +98,19 @@ def _fields(model: Any) -> dict[str, Any]:
 
 
 def _runner(plain: Any, request: Request) -> ConvertedFunction:
+    promotes = request.processor
+
     def apply(variables: Any, /, *args: Any, **kwargs: Any) -> Any:
+        updates = _updates_statistics(kwargs) and STATISTICS in variables
+        if promotes is None or not updates or not any_narrow(variables[STATISTICS]):
+            return run(variables, *args, **kwargs)
+        before = widened(variables[STATISTICS], promotes)
+        given = core.copy(variables, {STATISTICS: before})
+        made, changed = run(given, *args, **kwargs)
+        after = stored(changed[STATISTICS], before, promotes)
+        return made, core.copy(changed, {STATISTICS: after})
+
+    def run(variables: Any, *args: Any, **kwargs: Any) -> Any:
         with nn.intercept_methods(_whole_paths):
             return plain.apply(variables, *args, **kwargs)
 
@@ -100,7 +125,19 @@ def _states(
 ) -> Iterator[Pair]:
     """Yield the variables that a call changes, which ``apply`` gives second."""
     if kwargs.get("mutable", False) is not False:
-        yield from replaced(args[0], made[1])
+        before = args[0]
+        if _updates_statistics(kwargs):
+            before = without_narrow(before, _is_statistic)
+        yield from replaced(before, made[1])
+
+
+def _updates_statistics(kwargs: Mapping[str, Any]) -> bool:
+    """Return whether a call may change running statistics and gives them back."""
+    return in_filter(kwargs.get("mutable", False), STATISTICS)
+
+
+def _is_statistic(path: tuple[Any, ...]) -> bool:
+    return part_name(path[0]) == STATISTICS
 
 
 def _whole_paths(

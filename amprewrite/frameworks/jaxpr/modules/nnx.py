@@ -16,6 +16,7 @@ from typing import Any
 
 from flax import nnx as flax_nnx
 
+from amprewrite.dtypes import Processor
 from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.jaxpr.modules.conversion import (
     PLAIN,
@@ -41,11 +42,18 @@ from amprewrite.frameworks.jaxpr.modules.methods import (
     methods_of,
     overrides,
 )
+from amprewrite.frameworks.jaxpr.modules.statistics import (
+    any_narrow,
+    stored,
+    widened,
+    without_narrow,
+)
 from amprewrite.frameworks.jaxpr.modules.twins import Twins, parts, rebuilt
 from amprewrite.frameworks.jaxpr.prepare import Inputs
 from amprewrite.frameworks.jaxpr.run import ConvertedFunction, Shared
 from amprewrite.frameworks.jaxpr.scopes import named, scope
 from amprewrite.frameworks.jaxpr.states import Pair, replaced
+from amprewrite.frameworks.jaxpr.trace import part_name
 from amprewrite.frameworks.jaxpr.untyped import tree_util
 from amprewrite.plan import Plan
 
@@ -166,13 +174,52 @@ def _function(kind: Any, name: str, shared: Shared) -> ConvertedFunction:
     """Return what runs method ``name`` of modules of class ``kind``."""
     names = ("graphdef", *method_parameters(kind, name))
     return ConvertedFunction(
-        functools.partial(_call, name),
+        functools.partial(_call_and_store, shared.request.processor, name),
         shared.request,
         functools.partial(_describe, names),
         _states,
         result_of,
         shared,
     )
+
+
+def _call_and_store(
+    processor: Processor | None,
+    name: str,
+    state: Any,
+    graphdef: Any,
+    /,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Return what :func:`_call` does; statistics that it changes as they are stored.
+
+    Which ones a method changes is seen when it has run; it is then traced again.
+    """
+    made = _call(name, state, graphdef, *args, **kwargs)
+    if processor is None:
+        return made
+    held = dict(nnx.to_flat_state(state))
+    changed = {path for path, _ in nnx.to_flat_state(made[1]) if path in held}
+    narrow = {
+        path: variable
+        for path, variable in held.items()
+        if path in changed and _is_statistic(variable) and any_narrow(variable)
+    }
+    if not narrow:
+        return made
+    before = widened(narrow, processor)
+    wide = nnx.from_flat_state([*{**held, **before}.items()])
+    result, after = _call(name, wide, graphdef, *args, **kwargs)
+    kept = [
+        (path, stored(new, before[path], processor) if path in before else new)
+        for path, new in nnx.to_flat_state(after)
+    ]
+    return result, nnx.from_flat_state(kept)
+
+
+def _is_statistic(variable: Any) -> bool:
+    return isinstance(variable, nnx.BatchStat)
 
 
 def _call(name: str, state: Any, graphdef: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -202,7 +249,14 @@ def _states(
 ) -> Iterator[Pair]:
     """Yield the variables that a call changes."""
     del kwargs
-    yield from replaced(args[0], made[1])
+    state = args[0]
+    statistics = {p for p, v in nnx.to_flat_state(state) if _is_statistic(v)}
+
+    def is_statistic(path: tuple[Any, ...]) -> bool:
+        names = tuple(map(part_name, path))
+        return any(names[: len(p)] == tuple(map(str, p)) for p in statistics)
+
+    yield from replaced(without_narrow(state, is_statistic), made[1])
 
 
 def _raw(model: Any) -> dict[Any, list[Any]]:
