@@ -28,7 +28,7 @@ from amprewrite.frameworks.jaxpr.ops import (
     dtype_name,
 )
 from amprewrite.frameworks.jaxpr.program import Atom, Crossing, Number, Program, Step
-from amprewrite.frameworks.jaxpr.untyped import jnp, lax
+from amprewrite.frameworks.jaxpr.untyped import jax, jnp, lax
 from amprewrite.plan import OUTPUT, Decision, Plan
 
 Env = dict[str, Any]
@@ -142,6 +142,7 @@ class Writer:
             value = self.get(atom, env)
             if isinstance(atom, str):
                 value = self.as_read(OUTPUT, position, value)
+                value = _as_weak(value, program.avals[atom])
                 position += 1
             elif atom.dtype != "float0":  # depends on no input
                 value = jnp.asarray(value, None if atom.weak else atom.dtype)
@@ -299,6 +300,20 @@ class Writer:
             and name not in self.computed
             and dtype_name(value) == full
         )
+
+
+def _as_weak(value: Any, aval: Any) -> Any:
+    """Return an output weakly typed if it was traced so: it adapts to what it meets.
+
+    Numbers of the program are bound in the dtype of their op, which is a strong one.
+    """
+    found = jax.typeof(value)
+    weak = getattr(aval, "weak_type", False) and not getattr(found, "weak_type", False)
+    if not weak or dtype_name(found) != dtype_name(aval):
+        return value
+    return lax.convert_element_type_p.bind(
+        value, new_dtype=found.dtype, weak_type=True, sharding=None
+    )
 
 
 def _computed(

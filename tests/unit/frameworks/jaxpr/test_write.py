@@ -7,6 +7,7 @@ jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp
 
+import amprewrite
 from amprewrite.frameworks.jaxpr.write import abs_square, cast, number
 
 
@@ -57,3 +58,14 @@ def test_a_cast_of_complex_numbers_takes_the_real_part() -> None:
     found = cast(jnp.array([1 + 2j], jnp.complex64), "float16")
     assert found.dtype == jnp.float16
     assert found == 1
+
+
+def test_an_output_is_as_weak_as_it_was_traced() -> None:
+    def function(x, n):
+        return (x + 0.3) @ n, x + 0.3, x * 1, n + 1.0, n @ n
+
+    args = (jnp.ones((4, 4), "int8"), jnp.ones((4, 4)))
+    found = amprewrite.convert(function)(*args)
+    assert [x.weak_type for x in found] == [x.weak_type for x in function(*args)]
+    assert found[1].weak_type
+    assert (found[1] + jnp.ones((), "bfloat16")).dtype == "bfloat16"
