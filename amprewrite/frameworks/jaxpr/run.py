@@ -32,6 +32,7 @@ from amprewrite.frameworks.jaxpr.trace import (
     input_names,
     split,
 )
+from amprewrite.frameworks.jaxpr.varying import Varying, numbers
 from amprewrite.ir import ProgramGraph
 from amprewrite.plan import Cast, Plan
 from amprewrite.plan.join import join_plans
@@ -119,6 +120,7 @@ class ConvertedFunction:
         self.result_of = result_of
         self.tolerant = self.shared.tolerant
         self._forget()
+        self.varying = Varying()
         self.announces = True
         self.is_quiet = False  # announces nothing of programs that are left as they are
         self.converting = False  # whether the arguments are those of the conversion
@@ -169,6 +171,7 @@ class ConvertedFunction:
         if found is None:
             found = self._plan(traced, args, kwargs)
             self._look_again()
+            self._count_numbers(args, kwargs)
             if traced.reusable:
                 self._keep(key, found)
         if traced.reusable:
@@ -184,6 +187,12 @@ class ConvertedFunction:
             others = (k for k in self.prepared if k is not key and k is not self.pinned)
             oldest = min(others, key=self.used.__getitem__)
             del self.prepared[oldest], self.used[oldest]
+
+    def _count_numbers(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Warn of a number that varies: each of its values is planned."""
+        named = numbers(args, kwargs, parameter_names(self.function))
+        for line in self.varying.add(named):
+            warn(line)
 
     def _forget(self) -> None:
         self.tracer = Tracer(self.function, self.request.processor)

@@ -123,10 +123,16 @@ def input_names(tree: Any, names: Sequence[str]) -> tuple[str, ...]:
         names: Names of the positional parameters, as far as they are known.
     """
     found = tree_util.tree_flatten_with_path(tree)[0]
-    return tuple(_name(path, names) for path, leaf in found if is_array(leaf))
+    return tuple(leaf_name(path, names) for path, leaf in found if is_array(leaf))
 
 
-def _name(path: tuple[Any, ...], names: Sequence[str]) -> str:
+def leaf_name(path: tuple[Any, ...], names: Sequence[str]) -> str:
+    """Return a name for a leaf of ``(args, kwargs)``.
+
+    Args:
+        path: Its path, as JAX gives it.
+        names: Names of the positional parameters, as far as they are known.
+    """
     head, *rest = path
     parts = [part_name(key) for key in rest]
     if getattr(head, "idx", 1) == 0 and parts:
