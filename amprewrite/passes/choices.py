@@ -11,7 +11,8 @@ what is made of no data is made anew at each call, or is small.
 from collections.abc import Mapping
 
 from amprewrite.dtypes import is_float
-from amprewrite.ir import Op, ProgramGraph
+from amprewrite.ir import ProgramGraph
+from amprewrite.plan.comparing import compares
 from amprewrite.policy import OpClass
 from amprewrite.policy.match import Match
 
@@ -42,13 +43,6 @@ def exact_ops(graph: ProgramGraph, classes: Mapping[str, Match]) -> frozenset[st
             continue
         exact.update(free.intersection(op.operands))
     return frozenset(found)
-
-
-def compares(graph: ProgramGraph, op: Op, op_class: OpClass) -> bool:
-    """Return whether ``op``, of class ``op_class``, decides something by floats."""
-    makes = any(is_float(graph.values[name].dtype) for name in op.results)
-    reads = bool(graph.float_operands(op))
-    return op_class is OpClass.KEEP and bool(op.results) and not makes and reads
 
 
 def _without_data(graph: ProgramGraph) -> set[str]:

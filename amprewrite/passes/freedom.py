@@ -22,13 +22,13 @@ from amprewrite.ir import Op, ProgramGraph
 from amprewrite.passes.centring import find_centring
 from amprewrite.passes.choices import exact_ops
 from amprewrite.passes.classify import USER_CAST
-from amprewrite.passes.comparing import compared_moves
 from amprewrite.passes.cost import FREE
 from amprewrite.passes.cost_model import LOOKUPS
 from amprewrite.passes.demand import Demand
 from amprewrite.passes.facts import lost_literals
 from amprewrite.passes.placement import Side, Situation
 from amprewrite.passes.storage import moves_weights, only_looked_up
+from amprewrite.plan.comparing import compared_moves
 from amprewrite.policy import OpClass
 
 SQUARES = frozenset(("integer_pow", "square"))
@@ -119,7 +119,8 @@ class _Finder:
             find_centring(self.graph, situation.classes) if demand else frozenset[str]()
         )
         self.centred = self._centred()
-        self.compared = compared_moves(self.graph, situation.classes)
+        classes = {name: m.op_class for name, m in situation.classes.items()}
+        self.compared = compared_moves(self.graph, classes)
         self.exact = exact_ops(self.graph, situation.classes)
         self.behind: dict[str, tuple[str, ...]] = {}
         self.statistics: set[str] = set()  # made by denied ops, and of that alone
@@ -135,7 +136,7 @@ class _Finder:
             op_class = self.at.classes[op.name].op_class
             if op_class in FREE and not op.reads and not self._casts_weight(op):
                 self._sort(op)
-            if op.name in self.compared:
+            if op_class is OpClass.FOLLOW and op.name in self.compared:
                 self._put_behind(op, self._full_operands(op))
             elif op.name in self.centring:
                 names = self._full_operands(op)

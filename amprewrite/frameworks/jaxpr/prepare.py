@@ -21,6 +21,7 @@ from amprewrite.frameworks.jaxpr.write import Writer
 from amprewrite.ir import ProgramGraph
 from amprewrite.ir.graph import ValueKind
 from amprewrite.plan import Plan
+from amprewrite.plan.comparing import compared_moves, comparisons
 from amprewrite.plan.fit import check_fits, check_ops
 
 RULE = "a rule, traced when JAX called it"
@@ -64,6 +65,13 @@ class Prepared:
             for op in self.graph.ops
             for name, dtype in zip(op.results, by_op[op.name].results, strict=True)
         }
+
+    @cached_property
+    def compared(self) -> frozenset[str]:
+        """The ops that compare floats or move them to a comparison."""
+        classes = {d.op: d.op_class for d in self.plan.decisions}
+        moves = compared_moves(self.graph, classes)
+        return moves | comparisons(self.graph, classes)
 
     @cached_property
     def linear(self) -> frozenset[str]:

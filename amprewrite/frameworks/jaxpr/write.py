@@ -28,6 +28,7 @@ from amprewrite.frameworks.jaxpr.ops import (
     dtype_name,
 )
 from amprewrite.frameworks.jaxpr.program import Atom, Crossing, Number, Program, Step
+from amprewrite.frameworks.jaxpr.rounded import widened, widens
 from amprewrite.frameworks.jaxpr.untyped import jax, jnp, lax
 from amprewrite.plan import OUTPUT, Decision, Plan
 
@@ -59,6 +60,11 @@ class Context(Protocol):
     @cached_property
     def stored(self) -> Mapping[str, str]:
         """The dtype in which each value that an op makes is stored."""
+        ...
+
+    @cached_property
+    def compared(self) -> frozenset[str]:
+        """The ops that compare floats or move them to a comparison."""
         ...
 
     @cached_property
@@ -183,7 +189,15 @@ class Writer:
         wanted, saturate = self.casts.get((op, index), ("", False))
         if not wanted or dtype_name(value) == wanted:
             return value
-        return cast(value, wanted, saturate=saturate)
+        if saturate:
+            return cast(value, wanted, saturate=True)
+        return self.cast_for(op, value, wanted)
+
+    def cast_for(self, op: str, value: Any, dtype: str) -> Any:
+        """Return ``value`` in ``dtype``; rounded if ``op`` compares it or moves it."""
+        if op in self.context.compared and widens(value, dtype):
+            return widened(value, dtype)
+        return cast(value, dtype)
 
     def cross(self, crossing: Crossing, env: Env, which: int = 0) -> Any:
         """Return the value that passes by ``crossing``, in the dtype it passes in.
@@ -200,7 +214,7 @@ class Writer:
         index = sum(isinstance(a, str) for a in crossing.reads[:which])
         value = self.read(crossing.op, index, atom, env)
         if is_float(made) and dtype_name(value) != made:
-            return cast(value, made)
+            return self.cast_for(crossing.op, value, made)
         return value
 
     def shared_outputs(self, step: Step, env: Env) -> list[Any]:
@@ -239,13 +253,13 @@ class Writer:
         decision = self.decisions[step.name]
         operands = self._operands(step, env)
         if step.chosen:
-            return [cast(operands[0], decision.results[0])]
+            return [self.cast_for(step.name, operands[0], decision.results[0])]
         if step.conjugates:
             return [abs_square(operands[0])]
         made = self._bind(step, operands, decision)
         results = list(made) if step.eqn.primitive.multiple_results else [made]
         return [
-            cast(value, wanted)
+            self.cast_for(step.name, value, wanted)
             if is_float(wanted) and dtype_name(value) != wanted
             else value
             for value, wanted in zip(results, decision.results, strict=True)

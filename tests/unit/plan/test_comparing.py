@@ -4,9 +4,9 @@ import pytest
 
 from amprewrite.passes import Setting, make_plan
 from amprewrite.passes.classify import classify
-from amprewrite.passes.comparing import compared_moves
 from amprewrite.passes.cost import Objective
 from amprewrite.passes.cost_model import COMPILED
+from amprewrite.plan.comparing import compared_moves, comparisons
 from amprewrite.policy import Matcher, load_policy
 from tests.placement_problem import graph_of
 
@@ -31,8 +31,27 @@ MAXIMUM = """
 
 def test_what_is_moved_to_a_comparison_is_found() -> None:
     graph = graph_of(MAXIMUM)
-    moved = compared_moves(graph, classify(graph, Matcher(BF16)))
-    assert moved == {"top", "turn"}
+    matches = classify(graph, Matcher(BF16))
+    classes = {name: match.op_class for name, match in matches.items()}
+    assert compared_moves(graph, classes) == {"top", "turn"}
+    assert comparisons(graph, classes) == {"eq"}
+
+
+def test_a_kept_op_that_gives_floats_moves_them_to_a_comparison() -> None:
+    text = """
+        %x: f32[8,64] input
+        turn = transpose(%x) -> %t: f32[64,8]
+        best = topk(%t) -> %b: f32[64,2]
+        last = slice(%b) -> %l: f32[64,1]
+        ge = ge(%t, %l) -> %e: b8[64,8]
+        other = slice(%x) -> %o: f32[4,64]
+        return %o
+    """
+    graph = graph_of(text)
+    matches = classify(graph, Matcher(BF16))
+    classes = {name: match.op_class for name, match in matches.items()}
+    assert classes["best"] == "keep"
+    assert compared_moves(graph, classes) == {"turn", "best", "last"}
 
 
 @pytest.mark.parametrize("placement", ["paint", "optimal"])
