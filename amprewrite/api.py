@@ -1,12 +1,11 @@
 """The public functions: each picks the framework of its model and hands over."""
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
-from importlib.util import find_spec
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from amprewrite.dispatch import Asked, module_beside, refuse_beside_plan, side_of
+from amprewrite.dispatch import Asked, refuse_beside_plan
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.arguments import check_arguments
 from amprewrite.frameworks.base import Call
@@ -16,6 +15,7 @@ from amprewrite.plan import Plan
 from amprewrite.plan.calibration import Calibration, save_calibration
 from amprewrite.plan.maker import policy_of
 from amprewrite.policy import PolicyLike, Rule, load_policy
+from amprewrite.registry import framework_of, installed
 from amprewrite.verify import Report
 from amprewrite.verify import verify as compare
 
@@ -110,15 +110,15 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
         placement, overrides = plan.placement, plan.overrides
     call = args, kwargs
     asked = Asked(model, loaded, *call, overrides, target, placement, tolerance, device)
-    request = asked.request(
-        asked.budget(),
+    request = replace(
+        asked.request(asked.budget()),
         plan=plan,
         dynamic_shapes=dynamic_shapes,
         training=training,
         target=target,
         compile=compile,
     )
-    return asked.side.convert(model, request)
+    return asked.framework.convert(model, request)
 
 
 def original(converted: Any) -> Any:
@@ -142,7 +142,7 @@ def original(converted: Any) -> Any:
             model or a wrapper around one, was loaded from a pickle, or cannot be
             copied.
     """
-    return side_of(converted).original(converted)
+    return framework_of(converted).original(converted)
 
 
 def inspect(  # noqa: PLR0913  # the public signature; all but two are by keyword
@@ -175,10 +175,10 @@ def inspect(  # noqa: PLR0913  # the public signature; all but two are by keywor
     loaded = load_policy(policy)
     call = args, kwargs
     asked = Asked(model, loaded, *call, overrides, target, placement, tolerance, device)
-    request = asked.request(
-        asked.budget(), dynamic_shapes=dynamic_shapes, training=training
+    request = replace(
+        asked.request(asked.budget()), dynamic_shapes=dynamic_shapes, training=training
     )
-    return asked.side.inspect(model, request)
+    return asked.framework.inspect(model, request)
 
 
 def pareto(  # noqa: PLR0913  # the public signature; all but two are by keyword
@@ -226,8 +226,10 @@ def pareto(  # noqa: PLR0913  # the public signature; all but two are by keyword
         msg = f"{found}: want at least {FEWEST} points, and a policy with a low dtype"
         raise UnsupportedError(msg)
     front = Front(budget, points)
-    request = asked.request(front, dynamic_shapes=dynamic_shapes, training=training)
-    asked.side.inspect(model, request)
+    request = replace(
+        asked.request(front), dynamic_shapes=dynamic_shapes, training=training
+    )
+    asked.framework.inspect(model, request)
     if not front.points:
         msg = "the model is converted already; give the original, to plan it anew"
         raise UnsupportedError(msg)
@@ -241,7 +243,7 @@ def graph_text(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
         CaptureError: The model cannot be captured.
         UnsupportedError: The model is of no supported kind.
     """
-    return module_beside(model, "export").graph_text(model, args, kwargs)
+    return framework_of(model).graph_text(model, args, kwargs)
 
 
 def save_program(
@@ -253,7 +255,7 @@ def save_program(
         CaptureError: The model cannot be exported.
         UnsupportedError: The framework has no file for it.
     """
-    module_beside(converted, "export").save_program(converted, args, kwargs, path)
+    framework_of(converted).save_program(converted, args, kwargs, path)
 
 
 def calibrate() -> dict[str, Calibration]:
@@ -267,18 +269,16 @@ def calibrate() -> dict[str, Calibration]:
     Raises:
         UnsupportedError: No framework is installed, or a file cannot be written.
     """
-    sides = {"torch": "torch_fx", "jax": "jaxpr"}
-    installed = [name for name in sides if find_spec(name) is not None]
-    if not installed:
+    frameworks = installed()
+    if not frameworks:
         msg = (
             "calibrate times torch and JAX, and neither is installed; "
             "pip install 'amprewrite[torch]' or 'amprewrite[jax]'"
         )
         raise UnsupportedError(msg)
     found: dict[str, Calibration] = {}
-    for name in installed:
-        side: Any = import_module(f"amprewrite.frameworks.{sides[name]}.calibrate")
-        found[name] = side.measure()
+    for name, framework in frameworks.items():
+        found[name] = framework.calibrate()
         save_calibration(found[name])
     return found
 
@@ -315,6 +315,5 @@ def verify(  # noqa: PLR0913  # the public signature; most are by keyword
             neither float64 nor float32.
     """
     check_arguments(args, kwargs)
-    side = module_beside(original, "compare")
     call = Call(args, dict(kwargs or {}), reference, gradients)
-    return compare(side, original, converted, call, rtol)
+    return compare(framework_of(original), original, converted, call, rtol)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from importlib import import_module
 from typing import Any
 
 from amprewrite.dispatch import planner, prices
@@ -41,8 +40,9 @@ def amprewrite(
     placement, target = chosen.pop("placement", "promote"), chosen.get("target")
     cost = prices(module, policy, target or "eager", tuple(inputs))
     plan = planner(policy, overrides, placement, cost)
-    side = import_module("amprewrite.frameworks.torch_fx.backend")
-    return side.Backend(plan, **chosen)(module, inputs)
+    from amprewrite.frameworks.torch_fx.backend import Backend
+
+    return Backend(plan, **chosen)(module, inputs)
 
 
 def _check_options(given: Mapping[str, Any]) -> None:

@@ -1,16 +1,15 @@
-"""Which framework takes a model, and what it is asked for: policy, prices, bounds."""
+"""What a framework is asked for: policy, prices, bounds."""
 
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from importlib import import_module
 from typing import Any
 
 from amprewrite.dtypes import Processor
 from amprewrite.errors import ArgumentError, UnsupportedError
 from amprewrite.frameworks.arguments import check_arguments, check_overrides
-from amprewrite.frameworks.base import Planner
+from amprewrite.frameworks.base import Budget as RequestBudget
+from amprewrite.frameworks.base import Framework, Planner, Request
 from amprewrite.ir import ProgramGraph
 from amprewrite.passes import Setting, check_placement, make_plan
 from amprewrite.passes.budget import Budget
@@ -21,44 +20,7 @@ from amprewrite.passes.tolerance import Tolerance, check_tolerance, placement_fo
 from amprewrite.plan import Plan
 from amprewrite.plan.calibration import Device, load_calibration
 from amprewrite.policy import Matcher, Policy, PolicyLike, Rule, load_policy
-
-
-def side_of(model: object) -> Any:
-    """Return the adapter of the framework of ``model``; its modules load only then.
-
-    Raises:
-        UnsupportedError: The model is of no supported kind.
-    """
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        kinds: list[type] = [torch.nn.Module]
-        if "torch.export" in sys.modules:
-            kinds.append(torch.export.ExportedProgram)
-        if isinstance(model, tuple(kinds)):
-            return import_module("amprewrite.frameworks.torch_fx.convert")
-    function = callable(model) and not isinstance(model, type)
-    if "jax" in sys.modules and (function or _is_jax_module(model)):
-        return import_module("amprewrite.frameworks.jaxpr.convert")
-    msg = (
-        f"cannot convert a {type(model).__name__}; want a torch.nn.Module, "
-        f"torch.fx.GraphModule, torch.export.ExportedProgram, or with JAX imported a "
-        f"function, equinox.Module, flax.linen.Module or flax.nnx.Module"
-    )
-    raise UnsupportedError(msg)
-
-
-def _is_jax_module(model: object) -> bool:
-    """Return whether ``model`` is a module of Equinox or Flax; it may have no call."""
-    loaded: list[Any] = [
-        sys.modules.get(name) for name in ("equinox", "flax.linen", "flax.nnx")
-    ]
-    return any(found and isinstance(model, found.Module) for found in loaded)
-
-
-def module_beside(model: object, name: str) -> Any:
-    """Return another module of the framework of ``model``."""
-    package = side_of(model).__name__.rpartition(".")[0]
-    return import_module(f"{package}.{name}")
+from amprewrite.registry import framework_of
 
 
 def prices(
@@ -87,11 +49,11 @@ def prices(
     default = cost_model(target)
     if not policy.low:
         return default
-    side = module_beside(model, "calibrate")
-    on: Device = device or side.device_of(model, args, kwargs)
+    framework = framework_of(model)
+    on = device or framework.device_of(model, args, kwargs)
     found = load_calibration(on)
     measured = found and measured_model(default, found, policy.low, policy.full)
-    return replace(measured or default, kernels=side.kernels(on, found))
+    return replace(measured or default, kernels=framework.kernels(on, found))
 
 
 def planner(
@@ -233,9 +195,9 @@ class Asked:
         return placement_for(self.wanted, self.tolerance)
 
     @cached_property
-    def side(self) -> Any:
-        """The adapter of the framework of the model."""
-        return side_of(self.model)
+    def framework(self) -> Framework:
+        """The framework of the model."""
+        return framework_of(self.model)
 
     @cached_property
     def prices(self) -> CostModel:
@@ -252,7 +214,7 @@ class Asked:
         """
         if self.device is None:
             return None
-        return module_beside(self.model, "calibrate").named(str(self.device))
+        return self.framework.device_named(str(self.device))
 
     def budget(self) -> Budget | None:
         """Return what plans within the tolerance; None if there is none.
@@ -273,14 +235,13 @@ class Asked:
         matcher = partial(Matcher, self.policy, self.overrides)
         return Budget(self.tolerance, matcher, Objective(self.prices))
 
-    def request(self, budget: Any, **options: Any) -> Any:
-        """Return the request for the framework.
+    def request(self, budget: RequestBudget | None) -> Request:
+        """Return the request for the framework; it captures for inference or training.
 
         Args:
             budget: What plans within a tolerance; None for none.
-            **options: Other fields of the request.
         """
-        return self.side.Request(
+        return Request(
             planner=planner(self.policy, self.overrides, self.placement, self.prices),
             processor=processor_of(self.policy),
             low=self.policy.low,
@@ -288,5 +249,4 @@ class Asked:
             kwargs=self.kwargs,
             budget=budget,
             device=self.planned_for.kind if self.planned_for else "",
-            **options,
         )

@@ -1,7 +1,8 @@
-"""What frameworks share: who plans for them, and what they hand to ``verify``."""
+"""What a framework does for the core, and the data that they exchange."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,6 +12,8 @@ from amprewrite.dtypes import Processor
 from amprewrite.errors import UnsupportedError, warn
 from amprewrite.ir import ProgramGraph
 from amprewrite.plan import Decision, Plan
+from amprewrite.plan.calibration import Calibration, Device
+from amprewrite.plan.kernels import Kernels
 from amprewrite.plan.sensitivity import Measurements, Probes, Sensitivity
 
 Array = NDArray[np.float64]
@@ -262,3 +265,72 @@ class Walked:
     graph: ProgramGraph | None = None
     notes: tuple[str, ...] = ()
     sensitivity: Sensitivity | None = None
+
+
+class Framework(Protocol):
+    """What a framework does: everything that the core asks of torch or of JAX.
+
+    The module ``framework`` of each package is one. A model is of the user's own class,
+    and so is what becomes of it: their types are known to the framework alone.
+    """
+
+    def convert(self, model: Any, request: Request, /) -> Any:
+        """Return the converted model."""
+        ...
+
+    def inspect(self, model: Any, request: Request, /) -> Plan:
+        """Return the plan by which :meth:`convert` would convert, or has converted."""
+        ...
+
+    def original(self, converted: Any, /) -> Any:
+        """Return the plain model of a converted one, with the weights of now."""
+        ...
+
+    def graph_text(
+        self, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], /
+    ) -> str:
+        """Return a model, plain or converted, as the text of a program graph."""
+        ...
+
+    def save_program(
+        self,
+        converted: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        path: Path,
+        /,
+    ) -> None:
+        """Write a converted model to a file that the framework loads."""
+        ...
+
+    def measure(self, original: Any, converted: Any, call: Call, /) -> Measured:
+        """Run a model, its converted form and what could be used instead."""
+        ...
+
+    def walk(
+        self, original: Any, converted: Any, call: Call, observe: Observe, /
+    ) -> Walked:
+        """Step through a model and its converted form op by op."""
+        ...
+
+    def calibrate(self) -> Calibration:
+        """Time contractions, other ops and casts on the default device."""
+        ...
+
+    def device_of(
+        self,
+        model: Any,
+        args: tuple[Any, ...] | None,
+        kwargs: Mapping[str, Any] | None,
+        /,
+    ) -> Device:
+        """Return the device on which a model runs."""
+        ...
+
+    def device_named(self, name: str, /) -> Device:
+        """Return the device of a name, which need not be there."""
+        ...
+
+    def kernels(self, device: Device, found: Calibration | None, /) -> Kernels:
+        """Return what low contractions hand over on a device."""
+        ...

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -14,8 +14,8 @@ from amprewrite.frameworks.base import (
     REFERENCE,
     Array,
     Call,
+    Framework,
     Measured,
-    Observe,
     Run,
     Walked,
 )
@@ -32,27 +32,17 @@ REFERENCES = ("float64", "float32")
 """Dtypes in which a reference may be run."""
 
 
-class Side(Protocol):
-    """What a framework offers: it runs models and hands back arrays."""
-
-    def measure(self, original: Any, converted: Any, call: Call) -> Measured:
-        """Run both models and what could be used instead."""
-        ...
-
-    def walk(
-        self, original: Any, converted: Any, call: Call, observe: Observe
-    ) -> Walked:
-        """Run both models op by op."""
-        ...
-
-
 def verify(
-    side: Side, original: Any, converted: Any, call: Call, rtol: float | None = None
+    framework: Framework,
+    original: Any,
+    converted: Any,
+    call: Call,
+    rtol: float | None = None,
 ) -> Report:
     """Return a report on how far ``converted`` is from ``original``.
 
     Args:
-        side: The framework of both.
+        framework: The framework of both.
         original: The model.
         converted: Its converted form, or any callable of the same signature.
         call: Arguments, reference dtype, whether gradients are compared.
@@ -66,7 +56,7 @@ def verify(
     if call.reference not in REFERENCES:
         msg = f"unknown reference {call.reference!r}; want {' or '.join(REFERENCES)}"
         raise UnsupportedError(msg)
-    measured = side.measure(original, converted, call)
+    measured = framework.measure(original, converted, call)
     reference, found = measured.runs[REFERENCE], measured.runs[CONVERTED]
     jitted = measured.runs.get(JITTED)
     for run in (found, jitted or found):
@@ -74,7 +64,7 @@ def verify(
     plan = measured.plan
     blame = Blame({} if plan is None else plan.by_op)
     same = replace(call, reference=measured.reference)
-    walked = side.walk(original, converted, same, blame)
+    walked = framework.walk(original, converted, same, blame)
     predicted, shares = _predicted(plan, walked)
     baselines = dict(_baselines(measured, "outputs"))
     expected = explained_error(predicted, baselines, plan, walked.graph)

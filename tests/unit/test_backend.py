@@ -1,5 +1,6 @@
 """The backend of ``torch.compile``, as far as it needs no torch."""
 
+import sys
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             seen.update(options, planner=plan)
             return lambda module, inputs: (module, inputs)
 
-    monkeypatch.setattr(backend, "import_module", lambda _: Side)
+    monkeypatch.setitem(sys.modules, "amprewrite.frameworks.torch_fx.backend", Side)
     monkeypatch.setattr(backend, "prices", lambda *_: EAGER)
     return seen
 

@@ -1,4 +1,4 @@
-"""Which framework takes a model, and what plans for it."""
+"""What a framework is asked for, and what plans for it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -55,7 +55,7 @@ class _Machine:
 @pytest.fixture
 def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(dispatch, "module_beside", lambda *_: _Machine)
+    monkeypatch.setattr(dispatch, "framework_of", lambda _: _Machine)
     save_calibration(calibration(bfloat16=slow_below(10**9)))
 
 

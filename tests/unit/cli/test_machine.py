@@ -13,21 +13,25 @@ JAX = Device(framework="jax", version="1", kind="cpu", name="Slow & Sons")
 FOUND = {"torch": calibration(), "jax": calibration(JAX)}
 
 
-class Side:
+class Framework:
     """Stand in for a framework: nothing is timed."""
 
     def __init__(self, name):
-        self.found = FOUND["torch" if "torch_fx" in name else "jax"]
+        self.name = name
 
-    def measure(self):
-        return self.found
+    def calibrate(self):
+        return FOUND[self.name]
+
+
+def install(monkeypatch, *names):
+    found = {name: Framework(name) for name in names}
+    monkeypatch.setattr(api, "installed", lambda: found)
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(api, "find_spec", lambda _: True)
-    monkeypatch.setattr(api, "import_module", Side)
+    install(monkeypatch, *FOUND)
     return tmp_path / "amprewrite"
 
 
@@ -49,13 +53,13 @@ def test_calibrate_prints_json_as_it_is_kept():
 
 
 def test_calibrate_times_what_is_installed(cache, monkeypatch):
-    monkeypatch.setattr(api, "find_spec", lambda name: name == "jax" or None)
+    install(monkeypatch, "jax")
     assert list(json.loads(done("calibrate", "--json"))) == ["jax"]
     assert [file.name[:3] for file in cache.iterdir()] == ["jax"]
 
 
 def test_calibrate_without_a_framework_is_one_line(monkeypatch):
-    monkeypatch.setattr(api, "find_spec", lambda _: None)
+    install(monkeypatch)
     assert "pip install 'amprewrite[torch]' or 'amprewrite[jax]'" in mistake(
         "calibrate"
     )

@@ -1,0 +1,22 @@
+"""The framework torch as the core uses it."""
+
+import inspect
+
+import pytest
+
+pytest.importorskip("torch")
+
+from amprewrite.frameworks.base import Framework
+from amprewrite.frameworks.torch_fx import framework
+
+ASKED = {n: f for n, f in vars(Framework).items() if not n.startswith("_")}
+
+
+def test_it_offers_what_is_asked_and_nothing_else():
+    assert sorted(framework.__all__) == sorted(ASKED)
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_every_function_takes_what_it_is_given(name):
+    given = list(inspect.signature(ASKED[name]).parameters)[1:]
+    inspect.signature(getattr(framework, name)).bind(*given)
