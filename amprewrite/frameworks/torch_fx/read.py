@@ -8,6 +8,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from amprewrite.frameworks.torch_fx import _compat, arguments, ops
+from amprewrite.frameworks.torch_fx.bodies import held_by, own_body, region_body
 from amprewrite.frameworks.torch_fx.differential import CHOSEN
 from amprewrite.frameworks.torch_fx.dtypes import dtype_name
 from amprewrite.frameworks.torch_fx.origin import MODEL, module_path, source_line
@@ -168,7 +169,7 @@ class _Reader:
 
     def _attribute(self, scope: _Scope, node: Node) -> None:
         target = str(node.target)
-        held = _get(scope.owner, target)
+        held = held_by(scope.owner, target)
         if not isinstance(held, torch.Tensor):
             self.leaves[node] = None
             return
@@ -193,7 +194,7 @@ class _Reader:
                 return
         self._watch_autocast(scope, node)
         self._watch_gradients(scope, node)
-        region = _region(node)
+        region = region_body(node)
         if region is not None and not scope.fence:
             self._enter_region(scope, node, *region)
         else:
@@ -216,7 +217,7 @@ class _Reader:
             scope.region = scope.prefix + node.name if other else scope.outer
 
     def _enter_region(self, scope: _Scope, node: Node, body: Node, fence: str) -> None:
-        owner = _own_body(scope.owner, body, self.entered)
+        owner = own_body(scope.owner, body, self.entered)
         start = node.args.index(body) + 1
         start += ops.region_name(node.target) in ops.IDENTIFIER_ARGUMENT
         self.bodies[node] = owner, start
@@ -316,13 +317,6 @@ def _is_aten(node: Node) -> bool:
     return _compat.is_overload(node.target)
 
 
-def _get(owner: torch.nn.Module, target: str) -> Any:
-    found: Any = owner
-    for part in target.split("."):
-        found = getattr(found, part)
-    return found
-
-
 def _kind(owner: GraphModule, target: str, held: torch.Tensor) -> ValueKind:
     if isinstance(held, torch.nn.Parameter):
         return "parameter"
@@ -333,32 +327,6 @@ def _kind(owner: GraphModule, target: str, held: torch.Tensor) -> ValueKind:
         owner.named_buffers(remove_duplicate=False)
     )
     return "buffer" if target in buffers and not constant else "constant"
-
-
-def _region(node: Node) -> tuple[Node, str] | None:
-    """Return the body and the fence of a higher-order op that runs where it stands."""
-    position, fence = ops.REGIONS.get(ops.region_name(node.target), (None, ""))
-    if position is None or position >= len(node.args) or node.kwargs:
-        return None
-    body = node.args[position]
-    return (body, fence) if isinstance(body, Node) else None
-
-
-def _own_body(owner: GraphModule, body: Node, entered: set[str]) -> GraphModule:
-    """Return the body as a module of its own; one that is called twice is copied."""
-    target = str(body.target)
-    found = _get(owner, target)
-    if not isinstance(found, GraphModule):
-        found = GraphModule(found, found.graph)
-        setattr(owner, target, found)
-    if target in entered:
-        copy = GraphModule(found, torch.fx.Graph())
-        copy.graph.output(copy.graph.graph_copy(found.graph, {}))
-        target = f"{target}_{len(entered)}"
-        setattr(owner, target, copy)
-        body.target, found = target, copy
-    entered.add(target)
-    return found
 
 
 def _fence(node: Node, used: Iterable[Node]) -> str:
