@@ -9,8 +9,8 @@ from amprewrite.dispatch import Asked, refuse_beside_plan
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.arguments import check_arguments
 from amprewrite.frameworks.base import Call
-from amprewrite.passes.pareto import FEWEST, Front, Point
-from amprewrite.passes.tolerance import Tolerance
+from amprewrite.passes.error_budget.lagrangian import Tolerance
+from amprewrite.passes.error_budget.pareto import FEWEST, Front, Point
 from amprewrite.plan import Plan
 from amprewrite.plan.calibration import Calibration, save_calibration
 from amprewrite.plan.maker import policy_of

@@ -12,11 +12,15 @@ from amprewrite.frameworks.base import Budget as RequestBudget
 from amprewrite.frameworks.base import Framework, Planner, Request
 from amprewrite.ir import ProgramGraph
 from amprewrite.passes import Setting, check_placement, make_plan
-from amprewrite.passes.budget import Budget
-from amprewrite.passes.cost import Objective
-from amprewrite.passes.cost_model import EAGER, CostModel, cost_model
-from amprewrite.passes.measured import measured_model
-from amprewrite.passes.tolerance import Tolerance, check_tolerance, placement_for
+from amprewrite.passes.cost.cost import Objective
+from amprewrite.passes.cost.cost_model import EAGER, CostModel, cost_model
+from amprewrite.passes.cost.measured_costs import measured_model
+from amprewrite.passes.error_budget.budget import Budget
+from amprewrite.passes.error_budget.lagrangian import (
+    Tolerance,
+    check_tolerance,
+    placement_for,
+)
 from amprewrite.plan import Plan
 from amprewrite.plan.calibration import Device, load_calibration
 from amprewrite.policy import Matcher, Policy, PolicyLike, Rule, load_policy

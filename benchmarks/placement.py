@@ -18,12 +18,12 @@ import scipy
 
 from amprewrite.ir import Op, ProgramGraph, Value
 from amprewrite.passes import PLACEMENTS
-from amprewrite.passes.classify import classify
-from amprewrite.passes.cost import Objective
-from amprewrite.passes.freedom import find_freedom
+from amprewrite.passes.analysis.classify import classify
+from amprewrite.passes.cost.cost import Objective
+from amprewrite.passes.mincut.branch_and_bound import solve
+from amprewrite.passes.mincut.problem import build_problem
 from amprewrite.passes.pipeline import output_dtypes, situate
-from amprewrite.passes.search import solve
-from amprewrite.passes.terms import build_problem
+from amprewrite.passes.placement.constraints import find_freedom
 from amprewrite.policy import Matcher, load_policy
 from benchmarks.placement_traps import TRAPS, runtime_casts
 from tests.properties.placements import brute_force, free_of, price

@@ -30,9 +30,9 @@ from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.torch_fx import convert as torch_side
 from amprewrite.frameworks.torch_fx.read import read
 from amprewrite.ir import ProgramGraph
-from amprewrite.passes.budget import Budget
-from amprewrite.passes.cost import Objective
-from amprewrite.passes.trials import plan_within
+from amprewrite.passes.cost.cost import Objective
+from amprewrite.passes.error_budget.budget import Budget
+from amprewrite.passes.error_budget.measured_search import plan_within
 from amprewrite.plan import OUTPUT, Plan
 from amprewrite.plan.sensitivity import Measurements, Probes
 from amprewrite.policy import Matcher, load_policy

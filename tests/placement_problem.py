@@ -3,13 +3,13 @@
 from textwrap import dedent
 
 from amprewrite.ir import ProgramGraph, check_graph, parse_graph
-from amprewrite.passes.classify import classify
-from amprewrite.passes.cost import Objective
-from amprewrite.passes.cost_model import CostModel
-from amprewrite.passes.freedom import Freedom, find_freedom
+from amprewrite.passes.analysis.classify import classify
+from amprewrite.passes.analysis.context import Situation
+from amprewrite.passes.cost.cost import Objective
+from amprewrite.passes.cost.cost_model import CostModel
+from amprewrite.passes.mincut.problem import Problem, build_problem
 from amprewrite.passes.pipeline import output_dtypes, situate
-from amprewrite.passes.placement import Situation
-from amprewrite.passes.terms import Problem, build_problem
+from amprewrite.passes.placement.constraints import Freedom, find_freedom
 from amprewrite.policy import Matcher, Policy, load_policy
 
 FREE_CASTS = CostModel("test", launch=0, mac_bytes=0.0, speedup=8.0)

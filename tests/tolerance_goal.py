@@ -1,9 +1,9 @@
 """Six products in a row, and what is looked for among their plans."""
 
 from amprewrite.passes import Setting, make_plan
-from amprewrite.passes.cost import Objective
-from amprewrite.passes.cost_model import EAGER
-from amprewrite.passes.tolerance import Goal
+from amprewrite.passes.cost.cost import Objective
+from amprewrite.passes.cost.cost_model import EAGER
+from amprewrite.passes.error_budget.lagrangian import Goal
 from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Measure, Measurements, Sensitivity
 from amprewrite.policy import Matcher, load_policy

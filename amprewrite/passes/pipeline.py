@@ -6,24 +6,28 @@ from dataclasses import dataclass, field, replace
 from amprewrite.dtypes import FORMATS, is_float, same_kind
 from amprewrite.errors import UnsupportedError
 from amprewrite.ir import Op, ProgramGraph
-from amprewrite.passes.bias import find_biases
-from amprewrite.passes.casts import build_casts
-from amprewrite.passes.classify import classify
-from amprewrite.passes.complexes import is_complex, refuse_complex
-from amprewrite.passes.cost import Objective, plan_cost
-from amprewrite.passes.demand import Demands, compute_demand
-from amprewrite.passes.facts import mutated_storages, weak_values, weight_roots
-from amprewrite.passes.follows import find_followed
-from amprewrite.passes.freedom import find_freedom
-from amprewrite.passes.hoist import find_hoisted, loop_entries
-from amprewrite.passes.kernels import contracted
+from amprewrite.passes.analysis.bias import find_biases
+from amprewrite.passes.analysis.classify import classify
+from amprewrite.passes.analysis.complex_numbers import is_complex, refuse_complex
+from amprewrite.passes.analysis.context import Placement, Situation
+from amprewrite.passes.analysis.demand import Demands, compute_demand
+from amprewrite.passes.analysis.followed_casts import find_followed
+from amprewrite.passes.analysis.weights_and_literals import (
+    mutated_storages,
+    weak_values,
+    weight_roots,
+)
+from amprewrite.passes.cost.cost import Objective, plan_cost
+from amprewrite.passes.mincut.optimal import choose_optimal
 from amprewrite.passes.nothing import why_nothing
-from amprewrite.passes.optimal import choose_optimal
-from amprewrite.passes.paint import PAINTED, paint
-from amprewrite.passes.place import place
-from amprewrite.passes.placement import Placement, Situation
-from amprewrite.passes.sided import Chosen, place_sides
-from amprewrite.passes.storage import place_with_storage
+from amprewrite.passes.placement.assignment import Chosen, place_sides
+from amprewrite.passes.placement.casts import build_casts
+from amprewrite.passes.placement.constraints import find_freedom
+from amprewrite.passes.placement.contractions import contracted
+from amprewrite.passes.placement.hoist import find_hoisted, loop_entries
+from amprewrite.passes.placement.paint import PAINTED, paint
+from amprewrite.passes.placement.promote import place
+from amprewrite.passes.placement.weight_storage import place_with_storage
 from amprewrite.plan import NOTHING_LOWERED, Decision, Plan
 from amprewrite.plan.fingerprint import fingerprint
 from amprewrite.plan.kernels import Kernels

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.passes.pareto import Point
+from amprewrite.passes.error_budget.pareto import Point
 
 SUFFIXES = (".svg", ".png", ".pdf")
 """Kinds of files that are written."""

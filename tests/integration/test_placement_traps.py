@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import amprewrite
-from amprewrite.passes.cost import Objective
+from amprewrite.passes.cost.cost import Objective
 from benchmarks.placement_traps import TRAPS, Trap, runtime_casts
 from tests.properties.placements import Case, brute_force
 

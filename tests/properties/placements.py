@@ -6,14 +6,14 @@ from itertools import product
 from random import Random
 
 from amprewrite.ir import CROSSINGS, Op, ProgramGraph, Value, check_graph
-from amprewrite.passes.casts import build_casts
-from amprewrite.passes.classify import classify
-from amprewrite.passes.cost import Objective, plan_cost
-from amprewrite.passes.freedom import Freedom, find_freedom
-from amprewrite.passes.hoist import loop_entries
+from amprewrite.passes.analysis.classify import classify
+from amprewrite.passes.analysis.context import Side, Situation
+from amprewrite.passes.cost.cost import Objective, plan_cost
 from amprewrite.passes.pipeline import output_dtypes, situate
-from amprewrite.passes.placement import Side, Situation
-from amprewrite.passes.sided import Chosen, place_sides
+from amprewrite.passes.placement.assignment import Chosen, place_sides
+from amprewrite.passes.placement.casts import build_casts
+from amprewrite.passes.placement.constraints import Freedom, find_freedom
+from amprewrite.passes.placement.hoist import loop_entries
 from amprewrite.plan import Cost
 from amprewrite.policy import Matcher, Policy
 

@@ -11,11 +11,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from amprewrite.ir import Op, ProgramGraph, check_graph, parse_graph, print_graph
-from amprewrite.passes import make_plan, storage
-from amprewrite.passes.classify import classify
-from amprewrite.passes.demand import Demand, compute_demand
+from amprewrite.passes import make_plan
+from amprewrite.passes.analysis.classify import classify
+from amprewrite.passes.analysis.demand import Demand, compute_demand
 from amprewrite.passes.pipeline import Setting, output_dtypes
-from amprewrite.passes.place import place
+from amprewrite.passes.placement import weight_storage
+from amprewrite.passes.placement.promote import place
 from amprewrite.plan import OUTPUT, Plan
 from amprewrite.policy import Matcher, Policy, load_policy
 from tests.properties.graphs import (
@@ -300,7 +301,7 @@ def test_a_walk_that_takes_over_what_was_decided_ends_as_a_fresh_one(
 ) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(
-            storage, "place", lambda situation, _before=None: place(situation)
+            weight_storage, "place", lambda situation, _before=None: place(situation)
         )
         fresh = plan_for(graph, policy, training=training)
     assert plan_for(graph, policy, training=training) == fresh

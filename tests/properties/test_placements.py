@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from amprewrite.ir import ProgramGraph
 from amprewrite.passes import PLACEMENTS, Setting, make_plan
-from amprewrite.passes.cost import Objective
-from amprewrite.passes.cost_model import COMPILED, EAGER
-from amprewrite.passes.optimal import Optimum, choose_optimal
+from amprewrite.passes.cost.cost import Objective
+from amprewrite.passes.cost.cost_model import COMPILED, EAGER
+from amprewrite.passes.cost.timings import Point, Timings
+from amprewrite.passes.mincut.optimal import Optimum, choose_optimal
 from amprewrite.passes.pipeline import output_dtypes
-from amprewrite.passes.timings import Point, Timings
 from amprewrite.plan import OUTPUT, Plan
 from amprewrite.policy import Matcher, Policy, load_policy
 from tests.properties.graphs import (

@@ -7,7 +7,7 @@ import pytest
 
 from amprewrite import backend
 from amprewrite.errors import ArgumentError, PolicyError
-from amprewrite.passes.cost_model import EAGER
+from amprewrite.passes.cost.cost_model import EAGER
 
 
 @pytest.fixture

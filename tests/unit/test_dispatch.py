@@ -9,7 +9,7 @@ import pytest
 from amprewrite import dispatch
 from amprewrite.errors import ArgumentError, PolicyError, UnsupportedError
 from amprewrite.ir import parse_graph
-from amprewrite.passes.cost_model import COMPILED, EAGER
+from amprewrite.passes.cost.cost_model import COMPILED, EAGER
 from amprewrite.plan.calibration import Device, save_calibration
 from amprewrite.plan.kernels import Kernels
 from amprewrite.policy import load_policy

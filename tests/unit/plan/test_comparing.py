@@ -3,9 +3,9 @@
 import pytest
 
 from amprewrite.passes import Setting, make_plan
-from amprewrite.passes.classify import classify
-from amprewrite.passes.cost import Objective
-from amprewrite.passes.cost_model import COMPILED
+from amprewrite.passes.analysis.classify import classify
+from amprewrite.passes.cost.cost import Objective
+from amprewrite.passes.cost.cost_model import COMPILED
 from amprewrite.plan.comparing import compared_moves, comparisons
 from amprewrite.policy import Matcher, load_policy
 from tests.placement_problem import graph_of

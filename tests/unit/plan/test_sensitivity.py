@@ -6,7 +6,7 @@ from math import inf, sqrt
 import pytest
 
 from amprewrite.passes import Setting, make_plan
-from amprewrite.passes.cost import Objective
+from amprewrite.passes.cost.cost import Objective
 from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Key, Probes, Sensitivity, probes_of
 from amprewrite.policy import Matcher, load_policy

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from amprewrite.passes.pareto import Point
+from amprewrite.passes.error_budget.pareto import Point
 from amprewrite.report.pareto import pareto_json, pareto_table
 from tests.tolerance_goal import sensitivity
-from tests.unit.passes.test_pareto import swept
+from tests.unit.passes.error_budget.test_pareto import swept
 
 
 def text(points: list[Point]) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from amprewrite.errors import UnsupportedError
 from amprewrite.report.plots import SUFFIXES, load_matplotlib, plot_pareto
 from tests.tolerance_goal import sensitivity
-from tests.unit.passes.test_pareto import swept
+from tests.unit.passes.error_budget.test_pareto import swept
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

@@ -26,7 +26,7 @@ from amprewrite.frameworks.jaxpr.sensitivity import (
     watch,
 )
 from amprewrite.frameworks.jaxpr.trace import Tracer, split
-from amprewrite.passes.sensitivity import find_probes
+from amprewrite.passes.error_budget.probe_selection import find_probes
 from amprewrite.plan.sensitivity import DIRECTIONS
 from amprewrite.policy import Matcher, load_policy
 from tests.jax_programs import normal, weight

@@ -13,7 +13,7 @@ from amprewrite.errors import ToleranceError, UnsupportedError
 from amprewrite.frameworks.torch_fx.convert import capture
 from amprewrite.frameworks.torch_fx.read import read
 from amprewrite.frameworks.torch_fx.sensitivity import measure_sensitivity
-from amprewrite.passes.sensitivity import find_probes
+from amprewrite.passes.error_budget.probe_selection import find_probes
 from amprewrite.plan import sensitivity as plan_sensitivity
 from amprewrite.plan.sensitivity import Sensitivity
 from amprewrite.policy import Matcher, load_policy

@@ -1,0 +1,1 @@
+"""Facts about a program: classes, demand, weights. Nothing is decided here."""

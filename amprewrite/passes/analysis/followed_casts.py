@@ -1,0 +1,114 @@
+"""Which values a cast follows that takes its dtype from others: ``y.to(x.dtype)``.
+
+A second trace tells that a cast follows, not whom. ``type_as`` says it; otherwise the
+cast ends a stretch in full precision that the model opened itself (``x.float()``, or
+``softmax(..., dtype=float32)``), and what it goes back to is the dtype of what entered.
+A cast that ends no such stretch follows what it converts.
+"""
+
+from collections.abc import Container, Iterator, Mapping
+
+from amprewrite.dtypes import is_float
+from amprewrite.ir import Op, ProgramGraph
+from amprewrite.passes.analysis.classify import USER_CAST
+from amprewrite.passes.analysis.demand import Demand, Demands
+from amprewrite.passes.analysis.weights_and_literals import extreme_values
+from amprewrite.policy import OpClass
+from amprewrite.policy.match import Match
+
+MOST = 8
+"""A stretch that more values entered than this is the model itself, not an island."""
+
+
+def find_followed(
+    graph: ProgramGraph,
+    classes: Mapping[str, Match],
+    demands: Demands,
+    weights: Container[str],
+    low: str,
+) -> dict[str, tuple[str, ...]]:
+    """Return the values that each cast follows, by the name of the cast.
+
+    A cast that follows none gives full precision: it converts integers, which low
+    precision may not hold, or a constant beyond its range.
+
+    Args:
+        graph: The program.
+        classes: Class of every op.
+        demands: Demand on every value.
+        weights: Values that are weights, moved about.
+        low: The low dtype.
+    """
+    casts = [op for op in graph.ops if _follows(op, classes) and not op.fence]
+    if not casts:
+        return {}
+    finder = _Finder(graph, classes, demands, weights)
+    extreme = extreme_values(graph, classes, low)
+    found: dict[str, tuple[str, ...]] = {}
+    for op in casts:
+        source, *given = op.operands
+        values = given or finder.stands_for(source) or [source]
+        safe = source not in extreme and is_float(graph.values[source].dtype)
+        found[op.name] = tuple(values) if safe else ()
+    return found
+
+
+def _follows(op: Op, classes: Mapping[str, Match]) -> bool:
+    return op.canonical == USER_CAST and classes[op.name].op_class is OpClass.FOLLOW
+
+
+class _Finder:
+    """Finds what entered the stretches that the model keeps full."""
+
+    def __init__(
+        self,
+        graph: ProgramGraph,
+        classes: Mapping[str, Match],
+        demands: Demands,
+        weights: Container[str],
+    ) -> None:
+        self.graph, self.classes = graph, classes
+        self.demands, self.weights = demands, weights
+        self.entered: dict[str, frozenset[str]] = {}
+        for op in graph.ops:
+            found = self._entered(op)
+            if 0 < len(found) <= MOST:
+                self.entered.update(dict.fromkeys(op.results, found))
+
+    def stands_for(self, source: str) -> list[str]:
+        """Return those of what entered the stretch of ``source`` that the model means.
+
+        Weights and inputs, such as a mask, may enter beside what was computed.
+        """
+        found = sorted(self.entered.get(source, ()))
+        moving = [name for name in found if name not in self.weights]
+        made = [name for name in moving if self.graph.values[name].kind == "result"]
+        return made or moving or found
+
+    def _entered(self, op: Op) -> frozenset[str]:
+        floats = [op.operands[index] for index in self.graph.float_operands(op)]
+        if op.dtype_argument and op.chosen == "pinned" and floats:
+            inside = self.entered.get(floats[0])  # a cast of what is full already
+            return inside or frozenset(self._source(floats[0]))
+        left = self.classes[op.name].op_class is OpClass.ALLOW
+        if left or _follows(op, self.classes):
+            return frozenset()
+        return frozenset[str]().union(
+            *(self.entered.get(name, ()) for name in op.operands)
+        )
+
+    def _source(self, name: str) -> Iterator[str]:
+        """Yield ``name``, or what made it if it is full only for the stretch's sake."""
+        maker = self.graph.producer.get(name)
+        wanted = self.demands.on(name) is Demand.FULL
+        if maker is None or not wanted or not self._computes(maker):
+            yield name
+            return
+        for index in self.graph.float_operands(maker):
+            yield from self._source(maker.operands[index])
+
+    def _computes(self, op: Op) -> bool:
+        op_class = self.classes[op.name].op_class
+        cheap = op_class in (OpClass.PROMOTE, OpClass.FOLLOW)
+        follows = _follows(op, self.classes)
+        return cheap and bool(self.graph.float_operands(op)) and not follows

@@ -1,0 +1,110 @@
+"""Facts about values that placement needs: weak, extreme, mutated, parameter-like."""
+
+from collections.abc import Iterator, Mapping
+
+from amprewrite.dtypes import format_of, survives
+from amprewrite.ir import Op, ProgramGraph
+from amprewrite.passes.analysis.classify import USER_CAST
+from amprewrite.policy import OpClass
+from amprewrite.policy.match import Match
+
+FILLERS = frozenset(
+    ("full", "full_like", "new_full", "new_ones", "new_zeros", "ones", "ones_like")
+) | {"scalar_tensor", "zeros", "zeros_like"}
+"""Ops that fill a tensor with one number; made low, they are the low number."""
+
+
+def is_transparent(op: Op, op_class: OpClass) -> bool:
+    """Return whether a weight seen through ``op`` is still that weight.
+
+    Data movement is bit-exact under a cast, and so is a user's cast from full to full
+    (the copy of a low value in full and low again is the value).
+    """
+    return op_class is OpClass.FOLLOW or op.canonical == USER_CAST
+
+
+def weight_roots(
+    graph: ProgramGraph, classes: Mapping[str, Match], full: str
+) -> dict[str, frozenset[str]]:
+    """Return, for each value reached from weights by data movement alone, the weights.
+
+    A tensor filled with one number counts too: it can be made in any dtype.
+
+    Movement by indices that an input decides (an embedding) makes an activation. A
+    weight is a full-precision parameter, buffer or constant that nothing mutates.
+    """
+    mutated = mutated_storages(graph)
+    fixed = [
+        value
+        for value in graph.inputs("parameter", "buffer", "constant")
+        if value.alias not in mutated
+    ]
+    static = {value.name for value in fixed}
+    roots = {v.name: frozenset({v.name}) for v in fixed if v.dtype == full}
+    for op in graph.ops:
+        if op.canonical in FILLERS and not op.fence and not op.region:
+            made = (r for r in op.results if graph.is_dtype(r, full))
+            roots.update({r: frozenset({r}) for r in made if r not in mutated})
+        floats = [name for name in op.operands if name in roots]
+        moved = is_transparent(op, classes[op.name].op_class) and not op.mutates
+        if moved and floats and all(n in roots or n in static for n in op.operands):
+            union = frozenset[str]().union(*(roots[name] for name in floats))
+            stays = (r for r in op.results if graph.is_dtype(r, full))
+            roots.update({r: union for r in stays if graph.storage(r) not in mutated})
+    return roots
+
+
+def mutated_storages(graph: ProgramGraph) -> frozenset[str]:
+    """Return the storages that some op writes in place."""
+    return graph.written
+
+
+def weak_values(
+    graph: ProgramGraph, classes: Mapping[str, Match], low: str
+) -> frozenset[str]:
+    """Return the values that adapt to other operands.
+
+    These are the 0-d values made of literals only, and tensors filled with a number
+    that survives ``low``, also moved about. One whose dtype the model means is strong:
+    what is added to ``zeros(n, dtype=float32)`` is to be added in float32.
+
+    Source: JAX's weak types (JEP 9407); Python numbers are arguments, not values.
+    """
+    weak = {value.name for value in graph.inputs("constant") if value.shape == ()}
+    for op in graph.ops:
+        strong = op.mutates or (op.dtype_argument and op.chosen == "pinned")
+        if strong or not all(name in weak for name in op.operands):
+            continue
+        filled = op.canonical in FILLERS and not list(lost_literals(op, low))
+        moved = op.operands and classes[op.name].op_class is OpClass.FOLLOW
+        for result in op.results:
+            scalar = graph.values[result].shape == ()
+            if scalar or ((filled or moved) and result not in graph.written):
+                weak.add(result)
+    return frozenset(weak)
+
+
+def extreme_values(
+    graph: ProgramGraph, classes: Mapping[str, Match], low: str
+) -> set[str]:
+    """Return values made with a finite literal beyond the range of ``low``.
+
+    An additive mask of finfo(float32).min is one: cast plainly it becomes -inf, and a
+    row masked throughout becomes NaN in softmax. Casts of these values saturate.
+    """
+    largest = format_of(low).max
+    moving = (OpClass.FOLLOW, OpClass.PROMOTE, OpClass.KEEP)
+    extreme: set[str] = set()
+    for op in graph.ops:
+        literal = any(largest < abs(x) < float("inf") for x in op.literals)
+        carried = classes[op.name].op_class in moving and any(
+            name in extreme for name in op.operands
+        )
+        if literal or carried:
+            extreme.update(op.results)
+    return extreme
+
+
+def lost_literals(op: Op, low: str) -> Iterator[float]:
+    """Yield the literals of ``op`` that do not survive ``low``: 1e-8 in float16."""
+    return (x for x in op.literals if not survives(low, x))

@@ -1,0 +1,1 @@
+"""The cheapest plan within an error that the user accepts."""

@@ -1,0 +1,75 @@
+"""What a framework is handed to plan within a tolerance; it knows no passes."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from amprewrite.ir import ProgramGraph
+from amprewrite.passes.cost.cost import Objective
+from amprewrite.passes.error_budget.lagrangian import (
+    AUTOCAST,
+    MEASURED,
+    Goal,
+    Tolerance,
+)
+from amprewrite.passes.error_budget.measured_search import plan_within
+from amprewrite.passes.error_budget.probe_selection import find_probes
+from amprewrite.passes.pipeline import Setting, make_plan
+from amprewrite.plan import Plan
+from amprewrite.plan.sensitivity import Measurements, Probes
+from amprewrite.policy import Matcher
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Plans within a tolerance.
+
+    Attributes:
+        tolerance: What the user asked for.
+        matcher: Gives a fresh matcher, which remembers the rules that were used.
+        objective: What things cost.
+    """
+
+    tolerance: Tolerance
+    matcher: Callable[[], Matcher]
+    objective: Objective
+
+    def probes(self, graph: ProgramGraph, *, training: bool) -> Probes:
+        """Return what may be rounded; see :func:`find_probes`."""
+        return find_probes(graph, self.matcher(), training=training)
+
+    def promoted(self, graph: ProgramGraph, *, training: bool, captured: str) -> Plan:
+        """Return the plan of placement ``promote``; see :func:`make_plan`."""
+        setting = Setting("promote", training, captured, self.objective)
+        return make_plan(graph, self.matcher(), setting)
+
+    def plan(self, measured: Measurements) -> Plan:
+        """Return the cheapest plan found that keeps a target, which it remembers.
+
+        Raises:
+            ToleranceError: No plan keeps it.
+        """
+        plan = plan_within(self.goal(measured))
+        if isinstance(self.tolerance, Mapping):
+            return replace(plan, tolerances=tuple(self.tolerance.items()))
+        return replace(plan, tolerance=measured.target)
+
+    def goal(self, measured: Measurements) -> Goal:
+        """Return what :meth:`plan` looks for."""
+
+        def plan_for(objective: Objective) -> Plan:
+            return self.placed("optimal", measured, objective)
+
+        def others() -> list[Plan]:
+            names = ("promote", "paint")
+            return [self.placed(name, measured, self.objective) for name in names]
+
+        # What is measured beside it has the same inputs: no room is needed for others.
+        share = 1.0 if self.tolerance == AUTOCAST else MEASURED
+        return Goal(measured, plan_for, self.objective.model, share, others)
+
+    def placed(
+        self, placement: str, measured: Measurements, objective: Objective
+    ) -> Plan:
+        """Return the plan of a placement, at prices that may have errors."""
+        setting = Setting(placement, measured.training, measured.captured, objective)
+        return make_plan(measured.graph, self.matcher(), setting)

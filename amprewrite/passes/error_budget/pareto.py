@@ -1,0 +1,107 @@
+"""Error against bytes: the plans that are the cheapest for some error."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from amprewrite.ir import ProgramGraph
+from amprewrite.passes.error_budget.budget import Budget
+from amprewrite.passes.error_budget.lagrangian import Search
+from amprewrite.plan import Plan
+from amprewrite.plan.sensitivity import Measurements, Probes
+
+FEWEST = 2
+"""Points at least: the cheapest plan and the most accurate."""
+
+LEAST = 1e-2
+"""Share of the largest error that is not told from none."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One plan, and how far its outputs are from those of full precision.
+
+    Attributes:
+        placement: ``optimal``, or a placement that it is compared with.
+        plan: The plan; ``plan.cost.lower_bound`` is its certificate.
+        predicted: First-order relative L2 error of all float outputs together.
+        measured: That error of its program; None if it draws random numbers.
+    """
+
+    placement: str
+    plan: Plan
+    predicted: float
+    measured: float | None
+
+
+@dataclass
+class Front:
+    """Stands in for a :class:`Budget`, and keeps the plans of many tolerances.
+
+    Attributes:
+        budget: What plans are made with.
+        count: How many errors are aimed at, evenly up to that of the cheapest plan.
+        points: What was found, by falling error, the placement ``promote`` last.
+    """
+
+    budget: Budget
+    count: int
+    points: list[Point] = field(default_factory=list[Point])
+
+    @property
+    def tolerance(self) -> float:
+        """Any number: errors are those of all float outputs together."""
+        return 1.0
+
+    def probes(self, graph: ProgramGraph, *, training: bool) -> Probes:
+        """Return what may be rounded."""
+        return self.budget.probes(graph, training=training)
+
+    def promoted(self, graph: ProgramGraph, *, training: bool, captured: str) -> Plan:
+        """Return the plan of placement ``promote``."""
+        return self.budget.promoted(graph, training=training, captured=captured)
+
+    def plan(self, measured: Measurements) -> Plan:
+        """Fill :attr:`points`; return the cheapest plan."""
+        budget, known = self.budget, measured
+        free = budget.placed("optimal", known, budget.objective)
+        largest = known.sensitivity.predicted(free, known.graph)
+        # Prices are looked for up to where this little is left of the error.
+        known = replace(known, target=largest * LEAST or known.target)
+        search = Search(budget.goal(known))
+        plans = list(_undominated(_swept(search, self.count)))
+        other = budget.placed("promote", known, budget.objective)
+        found = known.sensitivity.predicted(other, known.graph)
+        other = replace(other, predicted_error=found)
+        proved = map(search.certified, plans)
+        self.points += [_point("optimal", plan, known) for plan in proved]
+        self.points.append(_point("promote", other, known))
+        return plans[0]
+
+
+def _point(placement: str, plan: Plan, measured: Measurements) -> Point:
+    error = measured.measure(plan)
+    return Point(placement, plan, plan.predicted_error or 0.0, error)
+
+
+def _swept(search: Search, count: int) -> Iterator[Plan]:
+    """Yield the cheapest plans within errors, the largest error first."""
+    cheapest = search.plan_at(search.cheapest)
+    yield cheapest
+    largest = cheapest.predicted_error or 0.0
+    for step in reversed(range(count - 1)):
+        price = search.find(largest * step / (count - 1))
+        if price is None:  # what is left is rounded whatever the price is
+            yield search.plan_at(search.dearest)
+            return
+        yield search.plan_at(price)
+
+
+def _undominated(plans: Iterator[Plan]) -> Iterator[Plan]:
+    """Yield the plans that have a smaller error than all cheaper ones."""
+    best = None
+    ordered = sorted(plans, key=lambda p: (p.cost.total_bytes, p.predicted_error or 0))
+    for plan in ordered:
+        error = plan.predicted_error or 0.0
+        if best is None or error < best:
+            best = error
+            yield plan

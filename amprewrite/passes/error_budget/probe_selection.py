@@ -1,0 +1,80 @@
+"""What may be rounded, and what a rounding that must not happen is made to cost."""
+
+from amprewrite.dtypes import itemsize
+from amprewrite.ir import ProgramGraph
+from amprewrite.passes.analysis.classify import classify
+from amprewrite.passes.analysis.weights_and_literals import extreme_values
+from amprewrite.passes.cost.cost import counted_errors
+from amprewrite.passes.cost.cost_model import (
+    CostModel,
+    kernel_overhead,
+    lost_speed,
+    low_overhead,
+)
+from amprewrite.passes.pipeline import situate
+from amprewrite.passes.placement.constraints import find_freedom
+from amprewrite.plan.sensitivity import Probes
+from amprewrite.policy import Matcher, OpClass
+
+ROUNDING = (OpClass.ALLOW, OpClass.ACCUMULATE, OpClass.PROMOTE)
+"""Classes whose ops round their result; what follows is what it reads, as it was."""
+
+
+def find_probes(graph: ProgramGraph, matcher: Matcher, *, training: bool) -> Probes:
+    """Return the roundings that placement ``optimal`` may choose for ``graph``.
+
+    What something writes in place has no probe: its values differ over time.
+
+    Args:
+        graph: The program.
+        matcher: Policy and overrides; the policy has a low dtype.
+        training: Whether parameters keep their dtype.
+    """
+    policy = matcher.policy
+    classes = classify(graph, matcher)
+    situation = situate(graph, policy, classes, ())
+    pinned = find_freedom(situation, training=training).pinned
+    stored: set[str] = set()
+    read: set[tuple[str, str]] = set()
+    for op in graph.ops:
+        free, names = counted_errors(situation, op)
+        if not free or op.name in pinned:
+            continue
+        op_class = classes[op.name].op_class
+        if op_class in ROUNDING or op.name in situation.followed:
+            stored.update(op.results)
+        read.update((name, op.name) for name in names)
+
+    def is_probed(name: str) -> bool:
+        return graph.is_dtype(name, policy.full) and (
+            graph.storage(name) not in graph.written
+        )
+
+    return Probes(
+        low=policy.low,
+        full=policy.full,
+        stored=frozenset(filter(is_probed, stored - situation.weights.keys())),
+        read=frozenset((name, op) for name, op in read if is_probed(name)),
+        saturated=frozenset(extreme_values(graph, classes, policy.low)),
+        weights=frozenset(situation.weights),
+    )
+
+
+def ceiling(graph: ProgramGraph, model: CostModel) -> int:
+    """Return bytes that no plan for ``graph`` costs, whatever it casts.
+
+    Every operand and result is moved, and cast both ways, at the size of a complex
+    number at least, and every op runs in the precision in which it is slower.
+    """
+    cost = 1
+    for op in graph.ops:
+        names = (*op.operands, *op.results)
+        moved = sum(
+            graph.values[name].elements * max(itemsize(graph.values[name].dtype), 8)
+            for name in names
+        )
+        once = 4 * moved + 2 * len(names) * model.launch
+        once += abs(lost_speed(graph, op, model))
+        once += max(low_overhead(graph, op, model), kernel_overhead(graph, op, model))
+        cost += op.trips * once
+    return cost + sum(4 * 8 * graph.values[n].elements for n in graph.outputs)

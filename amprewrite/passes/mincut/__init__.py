@@ -1,0 +1,1 @@
+"""Exact placement: a minimum cut with branch and bound, and its certificate."""

@@ -1,0 +1,151 @@
+"""The cheapest placement with its certificate: cuts, and a search around them.
+
+Without free promotions one minimum cut is the answer. With them cuts bound the cost
+from below, and each solution has a true cost; where both meet, it is the optimum, and
+the bound its certificate. Where they do not, the search splits on one op: it is low; or
+full with its first operand full; or with the second; or with none. A part whose bound
+is no better than what was found is dropped. What is left when the limit is reached
+makes the certificate smaller than the cost: it is never claimed to be more than it is.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+import numpy as np
+
+from amprewrite.passes.mincut.collector import collector_paused
+from amprewrite.passes.mincut.max_flow import (
+    FULL,
+    Columns,
+    Flags,
+    Numbers,
+    minimum_cut,
+    price,
+)
+from amprewrite.passes.mincut.operand_rules import Fixed, Relaxation
+from amprewrite.passes.mincut.problem import Problem
+
+STEPS = (1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.125, 0.125)
+"""How far the charges of mixes are moved after each cut of one part."""
+
+WORK = 400_000
+"""Variables in all cuts of a search; about a second for programs of any size."""
+
+LEAST_CUTS = 3
+"""Cuts that are solved for a program of any size, if the first does not settle it."""
+
+IMPOSSIBLE = 2**62
+"""Bound of a part in which nothing is allowed."""
+
+
+@dataclass
+class Solution:
+    """The best placement found, and what none can be cheaper than.
+
+    Attributes:
+        full: For each variable whether it is full.
+        cost: What that costs.
+        bound: No placement costs less; equal to ``cost`` where the search ended.
+        cuts: Cuts that were solved.
+    """
+
+    full: Flags
+    cost: int
+    bound: int
+    cuts: int
+
+
+@collector_paused()
+def solve(problem: Problem) -> Solution:
+    """Return the cheapest placement of a problem, with its certificate."""
+    return _Search(problem).run()
+
+
+@dataclass(order=True)
+class _Part:
+    """A part of the search: what is fixed, and what mixes are charged."""
+
+    bound: int
+    number: int
+    fixed: Fixed = field(compare=False)
+    charges: Numbers = field(compare=False)
+    split: int = field(default=-1, compare=False)
+
+
+class _Search:
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.base = problem.terms.columns()
+        self.mixing = Relaxation(problem)
+        self.best: Solution | None = None
+        self.cuts, self.limit = 0, max(LEAST_CUTS, WORK // problem.variables)
+
+    def run(self) -> Solution:
+        parts = [self._bound(_Part(0, 0, (), self.mixing.nothing()))]
+        assert self.best is not None
+        number = 0
+        while self.cuts < self.limit and self._is_open(parts):
+            part = heappop(parts)
+            for fixed in self._split(part):
+                number += 1
+                child = _Part(part.bound, number, fixed, part.charges)
+                solved = self._bound(child)
+                if solved.bound < self.best.cost:
+                    heappush(parts, solved)
+        self.best.bound = min([self.best.cost, *(part.bound for part in parts[:1])])
+        self.best.cuts = self.cuts
+        return self.best
+
+    def _is_open(self, parts: list[_Part]) -> bool:
+        """Whether some part may hold a cheaper placement, and can be split."""
+        assert self.best is not None
+        return bool(parts) and parts[0].bound < self.best.cost and parts[0].split >= 0
+
+    def _split(self, part: _Part) -> Iterator[Fixed]:
+        """Yield what to fix in each part of ``part``; together they cover it."""
+        mix, fixed = self.problem.groups.mixes[part.split], part.fixed
+        known = {FULL, *(side for side, _ in fixed)}
+        if mix.op not in known:
+            yield (*fixed, (mix.op, False))
+            fixed = (*fixed, (mix.op, True))
+        for side in mix.stored:
+            if side not in known:
+                yield (*fixed, (side, True))
+                fixed = (*fixed, (side, False))
+        yield fixed
+
+    def _bound(self, part: _Part) -> _Part:
+        """Bound a part by cuts, with charges moved to where they were too small."""
+        charges, fixed, bound, split = part.charges, part.fixed, part.bound, part.split
+        kept = charges
+        for step in STEPS:
+            more, constant = self.mixing.terms(charges, fixed)
+            pairs = zip(self.base, more, strict=True)
+            first, second, third = (np.concatenate(pair) for pair in pairs)
+            columns = (first, second, third)
+            full = minimum_cut(self.problem.variables, columns)
+            self.cuts += 1
+            if _is_broken(columns, full):
+                return _Part(IMPOSSIBLE, part.number, fixed, charges)
+            seen = self.mixing.look(full)
+            found = price(columns, full) + constant + self.problem.constant
+            cost = price(self.base, full) + seen.cost + self.problem.constant
+            if self.best is None or cost < self.best.cost:
+                self.best = Solution(full, cost, 0, 0)
+            if found > bound or split < 0:
+                bound, kept = max(bound, found), charges
+                split = self.mixing.widest_gap(charges, seen, fixed)
+            if bound >= self.best.cost or self.cuts >= self.limit:
+                break
+            moved = self.mixing.move(charges, seen, step)
+            if (moved == charges).all():
+                break
+            charges = moved
+        return _Part(bound, part.number, fixed, kept, split)
+
+
+def _is_broken(columns: Columns, full: Flags) -> bool:
+    """Whether what is fixed contradicts itself."""
+    of_full, of_low, cost = columns
+    return bool(((cost < 0) & full[of_full] & ~full[of_low]).any())

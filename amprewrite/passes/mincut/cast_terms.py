@@ -1,0 +1,193 @@
+"""The casts that each use of a value may need, as terms of a cut.
+
+What is said here of a use is what :mod:`amprewrite.passes.placement.casts` makes of
+it: which uses share a cast, and which casts the reading kernel does by itself.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from amprewrite.dtypes import itemsize
+from amprewrite.ir import Op
+from amprewrite.passes.analysis.context import Situation
+from amprewrite.passes.analysis.weights_and_literals import extreme_values
+from amprewrite.passes.cost.cost_model import CostModel, Fusion
+from amprewrite.passes.mincut.max_flow import FULL, LOW
+from amprewrite.passes.mincut.shared_casts import Group, Groups, Key
+from amprewrite.passes.mincut.unary_costs import Ledger
+from amprewrite.plan import OUTPUT
+from amprewrite.plan.uses import uses_of
+
+
+class CastTerms:
+    """All casts of a program, entered in program order.
+
+    Attributes:
+        groups: The casts, and the ops that promote for free.
+        stored: Variable of the side on which each full value is stored.
+        anchors: Variables that are full where an op that reads them is: weights.
+    """
+
+    def __init__(
+        self, situation: Situation, model: CostModel, ledger: Ledger, *, fold: bool
+    ) -> None:
+        """Start with no casts.
+
+        Args:
+            situation: What is known before placement.
+            model: Prices of the target.
+            ledger: Where costs are entered.
+            fold: Whether casts of weights are done once, at conversion.
+        """
+        self.at, self.model, self.ledger, self.fold = situation, model, ledger, fold
+        self.graph, self.values = situation.graph, situation.graph.values
+        self.full, self.low = situation.policy.full, situation.policy.low
+        self.fusion = Fusion(self.graph, situation.classes, model)
+        self.groups, self.stored = Groups(), dict[str, int]()
+        self.anchors = set[int]()
+        self.static = frozenset(filter(self._is_static, self.values))
+        self.extreme = extreme_values(self.graph, situation.classes, self.low)
+        self.versions: Counter[str] = Counter()
+
+    def write(self, op: Op) -> None:
+        """Take note of what ``op`` writes in place: it must be cast anew."""
+        if op.mutates:
+            storages = (self.graph.storage(op.operands[i]) for i in op.mutates)
+            self.versions.update(storages)
+
+    def _price(
+        self, op: Op | None, name: str, to_size: int, from_size: int | None = None
+    ) -> int:
+        size = self.ledger.low_size if from_size is None else from_size
+        once = self.values[name].elements * (size + to_size) + self.model.launch
+        return once * op.trips if op else once
+
+    def read(self, op: Op, index: int, wanted: int, *, only_up: bool) -> None:
+        """Charge the casts of an operand of the full dtype.
+
+        Args:
+            op: Who reads.
+            index: Which operand.
+            wanted: Variable of the side on which it is read.
+            only_up: Whether the op takes it full where it is low itself.
+        """
+        name = op.operands[index]
+        stored = self.stored[name]
+        if stored == wanted or self._folds(op, index):
+            return
+        if self.fusion.absorbs(name, (op.name,)):
+            return
+        if wanted != FULL and stored != LOW and not only_up:
+            self._group(op, index, name, up=False).uses.append(wanted)
+        if wanted != LOW and stored != FULL and (op.mixing != "promote" or op.reads):
+            self._group(op, index, name, up=True).uses.append(wanted)
+
+    def read_as(self, op: Op, index: int, dtype: str) -> None:
+        """Charge the cast of an operand to a dtype that is known."""
+        name = op.operands[index]
+        if not (self.fusion.absorbs(name, (op.name,)) or self._folds(op, index)):
+            self._cast_as(op, index, name, dtype)
+
+    def hand_back(self, name: str, dtype: str) -> None:
+        """Charge the cast of an output."""
+        side = {self.full: FULL, self.low: LOW}.get(dtype)
+        if self.fusion.absorbs(name, (OUTPUT,)):
+            return
+        if name not in self.stored or side is None:
+            self._cast_as(None, 0, name, dtype)
+        elif side != self.stored[name]:
+            self._group(None, 0, name, up=side == FULL).uses.append(side)
+
+    def on_the_spot(self, op: Op, name: str, made: int) -> None:
+        """Charge the cast of what ``op`` makes low, to be written to in full."""
+        readers = [user for user, _ in uses_of(self.graph, name)]
+        if not self.fusion.absorbs(name, readers):
+            cost = self._price(op, name, self.ledger.full_size)
+            self.ledger.terms.pay(self.stored[name], made, cost)
+
+    def _group(self, op: Op | None, index: int, name: str, *, up: bool) -> Group:
+        masked = op is not None and index in op.masks
+        saturates = not up and (masked or name in self.extreme)
+        key = self._key(op, name, self.full if up else self.low, saturates=saturates)
+        found = self.groups.by_key.get(key)
+        if found is None:
+            cost = self._price(op, name, self.ledger.full_size)
+            found = self.groups.by_key[key] = Group(self.stored[name], cost, up)
+        return found
+
+    def _key(self, op: Op | None, name: str, dtype: str, *, saturates: bool) -> Key:
+        version = 0
+        if self.versions:
+            version = self.versions[self.graph.storage(name)]
+        region, trips = (op.around, op.trips) if op else ("", 1)
+        return (name, dtype, region, version, saturates, trips)
+
+    def _cast_as(self, op: Op | None, index: int, name: str, dtype: str) -> None:
+        """Charge a cast of which one dtype is neither low nor full, or both known."""
+        traced = self.values[name].dtype
+        if name not in self.stored and dtype == traced:
+            return
+        masked = op is not None and index in op.masks
+        saturates = dtype == self.low and (masked or name in self.extreme)
+        key = self._key(op, name, dtype, saturates=saturates)
+        if key in self.groups.by_key:
+            return
+        self.groups.by_key[key] = Group(FULL, 0, up=True)
+        if name in self.stored:
+            trips = op.trips if op else 1
+            self.ledger.size(self.stored[name], trips * self.values[name].elements)
+            size = 0
+        else:
+            size = itemsize(traced)
+        self.ledger.constant += self._price(op, name, itemsize(dtype), size)
+
+    def _folds(self, op: Op, index: int) -> bool:
+        """Whether the cast of an operand costs nothing in both directions."""
+        if op.mixing == "any":
+            return True
+        name = op.operands[index]
+        mixed = name not in self.stored  # by the model: see _may_copy in casts
+        if self.fold and mixed and name in self.static and not op.around:
+            return True
+        if op.reads:
+            return False
+        if index == 0 and self.at.takes_dtype(op):
+            return True
+        return op.mixing == "promote" and self._adapts(op, name)
+
+    def _is_static(self, name: str) -> bool:
+        value = self.values[name]
+        if value.kind in ("parameter", "buffer", "constant"):
+            return value.alias not in self.at.mutated
+        roots = self.at.weights.get(name, frozenset[str]())
+        return bool(roots) and all(self.values[r].kind != "result" for r in roots)
+
+    def _adapts(self, op: Op, name: str) -> bool:
+        """Whether ``name`` is a scalar beside tensors, in a kernel that promotes."""
+        scalar = not self.values[name].shape
+        return scalar and any(self.values[n].shape for n in self._full_names(op))
+
+    def _full_names(self, op: Op) -> Iterable[str]:
+        return (name for name in op.operands if name in self.stored)
+
+    def promote(self, op: Op, own: int, *, anchored: bool) -> None:
+        """Charge the casts up of an op whose kernel promotes.
+
+        Args:
+            op: The op.
+            own: Variable of its side.
+            anchored: Whether a weight that it reads is full where it is.
+        """
+        names = list(dict.fromkeys(self._full_names(op)))
+        shaped = [name for name in names if self.values[name].shape] or names
+        sides = [self.stored[name] for name in shaped]
+        if FULL in sides or (anchored and not self.anchors.isdisjoint(sides)):
+            return
+        pairs: list[tuple[int, Group | None]] = []
+        for name in shaped:
+            index = op.operands.index(name)
+            paid = not self.fusion.absorbs(name, (op.name,))
+            paid = paid and not self._folds(op, index) and index not in op.mutates
+            group = self._group(op, index, name, up=True) if paid else None
+            pairs.append((self.stored[name], group))
+        self.groups.mix(own, pairs)

@@ -1,0 +1,373 @@
+"""The cost of every placement of a program, as terms of a minimum cut.
+
+One variable says the side of an op, and where a contraction can hand back its sums a
+second one the side of its results; a weight that may be stored low has one, and so has
+a storage that is written in place. What the terms say of a placement is what
+:func:`amprewrite.passes.cost.cost.plan_cost` says of the plan made of it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from amprewrite.dtypes import itemsize
+from amprewrite.ir import Op
+from amprewrite.passes.analysis.classify import USER_CAST
+from amprewrite.passes.analysis.context import Placement, Side, Situation
+from amprewrite.passes.cost.cost import Objective, counted_errors, speed_cost
+from amprewrite.passes.cost.cost_model import is_view, read_elements
+from amprewrite.passes.mincut.cast_terms import CastTerms
+from amprewrite.passes.mincut.collector import collector_paused
+from amprewrite.passes.mincut.max_flow import FULL, LOW, Flags, Terms
+from amprewrite.passes.mincut.shared_casts import Groups
+from amprewrite.passes.mincut.unary_costs import Ledger
+from amprewrite.passes.placement.constraints import Freedom, storable_weights
+from amprewrite.passes.placement.walk import Walk
+from amprewrite.passes.placement.weight_storage import (
+    carried,
+    moves_weights,
+    only_looked_up,
+)
+from amprewrite.plan.uses import output_sources
+from amprewrite.policy import OpClass
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A program as a cut.
+
+    Attributes:
+        freedom: What there is to decide.
+        terms: Terms whose cost is the same in every relaxation.
+        groups: The casts, and the ops that promote for free.
+        constant: What every placement costs.
+        variables: Number of variables, with the two constants.
+        reads: Variable of the side on which each sided op computes.
+        makes: Variable of the side on which it makes its results, where another.
+    """
+
+    freedom: Freedom
+    terms: Terms
+    groups: Groups
+    constant: int
+    variables: int
+    reads: Mapping[str, int]
+    makes: Mapping[str, int]
+
+    def sides(self, full: Flags) -> dict[str, Side]:
+        """Return the sides of ops, given which variables are full."""
+        found: dict[str, Side] = {}
+        for name, reads in self.reads.items():
+            sums = name in self.makes and full[self.makes[name]]
+            found[name] = "full" if full[reads] else "sums" if sums else "low"
+        return found
+
+
+@collector_paused()
+def build_problem(
+    situation: Situation,
+    freedom: Freedom,
+    outputs: Iterable[str],
+    objective: Objective,
+    *,
+    training: bool,
+) -> Problem:
+    """Return the cost of every placement of a program.
+
+    Args:
+        situation: What is known before placement.
+        freedom: What there is to decide.
+        outputs: Dtype in which each output is handed back.
+        objective: What things cost.
+        training: Whether parameters keep their dtype, and casts of weights run.
+    """
+    builder = _Builder(situation, freedom, objective, training=training)
+    return builder.build(tuple(outputs))
+
+
+class _Builder:
+    def __init__(
+        self,
+        situation: Situation,
+        freedom: Freedom,
+        objective: Objective,
+        *,
+        training: bool,
+    ) -> None:
+        self.at, self.freedom, self.objective = situation, freedom, objective
+        self.graph, self.classes = situation.graph, situation.classes
+        self.values = situation.graph.values
+        self.full, self.low = situation.policy.full, situation.policy.low
+        self.ledger = Ledger(itemsize(self.low), itemsize(self.full))
+        self.casts = CastTerms(
+            situation, objective.model, self.ledger, fold=not training
+        )
+        self.stored, self.fusion = self.casts.stored, self.casts.fusion
+        self.walk = Walk(situation, frozenset(), frozenset(), Placement())
+        self.storable = storable_weights(situation, training=training)
+        self.carried = carried(situation, {*freedom.sided, *freedom.pinned})
+        self.reads = {name: self.ledger.new() for name in freedom.sided}
+        self.makes = {
+            name: self.ledger.new() for name in freedom.sided if name in freedom.sums
+        }
+        self.written: dict[str, int] = {}
+        self.weights: dict[str, int] = {}
+
+    def build(self, outputs: tuple[str, ...]) -> Problem:
+        self._tie_storages()
+        self._put_behind()
+        self._find_weights()
+        for value in self.graph.inputs():
+            if value.dtype == self.full:
+                self.stored[value.name] = self.weights.get(value.name, FULL)
+        for op in self.graph.ops:
+            own = self._side(op)
+            view = is_view(self.graph, op)
+            self._read(op, own, view=view)
+            self.casts.write(op)
+            self._make(op, own, view=view)
+        pairs = zip(output_sources(self.graph), outputs, strict=True)
+        for name, dtype in dict.fromkeys(pairs):
+            self.casts.hand_back(name, dtype)
+        if self.objective.errors:
+            made = (
+                item for item in self.stored.items() if item[0] not in self.at.weights
+            )
+            for name, side in made:
+                self.ledger.pay_low(side, self.objective.error(name))
+        return self._settle()
+
+    def _settle(self) -> Problem:
+        ledger, groups = self.ledger, self.casts.groups
+        ledger.settle()
+        count = groups.add_to(ledger.terms, ledger.variables)
+        return Problem(
+            self.freedom,
+            ledger.terms,
+            groups,
+            ledger.constant,
+            count,
+            self.reads,
+            self.makes,
+        )
+
+    # --- variables -----------------------------------------------------------------
+
+    def _side_of(self, dtype: str) -> int | None:
+        return {self.full: FULL, self.low: LOW}.get(dtype)
+
+    def _tie_storages(self) -> None:
+        freedom = self.freedom
+        storages = {*freedom.members, *freedom.makers, *freedom.full_storages}
+        for storage in sorted(storages):
+            fixed = storage in freedom.full_storages
+            self.written[storage] = FULL if fixed else self.ledger.new()
+        for storage, names in freedom.members.items():
+            for name in names:
+                side = self.reads.get(name, FULL)
+                self.ledger.terms.imply(side, self.written[storage])
+                self.ledger.terms.imply(self.written[storage], side)
+        for storage, names in freedom.makers.items():
+            for name in names:
+                self.ledger.terms.imply(
+                    self.reads.get(name, FULL), self.written[storage]
+                )
+
+    def _put_behind(self) -> None:
+        for name, makers in self.freedom.behind.items():
+            for maker in makers if name in self.reads else ():
+                made = self.makes.get(maker, self.reads.get(maker, FULL))
+                self.ledger.terms.imply(made, self.reads[name])
+
+    def _find_weights(self) -> None:
+        """Give a variable to weights that ops may read low: full if one reads full.
+
+        Tied the other way it need not be: a weight that is stored full costs more.
+        """
+        if not self.storable:
+            return
+        readers, casting = self._weight_readers()
+        if self.at.policy.lookups == "low":
+            casting |= only_looked_up(self.at) & self.storable
+        for root in sorted(casting):
+            sides = readers.get(root, set[int]())
+            if FULL not in sides:
+                weight = self.weights[root] = self.ledger.new() if sides else LOW
+                self.casts.anchors |= {weight} - {LOW}
+                for side in sorted(sides):
+                    self.ledger.terms.imply(side, weight)
+
+    def _join(self, op: Op, own: int) -> None:
+        """Keep the weights full that a move would widen, beside one that is full."""
+        for name in dict.fromkeys(op.operands if len(op.operands) > 1 else ()):
+            for root in sorted(self.carried.get(name, ())):
+                weight = self.weights.get(root, LOW)
+                if weight not in (own, LOW):
+                    self.ledger.terms.imply(own, weight)
+
+    def _weight_readers(self) -> tuple[dict[str, set[int]], set[str]]:
+        """Return on which sides each weight is read, and which weights low ops cast."""
+        readers: dict[str, set[int]] = {}
+        casting: set[str] = set()
+        for op in self.graph.ops:
+            if op.name in self.freedom.moved or self._follows(op):
+                continue
+            for index, name in enumerate(op.operands):
+                if name not in self.at.weights:
+                    continue
+                roots = self.at.weights[name] & self.storable
+                side = self._wanted(op, index) if roots else None
+                if side is not None:
+                    casting |= frozenset[str]() if self._is_beside(op, index) else roots
+                    for root in roots:
+                        readers.setdefault(root, set()).add(side)
+        return readers, casting
+
+    def _follows(self, op: Op) -> bool:
+        """Whether a user's cast moves a weight about."""
+        return op.canonical == USER_CAST and not op.fence and moves_weights(self.at, op)
+
+    def _side(self, op: Op) -> int:
+        """Return the variable of the side on which ``op`` computes."""
+        if op.name in self.freedom.moved:
+            sides = {self.stored[n] for n in self.walk.strong(op)}
+            side = self.ledger.either(sides)
+            if not self.casts.anchors.isdisjoint(sides):
+                self.casts.anchors.add(side)
+            self._join(op, side)
+            return side
+        lowered = self.low in self.at.reads(op)
+        return self.reads.get(op.name, LOW if lowered else FULL)
+
+    def _wanted(self, op: Op, index: int) -> int | None:
+        """Return the side on which a full operand is read; None for as it is stored."""
+        if op.reads:
+            return self._side_of(self.at.reads(op)[index])
+        if index in op.mutates or (op.canonical == USER_CAST and not op.fence):
+            return None
+        keeps = self.classes[op.name].op_class is OpClass.KEEP
+        if keeps and op.mixing == "any" and not op.fence:
+            return None
+        return self.reads.get(op.name, FULL)
+
+    # --- what an op reads ----------------------------------------------------------
+
+    def _read(self, op: Op, own: int, *, view: bool) -> None:
+        moved, inside = op.name in self.freedom.moved, op.name in self.fusion.kernels
+        for index, name in enumerate(op.operands):
+            stored = self.stored.get(name)
+            if stored is None:
+                self._read_other(op, index, view=view)
+                continue
+            wanted = own if moved else self._wanted(op, index)
+            other = self.at.reads(op)[index] if op.reads else ""
+            beside = op.mixing == "lead" and self._is_beside(op, index)
+            seen = self._seen(stored, wanted, beside=beside)
+            if not view and self.fusion.in_memory(name):
+                count = op.trips * read_elements(self.graph, op, index)
+                if wanted is None and other not in ("", self.full, self.low):
+                    self.ledger.constant += count * itemsize(other)
+                else:
+                    self.ledger.size(stored if inside else seen, count)
+            if self.objective.errors and index == op.operands.index(name):
+                self._read_error(op, name, seen)
+            if index in op.mutates:
+                continue
+            if wanted is not None:
+                self.casts.read(op, index, wanted, only_up=beside)
+                self._keep_full(op, name, beside=beside)
+            elif other:
+                self.casts.read_as(op, index, other)
+        if op.mixing == "promote" and not op.reads:
+            anchored = op.name not in self.freedom.moved
+            self.casts.promote(op, own, anchored=anchored)
+        self._pay_op(op, own)
+
+    def _keep_full(self, op: Op, name: str, *, beside: bool) -> None:
+        """Keep the weights full that are read as they are stored, if that is full."""
+        if not beside or op.name not in self.reads:
+            return
+        for root in sorted(self.at.weights.get(name, ())):
+            if root in self.weights:
+                self.ledger.terms.imply(self.stored[name], self.weights[root])
+
+    def _seen(self, stored: int, wanted: int | None, *, beside: bool) -> int:
+        """Return the side in which the op sees an operand that it may not have cast."""
+        if wanted is None:
+            return stored
+        return self.ledger.either((wanted, stored)) if beside else wanted
+
+    def _is_beside(self, op: Op, index: int) -> bool:
+        """Whether an operand may be wider than the low first one."""
+        placed = op.name in self.reads or op.name in self.freedom.moved
+        if op.mixing != "lead" or not placed:
+            return False
+        return any(self.graph.is_dtype(name, self.full) for name in op.operands[:index])
+
+    def _read_other(self, op: Op, index: int, *, view: bool) -> None:
+        """An operand that is not of the full dtype: read as traced, or as promoted."""
+        name = op.operands[index]
+        dtype = self.at.reads(op)[index] if op.reads else self.values[name].dtype
+        if not view and self.fusion.in_memory(name):
+            count = op.trips * read_elements(self.graph, op, index)
+            self.ledger.constant += count * itemsize(dtype)
+        if dtype != self.values[name].dtype and index not in op.mutates:
+            self.casts.read_as(op, index, dtype)
+
+    def _pay_op(self, op: Op, own: int) -> None:
+        if not op.reads or self.low in self.at.reads(op):
+            full, low = speed_cost(self.at, op, self.fusion)
+            self.ledger.pay_full(own, full)
+            self.ledger.pay_low(own, low)
+
+    def _read_error(self, op: Op, name: str, seen: int) -> None:
+        if name not in counted_errors(self.at, op)[1]:
+            return
+        error = self.objective.error((name, op.name))
+        if name in self.at.weights:
+            self.ledger.pay_low(seen, error)
+        elif self.stored[name] != seen:
+            self.ledger.terms.pay(self.stored[name], seen, error)
+
+    # --- what an op makes ----------------------------------------------------------
+
+    def _make(self, op: Op, own: int, *, view: bool) -> None:
+        side = self._made(op, own)
+        filled = self.classes[op.name].op_class is OpClass.KEEP
+        for name in op.results:
+            count = op.trips * self.values[name].elements
+            memory = not view and self.fusion.in_memory(name)
+            if self.values[name].dtype != self.full:
+                if memory:
+                    self.ledger.constant += count * itemsize(self.values[name].dtype)
+                continue
+            made = self.weights.get(name, side) if filled else side
+            storage = self.graph.storage(name)
+            self.stored[name] = self.written.get(storage, made)
+            if memory:
+                self.ledger.size(self._made_in(op, name, made), count)
+            members = self.freedom.members.get(storage, ())
+            if self.stored[name] != made and op.name not in members:
+                self.casts.on_the_spot(op, name, made)
+
+    def _made_in(self, op: Op, name: str, made: int) -> int:
+        """A write is made in what it writes to."""
+        if not op.mutates:
+            return made
+        storage = self.graph.storage(name)
+        targets = {self.graph.storage(op.operands[i]) for i in op.mutates}
+        return self.stored[name] if storage in targets else made
+
+    def _made(self, op: Op, own: int) -> int:
+        if op.name in self.makes:
+            self.ledger.terms.imply(self.reads[op.name], self.makes[op.name])
+            return self.makes[op.name]
+        if self._follows(op):
+            roots = self.at.weights[op.results[0]]
+            known = [self.weights[root] for root in roots if root in self.weights]
+            traced = op.dtype_argument == self.full and len(op.results) == 1
+            return (
+                self.ledger.either(known)
+                if traced and len(known) == len(roots)
+                else FULL
+            )
+        return own

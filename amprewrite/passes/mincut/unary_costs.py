@@ -1,0 +1,69 @@
+"""Variables of a cut, and what it costs that each of them is full or low."""
+
+from collections.abc import Iterable
+
+from amprewrite.passes.mincut.max_flow import FULL, LOW, Terms
+
+
+class Ledger:
+    """What placement costs, entry by entry.
+
+    Attributes:
+        terms: Terms of two variables.
+        constant: What every placement costs.
+    """
+
+    def __init__(self, low_size: int, full_size: int) -> None:
+        """Start with the two constants, and nothing to pay.
+
+        Args:
+            low_size: Bytes of one element of the low dtype.
+            full_size: Bytes of one element of the full dtype.
+        """
+        self.low_size, self.full_size = low_size, full_size
+        self.terms, self.constant = Terms(), 0
+        self._alone = [0, 0]  # by variable: what it costs more to be full than low
+
+    @property
+    def variables(self) -> int:
+        """Number of variables, the two constants included."""
+        return len(self._alone)
+
+    def new(self) -> int:
+        """Return a new variable."""
+        self._alone.append(0)
+        return len(self._alone) - 1
+
+    def either(self, sides: Iterable[int]) -> int:
+        """Return a variable that is full where one of ``sides`` is."""
+        found = set(sides)
+        if FULL in found or len(found) == 1:
+            return FULL if FULL in found else found.pop()
+        new = self.new()
+        for side in sorted(found):
+            self.terms.imply(side, new)
+        return new
+
+    def size(self, side: int, elements: int) -> None:
+        """Charge the bytes of ``elements`` in the dtype of ``side``."""
+        self.constant += elements * self.low_size
+        self._alone[side] += elements * (self.full_size - self.low_size)
+
+    def pay_full(self, side: int, cost: int) -> None:
+        """Charge ``cost`` where ``side`` is full; a negative one is a reward."""
+        self._alone[side] += cost
+
+    def pay_low(self, side: int, cost: int) -> None:
+        """Charge ``cost`` where ``side`` is low; a negative one is a reward."""
+        self._alone[side] -= cost
+        self.constant += cost
+
+    def settle(self) -> None:
+        """Turn what was charged to single variables into terms, once, at the end."""
+        self.constant += self._alone[FULL]
+        for side, cost in enumerate(self._alone):
+            if side > FULL and cost > 0:
+                self.terms.pay(side, LOW, cost)
+            elif side > FULL and cost < 0:
+                self.terms.pay(FULL, side, -cost)
+                self.constant += cost

@@ -1,0 +1,1 @@
+"""Placements, and the casts, stored weights and accumulators that follow from one."""

@@ -1,0 +1,63 @@
+"""Placement ``promote``: forward promotion under demand, walked until nothing changes.
+
+A storage that some op mutates has one dtype for all its views, and a contraction whose
+results all read in full hands back its sums. Both are known only after a walk.
+"""
+
+from amprewrite.passes.analysis.classify import USER_CAST
+from amprewrite.passes.analysis.context import NOTHING_PLACED, Placement, Situation
+from amprewrite.passes.placement.walk import Walk
+from amprewrite.policy import OpClass
+
+
+def place(situation: Situation, before: Placement = NOTHING_PLACED) -> Placement:
+    """Return the placement of every op.
+
+    Args:
+        situation: What is known.
+        before: A placement in the same situation, but perhaps for the weights that
+            are stored low; what it decided about unconcerned ops is taken over.
+
+    Mutated storages that some mutator wants in full are found on the way, and so are
+    contractions that all read in full; the walk is repeated with the first pinned and
+    the second handing back their accumulators, until none is added.
+    """
+    pinned: frozenset[str] = frozenset()
+    wide: frozenset[str] = frozenset()
+    while True:
+        walk = Walk(situation, pinned, wide, before)
+        before = walk.run()
+        more = _accumulators(situation, before)
+        if walk.to_pin <= pinned and more <= wide:
+            return before
+        pinned |= walk.to_pin
+        wide |= more
+
+
+def _accumulators(situation: Situation, placement: Placement) -> set[str]:
+    """Return the contractions whose results everybody reads in full.
+
+    Their accumulators are handed back as they are, instead of being rounded and cast
+    up again; ops that only move the result about are seen through.
+    """
+    graph, full = situation.graph, situation.policy.full
+    if not any(op.accumulates for op in graph.ops):
+        return set()
+    read, read_low = set(graph.outputs), set[str]()
+    found: set[str] = set()
+    for op in reversed(graph.ops):
+        placed = placement.ops[op.name]
+        moves = situation.classes[op.name].op_class is OpClass.FOLLOW
+        in_full = (op.accumulates or moves) and all(
+            name in read and name not in read_low
+            for name in op.results
+            if graph.is_dtype(name, full)
+        )
+        if in_full and op.accumulates and placed.precision == situation.policy.low:
+            found.add(op.name)
+        read.update(op.operands)
+        widens = op.canonical == USER_CAST and placed.results == (full,)
+        if not widens and not (moves and in_full):
+            pairs = zip(op.operands, placed.operands, strict=True)
+            read_low.update(name for name, dtype in pairs if dtype != full)
+    return found

@@ -1,0 +1,204 @@
+"""What each value is wanted in by those who read it, backwards."""
+
+from textwrap import dedent
+
+import pytest
+
+from amprewrite.ir import ProgramGraph, parse_graph
+from amprewrite.passes.analysis.classify import classify
+from amprewrite.passes.analysis.demand import EXACT_OPS, Demand, Demands, compute_demand
+from amprewrite.policy import Matcher, load_policy
+from tests.plan_text import plan_of
+
+ANY, FULL, EXACT = Demand
+
+
+def demanded(text: str, *outputs: str) -> tuple[ProgramGraph, Demands]:
+    graph = parse_graph(dedent(text).strip())
+    classes = classify(graph, Matcher(load_policy("bf16")))
+    return graph, compute_demand(graph, classes, outputs)
+
+
+CHAIN = """
+%x: f32[4] input
+square = square(%x) -> %q: f32[4]
+neg = neg(%q) -> %n: f32[4]
+{last} = {last}(%n) -> %y: f32[4]
+return %y
+"""
+
+
+@pytest.mark.parametrize(
+    ("last", "demand"),
+    [
+        ("mean", FULL),
+        ("matmul", ANY),
+        ("avg_pool2d", ANY),
+        ("add", ANY),
+        ("floor", EXACT),
+    ],
+)
+def test_demand_passes_through_ops_that_combine_and_move(
+    last: str, demand: Demand
+) -> None:
+    _, demands = demanded(CHAIN.format(last=last))
+    assert [demands.on(v) for v in "nqx"] == [demand] * 3
+
+
+@pytest.mark.parametrize("op", sorted(EXACT_OPS))
+def test_periodic_and_stepping_ops_want_an_exact_argument(op: str) -> None:
+    _, demands = demanded(CHAIN.format(last=op))
+    assert demands.on("x") is EXACT
+
+
+def test_a_mean_of_neighbours_passes_on_only_what_is_exact() -> None:
+    text = """
+        %x: f32[4] input
+        pool = avg_pool1d(%x) -> %p: f32[4]
+        {last} = {last}(%p) -> %y: f32[4]
+        return %y
+    """
+    assert demanded(text.format(last="sin"))[1].on("x") is EXACT
+    assert demanded(text.format(last="exp"))[1].on("x") is ANY
+
+
+def test_a_cast_to_integers_is_a_step() -> None:
+    _, demands = demanded("""
+        %x: f32[4] input
+        cast = cast(%x) -> %i: i64[4]
+          | dtype_argument="int64" mixing="any"
+        return %i
+    """)
+    assert demands.on("x") is EXACT
+
+
+def test_a_cast_between_floats_wants_full() -> None:
+    _, demands = demanded("""
+        %x: f32[4] input
+        cast = cast(%x) -> %i: f64[4]
+          | dtype_argument="float64" mixing="any"
+        return %i
+    """)
+    assert demands.on("x") is FULL
+
+
+def test_a_value_is_full_only_if_all_who_read_it_want_full() -> None:
+    _, demands = demanded("""
+        %x: f32[4] input
+        a = mul(%x) -> %a: f32[4]
+        mean = mean(%a) -> %m: f32[]
+        linear = linear(%a) -> %y: f32[4]
+        return %m, %y
+    """)
+    assert demands.on("a") is ANY
+
+
+def test_one_reader_that_wants_exact_is_enough() -> None:
+    _, demands = demanded("""
+        %x: f32[4] input
+        a = mul(%x) -> %a: f32[4]
+        sin = sin(%a) -> %s: f32[4]
+        linear = linear(%a) -> %y: f32[4]
+        return %s, %y
+    """)
+    assert demands.on("a") is EXACT
+
+
+def test_an_output_in_full_is_a_reader() -> None:
+    text = CHAIN.format(last="tanh")
+    assert demanded(text, "y")[1].on("q") is FULL
+    assert demanded(text)[1].on("q") is ANY
+
+
+def test_what_makes_an_exact_argument_wants_full_operands() -> None:
+    _, demands = demanded("""
+        %x: f32[4] input
+        matmul = matmul(%x) -> %a: f32[4]
+        sin = sin(%a) -> %s: f32[4]
+        return %s
+    """)
+    assert (demands.on("a"), demands.on("x")) == (EXACT, FULL)
+
+
+def test_an_op_that_reads_metadata_wants_nothing() -> None:
+    _, demands = demanded("""
+        %x: f32[4] input
+        zeros = zeros_like(%x) -> %z: f32[4]
+          | mixing="any"
+        return %z
+    """)
+    assert demands.on("x") is ANY
+
+
+def test_an_op_with_several_results_is_full_if_all_are() -> None:
+    graph, demands = demanded("""
+        %x: f32[4] input
+        split = split(%x) -> %a: f32[2]; %b: f32[2]
+        mean = mean(%a) -> %m: f32[]
+        linear = linear(%b) -> %y: f32[2]
+        return %m, %y
+    """)
+    split = graph.op_by_name["split"]
+    assert (demands.on("a"), demands.on("b")) == (FULL, ANY)
+    assert demands.on_op(split) is ANY
+
+
+def test_integer_results_have_no_say() -> None:
+    graph, demands = demanded("""
+        %x: f32[4] input
+        pick = sort(%x) -> %v: f32[4]; %i: i64[4]
+        mean = mean(%v) -> %m: f32[]
+        return %m, %i
+    """)
+    assert demands.on_op(graph.op_by_name["pick"]) is FULL
+
+
+def test_the_path_of_causes_ends_at_what_wants_full_by_itself() -> None:
+    graph, demands = demanded("""
+        %x: f32[4] input
+        square = square(%x) -> %q: f32[4]
+        neg = neg(%q) -> %n: f32[4]
+        mean = mean(%n) -> %m: f32[]
+        exp = exp(%m) -> %e: f32[]
+        return %e
+    """)
+    assert demands.path(graph, graph.op_by_name["square"]) == ("neg", "mean")
+
+
+def test_the_path_of_causes_may_end_at_an_output() -> None:
+    graph, demands = demanded(CHAIN.format(last="tanh"), "y")
+    assert demands.path(graph, graph.op_by_name["square"]) == ("neg", "tanh", "output")
+
+
+def test_an_op_that_nothing_forces_has_no_path() -> None:
+    graph, demands = demanded(CHAIN.format(last="matmul"))
+    assert demands.path(graph, graph.op_by_name["square"]) == ()
+
+
+STATISTIC = """
+    %x: f32[4,8] input
+    %w: f32[8,8] parameter
+    dot = matmul(%x, %w) -> %h: f32[4,8]
+    mean = mean(%h) -> %m: f32[4,1]
+    mul = mul(%m, %m) -> %s: f32[4,1]
+    rsqrt = {}(%s) -> %y: f32[4,1]
+    last = matmul(%y, %x) -> %z: f32[4,8]
+    return %z
+"""
+
+
+def test_a_statistic_that_may_be_low_passes_demand_on() -> None:
+    text = STATISTIC.format("rsqrt")
+    wanted = plan_of(text, "bf16-accumulate").by_op["mean"]
+    assert (wanted.op_class, wanted.precision) == ("accumulate", "float32")
+    assert wanted.causes == ("mul", "rsqrt")
+    free = plan_of(STATISTIC.format("gelu"), "bf16-accumulate").by_op
+    assert {free[name].precision for name in ("mean", "mul")} == {"bfloat16"}
+
+
+def test_a_full_statistic_takes_its_dtype_as_an_argument() -> None:
+    text = STATISTIC.format("rsqrt").replace(
+        "f32[4,1]\n    mul", "f32[4,1]\n      | dtype_knob=true\n    mul"
+    )
+    (cast,) = (c for c in plan_of(text, "bf16-accumulate").casts if c.value == "h")
+    assert (cast.folding, cast.bytes) == ("dtype", 0)

@@ -1,0 +1,137 @@
+"""What may be rounded, and what costs more than any plan."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from amprewrite.passes import Setting, make_plan
+from amprewrite.passes.cost.cost import Objective
+from amprewrite.passes.cost.cost_model import COMPILED, EAGER, CostModel
+from amprewrite.passes.error_budget.probe_selection import ceiling, find_probes
+from amprewrite.plan.sensitivity import Probes, Sensitivity
+from amprewrite.policy import Matcher, load_policy
+from tests.placement_problem import FREE_CASTS, graph_of
+from tests.properties.test_placements import random_case, random_timings
+
+BF16 = load_policy("bf16")
+MEASURED = replace(EAGER, timings=random_timings(random.Random(4)))
+
+
+def probes(text: str, policy: str = "bf16") -> Probes:
+    matcher = Matcher(load_policy(policy))
+    return find_probes(graph_of(text), matcher, training=False)
+
+
+TEXT = """
+    %x: f32[64,64] input
+    %w: f32[64,64] parameter
+    t = transpose(%w) -> %wt: f32[64,64] alias %w
+    linear = linear(%x, %wt) -> %h: f32[64,64]
+      | contracted=64
+    exp = exp(%h) -> %e: f32[64,64]
+    view = view(%e) -> %v: f32[4096] alias %e
+    gelu = gelu(%v) -> %y: f32[4096]
+    return %y
+"""
+
+
+def test_results_are_stored_and_operands_read_where_an_op_may_be_low() -> None:
+    found = probes(TEXT)
+    assert found.stored == {"h", "y"}
+    assert found.read == {
+        *(("x", "linear"), ("wt", "linear")),
+        *(("e", "view"), ("v", "gelu")),
+    }
+    assert found.weights == {"w", "wt"}
+    assert (found.low, found.full) == ("bfloat16", "float32")
+
+
+def test_what_is_written_in_place_has_no_probe() -> None:
+    found = probes("""
+        %x: f32[64,64] input
+        linear = linear(%x, %x) -> %h: f32[64,64]
+          | contracted=64
+        relu = relu_(%h) -> %r: f32[64,64] alias %h
+          | mutates=[0]
+        gelu = gelu(%r) -> %y: f32[64,64]
+        return %y
+    """)
+    assert found.stored == {"y"}
+    assert found.read == {("x", "linear")}
+
+
+def test_a_cast_that_follows_rounds() -> None:
+    text = """
+        %x: f32[8] input
+        cast = cast(%x) -> %y: f32[8]
+          | dtype_argument="float32" chosen="follows"
+        return %y
+    """
+    assert probes(text).stored == {"y"}
+    assert probes(text.replace("follows", "pinned")).stored == set()
+
+
+def test_masks_keep_their_finite_numbers() -> None:
+    found = probes(
+        """
+        %x: f32[8] input
+        add = add(%x) -> %m: f32[8]
+          | literals=[-3.4e38]
+        return %m
+        """,
+        "fp16",
+    )
+    assert found.saturated == {"m"}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_prediction_counts_what_placement_counts(seed: int) -> None:
+    """Without launches and speed, the overhead of a plan is its errors alone."""
+    case = random_case(seed)
+    matcher = Matcher(case.policy)
+    found = find_probes(case.graph, matcher, training=case.training)
+    draw = random.Random(seed)
+    stored = {key: float(draw.randrange(1, 5000)) for key in sorted(found.stored)}
+    read = {key: float(draw.randrange(1, 5000)) for key in sorted(found.read)}
+    sensitivity = Sensitivity(stored, read, 1, weights=found.weights)
+    objective = Objective(FREE_CASTS, sensitivity.errors(1.0, 10**6))
+    setting = Setting("optimal", training=case.training, objective=objective)
+    plan = make_plan(case.graph, matcher, setting)
+    made = sensitivity.made(plan, case.graph)
+    assert sum(made.values()) == plan.cost.overhead_bytes
+
+
+def test_values_that_are_called_as_their_ops_count_once() -> None:
+    """As in every torch.fx graph."""
+    graph = graph_of("""
+        %x: f32[512,512] input
+        %w: f32[512,512] parameter
+        linear = linear(%x, %w) -> %linear: f32[512,512]
+          | contracted=512
+        gelu = gelu(%linear) -> %gelu: f32[512,512]
+        return %gelu
+    """)
+
+    def overhead(**errors: float) -> int:
+        setting = Setting("optimal", objective=Objective(EAGER, {**errors}))
+        plan = make_plan(graph, Matcher(load_policy("bf16")), setting)
+        assert len(plan.lowered) == 2
+        return plan.cost.overhead_bytes
+
+    assert overhead(linear=100.0, gelu=1000.0) == overhead() + 1100
+
+
+@pytest.mark.parametrize(
+    "model",
+    [EAGER, COMPILED, replace(EAGER, speedup=0.01), MEASURED],
+    ids=["eager", "compiled", "slow low", "measured"],
+)
+@pytest.mark.parametrize("placement", ["promote", "paint", "optimal"])
+def test_no_plan_costs_more_than_the_ceiling(model: CostModel, placement: str) -> None:
+    for seed in range(10):
+        case = random_case(seed)
+        objective = Objective(model)
+        setting = Setting(placement, training=case.training, objective=objective)
+        plan = make_plan(case.graph, Matcher(case.policy), setting)
+        assert plan.cost.total_bytes < ceiling(case.graph, model)
