@@ -28,7 +28,7 @@ import amprewrite
 from amprewrite.dispatch import planner
 from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.torch_fx import convert as torch_side
-from amprewrite.frameworks.torch_fx.read import read
+from amprewrite.frameworks.torch_fx.rewrite.read import read
 from amprewrite.ir import ProgramGraph
 from amprewrite.passes.cost.cost import Objective
 from amprewrite.passes.error_budget.budget import Budget

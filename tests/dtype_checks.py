@@ -24,14 +24,14 @@ def dtypes_checked() -> Iterator[None]:
 
 @contextmanager
 def _torch_checked() -> Iterator[None]:
-    from amprewrite.frameworks.torch_fx import rewrite, settle
+    from amprewrite.frameworks.torch_fx.rewrite import apply_plan, reconcile_dtypes
 
     def settled(reading: Any, plan: Any) -> tuple[str, ...]:
-        notes = settle.settle(reading, plan)
+        notes = reconcile_dtypes.settle(reading, plan)
         check_module(reading.module)
         return notes
 
-    with mock.patch.object(rewrite, "settle", settled):
+    with mock.patch.object(apply_plan, "settle", settled):
         yield
 
 
@@ -40,14 +40,14 @@ def check_module(module: Any) -> None:
     import torch
     from torch.fx import GraphModule
 
-    from amprewrite.frameworks.torch_fx import _compat, _compat_fake
+    from amprewrite.frameworks.torch_fx.compat import fake_tensors, private
 
     parts = [part for part in module.modules() if isinstance(part, GraphModule)]
     for part in parts:
         if part in _autocast_bodies(parts):
             continue
         vals = [n.meta.get("val") for n in part.graph.nodes]
-        mode = _compat_fake.fake_mode_of(_compat.pytree.tree_leaves(vals))
+        mode = fake_tensors.fake_mode_of(private.pytree.tree_leaves(vals))
         if mode is not None:
             inputs = [
                 n.meta.get("val") for n in part.graph.find_nodes(op="placeholder")
@@ -69,7 +69,7 @@ def _autocast_bodies(parts: list[Any]) -> list[Any]:
 def _checking_interpreter() -> Any:
     from torch.fx import Interpreter
 
-    from amprewrite.frameworks.torch_fx.ops import AUTOCAST_SPAN
+    from amprewrite.frameworks.torch_fx.aten.ops import AUTOCAST_SPAN
 
     class Checking(Interpreter):
         def run_node(self, n: Any) -> Any:
@@ -100,12 +100,12 @@ def _checking_interpreter() -> Any:
 
 
 def _runs_a_body(n: Any) -> bool:
-    from amprewrite.frameworks.torch_fx import _compat
+    from amprewrite.frameworks.torch_fx.compat import private
 
     bodies = (
         a for a in n.all_input_nodes if a.op == "get_attr" and "val" not in a.meta
     )
-    return _compat.is_higher_order(n.target) or any(bodies)
+    return private.is_higher_order(n.target) or any(bodies)
 
 
 def _like(value: Any) -> Any:
@@ -120,7 +120,7 @@ def _like(value: Any) -> Any:
 def _dtypes(value: Any) -> list[Any]:
     from torch import Tensor
 
-    from amprewrite.frameworks.torch_fx._compat import pytree
+    from amprewrite.frameworks.torch_fx.compat.private import pytree
 
     leaves = pytree.tree_leaves(value)
     return [leaf.dtype for leaf in leaves if isinstance(leaf, Tensor)]

@@ -10,7 +10,7 @@ import amprewrite
 
 def test_a_node_of_another_dtype_in_torch_is_found() -> None:
     torch = pytest.importorskip("torch")
-    from amprewrite.frameworks.torch_fx import write
+    from amprewrite.frameworks.torch_fx.rewrite import write
     from tests.dtype_checks import dtypes_checked
 
     model, x = torch.nn.Linear(8, 8).eval(), torch.randn(4, 8)

@@ -10,7 +10,7 @@ from unittest import mock
 
 import torch
 
-from amprewrite.frameworks.torch_fx import _compat_settings, _compat_threads
+from amprewrite.frameworks.torch_fx.compat import settings, threads
 
 Place = tuple[Any, str]
 """An owner and the name of one of its attributes."""
@@ -20,7 +20,7 @@ Place = tuple[Any, str]
 def recorded_changes() -> Generator[list[Place]]:
     """Record what is replaced and flagged inside: all changes go through these two."""
     found = list[Place]()
-    replaced, flagged = _compat_threads.replaced, _compat_threads.flagged
+    replaced, flagged = threads.replaced, threads.flagged
 
     def noted_function(owner: object, name: str, function: Any) -> Any:
         found.append((owner, name))
@@ -31,9 +31,9 @@ def recorded_changes() -> Generator[list[Place]]:
         return flagged(owner, *names)
 
     with (
-        mock.patch.object(_compat_threads, "replaced", noted_function),
-        mock.patch.object(_compat_settings, "replaced", noted_function),
-        mock.patch.object(_compat_threads, "flagged", noted_flags),
+        mock.patch.object(threads, "replaced", noted_function),
+        mock.patch.object(settings, "replaced", noted_function),
+        mock.patch.object(threads, "flagged", noted_flags),
     ):
         yield found
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from amprewrite.frameworks.torch_fx._compat import pytree
+from amprewrite.frameworks.torch_fx.compat.private import pytree
 
 LOW = torch.bfloat16
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 import amprewrite
-from amprewrite.frameworks.torch_fx.capture import export_model
-from amprewrite.frameworks.torch_fx.read import read
+from amprewrite.frameworks.torch_fx.capture.export import export_model
+from amprewrite.frameworks.torch_fx.rewrite.read import read
 from amprewrite.ir import print_graph
 from tests.golden.cases import CASES
 from tests.plan_text import cast_lines

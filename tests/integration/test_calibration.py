@@ -34,7 +34,7 @@ def torch_case():
     torch = pytest.importorskip("torch")
     from torch import nn
 
-    from amprewrite.frameworks.torch_fx.calibrate import describe
+    from amprewrite.frameworks.torch_fx.probes.calibrate import describe
 
     keep(describe(torch.device("cpu")))
 
@@ -136,7 +136,7 @@ def test_torch_compile_plans_by_measured_prices() -> None:
 def test_without_measurements_plans_are_the_default_ones() -> None:
     pytest.importorskip("torch")
     model, args = torch_case()
-    from amprewrite.frameworks.torch_fx.calibrate import device_of
+    from amprewrite.frameworks.torch_fx.probes.calibrate import device_of
 
     cache_file(device_of(model, args, None)).unlink()
     plan = amprewrite.inspect(model, args=args, placement="optimal")
@@ -149,7 +149,7 @@ def test_a_gpu_is_calibrated_and_lowers_large_products() -> None:
     import torch
     from torch import nn
 
-    from amprewrite.frameworks.torch_fx.calibrate import describe, measure
+    from amprewrite.frameworks.torch_fx.probes.calibrate import describe, measure
 
     device = torch.device("cuda")
     save_calibration(measure(device))

@@ -14,7 +14,7 @@ from torch import nn
 
 import amprewrite
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.torch_fx.lazy import LazyModule
+from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule
 from tests.torch_programs import Program, relative_error
 
 Form = Callable[[Any, Any], Any]

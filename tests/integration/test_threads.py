@@ -102,7 +102,7 @@ def test_all_changes_of_the_process_are_made_in_one_place() -> None:
     )
     files = (PACKAGE / "frameworks" / "torch_fx").rglob("*.py")
     found = {file.name for file in files if wanted.search(file.read_text("utf-8"))}
-    assert found == {"_compat_threads.py"}
+    assert found == {"threads.py"}
 
 
 def in_threads(tasks: list[Callable[[], Any]]) -> list[Any]:

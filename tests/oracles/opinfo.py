@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from amprewrite.frameworks.torch_fx import _compat
+from amprewrite.frameworks.torch_fx.compat import private
 
-pytree = _compat.pytree
+pytree = private.pytree
 
 LOW = "amptest.low.default"
 """An identity that a rule can lower: what passes it is low, whatever its shape."""

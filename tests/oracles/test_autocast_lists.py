@@ -12,7 +12,8 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 from amprewrite import inspect, load_policy
-from amprewrite.frameworks.torch_fx import _compat, ops
+from amprewrite.frameworks.torch_fx.aten import ops
+from amprewrite.frameworks.torch_fx.compat import private
 from amprewrite.policy.load import policy_folder
 from tests.oracles.opinfo import LOW, RULES, op_db, torch_may_warn
 
@@ -25,7 +26,7 @@ from torch.testing._internal.autocast_test_lists import (
 
 pytestmark = pytest.mark.filterwarnings("ignore::amprewrite.errors.AmpWarning")
 
-pytree = _compat.pytree
+pytree = private.pytree
 
 HALF = (torch.bfloat16, torch.float16)
 

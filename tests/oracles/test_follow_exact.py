@@ -16,7 +16,8 @@ torch = pytest.importorskip("torch")
 from torch.fx import Interpreter
 
 from amprewrite import load_policy
-from amprewrite.frameworks.torch_fx import _compat, ops
+from amprewrite.frameworks.torch_fx.aten import ops
+from amprewrite.frameworks.torch_fx.compat import private
 from tests.oracles.opinfo import (
     Program,
     export,
@@ -26,7 +27,7 @@ from tests.oracles.opinfo import (
     torch_may_warn,
 )
 
-aten, pytree = torch.ops.aten, _compat.pytree
+aten, pytree = torch.ops.aten, private.pytree
 
 FOLLOW = sorted(
     name for name, e in load_policy("bf16").ops.items() if e.op_class == "follow"

@@ -15,21 +15,24 @@ from torch.fx import GraphModule
 
 from amprewrite.errors import AmpError, CaptureError, warn
 from amprewrite.frameworks.base import Planner, announce
-from amprewrite.frameworks.torch_fx import (
-    _compat,
-    _compat_alone,
-    _compat_settings,
-    _compat_threads,
+from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
+from amprewrite.frameworks.torch_fx.aten.dynamo_to_aten import lower
+from amprewrite.frameworks.torch_fx.aten.source_location import model_variable
+from amprewrite.frameworks.torch_fx.capture.export import (
+    drop_dtype_checks,
+    model_device,
 )
-from amprewrite.frameworks.torch_fx.capture import drop_dtype_checks, model_device
-from amprewrite.frameworks.torch_fx.changes import Mark
-from amprewrite.frameworks.torch_fx.dtypes import torch_dtype
-from amprewrite.frameworks.torch_fx.fold import attribute, lowered
-from amprewrite.frameworks.torch_fx.lower import lower
-from amprewrite.frameworks.torch_fx.origin import model_variable
-from amprewrite.frameworks.torch_fx.read import Reading, read
-from amprewrite.frameworks.torch_fx.rewrite import rewrite
-from amprewrite.frameworks.torch_fx.warm import warm_up
+from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark
+from amprewrite.frameworks.torch_fx.capture.warmup import warm_up
+from amprewrite.frameworks.torch_fx.compat import (
+    dynamo_alone,
+    private,
+    settings,
+    threads,
+)
+from amprewrite.frameworks.torch_fx.module.state import attribute, lowered
+from amprewrite.frameworks.torch_fx.rewrite.apply_plan import rewrite
+from amprewrite.frameworks.torch_fx.rewrite.read import Reading, read
 from amprewrite.plan import Plan, join_plans
 
 NO_GRAPH = "rewritten 0 ops: dynamo captured no graph of this model; convert with args"
@@ -105,7 +108,7 @@ class Backend:
             example = [
                 x.to(stored[i]) if i in stored else x for i, x in enumerate(inputs)
             ]
-            run = _compat.compile_with_inductor(graph, example)
+            run = private.compile_with_inductor(graph, example)
         else:
             run = graph.forward
         return _with_low_weights(run, stored, self.training) if stored else run
@@ -184,17 +187,17 @@ def lazy_runner(model: nn.Module, backend: Backend) -> Callable[..., Any]:
     The function raises CaptureError for what the backend cannot read, and the error
     of a plan that is refused.
     """
-    compiled = _compat_alone.compiled(model, backend, _while_captured)
+    compiled = dynamo_alone.compiled(model, backend, _while_captured)
     warm, known = False, 0
 
     def run(*args: Any, **kwargs: Any) -> Any:
         nonlocal warm, known
         with (
-            _compat_settings.dynamo_settings(),
-            _compat_settings.without_autocast(model_device(model)),
+            settings.dynamo_settings(),
+            settings.without_autocast(model_device(model)),
         ):
             if not warm:
-                with _compat_threads.capturing():
+                with threads.capturing():
                     warm_up(model, args, kwargs)
                 warm = True
             try:
@@ -218,11 +221,11 @@ def lazy_runner(model: nn.Module, backend: Backend) -> Callable[..., Any]:
             warn(NO_GRAPH)
         return output
 
-    return _compat.uncompiled(run)
+    return private.uncompiled(run)
 
 
 @contextmanager
 def _while_captured() -> Generator[None]:
     """Let attention be ops, and masks need no values, in what dynamo captures."""
-    with _compat_settings.slow_attention_path(), _compat_settings.plain_causal_hint():
+    with settings.slow_attention_path(), settings.plain_causal_hint():
         yield

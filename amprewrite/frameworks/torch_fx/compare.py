@@ -22,30 +22,30 @@ from amprewrite.frameworks.base import (
     Run,
     Walked,
 )
-from amprewrite.frameworks.torch_fx._compat import pytree
-from amprewrite.frameworks.torch_fx._compat_settings import register_caches
-from amprewrite.frameworks.torch_fx._compat_threads import one_at_a_time
-from amprewrite.frameworks.torch_fx.capture import open_program
+from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name, torch_dtype
+from amprewrite.frameworks.torch_fx.capture.export import open_program
+from amprewrite.frameworks.torch_fx.compat.private import pytree
+from amprewrite.frameworks.torch_fx.compat.settings import register_caches
+from amprewrite.frameworks.torch_fx.compat.threads import one_at_a_time
 from amprewrite.frameworks.torch_fx.convert import capture
-from amprewrite.frameworks.torch_fx.dtypes import dtype_name, torch_dtype
-from amprewrite.frameworks.torch_fx.lazy import LazyModule
-from amprewrite.frameworks.torch_fx.lockstep import (
+from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
+from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule
+from amprewrite.frameworks.torch_fx.probes.lockstep import (
     Lockstep,
     Walk,
     default_dtype,
     widen_bodies,
     widened,
 )
-from amprewrite.frameworks.torch_fx.read import Reading, read
-from amprewrite.frameworks.torch_fx.run import ConvertedModule
-from amprewrite.frameworks.torch_fx.runner import (
+from amprewrite.frameworks.torch_fx.probes.runner import (
     Dtypes,
     Runner,
     check_values,
     devices_of,
     full_float32,
 )
-from amprewrite.frameworks.torch_fx.sensitivity import measure_sensitivity
+from amprewrite.frameworks.torch_fx.probes.sensitivity import measure_sensitivity
+from amprewrite.frameworks.torch_fx.rewrite.read import Reading, read
 from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Sensitivity, probes_of
 

@@ -12,9 +12,15 @@ from torch.fx import GraphModule
 from amprewrite.dtypes import Processor
 from amprewrite.errors import AmpError, CaptureError, UnsupportedError
 from amprewrite.frameworks.base import Request, announce, refuse_plan
-from amprewrite.frameworks.torch_fx import _compat, _compat_threads
+from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
 from amprewrite.frameworks.torch_fx.backend import Backend, lazy_runner
-from amprewrite.frameworks.torch_fx.capture import (
+from amprewrite.frameworks.torch_fx.capture.cast_intent import tell_casts
+from amprewrite.frameworks.torch_fx.capture.dynamic_shapes import (
+    PER_SIGNATURE,
+    refuse_mistake,
+    refuse_unused,
+)
+from amprewrite.frameworks.torch_fx.capture.export import (
     WITHOUT_ARGS,
     Captured,
     Seen,
@@ -23,38 +29,35 @@ from amprewrite.frameworks.torch_fx.capture import (
     open_graph,
     open_program,
 )
-from amprewrite.frameworks.torch_fx.differential import tell_casts
-from amprewrite.frameworks.torch_fx.dtypes import torch_dtype
-from amprewrite.frameworks.torch_fx.fold import (
-    fold_copies,
-    mirror_extras,
-    mirror_state,
-    stored_weights,
-)
-from amprewrite.frameworks.torch_fx.late import late_runner
-from amprewrite.frameworks.torch_fx.lazy import LazyModule, Use, run_later
-from amprewrite.frameworks.torch_fx.original import keep_origin, original
-from amprewrite.frameworks.torch_fx.overflow import overflows
-from amprewrite.frameworks.torch_fx.parallel import lent, refuse_wrapped
-from amprewrite.frameworks.torch_fx.read import Reading, read
-from amprewrite.frameworks.torch_fx.rewrite import rewrite
-from amprewrite.frameworks.torch_fx.run import ConvertedModule
-from amprewrite.frameworks.torch_fx.shapes import (
-    PER_SIGNATURE,
-    refuse_mistake,
-    refuse_unused,
-)
-from amprewrite.frameworks.torch_fx.signature import signature_of
-from amprewrite.frameworks.torch_fx.snapshot import own_tensors
-from amprewrite.frameworks.torch_fx.tolerance import plan_by_tolerance, refuse_lazy
-from amprewrite.frameworks.torch_fx.underflow import watch
-from amprewrite.frameworks.torch_fx.unequal import read_runnable
-from amprewrite.frameworks.torch_fx.warm import (
+from amprewrite.frameworks.torch_fx.capture.on_call import late_runner
+from amprewrite.frameworks.torch_fx.capture.warmup import (
     copies,
     try_run,
     undisturbed,
     warm_up,
 )
+from amprewrite.frameworks.torch_fx.compat import private, threads
+from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
+from amprewrite.frameworks.torch_fx.module.distributed import lent, refuse_wrapped
+from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule, Use, run_later
+from amprewrite.frameworks.torch_fx.module.loss_scale_warning import watch
+from amprewrite.frameworks.torch_fx.module.original import keep_origin, original
+from amprewrite.frameworks.torch_fx.module.overflow import overflows
+from amprewrite.frameworks.torch_fx.module.signature import signature_of
+from amprewrite.frameworks.torch_fx.module.snapshot import own_tensors
+from amprewrite.frameworks.torch_fx.module.state import (
+    fold_copies,
+    mirror_extras,
+    mirror_state,
+    stored_weights,
+)
+from amprewrite.frameworks.torch_fx.probes.tolerance import (
+    plan_by_tolerance,
+    refuse_lazy,
+)
+from amprewrite.frameworks.torch_fx.rewrite.apply_plan import rewrite
+from amprewrite.frameworks.torch_fx.rewrite.input_dtypes import read_runnable
+from amprewrite.frameworks.torch_fx.rewrite.read import Reading, read
 from amprewrite.plan import Plan
 from amprewrite.plan.fit import check_fits
 
@@ -64,7 +67,7 @@ Model = nn.Module | torch.export.ExportedProgram
 """What can be converted."""
 
 
-@_compat_threads.one_at_a_time
+@threads.one_at_a_time
 def convert(model: Model, request: Request) -> nn.Module:
     """Return ``model`` rewritten; see :func:`amprewrite.convert`.
 
@@ -109,7 +112,7 @@ def _converted(model: Model, request: Request) -> nn.Module:
     return assemble(root, captured, request)
 
 
-@_compat_threads.one_at_a_time
+@threads.one_at_a_time
 def inspect(model: Model, request: Request) -> Plan:
     """Return the plan for ``model`` without converting it.
 
@@ -214,10 +217,10 @@ def _is_program(
     if not isinstance(model, GraphModule):
         return False
     calls = [n for n in model.graph.nodes if n.op in ("call_function", "call_method")]
-    return _compat.call_structure(model.graph) is not None and all(
+    return private.call_structure(model.graph) is not None and all(
         n.op == "call_function" and "val" in n.meta
         for n in calls
-        if isinstance(n.target, _compat.OpOverload)
+        if isinstance(n.target, private.OpOverload)
     )
 
 
@@ -267,7 +270,7 @@ def assemble(root: nn.Module, captured: Captured, request: Request) -> Converted
     if trains and not isinstance(root, GraphModule):
         converted.switch_by(partial(_in_mode, root, request))
     if request.compile:
-        _compat.compile_in_place(converted)
+        private.compile_in_place(converted)
     return converted
 
 
@@ -301,7 +304,7 @@ def _rewritten(
     return converted
 
 
-@_compat_threads.one_at_a_time
+@threads.one_at_a_time
 def _in_mode(
     root: nn.Module,
     request: Request,

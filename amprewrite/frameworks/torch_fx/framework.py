@@ -1,11 +1,14 @@
 """PyTorch as the core uses it: see :class:`amprewrite.frameworks.base.Framework`."""
 
-from amprewrite.frameworks.torch_fx.calibrate import device_of, kernels
-from amprewrite.frameworks.torch_fx.calibrate import measure as calibrate
-from amprewrite.frameworks.torch_fx.calibrate import named as device_named
 from amprewrite.frameworks.torch_fx.compare import measure, walk
 from amprewrite.frameworks.torch_fx.convert import convert, inspect, original
-from amprewrite.frameworks.torch_fx.export import graph_text, save_program
+from amprewrite.frameworks.torch_fx.module.program_export import (
+    graph_text,
+    save_program,
+)
+from amprewrite.frameworks.torch_fx.probes.calibrate import device_of, kernels
+from amprewrite.frameworks.torch_fx.probes.calibrate import measure as calibrate
+from amprewrite.frameworks.torch_fx.probes.calibrate import named as device_named
 
 __all__ = [
     "calibrate",

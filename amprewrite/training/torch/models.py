@@ -3,8 +3,8 @@
 from torch import nn
 
 from amprewrite.errors import NotCapturedError
-from amprewrite.frameworks.torch_fx.lazy import LazyModule
-from amprewrite.frameworks.torch_fx.run import ConvertedModule
+from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
+from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule
 
 
 def low_dtypes(model: nn.Module) -> set[str]:

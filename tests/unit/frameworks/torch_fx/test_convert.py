@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 import amprewrite
-from amprewrite.frameworks.torch_fx.lazy import LazyModule
-from amprewrite.frameworks.torch_fx.run import ConvertedModule
+from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
+from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule
 from tests.torch_programs import LOW, Program, in_full, relative_error
 
 ROUNDING = 2.0**-8

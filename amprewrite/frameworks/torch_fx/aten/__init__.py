@@ -1,0 +1,1 @@
+"""ATen: operators, their arguments, dtypes, source locations and decompositions."""

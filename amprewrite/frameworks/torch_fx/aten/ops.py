@@ -1,0 +1,388 @@
+"""How ATen spells the canonical ops, and what its kernels do with mixed dtypes.
+
+The canonical name of an op is the name of its ATen packet without the underscore of
+the in-place form; this module lists the exceptions. A custom operator keeps its
+qualified name, such as ``mylib.scan``.
+"""
+
+from collections.abc import Callable, Mapping
+from math import prod
+
+import torch
+from torch.fx import Node
+
+from amprewrite.frameworks.torch_fx.aten.arguments import Called, argument
+from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.ir.graph import Mixing
+
+CANONICAL: Mapping[str, str] = {
+    "_adaptive_avg_pool2d": "adaptive_avg_pool2d",
+    "_adaptive_avg_pool3d": "adaptive_avg_pool3d",
+    "_aminmax": "aminmax",
+    "_batch_norm_no_update": "batch_norm_inference",
+    "_batch_norm_with_update": "batch_norm",
+    "_batch_norm_with_update_functional": "batch_norm",
+    "_cdist_forward": "cdist",
+    "_conv_depthwise2d": "conv",
+    "_convolution": "conv",
+    "_convolution_mode": "conv",
+    "_ctc_loss": "ctc_loss",
+    "_embedding_bag": "embedding_bag",
+    "_embedding_bag_forward_only": "embedding_bag",
+    "_euclidean_dist": "cdist",
+    "_fused_rms_norm": "rms_norm",
+    "_grid_sampler_2d_cpu_fallback": "grid_sampler_2d",
+    "_log_softmax": "log_softmax",
+    "_logcumsumexp": "logcumsumexp",
+    "_native_batch_norm_legit": "batch_norm",
+    "_native_batch_norm_legit_functional": "batch_norm",
+    "_native_batch_norm_legit_no_training": "batch_norm_inference",
+    "_pdist_forward": "pdist",
+    "_prelu_kernel": "prelu",
+    "_reshape_alias": "view",
+    "_reshape_copy": "reshape",
+    "_scaled_dot_product_attention_math": "scaled_dot_product_attention",
+    "_scaled_dot_product_cudnn_attention": "scaled_dot_product_attention",
+    "_scaled_dot_product_efficient_attention": "scaled_dot_product_attention",
+    "_scaled_dot_product_flash_attention": "scaled_dot_product_attention",
+    "_scaled_dot_product_flash_attention_for_cpu": "scaled_dot_product_attention",
+    "_scaled_dot_product_fused_attention_overrideable": "scaled_dot_product_attention",
+    "_softmax": "softmax",
+    "_stack": "stack",
+    "_thnn_fused_gru_cell": "gru_cell",
+    "_thnn_fused_lstm_cell": "lstm_cell",
+    "_trilinear": "bilinear",
+    "_unsafe_masked_index_put_accumulate": "scatter_add",
+    "_weight_norm_interface": "_weight_norm",
+    "absolute": "abs",
+    "alias_copy": "alias",
+    "arccos": "acos",
+    "arccosh": "acosh",
+    "arcsin": "asin",
+    "arcsinh": "asinh",
+    "arctan": "atan",
+    "arctan2": "atan2",
+    "arctanh": "atanh",
+    "as_strided_copy": "as_strided",
+    "bmm": "matmul",
+    "clip": "clamp",
+    "concat": "cat",
+    "concatenate": "cat",
+    "conv1d": "conv",
+    "conv2d": "conv",
+    "conv3d": "conv",
+    "conv_depthwise3d": "conv",
+    "conv_transpose1d": "conv_transpose",
+    "conv_transpose2d": "conv_transpose",
+    "conv_transpose3d": "conv_transpose",
+    "convolution": "conv",
+    "convolution_overrideable": "conv",
+    "cudnn_batch_norm": "batch_norm",
+    "cudnn_convolution": "conv",
+    "cudnn_convolution_transpose": "conv_transpose",
+    "cudnn_grid_sampler": "grid_sampler_2d",
+    "detach_copy": "detach",
+    "diagonal_copy": "diagonal",
+    "divide": "div",
+    "expand_copy": "expand",
+    "fake_quantize_per_channel_affine_cachemask": "fake_quantize_per_channel_affine",
+    "fake_quantize_per_tensor_affine_cachemask": "fake_quantize_per_tensor_affine",
+    "greater": "gt",
+    "greater_equal": "ge",
+    "less": "lt",
+    "less_equal": "le",
+    "linalg_diagonal": "diagonal",
+    "linalg_matmul": "matmul",
+    "log_sigmoid_forward": "log_sigmoid",
+    "mkldnn_convolution": "conv",
+    "mm": "matmul",
+    "multilabel_margin_loss_forward": "multilabel_margin_loss",
+    "multiply": "mul",
+    "narrow_copy": "narrow",
+    "native_batch_norm": "batch_norm",
+    "native_group_norm": "group_norm",
+    "native_layer_norm": "layer_norm",
+    "native_norm": "norm",
+    "negative": "neg",
+    "nll_loss2d_forward": "nll_loss2d",
+    "nll_loss_forward": "nll_loss",
+    "not_equal": "ne",
+    "permute_copy": "permute",
+    "row_stack": "vstack",
+    "select_copy": "select",
+    "slice_copy": "slice",
+    "slow_conv3d": "conv",
+    "slow_conv_dilated2d": "conv",
+    "slow_conv_dilated3d": "conv",
+    "special_digamma": "digamma",
+    "special_erf": "erf",
+    "special_erfc": "erfc",
+    "special_erfinv": "erfinv",
+    "special_exp2": "exp2",
+    "special_expit": "sigmoid",
+    "special_expm1": "expm1",
+    "special_gammainc": "igamma",
+    "special_gammaincc": "igammac",
+    "special_gammaln": "lgamma",
+    "special_i0": "i0",
+    "special_log1p": "log1p",
+    "special_log_softmax": "log_softmax",
+    "special_logit": "logit",
+    "special_logsumexp": "logsumexp",
+    "special_multigammaln": "mvlgamma",
+    "special_polygamma": "polygamma",
+    "special_psi": "digamma",
+    "special_round": "round",
+    "special_sinc": "sinc",
+    "special_softmax": "softmax",
+    "special_xlogy": "xlogy",
+    "split_copy": "split",
+    "split_with_sizes_copy": "split_with_sizes",
+    "squeeze_copy": "squeeze",
+    "subtract": "sub",
+    "t_copy": "t",
+    "thnn_conv2d": "conv",
+    "transpose_copy": "transpose",
+    "true_divide": "div",
+    "unbind_copy": "unbind",
+    "unfold_copy": "unfold",
+    "unsqueeze_copy": "unsqueeze",
+    "view_copy": "view",
+}
+"""Packets that are another op under a different name. Sorted."""
+
+FRAMEWORK_ONLY = frozenset(("_assert_tensor_metadata",))
+"""Packets that check the traced dtypes; dropped, because the dtypes change."""
+
+MIXING: Mapping[str, Mixing] = {
+    **dict.fromkeys(
+        ("add", "addcdiv", "addcmul", "div", "fmax", "fmin", "maximum", "minimum"),
+        "promote",
+    ),
+    **dict.fromkeys(("mul", "rsub", "sub"), "promote"),
+    **dict.fromkeys(
+        ("batch_norm", "batch_norm_inference", "group_norm", "instance_norm"), "lead"
+    ),
+    **dict.fromkeys(("layer_norm", "masked_fill", "rms_norm"), "lead"),
+    **dict.fromkeys(("expand_as", "reshape_as", "view_as"), "lead"),  # a shape beside
+    **dict.fromkeys(("cast", "copy", "empty_like", "full_like", "new_empty"), "any"),
+    **dict.fromkeys(("new_empty_strided", "new_full", "new_ones", "new_zeros"), "any"),
+    **dict.fromkeys(("ones_like", "rand_like", "randint_like", "randn_like"), "any"),
+    **dict.fromkeys(("zeros_like", "sym_size", "sym_stride", "sym_numel"), "any"),
+    **dict.fromkeys(("size", "stride", "numel", "sym_storage_offset", "dim"), "any"),
+}
+"""What kernels do with operands of different float dtypes; ``equal`` if not listed.
+
+Source: run on CPU in eager, mixed float32 and bfloat16 operands. ``cat``, ``where``
+and the in-place scatters are left at equal: not every overload and device promotes.
+"""
+
+
+def mixing(node: Node, canonical: str) -> Mixing:
+    """Return what the kernel does with different float dtypes; prims never promote."""
+    native = native_name(node.target)
+    return "equal" if native.startswith("prims.") else MIXING.get(canonical, "equal")
+
+
+REGIONS: Mapping[str, tuple[int, str]] = {
+    "checkpoint_region": (0, ""),
+    "invoke_subgraph": (0, ""),
+    "tag_activation_checkpoint": (0, ""),
+    "wrap": (0, ""),
+    "wrap_with_autocast": (4, "inside an autocast region that the model writes"),
+    "wrap_with_set_grad_enabled": (1, ""),
+}
+"""Higher-order ops whose body runs once where it stands: position of the body among
+the arguments, and why its ops must stay as traced (empty if they may change). The
+operands follow the body. ``checkpoint_region`` is our own form of a checkpoint. Any
+other higher-order op is a fence: its body is left as it was traced."""
+
+IDENTIFIER_ARGUMENT = frozenset(("invoke_subgraph",))
+"""Higher-order ops with one more argument, a name, between body and operands."""
+
+
+AUTOCAST_SPAN = ("_enter_autocast", "_exit_autocast")
+"""Calls between which dynamo leaves the ops of an autocast region of the model."""
+
+
+GRAD_SWITCH = "_set_grad_enabled"
+"""Call by which dynamo leaves the gradient mode of the ops that follow."""
+
+
+def handed_back(node: Node) -> Node | None:
+    """Return the operand that an op hands back as it is, though fake tensors copy it.
+
+    Of all operators in torch's own samples only ``dropout`` that drops nothing differs
+    (measured, torch 2.13): its decomposition clones, its kernel does not.
+    """
+    if packet_name(node.target) != "dropout":
+        return None
+    source = argument(node, "input")
+    drops = argument(node, "train") and argument(node, "p") != 0
+    return source if isinstance(source, Node) and not drops else None
+
+
+def region_name(target: object) -> str:
+    """Return the name of an op that may hold a body; empty for ATen ops."""
+    if private.is_higher_order(target):
+        return target.name()
+    return "" if private.is_overload(target) else getattr(target, "__name__", "")
+
+
+def native_name(target: object) -> str:
+    """Return the name of an op as plans show it: ``aten.linear.default``."""
+    if private.is_overload(target):
+        return str(target)
+    if private.is_higher_order(target):
+        return f"higher_order.{target.name()}"
+    module = getattr(target, "__module__", "") or ""
+    return f"{module.removeprefix('_')}.{getattr(target, '__name__', target)}"
+
+
+def packet_name(target: object) -> str:
+    """Return the name of an ATen op without its overload; empty for other ops."""
+    return target.overloadpacket.__name__ if private.is_overload(target) else ""
+
+
+def canonical_name(node: Called) -> str:
+    """Return the canonical name of the op that ``node`` calls."""
+    target = node.target
+    if not private.is_overload(target):
+        return native_name(target).rpartition(".")[2]
+    if target.namespace not in ("aten", "prims"):
+        return native_name(target).rpartition(".")[0]
+    packet = target.overloadpacket.__name__
+    if private.is_mutable(target) and packet.endswith("_"):
+        packet = packet.removesuffix("_")
+    name = CANONICAL.get(packet, packet)
+    return REFINED[name](node, name) if name in REFINED else name
+
+
+def _cast_or_move(node: Called, _name: str) -> str:
+    """``to`` with a dtype is a user cast; without, it moves between devices."""
+    result, source = node.meta.get("val"), node.args[0]
+    held = source.meta.get("val") if isinstance(source, Node) else None
+    given = isinstance(argument(node, "dtype"), torch.dtype)
+    changed = result is not None and held is not None and result.dtype != held.dtype
+    return "cast" if given or changed or names_tensor(node) else "to"
+
+
+def names_tensor(node: Called) -> bool:
+    """Return whether a cast takes its dtype from a tensor that it is given.
+
+    Only floats: an integer gives its dtype as if it were written.
+    """
+    other = argument(node, "other")
+    val = other.meta.get("val") if isinstance(other, Node) else other
+    is_tensor = isinstance(val, torch.Tensor)
+    takes = packet_name(node.target) in ("to", "type_as")
+    return takes and is_tensor and val.is_floating_point()
+
+
+def _pow(node: Called, name: str) -> str:
+    """A small integer exponent is a product, not a power of two reals."""
+    exponent = node.args[1] if len(node.args) > 1 else None
+    small = isinstance(exponent, (int, float)) and exponent in (2, 3, 4)
+    return "integer_pow" if small else name
+
+
+def _batch_norm(node: Called, name: str) -> str:
+    """Without training no statistics are computed."""
+    return f"{name}_inference" if argument(node, "training") is False else name
+
+
+def _divide(node: Called, name: str) -> str:
+    """With a rounding mode a division is a step."""
+    return "floor_divide" if argument(node, "rounding_mode") else name
+
+
+def _extremum(node: Called, name: str) -> str:
+    """The overload over a dimension gives indices, the binary one is a maximum."""
+    overload = str(node.target).rpartition(".")[2]
+    if overload in ("dim", "names_dim"):
+        return f"{name}_dim"
+    return (
+        {"max": "amax", "min": "amin"}[name] if overload == "default" else f"{name}imum"
+    )
+
+
+def _view(node: Called, name: str) -> str:
+    """``view(dtype)`` reinterprets bits."""
+    return "bitcast" if str(node.target).endswith(".dtype") else name
+
+
+def _scatter(node: Called, name: str) -> str:
+    """With a reduction, values at repeated places are combined."""
+    return "scatter_reduce" if argument(node, "reduce") else name
+
+
+def _put(node: Called, name: str) -> str:
+    """When it accumulates, values at repeated places are added."""
+    return "scatter_add" if argument(node, "accumulate") else name
+
+
+def _pad(node: Called, name: str) -> str:
+    """Each mode is an op of its own."""
+    mode, widths = argument(node, "mode"), argument(node, "pad")
+    if mode == "circular":
+        return "_pad_circular"
+    if mode in ("reflect", "replicate") and isinstance(widths, (list, tuple)):
+        kind = {"reflect": "reflection", "replicate": "replication"}[mode]
+        return f"{kind}_pad{len(widths) // 2}d"  # pyright: ignore[reportUnknownArgumentType]
+    return name
+
+
+REFINED: Mapping[str, Callable[[Called, str], str]] = {
+    "_to_copy": _cast_or_move,
+    "_unsafe_index_put": _put,
+    "batch_norm": _batch_norm,
+    "div": _divide,
+    "index_put": _put,
+    "max": _extremum,
+    "min": _extremum,
+    "pad": _pad,
+    "pow": _pow,
+    "put": _put,
+    "scatter": _scatter,
+    "to": _cast_or_move,
+    "type_as": _cast_or_move,
+    "view": _view,
+}
+"""Names that depend on the arguments."""
+
+
+def contracted_length(node: Node, canonical: str) -> int | None:
+    """Return the length over which a contraction sums; None if not known."""
+    shapes = [
+        tuple(arg.meta["val"].shape)
+        for arg in node.args
+        if isinstance(arg, Node) and isinstance(arg.meta.get("val"), torch.Tensor)
+    ]
+    match canonical:
+        case "linear" | "matmul" | "mv" if shapes and shapes[0]:
+            length = shapes[0][-1]
+        case "addmm" | "baddbmm" | "addmv" | "addbmm" if len(shapes) > 1:
+            length = shapes[1][-1]
+        case "conv" if len(shapes) > 1:
+            length = prod(shapes[1][1:])
+        case "einsum":
+            return _einsum_length(node)
+        case _:
+            return None
+    return length if isinstance(length, int) else None
+
+
+def _einsum_length(node: Node) -> int | None:
+    """Return the product of the extents of the labels that vanish."""
+    equation, operands, *_ = private.positional(node)
+    if not isinstance(equation, str) or "->" not in equation or "." in equation:
+        return None
+    terms, result = equation.replace(" ", "").split("->")
+    shapes = [arg.meta["val"].shape for arg in operands]
+    extents = {
+        label: extent
+        for term, shape in zip(terms.split(","), shapes, strict=True)
+        for label, extent in zip(term, shape, strict=True)
+    }
+    lengths = [extent for label, extent in extents.items() if label not in result]
+    return prod(lengths) if all(isinstance(n, int) for n in lengths) else None

@@ -1,0 +1,1 @@
+"""Capture: from a torch model to an ATen-level graph."""

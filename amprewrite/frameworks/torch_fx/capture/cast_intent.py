@@ -1,0 +1,251 @@
+"""Tell the casts that a model means from those that follow, by a second trace.
+
+A trace in float32 has both ``x.float()`` and ``y.to(x.dtype)`` as casts to float32. In
+a run with low parameters and inputs the first still gives float32, so it is pinned;
+the second gives the low dtype, so it follows. Nothing is computed: the second run is
+on fake tensors, which took a fifth of the time of ``torch.export`` (a Llama of ten
+layers), and models without a cast to float32 have none.
+"""
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import GraphModule, Node
+
+from amprewrite.dtypes.op_rules import OP_RULES
+from amprewrite.frameworks.torch_fx.aten import arguments, ops
+from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
+from amprewrite.frameworks.torch_fx.aten.source_location import (
+    Frame,
+    source_frame,
+    source_line,
+    user_frames,
+)
+from amprewrite.frameworks.torch_fx.capture.attributes import Attributes
+from amprewrite.frameworks.torch_fx.capture.warmup import copies
+from amprewrite.frameworks.torch_fx.compat import (
+    fake_tensors,
+    private,
+    settings,
+    threads,
+)
+from amprewrite.ir.graph import Chosen
+
+CHOSEN = "amprewrite_chosen"
+"""Key in a node's meta: how the model chose the dtype that the node names."""
+
+FULL = torch.float32
+"""The dtype whose casts are in doubt: parameters and inputs of it are lowered."""
+
+NAMED = frozenset(("bfloat16", "double", "float", "half"))
+"""Methods that cast to the dtype that they are called by."""
+
+CASTS = NAMED | {"to", "type"}
+"""Methods of a tensor that ATen has as a cast to a dtype that is named."""
+
+Site = tuple[Frame, str]
+"""A line of the user's code, and what is called there."""
+
+
+def tell_casts(
+    module: GraphModule,
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    low: torch.dtype,
+) -> Iterator[str]:
+    """Note on every node that names float32 how the model chose it, where it shows.
+
+    Yields:
+        What the user should know: casts in doubt because the second run stopped.
+
+    Args:
+        module: ``model`` as it was captured.
+        model: The model; it is left as it is.
+        args: Positional call arguments, with which it was captured.
+        kwargs: Keyword call arguments.
+        low: Dtype of the second run.
+    """
+    named: dict[Site, list[Node]] = defaultdict(list)
+    for node in _nodes(module):
+        if (site := _site(node, low)) is not None:
+            named[site].append(node)
+    doubtful = {s: nodes for s, nodes in named.items() if any(map(_is_full, nodes))}
+    if not doubtful:
+        return
+    recorder = _Recorder(low)
+    with _second_run(recorder, model):
+        _run(model, args, kwargs, low)
+    unknown = [
+        source_line(nodes[0])
+        for site, nodes in doubtful.items()
+        if not _tell(nodes, recorder.chosen[site], whole=not recorder.stopped)
+    ]
+    if unknown and recorder.stopped:
+        yield (
+            f"the casts to float32 at {', '.join(unknown[:3])} are taken as meant: a "
+            f"second trace in {dtype_name(low)}, which shows those that follow the "
+            f"model's dtype, does not tell: {recorder.stopped}"
+        )
+
+
+def _nodes(module: GraphModule) -> Iterator[Node]:
+    """Yield the nodes in the order in which they run, also inside bodies."""
+    for node in module.graph.nodes:
+        for arg in node.all_input_nodes if node.op == "call_function" else ():
+            part = getattr(module, str(arg.target), None) if arg.op == "get_attr" else 0
+            if isinstance(part, GraphModule):
+                yield from _nodes(part)
+        yield node
+
+
+def _tell(nodes: list[Node], seen: list[Chosen], *, whole: bool) -> bool:
+    """Note on the nodes of one line what was seen there; return whether all show.
+
+    Args:
+        nodes: The nodes, in program order.
+        seen: What was seen, in the order of the calls.
+        whole: Whether the second run came to its end.
+    """
+    if whole and len(set(seen)) == 1:  # the same at every turn, in every layer
+        seen = seen[:1] * len(nodes)
+    if whole and len(seen) != len(nodes):
+        return False
+    for node, chosen in zip(nodes, seen, strict=False):
+        if _is_full(node):
+            node.meta[CHOSEN] = chosen
+    return len(seen) >= len(nodes)
+
+
+def _is_full(node: Node) -> bool:
+    return node.meta["val"].dtype == FULL
+
+
+def _site(node: Node, low: torch.dtype) -> Site | None:
+    """Return where a node names float32, by its own choice or after another tensor.
+
+    Those that name the low dtype are seen in a second run as well, and count.
+    """
+    val = node.meta.get("val")
+    is_either = isinstance(val, torch.Tensor) and val.dtype in (FULL, low)
+    if not is_either or not private.is_overload(node.target):
+        return None
+    is_cast = ops.canonical_name(node) == "cast"
+    if is_cast and ops.names_tensor(node):
+        return None
+    if not is_cast and arguments.argument(node, "dtype") not in (FULL, low):
+        return None
+    frame = source_frame(node)
+    called = "cast" if is_cast else ops.packet_name(node.target)
+    return None if frame is None else (frame, called)
+
+
+@dataclass
+class _Recorder(torch.overrides.TorchFunctionMode):
+    """Notes, for each call that names a dtype, whether its result is low or full."""
+
+    low: torch.dtype
+    chosen: dict[Site, list[Chosen]] = field(
+        default_factory=lambda: defaultdict[Site, list[Chosen]](list)
+    )
+    stopped: str = ""
+
+    def __post_init__(self) -> None:
+        """Set up the mode itself."""
+        super().__init__()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run ``func``; what refuses operands of two dtypes gets them all in low."""
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if _needs_equal(name):
+            args, kwargs = self._equal((args, kwargs))
+        result = func(*args, **kwargs)
+        if isinstance(result, torch.Tensor) and _names_dtype(name, args, kwargs):
+            chosen: dict[torch.dtype, Chosen] = {self.low: "follows", FULL: "pinned"}
+            frames = user_frames() if result.dtype in chosen else []
+            for frame in frames:
+                site = frame, "cast" if name in CASTS else name
+                self.chosen[site].append(chosen[result.dtype])
+        return result
+
+    def _equal(self, given: Any) -> Any:
+        """Return arguments of one float dtype: low, where low and full meet."""
+        leaves = private.pytree.tree_leaves(given)
+        met = {leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor)}
+        if not met.issuperset((FULL, self.low)):
+            return given
+
+        def lower(arg: Any) -> Any:
+            is_full = isinstance(arg, torch.Tensor) and arg.dtype == FULL
+            return arg.to(self.low) if is_full else arg
+
+        return private.pytree.tree_map(lower, given)
+
+
+def _needs_equal(name: str) -> bool:
+    """Whether a function of torch refuses operands of different float dtypes."""
+    packet = name.strip("_")
+    rule = OP_RULES.get(ops.CANONICAL.get(packet, packet))
+    return rule is not None and rule.needs_equal
+
+
+def _names_dtype(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call says which dtype its result has."""
+    kinds = (torch.dtype, torch.Tensor) if name == "to" else torch.dtype
+    others = (*args[1:], *kwargs.values())
+    return name in NAMED or any(isinstance(arg, kinds) for arg in others)
+
+
+@contextlib.contextmanager
+def _second_run(recorder: _Recorder, model: nn.Module) -> Generator[None]:
+    """Run what is inside under the recorder; what it cannot run stays in doubt.
+
+    A second run may fail where the first did not: the code asks for a value, or for a
+    dtype that it writes itself. What was seen before that is kept.
+    """
+    attributes = Attributes.of(model)
+    quiet = settings.quiet()  # what kernels say of dtypes that nobody chose
+    try:
+        with quiet, threads.as_if_exported(), torch.no_grad(), recorder:
+            yield
+    except Exception as error:  # noqa: BLE001  # the user's code, on unusual dtypes
+        reason = str(error).strip().split("\n")[0]
+        recorder.stopped = f"{type(error).__name__}: {reason}"
+    finally:
+        attributes.restore()
+
+
+def _run(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    low: torch.dtype,
+) -> None:
+    """Run ``model`` with its float32 parameters, buffers and inputs in ``low``."""
+    mode = fake_tensors.fake_mode()
+
+    def fake(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        dtype = low if value.dtype == FULL else value.dtype
+        held = fake_tensors.faked(mode, value, dtype)
+        is_parameter = isinstance(value, nn.Parameter)
+        return nn.Parameter(held, requires_grad=False) if is_parameter else held
+
+    state = {name: fake(tensor) for name, tensor in _state(model)}
+    given = private.pytree.tree_map(fake, (copies(args), copies(dict(kwargs))))
+    with mode:
+        torch.func.functional_call(model, state, *given)
+
+
+def _state(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()

@@ -1,0 +1,188 @@
+"""Trace a model of mixed dtypes: promote the operands of each op before it sees them.
+
+Most ops of torch refuse operands of different dtypes, so that such a model cannot even
+be captured. While it is, every op's operands are cast to their common dtype by the
+rules of a promotion system, and the graph notes these casts. They are taken out again
+before the graph is read: the plan then has them, with their reasons, as any other cast.
+"""
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from amprewrite.dtypes import Behaviour, Operand, Processor, Rule
+from amprewrite.dtypes.op_rules import OP_RULES
+from amprewrite.errors import AmpError, ComplexTruncationError, PromotionError
+from amprewrite.frameworks.torch_fx.aten import arguments, ops
+from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name, torch_dtype
+from amprewrite.frameworks.torch_fx.compat import private, settings
+
+READS = "amprewrite_reads"
+"""Key in a node's meta: the dtypes in which it reads the nodes among its arguments."""
+
+Cast = Callable[..., torch.Tensor]
+"""Casts a tensor and notes it in the graph, unless ``written=True``."""
+
+Writes = list[tuple[torch.Tensor, torch.Tensor]]
+"""Tensors, and the casts that an op writes to in their places."""
+
+STATISTICS = ("running_mean", "running_var")
+"""Arguments of normalisations that are written to where the batch makes statistics."""
+
+BY_BATCH = ("training", "use_input_stats")
+"""Arguments that say whether it does."""
+
+
+@dataclass
+class Call:
+    """A call of an operator that is being traced, seen as a node of a graph.
+
+    Attributes:
+        target: The operator.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+        meta: Nothing: the values are the arguments themselves.
+    """
+
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    meta: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+@contextmanager
+def promoting(processor: Processor | None) -> Generator[None]:
+    """Promote the operands of what is traced inside; None leaves them alone."""
+    if processor is None:
+        yield
+        return
+    promoter = _Promoter(processor)
+    with private.before_each_op(promoter), settings.recurrent_inputs_cast():
+        yield
+
+
+class PromotionRefused(Exception):  # noqa: N818  # it carries an error, and is none
+    """Carries an error out of the tracer: an operator of Python hides a TypeError.
+
+    Args:
+        reason: The error.
+    """
+
+    def __init__(self, reason: PromotionError | ComplexTruncationError) -> None:
+        """Take the error to carry."""
+        super().__init__(str(reason))
+        self.reason = reason
+
+    def reason_at(self, line: str) -> AmpError:
+        """Return the error, with the line of the user's code before its message."""
+        return type(self.reason)(f"{line}: {self.reason}" if line else str(self.reason))
+
+
+class _Promoter:
+    def __init__(self, processor: Processor) -> None:
+        self.processor = processor
+
+    def __call__(
+        self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], cast: Cast
+    ) -> tuple[tuple[Any, ...], Mapping[str, Any], Writes]:
+        """Return the arguments of a call, cast to what the op computes in.
+
+        Statistics that it updates are cast too, and their casts written back: kernels
+        want them in the dtype of the parameters, and a state keeps its own.
+
+        Raises:
+            PromotionRefused: With why there is no common dtype, or that an imaginary
+                part would be dropped.
+        """
+        call = Call(target, args, kwargs)
+        name = ops.canonical_name(call)
+        try:
+            wanted = dict(self._wanted(call, name))
+        except (PromotionError, ComplexTruncationError) as error:
+            raise PromotionRefused(error) from error
+        if not wanted:
+            return args, kwargs, []
+        states = {id(arguments.argument(call, each)) for each in STATISTICS}
+        written: Writes = []
+        flags = (arguments.argument(call, each) for each in BY_BATCH)
+        is_updating = any(flag is True for flag in flags)
+
+        def apply(arg: Any) -> Any:
+            dtype = wanted.get(id(arg)) if isinstance(arg, torch.Tensor) else None
+            if dtype is None:
+                return arg
+            if not is_updating or id(arg) not in states:
+                return cast(arg, torch_dtype(dtype))
+            made = cast(arg, torch_dtype(dtype), written=True)
+            written.append((arg, made))
+            return made
+
+        changed = private.pytree.tree_map(apply, (args, dict(kwargs)))
+        return *changed, written
+
+    def _wanted(self, call: Call, name: str) -> Iterator[tuple[int, str]]:
+        """Yield the tensors to cast, by identity, and their new dtypes."""
+        slots = list(arguments.tensor_slots(call))
+        tensors = [slot for slot in slots if isinstance(slot, torch.Tensor)]
+        rule = OP_RULES.get(name)
+        if rule is None or len({tensor.dtype for tensor in tensors}) <= 1:
+            return
+        rule = _written(rule) if arguments.writes_first(call) else rule
+        roles = rule.roles_of(len(slots))
+        used = [
+            (slot, role)
+            for slot, role in zip(slots, roles, strict=True)
+            if isinstance(slot, torch.Tensor)
+        ]
+        if not any(role == "x" for _, role in used):
+            return
+        rule = replace(rule, roles="".join(role for _, role in used))
+        operands = [_operand(tensor) for tensor, _ in used]
+        in_place = rule.behaviour is Behaviour.FOLLOW_SELF
+        try:
+            found = self.processor.apply(rule, *operands, in_place=in_place)
+        except (PromotionError, ComplexTruncationError) as error:
+            raise type(error)(f"{name}: {error}") from None
+        for (tensor, _), dtype in zip(used, found.casts, strict=True):
+            if dtype is not None:
+                yield id(tensor), dtype
+        mask: Any = arguments.argument(call, "attn_mask")
+        is_added = isinstance(mask, torch.Tensor) and mask.is_floating_point()
+        if is_added and dtype_name(mask.dtype) != found.computes:
+            yield id(mask), found.computes
+
+
+def _operand(tensor: torch.Tensor) -> Operand:
+    return Operand(dtype_name(tensor.dtype), ndim=tensor.ndim)
+
+
+def _written(rule: Rule) -> Rule:
+    """Return the rule of the in-place form: what torch refuses follows the first."""
+    behaviour = Behaviour.FOLLOW_SELF if rule.needs_equal else Behaviour.PRESERVE
+    return replace(rule, behaviour=behaviour, equal=True)
+
+
+def take_out_promotions(module: GraphModule) -> None:
+    """Erase the casts that :func:`promoting` noted; their readers remember them."""
+    for part in module.modules():
+        if not isinstance(part, GraphModule):
+            continue
+        for node in list(part.graph.nodes):
+            if private.is_promotion(node):
+                _take_out(node)
+        part.recompile()
+
+
+def _take_out(node: Node) -> None:
+    source, dtype = node.args[0], dtype_name(node.meta["val"].dtype)
+    if not isinstance(source, Node):
+        msg = f"{node} casts {source!r}, which is no value of the graph"
+        raise TypeError(msg)
+    for user in node.users:
+        user.meta.setdefault(READS, {})[source] = dtype
+    node.replace_all_uses_with(source)
+    node.graph.erase_node(node)

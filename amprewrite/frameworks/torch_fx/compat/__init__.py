@@ -1,0 +1,1 @@
+"""Private and moving names of torch; only these modules touch them."""

@@ -1,0 +1,97 @@
+"""Capture a model by dynamo without a function that other models share."""
+# pyright: reportPrivateUsage=false
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch import nn
+
+from amprewrite.frameworks.torch_fx.compat import threads
+
+REPLACED = ("get_fastpath_enabled", "_detect_is_causal_mask")
+"""Functions of torch that are others while a frame is captured than when it runs."""
+
+
+def compiled(
+    model: nn.Module,
+    backend: Callable[..., Any],
+    settings: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> Callable[..., Any]:
+    """Return ``model`` captured by dynamo and compiled by ``backend``.
+
+    ``settings`` are entered while dynamo captures, not while what it made runs.
+
+    Dynamo keeps captures with the code of the outermost function and gives up on that
+    code after eight. A module of torch itself is compiled through a function that all
+    modules share, those of the user among them, and all models of a class share their
+    ``forward``: it is copied here. Of a copy dynamo knows the globals; those of an
+    inner function it imports by the name of its file's module, which a script that was
+    run by its path does not have.
+    """
+    bound: Any = model.forward  # it may have been replaced by any callable
+    forward = getattr(bound, "__func__", None)
+    own = isinstance(forward, FunctionType) and bound.__self__ is model
+    where: str | None = forward.__module__  # None in a namespace without a name
+    if own and not (where or "").startswith("torch.") and not _hooked(model):
+        run: Callable[..., Any] = MethodType(_copied(forward), model)
+    else:
+        run = _copied(_calling(model))
+    untyped: Any = torch
+    context = untyped._dynamo.optimize(backend=backend, guard_filter_fn=_lasting)
+    context.callback = _Settled(context.callback, settings)
+    return context(run)
+
+
+def _lasting(guards: Sequence[Any]) -> list[bool]:
+    """Return which guards are kept: not those of what settings replace meanwhile."""
+    return [not any(name in g.name for name in REPLACED) for g in guards]
+
+
+class _Settled:
+    """What dynamo calls with each frame that it is to capture, under settings.
+
+    Its other attributes are those of what it wraps: dynamo looks for the backend there.
+    """
+
+    def __init__(
+        self, capture: Any, settings: Callable[[], AbstractContextManager[Any]]
+    ) -> None:
+        self.__dict__.update(capture.__dict__)
+        self._capture, self._settings = capture, settings
+
+    def __call__(self, *frame: Any, **state: Any) -> Any:
+        alone, apart = threads.capturing(), threads.compile_apart()
+        with alone, apart, self._settings():
+            return self._capture(*frame, **state)
+
+
+def _calling(model: nn.Module) -> Callable[..., Any]:
+    self = model  # by which name paths in the captured graph begin
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return self(*args, **kwargs)
+
+    return call
+
+
+def _copied(function: Any) -> Any:
+    """Return a function that has a code object of its own."""
+    made = FunctionType(
+        function.__code__.replace(),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
+
+
+def _hooked(model: nn.Module) -> bool:
+    """Whether a call of ``model`` is more than its ``forward``."""
+    untyped: Any = model
+    forwards = (untyped._forward_hooks, untyped._forward_pre_hooks)
+    return any((*forwards, untyped._backward_hooks, untyped._backward_pre_hooks))

@@ -1,0 +1,275 @@
+"""Settings of torch that hold while a model is captured or run; private names."""
+# pyright: reportPrivateUsage=false
+# Beside private.py the only module that uses private names.
+
+import sys
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib import import_module
+from threading import get_ident
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd import function as autograd_function
+from torch.fx.experimental import proxy_tensor
+from torch.nn.modules import transformer
+from torch.utils import checkpoint
+
+from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat.threads import (
+    is_here,
+    replaced,
+    silenced,
+    silent,
+)
+
+_to = torch.ops.aten.to
+CASTS = frozenset((_to.dtype, _to.dtype_layout, _to.device, _to.other))
+"""Operators that give the tensor itself where it has the dtype already."""
+
+
+@contextmanager
+def slow_attention_path() -> Generator[None]:
+    """Switch off nn.MultiheadAttention's fast path while capturing.
+
+    It is one opaque op that no cast reaches: the model would silently stay float32.
+    """
+    with replaced(torch.backends.mha, "get_fastpath_enabled", _never):
+        yield
+
+
+def _never() -> bool:
+    return False
+
+
+@contextmanager
+def recurrent_inputs_cast() -> Generator[None]:
+    """Let recurrent layers take inputs of another dtype than that of their weights.
+
+    They refuse them in Python, before any op sees them; the op is promoted afterwards.
+    """
+    check: Any = nn.RNNBase.check_input
+
+    def checked(self: Any, given: torch.Tensor, sizes: torch.Tensor | None) -> None:
+        check(self, given.to(next(self.parameters()).dtype), sizes)
+
+    with replaced(nn.RNNBase, "check_input", checked):
+        yield
+
+
+@contextmanager
+def distinct_casts() -> Generator[None]:
+    """Let a cast of a tensor to its own dtype give another tensor, of its storage.
+
+    It gives the tensor itself otherwise, and the tracer takes all that reads the tensor
+    from then on for readers of the cast.
+    """
+    mode: Any = proxy_tensor.ProxyTorchDispatchMode
+    dispatch = mode.__torch_dispatch__
+
+    def distinct(
+        self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        source = args[0] if args else None
+        is_cast = (
+            self.pre_dispatch and func in CASTS and isinstance(source, torch.Tensor)
+        )
+        before = _slot(source, self.tracer) if is_cast else None
+        made = dispatch(self, func, types, args, kwargs or {})
+        if made is not source or before is None:
+            return made
+        with proxy_tensor.disable_proxy_modes_tracing():
+            twin = torch.ops.aten.alias.default(source)
+        set_slot: Any = proxy_tensor.set_proxy_slot  # annotated for symbols only
+        set_slot(twin, self.tracer, _slot(source, self.tracer))
+        set_slot(source, self.tracer, before)
+        return twin
+
+    with replaced(mode, "__torch_dispatch__", distinct):
+        yield
+
+
+def _slot(tensor: Any, tracer: Any) -> Any:
+    get_slot: Any = proxy_tensor.get_proxy_slot
+    return get_slot(tensor, tracer, None)
+
+
+@contextmanager
+def quiet() -> Generator[None]:
+    """Let neither warnings nor fake tensors say anything."""
+    with silent(), silenced("torch._subclasses.fake_tensor"):
+        yield
+
+
+def without_autocast(device: str) -> AbstractContextManager[object]:
+    """Keep torch.autocast out of a program whose dtypes are planned.
+
+    Nothing is entered where autocast is off, so that an exported program has no region.
+    """
+    if torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
+
+
+OPENERS = frozenset((("transformers.utils.generic", "maybe_autocast"),))
+"""Functions, by module and name, that open a region of autocast only if it is on.
+
+Without autocast a region that switches it off does nothing, so that they may open it.
+Source: transformers 5.23.
+"""
+
+
+@contextmanager
+def regions_opened() -> Generator[None]:
+    """Let the full-precision regions of a model stand in its graph.
+
+    Library functions that open such a region only under autocast hear that it is on.
+    Autocast itself stays as it is, and the model hears so: in autocast to float32, what
+    it makes in half precision by itself would be cast, and the graph would tell of
+    dtypes that no call has.
+    """
+    enabled = torch.is_autocast_enabled
+
+    def enabled_for(*device: str) -> bool:
+        return _asked_by_opener() or enabled(*device)
+
+    with replaced(torch, "is_autocast_enabled", enabled_for):
+        yield
+
+
+def _asked_by_opener() -> bool:
+    """Return whether the function that calls this was called by one of OPENERS."""
+    frame: Any = sys._getframe(2)
+    while frame.f_globals["__name__"].startswith("amprewrite.frameworks."):
+        frame = frame.f_back
+    return (frame.f_globals["__name__"], frame.f_code.co_name) in OPENERS
+
+
+def dynamo_settings() -> AbstractContextManager[Any]:
+    """Let dynamo trace what it refuses by default, and not give up on the way.
+
+    It refuses nn.LSTM and nn.GRU, and ops whose results have extents or numbers that
+    depend on data: a break in a loop over experts gives up the whole loop. And it
+    counts the captures of a code object over all models of a class: after eight it
+    silently runs the rest as it is, unrewritten.
+    """
+    untyped: Any = torch._dynamo.config
+    return untyped.patch(
+        allow_rnn=True,
+        capture_dynamic_output_shape_ops=True,
+        capture_scalar_outputs=True,
+        recompile_limit=256,
+        accumulated_recompile_limit=4096,
+    )
+
+
+@contextmanager
+def plain_causal_hint() -> Generator[None]:
+    """Let nn.Transformer take a mask without asking whether it is causal.
+
+    The question depends on the mask's values, which a capture does not have. The answer
+    is only a hint for a kernel that needs no mask; without it the mask is applied.
+    """
+
+    def taken(_mask: object, is_causal: object = None, _size: object = None, /) -> bool:
+        return bool(is_causal)
+
+    with replaced(transformer, "_detect_is_causal_mask", taken):
+        yield
+
+
+@contextmanager
+def inference_without_gradients() -> Generator[None]:
+    """Let the model's own ``inference_mode`` regions be regions without gradients.
+
+    A capture records these; of an inference mode it would lose that what is computed
+    inside requires no gradient.
+    """
+    mode: Any = torch.inference_mode
+
+    def enter(self: Any) -> None:
+        self._before = torch.is_grad_enabled()
+        torch.set_grad_enabled(self._before and not self.mode)
+
+    def leave(self: Any, *_: object) -> None:
+        torch.set_grad_enabled(self._before)
+
+    with (
+        replaced(mode, "__enter__", enter),
+        replaced(mode, "__exit__", leave),
+    ):
+        yield
+
+
+@contextmanager
+def unmarked(values: Any) -> Generator[None]:
+    """Leave no marks on the tensors in ``values``.
+
+    An export that fails leaves its dynamic dimensions marked on its arguments, and the
+    next export of the same arguments fails by them.
+    """
+    leaves = [v for v in private.pytree.tree_leaves(values) if torch.is_tensor(v)]
+    before = [(vars(leaf), dict(vars(leaf))) for leaf in leaves]
+    try:
+        yield
+    finally:
+        for now, then in before:
+            now.clear()
+            now.update(then)
+
+
+def register_caches() -> None:
+    """Tell torch.export about the caches that transformers models hand back.
+
+    transformers registers its own classes only when asked to.
+    """
+    if "transformers" not in sys.modules:
+        return
+    try:
+        executorch: Any = import_module("transformers.integrations.executorch")
+        register = executorch.register_dynamic_cache_export_support
+    except (ImportError, AttributeError):  # an older transformers, without it
+        return
+    register()
+
+
+@contextmanager
+def noting_checkpoints(note: Callable[[], None]) -> Generator[None]:
+    """Call ``note`` whenever an activation checkpoint without re-entrance is opened.
+
+    The public function may be bound under any name in the model's module, so the
+    function that it calls is replaced.
+    """
+    name = "_checkpoint_without_reentrant_generator"
+    opened = getattr(checkpoint, name)
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        note()
+        return opened(*args, **kwargs)
+
+    with replaced(checkpoint, name, noted):
+        yield
+
+
+@contextmanager
+def noting_functions(note: Callable[[type], None]) -> Generator[None]:
+    """Call ``note`` with the class whenever a custom autograd function is applied.
+
+    Models often bind ``apply`` once (``ste = StraightThrough.apply``), so that
+    replacing ``autograd.Function.apply`` misses it; what that calls is replaced.
+    """
+    level: Any = autograd_function._SingleLevelFunction
+    thread = get_ident()
+
+    def noted(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_here(thread):
+            note(cls)
+        below: Any = super
+        return below(level, cls).apply(*args, **kwargs)
+
+    level.apply = classmethod(noted)
+    try:
+        yield
+    finally:
+        del level.apply

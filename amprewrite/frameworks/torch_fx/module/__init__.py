@@ -1,0 +1,1 @@
+"""Converted modules: calls, state, pickling, devices and distributed training."""

@@ -1,0 +1,214 @@
+"""Models that several processes train: what is converted first, and what afterwards.
+
+``DistributedDataParallel`` and ``fully_shard`` work by hooks on the calls of modules
+and on their parameters. A converted module keeps the parameters but calls no modules
+of the model, so it is wrapped as a whole, after the conversion.
+"""
+
+import sys
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import Graph
+from torch.nn.parallel import DistributedDataParallel
+
+from amprewrite.errors import UnsupportedError
+from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
+from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.module.state import lowered
+
+
+def refuse_wrapped(model: nn.Module) -> None:
+    """Refuse to convert what is wrapped already.
+
+    Raises:
+        UnsupportedError: ``model`` or a part of it is wrapped: a captured program
+            would not call the hooks that exchange gradients and parameters.
+    """
+    found = _first_of((DistributedDataParallel, *_sharded_types()), model)
+    if found is not None:
+        path, part = found
+        what = f"its part {path}" if path else "it"
+        how = "fully_shard(converted)"
+        if isinstance(part, DistributedDataParallel):
+            how = "DistributedDataParallel(converted)"
+        msg = (
+            f"{type(model).__name__} cannot be converted: {what} is wrapped for "
+            f"several processes ({type(part).__name__}), by hooks that a captured "
+            f"program does not call; convert the plain model first, and wrap what "
+            f"convert gives: {how}"
+        )
+        raise UnsupportedError(msg)
+
+
+def refuse_sharded_parts(converted: nn.Module) -> None:
+    """Refuse to run a program whose parts were sharded after the conversion.
+
+    Raises:
+        UnsupportedError: A part below ``converted`` was given to ``fully_shard``: its
+            hooks, which gather the parameters, are not called.
+    """
+    types = _sharded_types()
+    for name, child in private.children(converted).items() if types else ():
+        found = None if child is None else _first_of(types, child)
+        if found is not None:
+            path = ".".join(part for part in (name, found[0]) if part)
+            msg = (
+                f"part {path} of a converted module was given to fully_shard, but the "
+                f"converted program runs as one, without calls of its parts; shard it "
+                f"as a whole, or convert each part of the model and shard those: "
+                f"model.block = fully_shard(amprewrite.convert(model.block))"
+            )
+            raise UnsupportedError(msg)
+
+
+@dataclass
+class Place:
+    """Where a converted module keeps a parameter.
+
+    Attributes:
+        kept: The parameters of the part that has it.
+        name: Its name there.
+        dtype: Its dtype when the model was captured.
+        cast: Whether the program reads it by casts alone, which take any dtype.
+    """
+
+    kept: dict[str, Any]
+    name: str
+    dtype: torch.dtype
+    cast: bool
+
+    @property
+    def held(self) -> torch.Tensor:
+        """The parameter as it is there now."""
+        return self.kept[self.name]
+
+
+def places(converted: nn.Module, graph: Graph) -> list[Place]:
+    """Return where the parameters are that ``graph`` reads."""
+    found: list[Place] = []
+    for node in graph.find_nodes(op="get_attr"):
+        path, _, name = str(node.target).rpartition(".")
+        kept: dict[str, Any] = private.parameters(converted.get_submodule(path))
+        cast = all(user.target == torch.ops.aten.to.dtype for user in node.users)
+        if name in kept:
+            found.append(Place(kept, name, kept[name].dtype, cast))
+    return found
+
+
+def gathered_otherwise(known: Sequence[Place]) -> list[Place]:
+    """Return the parameters that have another dtype now than at the capture.
+
+    ``fully_shard`` gathers them so by ``MixedPrecisionPolicy(param_dtype=...)``. They
+    are not looked at where nothing can be sharded yet.
+    """
+    if torch.compiler.is_compiling():  # each that is looked at is a guard at each call
+        known = known if any(p.held.dtype != p.dtype for p in known[:1]) else ()
+    elif not _sharded_types():
+        return []
+    return [place for place in known if place.held.dtype != place.dtype]
+
+
+@contextmanager
+def read_as_captured(
+    changed: Sequence[Place], *, copied: bool = False
+) -> Generator[None]:
+    """Let parameters be cast, each once, to the dtypes that they were captured in.
+
+    Those that the program casts itself stay as they were gathered: what is kept for the
+    backward pass is then the gathered parameter, which is freed in between.
+
+    Args:
+        changed: Parameters in another dtype.
+        copied: Whether all of them are to be parameters again, to capture a model with.
+    """
+    before = [(place, place.held) for place in changed if copied or not place.cast]
+    made: dict[int, torch.Tensor] = {}
+    for place, held in before:
+        if id(held) not in made:
+            cast = lowered if copied else torch.Tensor.to
+            made[id(held)] = cast(held, place.dtype)
+        place.kept[place.name] = made[id(held)]
+    try:
+        yield
+    finally:
+        for place, held in before:
+            place.kept[place.name] = held
+
+
+def inputs_as_captured(arguments: Any, changed: Sequence[Place]) -> Any:
+    """Return arguments, to capture a model with, as before they were cast low."""
+    dtypes = {place.held.dtype: place.dtype for place in changed}
+
+    def cast(leaf: Any) -> Any:
+        tensor = isinstance(leaf, torch.Tensor)
+        return leaf.to(dtypes.get(leaf.dtype, leaf.dtype)) if tensor else leaf
+
+    return private.pytree.tree_map(cast, arguments)
+
+
+def refuse_other_dtypes(model: nn.Module, known: Mapping[str, torch.dtype]) -> None:
+    """Refuse to capture a model whose parameters were gathered in another dtype.
+
+    Raises:
+        UnsupportedError: A parameter had another dtype when ``model`` was converted.
+    """
+    for name, parameter in model.named_parameters() if _sharded_types() else ():
+        wanted = known.get(name, parameter.dtype)
+        if parameter.dtype != wanted:
+            msg = (
+                f"parameter {name} is gathered as {dtype_name(parameter.dtype)}, by a "
+                f"MixedPrecisionPolicy(param_dtype=...), and was "
+                f"{dtype_name(wanted)} when the model was converted: a capture at the "
+                f"first call would run all of it in {dtype_name(parameter.dtype)}; "
+                f"leave param_dtype out, since the plan has the casts, or convert with "
+                f"args="
+            )
+            raise UnsupportedError(msg)
+
+
+def _sharded_types() -> tuple[type[Any], ...]:
+    """Return the classes of sharded modules; none if nothing can be sharded yet."""
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+    return () if fsdp is None else (fsdp.FSDPModule, fsdp.FullyShardedDataParallel)
+
+
+def _first_of(
+    types: tuple[type[Any], ...], model: nn.Module
+) -> tuple[str, nn.Module] | None:
+    """Return path and module of the first part of ``model`` that is of ``types``."""
+    for path, part in private.modules_by_path(model):
+        if isinstance(part, types):
+            return path, part
+    return None
+
+
+@contextmanager
+def lent(model: nn.Module, owner: nn.Module) -> Generator[None]:
+    """Let ``model`` have the tensors that ``owner`` has now, under the same names.
+
+    A model that was built on the meta device, or whose parameters were sharded, was
+    left behind by its converted module; captured again, it needs those tensors.
+
+    Args:
+        model: What was converted.
+        owner: The converted module, which has all modules of ``model``, as containers.
+    """
+    before: list[tuple[dict[str, Any], str, Any]] = []
+    for path, part in private.modules_by_path(model):
+        here = owner.get_submodule(path)
+        for kept in (private.parameters, private.buffers):
+            theirs: dict[str, Any] = kept(part)
+            for name in theirs.keys() & kept(here).keys():
+                before.append((theirs, name, theirs[name]))
+                theirs[name] = kept(here)[name]
+    try:
+        yield
+    finally:
+        # backwards, since a module with two paths was given its tensors twice
+        for theirs, name, held in reversed(before):
+            theirs[name] = held

@@ -1,0 +1,138 @@
+"""A model that is captured at its first call: an ``nn.Module`` that runs the model."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from amprewrite.errors import NotCapturedError, UnsupportedError
+from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.module import distributed
+from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
+from amprewrite.frameworks.torch_fx.module.snapshot import snapshot
+from amprewrite.plan import Plan, join_plans
+
+
+@dataclass
+class Use:
+    """How the parameters of a model are used.
+
+    Attributes:
+        trained: Whether they are trained, or were: then they are cast at each use,
+            since not every way to write to them is seen.
+    """
+
+    trained: bool
+
+
+def run_later(model: nn.Module, *, trains: bool) -> tuple[nn.Module, Use]:
+    """Return what a module that is captured at its first call runs, and its use.
+
+    The model itself where it is trained, or where parts of it have no parameters yet;
+    its weights are cast at each use. Otherwise a copy: low copies of its weights are
+    kept, and torch does not see every way in which a weight may change
+    (``weight.data.copy_()`` counts as no write).
+
+    Args:
+        model: The model.
+        trains: Whether its parameters are trained.
+
+    Raises:
+        UnsupportedError: The model holds something that cannot be copied.
+    """
+    if trains or any(map(is_lazy, model.parameters())):
+        return model, Use(trained=True)
+    return snapshot(model), Use(trained=False)
+
+
+class LazyModule(ConvertedModule):
+    """A model that is captured by dynamo at its first call, once per input signature.
+
+    It shares the modules, parameters and buffers of what it runs: of the model itself
+    if it was converted for training, of a copy otherwise. Models with graph breaks
+    work: what lies between the breaks is rewritten, graph by graph.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        run: Callable[..., Any],
+        plans: list[Plan],
+        again: Callable[[nn.Module], "LazyModule"],
+        use: Use,
+    ) -> None:
+        """Share the state of ``model`` and call ``run``, which appends to ``plans``.
+
+        Args:
+            model: What is run.
+            run: Runs it, rewritten.
+            plans: Gets the plan of every graph.
+            again: Does all this for another model.
+            use: Whether its parameters are trained.
+        """
+        super().__init__()
+        self.__dict__["_model"] = model
+        self._again, self._use = again, use
+        private.share_state(self, model)
+        self._run, self._plans = run, plans
+        self._dtypes = {name: p.dtype for name, p in model.named_parameters()}
+        self.training = model.training
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """One plan for each graph captured so far."""
+        return tuple(self._plans)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan; those of several graphs are joined, with numbered op names."""
+        if not self._plans:
+            msg = (
+                "this module has no plan yet: it is captured at its first call; call "
+                "it once, or convert with args"
+            )
+            raise NotCapturedError(msg)
+        return join_plans(self._plans)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "LazyModule":
+        """Convert a copy of the model: what was captured reads the tensors of this."""
+        return self._again(copy.deepcopy(self.__dict__["_model"], memo))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse to be pickled.
+
+        Raises:
+            UnsupportedError: Always; what dynamo captured lives in this process.
+        """
+        msg = (
+            "a module that is captured at its first call cannot be pickled; save the "
+            "model and convert it again, or convert with args"
+        )
+        raise UnsupportedError(msg)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model through the rewriting backend.
+
+        Raises:
+            UnsupportedError: A part of this module was sharded on its own.
+        """
+        if not torch.compiler.is_compiling():
+            distributed.refuse_sharded_parts(self)
+            if not self._plans:
+                distributed.refuse_other_dtypes(self, self._dtypes)
+        return self._run(*args, **kwargs)
+
+    def train(self, mode: bool = True) -> "LazyModule":  # noqa: FBT001, FBT002  # as nn.Module
+        """Set the mode of what is run; each mode is captured when it is first run."""
+        self.__dict__["_model"].train(mode)
+        self.training = mode
+        self._use.trained = self._use.trained or mode
+        return self
+
+    def extra_repr(self) -> str:
+        """Return the number of captured graphs."""
+        return f"captured at the first call: {len(self._plans)} graphs so far"

@@ -1,0 +1,48 @@
+"""Moves of a converted module: to devices and memory formats, not to other dtypes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from amprewrite.errors import UnsupportedError
+from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
+
+
+class KeepsDtypes(nn.Module):
+    """A module whose tensors have the dtypes that its program reads.
+
+    ``half()``, ``double()``, ``to(dtype)`` and whatever else would change a dtype, of
+    this module or of one that holds it, raises before a tensor of it is changed.
+    """
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Any:  # noqa: FBT001, FBT002  # as nn.Module
+        """Apply ``fn`` to all tensors, as ``nn.Module`` does.
+
+        Raises:
+            UnsupportedError: It would change a dtype.
+        """
+        refuse_other_dtypes(self, fn)
+        above: Any = super()  # its stubs say nothing of ``fn``
+        return above._apply(fn, recurse)  # noqa: SLF001  # what this overrides
+
+
+def refuse_other_dtypes(module: nn.Module, move: Callable[..., Any]) -> None:
+    """Refuse a move that changes a dtype; it is tried on tensors without elements.
+
+    Raises:
+        UnsupportedError: A tensor of ``module`` would get another dtype.
+    """
+    held = (*module.parameters(), *module.buffers())
+    for dtype, device in {(t.dtype, t.device): None for t in held}:
+        moved = move(torch.empty(0, dtype=dtype, device=device))
+        if isinstance(moved, torch.Tensor) and moved.dtype != dtype:
+            have, want = dtype_name(dtype), dtype_name(moved.dtype)
+            msg = (
+                f"a converted module cannot be cast from {have} to {want}: its program "
+                f"has a planned dtype for every tensor; convert the original in that "
+                f"dtype instead, amprewrite.convert(model.to(torch.{want}), ...), or "
+                f"with a policy whose low or full dtype it is; .to(device) works"
+            )
+            raise UnsupportedError(msg)

@@ -1,0 +1,93 @@
+"""A graph as plain data, so that a converted module can be pickled.
+
+torch.fx pickles a graph as code and traces that again, which renames its nodes; the
+plan and verify know them by name. What nodes know of their values is left out.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from amprewrite.errors import UnsupportedError
+from amprewrite.frameworks.torch_fx.compat import private
+
+
+@dataclass(frozen=True)
+class NodeName:
+    """Stands for a node among the arguments of another."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class OpName:
+    """Stands for an overload of an operator: ``aten.add.Tensor``."""
+
+    name: str
+
+    def found(self) -> Any:
+        """Return the operator.
+
+        Raises:
+            UnsupportedError: This process has no such operator.
+        """
+        found: Any = torch.ops
+        try:
+            for part in self.name.split("."):
+                found = getattr(found, part)
+        except AttributeError as error:
+            msg = (
+                f"the stored program calls {self.name}, which is not registered here; "
+                f"import the library that registers it, and load again"
+            )
+            raise UnsupportedError(msg) from error
+        return found
+
+
+@dataclass(frozen=True)
+class StoredGraph:
+    """The nodes of a graph, in order, and how it is called.
+
+    Attributes:
+        nodes: Kind, name, target and arguments of each.
+        call: Names of the inputs, and the structures that go in and come out.
+    """
+
+    nodes: tuple[tuple[str, str, Any, Any], ...]
+    call: tuple[Any, Any, Any] | None = None
+
+    @classmethod
+    def of(cls, graph: Graph) -> "StoredGraph":
+        """Return ``graph`` as data."""
+        nodes = [(n.op, n.name, n.target, (n.args, n.kwargs)) for n in graph.nodes]
+        kept = tuple(private.map_arguments(nodes, _stored))
+        structure = private.call_structure(graph)
+        if structure is None:
+            return cls(kept)
+        names, *specs = structure
+        return cls(kept, (names, *map(private.structure_of, specs)))
+
+    def graph(self) -> Graph:
+        """Return the graph that this is of."""
+        graph, made = Graph(), dict[str, Node]()
+
+        def found(part: Any) -> Any:
+            if isinstance(part, NodeName):
+                return made[part.name]
+            return part.found() if isinstance(part, OpName) else part
+
+        for op, name, target, arguments in self.nodes:
+            args, kwargs = private.map_arguments(arguments, found)
+            made[name] = graph.create_node(op, found(target), args, kwargs, name)
+        if self.call is not None:
+            names, *structures = self.call
+            private.set_call_structure(graph, names, *structures)
+        return graph
+
+
+def _stored(part: Any) -> Any:
+    if isinstance(part, Node):
+        return NodeName(part.name)
+    return OpName(str(part)) if private.is_overload(part) else part

@@ -1,0 +1,162 @@
+"""The state of a converted model: the same names, low weights where planned."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import Graph, GraphModule, Node
+
+from amprewrite.errors import UnsupportedError
+from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
+from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.module.moves import KeepsDtypes
+from amprewrite.frameworks.torch_fx.rewrite.read import Reading
+from amprewrite.plan import Plan
+
+_NO_VALUES = (
+    "the model makes a constant of shape {} in its forward, which on the meta device "
+    "has no values that could be kept; convert without args, so that the model is "
+    "captured at its first call, on a device with values"
+)
+
+
+def stored_weights(reading: Reading, plan: Plan) -> dict[int, torch.Tensor]:
+    """Return the low tensors of a plan by the identity of the full ones.
+
+    Each is made once, whatever number of names it has.
+    """
+    low: dict[int, torch.Tensor] = {}
+    for value, dtype in plan.storage:
+        if value not in reading.weights:
+            continue
+        held = attribute(reading.module, reading.weights[value][0])
+        low[id(held)] = lowered(held, torch_dtype(dtype))
+    return low
+
+
+def lowered(held: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return ``held`` in ``dtype``; a parameter stays one, trainable as before.
+
+    Finite values beyond the range of ``dtype`` become infinities, as in any cast.
+    """
+    with torch.no_grad():
+        low = held.detach().to(dtype)
+    if isinstance(held, nn.Parameter):
+        return nn.Parameter(low, requires_grad=held.requires_grad)
+    return low
+
+
+def attribute(root: nn.Module, name: str) -> torch.Tensor:
+    """Return the tensor at the dotted ``name`` below ``root``."""
+    found: object = root
+    for part in name.split("."):
+        found = getattr(found, part)
+    if not isinstance(found, torch.Tensor):
+        msg = f"{name} is a {type(found).__name__}, not a tensor"
+        raise TypeError(msg)
+    return found
+
+
+def mirror_state(
+    target: nn.Module, model: nn.Module, low: Mapping[int, torch.Tensor]
+) -> None:
+    """Give ``target`` the parameters and buffers of ``model``, under the same names.
+
+    Args:
+        target: Gets bare containers for the modules of ``model``.
+        model: Where the tensors come from.
+        low: Tensors to put in place of others, by the identity of the other; what is
+            not among them is shared.
+    """
+    for path, part in private.modules_by_path(model):
+        holder = _holder(target, path)
+        for name, parameter in part.named_parameters(
+            recurse=False, remove_duplicate=False
+        ):
+            kept: Any = low.get(id(parameter), parameter)
+            holder.register_parameter(name, kept)
+        hidden = private.hidden_buffers(part)
+        for name, buffer in part.named_buffers(recurse=False, remove_duplicate=False):
+            kept = low.get(id(buffer), buffer)
+            holder.register_buffer(name, kept, persistent=name not in hidden)
+
+
+def fold_copies(module: GraphModule) -> Graph:
+    """Compute the casts of weights that are kept beside the weight, once.
+
+    Each becomes a buffer that no state_dict holds.
+
+    Returns:
+        A graph that computes them again and gives them by the names of the buffers.
+    """
+    recipe, made, copies = Graph(), dict[Node, Node](), dict[str, Node]()
+    for number, node in enumerate(list(module.graph.nodes)):
+        if node.meta.get("amprewrite") == "copy":
+            name = f"_folded_{number}"
+            copies[name] = _transcribe(node, recipe, made)
+            with torch.no_grad():
+                module.register_buffer(name, _evaluate(module, node), persistent=False)
+            with module.graph.inserting_before(node):
+                held = module.graph.get_attr(name)
+            held.meta = dict(node.meta)
+            made[held] = copies[name]
+            node.replace_all_uses_with(held)
+            module.graph.erase_node(node)
+    recipe.output(copies)
+    return recipe
+
+
+def _transcribe(node: Node, recipe: Graph, made: dict[Node, Node]) -> Node:
+    """Copy ``node`` and all that it is computed from to ``recipe``."""
+    if node not in made:
+        made[node] = recipe.node_copy(
+            node, lambda used: _transcribe(used, recipe, made)
+        )
+    return made[node]
+
+
+def _evaluate(module: GraphModule, node: Node) -> torch.Tensor:
+    """Return the value of a node that depends on weights alone."""
+    if node.op == "get_attr":
+        return attribute(module, str(node.target)).detach()
+    run: Any = node.target
+    args, kwargs = torch.fx.map_arg(
+        (node.args, node.kwargs), lambda arg: _evaluate(module, arg)
+    )
+    return run(*args, **kwargs)
+
+
+def mirror_extras(
+    target: nn.Module, module: GraphModule, low: Mapping[int, torch.Tensor]
+) -> None:
+    """Give ``target`` what the graph reads and the model's state does not hold.
+
+    These are constants that the capture lifted out of the code, and bodies of
+    higher-order ops.
+
+    Raises:
+        UnsupportedError: A constant is on the meta device: nobody knows its values.
+    """
+    for node in module.graph.find_nodes(op="get_attr"):
+        path, _, name = str(node.target).rpartition(".")
+        holder = _holder(target, path)
+        held = getattr(module.get_submodule(path), name)
+        if isinstance(held, nn.Module):  # an exported program has an empty one already
+            holder.add_module(name, held)
+        elif isinstance(held, torch.Tensor) and not hasattr(holder, name):
+            if held.is_meta:
+                raise UnsupportedError(_NO_VALUES.format(tuple(held.shape)))
+            kept = low.get(id(held), held)
+            holder.register_buffer(name, kept.detach(), persistent=False)
+
+
+def _holder(root: nn.Module, path: str) -> nn.Module:
+    """Return the container at ``path`` below ``root``, made if it is not there."""
+    found = root
+    for part in path.split(".") if path else ():
+        if part not in private.children(found):
+            found.add_module(part, KeepsDtypes())
+        child = private.children(found)[part]
+        found = child if child is not None else nn.Module()
+    return found

@@ -1,0 +1,1 @@
+"""Probes: sensitivities, roundings inside kernels, two graphs run in lockstep."""

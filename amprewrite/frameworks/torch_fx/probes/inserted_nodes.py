@@ -1,0 +1,95 @@
+"""Compare the nodes that a rewriting inserted, and the weights that it stores anew.
+
+Whatever is inserted hands on one of the values that it reads, in another dtype, range
+or layout: casts, the bringing of masks into range, copies, parts of a list.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch.fx import Node
+
+from amprewrite.frameworks.base import Array, OpSample
+from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
+from amprewrite.frameworks.torch_fx.aten.source_location import module_path, source_line
+from amprewrite.frameworks.torch_fx.probes.arrays import to_array
+from amprewrite.plan import Decision
+
+INSERTED = "inserted"
+"""Class of what the plan has no decision for: it only hands values on."""
+
+
+def inserted_sample(
+    node: Node,
+    name: str,
+    made: object,
+    handed: Sequence[torch.Tensor],
+    limit: float,
+) -> OpSample | None:
+    """Return what a node hands on, beside the value that it was handed.
+
+    Args:
+        node: The node.
+        name: Its name in the whole program.
+        made: Its value.
+        handed: The float tensors that it could have handed on.
+        limit: Largest finite number of the low dtype; what is beyond it may become
+            anything, and counts as zero.
+
+    Returns:
+        None where nothing can be compared: no float, or none of that shape.
+    """
+    if not isinstance(made, torch.Tensor) or not made.is_floating_point():
+        return None
+    alike = [tensor for tensor in handed if tensor.shape == made.shape]
+    if not alike:
+        return None
+    found = to_array(made)
+    wanted = min((to_array(t) for t in alike), key=lambda x: _distance(found, x))
+    bounded = abs(wanted) <= min(limit, torch.finfo(made.dtype).max)
+    kept, same = np.where(bounded, found, 0), np.where(bounded, wanted, 0)
+    dtypes = dtype_name(alike[0].dtype), dtype_name(made.dtype)
+    return OpSample(
+        op=name,
+        reference=(same,),
+        actual=(kept,),
+        alone=(kept,),
+        exact=bool(np.array_equal(kept, same, equal_nan=True)),
+        same=(same,),
+        again=lambda _unit, _draw: (same,),
+        decision=_decision(node, name, dtypes),
+    )
+
+
+def is_rounded(held: object, wanted: object) -> bool:
+    """Whether a stored weight is the original's, rounded to its dtype."""
+    if not (isinstance(held, torch.Tensor) and isinstance(wanted, torch.Tensor)):
+        return True
+    if held.layout != torch.strided or held.shape != wanted.shape:
+        return True
+    return torch.equal(held.detach(), wanted.detach().to(held.dtype))
+
+
+def _distance(one: Array, two: Array) -> float:
+    with np.errstate(invalid="ignore"):  # infinities have no distance
+        return float(np.nansum(abs(one - two)))
+
+
+def _decision(node: Node, name: str, dtypes: tuple[str, str]) -> Decision:
+    """Return what an inserted node does, as a row of a plan says it."""
+    is_weight = node.op == "get_attr"
+    native = f"stored {node.target}" if is_weight else str(node.target)
+    return Decision(
+        op=name,
+        canonical="weight" if is_weight else "cast",
+        native=native,
+        op_class=INSERTED,
+        precision=dtypes[1],
+        rule=INSERTED,
+        why="hands on a value in the dtype that the plan wants",
+        path=module_path(node),
+        source=source_line(node),
+        operands=dtypes[:1],
+        results=dtypes[1:],
+    )

@@ -1,0 +1,190 @@
+"""What kernels round inside, measured by running them low.
+
+A low contraction adds in full and rounds its result once, and so do pointwise kernels.
+Ops that torch composes of others also round what passes between those, and recurrent
+layers what passes from step to step: the error of their results is that of the kernel.
+Which kernels do so depends on the device, its instructions and the version of torch, so
+that none is taken to: the error of an op that may round inside is measured on the
+operands that it has in the model, and whether a contraction does at all on a sample.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from amprewrite.frameworks.torch_fx.compat.private import fork_rng, pytree
+from amprewrite.ir import Op
+
+_RECURRENT = "the gates and the state of each step"
+_SUMS = "what the kernel adds up"
+
+ROUND_INSIDE: Mapping[str, tuple[int, str]] = {
+    "addbmm": (0, _SUMS),
+    "addcmul": (0, "the product"),
+    "addmv": (0, "the product"),
+    "addr": (0, "the product"),
+    "bilinear": (0, "the product with the first operand"),
+    "chain_matmul": (0, "every product but the last"),
+    "conv_transpose": (0, _SUMS),
+    "cross": (0, "both products"),
+    "diff": (0, "the differences of lower order"),
+    "einsum": (3, "every product but the last"),
+    "gru": (0, _RECURRENT),
+    "gru_cell": (0, _RECURRENT),
+    "linalg_cross": (0, "both products"),
+    "linalg_multi_dot": (0, "every product but the last"),
+    "linalg_vecdot": (0, "the products"),
+    "lstm": (0, _RECURRENT),
+    "lstm_cell": (0, _RECURRENT),
+    "rnn_relu": (0, _RECURRENT),
+    "rnn_relu_cell": (0, _RECURRENT),
+    "rnn_tanh": (0, _RECURRENT),
+    "rnn_tanh_cell": (0, _RECURRENT),
+    "softsign": (0, "the denominator"),
+}
+"""Canonical ops, from how many operands on they may round inside, and what.
+
+Source: torch 2.13 on a CPU in bfloat16, on torch's own samples (``op_db``, as far as
+names match) and on a few of ours: the error of these is 1.2 to 3.1 times that of
+rounding their exact results with the instructions AVX2, and on others some round once
+(``conv_transpose`` with avx512_bf16), which the measurement on the model's own operands
+finds. ``rnn_relu``, the cells of plain recurrent layers and
+``chain_matmul`` were not measured, but taken to be as their kin. Left out: division
+with a rounding mode, which jumps; an embedding that renormalises its table (1.4); and a
+fused attention whose weights are nearly 0 and 1 (up to 2; predictions were no better).
+"""
+
+
+Sample = tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], ...]]
+"""A contraction and the shapes of its operands."""
+
+SAMPLES: Mapping[str, Sample] = {
+    "addmm": (torch.addmm, ((16,), (16, 256), (256, 16))),
+    "baddbmm": (torch.baddbmm, ((4, 16, 16), (4, 16, 256), (4, 256, 16))),
+    "conv": (functional.conv2d, ((2, 32, 8, 8), (8, 32, 3, 3))),
+    "linear": (functional.linear, ((16, 256), (16, 256))),
+    "matmul": (torch.matmul, ((16, 256), (256, 16))),
+    "mv": (torch.mv, ((16, 256), (256,))),
+}
+"""Contractions that are measured in a model where this sample rounds inside.
+
+They round once wherever tried (torch 2.13, CPUs with SSE4.1 to AVX2). A GPU that is
+allowed to add in low precision (``torch.backends.cuda.matmul``) does not.
+"""
+
+ONCE = 1.1
+"""Greatest error, in those of rounding the exact result, of a kernel that rounds once.
+
+Those that do were at 1.00 on the samples, the others at 1.2 and more.
+"""
+
+
+@dataclass
+class Kernels:
+    """Which ops round inside on the devices of a program.
+
+    Attributes:
+        low: The low dtype.
+        samples: What was found of contractions, by canonical name and device.
+    """
+
+    low: torch.dtype
+    samples: dict[tuple[str, torch.device], bool] = field(
+        default_factory=dict[tuple[str, torch.device], bool]
+    )
+
+    def round_inside(self, op: Op, operands: Any) -> bool:
+        """Return whether a low kernel of ``op`` may round more than its results.
+
+        Args:
+            op: The op.
+            operands: What it reads, with tensors anywhere.
+        """
+        if op.canonical in ROUND_INSIDE:
+            return len(op.operands) >= ROUND_INSIDE[op.canonical][0]
+        leaves = pytree.tree_leaves(operands)
+        tensors = (leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+        first = next(tensors, None)
+        if op.canonical not in SAMPLES or first is None:
+            return False
+        key = op.canonical, first.device
+        if key not in self.samples:
+            self.samples[key] = self._sampled(*SAMPLES[op.canonical], first.device)
+        return self.samples[key]
+
+    def _sampled(
+        self,
+        run: Callable[..., torch.Tensor],
+        shapes: tuple[tuple[int, ...], ...],
+        device: torch.device,
+    ) -> bool:
+        draws = torch.Generator().manual_seed(0)
+        drawn = (torch.randn(shape, generator=draws) for shape in shapes)
+        lows = [x.to(device, self.low) for x in drawn]
+        with torch.no_grad():
+            exact = run(*(x.float() for x in lows))
+            try:
+                made = run(*lows)
+            except RuntimeError:  # no such kernel, as for float8: nothing runs so
+                return False
+        rounding = exact.to(self.low).float() - exact
+        return _square(made.float() - exact) > ONCE**2 * _square(rounding)
+
+
+def _square(error: torch.Tensor) -> float:
+    return float((error.double() ** 2).sum())
+
+
+def kernel_error(
+    run: Callable[[Any], Any],
+    operands: Any,
+    full: torch.dtype,
+    low: Callable[[torch.Tensor], torch.Tensor],
+) -> Any:
+    """Return how far the low results of an op are from those in full precision.
+
+    Both read the same rounded operands, whose own errors are not part of it.
+
+    Args:
+        run: Calls the op with operands.
+        operands: What it reads, with tensors anywhere.
+        full: The full dtype; other tensors are left as they are.
+        low: Casts a tensor to the low dtype.
+
+    Returns:
+        The results' structure with an error for each float, in ``full``; None if the
+        op draws random numbers, which a low kernel may draw differently.
+    """
+    leaves = pytree.tree_leaves(operands)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    devices = sorted({t.device.index or 0 for t in tensors if t.is_cuda})
+
+    def each(structure: Any, change: Callable[[Any], Any]) -> Any:
+        def changed(leaf: Any) -> Any:
+            is_full = isinstance(leaf, torch.Tensor) and leaf.dtype == full
+            return change(leaf.detach()) if is_full else leaf
+
+        return pytree.tree_map(changed, structure)
+
+    with torch.no_grad(), fork_rng(devices):
+        before = _states(devices)
+        exact = run(each(operands, lambda t: low(t).to(full)))
+        drawn = zip(before, _states(devices), strict=True)
+        if not all(torch.equal(one, two) for one, two in drawn):
+            return None
+        made = iter(pytree.tree_leaves(run(each(operands, low))))
+    return pytree.tree_map(lambda wanted: _difference(next(made), wanted), exact)
+
+
+def _states(devices: Sequence[int]) -> list[torch.Tensor]:
+    return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, devices)]
+
+
+def _difference(found: Any, wanted: Any) -> Any:
+    """Return the error of a result; where it is not finite in full there is none."""
+    if isinstance(wanted, torch.Tensor) and wanted.is_floating_point():
+        return torch.where(wanted.isfinite(), found.to(wanted.dtype) - wanted, 0)
+    return wanted

@@ -1,0 +1,363 @@
+"""Run two graphs of one model side by side, op by op: the reference and the rewritten.
+
+The rewritten graph has the ops of the original under the same names, and casts between
+them. Each op of both is run on its own operands (the error so far), and the rewritten
+one once more on the reference's operands, rounded to the dtypes that it reads (the
+error that it makes by itself). Values are dropped after their last use.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Generator, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from math import inf
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import nn
+from torch.fx import Graph, GraphModule, Node
+
+from amprewrite.frameworks.base import Array, Observe, OpSample
+from amprewrite.frameworks.torch_fx.aten import ops
+from amprewrite.frameworks.torch_fx.compat.private import (
+    OpOverload,
+    is_higher_order,
+    is_mutable,
+    positional,
+    pytree,
+)
+from amprewrite.frameworks.torch_fx.probes.arrays import floats, to_array
+from amprewrite.frameworks.torch_fx.probes.inserted_nodes import (
+    inserted_sample,
+    is_rounded,
+)
+from amprewrite.frameworks.torch_fx.probes.operand_dtypes import (
+    paired,
+    rounded,
+    unrounded,
+)
+from amprewrite.frameworks.torch_fx.probes.rerun import Again
+from amprewrite.plan import Decision
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Generator[None]:
+    """Let what names no dtype be made in ``dtype``."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+class Walk:
+    """One graph that is run node by node.
+
+    Args:
+        owner: The module whose attributes the graph reads.
+        graph: The graph.
+        inputs: One value for each placeholder.
+        wide: Dtypes that are replaced, with what replaces them; empty to run as is.
+    """
+
+    def __init__(
+        self,
+        owner: nn.Module,
+        graph: Graph,
+        inputs: Collection[Any],
+        wide: Mapping[torch.dtype, torch.dtype],
+    ) -> None:
+        """Start before the first node."""
+        self.owner, self.graph, self.wide = owner, graph, wide
+        self.values: dict[Node, Any] = {}
+        self.named = {node.name: node for node in graph.nodes}
+        self._inputs = iter(inputs)
+        self._rest: Iterator[Node] = iter(tuple(graph.nodes))
+        self._last = _last_uses(graph)
+        self._buffers: dict[int, torch.Tensor] = {}
+
+    def operands(self, structure: Any) -> Any:
+        """Return ``structure`` with values for nodes, and its dtypes replaced."""
+        filled = torch.fx.map_arg(structure, lambda node: self.values[node])
+        return widened(filled, self.wide)
+
+    def run(self, node: Node) -> Any:
+        """Run one node, keep its value and return it."""
+        match node.op:
+            case "placeholder":
+                value = next(self._inputs)
+            case "get_attr":
+                value = self._attribute(str(node.target))
+            case "call_function":
+                value = self.call(node, self.operands((node.args, dict(node.kwargs))))
+            case _:
+                value = None  # guards, which hold no tensors
+        self.values[node] = value
+        return value
+
+    def call(self, node: Node, operands: tuple[Any, Any]) -> Any:
+        """Return what the op of ``node`` gives for other operands."""
+        function: Any = node.target
+        dtype = self.wide.get(torch.get_default_dtype())
+        with default_dtype(dtype) if dtype else nullcontext():
+            return function(*operands[0], **operands[1])
+
+    def release(self, node: Node) -> None:
+        """Drop the values that ``node`` was the last to use."""
+        for used in self._last.get(node, ()):
+            self.values.pop(used, None)
+
+    def run_to(self, stop: Node | None) -> None:
+        """Run what stands before ``stop`` and was not run; ``stop`` is left to do."""
+        for node in self._rest:
+            if node is stop:
+                return
+            if node.op != "output":
+                self.run(node)
+                self.release(node)
+
+    def outputs(self) -> Any:
+        """Return the outputs; every node was run."""
+        (output,) = self.graph.find_nodes(op="output")
+        return self.operands(output.args[0])
+
+    def _attribute(self, target: str) -> Any:
+        found: Any = self.owner
+        for part in target.split("."):
+            found = getattr(found, part)
+        if not isinstance(found, torch.Tensor):
+            return found
+        held = found.detach()
+        if isinstance(found, nn.Parameter):
+            return held.to(self.wide.get(held.dtype, held.dtype))
+        if id(found) not in self._buffers:  # the program may write to it
+            self._buffers[id(found)] = held.to(
+                self.wide.get(held.dtype, held.dtype), copy=True
+            )
+        return self._buffers[id(found)]
+
+
+def _last_uses(graph: Graph) -> Mapping[Node, list[Node]]:
+    """Return for each node the values that nobody uses after it."""
+    last: dict[Node, list[Node]] = defaultdict(list)
+    seen: set[Node] = set()
+    for node in reversed(graph.nodes):
+        for used in (*node.all_input_nodes, node):
+            if used not in seen:
+                seen.add(used)
+                last[node].append(used)
+    return last
+
+
+def widened(structure: Any, wide: Mapping[torch.dtype, torch.dtype]) -> Any:
+    """Return ``structure`` with the dtypes in it replaced."""
+    if not wide:
+        return structure
+    return pytree.tree_map(
+        lambda leaf: wide.get(leaf, leaf) if isinstance(leaf, torch.dtype) else leaf,
+        structure,
+    )
+
+
+def widen_bodies(module: nn.Module, wide: Mapping[torch.dtype, torch.dtype]) -> None:
+    """Replace the dtypes that the graphs below ``module`` name, in place."""
+    for part in module.modules():
+        if isinstance(part, GraphModule):
+            for node in part.graph.nodes:
+                if not str(node.target).endswith("view.dtype"):  # it reads bits
+                    node.args = widened(node.args, wide)
+                    node.kwargs = widened(node.kwargs, wide)
+            part.recompile()
+
+
+class Lockstep:
+    """A walk over a rewritten graph and the original one.
+
+    Args:
+        decisions: The ops to compare, by name.
+        observe: Takes their samples.
+        contractions: Those of the ops that multiply and add up.
+        limit: Largest finite number of the low dtype, to which masks are brought.
+    """
+
+    def __init__(
+        self,
+        decisions: Mapping[str, Decision],
+        observe: Observe,
+        contractions: Collection[str] = (),
+        limit: float = inf,
+    ) -> None:
+        """Remember what to compare."""
+        self.decisions, self.observe = decisions, observe
+        self.contractions, self.limit = contractions, limit
+        self.unmatched: list[str] = []
+        self.seen: set[Node] = set()
+
+    def walk(self, ours: Walk, theirs: Walk, prefix: str = "") -> tuple[Any, Any]:
+        """Run both and return the outputs of each.
+
+        Args:
+            ours: The rewritten graph.
+            theirs: The reference.
+            prefix: What the names of ops in this body begin with.
+        """
+        for node in ours.graph.nodes:
+            name, twin = prefix + node.name, theirs.named.get(node.name)
+            start = body_start(node)
+            if node.op == "output":
+                continue
+            if name in self.decisions and twin is not None:
+                theirs.run_to(twin)
+                self._compare(self.decisions[name], (ours, node), (theirs, twin))
+                theirs.release(twin)
+            elif start is not None and twin is not None:
+                theirs.run_to(twin)
+                self._enter(start, (ours, node), (theirs, twin), f"{name}.")
+                theirs.release(twin)
+            else:
+                ours.run(node)
+                if twin is None and node.op == "call_function":
+                    self._inserted(ours, node, name)
+            ours.release(node)
+        theirs.run_to(None)
+        return ours.outputs(), theirs.outputs()
+
+    def _enter(
+        self,
+        start: int,
+        ours: tuple[Walk, Node],
+        theirs: tuple[Walk, Node],
+        prefix: str,
+    ) -> None:
+        """Compare the ops of a body that runs once where it stands."""
+        inner = [body_of(walk, node, start) for walk, node in (ours, theirs)]
+        with region_mode(ours[1]):
+            outputs = self.walk(inner[0], inner[1], prefix)
+        for (walk, node), value in zip((ours, theirs), outputs, strict=True):
+            walk.values[node] = value
+
+    def _inserted(self, ours: Walk, node: Node, name: str) -> None:
+        """Compare what an inserted node hands on with what it was handed."""
+        handed = floats([ours.values[used] for used in node.all_input_nodes])
+        sample = inserted_sample(node, name, ours.values[node], handed, self.limit)
+        if sample is not None:
+            self.observe(sample)
+
+    def _weights(self, ours: tuple[Walk, Node], theirs: tuple[Walk, Node]) -> None:
+        """Compare the weights that an op reads with the original's, each once."""
+        (walk, node), (other, twin) = ours, theirs
+        read, exact = (pytree.tree_leaves((n.args, n.kwargs)) for n in (node, twin))
+        for one, two in zip(read, exact, strict=False):
+            if not (isinstance(one, Node) and isinstance(two, Node)):
+                continue
+            if one.op != "get_attr" or one in self.seen:
+                continue
+            self.seen.add(one)
+            held, wanted = walk.values[one], other.values[two]
+            if not is_rounded(held, wanted):
+                sample = inserted_sample(
+                    one, one.name, held, floats(wanted), self.limit
+                )
+                if sample is not None:
+                    self.observe(sample)
+
+    def _compare(
+        self, decision: Decision, ours: tuple[Walk, Node], theirs: tuple[Walk, Node]
+    ) -> None:
+        (walk, node), (other, twin) = ours, theirs
+        self._weights(ours, theirs)
+        read = walk.operands((node.args, dict(node.kwargs)))
+        exact = other.operands((twin.args, dict(twin.kwargs)))
+        fed = paired(read, exact, rounded)
+        given = paired(exact, fed, unrounded)
+        again = Again(partial(other.call, twin), given, writes=_writes(twin))
+        length = again.largest
+        draws = _Draws(node)
+        reference = [to_array(tensor) for tensor in floats(other.run(twin))]
+        draws.rewind()
+        alone = floats(walk.call(node, fed))
+        draws.rewind()
+        same = again.results()
+        draws.rewind()
+        actual = floats(walk.run(node))
+        if not reference:
+            return
+        found = tuple(to_array(tensor) for tensor in actual)
+        if [a.shape for a in found] != [r.shape for r in reference]:
+            self.unmatched.append(decision.op)
+            return
+        arrays = tuple(to_array(tensor) for tensor in alone)
+        known = same is not None and [a.shape for a in same] == [a.shape for a in found]
+        sample = OpSample(
+            op=decision.op,
+            reference=tuple(reference),
+            actual=found,
+            alone=arrays,
+            exact=known and all(map(_is_same, arrays, same or ())),
+            same=same if known else None,
+            again=again,
+            contracts=decision.op in self.contractions,
+            length=length / max(1, min(array.size for array in found)),
+        )
+        self.observe(sample)
+
+
+class _Draws:
+    """Lets a random op draw the same numbers each time it is run."""
+
+    def __init__(self, node: Node) -> None:
+        tags: Collection[Any] = getattr(node.target, "tags", ())
+        self.random = torch.Tag.nondeterministic_seeded in tags
+        if self.random:
+            self.host = torch.get_rng_state()
+            cuda = torch.cuda.is_initialized()
+            self.devices = torch.cuda.get_rng_state_all() if cuda else []
+
+    def rewind(self) -> None:
+        """Put the generators back."""
+        if self.random:
+            torch.set_rng_state(self.host)
+            if self.devices:
+                torch.cuda.set_rng_state_all(self.devices)
+
+
+def _writes(node: Node) -> bool:
+    """Whether the op of ``node`` may write to its operands."""
+    known, target = isinstance(node.target, OpOverload), cast("Any", node.target)
+    return not known or is_mutable(target)
+
+
+def body_start(node: Node) -> int | None:
+    """Return where the operands of a body that runs where it stands begin."""
+    if not is_higher_order(node.target) or node.kwargs:
+        return None
+    name = node.target.name()
+    if name not in ops.REGIONS:
+        return None
+    return ops.REGIONS[name][0] + 1 + (name in ops.IDENTIFIER_ARGUMENT)
+
+
+def body_of(walk: Walk, node: Node, start: int) -> Walk:
+    """Return a walk over the body of ``node``, not begun."""
+    operands = walk.operands(node.args)
+    position = ops.REGIONS[ops.region_name(node.target)][0]
+    body = operands[position]
+    return Walk(body, body.graph, operands[start:], walk.wide)
+
+
+@contextmanager
+def region_mode(node: Node) -> Generator[None]:
+    """Be in the autocast region that ``node`` opens, if it opens one."""
+    if ops.region_name(node.target) != "wrap_with_autocast":
+        yield
+        return
+    device, dtype, enabled, cache = positional(node)[:4]
+    with torch.autocast(device, dtype, enabled=enabled, cache_enabled=cache):
+        yield
+
+
+def _is_same(found: Array, wanted: Array) -> bool:
+    """Whether two arrays have the same values, NaN being the same as NaN."""
+    return bool(np.array_equal(found, wanted, equal_nan=True))

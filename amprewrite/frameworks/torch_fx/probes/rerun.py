@@ -1,0 +1,76 @@
+"""Run the original's op on the operands that the converted one was given."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from amprewrite.frameworks.base import Array
+from amprewrite.frameworks.torch_fx.compat.private import fork_rng, pytree
+from amprewrite.frameworks.torch_fx.probes.arrays import floats, to_array
+
+REFUSALS = (RuntimeError, TypeError, ValueError, NotImplementedError)
+"""What an op raises that has no kernel for the dtypes of its operands."""
+
+
+class Again:
+    """An op of the original and operands for it, in the reference's dtype.
+
+    Args:
+        run: Calls the op with operands.
+        operands: Positional and keyword operands, tensors anywhere in them. What the
+            op writes to is a copy.
+        writes: Whether the op may write to its operands.
+    """
+
+    def __init__(
+        self, run: Callable[[Any], Any], operands: Any, *, writes: bool = False
+    ) -> None:
+        """Take both; nothing is run."""
+        self.run, self.operands, self.writes = run, operands, writes
+
+    @property
+    def largest(self) -> int:
+        """Number of elements of the largest float operand."""
+        return max((tensor.numel() for tensor in floats(self.operands)), default=0)
+
+    def results(self) -> tuple[Array, ...] | None:
+        """Return the float results; None if the op does not run on the operands."""
+        return self._results(lambda tensor: tensor.clone() if self.writes else tensor)
+
+    def __call__(self, unit: float, draw: int) -> tuple[Array, ...] | None:
+        """Return them with every float operand moved by ``unit``, up or down.
+
+        Random ops draw other numbers than before. The random state stays as it is.
+
+        Args:
+            unit: Part of itself by which each element is moved.
+            draw: Which of the many ways to choose up and down.
+        """
+        held = floats(self.operands)
+        devices = sorted({t.device.index or 0 for t in held if t.is_cuda})
+        draws = torch.Generator().manual_seed(draw)
+
+        def moved(tensor: torch.Tensor) -> torch.Tensor:
+            if not (tensor.is_floating_point() or tensor.is_complex()):
+                return tensor.clone()
+            signs = torch.randint(0, 2, tensor.shape, generator=draws) * 2 - 1
+            return tensor * (1 + unit * signs.to(tensor.device, torch.float64))
+
+        with fork_rng(devices):
+            untyped: Any = torch
+            untyped.manual_seed(draw)
+            return self._results(moved)
+
+    def _results(
+        self, change: Callable[[torch.Tensor], torch.Tensor]
+    ) -> tuple[Array, ...] | None:
+        def changed(leaf: Any) -> Any:
+            strided = isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided
+            return change(leaf) if strided else leaf
+
+        try:
+            made = self.run(pytree.tree_map(changed, self.operands))
+        except REFUSALS:
+            return None
+        return tuple(to_array(tensor) for tensor in floats(made))

@@ -1,0 +1,175 @@
+"""Run a model on copies of its arguments and hand back arrays; change nothing."""
+
+import copy
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from amprewrite.errors import UnsupportedError
+from amprewrite.frameworks.base import Array, Call, Run
+from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
+from amprewrite.frameworks.torch_fx.aten.output_paths import named_tensors
+from amprewrite.frameworks.torch_fx.compat.fake_tensors import fake_mode_of
+from amprewrite.frameworks.torch_fx.compat.private import fork_rng, pytree
+from amprewrite.frameworks.torch_fx.probes.lockstep import to_array
+
+Dtypes = Mapping[torch.dtype, torch.dtype]
+
+
+@dataclass
+class Runner:
+    """Runs models on copies of one set of arguments, from one random state.
+
+    Attributes:
+        call: The arguments; whether gradients are wanted.
+        devices: CUDA devices whose random state may change.
+        scale: Factor on the loss, taken out of the gradients again.
+        random: Whether a run drew random numbers.
+    """
+
+    call: Call
+    devices: list[int]
+    scale: float = 1.0
+    random: bool = False
+
+    def arguments(self, dtypes: Dtypes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return a copy of the arguments, floats in other dtypes."""
+
+        def convert(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor):
+                return copy.deepcopy(leaf)
+            held = leaf.detach().to(dtypes.get(leaf.dtype, leaf.dtype), copy=True)
+            return held.requires_grad_(leaf.requires_grad)
+
+        return pytree.tree_map(convert, (self.call.args, dict(self.call.kwargs)))
+
+    @contextmanager
+    def isolated(self, model: object) -> Generator[None]:
+        """Leave the random state and the buffers of ``model`` as they are now."""
+        buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
+        before = [(buffer, buffer.clone()) for buffer in buffers]
+        with fork_rng(self.devices):
+            state = torch.get_rng_state()
+            states = [torch.cuda.get_rng_state(device) for device in self.devices]
+            try:
+                with torch.set_grad_enabled(self.call.gradients):
+                    yield
+            finally:
+                now = [torch.cuda.get_rng_state(device) for device in self.devices]
+                pairs = zip(
+                    (state, *states), (torch.get_rng_state(), *now), strict=True
+                )
+                self.random |= not all(torch.equal(one, two) for one, two in pairs)
+                with torch.no_grad():
+                    for buffer, held in before:
+                        buffer.copy_(held)
+
+    def run(
+        self, model: object, function: Callable[..., Any], dtypes: Dtypes | None = None
+    ) -> Run:
+        """Call ``function``, which runs ``model``, and return what it gave."""
+        args, kwargs = self.arguments(dtypes or {})
+        with self.isolated(model):
+            found = dict(named_tensors(function(*args, **kwargs)))
+            gradients = self._gradients(model, found) if self.call.gradients else {}
+            return Run(  # copies: an output may be a buffer
+                outputs={n: to_array(t) for n, t in found.items() if _is_inexact(t)},
+                dtypes={n: dtype_name(t.dtype) for n, t in found.items()},
+                others={
+                    name: tensor.detach().cpu().numpy().copy()
+                    for name, tensor in found.items()
+                    if not _is_inexact(tensor)
+                },
+                gradients=gradients,
+            )
+
+    def _gradients(
+        self, model: object, found: Mapping[str, torch.Tensor]
+    ) -> dict[str, Array]:
+        """Return the gradients of :func:`_loss`; zeros where a parameter has none."""
+        named = dict(model.named_parameters()) if isinstance(model, nn.Module) else {}
+        held = {name: p for name, p in named.items() if p.requires_grad}
+        loss = _loss(found)
+        if loss is None or not held:
+            return {}
+        grads: Any = torch.autograd.grad(
+            loss * self.scale, list(held.values()), allow_unused=True
+        )
+        return {
+            name: to_array(torch.zeros_like(held[name]) if grad is None else grad)
+            / self.scale
+            for name, grad in zip(held, grads, strict=True)
+        }
+
+
+def _is_inexact(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _loss(found: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
+    """Return the mean square distance of the float outputs to fixed random targets."""
+    terms: list[torch.Tensor] = []
+    for number, tensor in enumerate(found.values()):
+        if tensor.is_floating_point() and tensor.requires_grad:
+            draws = torch.Generator().manual_seed(number)
+            target = torch.randn(tensor.shape, generator=draws, dtype=torch.float64)
+            terms.append((tensor.double() - target.to(tensor.device)).square().mean())
+    return torch.stack(terms).sum() if terms else None
+
+
+def check_values(what: str, root: nn.Module, call: Call) -> None:
+    """Check that a model and its arguments have values, for what runs the model.
+
+    Args:
+        what: What runs it, for the message.
+        root: The model.
+        call: The arguments.
+
+    Raises:
+        UnsupportedError: A tensor is on the device meta, or fake.
+    """
+    given = pytree.tree_leaves((call.args, dict(call.kwargs)))
+    held = (*root.named_parameters(), *root.named_buffers())
+    for name, tensor in (*held, *(("an argument", leaf) for leaf in given)):
+        is_fake = fake_mode_of([tensor]) is not None
+        if is_fake or (isinstance(tensor, torch.Tensor) and tensor.is_meta):
+            kind = "fake" if is_fake else "on the device meta"
+            msg = (
+                f"{what} runs the model, and {name} has no values: it is {kind}; load "
+                f"the model and pass tensors (without values it can be converted and "
+                f"inspected)"
+            )
+            raise UnsupportedError(msg)
+
+
+def devices_of(root: nn.Module, call: Call) -> list[int]:
+    """Return the CUDA devices whose random state may change."""
+    held = pytree.tree_leaves((call.args, dict(call.kwargs)))
+    tensors = [x for x in held if isinstance(x, torch.Tensor)]
+    found = (*tensors, *root.parameters(), *root.buffers())
+    return sorted({tensor.device.index or 0 for tensor in found if tensor.is_cuda})
+
+
+@contextmanager
+def full_float32(devices: list[int]) -> Generator[None]:
+    """Let float32 products on CUDA be float32, not TF32."""
+    if not devices:
+        yield
+        return
+    before = torch.get_float32_matmul_precision()
+    flags = torch.backends.cudnn
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with flags.flags(
+            enabled=flags.enabled,
+            benchmark=flags.benchmark,
+            deterministic=flags.deterministic,
+            allow_tf32=False,
+        ):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)

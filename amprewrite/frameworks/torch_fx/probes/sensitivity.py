@@ -1,0 +1,350 @@
+"""How much each rounding moves the outputs of an ATen graph, to first order.
+
+The graph runs once in full precision under autograd. Every value that may be rounded
+passes a probe, an identity that keeps it; a backward pass from a random direction in
+the outputs gives it the gradient ``g`` there, and with the rounding error ``delta`` of
+the value the outputs move by ``g . delta`` along that direction. What a value costs is
+the mean square over directions. An op that reads a value has a probe of its own, so
+that only the gradient through that edge counts.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from math import inf, isfinite
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from amprewrite.errors import ToleranceError, UnsupportedError
+from amprewrite.frameworks.torch_fx.aten import ops
+from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
+from amprewrite.frameworks.torch_fx.aten.output_paths import named_tensors
+from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.probes.kernel_rounding import Kernels, kernel_error
+from amprewrite.frameworks.torch_fx.probes.lockstep import (
+    Walk,
+    body_of,
+    body_start,
+    floats,
+    region_mode,
+)
+from amprewrite.frameworks.torch_fx.probes.probe import Found, Probe, Rounding
+from amprewrite.frameworks.torch_fx.rewrite.read import Leaves, Reading
+from amprewrite.ir import Op
+from amprewrite.plan.sensitivity import Key, Probes, Sensitivity
+
+FAILURES = (RuntimeError, TypeError, ValueError, NotImplementedError)
+"""What ops raise that have no gradient."""
+
+
+Scales = Callable[[Mapping[str, torch.Tensor]], Mapping[str, float]]
+"""Gives for the outputs by path the factor on each output's error."""
+
+
+def measure_sensitivity(
+    reading: Reading, probes: Probes, inputs: Sequence[Any], scales: Scales
+) -> Sensitivity:
+    """Return the error of every rounding that ``probes`` names.
+
+    The random state is the caller's to keep.
+
+    Args:
+        reading: The program.
+        probes: What may be rounded.
+        inputs: A value for each placeholder; the program may write to them.
+        scales: Gives the factor on the error of each float output that is bounded;
+            one over the norm of all outputs makes relative errors of it.
+
+    Raises:
+        ToleranceError: The outputs have no norm, or one that is bounded is not finite.
+        UnsupportedError: No output is a float, or an op cannot be differentiated.
+    """
+    with torch.inference_mode(mode=False), torch.enable_grad():
+        prober = _Prober(reading, probes)
+        outputs = prober.run(inputs)
+        parts = {n: _real(t) for n, t in outputs.items()}
+        found = {n: t for n, t in parts.items() if t.is_floating_point()}
+        if not found:
+            msg = "tolerance bounds the error of float outputs; this model gives none"
+            raise UnsupportedError(msg)
+        factors = scales(found)  # what is not bounded has none, and may be infinite
+        bounded = {name: t for name, t in found.items() if name in factors}
+        broken = [name for name, t in bounded.items() if not bool(t.isfinite().all())]
+        if broken:
+            raise _not_finite(reading, inputs, broken[0], bounded[broken[0]])
+        return prober.sensitivity(bounded, factors)
+
+
+def _real(output: torch.Tensor) -> torch.Tensor:
+    """Return an output as real numbers, a complex one as pairs."""
+    if not output.is_complex():
+        return output
+    return torch.view_as_real(output.resolve_conj())
+
+
+class _Prober:
+    """Runs a program with a probe on every value that may be rounded."""
+
+    def __init__(self, reading: Reading, probes: Probes) -> None:
+        self.reading, self.probes = reading, probes
+        low = torch_dtype(probes.low)
+        self.rounding, self.kernels = Rounding(low, probes.saturated), Kernels(low)
+        self.full = torch_dtype(probes.full)
+        self.narrow = torch.finfo(low).max < torch.finfo(self.full).max / 2
+        self.tokens: dict[torch.device, torch.Tensor] = {}
+        self.found: Found = []
+        self.peaks: dict[Key, torch.Tensor] = {}
+        self.seen: dict[tuple[str, str], torch.Tensor] = {}
+
+    def run(self, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
+        """Run the whole program and return its outputs by their paths."""
+        module = self.reading.module
+        held = [x.detach() if isinstance(x, torch.Tensor) else x for x in inputs]
+        flat = self._run_body(Walk(module, module.graph, held, {}), "")
+        structure = private.call_structure(module.graph)
+        if structure is None:
+            return dict(named_tensors(flat))
+        leaves = private.pytree.tree_leaves(flat)
+        out = private.pytree.tree_unflatten(leaves, structure.out_spec)
+        return dict(named_tensors(out))
+
+    def _run_body(self, walk: Walk, prefix: str) -> Any:
+        for node in walk.graph.nodes:
+            name, start = prefix + node.name, body_start(node)
+            if node.op == "output":
+                continue
+            if name in self.reading.sites:
+                self._run_op(walk, node, self.reading.graph.op_by_name[name])
+            elif start is not None:
+                with region_mode(node):
+                    inner = body_of(walk, node, start)
+                    walk.values[node] = self._run_body(inner, f"{name}.")
+            else:
+                walk.run(node)
+            walk.release(node)
+        return walk.outputs()
+
+    def _run_op(self, walk: Walk, node: Node, op: Op) -> None:
+        if ops.region_name(node.target) == ops.GRAD_SWITCH:
+            walk.values[node] = None  # what runs without gradients has errors too
+            return
+        args, kwargs = self._fed(walk, node, op)
+        if op.canonical == "detach":  # an error passes it as any other view
+            value = args[0].view_as(args[0])
+        else:
+            try:
+                value = walk.call(node, (args, kwargs))
+            except FAILURES as error:
+                raise _no_gradient(op, error) from error
+            _check_differentiable(op, (args, kwargs), value)
+        leaves = self.reading.leaves[node]
+        operands, stored = (args, kwargs), self.probes.stored
+        if not stored.isdisjoint(op.results) and self.kernels.round_inside(
+            op, operands
+        ):
+            self._measure(walk, node, operands, leaves)
+        walk.values[node] = self._made(value, leaves)
+
+    def _measure(self, walk: Walk, node: Node, operands: Any, leaves: Leaves) -> None:
+        """Take note of the errors of an op whose kernel rounds inside.
+
+        A finite operand that low cannot hold saturates: its own error is infinite.
+        """
+        errors = kernel_error(
+            lambda given: walk.call(node, given),
+            operands,
+            self.full,
+            self.rounding.saturate,
+        )
+        self._each(errors, leaves, lambda e, n: self.rounding.kernels.update({n: e}))
+
+    def _fed(self, walk: Walk, node: Node, op: Op) -> tuple[Any, Any]:
+        """Return the arguments of a node, those that it may read low behind probes."""
+
+        def feed(used: Node) -> Any:
+            return self._each(
+                walk.values[used],
+                self.reading.leaves.get(used),
+                lambda value, name: self._read(value, name, op.name),
+            )
+
+        return torch.fx.map_arg((tuple(node.args), dict(node.kwargs)), feed)
+
+    def _each(
+        self, value: Any, leaves: Leaves, change: Callable[[torch.Tensor, str], Any]
+    ) -> Any:
+        if isinstance(leaves, str) and isinstance(value, torch.Tensor):
+            return change(value, leaves)
+        if isinstance(leaves, list) and private.is_sequence(value):
+            pairs = zip(value, leaves, strict=True)
+            return [self._each(part, names, change) for part, names in pairs]
+        return value
+
+    def _made(self, value: Any, leaves: Leaves) -> Any:
+        return self._each(
+            value,
+            leaves,
+            lambda v, name: self._probe(v, name) if name in self.probes.stored else v,
+        )
+
+    def _read(self, value: torch.Tensor, name: str, op: str) -> torch.Tensor:
+        key = name, op
+        if key not in self.probes.read:
+            return value
+        if key not in self.seen:  # read twice by one op, it is rounded once
+            self.seen[key] = self._probe(value, key)
+        return self.seen[key]
+
+    def _probe(self, value: torch.Tensor, key: Key) -> torch.Tensor:
+        device = value.device
+        if device not in self.tokens:
+            self.tokens[device] = torch.zeros((), device=device, requires_grad=True)
+        if self.narrow and value.numel():
+            self.peaks[key] = value.detach().abs().amax()
+        token = self.tokens[device]
+        apply: Any = getattr(Probe, "apply")  # noqa: B009  # torch does not type it
+        return apply(value, token, key, self.rounding, self.found)
+
+    def sensitivity(
+        self, outputs: Mapping[str, torch.Tensor], scales: Mapping[str, float]
+    ) -> Sensitivity:
+        """Return what backward passes from random directions find."""
+        numbers = sum(tensor.numel() for tensor in outputs.values())
+        count = (
+            self.probes.directions if numbers > 1 else 1
+        )  # a number has one direction
+        draws = torch.Generator().manual_seed(0)
+        every: dict[Key, float] = dict.fromkeys(
+            (*self.probes.stored, *self.probes.read), 0.0
+        )
+        rows: dict[Key, list[float]] = {key: [] for key in every}
+        for left in reversed(range(count)):
+            terms: list[torch.Tensor] = []
+            for name, tensor in outputs.items():
+                drawn = torch.randn(tensor.shape, generator=draws)
+                ray = drawn if numbers > 1 else torch.ones_like(drawn)
+                ray = (ray * scales[name]).to(tensor.device, tensor.dtype)
+                terms.append((ray * tensor).sum().cpu())
+            moved = self._pass(torch.stack(terms).sum(), keep=left > 0)
+            for key, row in rows.items():
+                row.append(moved.get(key, 0.0))
+        every.update({k: sum(x * x for x in row) / count for k, row in rows.items()})
+        peaks = self._overflow(every)
+        return Sensitivity(
+            {k: error for k, error in every.items() if isinstance(k, str)},
+            {k: error for k, error in every.items() if not isinstance(k, str)},
+            count,
+            peaks,
+            self.probes.weights,
+            {key: tuple(row) for key, row in rows.items()},
+        )
+
+    def _pass(self, loss: torch.Tensor, *, keep: bool) -> Mapping[Key, float]:
+        """Return how far each rounding moves ``loss``, by one backward pass."""
+        total: dict[Key, float] = defaultdict(float)
+        if not loss.requires_grad:
+            return total
+        self.found.clear()
+        try:
+            torch.autograd.grad(
+                loss, list(self.tokens.values()), retain_graph=keep, allow_unused=True
+            )
+        except FAILURES as error:
+            raise self._blamed(error) from error
+        for key, moved in self.found:
+            number = float(moved)
+            total[key] += number if isfinite(number) else inf
+        return total
+
+    def _overflow(self, every: dict[Key, float]) -> dict[str, float]:
+        """Make the errors of values that low cannot hold infinite; return their peaks.
+
+        Also of those that no output depends on smoothly: what argmax reads.
+        """
+        limit, peaks = torch.finfo(self.rounding.low).max, dict[str, float]()
+        for key, tensor in self.peaks.items():
+            peak, name = float(tensor), key if isinstance(key, str) else key[0]
+            if limit < peak < inf and name not in self.probes.saturated:
+                every[key], peaks[name] = inf, peak
+        return peaks
+
+    def _blamed(self, error: Exception) -> UnsupportedError:
+        """Return the error of a backward pass, with the op that it names."""
+        text = str(error)
+        for op in self.reading.graph.ops:
+            if op.native in text or op.native.rpartition(".")[0] + " " in text:
+                return _no_gradient(op, error)
+        line = text.strip().partition("\n")[0]
+        msg = f"tolerance needs gradients, and an op of the model has none: {line}"
+        return UnsupportedError(msg)
+
+
+def _check_differentiable(op: Op, operands: Any, value: Any) -> None:
+    """Make sure that gradients pass an op that is no part of torch.
+
+    Raises:
+        UnsupportedError: They do not.
+    """
+    made = floats(value)
+    if any("NotImplemented" in type(t.grad_fn).__name__ for t in made):
+        raise _no_gradient(op, None)
+    if op.native.startswith("aten.") or not any(
+        t.requires_grad for t in floats(operands)
+    ):
+        return
+    if made and not any(t.requires_grad for t in made):
+        raise _no_gradient(op, None)
+
+
+def _place(op: Op) -> str:
+    where = op.source or op.path
+    return f"{op.native} (%{op.name})" + (f" at {where}" if where else "")
+
+
+def _no_gradient(op: Op, error: Exception | None) -> UnsupportedError:
+    line = str(error).strip().partition("\n")[0] if error else "it has no gradient"
+    msg = (
+        f"tolerance needs gradients, and {_place(op)} cannot be differentiated: "
+        f"{line}; register its gradient, or leave tolerance=None"
+    )
+    return UnsupportedError(msg)
+
+
+def _not_finite(
+    reading: Reading, inputs: Sequence[Any], path: str, output: torch.Tensor
+) -> ToleranceError:
+    """Return the error of a program that is not finite in full precision."""
+    kind = "NaN" if bool(output.isnan().any()) else "infinities"
+    op = _Hunt(reading, torch.isnan if kind == "NaN" else torch.isinf).first(inputs)
+    maker = f"; the first are made by {_place(op)}" if op else ""
+    msg = (
+        f"output {path} has {kind} in full precision already{maker}; give arguments "
+        f"for which the model is finite"
+    )
+    return ToleranceError(msg)
+
+
+class _Hunt(_Prober):
+    """Finds the first op whose result is not finite."""
+
+    def __init__(
+        self, reading: Reading, test: Callable[[torch.Tensor], torch.Tensor]
+    ) -> None:
+        super().__init__(
+            reading, Probes("float32", "float32", frozenset(), frozenset())
+        )
+        self.test = test
+        self.op: Op | None = None
+
+    def first(self, inputs: Sequence[Any]) -> Op | None:
+        """Return the op; None if an input is not finite."""
+        with torch.no_grad():
+            self.run(inputs)
+        return self.op
+
+    def _run_op(self, walk: Walk, node: Node, op: Op) -> None:
+        super()._run_op(walk, node, op)
+        if self.op is None:
+            made = floats(walk.values[node])
+            self.op = op if any(bool(self.test(t).any()) for t in made) else None

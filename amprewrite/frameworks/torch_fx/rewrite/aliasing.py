@@ -1,0 +1,80 @@
+"""Ops that give a view or a copy, as dtypes and strides have it.
+
+``x.to(bfloat16)`` copies a float32 value and gives a bfloat16 one itself; ``reshape``
+of a slice copies, of the dense cast of a slice it is a view. Where the model writes to
+either side, what was a copy must stay one.
+"""
+
+import torch
+from torch.fx import Node
+
+from amprewrite.frameworks.torch_fx.aten.ops import packet_name
+from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.rewrite.read import Reading
+from amprewrite.ir import Op, ProgramGraph
+
+aten = torch.ops.aten
+
+UNDECLARED = frozenset(("type_as",))
+"""Ops that may give their operand itself, though their schema does not say so."""
+
+
+def gives_alias(op: Op, node: Node, graph: ProgramGraph) -> bool:
+    """Return whether an op that copied in the model may give a view now.
+
+    Args:
+        op: The op.
+        node: Its node in the rewritten graph.
+        graph: The program as it was traced.
+    """
+    if len(op.results) != 1 or not op.operands or not _may_alias(node):
+        return False
+    name, result = op.operands[0], op.results[0]
+    if graph.storage(name) == graph.storage(result):
+        return False
+    source = node.args[0]
+    if not isinstance(source, Node):
+        return False
+    if op.canonical == "cast":
+        return source.meta["val"].dtype == node.meta["val"].dtype
+    traced = graph.values[name].dtype
+    return is_inserted(source) or str(source.meta["val"].dtype) != f"torch.{traced}"
+
+
+def is_inserted(node: Node) -> bool:
+    """Return whether the writer has inserted ``node``."""
+    return "amprewrite" in node.meta
+
+
+def is_copied_at_once(node: Node) -> bool:
+    """Return whether nothing reads ``node`` but copies that directly follow it."""
+    following, directly = node.next, set[Node]()
+    while is_inserted(following):
+        directly.add(following)
+        following = following.next
+    return bool(node.users) and directly.issuperset(node.users)
+
+
+def _may_alias(node: Node) -> bool:
+    """Whether the schema of an op declares a view, or it is known to give one."""
+    if not private.is_overload(node.target):
+        return False
+    declared = private.results_alias(node.target)
+    return declared or packet_name(node.target) in UNDECLARED
+
+
+def keep_copy(reading: Reading, op: Op, node: Node) -> None:
+    """Copy what ``op`` gives where it may share a storage that is written to."""
+    graph = reading.graph
+    if not graph.written or not gives_alias(op, node, graph):
+        return
+    storages = {graph.storage(op.operands[0]), op.results[0]}
+    if not storages & graph.written:
+        return
+    readers = list(node.users)
+    with node.graph.inserting_before(node.next):
+        copy = node.graph.call_function(aten.clone.default, (node,))
+    copy.meta = {**node.meta, "amprewrite": "copy kept"}
+    reading.leaves[copy] = op.results[0]
+    for reader in readers:
+        reader.replace_input_with(node, copy)

@@ -1,0 +1,24 @@
+"""Write a plan into its program, mend what kernels do otherwise, check the writes."""
+
+from amprewrite.frameworks.torch_fx.rewrite.read import Reading
+from amprewrite.frameworks.torch_fx.rewrite.reconcile_dtypes import settle
+from amprewrite.frameworks.torch_fx.rewrite.write import write
+from amprewrite.frameworks.torch_fx.rewrite.write_order import check_writes, contents
+from amprewrite.plan import Plan
+
+
+def rewrite(reading: Reading, plan: Plan) -> Plan:
+    """Rewrite the module of ``reading`` in place by ``plan``.
+
+    Returns:
+        The plan, with a warning for each op whose kernel differs from it.
+
+    Raises:
+        PlanMismatchError: The plan was made for another program.
+        GraphError: Something would be read without what was written to it in place.
+    """
+    before = contents(reading)
+    write(reading, plan)
+    settled = plan.with_warnings(*settle(reading, plan))
+    check_writes(reading, before)
+    return settled

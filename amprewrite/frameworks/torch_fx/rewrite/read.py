@@ -1,0 +1,373 @@
+"""Read an ATen-level fx graph as a program graph, and remember where things are."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, cast
+
+import torch
+from torch.fx import GraphModule, Node
+
+from amprewrite.frameworks.torch_fx.aten import arguments, ops
+from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
+from amprewrite.frameworks.torch_fx.aten.source_location import (
+    MODEL,
+    module_path,
+    source_line,
+)
+from amprewrite.frameworks.torch_fx.capture.cast_intent import CHOSEN
+from amprewrite.frameworks.torch_fx.capture.promotion_tracing import READS
+from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.rewrite.bodies import held_by, own_body, region_body
+from amprewrite.ir import Op, ProgramGraph, Value, check_graph
+from amprewrite.ir.graph import ValueKind
+from amprewrite.marks import NOTE
+
+KNOBS = frozenset(
+    ("cumprod", "cumsum", "linalg_vector_norm", "log_softmax", "mean", "nanmean")
+) | {"nansum", "prod", "softmax", "sum"}
+"""Ops that compute in the dtype that their ``dtype=`` argument names.
+
+``linalg_matrix_norm`` has the argument too, but refuses a low operand beside it where
+it needs a factorisation.
+"""
+
+Leaves: TypeAlias = "str | list[Leaves] | None"
+"""The names of the tensors in a node's value, in its structure; None is no tensor."""
+
+
+@dataclass
+class Site:
+    """Where one op stands: its node, and the module whose graph holds it."""
+
+    node: Node
+    owner: GraphModule
+
+
+@dataclass
+class Reading:
+    """A program graph and the way back from its names to nodes.
+
+    Attributes:
+        graph: The neutral graph.
+        module: The module that was read.
+        sites: Op name to node.
+        leaves: Node to the names of the tensors in its value, in its structure.
+        weights: Name of a parameter, buffer or constant to its attribute paths.
+        bodies: Node that runs a body where it stands to the body, and the position of
+            its first operand.
+    """
+
+    graph: ProgramGraph
+    module: GraphModule
+    sites: dict[str, Site]
+    leaves: dict[Node, Leaves]
+    weights: dict[str, tuple[str, ...]]
+    bodies: dict[Node, tuple[GraphModule, int]]
+
+
+def read(
+    module: GraphModule, weights: Collection[str] = (), model: str = MODEL
+) -> Reading:
+    """Return the program graph of ``module`` and the way back.
+
+    Args:
+        module: ATen-level, pre-dispatch; every node carries ``meta["val"]``.
+        weights: Names of placeholders that are parameters.
+        model: The variable of a dynamo graph that holds the model.
+    """
+    return _Reader(module, frozenset(weights), model).read()
+
+
+@dataclass
+class _Scope:
+    """A module being read: its nodes' values, and what its ops inherit."""
+
+    owner: GraphModule
+    prefix: str = ""
+    outer: str = ""
+    fence: str = ""
+    inputs: list[Leaves] = field(default_factory=list["Leaves"])
+    spans: int = 0
+    region: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.region = self.outer
+
+
+class _Reader:
+    def __init__(
+        self, module: GraphModule, given: frozenset[str], model: str = MODEL
+    ) -> None:
+        self.module, self.given, self.model = module, given, model
+        self.values: dict[str, Value] = {}
+        self.ops: list[Op] = []
+        self.sites: dict[str, Site] = {}
+        self.leaves: dict[Node, Leaves] = {}
+        self.weights: dict[str, tuple[str, ...]] = {}
+        self.tensors: dict[int, str] = {}
+        self.storages: dict[int, str] = {}
+        self.entered: set[str] = set()
+        self.bodies: dict[Node, tuple[GraphModule, int]] = {}
+
+    def read(self) -> Reading:
+        outputs = self._read_scope(_Scope(self.module))
+        names = tuple(held(outputs))
+        graph = check_graph(ProgramGraph(self.values, tuple(self.ops), names))
+        return Reading(
+            graph, self.module, self.sites, self.leaves, self.weights, self.bodies
+        )
+
+    def _read_scope(self, scope: _Scope) -> Leaves:
+        placeholders = iter(scope.inputs)
+        outputs: Leaves = None
+        for node in scope.owner.graph.nodes:
+            match node.op:
+                case "placeholder":
+                    nested = bool(scope.prefix)
+                    given = next(placeholders) if nested else self._input(node)
+                    self.leaves[node] = given
+                    self._join(given, node.meta.get("val"))
+                case "get_attr":
+                    self._attribute(scope, node)
+                case "call_function":
+                    self._call(scope, node)
+                case "output":
+                    outputs = self._names(node.args[0])
+                case _:
+                    pass  # a submodule that is called: guards, which hold no tensors
+        return outputs
+
+    def _names(self, structure: object) -> Leaves:
+        """Put its names in place of every node, and None in place of other leaves."""
+        if isinstance(structure, Node):
+            return self.leaves.get(structure)
+        parts = _parts(structure)
+        return None if parts is None else [self._names(part) for part in parts]
+
+    def _input(self, node: Node) -> Leaves:
+        """Enter a placeholder; return its name, or None for a number."""
+        kind: ValueKind = "parameter" if node.name in self.given else "input"
+        return self._define(node.name, node.meta.get("val"), kind)
+
+    def _define(self, name: str, val: object, kind: ValueKind) -> Leaves:
+        """Enter each tensor of ``val``; return the names in its structure."""
+        if isinstance(val, torch.Tensor):
+            return self._enter(name, val, kind)
+        if private.is_sequence(val):
+            return [self._define(f"{name}.{i}", v, kind) for i, v in enumerate(val)]
+        return None
+
+    def _join(self, leaves: Leaves, val: object) -> None:
+        """Take other fake tensors of the same values, across a body, for their own."""
+        if isinstance(leaves, str) and isinstance(val, torch.Tensor):
+            self.storages.setdefault(_storage(val), self.values[leaves].alias)
+        elif isinstance(leaves, list) and private.is_sequence(val):
+            for part, other in zip(leaves, val, strict=True):
+                self._join(part, other)
+
+    def _enter(self, name: str, val: torch.Tensor, kind: ValueKind) -> str:
+        extents = private.extents(val)
+        shape = tuple(d if isinstance(d, int) else str(d) for d in extents)
+        alias = self.storages.setdefault(_storage(val), name)
+        self.values[name] = Value(name, dtype_name(val.dtype), shape, kind, alias)
+        return name
+
+    def _attribute(self, scope: _Scope, node: Node) -> None:
+        target = str(node.target)
+        held = held_by(scope.owner, target)
+        if not isinstance(held, torch.Tensor):
+            self.leaves[node] = None
+            return
+        if id(held) in self.tensors:
+            name = self.tensors[id(held)]
+            self.weights[name] = (*self.weights[name], target)
+        else:
+            name = self.tensors[id(held)] = scope.prefix + node.name
+            self._enter(
+                name, node.meta.get("val", held), _kind(scope.owner, target, held)
+            )
+            self.weights[name] = (target,)
+        self.leaves[node] = name
+
+    def _call(self, scope: _Scope, node: Node) -> None:
+        if getattr(node.target, "__name__", "") == "getitem" and not _is_aten(node):
+            source, index = private.positional(node)
+            structure = self.leaves.get(source)
+            if isinstance(structure, list):
+                self.leaves[node] = structure[index]
+                self._join(structure[index], node.meta.get("val"))
+                return
+        self._watch_autocast(scope, node)
+        self._watch_gradients(scope, node)
+        region = region_body(node)
+        if region is not None and not scope.fence:
+            self._enter_region(scope, node, *region)
+        else:
+            self._op(scope, node)
+
+    def _watch_autocast(self, scope: _Scope, node: Node) -> None:
+        """Fence what stands between the opening and the closing of a region."""
+        name = ops.region_name(node.target)
+        if name in ops.AUTOCAST_SPAN:
+            scope.spans += 1 if name == ops.AUTOCAST_SPAN[0] else -1
+            scope.fence = ops.REGIONS["wrap_with_autocast"][1] if scope.spans else ""
+
+    def _watch_gradients(self, scope: _Scope, node: Node) -> None:
+        """Tag what runs in the other gradient mode than the graph as a whole.
+
+        A cast made without gradients must not be read by an op that is differentiated.
+        """
+        if ops.region_name(node.target) == ops.GRAD_SWITCH:
+            other = node.args[0] is not torch.is_grad_enabled()
+            scope.region = scope.prefix + node.name if other else scope.outer
+
+    def _enter_region(self, scope: _Scope, node: Node, body: Node, fence: str) -> None:
+        owner = own_body(scope.owner, body, self.entered)
+        start = node.args.index(body) + 1
+        start += ops.region_name(node.target) in ops.IDENTIFIER_ARGUMENT
+        self.bodies[node] = owner, start
+        inner = _Scope(
+            owner=owner,
+            prefix=f"{scope.prefix}{node.name}.",
+            outer=scope.prefix + node.name,
+            fence=fence,
+            inputs=[self._names(arg) for arg in node.args[start:]],
+        )
+        self.leaves[node] = self._read_scope(inner)
+        self._join(self.leaves[node], node.meta.get("val"))
+
+    def _op(self, scope: _Scope, node: Node) -> None:
+        name = scope.prefix + node.name
+        canonical = ops.canonical_name(node)
+        used = occurrences(node)
+        operands = tuple(
+            value for source in used for value in held(self.leaves.get(source))
+        )
+        follows = canonical == "cast" and ops.names_tensor(node)
+        reads = tuple(self._reads(node, used)) if READS in node.meta else ()
+        mutated = {name for part in _mutated(node) for name in held(self._names(part))}
+        if (same := ops.handed_back(node)) is not None:
+            self._join(self.leaves.get(same), node.meta.get("val"))
+        leaves = self.leaves[node] = self._define(name, node.meta.get("val"), "result")
+        op = Op(
+            name=name,
+            canonical=canonical,
+            native=ops.native_name(node.target),
+            operands=operands,
+            results=tuple(held(leaves)),
+            path=module_path(node, self.model),
+            source=source_line(node),
+            region=scope.region,
+            fence=scope.fence or _fence(node, used),
+            mutates=tuple(
+                i for i, operand in enumerate(operands) if operand in mutated
+            ),
+            mixing=ops.mixing(node, canonical),
+            literals=tuple(number for _, number in arguments.numbers(node)),
+            dtype_argument=_dtype_argument(node, canonical),
+            chosen="follows" if follows else node.meta.get(CHOSEN, ""),
+            dtype_knob=canonical in KNOBS and arguments.has_argument(node, "dtype"),
+            contracted=ops.contracted_length(node, canonical),
+            masks=tuple(_masks(node, operands, self.leaves)),
+            reads=reads,
+            asked=node.meta.get("custom", {}).get(NOTE, ""),
+        )
+        self.ops.append(op)
+        self.sites[name] = Site(node, scope.owner)
+
+    def _reads(self, node: Node, used: Iterable[Node]) -> Iterator[str]:
+        """Yield the dtype in which each operand is read after its promotion."""
+        for source in used:
+            for name in held(self.leaves.get(source)):
+                yield node.meta[READS].get(source, self.values[name].dtype)
+
+
+def held(leaves: Leaves) -> Iterator[str]:
+    """Yield the values that a node holds, in their order."""
+    if isinstance(leaves, str):
+        yield leaves
+    elif leaves is not None:
+        for part in leaves:
+            yield from held(part)
+
+
+def _parts(structure: Any) -> Sequence[object] | None:
+    """Return what a sequence or dict of arguments holds; None for another argument."""
+    if isinstance(structure, dict):
+        return tuple(cast("dict[str, object]", structure).values())
+    return structure if private.is_sequence(structure) else None
+
+
+def occurrences(node: Node) -> list[Node]:
+    """Return every node among the arguments of ``node``, in call order, repeated."""
+    found: list[Node] = []
+
+    def note(used: Node) -> Node:
+        found.append(used)
+        return used
+
+    torch.fx.map_arg((node.args, dict(node.kwargs)), note)
+    return found
+
+
+def _storage(val: torch.Tensor) -> int:
+    """Return what tells two tensors of one storage; sparse tensors have no storage."""
+    try:
+        return private.storage_identity(val)
+    except (NotImplementedError, RuntimeError):
+        return id(val)
+
+
+def _is_aten(node: Node) -> bool:
+    return private.is_overload(node.target)
+
+
+def _kind(owner: GraphModule, target: str, held: torch.Tensor) -> ValueKind:
+    if isinstance(held, torch.nn.Parameter):
+        return "parameter"
+    constant = target.rpartition(".")[2].startswith(
+        ("lifted_tensor", "_tensor_constant")
+    )
+    buffers: Mapping[str, torch.Tensor] = dict(
+        owner.named_buffers(remove_duplicate=False)
+    )
+    return "buffer" if target in buffers and not constant else "constant"
+
+
+def _fence(node: Node, used: Iterable[Node]) -> str:
+    if private.is_higher_order(node.target):
+        return f"{node.target.name()} has a body that is left as it was traced"
+    if any(_is_sparse(part.meta.get("val")) for part in (node, *used)):
+        return "has a sparse operand or result, for which few kernels are low"
+    return ""
+
+
+def _is_sparse(val: object) -> bool:
+    return isinstance(val, torch.Tensor) and val.layout != torch.strided
+
+
+def _mutated(node: Node) -> Iterator[object]:
+    """Yield the arguments that the op writes in place."""
+    if not _is_aten(node):
+        return
+    for formal in private.formals(node.target):
+        if formal.alias_info is not None and formal.alias_info.is_write:
+            yield arguments.argument(node, formal.name)
+
+
+def _dtype_argument(node: Node, canonical: str) -> str:
+    if not _is_aten(node):
+        return ""
+    if canonical == "cast":
+        return dtype_name(node.meta["val"].dtype)
+    given = arguments.argument(node, "dtype")
+    return dtype_name(given) if isinstance(given, torch.dtype) else ""
+
+
+def _masks(
+    node: Node, operands: tuple[str, ...], leaves: Mapping[Node, Leaves]
+) -> Iterator[int]:
+    mask = arguments.argument(node, "attn_mask") if _is_aten(node) else None
+    name = leaves.get(mask) if isinstance(mask, Node) else None
+    if isinstance(name, str):
+        yield operands.index(name)

@@ -1,0 +1,74 @@
+"""What a forward leaves in attributes is seen, and can be put back."""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn
+
+from amprewrite.frameworks.torch_fx.capture.attributes import Attributes
+
+
+class Holder(nn.Module):
+    """Holds a number, a tensor, a list and a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(2, 2)
+        self.count, self.last = 0, torch.zeros(2)
+        self.seen, self.table = [1], {"a": 1}
+
+
+def change(model) -> None:
+    model.count += 1
+    model.last = torch.ones(2)
+    model.seen.append(2)
+    model.table["b"] = 2
+    model.inner.note = "new"
+
+
+def test_what_differs_is_named_as_the_code_calls_it() -> None:
+    model = Holder()
+    before = Attributes.of(model)
+    assert before.names() == []
+    change(model)
+    assert set(before.names()) == {
+        "self.count",
+        "self.last",
+        "self.seen",
+        "self.table",
+        "self.inner.note",
+    }
+
+
+def test_everything_is_put_back() -> None:
+    model = Holder()
+    seen, last = model.seen, model.last
+    before = Attributes.of(model)
+    change(model)
+    before.restore()
+    assert before.names() == []
+    assert model.seen is seen
+    assert seen == [1]
+    assert model.last is last
+    assert model.table == {"a": 1}
+    assert not hasattr(model.inner, "note")
+
+
+def test_a_new_flag_is_no_state() -> None:
+    model: Any = Holder()
+    before = Attributes.of(model)
+    model.ready = True
+    assert before.names() == []
+    model.count = 0.0  # another number, though it is equal
+    assert before.names() == ["self.count"]
+
+
+def test_modes_and_buffers_are_left_to_torch() -> None:
+    model: Any = nn.BatchNorm1d(2)
+    before = Attributes.of(model)
+    model.eval()
+    model.running_mean.add_(1)
+    assert before.names() == []

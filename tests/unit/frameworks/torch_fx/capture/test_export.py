@@ -1,0 +1,179 @@
+"""Capturing a model by export: what it used, and what cannot be captured."""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from amprewrite.errors import CaptureError
+from amprewrite.frameworks.torch_fx.capture import export
+from tests.torch_programs import Program
+
+
+def x() -> Any:
+    return torch.randn(4, 8)
+
+
+def exported(function: Any, *args: Any, **parts: Any) -> export.Captured:
+    return export.export_model(Program(function, **parts).eval(), args or (x(),), {})
+
+
+def branching(m: Any, x: Any) -> Any:
+    h = m.a(x)
+    return h if float(h.max()) > 0 else -h
+
+
+def test_the_offending_line_is_named() -> None:
+    with pytest.raises(CaptureError) as caught:
+        exported(branching, a=nn.Linear(8, 8))
+    line = branching.__code__.co_firstlineno + 2
+    assert f"test_capture.py:{line}: " in str(caught.value)
+    assert "convert without args" not in str(caught.value)  # perhaps it was tried
+
+
+def test_the_innermost_line_outside_the_framework_is_found() -> None:
+    def fails() -> None:
+        torch.dot(torch.zeros(2), torch.zeros(3))
+
+    with pytest.raises(RuntimeError) as caught:
+        fails()
+    line = fails.__code__.co_firstlineno + 1
+    found = export.offending_line(caught.value)
+    assert found.endswith(f"test_capture.py:{line}")
+
+
+def test_an_error_that_was_never_raised_has_no_line() -> None:
+    assert export.offending_line(ValueError("made, not raised")) == ""
+
+
+def test_a_custom_function_is_noted() -> None:
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            del ctx
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            del ctx
+            return grad
+
+    seen = exported(lambda _, x: Twice.apply(x)).seen
+    assert seen.functions == ["Twice"]
+    assert seen.reason(training=True) == "export drops the backward of Twice"
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpoint_is_noted(*, reentrant: bool) -> None:
+    def forward(m: Any, x: Any) -> Any:
+        return checkpoint(m.a, x, use_reentrant=reentrant)
+
+    seen = exported(forward, x().requires_grad_(), a=nn.Linear(8, 8)).seen
+    assert seen.checkpoints
+    assert seen.reason(training=True) == "export removes activation checkpoints"
+
+
+def test_a_plain_model_gives_no_reason_against_export() -> None:
+    captured = exported(lambda m, x: m.a(x), a=nn.Linear(8, 8))
+    assert captured.seen.reason(training=True) == ""
+    assert captured.how == "captured by torch.export"
+
+
+def test_the_device_of_a_model_is_that_of_its_tensors() -> None:
+    assert export.model_device(nn.Linear(2, 2)) == "cpu"
+    assert export.model_device(nn.ReLU()) == "cpu"
+    assert export.model_device(nn.Linear(2, 2, device="meta")) in ("cpu", "meta")
+
+
+def test_a_model_on_two_devices_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
+    with pytest.raises(CaptureError, match="tensors on cpu, meta; want one device"):
+        export.model_device(model)
+
+
+def test_checks_of_traced_dtypes_are_dropped() -> None:
+    model = Program(lambda m, x: m.a(x.to(torch.float32)), a=nn.Linear(8, 8)).eval()
+    program = torch.export.export(model, (x(),), strict=False)
+    module = export.open_program(program)
+    names = [str(n.target) for n in module.graph.nodes]
+    assert not [name for name in names if "_assert_tensor_metadata" in name]
+    value = x()
+    assert torch.equal(module(value), model(value))
+
+
+def test_parameters_of_a_capture_are_those_of_the_model() -> None:
+    model: Any = Program(lambda m, x: m.a(x), a=nn.Linear(8, 8)).eval()
+    module = export.export_model(model, (x(),), {}).module
+    assert module.get_parameter("a.weight") is model.a.weight
+
+
+def test_capturing_leaves_autocast_and_attention_as_they_were() -> None:
+    def state() -> tuple[Any, ...]:
+        return (
+            torch.is_autocast_enabled("cpu"),
+            torch.get_autocast_dtype("cpu"),
+            torch.backends.mha.get_fastpath_enabled(),
+            torch.is_grad_enabled(),
+        )
+
+    before = state()
+    exported(lambda m, x: m.a(x), a=nn.Linear(8, 8))
+    with pytest.raises(CaptureError):
+        exported(branching, a=nn.Linear(8, 8))
+    assert state() == before
+
+
+def test_a_region_that_transformers_opens_under_autocast_only_is_seen() -> None:
+    generic = pytest.importorskip("transformers.utils.generic")
+
+    def forward(m: Any, x: Any) -> Any:
+        with generic.maybe_autocast("cpu", enabled=False):
+            return m.a(x)
+
+    names = [
+        str(n.target) for n in exported(forward, a=nn.Linear(8, 8)).module.graph.nodes
+    ]
+    assert any("autocast" in name for name in names)
+
+
+def test_functions_of_torch_itself_are_noted_but_not_those_of_custom_ops() -> None:
+    seen = export.Seen()
+    given = torch.randn(2, 4, 3, 3, requires_grad=True)
+    with export._watch(seen):
+        nn.CrossMapLRN2d(2)(given)
+    assert seen.functions == ["CrossMapLRN2d"]
+    assert "drops the backward of CrossMapLRN2d" in seen.reason(training=True)
+    other = export.Seen()
+
+    doubled = torch.library.custom_op(
+        "amptest::doubled",
+        lambda x: x * 2,
+        mutates_args=(),
+        schema="(Tensor x) -> Tensor",
+    )
+    doubled.register_autograd(lambda _context, gradient: gradient * 2)
+    with export._watch(other):
+        doubled(given)
+    assert other.functions == []
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+def test_a_model_that_autograd_refuses_is_captured_without_gradients(
+    *, gradients: bool
+) -> None:
+    def forward(m: Any, x: Any) -> Any:
+        h = m.a(x)
+        one, other = h.chunk(2)
+        one.copy_(other)
+        return h
+
+    model, given = Program(forward, a=nn.Linear(8, 8)), x()
+    with torch.set_grad_enabled(gradients):
+        captured = export.export_model(model, (given,), {})
+    assert captured.how == "captured by torch.export without gradients"
+    with torch.no_grad():
+        assert torch.equal(captured.module(given), model(given))

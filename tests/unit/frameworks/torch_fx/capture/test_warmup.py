@@ -1,0 +1,65 @@
+"""The first run of a model leaves no trace."""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn
+
+from amprewrite.errors import CaptureError
+from amprewrite.frameworks.torch_fx.capture.warmup import (
+    undisturbed,
+    warm_up,
+)
+from tests.torch_programs import Program
+
+
+def test_buffers_and_the_random_state_are_given_back() -> None:
+    model: Any = nn.BatchNorm1d(8).train()
+    state = torch.get_rng_state()
+    with undisturbed(model):
+        model(torch.randn(4, 8))
+        assert int(model.num_batches_tracked) == 1
+    assert int(model.num_batches_tracked) == 0
+    assert torch.equal(model.running_mean, torch.zeros(8))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_they_are_given_back_after_an_error_too() -> None:
+    model: Any = nn.BatchNorm1d(8).train()
+    state = torch.get_rng_state()
+
+    def fail() -> None:
+        with undisturbed(model):
+            model(torch.randn(4, 8))
+            msg = "stop"
+            raise RuntimeError(msg)
+
+    with pytest.raises(RuntimeError, match="stop"):
+        fail()
+    assert int(model.num_batches_tracked) == 0
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_arguments_of_a_first_run_are_copies() -> None:
+    model = Program(lambda _, x, y: x.add_(y))
+    given, held = torch.zeros(3), torch.ones(3)
+    warm_up(model, (given,), {"y": held})
+    assert torch.equal(given, torch.zeros(3))
+
+
+def test_a_model_that_fails_is_told_apart_from_a_capture_that_fails() -> None:
+    with pytest.raises(CaptureError) as caught:
+        warm_up(nn.Linear(8, 8), (torch.randn(4, 9),), {})
+    message = str(caught.value)
+    assert message.startswith("Linear itself fails on these arguments at ")
+    assert message.endswith("pass arguments that the model runs with")
+
+
+def test_no_gradient_is_recorded_by_a_first_run() -> None:
+    seen: list[Any] = []
+    model = Program(lambda m, x: seen.append(m.a(x).requires_grad), a=nn.Linear(8, 8))
+    warm_up(model, (torch.randn(4, 8),), {})
+    assert seen == [False]

@@ -1,0 +1,89 @@
+"""Captures by dynamo that share no function with other models."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn
+
+from amprewrite.frameworks.torch_fx.compat.dynamo_alone import compiled
+
+
+class Doubled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: Any, *, times: float = 2.0) -> Any:
+        return self.inner(x) * times
+
+
+def captures(model: nn.Module) -> tuple[Any, list[Any]]:
+    """Return ``model`` as it is captured, and the graphs that it is captured as."""
+    graphs: list[Any] = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    return compiled(model, backend), graphs
+
+
+@pytest.mark.parametrize("make", [Doubled, lambda: nn.Sequential(nn.Linear(4, 4))])
+def test_every_model_is_captured_whatever_their_number(make: Any) -> None:
+    with torch._dynamo.config.patch(
+        recompile_limit=2, fail_on_recompile_limit_hit=True
+    ):
+        for _ in range(4):
+            model = make()
+            run, graphs = captures(model)
+            x = torch.randn(2, 4)
+            torch.testing.assert_close(run(x), model(x))
+            assert len(graphs) == 1
+
+
+def test_defaults_and_keywords_stay() -> None:
+    model = Doubled()
+    run, graphs = captures(model)
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(run(x, times=3.0), model(x, times=3.0))
+    assert len(graphs) == 1
+
+
+def test_hooks_run() -> None:
+    model = Doubled()
+    model.register_forward_hook(lambda *_: _[2] + 1)
+    run, _ = captures(model)
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(run(x), model.inner(x) * 2 + 1)
+
+
+def test_a_model_of_a_script_that_has_no_module(tmp_path: Path) -> None:
+    import runpy  # as a launcher does
+
+    script = tmp_path / "model.py"
+    script.write_text(
+        "from torch import nn\n"
+        "SCALE = 2.0\n"
+        "class Model(nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return x * SCALE\n"
+    )
+    model = runpy.run_path(str(script))["Model"]()
+    run, graphs = captures(model)
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(run(x), x * 2)
+    assert len(graphs) == 1
+
+
+def test_a_forward_of_a_namespace_without_a_name_is_captured() -> None:
+    space: dict[str, Any] = {}
+    exec("def forward(self, x):\n    return self.inner(x)\n", space)
+    model = type("Made", (Doubled,), space)()
+    run, graphs = captures(model)
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(run(x), model(x))
+    assert len(graphs) == 1

@@ -1,0 +1,202 @@
+"""Every setting of torch that a capture changes, and that it is changed back."""
+
+import inspect
+import logging
+import warnings
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from amprewrite.frameworks.torch_fx.compat import private, settings
+from tests.torch_programs import Program
+
+aten = torch.ops.aten
+FUNCTIONS = [
+    name
+    for name, found in vars(settings).items()
+    if inspect.isfunction(found)
+    and found.__module__ == settings.__name__
+    and not name.startswith("_")
+]
+
+
+def x() -> Any:
+    return torch.randn(4, 8)
+
+
+def graph_of(function: Any, *args: Any) -> Any:
+    program = torch.export.export(
+        Program(function).eval(), args or (x(),), strict=False
+    )
+    return program.module(check_guards=False)
+
+
+def test_every_function_has_a_test() -> None:
+    text = Path(__file__).read_text("utf-8")
+    assert not [name for name in FUNCTIONS if f"settings.{name}(" not in text]
+
+
+def test_the_fast_path_of_attention_is_off_for_a_while() -> None:
+    before = torch.backends.mha.get_fastpath_enabled()
+    with settings.slow_attention_path():
+        assert not torch.backends.mha.get_fastpath_enabled()
+    assert torch.backends.mha.get_fastpath_enabled() == before
+
+
+def test_only_what_opens_regions_hears_that_autocast_is_on() -> None:
+    generic = pytest.importorskip("transformers.utils.generic")
+    with settings.regions_opened():
+        region = generic.maybe_autocast("cpu", enabled=False)
+        assert isinstance(region, torch.autocast)
+        with region:
+            assert nn.Linear(8, 8)(x()).dtype == torch.float32
+        assert not torch.is_autocast_enabled("cpu")
+    assert not isinstance(generic.maybe_autocast("cpu", enabled=False), torch.autocast)
+
+
+def test_openers_of_regions_are_there() -> None:
+    pytest.importorskip("transformers")
+    for module, name in settings.OPENERS:
+        assert callable(getattr(import_module(module), name))
+
+
+def test_ambient_autocast_is_off_for_a_while() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        with settings.without_autocast("cpu"):
+            assert nn.Linear(8, 8)(x()).dtype == torch.float32
+        assert nn.Linear(8, 8)(x()).dtype == torch.bfloat16
+
+
+def test_dynamo_takes_recurrent_layers_and_many_captures() -> None:
+    from torch._dynamo import config  # noqa: TID251  # what is patched
+
+    before = config.allow_rnn
+    with settings.dynamo_settings():
+        assert config.allow_rnn
+        assert config.recompile_limit >= 256
+    assert config.allow_rnn == before
+
+
+def test_an_inference_mode_is_captured_as_a_region_without_gradients() -> None:
+    def forward(_: Any, value: Any) -> Any:
+        with torch.inference_mode():
+            inside = value + 1
+        return inside, torch.inference_mode()(torch.neg)(value)
+
+    value = x().requires_grad_()
+    before = torch.inference_mode.__enter__
+    with settings.inference_without_gradients():
+        graph = graph_of(forward, value)
+    assert not any(out.requires_grad for out in graph(value))
+    assert torch.inference_mode.__enter__ is before
+
+
+def test_marks_of_a_failed_export_are_taken_off() -> None:
+    value, shapes = x(), ({0: torch.export.Dim.DYNAMIC},)
+    value.mine = 1
+
+    def export() -> None:
+        with pytest.raises(RuntimeError, match="specialized it to be a constant"):
+            torch.export.export(
+                Program(lambda _, x: x.view(4, 2, 4)),
+                (value,),
+                dynamic_shapes=(shapes,),
+                strict=False,
+            )
+
+    with settings.unmarked({"x": [value]}):
+        export()
+        assert set(vars(value)) > {"mine"}
+    assert vars(value) == {"mine": 1}
+
+
+def test_a_mask_is_not_asked_whether_it_is_causal() -> None:
+    from torch.nn.modules import transformer
+
+    mask = nn.Transformer.generate_square_subsequent_mask(4)
+    asked = transformer._detect_is_causal_mask
+    assert asked(mask, None, 4) is True
+    with settings.plain_causal_hint():
+        assert transformer._detect_is_causal_mask(mask, None, 4) is False
+        assert transformer._detect_is_causal_mask(mask, True, 4) is True
+    assert transformer._detect_is_causal_mask is asked
+
+
+def test_caches_of_transformers_can_be_exported() -> None:
+    transformers = pytest.importorskip("transformers")
+    settings.register_caches()
+    settings.register_caches()
+    cache = transformers.DynamicCache()
+    cache.update(torch.ones(1, 1, 2, 4), torch.ones(1, 1, 2, 4), 0)
+    leaves = private.pytree.tree_leaves(cache)
+    assert [tuple(leaf.shape) for leaf in leaves] == [(1, 1, 2, 4)] * 2
+
+
+def test_checkpoints_are_noted() -> None:
+    seen: list[int] = []
+    with settings.noting_checkpoints(lambda: seen.append(1)):
+        checkpoint(torch.exp, x(), use_reentrant=False)
+    checkpoint(torch.exp, x(), use_reentrant=False)
+    assert seen == [1]
+
+
+def test_custom_functions_are_noted_however_apply_is_bound() -> None:
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            del ctx
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            del ctx
+            return grads[0] * 3
+
+    bound, seen = Twice.apply, list[type]()
+    given = x().requires_grad_()
+    with settings.noting_functions(seen.append):
+        bound(given).sum().backward()
+    Twice.apply(given)
+    assert seen == [Twice]
+    assert given.grad is not None
+    assert (given.grad == 3).all()
+
+
+def test_inputs_of_recurrent_layers_are_checked_in_the_dtype_of_their_weights() -> None:
+    layer, given = torch.nn.GRU(4, 4).double(), torch.ones(2, 1, 4)
+    with settings.recurrent_inputs_cast():
+        layer.check_input(given, None)
+        with pytest.raises(RuntimeError, match="input_size"):
+            layer.check_input(torch.ones(2, 1, 5), None)
+    with pytest.raises(ValueError, match="does not match weight dtype"):
+        layer.check_input(given, None)
+
+
+def test_nothing_is_said_in_a_quiet_run(recwarn: pytest.WarningsRecorder) -> None:
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    with settings.quiet():
+        warnings.warn("said", stacklevel=1)
+        assert not logger.filter(logger.makeRecord("", 30, "", 0, "said", (), None))
+    assert not recwarn.list
+    assert logger.filter(logger.makeRecord("", 30, "", 0, "said", (), None))
+
+
+def test_a_cast_that_changes_nothing_is_another_value() -> None:
+    def function(_: Any, x: Any) -> Any:
+        y = x * 2
+        return y.float() + 1, torch.relu(y)
+
+    def read(graph: Any) -> str:
+        relu = next(n for n in graph.graph.nodes if "relu" in str(n.target))
+        return str(relu.args[0].target)
+
+    assert read(graph_of(function)).startswith("aten.to")
+    with settings.distinct_casts():
+        assert read(graph_of(function)).startswith("aten.mul")

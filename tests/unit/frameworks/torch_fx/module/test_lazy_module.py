@@ -1,0 +1,70 @@
+"""A module that is captured at its first call."""
+
+import copy
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn
+
+import amprewrite
+from amprewrite.errors import NotCapturedError, UnsupportedError
+from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule
+from tests.torch_programs import Program
+
+
+def test_a_module_captured_at_its_first_call_has_both_modes() -> None:
+    x = torch.randn(4, 8)
+    model = Program(
+        lambda m, x: m.drop(m.a(x)), a=nn.Linear(8, 8), drop=nn.Dropout(0.5)
+    )
+    program = amprewrite.convert(model.eval())
+    assert isinstance(program, LazyModule)
+    assert int((program(x) == 0).sum()) == 0
+    program.train()
+    assert not model.training
+    assert int((program(x) == 0).sum()) > 0
+    assert len(program.plans) == 2
+
+
+def test_a_module_for_training_runs_the_model_itself() -> None:
+    model: Any = nn.Sequential(nn.Linear(8, 8)).train()
+    program = amprewrite.convert(model)
+    assert program.get_parameter("0.weight") is model[0].weight
+    assert not program.eval().training
+    assert not model.training
+
+
+def test_a_module_for_inference_runs_a_copy() -> None:
+    model: Any = nn.Sequential(nn.Linear(8, 8)).eval()
+    program = amprewrite.convert(model)
+    assert torch.equal(program.get_parameter("0.weight"), model[0].weight)
+    assert program.get_parameter("0.weight") is not model[0].weight
+    assert "0 graphs so far" in repr(program)
+    program(torch.randn(4, 8))
+    assert "1 graphs so far" in repr(program)
+
+
+def test_weights_that_were_trained_are_cast_at_each_use() -> None:
+    """However they are written to: old optimizers do it where torch does not count."""
+    torch.compiler.reset()
+    x = torch.randn(4, 8)
+    model: Any = nn.Sequential(nn.Linear(8, 8)).eval()
+    program = amprewrite.convert(model)
+    program(x)
+    program.train()
+    program.eval()
+    program.get_parameter("0.weight").data.mul_(-2)
+    twin = copy.deepcopy(model)
+    twin[0].weight.data.mul_(-2)
+    assert torch.equal(program(x), amprewrite.convert(twin, args=(x,))(x))
+
+
+def test_there_is_no_plan_before_the_first_call() -> None:
+    program = amprewrite.convert(nn.Linear(8, 8).eval())
+    with pytest.raises(NotCapturedError, match="call it once, or convert with args"):
+        _ = program.plan
+    with pytest.raises(UnsupportedError, match="cannot be pickled"):
+        program.__getstate__()

@@ -1,0 +1,170 @@
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import amprewrite
+from amprewrite.frameworks.base import Call, OpSample
+from amprewrite.frameworks.torch_fx import compare
+from amprewrite.frameworks.torch_fx.probes.lockstep import (
+    Walk,
+    default_dtype,
+    to_array,
+    widened,
+)
+
+X = torch.randn(4, 16)
+
+
+def samples(model, args=(X,), policy="bf16", **options) -> dict[str, OpSample]:
+    """The samples of every op, by name."""
+    converted = amprewrite.convert(model.eval(), policy, args=args, **options)
+    found: dict[str, OpSample] = {}
+
+    def observe(sample: OpSample) -> None:
+        if sample.decision is None:  # not of a node that was inserted
+            found[sample.op] = sample
+
+    walked = compare.walk(model, converted, Call(args, {}), observe)
+    assert walked.reference == "float64", walked.notes
+    return found
+
+
+class Function(nn.Module):
+    def __init__(self, run: Any) -> None:
+        super().__init__()
+        self.run, self.linear = run, nn.Linear(16, 16)
+
+    def forward(self, x: Any) -> Any:
+        return self.run(self.linear, x)
+
+
+def test_reference_values_are_those_of_float64():
+    model = Function(lambda linear, x: torch.tanh(linear(x)))
+    found = samples(model)
+    wanted = model.double()(X.double()).detach().numpy()
+    assert abs(found["tanh"].reference[0] - wanted).max() < 1e-14
+    assert not found["linear"].exact
+
+
+def test_actual_values_are_those_of_the_converted_program():
+    model = Function(lambda linear, x: torch.tanh(linear(x)))
+    converted = amprewrite.convert(model.eval(), args=(X,))
+    found = samples(model)
+    with torch.no_grad():
+        assert (found["tanh"].actual[0] == converted(X).numpy()).all()
+
+
+def test_an_op_is_run_alone_on_rounded_reference_operands():
+    model = Function(lambda linear, x: linear(x))
+    found = samples(model)["linear"]
+    low = model.bfloat16()
+    with torch.no_grad():
+        wanted = low(X.bfloat16()).double().numpy()
+    assert (found.alone[0] == wanted).all()
+
+
+def test_data_movement_is_exact():
+    model = Function(lambda linear, x: torch.relu(linear(x)).reshape(8, 8).mT)
+    found = samples(model)
+    assert {name for name, sample in found.items() if sample.exact} == {
+        name for name in found if name != "linear"
+    }
+    assert len(found) >= 4
+
+
+def test_writes_in_place_do_not_reach_the_other_run():
+    def run(linear, x):
+        y = linear(x)
+        y.mul_(2).add_(1)
+        return y.relu_() + y
+
+    found = samples(Function(run))
+    for sample in found.values():
+        size = abs(sample.reference[0]).max()
+        assert abs(sample.actual[0] - sample.reference[0]).max() < 0.03 * size
+        assert abs(sample.alone[0] - sample.reference[0]).max() < 0.03 * size
+
+
+def test_masks_that_the_program_saturates_are_saturated():
+    lowest = torch.finfo(torch.float32).min
+
+    def run(linear, x):
+        mask = torch.full((4, 4), lowest).triu(1)
+        y = linear(x).view(1, 1, 4, 16)
+        return nn.functional.scaled_dot_product_attention(y, y, y, attn_mask=mask)
+
+    (sample,) = (
+        sample
+        for name, sample in samples(Function(run), policy="fp16").items()
+        if name.startswith("scaled")
+    )
+    assert abs(sample.alone[0] - sample.reference[0]).max() < 0.01
+
+
+def test_ops_in_a_no_grad_region_are_compared():
+    def run(linear, x):
+        with torch.no_grad():
+            y = torch.tanh(linear(x))
+        return torch.sigmoid(linear(y))
+
+    names = list(samples(Function(run)))
+    assert any(name.endswith(".tanh") for name in names)
+    assert names[-1] == "sigmoid"
+
+
+def test_checkpointed_ops_are_compared():
+    def run(linear, x):
+        return checkpoint(lambda y: torch.tanh(linear(y)), x, use_reentrant=False)
+
+    assert any("tanh" in name for name in samples(Function(run)))
+
+
+def test_dropout_draws_the_same_mask():
+    model = Function(lambda linear, x: nn.functional.dropout(linear(x), 0.5))
+    sample = samples(model)["dropout"]
+    for other in (sample.actual[0], sample.alone[0]):
+        assert ((other == 0) == (sample.reference[0] == 0)).all()
+
+
+def test_values_are_dropped_after_their_last_use():
+    graph = torch.fx.symbolic_trace(nn.Sequential(*[nn.ReLU() for _ in range(5)])).graph
+    for node in graph.nodes:
+        if node.op == "call_module":
+            node.op, node.target = "call_function", torch.relu
+    walk = Walk(nn.Module(), graph, [X], {})
+    held = []
+    for node in graph.nodes:
+        if node.op != "output":
+            walk.run(node)
+            walk.release(node)
+            held.append(len(walk.values))
+    assert max(held) == 1
+    assert torch.equal(walk.outputs(), X.relu())
+
+
+def test_the_default_dtype_comes_back():
+    with default_dtype(torch.float64):
+        assert torch.zeros(1).dtype == torch.float64
+    with pytest.raises(ZeroDivisionError), default_dtype(torch.float64):
+        raise ZeroDivisionError
+    assert torch.zeros(1).dtype == torch.float32
+
+
+def test_dtypes_are_replaced_wherever_they_are():
+    wide = {torch.float32: torch.float64}
+    found = widened((torch.float32, [torch.int8], {"dtype": torch.float32}), wide)
+    assert found == (torch.float64, [torch.int8], {"dtype": torch.float64})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e5m2", "complex64"])
+def test_any_float_becomes_float64(dtype):
+    tensor = torch.tensor([1.0, -2.0]).to(getattr(torch, dtype))
+    array = to_array(tensor)
+    wanted = [[1, 0], [-2, 0]] if tensor.is_complex() else [1, -2]
+    assert array.dtype == "float64"
+    assert array.tolist() == wanted
