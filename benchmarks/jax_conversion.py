@@ -15,7 +15,7 @@ import jax
 
 import amprewrite
 from amprewrite.dispatch import planner
-from amprewrite.frameworks.jaxpr.prepare import Prepared, prepare
+from amprewrite.frameworks.jaxpr.interpret.pipeline import Prepared, prepare
 from benchmarks import jax_zoo
 
 DEPTHS = (1, 4, 12, 48)

@@ -128,16 +128,18 @@ def _dtypes(value: Any) -> list[Any]:
 
 @contextmanager
 def _jax_checked() -> Iterator[None]:
-    from amprewrite.frameworks.jaxpr import write
-    from amprewrite.frameworks.jaxpr.ops import dtype_name
-    from amprewrite.frameworks.jaxpr.prepare import Prepared
+    from amprewrite.frameworks.jaxpr.interpret import interpreter
+    from amprewrite.frameworks.jaxpr.interpret.pipeline import Prepared
+    from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 
-    run: Callable[..., None] = write.Writer.run
+    run: Callable[..., None] = interpreter.Writer.run
 
     def checked(self: Any, steps: Iterable[Any], env: dict[str, Any]) -> None:
         steps = tuple(steps)
         run(self, steps, env)
-        planned = type(self) is write.Writer and isinstance(self.context, Prepared)
+        planned = type(self) is interpreter.Writer and isinstance(
+            self.context, Prepared
+        )
         stored = self.context.stored if planned else {}
         for step in steps:
             for name in step.results:
@@ -145,7 +147,7 @@ def _jax_checked() -> Iterator[None]:
                     found = dtype_name(env[name])
                     _compare(step.name, step.primitive, [stored[name]], [found])
 
-    with mock.patch.object(write.Writer, "run", checked):
+    with mock.patch.object(interpreter.Writer, "run", checked):
         yield
 
 

@@ -29,7 +29,7 @@ def test_a_node_of_another_dtype_in_torch_is_found() -> None:
 
 def test_a_value_of_another_dtype_in_jax_is_found() -> None:
     jax = pytest.importorskip("jax")
-    from amprewrite.frameworks.jaxpr import prepare
+    from amprewrite.frameworks.jaxpr.interpret import pipeline
     from tests.dtype_checks import dtypes_checked
 
     x = jax.numpy.ones((4, 8))
@@ -38,7 +38,7 @@ def test_a_value_of_another_dtype_in_jax_is_found() -> None:
         return {name: "float64" for op in self.graph.ops for name in op.results}
 
     with (
-        mock.patch.object(prepare.Prepared, "stored", property(wrong)),
+        mock.patch.object(pipeline.Prepared, "stored", property(wrong)),
         dtypes_checked(),
         pytest.raises(AssertionError, match=r"predicts .*float64.* finds"),
     ):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from amprewrite.errors import warn
-from amprewrite.frameworks.jaxpr.untyped import jax, jnp, tree_util
+from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, tree_util
 from amprewrite.training import jax as training
 from amprewrite.training.jax import NoOpLossScale, all_finite
 from amprewrite.training.jax.scales import (

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from amprewrite.frameworks.jaxpr.untyped import jax, jnp, tree_util
+from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, tree_util
 from amprewrite.marks import full_precision
 from amprewrite.training.jax import all_finite, optimizer_update, select_tree
 from amprewrite.training.jax.gradients import (

@@ -53,7 +53,7 @@ def torch_case():
 
 def jax_case():
     jax = pytest.importorskip("jax")
-    from amprewrite.frameworks.jaxpr.calibrate import describe
+    from amprewrite.frameworks.jaxpr.probes.calibrate import describe
 
     keep(describe())
 

@@ -156,9 +156,9 @@ def test_a_model_of_keras_is_refused_and_its_stateless_call_converted():
 
 
 def test_programs_are_kept_up_to_a_number(monkeypatch):
-    from amprewrite.frameworks.jaxpr import run
+    from amprewrite.frameworks.jaxpr.function import converted_function
 
-    monkeypatch.setattr(run, "KEPT", 3)
+    monkeypatch.setattr(converted_function, "KEPT", 3)
     plan = amprewrite.inspect(lambda x, n: x @ W + n, args=(X, 0))
     converted = amprewrite.convert(lambda x, n: x @ W + n, args=(X, 0), plan=plan)
     for n in range(6):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 import amprewrite
-from amprewrite.frameworks.jaxpr.write import Writer
+from amprewrite.frameworks.jaxpr.interpret.interpreter import Writer
 
 X = jax.random.normal(jax.random.key(0), (8, 16))
 W = jax.random.normal(jax.random.key(1), (16, 16)) / 4

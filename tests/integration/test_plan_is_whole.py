@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import amprewrite
-from amprewrite.frameworks.jaxpr.calibrate import describe
+from amprewrite.frameworks.jaxpr.probes.calibrate import describe
 from amprewrite.plan import Plan
 from amprewrite.plan.calibration import save_calibration
 from tests.calibrations import calibration

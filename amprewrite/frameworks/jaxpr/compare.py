@@ -26,18 +26,22 @@ from amprewrite.frameworks.base import (
     Run,
     Walked,
 )
-from amprewrite.frameworks.jaxpr import _compat
-from amprewrite.frameworks.jaxpr.lockstep import Lockstep
-from amprewrite.frameworks.jaxpr.ops import dtype_name
-from amprewrite.frameworks.jaxpr.prepare import Prepared
-from amprewrite.frameworks.jaxpr.program import Program, all_steps
-from amprewrite.frameworks.jaxpr.runner import Runner
-from amprewrite.frameworks.jaxpr.sensitivity import measure_sensitivity, watch
-from amprewrite.frameworks.jaxpr.subject import Subject, prepared_of, subject_of
-from amprewrite.frameworks.jaxpr.tolerance import sample_of
-from amprewrite.frameworks.jaxpr.trace import check_values
-from amprewrite.frameworks.jaxpr.untyped import jax, jnp
-from amprewrite.frameworks.jaxpr.wide import REFUSALS, Dtypes, Wide
+from amprewrite.frameworks.jaxpr.capture.trace import check_values
+from amprewrite.frameworks.jaxpr.compat import private
+from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
+from amprewrite.frameworks.jaxpr.function.pure_function import (
+    Subject,
+    prepared_of,
+    subject_of,
+)
+from amprewrite.frameworks.jaxpr.interpret.pipeline import Prepared
+from amprewrite.frameworks.jaxpr.probes.lockstep import Lockstep
+from amprewrite.frameworks.jaxpr.probes.reference_dtypes import REFUSALS, Dtypes, Wide
+from amprewrite.frameworks.jaxpr.probes.runner import Runner
+from amprewrite.frameworks.jaxpr.probes.sensitivity import measure_sensitivity, watch
+from amprewrite.frameworks.jaxpr.probes.tolerance import sample_of
+from amprewrite.frameworks.jaxpr.program.ops import dtype_name
+from amprewrite.frameworks.jaxpr.program.program import Program, all_steps
 from amprewrite.plan.sensitivity import Sensitivity, probes_of
 
 CAST_ALL = "cast all"
@@ -128,7 +132,7 @@ def _sensitivity(
     arguments = prepared.program, prepared.graph, subject.arrays, subject.result
     probes = probes_of(prepared.plan, prepared.graph)
     try:
-        with _compat.evaluated_now():
+        with private.evaluated_now():
             sample = sample_of(*arguments)
             return measure_sensitivity(sample, probes, None, watch(sample, probes))
     except (AmpError, *REFUSALS) as error:

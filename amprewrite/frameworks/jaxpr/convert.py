@@ -5,10 +5,13 @@ from typing import Any
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.base import Request, refuse_plan
-from amprewrite.frameworks.jaxpr.closed import Closed, is_keras
-from amprewrite.frameworks.jaxpr.modules import adapter_of
+from amprewrite.frameworks.jaxpr.capture.closures import Closed, is_keras
+from amprewrite.frameworks.jaxpr.function.adapters import adapter_of
+from amprewrite.frameworks.jaxpr.function.converted_function import (
+    ConvertedFunction,
+    Shared,
+)
 from amprewrite.frameworks.jaxpr.modules.functions import naming, states
-from amprewrite.frameworks.jaxpr.run import ConvertedFunction, Shared
 from amprewrite.plan import Plan
 
 __all__ = ["Request", "convert", "inspect", "runner_of"]

@@ -1,11 +1,11 @@
 """JAX as the core uses it: see :class:`amprewrite.frameworks.base.Framework`."""
 
-from amprewrite.frameworks.jaxpr.calibrate import device_of, kernels
-from amprewrite.frameworks.jaxpr.calibrate import measure as calibrate
-from amprewrite.frameworks.jaxpr.calibrate import named as device_named
 from amprewrite.frameworks.jaxpr.compare import measure, walk
 from amprewrite.frameworks.jaxpr.convert import convert, inspect, original
-from amprewrite.frameworks.jaxpr.export import graph_text, save_program
+from amprewrite.frameworks.jaxpr.function.program_text import graph_text, save_program
+from amprewrite.frameworks.jaxpr.probes.calibrate import device_of, kernels
+from amprewrite.frameworks.jaxpr.probes.calibrate import measure as calibrate
+from amprewrite.frameworks.jaxpr.probes.calibrate import named as device_named
 
 __all__ = [
     "calibrate",

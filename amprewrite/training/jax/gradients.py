@@ -8,8 +8,8 @@ from typing import Any
 
 from amprewrite.api import convert
 from amprewrite.errors import UnsupportedError, warn
+from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, tree_util
 from amprewrite.frameworks.jaxpr.convert import runner_of
-from amprewrite.frameworks.jaxpr.untyped import jax, jnp, tree_util
 from amprewrite.policy import Policy, load_policy
 from amprewrite.training.jax.models import held_models, pure
 from amprewrite.training.jax.scales import UNKNOWN, DynamicLossScale, NoOpLossScale

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from amprewrite.errors import LossScaleError
-from amprewrite.frameworks.jaxpr.untyped import jnp, tree_util
+from amprewrite.frameworks.jaxpr.compat.untyped import jnp, tree_util
 from amprewrite.training.jax.trees import is_inexact, is_traced, name_of_leaf
 from amprewrite.training.state import FLOAT32_MAX, ScaleRule, stuck
 

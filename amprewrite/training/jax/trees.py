@@ -6,9 +6,9 @@
 
 from typing import Any
 
-from amprewrite.frameworks.jaxpr._compat import is_tracer
-from amprewrite.frameworks.jaxpr.trace import part_name
-from amprewrite.frameworks.jaxpr.untyped import jnp, lax, tree_util
+from amprewrite.frameworks.jaxpr.capture.trace import part_name
+from amprewrite.frameworks.jaxpr.compat.private import is_tracer
+from amprewrite.frameworks.jaxpr.compat.untyped import jnp, lax, tree_util
 
 Tree = Any
 """Any pytree."""

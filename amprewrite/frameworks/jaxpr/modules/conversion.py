@@ -24,12 +24,16 @@ from amprewrite.errors import (
     warn,
 )
 from amprewrite.frameworks.base import Request
-from amprewrite.frameworks.jaxpr.modules.adapters import adapter_of
+from amprewrite.frameworks.jaxpr.capture.promotion_tracing import tracing
+from amprewrite.frameworks.jaxpr.capture.trace import is_array
+from amprewrite.frameworks.jaxpr.compat.untyped import tree_util
+from amprewrite.frameworks.jaxpr.function.adapters import adapter_of
+from amprewrite.frameworks.jaxpr.function.converted_function import (
+    ConvertedFunction,
+    Shared,
+    alters,
+)
 from amprewrite.frameworks.jaxpr.modules.methods import CALL
-from amprewrite.frameworks.jaxpr.promoting import tracing
-from amprewrite.frameworks.jaxpr.run import ConvertedFunction, Shared, alters
-from amprewrite.frameworks.jaxpr.trace import is_array
-from amprewrite.frameworks.jaxpr.untyped import tree_util
 from amprewrite.plan import Cast, Plan
 from amprewrite.plan.join import join_plans
 

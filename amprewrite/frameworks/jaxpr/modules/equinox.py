@@ -18,6 +18,12 @@ from typing import Any
 import equinox
 
 from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.jaxpr.capture.trace import part_name
+from amprewrite.frameworks.jaxpr.compat.untyped import tree_util
+from amprewrite.frameworks.jaxpr.function.converted_function import (
+    ConvertedFunction,
+    Shared,
+)
 from amprewrite.frameworks.jaxpr.modules.conversion import (
     Conversion,
     check_is_called,
@@ -42,10 +48,7 @@ from amprewrite.frameworks.jaxpr.modules.methods import (
     methods_of,
     overrides,
 )
-from amprewrite.frameworks.jaxpr.run import ConvertedFunction, Shared
-from amprewrite.frameworks.jaxpr.scopes import scope
-from amprewrite.frameworks.jaxpr.trace import part_name
-from amprewrite.frameworks.jaxpr.untyped import tree_util
+from amprewrite.frameworks.jaxpr.program.scopes import scope
 from amprewrite.plan import Plan
 
 eqx: Any = equinox

@@ -6,15 +6,15 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from amprewrite.frameworks.jaxpr.modules.adapters import (
+from amprewrite.frameworks.jaxpr.capture.state_pairs import Pair, held_by
+from amprewrite.frameworks.jaxpr.function.adapters import (
     children,
     modules_in,
     state_kinds,
     wrappers,
 )
-from amprewrite.frameworks.jaxpr.run import parameter_names
-from amprewrite.frameworks.jaxpr.scopes import named
-from amprewrite.frameworks.jaxpr.states import Pair, held_by
+from amprewrite.frameworks.jaxpr.function.converted_function import parameter_names
+from amprewrite.frameworks.jaxpr.program.scopes import named
 
 
 def naming(function: Callable[..., Any]) -> Callable[..., Any]:

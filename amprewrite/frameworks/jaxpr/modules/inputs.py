@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from amprewrite.dtypes import is_float
-from amprewrite.frameworks.jaxpr.ops import dtype_name
-from amprewrite.frameworks.jaxpr.prepare import Inputs
-from amprewrite.frameworks.jaxpr.trace import input_names, is_array, part_name
-from amprewrite.frameworks.jaxpr.untyped import tree_util
+from amprewrite.frameworks.jaxpr.capture.trace import input_names, is_array, part_name
+from amprewrite.frameworks.jaxpr.compat.untyped import tree_util
+from amprewrite.frameworks.jaxpr.interpret.pipeline import Inputs
+from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 
 if TYPE_CHECKING:
     from amprewrite.ir.graph import ValueKind

@@ -16,6 +16,12 @@ from flax.core.scope import in_filter
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.jaxpr.capture.state_pairs import Pair, replaced
+from amprewrite.frameworks.jaxpr.capture.trace import part_name
+from amprewrite.frameworks.jaxpr.function.converted_function import (
+    ConvertedFunction,
+    parameter_names,
+)
 from amprewrite.frameworks.jaxpr.modules.inputs import describe
 from amprewrite.frameworks.jaxpr.modules.statistics import (
     any_narrow,
@@ -23,10 +29,7 @@ from amprewrite.frameworks.jaxpr.modules.statistics import (
     widened,
     without_narrow,
 )
-from amprewrite.frameworks.jaxpr.run import ConvertedFunction, parameter_names
-from amprewrite.frameworks.jaxpr.scopes import scope
-from amprewrite.frameworks.jaxpr.states import Pair, replaced
-from amprewrite.frameworks.jaxpr.trace import part_name
+from amprewrite.frameworks.jaxpr.program.scopes import scope
 from amprewrite.plan import Plan
 
 core: Any = flax_core

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from amprewrite.frameworks.jaxpr.run import parameter_names
+from amprewrite.frameworks.jaxpr.function.converted_function import parameter_names
 
 CALL = "__call__"
 """The one method that a call of the model itself runs."""

@@ -18,6 +18,14 @@ from flax import nnx as flax_nnx
 
 from amprewrite.dtypes import Processor
 from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.jaxpr.capture.state_pairs import Pair, replaced
+from amprewrite.frameworks.jaxpr.capture.trace import part_name
+from amprewrite.frameworks.jaxpr.compat.untyped import tree_util
+from amprewrite.frameworks.jaxpr.function.converted_function import (
+    ConvertedFunction,
+    Shared,
+)
+from amprewrite.frameworks.jaxpr.interpret.pipeline import Inputs
 from amprewrite.frameworks.jaxpr.modules.conversion import (
     PLAIN,
     Conversion,
@@ -49,12 +57,7 @@ from amprewrite.frameworks.jaxpr.modules.statistics import (
     without_narrow,
 )
 from amprewrite.frameworks.jaxpr.modules.twins import Twins, parts, rebuilt
-from amprewrite.frameworks.jaxpr.prepare import Inputs
-from amprewrite.frameworks.jaxpr.run import ConvertedFunction, Shared
-from amprewrite.frameworks.jaxpr.scopes import named, scope
-from amprewrite.frameworks.jaxpr.states import Pair, replaced
-from amprewrite.frameworks.jaxpr.trace import part_name
-from amprewrite.frameworks.jaxpr.untyped import tree_util
+from amprewrite.frameworks.jaxpr.program.scopes import named, scope
 from amprewrite.plan import Plan
 
 nnx: Any = flax_nnx

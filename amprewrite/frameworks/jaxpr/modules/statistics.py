@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from amprewrite.dtypes import Processor
-from amprewrite.frameworks.jaxpr.ops import dtype_name
-from amprewrite.frameworks.jaxpr.promoting import Promoter
-from amprewrite.frameworks.jaxpr.states import Position
-from amprewrite.frameworks.jaxpr.untyped import tree_util
+from amprewrite.frameworks.jaxpr.capture.promotion_tracing import Promoter
+from amprewrite.frameworks.jaxpr.capture.state_pairs import Position
+from amprewrite.frameworks.jaxpr.compat.untyped import tree_util
+from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 
 tree: Any = tree_util
 """JAX's types are known in part only."""

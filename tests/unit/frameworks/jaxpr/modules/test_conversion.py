@@ -13,13 +13,13 @@ import jax.numpy as jnp
 from amprewrite.dispatch import planner
 from amprewrite.errors import AmpWarning, NotCapturedError, UnsupportedError
 from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.jaxpr.function.converted_function import ConvertedFunction
 from amprewrite.frameworks.jaxpr.modules.conversion import (
     Conversion,
     RunsAsWrittenError,
     check_is_called,
     check_is_data,
 )
-from amprewrite.frameworks.jaxpr.run import ConvertedFunction
 
 X = jnp.ones((4, 4))
 

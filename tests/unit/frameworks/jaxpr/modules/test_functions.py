@@ -5,13 +5,13 @@ import pytest
 jax = pytest.importorskip("jax")
 eqx = pytest.importorskip("equinox")
 
+from amprewrite.frameworks.jaxpr.capture.state_pairs import Position
 from amprewrite.frameworks.jaxpr.modules.functions import (
     calling,
     naming,
     states,
 )
-from amprewrite.frameworks.jaxpr.scopes import _active
-from amprewrite.frameworks.jaxpr.states import Position
+from amprewrite.frameworks.jaxpr.program.scopes import _active
 
 LAYER = eqx.nn.Linear(2, 2, key=jax.random.key(0))
 MODEL = eqx.nn.Sequential([LAYER, eqx.nn.Lambda(jax.nn.relu)])

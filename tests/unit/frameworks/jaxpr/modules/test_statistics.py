@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from amprewrite.dtypes import Processor
 from amprewrite.errors import ComplexTruncationError
+from amprewrite.frameworks.jaxpr.capture.state_pairs import Position
 from amprewrite.frameworks.jaxpr.modules.statistics import (
     LEAST,
     any_narrow,
@@ -16,7 +17,6 @@ from amprewrite.frameworks.jaxpr.modules.statistics import (
     widened,
     without_narrow,
 )
-from amprewrite.frameworks.jaxpr.states import Position
 
 JAX = Processor("jax")
 KEY = jax.random.key(0)

@@ -1,0 +1,1 @@
+"""Capture: from a JAX function to a jaxpr."""

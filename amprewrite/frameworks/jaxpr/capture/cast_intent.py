@@ -1,0 +1,265 @@
+"""Put back the casts that a float32 trace lacks, from a second trace in low precision.
+
+JAX leaves out a cast of float32 to itself, so ``x.astype(jnp.float32)`` and
+``y.astype(x.dtype)`` are not in a float32 program. In a trace of the same function on
+low arrays both are there: the first opens a stretch that the model keeps full, the
+second ends it. The two programs are laid beside each other, and each of these casts is
+entered in the first, where its reader reads the same value. Promotions that JAX does by
+itself are not casts of the model, nor are those inside JAX's own functions.
+"""
+
+import linecache
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from amprewrite.frameworks.jaxpr.compat import private
+from amprewrite.frameworks.jaxpr.program.inline import inline
+from amprewrite.frameworks.jaxpr.program.ops import dtype_name
+from amprewrite.frameworks.jaxpr.program.program import (
+    Atom,
+    Body,
+    Crossing,
+    Program,
+    Step,
+    all_steps,
+)
+
+if TYPE_CHECKING:
+    from amprewrite.ir.graph import Chosen
+
+CONVERSION = "convert_element_type"
+
+_SPELLED = re.compile(r"astype|convert_element_type|asarray|float32\(")
+"""How a cast is spelled."""
+
+
+@dataclass(frozen=True)
+class Second:
+    """A second trace of a function, in low precision, made if it may show casts.
+
+    Attributes:
+        seen: Whether the first trace saw a cast that is not in the program.
+        trace: Traces the function on low arrays; also says how many casts to the full
+            dtype it still leaves out.
+        low: Name of the low dtype.
+        full: Name of the full dtype.
+    """
+
+    seen: bool
+    trace: Callable[[], tuple[Any, int]]
+    low: str
+    full: str = "float32"
+
+    def restore(self, program: Program) -> tuple[Program, tuple[str, ...]]:
+        """Return ``program`` with the casts that it lacks, and what to know of them."""
+        if not self.seen and not any(map(_may_cast, _traced_before(program))):
+            return program, ()
+        try:
+            closed, left_out = self.trace()
+            second = inline(closed)
+        except Exception as error:  # noqa: BLE001  # the user's code, on unusual dtypes
+            reason = str(error).strip().split("\n")[0]
+            why = f"its second trace, in {self.low}, failed ({type(error).__name__}: "
+            return program, (self._unseen(f"{why}{reason})"),)
+        notes: tuple[str, ...] = ()
+        if left_out and self._closes_over_full(program):
+            why = (
+                f"what it closes over is {self.full} also in a trace in {self.low}, "
+                f"where {left_out} of them change nothing; pass it as an argument"
+            )
+            notes = (self._unseen(why),)
+        return restore_casts(program, second, (self.low, self.full)), notes
+
+    def _unseen(self, why: str) -> str:
+        return (
+            f"casts to {self.full} that the function may write are not seen: {why}; "
+            f"mark what must stay full with amprewrite.full_precision"
+        )
+
+    def _closes_over_full(self, program: Program) -> bool:
+        avals = (program.avals[name] for name in program.constants)
+        return any(dtype_name(aval) == self.full for aval in avals)
+
+
+def _traced_before(program: Program) -> Iterator[str]:
+    """Yield the files of functions that JAX may have traced before.
+
+    It does not run those again, so that a trace sees nothing of what they cast: jitted
+    functions, and the bodies of loops, branches and checkpoints.
+    """
+    yield from program.called
+    for step in all_steps(program.steps):
+        if step.region:
+            yield from private.files_of(step.eqn.source_info.traceback)
+
+
+@cache
+def _may_cast(file: str) -> bool:
+    """Whether a file of the user spells a cast; one that cannot be read may."""
+    if not file or not private.is_users(file):
+        return False
+    lines = linecache.getlines(file)
+    return not lines or any(_SPELLED.search(line) for line in lines)
+
+
+def restore_casts(
+    program: Program, second: Program, dtypes: tuple[str, str]
+) -> Program:
+    """Return ``program`` with the casts that only ``second`` shows.
+
+    Args:
+        program: What was traced in full precision.
+        second: The same function, traced in low precision.
+        dtypes: Names of the low and the full dtype.
+    """
+    return _Restorer(program, second, dtypes).restored()
+
+
+@dataclass
+class _Layer:
+    """The steps of one body, being laid beside those of the other program."""
+
+    steps: list[Step] = field(default_factory=list[Step])
+    waiting: list[Step] = field(default_factory=list[Step])
+
+
+class _Restorer:
+    def __init__(
+        self, program: Program, second: Program, dtypes: tuple[str, str]
+    ) -> None:
+        self.first, self.second = program, second
+        self.low, self.full = dtypes
+        self.avals = dict(program.avals)
+        self.taken = {step.name for step in all_steps(program.steps)}
+        self.same = dict(zip(second.inputs, program.inputs, strict=True))
+        self.same.update(zip(second.constants, program.constants, strict=False))
+        self.origin: dict[str, str] = {}  # of a restored value, the one it casts
+
+    def restored(self) -> Program:
+        first, second = self.first, self.second
+        steps = self._steps(first.steps, second.steps)
+        outputs = tuple(map(self._read, first.outputs, second.outputs))
+        return replace(first, steps=steps, outputs=outputs, avals=self.avals)
+
+    def _steps(self, first: Sequence[Step], second: Sequence[Step]) -> tuple[Step, ...]:
+        """Return the steps of a body with those casts that only ``second`` has."""
+        layer = _Layer()
+        pairs = dict(self._pairs(first, second))
+        done = 0
+        for index, step in enumerate(second):
+            if self._converts(step):
+                self._convert(step, layer)
+            elif index in pairs:
+                place = pairs[index]
+                layer.steps += [*first[done:place], *layer.waiting]
+                layer.waiting.clear()
+                layer.steps.append(self._paired(first[place], step))
+                done = place + 1
+        return (*layer.steps, *first[done:], *layer.waiting)
+
+    def _pairs(
+        self, first: Sequence[Step], second: Sequence[Step]
+    ) -> Iterator[tuple[int, int]]:
+        """Yield which step of ``second`` is which of ``first``, by their positions."""
+        kept = [i for i, step in enumerate(second) if not self._converts(step)]
+        one = [step.primitive for step in first]
+        other = [second[i].primitive for i in kept]
+        if one == other:
+            yield from zip(kept, range(len(one)), strict=True)
+            return
+        matcher = SequenceMatcher(None, other, one, autojunk=False)
+        for start, place, size in matcher.get_matching_blocks():
+            for offset in range(size):
+                yield kept[start + offset], place + offset
+
+    def _converts(self, step: Step) -> bool:
+        """Whether a step converts between the low and the full dtype."""
+        if step.primitive != CONVERSION or not isinstance(step.operands[0], str):
+            return False
+        source = dtype_name(self.second.avals[step.operands[0]])
+        target = dtype_name(self.second.avals[step.results[0]])
+        return {source, target} == {self.low, self.full}
+
+    def _convert(self, step: Step, layer: _Layer) -> None:
+        """Enter a cast of the model; what JAX converts by itself is the same value."""
+        source, (made,) = self.same.get(str(step.operands[0])), step.results
+        if source is None:
+            return
+        if not private.is_written_cast(step.eqn.source_info.traceback):
+            self.same[made] = source
+            return
+        to_full = dtype_name(self.second.avals[made]) == self.full
+        chosen: Chosen = "pinned" if to_full else "follows"
+        name = self._fresh("astype")
+        self.avals[name] = self.avals[source]
+        self.origin[name] = self.origin.get(source, source)
+        self.same[made] = name
+        cast = replace(
+            step, name=name, operands=(source,), results=(name,), chosen=chosen
+        )
+        layer.waiting.append(cast)
+
+    def _fresh(self, base: str) -> str:
+        number, name = 0, base
+        while name in self.taken or name in self.avals:
+            number += 1
+            name = f"{base}_{number}"
+        self.taken.add(name)
+        return name
+
+    def _read(self, first: Atom, second: Atom) -> Atom:
+        """Return what the first program reads where the second reads a cast of it."""
+        if not (isinstance(first, str) and isinstance(second, str)):
+            return first
+        same = self.same.get(second, "")
+        return same if self.origin.get(same) == first else first
+
+    def _paired(self, first: Step, second: Step) -> Step:
+        """Return a step as the other program has it: it may read casts."""
+        if len(first.operands) == len(second.operands):
+            operands = tuple(map(self._read, first.operands, second.operands))
+            first = replace(first, operands=operands)
+        alike = len(first.bodies) == len(second.bodies)
+        if first.bodies and alike:
+            pairs = zip(first.bodies, second.bodies, strict=True)
+            bodies = tuple(self._body(one, other) for one, other in pairs)
+            leaves = self._crossings(first.leaves, second.leaves)
+            first = replace(first, bodies=bodies, leaves=leaves)
+        if len(first.results) == len(second.results):
+            self.same.update(zip(second.results, first.results, strict=True))
+        return first
+
+    def _body(self, first: Body, second: Body) -> Body:
+        if len(first.inputs) != len(second.inputs):
+            return first
+        enters = self._crossings(first.enters, second.enters)
+        for one, other in zip(first.inputs, second.inputs, strict=True):
+            if isinstance(one, str) and isinstance(other, str):
+                self.same.setdefault(other, one)
+        steps = self._steps(first.steps, second.steps)
+        return replace(first, enters=enters, steps=steps)
+
+    def _crossings(
+        self,
+        first: tuple[Crossing | None, ...],
+        second: tuple[Crossing | None, ...],
+    ) -> tuple[Crossing | None, ...]:
+        """Return the crossings of one step or body as the other program has them.
+
+        A branch keeps other values for its derivative where it converts other values:
+        then the number differs, and a position says nothing.
+        """
+        if len(first) != len(second):
+            return first
+        return tuple(map(self._crossing, first, second))
+
+    def _crossing(
+        self, first: Crossing | None, second: Crossing | None
+    ) -> Crossing | None:
+        if first is None or second is None or len(first.reads) != len(second.reads):
+            return first
+        return replace(first, reads=tuple(map(self._read, first.reads, second.reads)))

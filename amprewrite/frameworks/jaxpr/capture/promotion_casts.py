@@ -1,0 +1,174 @@
+"""Take the casts of promotion out of a program; those who read them remember them.
+
+So the plan has these casts, with their reasons, as it has any other. The same holds for
+the cast at the end of a state: where an array is written, JAX casts back to its dtype.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from amprewrite.dtypes import is_float
+from amprewrite.frameworks.jaxpr.compat import private
+from amprewrite.frameworks.jaxpr.compat.untyped import jnp
+from amprewrite.frameworks.jaxpr.program.ops import dtype_name
+from amprewrite.frameworks.jaxpr.program.program import (
+    Atom,
+    Body,
+    Crossing,
+    Number,
+    Program,
+    Step,
+    all_steps,
+)
+from amprewrite.frameworks.jaxpr.program.scopes import PROMOTED
+
+CAST = "convert_element_type"
+
+
+def take_out(program: Program) -> Program:
+    """Return ``program`` without the casts that promotion made while it was traced."""
+    program = _without_state_casts(program)
+    steps = list(all_steps(program.steps))
+    stays = set(_read_as_they_are(program, steps))
+    taken = {
+        step.results[0]: (step.operands[0], dtype_name(step.eqn.outvars[0].aval))
+        for step in steps
+        if _is_promotion(step) and step.results[0] not in stays
+    }
+    if not taken:
+        return program
+    found = _TakeOut(taken)
+    return replace(program, steps=found.steps(program.steps))
+
+
+def _is_promotion(step: Step) -> bool:
+    """Whether a step is such a cast; the derivative of one goes the other way."""
+    derived = "transpose" in private.transformations(step.stack)
+    own = step.primitive == CAST and step.scopes[-1:] == (PROMOTED,)
+    return own and not derived
+
+
+def _read_as_they_are(program: Program, steps: Iterable[Step]) -> Iterator[str]:
+    """Yield what is handed on under its own name: its readers are not known here."""
+    yield from _names(program.outputs)
+    for step in steps:
+        if not step.bodies:
+            continue
+        crossed = {
+            name
+            for crossing in (*step.leaves, *(e for b in step.bodies for e in b.enters))
+            if crossing is not None
+            for name in _names(crossing.reads)
+        }
+        handed = (*step.operands, *(a for b in step.bodies for a in b.outputs))
+        yield from (name for name in _names(handed) if name not in crossed)
+
+
+def _names(atoms: Iterable[Atom]) -> Iterator[str]:
+    return (atom for atom in atoms if isinstance(atom, str))
+
+
+@dataclass(frozen=True)
+class _TakeOut:
+    """Rewrites who reads a cast.
+
+    Attributes:
+        taken: The casts by their results: what they read, and the dtype they give.
+    """
+
+    taken: Mapping[str, tuple[Atom, str]]
+
+    def steps(self, steps: Iterable[Step]) -> tuple[Step, ...]:
+        kept = (s for s in steps if not (s.results and s.results[0] in self.taken))
+        return tuple(map(self._step, kept))
+
+    def _step(self, step: Step) -> Step:
+        if step.bodies:
+            return replace(
+                step,
+                operands=self._sources(step.operands),
+                bodies=tuple(map(self._body, step.bodies)),
+                leaves=tuple(map(self._crossing, step.leaves)),
+            )
+        operands, wants = self._read(step.operands)
+        return replace(step, operands=operands, wants=wants)
+
+    def _body(self, body: Body) -> Body:
+        return replace(
+            body,
+            inputs=self._sources(body.inputs),
+            enters=tuple(map(self._crossing, body.enters)),
+            steps=self.steps(body.steps),
+            outputs=self._sources(body.outputs),
+        )
+
+    def _crossing(self, crossing: Crossing | None) -> Crossing | None:
+        if crossing is None:
+            return None
+        reads, wants = self._read(crossing.reads)
+        return replace(crossing, reads=reads, wants=wants)
+
+    def _sources(self, atoms: tuple[Atom, ...]) -> tuple[Atom, ...]:
+        return tuple(self._source(atom)[0] for atom in atoms)
+
+    def _source(self, atom: Atom) -> tuple[Atom, str]:
+        """Return what a cast reads, and to what it casts; others as they are."""
+        found = self.taken.get(atom) if isinstance(atom, str) else None
+        return found or (atom, "")
+
+    def _read(
+        self, atoms: tuple[Atom, ...]
+    ) -> tuple[tuple[Atom, ...], tuple[str, ...]]:
+        """Return what is read without the casts, and the dtypes it is read in."""
+        pairs = [self._source(atom) for atom in atoms]
+        sources = tuple(_as_number(atom, dtype) for atom, dtype in pairs)
+        wants = tuple(dtype for atom, dtype in pairs if isinstance(atom, str))
+        return sources, wants if any(wants) else ()
+
+
+def _as_number(atom: Atom, dtype: str) -> Atom:
+    """Return a number in the dtype to which it was cast."""
+    if not isinstance(atom, Number) or not dtype:
+        return atom
+    return Number(np.asarray(atom.value, jnp.dtype(dtype)), dtype)
+
+
+def _without_state_casts(program: Program) -> Program:
+    """Return ``program`` without the last casts of its states.
+
+    A cast that somebody else reads too stays, unless promotion made it.
+    """
+    makers = {name: step for step in program.steps for name in step.results}
+    uses = Counter(_uses(program))
+    outputs = list(program.outputs)
+    taken: set[str] = set()
+    for index, state in program.states:
+        atom = outputs[index]
+        if not isinstance(atom, str) or atom not in makers:
+            continue
+        step = makers[atom]
+        if step.primitive != CAST:
+            continue
+        if uses[atom] > 1 and not _is_promotion(step):
+            continue
+        (source,) = step.operands
+        stored = dtype_name(program.avals[state])
+        if isinstance(source, Number) or stored != dtype_name(program.avals[atom]):
+            continue
+        if is_float(stored) and is_float(dtype_name(program.avals[source])):
+            outputs[index] = source
+            taken.update(step.results if uses[atom] == 1 else ())
+    steps = tuple(s for s in program.steps if not taken.intersection(s.results))
+    return replace(program, steps=steps, outputs=tuple(outputs))
+
+
+def _uses(program: Program) -> Iterator[str]:
+    """Yield the names that are read, once for each use."""
+    yield from _names(program.outputs)
+    for step in all_steps(program.steps):
+        yield from _names(step.operands)
+        for body in step.bodies:
+            yield from _names(body.outputs)

@@ -1,0 +1,326 @@
+"""Trace a program of mixed dtypes: promote the operands of each primitive first.
+
+``jax.numpy`` promotes by itself. What lies below it, ``jax.lax``, refuses operands of
+different dtypes, and ``dot_general`` takes them to give the dtype of one: float16 with
+bfloat16 gives bfloat16. While a program is traced here, operands are cast to their
+common dtype by the rules of a promotion system, what is written into an array is cast
+to its dtype, and what a loop carries keeps its dtype. The casts stand in a scope of
+their own, are taken out of the program again, and the plan then has them.
+"""
+
+import functools
+import warnings
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from amprewrite.dtypes import (
+    FORMATS,
+    Behaviour,
+    Operand,
+    Processor,
+    Rule,
+    is_float,
+    same_kind,
+)
+from amprewrite.errors import ComplexTruncationError, PromotionError
+from amprewrite.frameworks.jaxpr.compat import private
+from amprewrite.frameworks.jaxpr.compat.binding import (
+    STATE,
+    Watcher,
+    unwatched,
+    watching,
+)
+from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, lax, tree_util
+from amprewrite.frameworks.jaxpr.program.ops import dtype_name
+from amprewrite.frameworks.jaxpr.program.scopes import PROMOTED
+
+tree: Any = tree_util
+"""JAX's types are known in part only."""
+
+SAME = Rule(Behaviour.SAME)
+CHOSEN = Rule(Behaviour.SAME, roles="-x")
+WRITTEN = Rule(Behaviour.FOLLOW_SELF, roles="xx-")
+SCATTERED = Rule(Behaviour.FOLLOW_SELF, roles="x-x")
+
+RULES = {
+    **dict.fromkeys(("add", "add_any", "sub", "mul", "div", "rem", "pow"), SAME),
+    **dict.fromkeys(("max", "min", "atan2", "nextafter", "complex", "clamp"), SAME),
+    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), SAME),
+    **dict.fromkeys(("and", "or", "xor"), SAME),
+    **dict.fromkeys(("shift_left", "shift_right_logical"), SAME),
+    **dict.fromkeys(("shift_right_arithmetic", "igamma", "igammac"), SAME),
+    **dict.fromkeys(("regularized_incomplete_beta", "zeta", "polygamma"), SAME),
+    **dict.fromkeys(("concatenate", "dot_general", "conv_general_dilated"), SAME),
+    **dict.fromkeys(("ragged_dot_general", "triangular_solve"), SAME),
+    "select_n": CHOSEN,
+    "dynamic_update_slice": WRITTEN,
+    "pad": WRITTEN,
+    **dict.fromkeys(("scatter", "scatter-add", "scatter-mul"), SCATTERED),
+    **dict.fromkeys(("scatter-max", "scatter-min", "scatter-sub"), SCATTERED),
+}
+"""The rules of the primitives that want operands of one dtype."""
+
+
+@contextmanager
+def promoting(processor: Processor | None) -> Generator[None]:
+    """Promote the operands of what is traced inside; None leaves them alone.
+
+    Raises:
+        PromotionError: Operands have no common dtype.
+        ComplexTruncationError: An imaginary part would be dropped.
+    """
+    if processor is None:
+        yield
+        return
+    promoter = Promoter(processor)
+    functions = {
+        "scan": promoter.scan,
+        "while_loop": promoter.while_loop,
+        "cond": promoter.cond,
+        "switch": promoter.switch,
+        STATE: promoter.set_state,
+    }
+    watcher = Watcher(promoter.operands, functions)
+    with watching(watcher, repr(processor)):
+        yield
+
+
+@contextmanager
+def tracing(processor: Processor | None) -> Generator[None]:
+    """Promote as :func:`promoting` does, without JAX's warnings of what it casts.
+
+    What is written into an array is cast to its dtype, by rule; JAX does the same for
+    ``x.at[i].set(y)``, and says that it may stop. Where imaginary parts are kept, a
+    cast that drops one is refused in the graph, with its line.
+    """
+    if processor is None:
+        yield
+        return
+    with promoting(processor), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "scatter inputs have incompatible types")
+        if not processor.truncate_complex:
+            warnings.filterwarnings("ignore", "Casting from complex to real dtypes")
+            complex_warning = np.exceptions.ComplexWarning
+            warnings.filterwarnings("ignore", category=complex_warning)
+        yield
+
+
+@dataclass(frozen=True)
+class Promoter:
+    """Casts what is traced.
+
+    Attributes:
+        processor: The promotion system.
+    """
+
+    processor: Processor
+
+    def operands(self, primitive: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the operands of a primitive, cast to what it computes in."""
+        rule = RULES.get(primitive.name)
+        if rule is None:
+            return args
+        roles = enumerate(rule.roles_of(len(args)))
+        read = [index for index, role in roles if role == "x"]
+        try:
+            types = {index: jax.typeof(args[index]) for index in read}
+        except TypeError:  # no array: JAX says so
+            return args
+        dtypes = {index: dtype_name(held) for index, held in types.items()}
+        used = list(dtypes.values())
+        if len(set(used)) <= 1 or not _joins(primitive.name, used):
+            return args
+        if rule.behaviour is Behaviour.FOLLOW_SELF and not _is_writable(*used[::-1]):
+            return args  # JAX says that it refuses
+        wanted = self._computes(primitive.name, rule, list(types.values()))
+        return tuple(
+            self.cast(x, wanted) if dtypes.get(index, wanted) != wanted else x
+            for index, x in enumerate(args)
+        )
+
+    def _computes(self, where: str, rule: Rule, types: Sequence[Any]) -> str:
+        """Return the dtype in which operands of some types are read.
+
+        Raises:
+            PromotionError: They have none in common.
+            ComplexTruncationError: An imaginary part would be dropped.
+        """
+        system = replace(self.processor, x64=jax.config.jax_enable_x64)
+        given = [Operand(dtype_name(x), x.ndim, bool(x.weak_type)) for x in types]
+        try:
+            return system.apply(replace(rule, roles=""), *given).computes
+        except (PromotionError, ComplexTruncationError) as error:
+            raise type(error)(f"{_place()}{where}: {error}") from None
+
+    def cast(self, value: Any, dtype: str) -> Any:
+        """Return ``value`` in ``dtype``; the program notes why."""
+        with jax.named_scope(PROMOTED), unwatched():
+            if is_float(dtype) and dtype_name(jax.typeof(value)).startswith("complex"):
+                value = lax.real(value)
+            return lax.convert_element_type(value, jnp.dtype(dtype))
+
+    def kept(self, made: Any, before: Any, kind: str = "carry") -> Any:
+        """Return what a loop or a call made in the dtypes that it had before.
+
+        Args:
+            made: A tree of arrays.
+            before: The same before.
+            kind: What it is: a carry, where numbers adapt, or a state.
+
+        Raises:
+            ComplexTruncationError: A real number became a complex one.
+        """
+        new, structure = tree.tree_flatten(made)
+        old, expected = tree.tree_flatten(before)
+        if structure != expected:  # JAX says so
+            return made
+        pairs = zip(new, old, strict=True)
+        kept = [self._kept(x, y, kind) for x, y in pairs]
+        return tree.tree_unflatten(structure, kept)
+
+    def _kept(self, new: Any, old: Any, kind: str) -> Any:
+        found, stored = jax.typeof(new), jax.typeof(old)
+        names = dtype_name(found), dtype_name(stored)
+        adapts = kind == "carry" and getattr(stored, "weak_type", False)
+        if names[0] == names[1] or adapts or not _is_writable(*names):
+            return new  # JAX lets a carry adapt that is a number, and says the rest
+        truncates = names[0].startswith("complex") and is_float(names[1])
+        if truncates and not self.processor.truncate_complex:
+            msg = (
+                f"{_place()}found {names[0]} for a {kind} of {names[1]}: to keep that "
+                f"dtype drops the imaginary part; want a {kind} that holds it: "
+                f"initialise it as {names[0]}, or let the policy allow it: "
+                f"[promotion] truncate_complex = true"
+            )
+            raise ComplexTruncationError(msg)
+        return self.cast(new, names[1])
+
+    def set_state(self, set_state: Any, state: Any, item: Any, value: Any) -> Any:
+        """Run ``equinox.nn.State.set`` such that the state keeps its dtype."""
+        return set_state(state, item, self.kept(value, state.get(item), "state"))
+
+    def scan(self, scan: Any, f: Any, init: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run ``jax.lax.scan`` such that what it carries keeps its dtype."""
+
+        @functools.wraps(f)
+        def turn(carry: Any, x: Any) -> Any:
+            made = f(carry, x)
+            try:
+                new, slices = made
+            except (TypeError, ValueError):  # JAX says that it is no pair
+                return made
+            return self.kept(new, init), slices
+
+        return scan(turn, init, *args, **kwargs)
+
+    def while_loop(self, loop: Any, cond_fun: Any, body_fun: Any, init_val: Any) -> Any:
+        """Run ``jax.lax.while_loop`` such that what it carries keeps its dtype."""
+
+        @functools.wraps(body_fun)
+        def turn(carry: Any) -> Any:
+            return self.kept(body_fun(carry), init_val)
+
+        return loop(cond_fun, turn, init_val)
+
+    def cond(self, cond: Any, pred: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run ``jax.lax.cond``; branches that differ in dtype give the common one."""
+        names = [key for key in ("true_fun", "false_fun") if key in kwargs]
+        rest = args[2 - len(names) :]
+        given = [*args[: 2 - len(names)], *(kwargs.pop(key) for key in names)]
+
+        def run(branches: Sequence[Any]) -> Any:
+            return cond(pred, *branches, *rest, **kwargs)
+
+        return self._branched(run, given, rest, kwargs)
+
+    def switch(
+        self,
+        switch: Any,
+        index: Any,
+        branches: Sequence[Any],
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Run ``jax.lax.switch``; branches that differ give the common dtype."""
+
+        def run(branches: Sequence[Any]) -> Any:
+            return switch(index, branches, *args, **kwargs)
+
+        return self._branched(run, list(branches), args, kwargs)
+
+    def _branched(
+        self,
+        run: Callable[[Sequence[Any]], Any],
+        branches: Sequence[Any],
+        args: Sequence[Any],
+        kwargs: Any,
+    ) -> Any:
+        """Run branches as they are, and promote what they give if JAX refuses that."""
+        try:
+            return run(branches)
+        except TypeError:
+            if not all(map(callable, branches)):
+                raise
+            read = [kwargs["operand"]] if "operand" in kwargs else args
+            made = [jax.eval_shape(branch, *read) for branch in branches]
+            wanted = self._common(made)
+            if wanted is None:
+                raise
+        return run([self._giving(branch, wanted) for branch in branches])
+
+    def _common(self, made: Sequence[Any]) -> Any:
+        """Return zeros in the common dtypes of what branches give; None if it is one.
+
+        Branches that differ otherwise, in structure or shape, have none.
+        """
+        if len({tree.tree_structure(x) for x in made}) > 1:
+            return None
+        rows = list(zip(*map(tree.tree_leaves, made), strict=True))
+        if any(len({x.shape for x in row}) > 1 for row in rows):
+            return None
+        if all(len({x.dtype for x in row}) == 1 for row in rows):
+            return None
+        common: list[Any] = []
+        for row in rows:
+            dtype = row[0].dtype
+            if len({x.dtype for x in row}) > 1:
+                dtype = jnp.dtype(self._computes("cond", SAME, row))
+            common.append(jax.ShapeDtypeStruct(row[0].shape, dtype))
+        return tree.tree_unflatten(tree.tree_structure(made[0]), common)
+
+    def _giving(self, branch: Any, wanted: Any) -> Any:
+        def run(*args: Any) -> Any:
+            def one(x: Any, like: Any) -> Any:
+                same = dtype_name(jax.typeof(x)) == dtype_name(like)
+                return x if same else self.cast(x, dtype_name(like))
+
+            return tree.tree_map(one, branch(*args), wanted)
+
+        return run
+
+
+def _joins(primitive: str, dtypes: Sequence[str]) -> bool:
+    """Return whether operands are promoted: numbers are, and no keys or tokens.
+
+    An integer power stays one: it is another op than a power of floats.
+    """
+    if not all(dtype in FORMATS for dtype in dtypes):
+        return False
+    return primitive != "pow" or FORMATS[dtypes[1]].kind in ("float", "complex")
+
+
+def _is_writable(new: str, stored: str) -> bool:
+    """Return whether ``new`` may be cast to what is stored; see ``same_kind``."""
+    if new not in FORMATS or stored not in FORMATS:
+        return False
+    return same_kind(new, stored) or (new.startswith("complex") and is_float(stored))
+
+
+def _place() -> str:
+    """Return the user's line that is being traced, for the head of a message."""
+    line = private.current_line()
+    return f"{line}: " if line else ""

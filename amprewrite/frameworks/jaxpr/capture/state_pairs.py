@@ -1,0 +1,83 @@
+"""Which outputs are states: arrays that a call takes and gives back changed.
+
+A program does not say so, but what it takes and gives does: both are trees, and an
+array at the same path in the state is the same array before and after.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from amprewrite.frameworks.jaxpr.capture.trace import Call, part_name
+from amprewrite.frameworks.jaxpr.compat.untyped import tree_util
+from amprewrite.frameworks.jaxpr.program.ops import dtype_name
+
+tree: Any = tree_util
+"""JAX's types are known in part only."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """Stands for an array in a tree.
+
+    Attributes:
+        index: Which array of the call it is.
+        dtype: Name of its dtype; empty if it is not known.
+    """
+
+    index: int
+    dtype: str = ""
+
+
+Pair = tuple[int, int]
+"""Which output replaces which input, by their positions among the arrays."""
+
+
+def positions(call: Call, arrays: Sequence[Any] = ()) -> Any:
+    """Return a tree of a call with positions in the place of its arrays.
+
+    Args:
+        call: The call.
+        arrays: Its arrays, for their dtypes.
+    """
+    count = call.tree.num_leaves - len(call.fixed)
+    dtypes = [dtype_name(x) for x in arrays] or [""] * count
+    return call.arguments([Position(i, dtype) for i, dtype in enumerate(dtypes)])
+
+
+def replaced(before: Any, after: Any) -> Iterator[Pair]:
+    """Yield which arrays of ``after`` replace which of ``before``, by their paths.
+
+    Args:
+        before: A tree of positions among the arrays that a function takes.
+        after: One of those among the arrays that it gives.
+    """
+    old = dict(_by_path(before))
+    for path, output in _by_path(after):
+        if path in old:
+            yield output.index, old[path].index
+
+
+def held_by(kind: type, before: Any, after: Any) -> Iterator[Pair]:
+    """Yield what :func:`replaced` does for the containers of ``kind`` in two trees.
+
+    A container replaces the one that has the same structure.
+    """
+    old = {tree.tree_structure(held): held for held in _holders(kind, before)}
+    for held in _holders(kind, after):
+        structure = tree.tree_structure(held)
+        if structure in old:
+            yield from replaced(old[structure], held)
+
+
+def _holders(kind: type, held: Any) -> Iterable[Any]:
+    def is_leaf(part: object) -> bool:
+        return isinstance(part, kind)
+
+    return filter(is_leaf, tree.tree_leaves(held, is_leaf=is_leaf))
+
+
+def _by_path(held: Any) -> Iterator[tuple[tuple[str, ...], Position]]:
+    for path, leaf in tree.tree_flatten_with_path(held)[0]:
+        if isinstance(leaf, Position):
+            yield tuple(map(part_name, path)), leaf

@@ -1,0 +1,61 @@
+"""Notice Python numbers that vary: each of their values is a program of its own.
+
+A number among the arguments is a constant of the program, as it is in Python: traced as
+an array instead, ``isinstance(n, int)``, ``f"{n}"`` and ``hasattr(n, "dtype")`` would
+take another way without a word, ``x ** 3`` another kernel, and ``n * n / 7`` would be
+rounded to float32 at each step.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from amprewrite.frameworks.jaxpr.capture.trace import leaf_name
+from amprewrite.frameworks.jaxpr.compat.untyped import tree_util
+
+MANY = 8
+"""With how many values of one number nothing is said: a few layers, a few modes."""
+
+
+def numbers(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], names: Sequence[str]
+) -> Iterator[tuple[str, complex]]:
+    """Yield the Python numbers among the arguments of a call, each with its name.
+
+    Args:
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        names: Names of the positional parameters, as far as they are known.
+    """
+    for path, leaf in tree_util.tree_flatten_with_path((args, dict(kwargs)))[0]:
+        if type(leaf) in (int, float, complex):  # no truth value, no enumeration
+            yield leaf_name(path, names), leaf
+
+
+class Varying:
+    """Counts for how many values of each number programs were planned."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self.values: dict[str, set[tuple[type, complex]]] = {}
+
+    def add(self, found: Iterable[tuple[str, complex]]) -> Iterator[str]:
+        """Count the numbers of a call that was planned.
+
+        Args:
+            found: Names and values, as :func:`numbers` yields them.
+
+        Yields:
+            A warning for each number that has had more than ``MANY`` values just now.
+        """
+        for name, value in found:
+            held = self.values.setdefault(name, set())
+            if len(held) > MANY or (type(value), value) in held:
+                continue
+            held.add((type(value), value))
+            if len(held) > MANY:
+                yield (
+                    f"the number {name} had {len(held)} values so far, each of which "
+                    f"is traced and planned as a program of its own; where only its "
+                    f"value varies and Python does not decide by it, pass an array, "
+                    f"jnp.asarray({name}), to have one program for all"
+                )

@@ -1,0 +1,1 @@
+"""Private and moving names of JAX; only these modules touch them."""

@@ -1,0 +1,1 @@
+"""Converted functions, and models as pure functions of arrays."""

@@ -1,0 +1,71 @@
+"""Finds the adapter of a module, and the modules in a tree.
+
+Each library is loaded only for its own models: without it the others work.
+"""
+
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+from amprewrite.frameworks.jaxpr.capture.trace import part_name
+from amprewrite.frameworks.jaxpr.compat.untyped import tree_util
+
+tree: Any = tree_util
+"""JAX's types are known in part only."""
+
+MODULES = "amprewrite.frameworks.jaxpr.modules"
+"""The package of the adapters."""
+
+LIBRARIES = {
+    "equinox": ("equinox", "Module"),
+    "linen": ("flax.linen", "Module"),
+    "nnx": ("flax.nnx", "Module"),
+}
+"""By adapter: the library, and the name of its class of modules."""
+
+
+def adapter_of(model: object) -> Any:
+    """Return the adapter for ``model``; None if it is no module of a library."""
+    for name, (library, kind) in LIBRARIES.items():
+        known = getattr(sys.modules.get(library), kind, None)  # None: not loaded
+        if known is not None and isinstance(model, known):
+            return import_module(f"{MODULES}.{name}")
+    return None
+
+
+def children(module: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the modules in ``module`` that are called, by path; itself first."""
+    adapter = adapter_of(module)
+    yield from adapter.children(module) if hasattr(adapter, "children") else ()
+
+
+def wrappers() -> Iterator[type]:
+    """Yield the classes of callables of the loaded libraries that wrap a callable."""
+    for name, (library, _) in LIBRARIES.items():
+        if sys.modules.get(library) is not None:
+            adapter: Any = import_module(f"{MODULES}.{name}")
+            yield from getattr(adapter, "WRAPPERS", ())
+
+
+def state_kinds() -> Iterator[type]:
+    """Yield the classes of the loaded libraries that hold state."""
+    for name, (library, _) in LIBRARIES.items():
+        if sys.modules.get(library) is not None:
+            adapter: Any = import_module(f"{MODULES}.{name}")
+            if hasattr(adapter, "STATE"):
+                yield adapter.STATE
+
+
+def modules_in(held: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the modules in a tree, with the paths of all that they hold."""
+    found = tree.tree_flatten_with_path(held, is_leaf=_is_module)[0]
+    for path, leaf in found:
+        if _is_module(leaf):
+            above = [part_name(key) for key in path]
+            for below, child in children(leaf):
+                yield ".".join([*above, below] if below else above), child
+
+
+def _is_module(leaf: object) -> bool:
+    return hasattr(adapter_of(leaf), "children")

@@ -1,0 +1,348 @@
+"""A converted function: traced and planned once for each signature; run by its plan."""
+
+import functools
+import inspect
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from amprewrite.errors import (
+    CaptureError,
+    NotCapturedError,
+    UnsupportedError,
+    warn,
+)
+from amprewrite.frameworks.base import Request, announce
+from amprewrite.frameworks.jaxpr.capture.cast_intent import Second
+from amprewrite.frameworks.jaxpr.capture.closures import Closed
+from amprewrite.frameworks.jaxpr.capture.promotion_tracing import tracing
+from amprewrite.frameworks.jaxpr.capture.state_pairs import Pair, positions
+from amprewrite.frameworks.jaxpr.capture.trace import (
+    Traced,
+    Tracer,
+    as_array,
+    input_names,
+    split,
+)
+from amprewrite.frameworks.jaxpr.capture.varying import Varying, numbers
+from amprewrite.frameworks.jaxpr.function.overflow import overflows
+from amprewrite.frameworks.jaxpr.interpret.pipeline import (
+    Inputs,
+    Prepared,
+    Search,
+    prepare,
+)
+from amprewrite.frameworks.jaxpr.probes.full_precision import Result, Sample
+from amprewrite.frameworks.jaxpr.probes.tolerance import Tolerant, sample_of
+from amprewrite.frameworks.jaxpr.program.program import Program
+from amprewrite.ir import ProgramGraph
+from amprewrite.plan import Cast, Plan
+from amprewrite.plan.join import join_plans
+
+KEPT = 128
+"""How many programs of one function are kept: those that were used last."""
+
+CAPTURED = "traced by JAX"
+"""How a function is captured."""
+
+Describe = Callable[[tuple[Any, ...], Mapping[str, Any]], Inputs]
+"""Names the arrays among call arguments, and says which of them are parameters."""
+
+
+States = Callable[[tuple[Any, ...], Mapping[str, Any], Any], Iterator[Pair]]
+"""Says which outputs are states, of the positions in arguments and results."""
+
+
+def no_states(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], made: Any
+) -> Iterator[Pair]:
+    """Yield nothing: a function does not say what is its state."""
+    del args, kwargs, made
+    yield from ()
+
+
+def whole(made: Any) -> Any:
+    """Return all that a function gives: it is what the user sees."""
+    return made
+
+
+class Shared:
+    """What the functions of one conversion have in common.
+
+    Attributes:
+        request: What the user asked for.
+        tolerant: Plans within a tolerance; None without one.
+        announced: Lines of plans that the user has seen.
+        given: The plan that the user gave, until the first program has taken it.
+        closed: Tells whether what a function closes over has changed; None for a
+            function of its arguments.
+        restore: Converts the function by a request, where it was pickled.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        closed: Closed | None = None,
+        restore: Callable[[Any, Request], Any] | None = None,
+    ) -> None:
+        """Take what was asked for."""
+        self.request, self.closed, self.restore = request, closed, restore
+        self.tolerant = Tolerant(request.budget, CAPTURED) if request.budget else None
+        self.announced = set[str]()
+        self.given = request.plan
+
+
+class ConvertedFunction:
+    """A function that runs by a plan; it composes with every transformation of JAX."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        request: Request,
+        describe: Describe | None = None,
+        states: States = no_states,
+        result_of: Callable[[Any], Any] = whole,
+        shared: Shared | None = None,
+    ) -> None:
+        """Hold the function.
+
+        Args:
+            function: The function.
+            request: What the user asked for.
+            describe: Describes the inputs; by default they are named as ``function``
+                names its parameters, and none is trained.
+            states: Finds the states among what it takes and gives.
+            result_of: Picks what the user sees of what ``function`` gives.
+            shared: What it has in common with others of the same conversion.
+        """
+        self.function, self.request = function, request
+        self.shared = shared or Shared(request)
+        self.closed = self.shared.closed
+        self.describe, self.states = describe or self._as_named, states
+        self.result_of = result_of
+        self.tolerant = self.shared.tolerant
+        self._forget()
+        self.varying = Varying()
+        self.announces = True
+        self.is_quiet = False  # announces nothing of programs that are left as they are
+        self.converting = False  # whether the arguments are those of the conversion
+        functools.update_wrapper(self, function, updated=())
+
+    def __deepcopy__(self, _: Any) -> "ConvertedFunction":
+        """Return itself, as functions do: copies of a module share what runs them."""
+        return self
+
+    def __reduce__(self) -> Any:
+        """Return the name where it is found by that, as functions do; else its parts.
+
+        Raises:
+            UnsupportedError: It is the method of a converted module, to be pickled.
+        """
+        if self.closed is None or self.shared.restore is None:
+            msg = "this runs a method of a converted module; pickle the module"
+            raise UnsupportedError(msg)
+        name = str(getattr(self, "__qualname__", ""))
+        if is_at(self.__module__, name, self):
+            return name
+        plan = self.plans[0] if self.plans else None
+        request = self.request.to_pickle(plan)
+        return self.shared.restore, (self.closed.function, request)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function by its plan."""
+        prepared, result, arrays = self.prepare(args, kwargs)
+        if not prepared.plan.changes:  # but perhaps numbers, which are no values
+            with tracing(self.request.processor):
+                return self.function(*args, **kwargs)
+        return result.arguments(prepared.run(arrays))
+
+    def prepare(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Prepared, Any, list[Any]]:
+        """Return the program for a call, how its outputs are built, and its arrays.
+
+        Raises:
+            CaptureError: The function cannot be traced, or changes what it closes over.
+        """
+        if self.closed is not None and (name := self.closed.changed()) is not None:
+            self._trace_anew(name)
+        traced = self.tracer.trace(args, kwargs)
+        _, arrays = split((tuple(args), dict(kwargs)))
+        key = traced.closed.jaxpr
+        found = self.prepared.get(key)
+        if found is None:
+            found = self._plan(traced, args, kwargs)
+            self._look_again()
+            self._count_numbers(args, kwargs)
+            if traced.reusable:
+                self._keep(key, found)
+        if traced.reusable:
+            self.used[key] = next(self.calls)
+        return found, traced.result, arrays
+
+    def _keep(self, key: Any, prepared: Prepared) -> None:
+        """Keep a program for the next call, and of the others those used last."""
+        self.prepared[key] = prepared
+        if self.shared.given is not None:  # a plan of the user is applied once
+            self.shared.given, self.pinned = None, key
+        if len(self.prepared) > KEPT:
+            others = (k for k in self.prepared if k is not key and k is not self.pinned)
+            oldest = min(others, key=self.used.__getitem__)
+            del self.prepared[oldest], self.used[oldest]
+
+    def _count_numbers(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Warn of a number that varies: each of its values is planned."""
+        named = numbers(args, kwargs, parameter_names(self.function))
+        for line in self.varying.add(named):
+            warn(line)
+
+    def _forget(self) -> None:
+        self.tracer = Tracer(self.function, self.request.processor)
+        self.prepared: dict[Any, Prepared] = {}
+        self.used: dict[Any, int] = {}  # at which call a program was used last
+        self.calls, self.pinned = itertools.count(), None
+
+    def _trace_anew(self, name: str) -> None:
+        """Forget the programs, in which what the function closed over is a constant."""
+        self._forget()
+        self.shared.given = self.request.plan
+        line = (
+            f"the function closes over {name}, which has changed since it was traced: "
+            f"it is traced and planned anew; pass {name} as an argument to have one "
+            f"program for all its values"
+        )
+        if line not in self.shared.announced:
+            self.shared.announced.add(line)
+            warn(line)
+
+    def _look_again(self) -> None:
+        """Take what a trace itself has changed, such as a counter, as it is now.
+
+        Raises:
+            CaptureError: It has left a tracer there.
+        """
+        if self.closed is None:
+            return
+        if (name := self.closed.leaked()) is not None:
+            msg = (
+                f"the function changes {name}, which it closes over, while it is "
+                f"traced; want a function that takes its state and gives it back (of a "
+                f"model of flax.nnx or Equinox convert the model itself, of a model of "
+                f"Keras its stateless_call). {name} holds a tracer now: set it again"
+            )
+            raise CaptureError(msg)
+        self.closed.changed()
+
+    def _plan(
+        self, traced: Traced, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Prepared:
+        known = self.describe(args, kwargs)
+        if low := self.request.low:
+            again = partial(self.tracer.trace_low, args, kwargs, low)
+            known = replace(known, second=Second(self.tracer.casts, again, low))
+        if self.request.processor is not None:
+            states = tuple(self._states(traced, args, kwargs))
+            known = replace(known, states=states, processor=self.request.processor)
+        if self.tolerant is not None:
+            known = replace(known, search=self._search(traced, args, kwargs))
+        made = prepare(
+            traced.closed,
+            self.request.planner,
+            known,
+            self.shared.given,
+            training=self.request.training is not False,
+            captured=CAPTURED,
+        )
+        if self.converting and self.tolerant is None:
+            sample = self._sample(traced, args, kwargs, made)
+            notes = overflows(made, traced.closed, sample)
+            made = replace(made, plan=made.plan.with_warnings(*notes))
+        if self.announces and (alters(made.plan) or not self.is_quiet):
+            announce(made.plan, self.shared.announced)
+        return made
+
+    def _sample(
+        self,
+        traced: Traced,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        made: Prepared,
+    ) -> Sample:
+        _, arrays = split((tuple(args), dict(kwargs)))
+        result = Result(traced.result, self.result_of)
+        return Sample(made.program, made.graph, arrays, result)
+
+    def _search(
+        self, traced: Traced, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Search:
+        _, arrays = split((tuple(args), dict(kwargs)))
+        result = Result(traced.result, self.result_of)
+        tolerant: Any = self.tolerant
+
+        def search(program: Program, graph: ProgramGraph, build: Any) -> Plan:
+            return tolerant.plan(sample_of(program, graph, arrays, result), build)
+
+        return search
+
+    def _states(
+        self, traced: Traced, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Iterator[Pair]:
+        call, arrays = split((tuple(args), dict(kwargs)))
+        taken, named = positions(call, list(map(as_array, arrays)))
+        return self.states(taken, named, positions(traced.result))
+
+    def _as_named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Inputs:
+        names = parameter_names(self.function)
+        return Inputs(input_names((tuple(args), dict(kwargs)), names))
+
+    @property
+    def plans(self) -> list[Plan]:
+        """The plans of all signatures, the first one first."""
+        return [prepared.plan for prepared in self.prepared.values()]
+
+    @property
+    def plan(self) -> Plan:
+        """The plan; those of several signatures as one.
+
+        Raises:
+            NotCapturedError: The function was not called yet.
+        """
+        plans = self.plans
+        if not plans:
+            msg = (
+                "the function has no plan yet, because it is traced at its first call; "
+                "call it, or convert it with args=(...)"
+            )
+            raise NotCapturedError(msg)
+        return join_plans(plans)
+
+    @property
+    def casts(self) -> tuple[Cast, ...]:
+        """The casts of :attr:`plan`."""
+        return self.plan.casts
+
+
+def is_at(module: str, name: str, held: object) -> bool:
+    """Return whether ``held`` is what ``name`` of a loaded module is."""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found is held
+
+
+def alters(plan: Plan) -> bool:
+    """Return whether a program computes anything else by a plan than without it."""
+    return bool(plan.lowered or plan.casts or (plan.changes and not plan.low))
+
+
+def parameter_names(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of the parameters of ``function`` that have a position."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a builtin
+        return ()
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return tuple(p.name for p in parameters if p.kind in kinds)

@@ -1,0 +1,101 @@
+"""Run a converted program once, where its low dtype has a small range: is it finite?
+
+float16 ends at 65504. A program of larger values gives infinities or NaN in it, and
+nothing says so: one run on the arguments of the conversion shows it.
+"""
+
+# JAX's own types are partial: what its functions give is unknown to a type checker.
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
+from collections.abc import Container, Iterable
+from typing import Any
+
+import numpy as np
+
+from amprewrite.frameworks.jaxpr.compat import private
+from amprewrite.frameworks.jaxpr.compat.untyped import jax, jex, jnp
+from amprewrite.frameworks.jaxpr.interpret.control_flow import HANDLERS
+from amprewrite.frameworks.jaxpr.interpret.interpreter import Env, Writer
+from amprewrite.frameworks.jaxpr.interpret.pipeline import Prepared
+from amprewrite.frameworks.jaxpr.probes.full_precision import Sample
+from amprewrite.frameworks.jaxpr.probes.reference_dtypes import is_inexact
+from amprewrite.frameworks.jaxpr.probes.value_watch import count_turns
+from amprewrite.frameworks.jaxpr.program.ops import dtype_name
+from amprewrite.frameworks.jaxpr.program.program import Step
+from amprewrite.plan.overflow import is_narrow, overflow_warning
+
+
+def overflows(prepared: Prepared, closed: Any, sample: Sample) -> tuple[str, ...]:
+    """Return a warning if outputs are not finite where those of the original are.
+
+    Args:
+        prepared: The program and its plan.
+        closed: What was traced, a ClosedJaxpr.
+        sample: The program and the arrays of a call. Nothing is run where the low dtype
+            has the range of the full one, where they have no values, and where the
+            program does more than to compute (it prints, or calls back).
+    """
+    inputs = list(sample.inputs)
+    known = all(map(_has_value, inputs))
+    if not is_narrow(prepared.plan) or closed.effects or not known:
+        return ()
+    with private.evaluated_now():
+        ours = jax.jit(prepared.run)(inputs)
+        if all(map(_is_finite, ours)):
+            return ()
+        theirs = jax.jit(jex.jaxpr_as_fun(closed))(*inputs)
+        if not any(map(_differs, ours, theirs)):
+            return ()
+        first = _first(prepared, sample)
+    return (overflow_warning(prepared.plan, prepared.plan.by_op.get(first)),)
+
+
+def _has_value(value: Any) -> bool:
+    array = isinstance(value, (jax.Array, np.ndarray, np.generic))
+    return array and not private.is_tracer(value)
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether a value has no infinity and no NaN; one that is traced is not known."""
+    if private.is_tracer(value) or not is_inexact(dtype_name(value)):
+        return True
+    return bool(jnp.isfinite(value).all())
+
+
+def _differs(low: Any, wide: Any) -> bool:
+    """Whether some element of ``wide`` is finite alone."""
+    if not is_inexact(dtype_name(wide)):
+        return False
+    return bool((jnp.isfinite(wide) & ~jnp.isfinite(low)).any())
+
+
+def _first(prepared: Prepared, sample: Sample) -> str:
+    """Return the first op whose result is finite in the original alone; or nothing."""
+    infinite: set[str] = set()
+
+    def look(op: str, name: str, value: Any) -> None:
+        del op
+        if not _is_finite(value):
+            infinite.add(name)
+
+    count_turns(sample, look)
+    seeker = _Seeker(prepared, infinite)
+    with jax.disable_jit():
+        seeker.program(sample.inputs)
+    return seeker.found
+
+
+class _Seeker(Writer):
+    """Runs a program op by op and remembers the first that overflows."""
+
+    def __init__(self, prepared: Prepared, infinite: Container[str]) -> None:
+        super().__init__(prepared, HANDLERS)
+        self.infinite, self.found = infinite, ""
+
+    def run(self, steps: Iterable[Step], env: Env) -> None:
+        for step in steps:
+            super().run((step,), env)
+            made = (name for name in step.results if name not in self.infinite)
+            if not self.found and not all(_is_finite(env[name]) for name in made):
+                self.found = step.name

@@ -1,0 +1,164 @@
+"""What is verified: a model as a pure function of arrays, and its program."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from amprewrite.dtypes import is_float
+from amprewrite.frameworks.base import Call as Asked
+from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.jaxpr.capture.trace import (
+    Call,
+    Traced,
+    Tracer,
+    input_names,
+    split,
+)
+from amprewrite.frameworks.jaxpr.function.adapters import adapter_of
+from amprewrite.frameworks.jaxpr.function.converted_function import (
+    ConvertedFunction,
+    parameter_names,
+)
+from amprewrite.frameworks.jaxpr.interpret.contractions import contraction_p
+from amprewrite.frameworks.jaxpr.interpret.pipeline import Inputs, Prepared
+from amprewrite.frameworks.jaxpr.probes.full_precision import Result
+from amprewrite.frameworks.jaxpr.program.inline import inline
+from amprewrite.frameworks.jaxpr.program.ops import dtype_name
+from amprewrite.frameworks.jaxpr.program.program import Program
+from amprewrite.ir import ProgramGraph
+from amprewrite.plan import Plan
+
+
+def _whole(made: Any) -> Any:
+    return made
+
+
+@dataclass(frozen=True)
+class Pure:
+    """A model as a pure function and the arguments to call it with.
+
+    Attributes:
+        function: The function.
+        args: Positional arguments, the parameters of a module among them.
+        kwargs: Keyword arguments.
+        inputs: The names of the arrays, and which of them are parameters.
+        converted: The converted function inside; None for an original.
+        result_of: Picks what is compared from what the function gives.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    inputs: Inputs
+    converted: ConvertedFunction | None = None
+    result_of: Callable[[Any], Any] = _whole
+
+
+def pure(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Pure:
+    """Return ``model`` as a pure function.
+
+    An original and its converted form give functions of the same arrays.
+    """
+    adapter = adapter_of(model)
+    if adapter is not None:
+        return _of_module(adapter, model, args, kwargs)
+    held = getattr(model, "__wrapped__", None)  # what jax.jit made of a converted one
+    found = model if isinstance(model, ConvertedFunction) else held
+    converted = found if isinstance(found, ConvertedFunction) else None
+    names = input_names((args, dict(kwargs)), parameter_names(model))
+    return Pure(model, args, kwargs, Inputs(names), converted)
+
+
+def _of_module(
+    adapter: Any, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Pure:
+    """Return a module as its adapter runs it: converted, or as it would be."""
+    converted: ConvertedFunction | None = adapter.runner_of(model)
+    asked = Request(planner=_no_plan)
+    runner: Any = converted or adapter.runner_of(adapter.convert(model, asked))
+    function = converted or runner.function
+    given = adapter.arguments(model, args)
+    inputs = runner.describe(given, kwargs)
+    pick = getattr(adapter, "result_of", _whole)
+    return Pure(function, given, kwargs, inputs, converted, pick)
+
+
+def _no_plan(
+    graph: ProgramGraph, *, training: bool, captured: str, differentiated: bool = True
+) -> Plan:
+    """Stand for the planner of a module that is not run."""
+    raise AssertionError((graph, training, captured, differentiated))
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A pure function and one call of it, as arrays.
+
+    Attributes:
+        pure: The function and its arguments.
+        call: The arguments without their arrays.
+        arrays: The arrays.
+    """
+
+    pure: Pure
+    call: Call
+    arrays: tuple[Any, ...]
+
+    def flat(self, *arrays: Any) -> Any:
+        """Return what the function gives on ``arrays``."""
+        args, kwargs = self.call.arguments(arrays)
+        return self.pure.result_of(self.pure.function(*args, **kwargs))
+
+    def built(self, outputs: list[Any]) -> Any:
+        """Return what the function gives, from the outputs of its program."""
+        return self.pure.result_of(self._traced.result.arguments(outputs))
+
+    @property
+    def result(self) -> Result:
+        """How what the function gives is made of outputs."""
+        return Result(self._traced.result, self.pure.result_of)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the arrays."""
+        return self.pure.inputs.names
+
+    @property
+    def trained(self) -> tuple[int, ...]:
+        """Positions of the arrays whose gradients are compared.
+
+        Those are the parameters of a module, and all floats of a function.
+        """
+        kinds = self.pure.inputs.kinds
+        floats = [i for i, x in enumerate(self.arrays) if is_float(dtype_name(x))]
+        return tuple(i for i in floats if not kinds or kinds.get(i) == "parameter")
+
+    @cached_property
+    def _traced(self) -> Traced:
+        return Tracer(self.pure.function).trace(self.pure.args, self.pure.kwargs)
+
+    @cached_property
+    def program(self) -> Program:
+        """The program."""
+        return inline(self._traced.closed, self.names.__getitem__)
+
+    def shown(self) -> Program:
+        """Return the program with the casts of what was converted in sight."""
+        converted = frozenset((contraction_p.name,))
+        return inline(self._traced.closed, self.names.__getitem__, converted)
+
+
+def subject_of(model: Any, asked: Asked) -> Subject:
+    """Return ``model`` and the arguments that were given as a subject."""
+    found = pure(model, asked.args, asked.kwargs)
+    call, arrays = split((found.args, dict(found.kwargs)))
+    return Subject(found, call, tuple(arrays))
+
+
+def prepared_of(model: Any, asked: Asked) -> Prepared | None:
+    """Return the program and the plan by which ``model`` runs; None without one."""
+    found = pure(model, asked.args, asked.kwargs)
+    if found.converted is None:
+        return None
+    return found.converted.prepare(found.args, found.kwargs)[0]

@@ -1,0 +1,1 @@
+"""Interpreter: bind the equations of a program again, with the casts of a plan."""

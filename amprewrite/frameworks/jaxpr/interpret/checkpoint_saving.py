@@ -1,0 +1,75 @@
+"""What ``jax.checkpoint`` saves of a primitive that stands for one of JAX's.
+
+A policy is asked about each primitive of a checkpointed body that is differentiated,
+and looks for those that it knows, such as ``dot_general``. Asked about the one that
+a primitive stands for, it saves what it saves of a program that was not rewritten.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from amprewrite.frameworks.jaxpr.compat import private
+from amprewrite.frameworks.jaxpr.compat.untyped import jax, jex, partial_eval
+
+Plain = tuple[Any, Sequence[Any], Mapping[str, Any]]
+"""A primitive, the types of its operands, and its parameters."""
+
+Rule = tuple[Any, Any, list[bool], list[bool], list[Any]]
+"""What JAX wants of a rule: the equation of the forward and of the backward pass,
+whether each result is unknown in the forward pass and whether it is there in the
+backward pass, and what is saved."""
+
+
+def show_policies(primitive: Any, plainly: Callable[..., Plain]) -> None:
+    """Ask policies about another primitive in the place of one with one result.
+
+    Args:
+        primitive: What a program has.
+        plainly: Returns what policies are asked about, given the types of the operands
+            and the parameters.
+    """
+
+    def rule(saveable: Any, unknown: list[bool], there: list[bool], eqn: Any) -> Rule:
+        missing = [
+            x
+            for x, is_there in zip(eqn.invars, there, strict=True)
+            if not is_there and not isinstance(x, jex.Literal)
+        ]
+        if any(unknown):
+            return None, eqn, [True], [True], missing
+        other, avals, params = plainly(*(x.aval for x in eqn.invars), **eqn.params)
+        found = saveable(other, *avals, **params)
+        if private.is_saved(found):
+            return eqn, None, [False], [False], []
+        places = private.offloaded(found)
+        if places is not None:
+            return _offloaded(eqn, *places)
+        return eqn, eqn, [False], [True], missing
+
+    partial_eval.partial_eval_jaxpr_custom_rules[primitive] = rule
+
+
+def _offloaded(eqn: Any, home: Any, away: Any) -> Rule:
+    """Return the rule of an equation whose result waits in another memory."""
+
+    def forward(*operands: Any) -> tuple[Any, Any]:
+        made = eqn.primitive.bind(*operands, **eqn.params)
+        return made, jax.device_put(made, away)
+
+    known = _one_equation(jax.jit(forward), [x.aval for x in eqn.invars])
+    (saved,) = known.outvars[1:]
+    back = _one_equation(partial(jax.device_put, device=home), [saved.aval])
+    return (
+        known.replace(invars=eqn.invars, outvars=[*eqn.outvars, saved]),
+        back.replace(invars=[saved], outvars=eqn.outvars),
+        [False],
+        [True],
+        [saved],
+    )
+
+
+def _one_equation(function: Callable[..., Any], avals: Sequence[Any]) -> Any:
+    """Return the equation that a function on arrays of given types is traced to."""
+    (eqn,) = jax.make_jaxpr(function)(*avals).jaxpr.eqns
+    return eqn

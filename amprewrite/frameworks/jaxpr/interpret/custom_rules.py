@@ -1,0 +1,141 @@
+"""Custom derivative rules: rewritten inside, and called with what they expect.
+
+A rule of the user was written, and is checked by JAX, for the dtypes that were
+traced. The value of a custom JVP function may pass low, for its rule is called with
+primals and tangents cast up and its results are cast down again; a custom VJP function
+passes all values in their traced dtypes. The rules themselves are converted when JAX
+traces them, by the same policy.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
+
+from amprewrite.dtypes import is_float
+from amprewrite.frameworks.jaxpr.compat import private
+from amprewrite.frameworks.jaxpr.compat.untyped import jax, tree_util
+from amprewrite.frameworks.jaxpr.interpret.interpreter import Env, Writer, cast
+from amprewrite.frameworks.jaxpr.interpret.region_boundary import (
+    entering,
+    inside,
+    leaving,
+)
+from amprewrite.frameworks.jaxpr.program.ops import dtype_name
+from amprewrite.frameworks.jaxpr.program.program import Step
+
+ARRAY = object()
+"""Stands for an array among what a rule gives; None is something that it may give."""
+
+Rule = Callable[..., Sequence[Any]]
+"""A rule as JAX calls it: flat arguments, some of which are no arrays."""
+
+
+def is_array(value: object) -> bool:
+    """Return whether ``value`` can be traced; tangents of integers cannot."""
+    arrays = (jax.Array, np.ndarray, np.generic)
+    return isinstance(value, arrays) and dtype_name(value) != "float0"
+
+
+def custom_jvp(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
+    """Run a custom JVP function; values pass in the dtypes they are stored in."""
+    params = private.bind_params(step.eqn)
+    fun, rule = params.pop("subfuns")
+    traced = [writer.rule_dtype(var.aval) for var in step.eqn.invars]
+    made = [writer.stored(name) for name in step.results]
+    outer = writer.constants(env)
+
+    def value(*operands: Any) -> list[Any]:
+        pairs = zip(step.operands, operands, strict=True)
+        named = {atom: x for atom, x in pairs if isinstance(atom, str)}
+        return writer.shared_outputs(step, {**outer, **named})
+
+    def jvp(*primals_and_tangents: Any) -> list[Any]:
+        widened = [
+            _as(x, dtype)
+            for x, dtype in zip(primals_and_tangents, traced * 2, strict=True)
+        ]
+        run = _partially(writer, rule.call_wrapped, len(traced))
+        out = run(*widened)
+        return [_as(x, dtype) for x, dtype in zip(out, made * 2, strict=True)]
+
+    params["subfuns"] = (private.wrapped(value, fun), private.wrapped(jvp, rule))
+    operands = [writer.get(atom, env) for atom in step.operands]
+    return step.eqn.primitive.bind(*operands, **params)
+
+
+def custom_vjp(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
+    """Run a custom VJP function; values pass in the dtypes that were traced."""
+    (body,) = step.bodies
+    params = private.bind_params(step.eqn)
+    fun, forward, backward = params.pop("subfuns")
+    outer = writer.constants(env)
+
+    def value(*entered: Any) -> list[Any]:
+        return leaving(writer, step, inside(writer, body, outer, entered))
+
+    params["subfuns"] = (
+        private.wrapped(value, fun),
+        private.wrapped(_partially(writer, forward.call_wrapped), forward),
+        private.wrapped(_partially(writer, backward.call_wrapped), backward),
+    )
+    return step.eqn.primitive.bind(*entering(writer, body, env), **params)
+
+
+def _as(value: Any, dtype: str) -> Any:
+    """Return a primal or tangent in ``dtype``; also a zero that is only a symbol."""
+    if isinstance(value, SymbolicZero):
+        aval: Any = value.aval
+        if is_float(dtype) and dtype_name(aval) != dtype:
+            return SymbolicZero(aval.update(dtype=np.dtype(jax.numpy.dtype(dtype))))
+        return value
+    if not is_float(dtype) or not is_array(value) or dtype_name(value) == dtype:
+        return value
+    return cast(value, dtype)
+
+
+def _partially(writer: Writer, rule: Rule, primals: int | None = None) -> Rule:
+    """Return ``rule`` converted; what is no array passes by.
+
+    Args:
+        writer: Runs the program that the rule belongs to.
+        rule: The rule.
+        primals: How many operands are primals, if those after them are tangents.
+    """
+
+    def run(*operands: Any) -> list[Any]:
+        flags = [is_array(x) for x in operands]
+        others: list[Any] = []
+        structure: list[Any] = []
+
+        def of_arrays(*arrays: Any) -> list[Any]:
+            supply = iter(arrays)
+            pairs = zip(operands, flags, strict=True)
+            given = rule(*(next(supply) if flag else x for x, flag in pairs))
+            out, structure[:] = _flat(given)
+            others[:] = [ARRAY if is_array(x) else x for x in out]
+            return [x for x in out if is_array(x)]
+
+        arrays = [x for x, flag in zip(operands, flags, strict=True) if flag]
+        before = len(arrays) if primals is None else sum(flags[:primals])
+        tangents = range(before, len(arrays))
+        found = iter(writer.context.converted(of_arrays, arrays, tangents))
+        filled = [next(found) if x is ARRAY else x for x in others]
+        return tree_util.tree_unflatten(structure[0], filled)
+
+    return run
+
+
+def _flat(given: Any) -> tuple[list[Any], list[Any]]:
+    """Return what a rule gives as one list, and its structure.
+
+    It is a sequence, and since jax 0.11 a pair of one and a log for backward rules.
+    Anything else, None also, is a part.
+    """
+
+    def is_part(value: object) -> bool:
+        return not isinstance(value, (list, tuple, dict))
+
+    parts, structure = tree_util.tree_flatten(given, is_leaf=is_part)
+    return parts, [structure]

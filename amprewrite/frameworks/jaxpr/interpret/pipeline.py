@@ -1,0 +1,261 @@
+"""From a jaxpr to what can be run: inline, read, plan."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import takewhile
+from typing import Any
+
+from amprewrite.dtypes import Processor
+from amprewrite.frameworks.base import Planner
+from amprewrite.frameworks.jaxpr.capture.cast_intent import Second
+from amprewrite.frameworks.jaxpr.capture.complex_norms import conjugated, find_norms
+from amprewrite.frameworks.jaxpr.capture.promotion_casts import take_out
+from amprewrite.frameworks.jaxpr.capture.promotion_tracing import tracing
+from amprewrite.frameworks.jaxpr.compat.untyped import jax
+from amprewrite.frameworks.jaxpr.interpret.control_flow import HANDLERS
+from amprewrite.frameworks.jaxpr.interpret.interpreter import Writer
+from amprewrite.frameworks.jaxpr.program.inline import inline
+from amprewrite.frameworks.jaxpr.program.program import Program
+from amprewrite.frameworks.jaxpr.program.read import read
+from amprewrite.ir import ProgramGraph
+from amprewrite.ir.graph import ValueKind
+from amprewrite.plan import Plan
+from amprewrite.plan.comparing import compared_moves, comparisons
+from amprewrite.plan.fit import check_fits, check_ops
+
+RULE = "a rule, traced when JAX called it"
+"""How the body of a custom rule is captured."""
+
+Held = Mapping[tuple[str, str], Mapping[str, bool]]
+"""By canonical name and line, for each path whether an op there is held in full."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A program with its plan.
+
+    Attributes:
+        program: The program.
+        graph: What the plan was made of.
+        plan: The plan.
+        planner: Plans the custom rules that the program meets when it is run.
+        training: Whether it will be differentiated.
+        tangents: Inputs that JAX transposes after the program ran: tangents of a rule.
+        promotes: What promotes the operands of custom rules; None leaves them alone.
+        departs: Whether the plan is another than the planner makes by itself: it was
+            given, measured, or follows another plan.
+    """
+
+    program: Program
+    graph: ProgramGraph
+    plan: Plan
+    planner: Planner
+    training: bool = True
+    tangents: frozenset[str] = frozenset()
+    promotes: Processor | None = None
+    departs: bool = False
+
+    @cached_property
+    def stored(self) -> Mapping[str, str]:
+        """The dtype in which each value that an op makes is stored."""
+        by_op = self.plan.by_op
+        return {
+            name: dtype
+            for op in self.graph.ops
+            for name, dtype in zip(op.results, by_op[op.name].results, strict=True)
+        }
+
+    @cached_property
+    def compared(self) -> frozenset[str]:
+        """The ops that compare floats or move them to a comparison."""
+        classes = {d.op: d.op_class for d in self.plan.decisions}
+        moves = compared_moves(self.graph, classes)
+        return moves | comparisons(self.graph, classes)
+
+    @cached_property
+    def linear(self) -> frozenset[str]:
+        """The ops that depend on tangents; in a body, all ops if one does."""
+        reached, regions = set(self.tangents), set[str]()
+        found: set[str] = set()
+        for op in self.graph.ops:
+            reads = not reached.isdisjoint(op.operands)
+            if reads or (op.region and op.region in regions):
+                found.add(op.name)
+                regions.add(op.region)
+                reached.update(op.results)
+        return frozenset(found)
+
+    @cached_property
+    def held_full(self) -> Held:
+        """What the plan runs in full precision and the policy alone would run low."""
+        if not self.departs:
+            return {}
+        usual = self.planner(
+            self.graph, training=True, captured=RULE, differentiated=self.training
+        )
+        found: dict[tuple[str, str], dict[str, bool]] = {}
+        for op in self.graph.ops:
+            precision = self.plan.by_op[op.name].precision
+            low = usual.by_op[op.name].precision == usual.low
+            paths = found.setdefault((op.canonical, op.source), {})
+            held = precision == usual.full and low
+            paths[op.path] = paths.get(op.path, False) or held
+        return found
+
+    def full_in(self, graph: ProgramGraph) -> Iterator[str]:
+        """Yield the ops of a custom rule that run in full as in the function it is of.
+
+        What a rule computes again, and what it derives, has the line and the name of
+        the op in the function, and the inner part of its path. Where several ops of the
+        function have these, one that runs in full is enough.
+
+        Args:
+            graph: The rule.
+        """
+        for op in graph.ops:
+            paths = self.held_full.get((op.canonical, op.source), {})
+            alike = {path: _common_end(path, op.path) for path in paths}
+            most = max(alike.values(), default=0)
+            if any(paths[path] for path, length in alike.items() if length == most):
+                yield op.name
+
+    def run(self, inputs: Iterable[Any]) -> list[Any]:
+        """Return the outputs on ``inputs``, arrays in the program's order."""
+        return Writer(self, HANDLERS).program(inputs)
+
+    def converted(
+        self,
+        fun: Callable[..., Any],
+        operands: Sequence[Any],
+        tangents: Iterable[int] = (),
+    ) -> list[Any]:
+        """Return what ``fun`` gives on arrays, converted by the same policy.
+
+        What the plan runs in full where the policy would not stays full.
+
+        Args:
+            fun: The function.
+            operands: What it is called with.
+            tangents: Positions of the operands that are tangents.
+        """
+        with tracing(self.promotes):
+            closed = jax.make_jaxpr(fun)(*operands)
+        known = Inputs(processor=self.promotes, full_in=self.full_in)
+        inner = prepare(
+            closed, self.planner, known, training=self.training, captured=RULE
+        )
+        names = frozenset(inner.program.inputs[index] for index in tangents)
+        return replace(inner, tangents=names).run(operands)
+
+
+Search = Callable[[Program, ProgramGraph, Callable[[Plan], Prepared]], Plan]
+"""Gives the plan for a program, given what makes that which runs it by a plan."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What is known of the inputs of a program.
+
+    Attributes:
+        names: Their names, in order.
+        kinds: Their kinds; those that are missing are plain inputs.
+        second: A trace in low precision, which shows the casts that the model writes.
+        states: Which outputs replace which of them, by position.
+        processor: What promoted operands while the program was traced.
+        search: Gives the plan instead of the planner.
+        full_in: Gives the ops of the program that run in full whatever the policy says.
+    """
+
+    names: tuple[str, ...] = ()
+    kinds: Mapping[int, ValueKind] = field(default_factory=dict[int, ValueKind])
+    second: Second | None = None
+    states: tuple[tuple[int, int], ...] = ()
+    processor: Processor | None = None
+    search: Search | None = None
+    full_in: Callable[[ProgramGraph], Iterable[str]] | None = None
+
+
+def prepare(
+    closed: Any,
+    planner: Planner,
+    inputs: Inputs | None = None,
+    plan: Plan | None = None,
+    *,
+    training: bool,
+    captured: str,
+) -> Prepared:
+    """Return a traced program with its plan.
+
+    Args:
+        closed: A ClosedJaxpr.
+        planner: Makes the plan.
+        inputs: What is known of the inputs.
+        plan: A plan to apply instead.
+        training: Whether the program will be differentiated.
+        captured: How it was captured, for the plan.
+
+    Raises:
+        PlanMismatchError: ``plan`` belongs to another program.
+    """
+    known = inputs or Inputs()
+    name_of = known.names.__getitem__ if known.names else "input_{}".format
+    program, notes = _completed(inline(closed, name_of), known, rule=captured == RULE)
+    kinds: dict[str, ValueKind] = {
+        program.inputs[index]: kind for index, kind in known.kinds.items()
+    }
+    graph = read(program, kinds)
+
+    full = frozenset(known.full_in(graph) if known.full_in else ())
+    departs = plan is not None or known.search is not None or bool(full)
+
+    def build(plan: Plan) -> Prepared:
+        check_ops(graph, plan)
+        return Prepared(
+            program,
+            graph,
+            plan,
+            planner,
+            training,
+            promotes=known.processor,
+            departs=departs,
+        )
+
+    if plan is not None:
+        check_fits(graph, plan, training=training)
+    else:
+        plan = (
+            planner(
+                graph,
+                training=True,
+                captured=captured,
+                differentiated=training,
+                full=full,
+            )
+            if known.search is None
+            else known.search(program, graph, build)
+        ).with_warnings(*notes)
+    return build(plan)
+
+
+def _completed(
+    program: Program, known: Inputs, *, rule: bool
+) -> tuple[Program, tuple[str, ...]]:
+    """Return a program with what its trace does not show, and what to know of it."""
+    notes: tuple[str, ...] = ()
+    if known.second is not None:
+        program, notes = known.second.restore(program)
+    if known.processor is None:
+        return program, notes
+    states = ((output, program.inputs[index]) for output, index in known.states)
+    program = take_out(replace(program, states=tuple(states)))
+    if rule:  # it has its derivative in it
+        return program, notes
+    norms = find_norms(program)
+    return conjugated(program, norms), (*notes, *norms.warnings())
+
+
+def _common_end(one: str, other: str) -> int:
+    """Return how many parts two paths have in common, counted from their ends."""
+    pairs = zip(reversed(one.split(".")), reversed(other.split(".")), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

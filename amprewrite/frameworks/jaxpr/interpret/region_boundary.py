@@ -1,0 +1,25 @@
+"""Passing values into and out of the bodies of loops, branches and rules."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from amprewrite.frameworks.jaxpr.interpret.interpreter import Env, Writer
+from amprewrite.frameworks.jaxpr.program.program import Body, Step
+
+
+def entering(writer: Writer, body: Body, env: Env) -> list[Any]:
+    """Return what passes into ``body`` by crossings, in order."""
+    return [writer.cross(enter, env) for enter in body.enters if enter is not None]
+
+
+def inside(writer: Writer, body: Body, outer: Env, entered: Sequence[Any]) -> Env:
+    """Run ``body`` on what entered and return its values."""
+    names = (e.makes for e in body.enters if e is not None)
+    env = {**outer, **dict(zip(names, entered, strict=True))}
+    writer.run(body.steps, env)
+    return env
+
+
+def leaving(writer: Writer, step: Step, env: Env, which: int = 0) -> list[Any]:
+    """Return what passes out of a body by crossings, in order."""
+    return [writer.cross(leave, env, which) for leave in step.leaves if leave]

@@ -1,0 +1,48 @@
+"""Casts of low values to full precision that a compiler may not undo.
+
+XLA keeps excess precision where it may (``xla_allow_excess_precision``, on by
+default): a processor without bfloat16 arithmetic computes in float32, and a cast back
+to float32 then gives what was computed before it was rounded. Another op that reads
+the same value in bfloat16 still reads it rounded, so that ``x == max(x, y)`` never
+held. More digits are no error, but two answers to what a value is are one for a
+comparison, which jumps.
+"""
+
+from typing import Any
+
+from amprewrite.dtypes import itemsize
+from amprewrite.frameworks.jaxpr.compat.untyped import jnp, lax
+from amprewrite.frameworks.jaxpr.program.ops import dtype_name
+
+BITS = {"bfloat16": (8, 7)}
+"""Bits of the exponent and the mantissa of formats that have float32's exponent.
+
+``reduce_precision`` flushes the subnormal numbers of others: 6e-5 became 0 as float16.
+"""
+
+
+def widened(value: Any, dtype: str) -> Any:
+    """Return ``value`` in ``dtype``, rounded as it is stored under any compiler.
+
+    What is rounded is bound by ``reduce_precision``, which XLA may not leave out and
+    fuses with what reads it. For formats with fewer exponents the value is put behind
+    ``optimization_barrier``. Neither changes a value.
+
+    Args:
+        value: An array of floats, of any shape.
+        dtype: Name of a float dtype with more bits.
+    """
+    stored = dtype_name(value)
+    wide = jnp.dtype(dtype)
+    if stored in BITS:
+        exponent, mantissa = BITS[stored]
+        found = lax.convert_element_type(value, wide)
+        return lax.reduce_precision(found, exponent, mantissa)
+    if itemsize(stored) <= 2:  # noqa: PLR2004  # bytes
+        value = lax.optimization_barrier(value)
+    return lax.convert_element_type(value, wide)
+
+
+def widens(value: Any, dtype: str) -> bool:
+    """Return whether ``dtype`` has more bytes than the float dtype of ``value``."""
+    return itemsize(dtype_name(value)) < itemsize(dtype)

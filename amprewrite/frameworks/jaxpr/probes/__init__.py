@@ -1,0 +1,1 @@
+"""Probes: sensitivities, values watched while a program runs, lockstep runs."""

@@ -1,0 +1,160 @@
+"""Run bodies such that they can be differentiated backwards, and as what they compute.
+
+A loop of unknown length turns as often as it was seen to. A custom rule is a user's,
+and may be no derivative (one that clips gradients, or lets them pass a ``round``), so
+that the body itself is differentiated; the rule is asked where that gives no number,
+as for a norm at zero, or where the body cannot be differentiated.
+"""
+
+# JAX's own types are partial: what its functions give is unknown to a type checker.
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, lax
+from amprewrite.frameworks.jaxpr.interpret.control_flow import HANDLERS, while_loop
+from amprewrite.frameworks.jaxpr.interpret.interpreter import Env, Handler, Writer
+from amprewrite.frameworks.jaxpr.interpret.region_boundary import (
+    entering,
+    inside,
+    leaving,
+)
+from amprewrite.frameworks.jaxpr.probes.full_precision import Exact
+from amprewrite.frameworks.jaxpr.probes.identities import FAILURES, Prober
+from amprewrite.frameworks.jaxpr.probes.reference_dtypes import is_inexact
+from amprewrite.frameworks.jaxpr.program.inline import SHARED
+from amprewrite.frameworks.jaxpr.program.ops import dtype_name
+from amprewrite.frameworks.jaxpr.program.program import Step, all_steps
+from amprewrite.plan.sensitivity import Key
+
+
+def run_body(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
+    """Run the only body of a step where it stands, as if nothing were around it."""
+    if step.primitive in SHARED:
+        return writer.shared_outputs(step, env)
+    (body,) = step.bodies
+    entered = entering(writer, body, env)
+    made = inside(writer, body, writer.constants(env), entered)
+    return leaving(writer, step, made)
+
+
+def _while(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
+    """Run a loop as one of known length, if it carries floats."""
+    assert isinstance(writer, Prober)
+    carried = any(is_inexact(dtype_name(v.aval)) for v in step.eqn.outvars)
+    if not carried or step.name not in writer.turns:
+        return while_loop(writer, step, env)
+
+    def run(goes_on: Any, go: Any, start: list[Any]) -> list[Any]:
+        def turn(carry: list[Any], _: None) -> tuple[list[Any], None]:
+            return lax.cond(goes_on(carry), go, lambda held: held, carry), None
+
+        return lax.scan(turn, start, None, length=writer.turns[step.name])[0]
+
+    return while_loop(writer, step, env, run)
+
+
+def _rule(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
+    """Run a custom rule's body, probed, with the rule beside it for derivatives."""
+    assert isinstance(writer, Prober)
+    names = list(dict.fromkeys(a for a in step.operands if isinstance(a, str)))
+    keys = [key for key in _keys(step) if key in writer.tokens]
+    tokens = [writer.tokens[key] for key in keys]
+    outer, values = writer.constants(env), [env[name] for name in names]
+
+    def body(tokens: list[Any], *given: Any) -> list[Any]:
+        held = {**outer, **dict(zip(names, given, strict=True))}
+        with writer.using(dict(zip(keys, tokens, strict=True))):
+            return list(run_body(writer, step, held))
+
+    def rule(*given: Any) -> list[Any]:
+        held = {**outer, **dict(zip(names, given, strict=True))}
+        plain = Exact(writer.wide.program)
+        return list(HANDLERS[step.primitive](plain, step, held))
+
+    has_body = _is_differentiable(body, tokens, *values)
+    has_rule = _is_differentiable(rule, *values)
+    writer.failed = None  # it was only tried
+    if has_body and has_rule:
+        return _beside(body, rule)(tokens, *values)
+    return rule(*values) if has_rule else body(tokens, *values)
+
+
+def _keys(step: Step) -> Iterator[Key]:
+    """Yield the keys of all that may be rounded in the bodies of a step, each once."""
+    found: dict[Key, None] = {}
+    for inner in all_steps((step,)):
+        found.update(dict.fromkeys(inner.results))
+        if not inner.bodies:
+            found.update({(a, inner.name): None for a in _names(inner.operands)})
+        crossings = [c for body in inner.bodies for c in body.enters]
+        for crossing in (*crossings, *inner.leaves):
+            if crossing is not None:
+                found[crossing.makes] = None
+                reads = _names(crossing.reads)
+                found.update({(a, crossing.op): None for a in reads})
+    yield from found
+
+
+def _names(atoms: Sequence[Any]) -> list[str]:
+    return [atom for atom in atoms if isinstance(atom, str)]
+
+
+def _beside(body: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``body`` with its own derivative, and that of ``rule`` where it has none.
+
+    Args:
+        body: Takes tokens and arrays.
+        rule: Takes the same arrays, and gives the same.
+    """
+
+    def forward(tokens: list[Any], *given: Any) -> tuple[Any, Any]:
+        made, pull = jax.vjp(body, tokens, *given)
+        return made, (pull, jax.vjp(rule, *given)[1])
+
+    def backward(pulls: tuple[Any, Any], grads: Any) -> tuple[Any, ...]:
+        moved, *own = pulls[0](grads)
+        theirs = pulls[1](grads)
+        return moved, *map(_finite, own, theirs)
+
+    both = jax.custom_vjp(body)
+    both.defvjp(forward, backward)
+    return both
+
+
+def _finite(first: Any, second: Any) -> Any:
+    if not is_inexact(dtype_name(first)):
+        return first
+    return jnp.where(jnp.isfinite(first), first, second)
+
+
+def _is_differentiable(function: Callable[..., Any], *operands: Any) -> bool:
+    """Whether JAX finds a derivative of ``function``, without computing it."""
+
+    def pulled(*given: Any) -> None:
+        made, pull = jax.vjp(function, *given)
+        pull([_gradient_like(x) for x in made])
+
+    try:
+        jax.eval_shape(pulled, *operands)
+    except FAILURES:
+        return False
+    return True
+
+
+def _gradient_like(value: Any) -> Any:
+    if is_inexact(dtype_name(value)):
+        return jnp.zeros_like(value)
+    return np.zeros(jnp.shape(value), jax.dtypes.float0)
+
+
+REVERSE: dict[str, Handler] = {
+    "custom_jvp_call": _rule,
+    "custom_vjp_call": _rule,
+    "while": _while,
+}
+"""Who runs a step of a probed program, by its primitive."""

@@ -1,0 +1,199 @@
+"""Identities whose derivative says what a rounding would do.
+
+A probe takes a value and a token, a number that changes nothing. For a direction ``r``
+in the outputs the derivative of ``r . y`` by the token is ``g . delta``: the gradient
+``g`` at the value, times the error ``delta`` of rounding it. In a loop the token is one
+for all turns, whose derivative is the sum over them, as the errors of all turns add up.
+"""
+
+# JAX's own types are partial: what its functions give is unknown to a type checker.
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from amprewrite.frameworks.jaxpr.compat import private
+from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, lax
+from amprewrite.frameworks.jaxpr.interpret.control_flow import HANDLERS
+from amprewrite.frameworks.jaxpr.interpret.interpreter import Env, Handler
+from amprewrite.frameworks.jaxpr.probes.full_precision import Exact
+from amprewrite.frameworks.jaxpr.probes.kernel_rounding import (
+    STAGED,
+    with_rounded_numbers,
+)
+from amprewrite.frameworks.jaxpr.program.program import Program, Step
+from amprewrite.plan.sensitivity import Key
+
+FAILURES = (
+    AssertionError,
+    NotImplementedError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What JAX raises where it cannot differentiate."""
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """The rounding of a value to the low dtype and back.
+
+    Attributes:
+        low: Name of the low dtype.
+        saturates: Whether finite numbers stay finite.
+    """
+
+    low: str
+    saturates: bool = False
+
+    def rounded(self, value: Any) -> Any:
+        """Return ``value`` as low holds it, in its own dtype."""
+        # Without the barrier a compiler may leave both casts out.
+        low = lax.optimization_barrier(value.astype(jnp.dtype(self.low)))
+        return low.astype(value.dtype)
+
+    def error(self, value: Any, made: Any = None) -> Any:
+        """Return the error of every element of ``value``; none where it is not finite.
+
+        Args:
+            value: The array, in full precision.
+            made: What the low kernel rounds in its place; None if it rounds ``value``.
+        """
+        held = value if made is None else made
+        finite = jnp.isfinite(value)
+        if self.saturates:
+            limit = float(jnp.finfo(jnp.dtype(self.low)).max)
+            held = jnp.where(finite, jnp.clip(held, -limit, limit), value)
+        return jnp.where(finite, self.rounded(held) - value, 0)
+
+
+def _identity(value: Any, made: Any, token: Any, rounding: Rounding) -> Any:
+    del made, token, rounding
+    return value
+
+
+def _forward(value: Any, made: Any, token: Any, rounding: Rounding) -> tuple[Any, Any]:
+    del token, rounding
+    return value, (value, made)
+
+
+def _backward(rounding: Rounding, held: tuple[Any, Any], grad: Any) -> tuple[Any, ...]:
+    value, made = held
+    return _moved(rounding, value, made, grad)
+
+
+@partial(jax.jit, static_argnums=0)  # one call for each probe, where JAX runs eagerly
+def _moved(rounding: Rounding, value: Any, made: Any, grad: Any) -> tuple[Any, ...]:
+    """Return the gradients of the value and of the token.
+
+    A gradient that is NaN counts as none: so it is where the infinite derivative of a
+    root or a logarithm meets the zero of a ``where`` that drops its value.
+    """
+    grad = jnp.where(jnp.isnan(grad), 0, grad)
+    error = rounding.error(value, made)
+    moved = jnp.where(error == 0, 0, grad * error)  # where g is infinite, too
+    return grad, None, jnp.sum(moved, dtype=jnp.float32)
+
+
+_probe: Any = jax.custom_vjp(_identity, nondiff_argnums=(3,))
+_probe.defvjp(_forward, _backward)
+
+
+class Prober(Exact):
+    """Runs a program with a probe on every value that has a token.
+
+    Attributes:
+        tokens: The tokens by what they stand for.
+        turns: How often each loop turns, by the name of its step.
+        failed: The innermost step that could not be differentiated.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        roundings: tuple[Rounding, frozenset[str]],
+        tokens: Mapping[Key, Any],
+        turns: Mapping[str, int],
+        handlers: Mapping[str, Handler],
+    ) -> None:
+        """Take the program and the tokens.
+
+        Args:
+            program: The program.
+            roundings: The rounding of a value, and those that saturate instead.
+            tokens: A zero for each rounding.
+            turns: How often each loop turns.
+            handlers: Who runs the steps that have bodies, before the usual ones.
+        """
+        super().__init__(program)
+        self.handlers = {**HANDLERS, **handlers}
+        (self.rounding, self.saturated), self.tokens = roundings, tokens
+        self.turns = turns
+        self.failed: Step | None = None
+
+    @contextmanager
+    def using(self, tokens: Mapping[Key, Any]) -> Generator[None]:
+        """Take these tokens alone while it is entered."""
+        held, self.tokens = self.tokens, tokens
+        try:
+            yield
+        finally:
+            self.tokens = held
+
+    def run(self, steps: Iterable[Step], env: Env) -> None:
+        """Run ``steps``, and remember which of them cannot be differentiated."""
+        for step in steps:
+            try:
+                super().run((step,), env)
+            except FAILURES:
+                self.failed = self.failed or step
+                raise
+
+    def fed(self, name: str, op: str, value: Any) -> Any:
+        """Return a value behind a probe, if ``op`` may read it low."""
+        return self._probed((name, op), name, value)
+
+    def made(self, name: str, value: Any) -> Any:
+        """Return a value behind a probe, if it may be stored low."""
+        return self._probed(name, name, value)
+
+    def computed(self, step: Step, given: Env) -> list[Any]:
+        """Return the results of a step, behind probes of all that its kernel rounds."""
+        made = self.evaluated(step, given)
+        probed = self.tokens.keys() & step.results
+        inner = self._in_stages(step, given) if probed else []
+        if not inner:
+            return list(map(self.made, step.results, made))
+        pairs = zip(step.results, made, inner, strict=True)
+        return [self._probed(name, name, value, low) for name, value, low in pairs]
+
+    def _in_stages(self, step: Step, given: Env) -> list[Any]:
+        """Return what the low kernel rounds at last; nothing if it rounds only that."""
+        full = self.stored(step.results[0])
+        changed = with_rounded_numbers(step, self.rounding.low, full)
+        staged = None if step.conjugates else STAGED.get(step.primitive)
+        if changed is step and staged is None:
+            return []
+        held = {name: lax.stop_gradient(value) for name, value in given.items()}
+        if staged is None:
+            return self.evaluated(changed, held)
+        (value,) = (self.get(atom, held) for atom in changed.operands)
+        return [staged(value, step.eqn.params, self.rounding.rounded)]
+
+    def _probed(self, key: Key, name: str, value: Any, made: Any = None) -> Any:
+        token = self.tokens.get(key)
+        if token is None:
+            return value
+        rounding = Rounding(self.rounding.low, saturates=name in self.saturated)
+        return _probe(value, made, private.varying_as(token, value), rounding)
+
+    def _plain(self, step: Step, env: Env) -> list[Any]:
+        (*_, atom) = (None, *step.operands)
+        if step.primitive != "stop_gradient" or not isinstance(atom, str):
+            return super()._plain(step, env)
+        value = self.fed(atom, step.name, env[atom])  # an error passes as by any move
+        return [self.made(step.results[0], value)]

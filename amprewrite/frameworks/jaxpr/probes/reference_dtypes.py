@@ -1,0 +1,213 @@
+"""Run a program in other dtypes than it was traced in: the reference of ``verify``.
+
+The function is traced as it is and every value of a float dtype is replaced as the
+program runs. Calling it on wider arguments would not do: what it pins by ``astype``,
+and what it closed over, would stay narrow.
+"""
+
+# JAX's own types are partial: what its functions give is unknown to a type checker.
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from amprewrite.dtypes import is_float
+from amprewrite.frameworks.jaxpr.compat import private
+from amprewrite.frameworks.jaxpr.compat.untyped import jax, jex, jnp, lax
+from amprewrite.frameworks.jaxpr.interpret.control_flow import HANDLERS
+from amprewrite.frameworks.jaxpr.interpret.interpreter import Env, Writer, number
+from amprewrite.frameworks.jaxpr.program.inline import inline
+from amprewrite.frameworks.jaxpr.program.ops import dtype_name
+from amprewrite.frameworks.jaxpr.program.program import Crossing, Number, Program, Step
+
+Dtypes = Mapping[str, str]
+"""Float dtypes by name, each with what replaces it."""
+
+REFUSALS = (NotImplementedError, RuntimeError, TypeError, ValueError)
+"""What JAX raises where an op has no kernel for a dtype."""
+
+REDUCES = ("reduce", "reduce_window", "reduce_precision")
+"""Fences that run in any dtype."""
+
+DRAWS = ("bitcast_convert_type", "random_gamma")
+"""Primitives whose bits or random numbers depend on the dtype."""
+
+
+@dataclass
+class Wide:
+    """A program that runs in other dtypes.
+
+    Attributes:
+        program: The program, as traced.
+        dtypes: What is replaced.
+        traced_x64: Whether 64-bit types were enabled where it was traced.
+        kept: Steps that ran in the dtypes they were traced in, with their primitives.
+    """
+
+    program: Program
+    dtypes: Dtypes
+    traced_x64: bool = field(default_factory=lambda: jax.config.jax_enable_x64)
+    kept: dict[str, str] = field(default_factory=dict[str, str])
+
+    def inputs(self, arrays: Iterable[Any]) -> list[Any]:
+        """Return the arrays of a call in the dtypes in which the program reads them."""
+        writer = Widener(self)
+        return list(map(writer.enter, self.program.inputs, arrays))
+
+    def run(self, inputs: Iterable[Any]) -> list[Any]:
+        """Return the outputs on what :meth:`inputs` gave."""
+        return Widener(self).program(inputs)
+
+    def other(self, dtype: str) -> str:
+        """Return what replaces ``dtype``."""
+        return self.dtypes.get(dtype, dtype)
+
+    def converted(
+        self,
+        fun: Callable[..., Any],
+        operands: Sequence[Any],
+        tangents: Iterable[int] = (),  # noqa: ARG002  # they are values like others
+    ) -> list[Any]:
+        """Return what ``fun`` gives on arrays in the other dtypes.
+
+        It is traced with the dtypes that it was written for.
+        """
+        back = {wide: dtype for dtype, wide in reversed(list(self.dtypes.items()))}
+        types: list[Any] = []
+        for x in operands:
+            name = dtype_name(x)
+            chosen = jnp.dtype(back[name]) if name in back else x.dtype
+            types.append(jax.ShapeDtypeStruct(x.shape, chosen))
+        with jax.enable_x64(self.traced_x64):
+            closed = jax.make_jaxpr(fun)(*types)
+        inner = replace(self, program=inline(closed))
+        return inner.run(operands)
+
+
+class Widener(Writer):
+    """Binds every equation as it was traced, its float dtypes replaced."""
+
+    def __init__(self, wide: Wide) -> None:  # no plan: there is nothing to decide
+        self.wide: Wide = wide
+        self.context: Any = wide
+        self.handlers = HANDLERS
+        self.casts = {}
+
+    def enter(self, name: str, value: Any) -> Any:
+        """Return an array from outside as the program reads it.
+
+        It is rounded to the dtype that was traced first: JAX does so when it is called.
+        """
+        dtype = dtype_name(self.wide.program.avals[name])
+        if isinstance(value, (np.ndarray, np.generic)):
+            value = jnp.asarray(value, jnp.dtype(dtype))
+        return _as(value, self.wide.other(dtype))
+
+    def start(self, inputs: Iterable[Any]) -> Env:
+        """Return the values that are known before the first step."""
+        program = self.wide.program
+        env = {name: self.enter(name, x) for name, x in program.constants.items()}
+        env.update(zip(program.inputs, inputs, strict=True))
+        return env
+
+    def program(self, inputs: Iterable[Any]) -> list[Any]:
+        """Return the outputs of the program on ``inputs``."""
+        program = self.wide.program
+        env = self.start(inputs)
+        self.run(program.steps, env)
+        return [self.get(atom, env) for atom in program.outputs]
+
+    def rule_dtype(self, aval: Any) -> str:
+        """Return the dtype in which a rule of the user takes a value of ``aval``."""
+        return self.wide.other(dtype_name(aval))
+
+    def stored(self, name: str) -> str:
+        """Return the dtype in which a value is stored."""
+        return self.rule_dtype(self.wide.program.avals[name])
+
+    def get(self, atom: Any, env: Env) -> Any:
+        """Return the value of ``atom``."""
+        if not isinstance(atom, Number):
+            return env[atom]
+        dtype = self.wide.other(atom.dtype)
+        if is_float(dtype):
+            traced = np.asarray(atom.value, jnp.dtype(atom.dtype))  # rounded as there
+            return number(traced, dtype)
+        return atom.value if dtype == atom.dtype else np.asarray(atom.value, dtype)
+
+    def cross(self, crossing: Crossing, env: Env, which: int = 0) -> Any:
+        """Return the value that passes by ``crossing``."""
+        return _as(self.get(crossing.reads[which], env), self.stored(crossing.makes))
+
+    def _plain(self, step: Step, env: Env) -> list[Any]:
+        operands = [self.get(atom, env) for atom in step.operands]
+        if step.chosen:  # a cast of full to full
+            return operands
+        made = None
+        if not _is_pinned(step):
+            try:
+                made = self._bound(step, operands, self.wide.dtypes)
+            except REFUSALS:
+                made = None
+        if made is None:
+            traced = [dtype_name(var.aval) for var in step.eqn.invars]
+            made = self._bound(step, list(map(_as, operands, traced)), {})
+            if any(dtype in self.wide.dtypes for dtype in traced):
+                self.wide.kept[step.name] = step.primitive
+        return [_as(x, self.stored(n)) for x, n in zip(made, step.results, strict=True)]
+
+    def _bound(self, step: Step, operands: list[Any], dtypes: Dtypes) -> list[Any]:
+        primitive = step.eqn.primitive
+        params = {
+            key: _replaced(value, dtypes)
+            for key, value in private.bind_params(step.eqn).items()
+        }
+        if dtypes and isinstance(params.get("precision"), lax.DotAlgorithmPreset):
+            params["precision"] = None  # a preset names dtypes
+        made = primitive.bind(*operands, **params)
+        return list(made) if primitive.multiple_results else [made]
+
+
+def _is_pinned(step: Step) -> bool:
+    """Whether a step must run in the dtypes that it was traced in."""
+    fenced = bool(step.fence) and step.primitive not in REDUCES
+    bodied = step.primitive.startswith("scatter")  # its body is replaced
+    return step.primitive in DRAWS or (fenced and not bodied)
+
+
+def _as(value: Any, dtype: str) -> Any:
+    """Return a float or complex ``value`` in ``dtype``; anything else as it is."""
+    name = dtype_name(value)
+    if name == dtype or not is_inexact(name):
+        return value
+    return lax.convert_element_type(value, jnp.dtype(dtype))
+
+
+def is_inexact(dtype: str) -> bool:
+    """Return whether a dtype holds rounded numbers: floats or complex ones."""
+    return is_float(dtype) or dtype in ("complex64", "complex128")
+
+
+def _replaced(parameter: Any, dtypes: Dtypes) -> Any:
+    """Return a parameter of an equation with the dtypes in it replaced."""
+    if isinstance(parameter, np.dtype) and parameter.name in dtypes:
+        return jnp.dtype(dtypes[parameter.name])
+    if isinstance(parameter, jex.ClosedJaxpr):
+        return _jaxpr_in(parameter, dtypes)
+    if isinstance(parameter, jex.Jaxpr):
+        return _jaxpr_in(jex.ClosedJaxpr(parameter, ()), dtypes).jaxpr
+    return parameter
+
+
+def _jaxpr_in(closed: Any, dtypes: Dtypes) -> Any:
+    """Return a small body, such as the sum of a scatter, in other dtypes."""
+    wide = Wide(inline(closed), dtypes)
+    types = [
+        jax.ShapeDtypeStruct(a.shape, jnp.dtype(wide.other(dtype_name(a))))
+        for a in closed.in_avals
+    ]
+    return jax.make_jaxpr(lambda *args: wide.run(args))(*types)

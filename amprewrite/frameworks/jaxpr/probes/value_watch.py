@@ -1,0 +1,103 @@
+"""Run a program op by op and look at its values: peaks, turns of loops, what breaks.
+
+Nothing is compiled, so that loops run one turn after the other, in order. What a manual
+mesh does inside is not seen, only what comes out of it.
+"""
+
+# JAX's own types are partial: what its functions give is unknown to a type checker.
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from amprewrite.frameworks.jaxpr.compat import private
+from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
+from amprewrite.frameworks.jaxpr.interpret.control_flow import HANDLERS, while_loop
+from amprewrite.frameworks.jaxpr.interpret.interpreter import Env, Handler, Writer
+from amprewrite.frameworks.jaxpr.probes.backward_loops import run_body
+from amprewrite.frameworks.jaxpr.probes.full_precision import Exact, Sample
+from amprewrite.frameworks.jaxpr.probes.reference_dtypes import is_inexact
+from amprewrite.frameworks.jaxpr.program.inline import SHARED
+from amprewrite.frameworks.jaxpr.program.ops import dtype_name
+from amprewrite.frameworks.jaxpr.program.program import Crossing, Step
+
+Look = Callable[[str, str, Any], None]
+"""Takes the name of an op, of a float value that it makes, and the value."""
+
+
+def _unseen(op: str, name: str, value: Any) -> None:
+    del op, name, value
+
+
+def count_turns(sample: Sample, look: Look = _unseen) -> Mapping[str, int]:
+    """Run a program, show its values, and return how often its loops turn.
+
+    Args:
+        sample: The program and what it runs on.
+        look: Is shown every float value, those from outside first.
+
+    Returns:
+        The most turns that each loop of unknown length makes, by its step's name.
+    """
+    watcher = _Watcher(sample, look)
+    with private.evaluated_now(), jax.disable_jit():
+        inputs = watcher.wide.inputs(sample.inputs)
+        for name, value in (*zip(sample.program.inputs, inputs, strict=True),):
+            watcher.show("", name, value)
+        for name, value in sample.program.constants.items():
+            watcher.show("", name, value)
+        watcher.program(inputs)
+    return watcher.turns
+
+
+class _Watcher(Exact):
+    def __init__(self, sample: Sample, look: Look) -> None:
+        super().__init__(sample.program)
+        self.handlers = {**HANDLERS, **WATCHED}
+        self.look = look
+        self.turns: dict[str, int] = {}
+
+    def show(self, op: str, name: str, value: Any) -> None:
+        if is_inexact(dtype_name(value)) and not private.is_tracer(value):
+            self.look(op, name, value)
+
+    def run(self, steps: Iterable[Step], env: Env) -> None:
+        for step in steps:
+            super().run((step,), env)
+            if not step.bodies:
+                for name in step.results:
+                    self.show(step.name, name, env.get(name))
+
+    def cross(self, crossing: Crossing, env: Env, which: int = 0) -> Any:
+        value = super().cross(crossing, env, which)
+        self.show(crossing.op, crossing.makes, value)
+        return value
+
+
+def _while(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
+    assert isinstance(writer, _Watcher)
+
+    def run(goes_on: Any, go: Any, carry: list[Any]) -> list[Any]:
+        turns = 0
+        while bool(jnp.asarray(goes_on(carry))):
+            carry = go(carry)
+            turns += 1
+        writer.turns[step.name] = max(turns, writer.turns.get(step.name, 0))
+        return carry
+
+    return while_loop(writer, step, env, run)
+
+
+def _scan(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
+    """Run a loop turn by turn; JAX must trace one that does not turn at all."""
+    with jax.disable_jit(step.eqn.params["length"] > 0):
+        return HANDLERS["scan"](writer, step, env)
+
+
+WATCHED: dict[str, Handler] = {
+    **dict.fromkeys((*SHARED, "custom_vjp_call"), run_body),
+    "scan": _scan,
+    "while": _while,
+}
+"""Who runs a step whose values are looked at, by its primitive."""

@@ -1,0 +1,1 @@
+"""Programs: jaxprs with inlined calls and named values, read as neutral graphs."""

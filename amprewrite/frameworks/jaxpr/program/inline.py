@@ -1,0 +1,365 @@
+"""Make a program of a jaxpr: inline its calls, name its values, open its bodies.
+
+Calls are inlined because demand must reach through them: with calls as barriers the
+backward pass found nothing in a layer norm written with ``jnp.var``. The bodies of
+checkpoints and custom JVP rules read outer values directly; into loops, branches,
+custom VJP rules and manual meshes values pass by crossings.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from amprewrite.frameworks.jaxpr.compat import private
+from amprewrite.frameworks.jaxpr.compat.untyped import jax, jex
+from amprewrite.frameworks.jaxpr.program.ops import FENCES, TYPED_BODIES, dtype_name
+from amprewrite.frameworks.jaxpr.program.program import (
+    Atom,
+    Body,
+    Crossing,
+    CrossingKind,
+    Number,
+    Program,
+    Step,
+)
+
+CALLS = frozenset(("closed_call", "core_call", "composite"))
+"""Primitives that only call."""
+
+JITS = ("jit", "pjit")
+"""Names of the primitive of ``jax.jit`` over the versions."""
+
+SHARED = frozenset(("checkpoint", "remat2", "remat", "custom_jvp_call", *JITS))
+"""Primitives whose body reads the outer values themselves."""
+
+
+def inline(
+    closed: Any,
+    name_of: Callable[[int], str] = "input_{}".format,
+    also: frozenset[str] = frozenset(),
+) -> Program:
+    """Return the program of a ClosedJaxpr.
+
+    Args:
+        closed: What was traced.
+        name_of: Gives the name of each input by its position.
+        also: Primitives that are opened beside those that only call: for a look at
+            them, since what stands for their own derivative is lost.
+    """
+    return _Inliner(CALLS | also).program(closed, name_of)
+
+
+Entering = tuple[Atom, CrossingKind]
+"""What passes into a body, and how."""
+
+Leaving = tuple[tuple[Atom, ...], CrossingKind]
+"""What passes out of bodies, one value of each, and how."""
+
+
+class _Names:
+    """Hands out names that occur once."""
+
+    def __init__(self) -> None:
+        self.taken: set[str] = set()
+        self.counts: dict[str, Iterable[int]] = {}
+
+    def fresh(self, base: str) -> str:
+        name = base
+        counter = self.counts.setdefault(base, itertools.count(1))
+        while name in self.taken:
+            name = f"{base}_{next(iter(counter))}"
+        self.taken.add(name)
+        return name
+
+
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """Where equations stand.
+
+    Attributes:
+        stack: Scopes of the calls around them inside the body; None if there are none.
+        outer: Names of all scopes around them.
+        region: Name of the body.
+    """
+
+    stack: Any = None
+    outer: tuple[str, ...] = ()
+    region: str = ""
+
+    def of(self, eqn: Any) -> Any:
+        own = eqn.source_info.name_stack
+        if self.stack is None:
+            return own
+        return self.stack + own if own.stack else self.stack
+
+    def scopes(self, eqn: Any) -> tuple[str, ...]:
+        own = private.scopes(eqn.source_info.name_stack)
+        return (*self.outer, *own) if own else self.outer
+
+    def called(self, eqn: Any) -> "_Where":
+        """Return the place inside a call that is inlined."""
+        return _Where(self.of(eqn), self.scopes(eqn), self.region)
+
+    def inside(self, eqn: Any, name: str) -> "_Where":
+        """Return the place inside the body called ``name``."""
+        region = f"{self.region}/{name}" if self.region else name
+        return _Where(None, self.scopes(eqn), region)
+
+
+class _Inliner:
+    def __init__(self, calls: frozenset[str]) -> None:
+        self.calls = calls
+        self.names = _Names()  # of ops
+        self.values = _Names()
+        self.avals: dict[str, Any] = {}
+        self.constants: dict[str, Any] = {}
+        self.called: set[str] = set()
+
+    def program(self, closed: Any, name_of: Callable[[int], str]) -> Program:
+        inputs = tuple(
+            self._name(name_of(i), var.aval)
+            for i, var in enumerate(closed.jaxpr.invars)
+        )
+        where = _Where()
+        steps, outputs = self._jaxpr(closed.jaxpr, closed.consts, inputs, where)
+        called = frozenset(self.called)
+        return Program(inputs, self.constants, steps, outputs, self.avals, called)
+
+    def _name(self, base: str, aval: Any) -> str:
+        name = self.values.fresh(base)
+        self.avals[name] = aval
+        return name
+
+    def _constant(self, value: Any, aval: Any) -> Atom:
+        """Name what the function closed over; a scalar known now is a number."""
+        scalar = aval.shape == () if hasattr(aval, "shape") else False
+        if scalar and not private.is_tracer(value) and _is_plain(value):
+            return Number(np.asarray(value), dtype_name(aval))
+        name = self._name("constant", aval)
+        self.constants[name] = value
+        return name
+
+    def _jaxpr(
+        self, jaxpr: Any, consts: Iterable[Any], inputs: Iterable[Atom], where: _Where
+    ) -> tuple[tuple[Step, ...], tuple[Atom, ...]]:
+        env: dict[Any, Atom] = dict(zip(jaxpr.invars, inputs, strict=True))
+        for var, value in zip(jaxpr.constvars, consts, strict=True):
+            env[var] = self._constant(value, var.aval)
+
+        def read(atom: Any) -> Atom:
+            if isinstance(atom, jex.Literal):
+                weak = bool(getattr(atom.aval, "weak_type", False))
+                return Number(atom.val, dtype_name(atom.aval), weak)
+            return env[atom]
+
+        steps: list[Step] = []
+        for eqn in jaxpr.eqns:
+            made, results = self._eqn(eqn, tuple(map(read, eqn.invars)), where)
+            steps += made
+            env.update(zip(eqn.outvars, results, strict=True))
+        return tuple(steps), tuple(map(read, jaxpr.outvars))
+
+    def _eqn(
+        self, eqn: Any, operands: tuple[Atom, ...], where: _Where
+    ) -> tuple[tuple[Step, ...], tuple[Atom, ...]]:
+        """Return the steps of one equation, and what its results are."""
+        primitive = eqn.primitive.name
+        if primitive in self.calls or (primitive in JITS and private.is_plain_jit(eqn)):
+            self.called.add(private.file_of(eqn) if primitive in JITS else "")
+            jaxpr, consts = _opened(private.body_of(eqn))
+            return self._jaxpr(jaxpr, consts, operands, where.called(eqn))
+        if primitive in SHARED:
+            step = self._shared(eqn, operands, where)
+        elif primitive in OPENERS and not eqn.params.get("branches_platforms"):
+            step = OPENERS[primitive](self, eqn, operands, where)
+        else:
+            step = self._plain(eqn, operands, where)
+        return (step,), step.results
+
+    def _step(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
+        name = self.names.fresh(eqn.primitive.name.replace("-", "_"))
+        return Step(
+            name, eqn, operands, (), where.of(eqn), where.scopes(eqn), where.region
+        )
+
+    def _plain(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
+        primitive = eqn.primitive.name
+        fence = FENCES.get(primitive, "")
+        bodies = any(True for _ in jex.jaxprs_in_params(eqn.params))
+        if not fence and bodies and primitive not in TYPED_BODIES:
+            fence = f"{primitive} has a body of a kind that is not known here"
+        name = self.names.fresh(primitive.replace("-", "_"))
+        return Step(
+            name=name,
+            eqn=eqn,
+            operands=operands,
+            results=tuple(self._name(name, var.aval) for var in eqn.outvars),
+            stack=where.of(eqn),
+            scopes=where.scopes(eqn),
+            region=where.region,
+            fence=fence,
+        )
+
+    def _shared(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
+        """Open a body that reads the outer values themselves."""
+        step = self._step(eqn, operands, where)
+        inner = where.inside(eqn, step.name)
+        jaxpr, consts = _opened(private.body_of(eqn))
+        steps, outputs = self._jaxpr(jaxpr, consts, operands, inner)
+        made = {name for inside in steps for name in inside.results}
+        leaves: list[Crossing | None] = []
+        results: list[str] = []
+        for index, (atom, var) in enumerate(zip(outputs, eqn.outvars, strict=True)):
+            crossing = None
+            if isinstance(atom, Number) or atom not in made or atom in results:
+                makes = self._name(step.name, var.aval)
+                op = self.names.fresh(f"{step.name}.out{index}")
+                crossing = Crossing(op, "leave", (atom,), makes)
+            leaves.append(crossing)
+            results.append(crossing.makes if crossing else str(atom))
+        body = Body(operands, (None,) * len(operands), steps, outputs, inner.region)
+        return _with(step, (body,), leaves, results)
+
+    def _body(
+        self,
+        step: Step,
+        inner: Any,
+        operands: Iterable[Entering],
+        where: _Where,
+        label: str = "",
+    ) -> Body:
+        """Open a body into which ``operands`` pass in the given ways."""
+        jaxpr, consts = _opened(inner)
+        inputs: list[Atom] = []
+        enters: list[Crossing | None] = []
+        pairs = enumerate(zip(operands, jaxpr.invars, strict=True))
+        for index, ((atom, kind), var) in pairs:
+            if isinstance(atom, Number) and kind == "enter":
+                inputs.append(atom)
+                enters.append(None)
+                continue
+            op = self.names.fresh(f"{step.name}{label}.in{index}")
+            makes = self._name(op, var.aval)
+            inputs.append(makes)
+            enters.append(Crossing(op, kind, (atom,), makes))
+        below = where.inside(step.eqn, step.name + label)
+        steps, outputs = self._jaxpr(jaxpr, consts, inputs, below)
+        return Body(tuple(inputs), tuple(enters), steps, outputs, below.region)
+
+    def _leaving(
+        self, step: Step, rows: Iterable[Leaving]
+    ) -> tuple[list[Crossing | None], list[str]]:
+        """Let the results of bodies out, each read from one value of every body."""
+        leaves: list[Crossing | None] = []
+        pairs = enumerate(zip(rows, step.eqn.outvars, strict=True))
+        for index, ((reads, kind), var) in pairs:
+            makes = self._name(step.name, var.aval)
+            op = self.names.fresh(f"{step.name}.out{index}")
+            leaves.append(Crossing(op, kind, reads, makes))
+        return leaves, [leave.makes for leave in leaves if leave]
+
+    def scan(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
+        step = self._step(eqn, operands, where)
+        consts, carry = private.scan_counts(eqn)
+        turns = consts + carry
+        pairs = _passing(operands[:consts], "enter")
+        pairs += _passing(operands[consts:turns], "carry")
+        pairs += _passing(operands[turns:], "enter")
+        body = self._body(step, eqn.params["jaxpr"], pairs, where)
+        rows = _left(body.outputs[:carry], "carry")
+        rows += _left(body.outputs[carry:], "leave")
+        leaves, results = self._leaving(step, rows)
+        return _with(step, (body,), leaves, results)
+
+    def while_loop(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
+        step = self._step(eqn, operands, where)
+        first = eqn.params["cond_nconsts"]
+        second = first + eqn.params["body_nconsts"]
+        carry = _passing(operands[second:], "carry")
+        test = _passing(operands[:first], "enter")
+        turn = _passing(operands[first:second], "enter")
+        tested = self._body(
+            step, eqn.params["cond_jaxpr"], test + carry, where, ".test"
+        )
+        turned = self._body(
+            step, eqn.params["body_jaxpr"], turn + carry, where, ".body"
+        )
+        leaves, results = self._leaving(step, _left(turned.outputs, "carry"))
+        return _with(step, (tested, turned), leaves, results)
+
+    def cond(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
+        step = self._step(eqn, operands, where)
+        bodies = tuple(
+            self._body(step, branch, _passing(operands[1:], "enter"), where, f".{i}")
+            for i, branch in enumerate(eqn.params["branches"])
+        )
+        rows = zip(*(body.outputs for body in bodies), strict=True)
+        leaves, results = self._leaving(step, [(reads, "leave") for reads in rows])
+        return _with(step, bodies, leaves, results)
+
+    def shard_map(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
+        return self._one_body(eqn, operands, where, ("enter", "leave"))
+
+    def custom_vjp(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
+        ways: tuple[CrossingKind, CrossingKind] = ("boundary", "boundary")
+        return self._one_body(eqn, operands, where, ways)
+
+    def _one_body(
+        self,
+        eqn: Any,
+        operands: tuple[Atom, ...],
+        where: _Where,
+        ways: tuple[CrossingKind, CrossingKind],
+    ) -> Step:
+        step = self._step(eqn, operands, where)
+        pairs = _passing(operands, ways[0])
+        body = self._body(step, private.body_of(eqn), pairs, where)
+        leaves, results = self._leaving(step, _left(body.outputs, ways[1]))
+        return _with(step, (body,), leaves, results)
+
+
+Opener = Callable[[_Inliner, Any, tuple[Atom, ...], _Where], Step]
+
+OPENERS: dict[str, Opener] = {
+    "scan": _Inliner.scan,
+    "while": _Inliner.while_loop,
+    "cond": _Inliner.cond,
+    "shard_map": _Inliner.shard_map,
+    "custom_vjp_call": _Inliner.custom_vjp,
+}
+"""How the bodies of each primitive are opened; others are fences."""
+
+
+def _with(
+    step: Step,
+    bodies: tuple[Body, ...],
+    leaves: Iterable[Crossing | None],
+    results: Iterable[str],
+) -> Step:
+    return replace(step, results=tuple(results), bodies=bodies, leaves=tuple(leaves))
+
+
+def _opened(inner: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return the jaxpr and the constants of an open or closed jaxpr."""
+    if isinstance(inner, jex.ClosedJaxpr):
+        return inner.jaxpr, tuple(inner.consts)
+    return inner, ()
+
+
+def _passing(atoms: Iterable[Atom], kind: CrossingKind) -> list[Entering]:
+    return [(atom, kind) for atom in atoms]
+
+
+def _left(atoms: Iterable[Atom], kind: CrossingKind) -> list[Leaving]:
+    return [((atom,), kind) for atom in atoms]
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether NumPy can hold a value; a key of random numbers it cannot."""
+    dtype = getattr(value, "dtype", None)
+    if dtype is None or not hasattr(value, "__array__"):
+        return False
+    return not jax.dtypes.issubdtype(dtype, jax.dtypes.extended)

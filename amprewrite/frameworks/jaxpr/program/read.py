@@ -1,0 +1,212 @@
+"""Read a program into the neutral graph."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from amprewrite.dtypes import is_float
+from amprewrite.frameworks.jaxpr.compat.private import (
+    is_unravelled,
+    source_line,
+    transformations,
+)
+from amprewrite.frameworks.jaxpr.compat.untyped import lax
+from amprewrite.frameworks.jaxpr.program.ops import (
+    CONTRACTIONS,
+    MIXING,
+    canonical_name,
+    dtype_name,
+)
+from amprewrite.frameworks.jaxpr.program.program import (
+    Atom,
+    Crossing,
+    Number,
+    Program,
+    Step,
+)
+from amprewrite.frameworks.jaxpr.program.scopes import WRAPPED, module_path
+from amprewrite.ir import ABS_SQUARE, Op, ProgramGraph, Value, check_graph
+from amprewrite.ir.graph import UNKNOWN_TRIPS, ValueKind
+from amprewrite.marks import MARKS
+
+
+def read(program: Program, kinds: Mapping[str, ValueKind]) -> ProgramGraph:
+    """Return the graph of ``program``.
+
+    Args:
+        program: What was traced, inlined.
+        kinds: Kind of the inputs that are more than inputs, such as parameters.
+    """
+    reader = _Reader(program)
+    outer: dict[str, ValueKind] = {
+        **{name: kinds.get(name, "input") for name in program.inputs},
+        **dict.fromkeys(program.constants, "constant"),
+    }
+    values = {name: reader.value(name, kind) for name, kind in outer.items()}
+    ops = tuple(reader.ops(program.steps))
+    made = (name for op in ops for name in op.results)
+    values.update({name: reader.value(name, "result") for name in made})
+    outputs = tuple(a for a in program.outputs if isinstance(a, str))
+    return check_graph(ProgramGraph(values, ops, outputs, _states(program)))
+
+
+def _states(program: Program) -> tuple[tuple[int, str], ...]:
+    """Return the states by their positions in the graph, where numbers do not count."""
+    named = [i for i, atom in enumerate(program.outputs) if isinstance(atom, str)]
+    return tuple((named.index(i), name) for i, name in program.states if i in named)
+
+
+class _Reader:
+    def __init__(self, program: Program) -> None:
+        self.avals = program.avals
+
+    def value(self, name: str, kind: ValueKind) -> Value:
+        aval = self.avals[name]
+        extents = getattr(aval, "shape", ())
+        shape = tuple([d if isinstance(d, int) else str(d) for d in extents])
+        return Value(name, dtype_name(aval), shape, kind)
+
+    def ops(self, steps: Iterable[Step], trips: int = 1) -> Iterator[Op]:
+        """Yield the ops of ``steps``, which run ``trips`` times."""
+        for step in steps:
+            if not step.bodies:
+                yield self._op(step, trips)
+                continue
+            inside = trips * _turns(step)
+            for body in step.bodies:
+                yield from self._crossings(step, body.enters, body.region, trips)
+                yield from self.ops(body.steps, inside)
+            yield from self._crossings(step, step.leaves, step.region, inside)
+
+    def _crossings(
+        self,
+        step: Step,
+        crossings: Iterable[Crossing | None],
+        region: str,
+        trips: int,
+    ) -> Iterator[Op]:
+        for crossing in crossings:
+            if crossing is not None:
+                yield Op(
+                    name=crossing.op,
+                    canonical=crossing.kind,
+                    native=step.primitive,
+                    operands=_names(crossing.reads),
+                    results=(crossing.makes,),
+                    path=module_path(step.scopes),
+                    source=source_line(step.eqn.source_info.traceback),
+                    region=region,
+                    reads=self._reads(crossing.reads, crossing.wants),
+                    trips=trips,
+                )
+
+    def _op(self, step: Step, trips: int) -> Op:
+        primitive = step.primitive
+        canonical = ABS_SQUARE if step.conjugates else canonical_name(primitive)
+        named = ""
+        if canonical == "cast" and self._means_real_part(step):
+            canonical = "real"
+        if canonical == "cast":
+            named = self._dtype(step.results[0])
+        operands = _names(step.operands)
+        if canonical == "expand" and not operands:
+            canonical = "full"
+        return Op(
+            name=step.name,
+            canonical=canonical,
+            native=primitive,
+            operands=operands,
+            results=step.results,
+            path=module_path(step.scopes),
+            source=source_line(step.eqn.source_info.traceback),
+            region=step.region,
+            fence=step.fence or self._asked_by_parameters(step),
+            mixing=MIXING.get(primitive, "equal"),
+            literals=tuple(_literals(step.operands)),
+            dtype_argument=named,
+            chosen=step.chosen,
+            contracted=self._contracted(step),
+            accumulates=primitive in CONTRACTIONS,
+            asked=_asked(step.scopes),
+            reads=self._reads(step.operands, step.wants) if step.wants else (),
+            trips=trips,
+        )
+
+    def _reads(self, atoms: Iterable[Atom], wants: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the dtypes in which operands are read; empty if as they are."""
+        pairs = zip(_names(atoms), wants, strict=False)
+        return tuple(wanted or self._dtype(name) for name, wanted in pairs)
+
+    def _means_real_part(self, step: Step) -> bool:
+        """Whether a cast of complex numbers to real ones loses nothing that counts.
+
+        So does the derivative of a cast to complex numbers, and ``ravel_pytree`` where
+        it takes apart again what it joined; JAX warns of neither.
+        """
+        new = np.dtype(step.eqn.params["new_dtype"])
+        source = self._dtype(step.operands[0])
+        if new.kind == "c" or not source.startswith("complex"):
+            return False
+        derived = "transpose" in transformations(step.stack)
+        return derived or is_unravelled(step.eqn.source_info.traceback)
+
+    def _asked_by_parameters(self, step: Step) -> str:
+        """Return how the parameters of a contraction ask for a precision, if so."""
+        precision: Any = step.eqn.params.get("precision")
+        several = isinstance(precision, tuple)
+        parts: list[Any] = [*precision] if several else [precision]
+        plain = (None, lax.Precision.DEFAULT)
+        if any(part not in plain for part in parts):
+            return f"precision={parts[0]} is what the model asks for"
+        wanted = step.eqn.params.get("preferred_element_type")
+        if wanted is None:
+            return ""
+        made = dtype_name(step.eqn.outvars[0].aval)
+        wants = step.wants or ("",) * len(step.operands)
+        if any(dtype != made for dtype in self._reads(step.operands, wants)):
+            return f"preferred_element_type={made} is what the model asks for"
+        return ""
+
+    def _dtype(self, atom: Atom) -> str:
+        return atom.dtype if isinstance(atom, Number) else dtype_name(self.avals[atom])
+
+    def _contracted(self, step: Step) -> int | None:
+        if step.primitive != "dot_general":
+            return None
+        (contracting, _), _ = step.eqn.params["dimension_numbers"]
+        shape = step.eqn.invars[0].aval.shape
+        extents = [shape[axis] for axis in contracting]
+        if not all(isinstance(extent, int) for extent in extents):
+            return None
+        return int(np.prod(extents)) if extents else 1
+
+
+def _turns(step: Step) -> int:
+    """Return how often the bodies of a step run each time that it runs.
+
+    One branch of several counts as all of them: nobody knows which one is taken.
+    """
+    if step.primitive == "while":
+        return UNKNOWN_TRIPS
+    length = step.eqn.params["length"] if step.primitive == "scan" else 1
+    return length if isinstance(length, int) else 1
+
+
+def _names(atoms: Iterable[Atom]) -> tuple[str, ...]:
+    return tuple(atom for atom in atoms if isinstance(atom, str))
+
+
+def _literals(atoms: Iterable[Atom]) -> Iterator[float]:
+    for atom in atoms:
+        if isinstance(atom, Number) and is_float(atom.dtype):
+            yield float(atom.value)
+
+
+@lru_cache(maxsize=4096)
+def _asked(scopes: tuple[str, ...]) -> Any:
+    """Return what the innermost marker asks for."""
+    parts = [part for scope in scopes for part in scope.split("/")]
+    plain = [match[1] for part in parts if (match := WRAPPED.match(part))]
+    return next((MARKS[part] for part in reversed(plain) if part in MARKS), "")

@@ -1,0 +1,236 @@
+"""Names of modules in the program: a scope for each module while it is traced.
+
+Linen names the scopes of its modules, Equinox only those of its own layers, and NNX
+none. While a module is traced, ``__call__`` of the classes in it enters a scope with
+the attribute path of the instance, ``/blocks.0.attn.query``, so that rules can name
+it. The leading slash says that the path is whole: modules may call each other in any
+order. Calls outside such a trace, also in other threads, run as before.
+"""
+
+import functools
+import inspect
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from amprewrite.frameworks.jaxpr.compat.untyped import jax, tree_util
+from amprewrite.marks import MARKS
+
+tree: Any = tree_util
+"""JAX's types are known in part only."""
+
+Modules = Iterable[tuple[str, Any]]
+"""Modules, each with its path."""
+
+WRAPPED = re.compile(r"^(?:\w+\()*([^()]*)\)*$")
+"""Takes a name out of the transformations around it: ``transpose(jvp(name))``."""
+
+PROMOTED = "amprewrite:promoted"
+"""The scope of casts that were made while a program was traced."""
+
+_EINSUM = "->"
+"""In the scopes that ``jnp.einsum`` names by its subscripts."""
+
+_OF_LIBRARIES = re.compile(r"eqx\.nn\.\w+")
+
+_retraced: Any = jax.make_user_context("")
+"""Holds the path in JAX's keys of traces: a jitted part is traced for each module."""
+
+
+@functools.lru_cache(maxsize=4096)
+def module_path(scopes: tuple[str, ...]) -> str:
+    """Return the path of modules that ``scopes`` name, without transformations.
+
+    A scope with a leading slash is the whole path of a module; what Equinox calls the
+    layers is no part of it.
+    """
+    path: list[str] = []
+    named = False
+    for scope in scopes:
+        if scope.startswith("/"):
+            path, named = [scope[1:]], True
+            continue
+        matches = (WRAPPED.match(part) for part in scope.split("/"))
+        plain = (match[1] for match in matches if match)
+        path += [p for p in plain if not (named and _OF_LIBRARIES.fullmatch(p))]
+    own = {*MARKS, PROMOTED}
+    return ".".join(p for p in path if p and p not in own and _EINSUM not in p)
+
+
+@contextmanager
+def scope(path: str, *, holds_modules: bool = False) -> Generator[None]:
+    """Trace what is inside as part of the module at ``path``.
+
+    Args:
+        path: The path.
+        holds_modules: Whether other modules are called inside: then jitted parts are
+            traced anew, as the names of those are part of the trace.
+    """
+    with jax.named_scope(f"/{path}"), _retraced(f"/{path}" if holds_modules else ""):
+        yield
+
+
+@contextmanager
+def named(
+    modules: Modules,
+    children: Callable[[Any], Modules],
+    wrappers: Iterable[type] = (),
+) -> Generator[None]:
+    """Enter the scope of each module that is called inside.
+
+    Args:
+        modules: The modules that are known.
+        children: Gives the modules in a module, with their paths in it, and itself.
+        wrappers: Classes of callables with ``__wrapped__``, which may be a module.
+    """
+    names = _Names(modules, children)
+    kinds = {kind for _, m in names.known if (kind := _definer(m)) is not None}
+    kinds.update(wrappers)
+    token = _active.set(names)
+    try:
+        with ExitStack() as stack:
+            for kind in kinds:
+                stack.enter_context(_patches.patched(kind))
+            yield
+    finally:
+        _active.reset(token)
+
+
+class _Names:
+    """The paths of the modules of one trace, by identity."""
+
+    def __init__(self, modules: Modules, children: Callable[[Any], Modules]) -> None:
+        self.children = children
+        self.known = [(path, module) for path, module in modules]
+        self.paths = {id(module): path for path, module in reversed(self.known)}
+        self.parents = {p.rpartition(".")[0] for p in self.paths.values()}
+        self.rebuilt: list[Any] = []  # kept, so that no other gets their identity
+        self.current = [""]
+
+    @contextmanager
+    def entered(self, module: Any) -> Generator[None]:
+        inner = inspect.unwrap(module)
+        path = self.paths.get(id(module), self.paths.get(id(inner)))
+        if path is None:
+            path = self._path_of_rebuilt(inner)
+        if path is None or path == self.current[-1]:
+            yield
+            return
+        self.current.append(path)
+        try:
+            with scope(path, holds_modules=path in self.parents):
+                yield
+        finally:
+            self.current.pop()
+
+    def _path_of_rebuilt(self, module: Any) -> str | None:
+        """Return the path of a module that a transformation took apart and rebuilt.
+
+        It looks like one of the known modules inside the one that runs; where it looks
+        like several, the path of what holds them and the name of the class are taken.
+        """
+        here = self.current[-1]
+        inside = [
+            (path, known)
+            for path, known in self.known
+            if type(known) is type(module)
+            and (path + ".").startswith(here and here + ".")
+        ]
+        if len(inside) > 1:
+            wanted = tree.tree_structure(module)
+            inside = [(p, m) for p, m in inside if _structured(m, wanted)]
+        if len(inside) > 1:
+            inside = [(p, m) for p, m in inside if _holds_the_same(m, module)] or inside
+        if not inside:
+            return None
+        path = inside[0][0]
+        if len(inside) > 1:
+            path = _above([path for path, _ in inside], type(module).__name__)
+        self.rebuilt.append(module)
+        for below, child in self.children(module):
+            joined = f"{path}.{below}" if path and below else path or below
+            self.paths[id(child)] = joined
+            self.rebuilt.append(child)
+        return path
+
+
+def _structured(module: Any, wanted: Any) -> bool:
+    return bool(tree.tree_structure(module) == wanted)
+
+
+def _holds_the_same(module: Any, other: Any) -> bool:
+    """Whether two modules hold the very same arrays: one was copied, not traced."""
+    pairs = zip(tree.tree_leaves(module), tree.tree_leaves(other), strict=True)
+    return all(one is two for one, two in pairs)
+
+
+def _above(paths: list[str], name: str) -> str:
+    parts = [path.split(".") for path in paths]
+    shared: list[str] = []
+    for column in zip(*parts, strict=False):
+        if len(set(column)) > 1:
+            break
+        shared.append(column[0])
+    return ".".join([*shared, name])
+
+
+def _definer(module: Any) -> type | None:
+    """Return the class that defines how ``module`` is called."""
+    bases: tuple[type, ...] = type(module).__mro__
+    return next((base for base in bases if "__call__" in vars(base)), None)
+
+
+_active: ContextVar[_Names | None] = ContextVar("amprewrite_modules", default=None)
+
+
+class _Patches:
+    """Replaces ``__call__`` of classes while at least one trace wants it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.wanted: Counter[type] = Counter()
+        self.originals: dict[type, Any] = {}
+
+    @contextmanager
+    def patched(self, kind: type) -> Generator[None]:
+        with self.lock:
+            self.wanted[kind] += 1
+            if self.wanted[kind] == 1:
+                self.originals[kind] = vars(kind)["__call__"]
+                kind.__call__ = _entering(self.originals[kind])
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.wanted[kind] -= 1
+                if not self.wanted[kind]:
+                    kind.__call__ = self.originals.pop(kind)
+
+
+_patches = _Patches()
+
+
+def _entering(original: Any) -> Callable[..., Any]:
+    """Return ``original``, the ``__call__`` of a class, inside the module's scope."""
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        run = original.__get__(self, type(self))  # a function, or what wraps one
+        names = _active.get()
+        if names is None:
+            return run(*args, **kwargs)
+        with names.entered(self):
+            return run(*args, **kwargs)
+
+    details: Mapping[str, Any] = {
+        name: getattr(original, name)
+        for name in functools.WRAPPER_ASSIGNMENTS
+        if hasattr(original, name)
+    }
+    for name, value in details.items():
+        setattr(call, name, value)
+    call.__wrapped__ = original  # pyright: ignore[reportFunctionMemberAccess]  # as functools.wraps does
+    return call

@@ -1,0 +1,63 @@
+"""Casts to full precision that give a value as it is stored, also under XLA."""
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp
+
+from amprewrite.frameworks.jaxpr.interpret.rounded import widened, widens
+
+LOW = ("bfloat16", "float16")
+
+
+def all_numbers(dtype):
+    return jnp.asarray(np.arange(1 << 16, dtype=np.uint16).view(jnp.dtype(dtype)))
+
+
+@pytest.mark.parametrize("dtype", LOW)
+@pytest.mark.parametrize("jitted", [False, True])
+def test_every_number_is_what_it_was(dtype, jitted):
+    values = all_numbers(dtype)
+
+    def widen(x):
+        return widened(x, "float32")
+
+    found = (jax.jit(widen) if jitted else widen)(values)
+    expected = np.asarray(values).astype(np.float32)
+    assert found.dtype == jnp.float32
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
+
+
+@pytest.mark.parametrize("dtype", LOW)
+def test_xla_gives_what_is_stored_and_not_what_was_computed(dtype):
+    def greatest(x, w):
+        held = (x * w).astype(dtype) * x[0].astype(dtype)
+        most = held.max(axis=-1, keepdims=True)
+        return widened(held, "float32") == widened(most, "float32")
+
+    x, w = np.random.default_rng(0).standard_normal((2, 64, 32)).astype(np.float32)
+    found = jax.jit(greatest)(x, w)
+    assert (found.sum(axis=-1) >= 1).all()
+    np.testing.assert_array_equal(found, greatest(x, w))
+
+
+@pytest.mark.parametrize("dtype", LOW)
+def test_a_derivative_passes(dtype):
+    def summed(x):
+        return (widened(x, "float32") * 3).sum()
+
+    x = jnp.ones(4, dtype)
+    found = jax.jit(jax.vmap(jax.grad(summed)))(jnp.stack([x, x]))
+    assert found.dtype == jnp.dtype(dtype)
+    np.testing.assert_array_equal(found.astype(np.float32), np.full((2, 4), 3.0))
+
+
+def test_only_more_bytes_widen():
+    low = jnp.ones((), "bfloat16")
+    assert widens(low, "float32")
+    assert not widens(low, "float16")
+    assert not widens(jnp.ones((), "float32"), "bfloat16")
+    assert not widens(jnp.ones((), "complex64"), "float32")

@@ -1,0 +1,120 @@
+"""Probes change nothing, and their tokens' derivatives are what roundings do."""
+
+from typing import Any
+
+import pytest
+
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from amprewrite.frameworks.jaxpr.probes.identities import Prober, Rounding
+from amprewrite.frameworks.jaxpr.probes.tolerance import OPTIONS
+from amprewrite.frameworks.jaxpr.program.inline import inline
+
+X = jnp.linspace(0.1, 2, 7)
+
+
+def test_the_error_of_a_rounding():
+    value = jnp.array([1.0, 1.001, -jnp.inf, 1e5])
+    finite = np.array([1.0, 1.001, 0.0, 1e5], np.float32)
+    expected = finite.astype(jnp.bfloat16).astype(np.float32) - finite
+    found = jax.jit(Rounding("bfloat16").error)(value)
+    np.testing.assert_array_equal(found, expected)
+    assert jnp.isinf(Rounding("float16").error(value)[3])
+    assert Rounding("float16", saturates=True).error(value)[3] == 65504 - 1e5
+
+
+def probed(tokens):
+    program = inline(jax.make_jaxpr(lambda x: jnp.sin(x * 3) + x)(X))
+    roundings = Rounding("bfloat16"), frozenset[str]()
+    return Prober(program, roundings, tokens, {}, {})
+
+
+def test_the_derivative_by_a_token_is_what_the_rounding_does():
+    tokens = {"mul": jnp.zeros(()), ("input_0", "add"): jnp.zeros(())}
+    (made,) = probed(tokens).program([X])
+    np.testing.assert_array_equal(made, jnp.sin(X * 3) + X)
+
+    def total(stored, read):
+        tokens = {"mul": stored, ("input_0", "add"): read}
+        return probed(tokens).program([X])[0].sum()
+
+    stored, read = jax.grad(total, argnums=(0, 1))(*tokens.values())
+    error = Rounding("bfloat16").error
+    assert stored == pytest.approx(float(jnp.sum(jnp.cos(X * 3) * error(X * 3))))
+    assert read == pytest.approx(float(error(X).sum()))
+
+
+def test_tokens_can_be_changed_for_a_while():
+    prober = probed({"mul": 1})
+    with prober.using({}):
+        assert prober.tokens == {}
+    assert prober.tokens == {"mul": 1}
+
+
+def test_the_step_that_fails_is_remembered():
+    def run(x):
+        return jax.pure_callback(np.sin, jax.ShapeDtypeStruct((7,), np.float32), x * 3)
+
+    def outputs(token):
+        with prober.using({"mul": token}):
+            return prober.program([X])
+
+    program = inline(jax.make_jaxpr(run)(X))
+    prober = Prober(program, (Rounding("bfloat16"), frozenset()), {}, {}, {})
+    with pytest.raises(ValueError, match="do not support JVP"):
+        jax.vjp(outputs, jnp.zeros(()))
+    assert prober.failed is not None
+    assert prober.failed.primitive == "pure_callback"
+
+
+def test_errors_pass_a_stopped_gradient():
+    program = inline(jax.make_jaxpr(lambda x: lax.stop_gradient(x * 3))(X))
+
+    def total(token):
+        roundings = Rounding("bfloat16"), frozenset[str]()
+        prober = Prober(program, roundings, {"mul": token}, {}, {})
+        return prober.program([X])[0].sum()
+
+    assert jax.grad(total)(jnp.zeros(())) != 0
+
+
+@pytest.mark.parametrize("low", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    ("op", "function"),
+    [
+        ("mul", lambda x: x * 0.3),
+        ("integer_pow", lambda x: x**7),
+        ("logistic", jax.nn.sigmoid),
+    ],
+)
+def test_what_a_low_kernel_rounds_inside_is_part_of_its_error(low, op, function):
+    """The values are low ones, so that only the kernel rounds."""
+    x = Rounding(low).rounded(X)
+    program = inline(jax.make_jaxpr(function)(x))
+
+    def total(token):
+        roundings = Rounding(low), frozenset[str]()
+        return Prober(program, roundings, {op: token}, {}, {}).program([x])[0].sum()
+
+    found = jax.grad(total)(jnp.zeros(()))
+    kernel = jax.jit(function, compiler_options=OPTIONS)
+    error = np.asarray(kernel(x.astype(low)), np.float64) - np.asarray(function(x))
+    assert float(found) == pytest.approx(error.sum(), rel=1e-2, abs=1e-6)
+    alone = np.asarray(Rounding(low).error(function(x)), np.float64).sum()
+    assert float(found) != pytest.approx(alone, rel=5e-2)
+
+
+def test_values_pass_a_probe_of_a_staged_op_with_their_gradient():
+    def run(token, x):
+        program = inline(jax.make_jaxpr(lambda x: jnp.sin(0.3 * x**3))(x))
+        roundings = Rounding("bfloat16"), frozenset[str]()
+        tokens: Any = {"integer_pow": token, "mul": token}
+        return Prober(program, roundings, tokens, {}, {}).program([x])[0].sum()
+
+    found = jax.grad(run, argnums=1)(jnp.zeros(()), X)
+    expected = jax.grad(lambda x: jnp.sin(0.3 * x**3).sum())(X)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
