@@ -2,20 +2,20 @@
 
 from collections.abc import Iterable, Sequence
 
-from amprewrite.dtypes.array_api import ArrayApiRules
 from amprewrite.dtypes.formats import format_of
-from amprewrite.dtypes.jax_rules import JaxRules
 from amprewrite.dtypes.lattice import Lattice
-from amprewrite.dtypes.numpy1_rules import (
+from amprewrite.dtypes.operands import Operand, OperandLike, ResultType, as_operand
+from amprewrite.dtypes.promotion import result_type
+from amprewrite.dtypes.systems.array_api import ArrayApiRules
+from amprewrite.dtypes.systems.jax import JaxRules
+from amprewrite.dtypes.systems.numpy1 import (
     Numpy1Rules,
     as_array,
     counted,
     counts_values,
 )
-from amprewrite.dtypes.numpy_rules import NumpyRules
-from amprewrite.dtypes.operands import Operand, OperandLike, ResultType, as_operand
-from amprewrite.dtypes.promotion import result_type
-from amprewrite.dtypes.torch_rules import TorchRules
+from amprewrite.dtypes.systems.numpy2 import NumpyRules
+from amprewrite.dtypes.systems.torch import TorchRules
 
 _KINDS = ("bool", "int", "float", "complex")
 

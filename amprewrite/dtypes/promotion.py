@@ -5,14 +5,14 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import ClassVar, Protocol
 
-from amprewrite.dtypes.array_api import ArrayApiRules
 from amprewrite.dtypes.fits import is_lossless
 from amprewrite.dtypes.formats import format_of
-from amprewrite.dtypes.jax_rules import JaxRules
-from amprewrite.dtypes.numpy1_rules import Numpy1Rules
-from amprewrite.dtypes.numpy_rules import NumpyRules
 from amprewrite.dtypes.operands import Operand, OperandLike, ResultType, as_operand
-from amprewrite.dtypes.torch_rules import TorchRules
+from amprewrite.dtypes.systems.array_api import ArrayApiRules
+from amprewrite.dtypes.systems.jax import JaxRules
+from amprewrite.dtypes.systems.numpy1 import Numpy1Rules
+from amprewrite.dtypes.systems.numpy2 import NumpyRules
+from amprewrite.dtypes.systems.torch import TorchRules
 from amprewrite.errors import PromotionError
 
 

@@ -6,10 +6,10 @@ from itertools import product
 import pytest
 
 from amprewrite.dtypes import format_of
-from amprewrite.dtypes.array_api import ArrayApiRules
-from amprewrite.dtypes.jax_rules import JaxRules
-from amprewrite.dtypes.numpy_rules import NumpyRules
 from amprewrite.dtypes.processor import Behaviour, Processor, Rule
+from amprewrite.dtypes.systems.array_api import ArrayApiRules
+from amprewrite.dtypes.systems.jax import JaxRules
+from amprewrite.dtypes.systems.numpy2 import NumpyRules
 from amprewrite.errors import AmpError
 
 RULES = {

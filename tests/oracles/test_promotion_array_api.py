@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from amprewrite.dtypes import promote_types, result_type
-from amprewrite.dtypes.array_api import ArrayApiRules
+from amprewrite.dtypes.systems.array_api import ArrayApiRules
 from amprewrite.errors import PromotionError
 
 xp = pytest.importorskip("array_api_strict")

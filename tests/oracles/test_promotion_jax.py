@@ -5,7 +5,7 @@ from itertools import chain, combinations_with_replacement, product
 import pytest
 
 from amprewrite.dtypes import Operand, format_of, promote_types, result_type
-from amprewrite.dtypes.jax_rules import JaxRules
+from amprewrite.dtypes.systems.jax import JaxRules
 from amprewrite.errors import PromotionError
 
 jax = pytest.importorskip("jax")

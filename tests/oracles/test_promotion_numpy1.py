@@ -9,8 +9,8 @@ from itertools import product
 import pytest
 
 from amprewrite.dtypes import Operand, promote_types, result_type
-from amprewrite.dtypes.least import least_of
-from amprewrite.dtypes.numpy1_rules import Numpy1Rules
+from amprewrite.dtypes.systems.least import least_of
+from amprewrite.dtypes.systems.numpy1 import Numpy1Rules
 from amprewrite.errors import PromotionError
 
 np = pytest.importorskip("numpy")

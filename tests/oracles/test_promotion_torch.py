@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from amprewrite.dtypes import Operand, promote_types, result_type
-from amprewrite.dtypes.torch_rules import TorchRules
+from amprewrite.dtypes.systems.torch import TorchRules
 from amprewrite.errors import PromotionError
 
 torch = pytest.importorskip("torch")

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from amprewrite.dtypes import SYSTEMS, Operand
-from amprewrite.dtypes.jax_rules import JaxRules
+from amprewrite.dtypes.systems.jax import JaxRules
 from amprewrite.errors import PromotionError
 from amprewrite.report import promotion
 

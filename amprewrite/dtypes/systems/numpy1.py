@@ -16,9 +16,9 @@ from typing import ClassVar
 
 from amprewrite.dtypes.formats import format_of
 from amprewrite.dtypes.lattice import Lattice
-from amprewrite.dtypes.least import Least, choices, least_int
-from amprewrite.dtypes.numpy_rules import NUMBERS, NumpyRules, first_common
 from amprewrite.dtypes.operands import Operand, ResultType
+from amprewrite.dtypes.systems.least import Least, choices, least_int
+from amprewrite.dtypes.systems.numpy2 import NUMBERS, NumpyRules, first_common
 from amprewrite.errors import PromotionError
 
 _RANK = {"bool": 0, "int": 1, "float": 2, "complex": 2}

@@ -1,0 +1,1 @@
+"""Promotion systems: JAX, torch, NumPy 1 and 2, the array API standard."""
