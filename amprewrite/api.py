@@ -12,8 +12,8 @@ from amprewrite.frameworks.base import Call
 from amprewrite.passes.error_budget.lagrangian import Tolerance
 from amprewrite.passes.error_budget.pareto import FEWEST, Front, Point
 from amprewrite.plan import Plan
-from amprewrite.plan.calibration import Calibration, save_calibration
-from amprewrite.plan.maker import policy_of
+from amprewrite.plan.hardware.calibration import Calibration, save_calibration
+from amprewrite.plan.validation.maker import policy_of
 from amprewrite.policy import PolicyLike, Rule, load_policy
 from amprewrite.registry import framework_of, installed
 from amprewrite.verify import Report

@@ -22,7 +22,7 @@ from amprewrite.passes.error_budget.lagrangian import (
     placement_for,
 )
 from amprewrite.plan import Plan
-from amprewrite.plan.calibration import Device, load_calibration
+from amprewrite.plan.hardware.calibration import Device, load_calibration
 from amprewrite.policy import Matcher, Policy, PolicyLike, Rule, load_policy
 from amprewrite.registry import framework_of
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from amprewrite.plan.calibration import (
+from amprewrite.plan.hardware.calibration import (
     Calibration,
     Casts,
     Contraction,

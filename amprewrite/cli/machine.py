@@ -7,7 +7,7 @@ from amprewrite import api
 from amprewrite.cli.group import app
 from amprewrite.cli.options import AsJson
 from amprewrite.cli.show import say, show, show_json
-from amprewrite.plan.calibration import cache_file
+from amprewrite.plan.hardware.calibration import cache_file
 
 
 @app.command()

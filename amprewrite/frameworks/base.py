@@ -12,8 +12,8 @@ from amprewrite.dtypes import Processor
 from amprewrite.errors import UnsupportedError, warn
 from amprewrite.ir import ProgramGraph
 from amprewrite.plan import Decision, Plan
-from amprewrite.plan.calibration import Calibration, Device
-from amprewrite.plan.kernels import Kernels
+from amprewrite.plan.hardware.calibration import Calibration, Device
+from amprewrite.plan.hardware.kernels import Kernels
 from amprewrite.plan.sensitivity import Measurements, Probes, Sensitivity
 
 Array = NDArray[np.float64]

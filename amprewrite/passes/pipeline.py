@@ -29,9 +29,9 @@ from amprewrite.passes.placement.paint import PAINTED, paint
 from amprewrite.passes.placement.promote import place
 from amprewrite.passes.placement.weight_storage import place_with_storage
 from amprewrite.plan import NOTHING_LOWERED, Decision, Plan
-from amprewrite.plan.fingerprint import fingerprint
-from amprewrite.plan.kernels import Kernels
-from amprewrite.plan.maker import policy_digest
+from amprewrite.plan.hardware.kernels import Kernels
+from amprewrite.plan.validation.fingerprint import fingerprint
+from amprewrite.plan.validation.maker import policy_digest
 from amprewrite.policy import Matcher, Policy
 from amprewrite.policy.match import Match
 

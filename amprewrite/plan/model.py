@@ -191,7 +191,8 @@ class Plan:
             may be taken through the program.
         mode: Mode of the torch model that was captured, ``train`` or ``eval``.
         outputs: Dtype in which each output is handed back.
-        program: What identifies the program, see :mod:`amprewrite.plan.fingerprint`.
+        program: What identifies the program, see
+            :mod:`amprewrite.plan.validation.fingerprint`.
         overrides: Rules that went before those of the policy. By both is planned what
             else a model with this plan needs: another signature, the other mode, the
             rules of custom derivatives.

@@ -12,7 +12,7 @@ import pytest
 import amprewrite
 from amprewrite.errors import AmpError, AmpWarning
 from amprewrite.plan import Plan
-from amprewrite.plan.maker import policy_digest
+from amprewrite.plan.validation.maker import policy_digest
 from tests.fuzzing import seeds
 from tests.plan_text import plan_of
 from tests.properties.hostile import mutated, scrambled

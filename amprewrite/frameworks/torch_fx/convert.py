@@ -59,7 +59,7 @@ from amprewrite.frameworks.torch_fx.rewrite.apply_plan import rewrite
 from amprewrite.frameworks.torch_fx.rewrite.input_dtypes import read_runnable
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, read
 from amprewrite.plan import Plan
-from amprewrite.plan.fit import check_fits
+from amprewrite.plan.validation.fit import check_fits
 
 __all__ = ["Request", "assemble", "capture", "convert", "inspect", "original"]
 

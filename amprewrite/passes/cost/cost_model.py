@@ -14,7 +14,7 @@ from amprewrite.ir import CROSSINGS, Op, ProgramGraph
 from amprewrite.passes.cost.flops import multiplications, work_of
 from amprewrite.passes.cost.timings import Timings
 from amprewrite.plan import DEFAULT_PRICES
-from amprewrite.plan.kernels import Kernels
+from amprewrite.plan.hardware.kernels import Kernels
 from amprewrite.policy import OpClass
 from amprewrite.policy.match import Match
 

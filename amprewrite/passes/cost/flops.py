@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import isqrt, prod
 
 from amprewrite.ir import Op, ProgramGraph, Value
-from amprewrite.plan.calibration import Kind
+from amprewrite.plan.hardware.calibration import Kind
 
 ROWS_UNKNOWN = 64
 """Rows of a product where an extent is symbolic: neither thin nor large. What there is

@@ -6,7 +6,7 @@ from statistics import fmean
 from amprewrite.dtypes import itemsize
 from amprewrite.passes.cost.cost_model import CostModel
 from amprewrite.passes.cost.timings import Point, Timings
-from amprewrite.plan.calibration import FULL, Calibration, Kind
+from amprewrite.plan.hardware.calibration import FULL, Calibration, Kind
 
 MARGIN = 1.05
 """Times of low ops are taken as this much longer than measured: medians of the same

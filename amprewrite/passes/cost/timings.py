@@ -14,7 +14,7 @@ from math import exp, log
 from statistics import median
 
 from amprewrite.passes.cost.flops import Work
-from amprewrite.plan.calibration import Kind
+from amprewrite.plan.hardware.calibration import Kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from amprewrite.ir import Op
 from amprewrite.passes.analysis.context import Placed
-from amprewrite.plan.kernels import OPERAND, Kernels
+from amprewrite.plan.hardware.kernels import OPERAND, Kernels
 from amprewrite.policy import OpClass, Policy, Reason
 from amprewrite.policy.match import Match
 

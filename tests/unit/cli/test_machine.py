@@ -5,7 +5,7 @@ import json
 import pytest
 
 from amprewrite import api
-from amprewrite.plan.calibration import Device, cache_file
+from amprewrite.plan.hardware.calibration import Device, cache_file
 from tests.calibrations import calibration
 from tests.command_line import done, mistake, run
 

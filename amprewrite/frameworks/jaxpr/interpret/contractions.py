@@ -27,7 +27,7 @@ from amprewrite.frameworks.jaxpr.compat.untyped import (
 )
 from amprewrite.frameworks.jaxpr.interpret.binders import Dot, Other, binder
 from amprewrite.frameworks.jaxpr.interpret.checkpoint_saving import Plain, show_policies
-from amprewrite.plan.kernels import OPERAND
+from amprewrite.plan.hardware.kernels import OPERAND
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -22,7 +22,7 @@ from amprewrite.ir import ProgramGraph
 from amprewrite.ir.graph import ValueKind
 from amprewrite.plan import Plan
 from amprewrite.plan.comparing import compared_moves, comparisons
-from amprewrite.plan.fit import check_fits, check_ops
+from amprewrite.plan.validation.fit import check_fits, check_ops
 
 RULE = "a rule, traced when JAX called it"
 """How the body of a custom rule is captured."""

@@ -20,7 +20,7 @@ from typing import Any
 
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, lax
 from amprewrite.frameworks.timing import LOWS, Scope, medians, processor, scope_of
-from amprewrite.plan.calibration import (
+from amprewrite.plan.hardware.calibration import (
     FULL,
     Calibration,
     Casts,
@@ -28,8 +28,8 @@ from amprewrite.plan.calibration import (
     Device,
     Elementwise,
 )
-from amprewrite.plan.devices import named_device
-from amprewrite.plan.kernels import Kernels
+from amprewrite.plan.hardware.devices import named_device
+from amprewrite.plan.hardware.kernels import Kernels
 
 DEFAULTS = {"cpu": True, "gpu": False, "cuda": False, "rocm": False, "tpu": False}
 """Whether a backend hands over accumulators where nothing was measured."""

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from amprewrite.frameworks.timing import LOWS, Scope, medians, processor, scope_of
-from amprewrite.plan.calibration import (
+from amprewrite.plan.hardware.calibration import (
     FULL,
     Calibration,
     Casts,
@@ -19,8 +19,8 @@ from amprewrite.plan.calibration import (
     Elementwise,
     Kind,
 )
-from amprewrite.plan.devices import named_device
-from amprewrite.plan.kernels import Kernels
+from amprewrite.plan.hardware.devices import named_device
+from amprewrite.plan.hardware.kernels import Kernels
 
 HEADS, WIDTH = 4, 64
 """Heads of the attention that is timed, and the width of each."""

@@ -4,7 +4,7 @@ import pytest
 
 from amprewrite.passes.cost.cost_model import COMPILED, EAGER, CostModel
 from amprewrite.passes.cost.measured_costs import MARGIN, measured_model
-from amprewrite.plan.calibration import Calibration
+from amprewrite.plan.hardware.calibration import Calibration
 from tests.calibrations import DEVICE, calibration, slow_below
 
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 from amprewrite.errors import PlanMismatchError
 from amprewrite.ir import Op, ProgramGraph
-from amprewrite.plan.check_decision import decision_mistakes
 from amprewrite.plan.file import mistakes_head
 from amprewrite.plan.model import OUTPUT, Cast, Decision, Plan
 from amprewrite.plan.uses import is_at_definition, output_sources
+from amprewrite.plan.validation.check_decision import decision_mistakes
 from amprewrite.policy import OpClass
 
 HINT = (

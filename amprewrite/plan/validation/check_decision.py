@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from amprewrite.ir import CROSSINGS, Op, ProgramGraph
-from amprewrite.plan.kernels import OPERAND
+from amprewrite.plan.hardware.kernels import OPERAND
 from amprewrite.plan.model import Decision, Plan
 from amprewrite.policy import OpClass
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pydantic import ValidationError
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.plan.calibration import Calibration, Device, cache_folder
+from amprewrite.plan.hardware.calibration import Calibration, Device, cache_folder
 
 
 def measured_devices(framework: str) -> list[Device]:

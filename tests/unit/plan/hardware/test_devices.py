@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.plan.calibration import Device, cache_folder, save_calibration
-from amprewrite.plan.devices import measured_devices, named_device
+from amprewrite.plan.hardware.calibration import Device, cache_folder, save_calibration
+from amprewrite.plan.hardware.devices import measured_devices, named_device
 from tests.calibrations import DEVICE, calibration
 
 KINDS = {"cpu": "cpu", "cuda": "cuda", "gpu": "cuda"}

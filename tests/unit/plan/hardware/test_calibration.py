@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from amprewrite.errors import AmpWarning, UnsupportedError
-from amprewrite.plan.calibration import (
+from amprewrite.plan.hardware.calibration import (
     cache_file,
     cache_folder,
     load_calibration,

@@ -1,6 +1,6 @@
 """What low contractions hand over where nobody says."""
 
-from amprewrite.plan.kernels import OPERAND, Kernels
+from amprewrite.plan.hardware.kernels import OPERAND, Kernels
 
 
 def test_they_round_themselves_and_give_gradients_as_they_are_wanted():

@@ -2,9 +2,9 @@
 
 from amprewrite.errors import PlanMismatchError
 from amprewrite.ir import ProgramGraph
-from amprewrite.plan.check import check_plan
-from amprewrite.plan.fingerprint import fingerprint, first_difference
 from amprewrite.plan.model import Plan
+from amprewrite.plan.validation.check import check_plan
+from amprewrite.plan.validation.fingerprint import fingerprint, first_difference
 
 ANEW = "make a new plan with amprewrite.inspect"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from amprewrite.ir import parse_graph
-from amprewrite.plan.fingerprint import fingerprint, first_difference
+from amprewrite.plan.validation.fingerprint import fingerprint, first_difference
 
 TEXT = """%x: f32[4,8] input
 %w: f32[8,8] parameter

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from amprewrite.errors import AmpWarning, PlanMismatchError
-from amprewrite.plan.maker import policy_digest, policy_of
+from amprewrite.plan.validation.maker import policy_digest, policy_of
 from amprewrite.policy import load_policy
 from tests.plan_text import plan_of
 
