@@ -14,6 +14,8 @@ UNIT = ROOT / "tests" / "unit"
 
 MAX_LINES = 400
 MAX_INIT_LINES = 40
+MAX_MODULES = 12
+"""In one folder: what a reader takes in at a glance."""
 MIN_LINES_TO_MIRROR = 20
 
 NO_UNIT_TEST: dict[str, str] = {}
@@ -121,6 +123,18 @@ def test_files_are_short():
         > (MAX_INIT_LINES if path.name == "__init__.py" else MAX_LINES)
     }
     assert not too_long
+
+
+def test_folders_are_small():
+    found = {path.parent for path in modules()}
+    sizes = {short(f): len(list(f.glob("[!_]*.py"))) for f in found}
+    assert not {folder: n for folder, n in sizes.items() if n > MAX_MODULES}
+
+
+@pytest.mark.parametrize("name", ["frameworks/torch_fx", "frameworks/jaxpr", "passes"])
+def test_no_two_modules_of_a_part_have_one_name(name):
+    stems = [p.stem for p in (PACKAGE / name).rglob("[!_]*.py")]
+    assert sorted(stems) == sorted(set(stems))
 
 
 def test_every_folder_of_the_package_is_a_package():
