@@ -13,7 +13,17 @@ from collections.abc import Mapping
 
 from amprewrite.dtypes import is_float
 from amprewrite.ir import Op, ProgramGraph
+from amprewrite.plan.model import OUTPUT
 from amprewrite.policy import OpClass
+
+EXTREMA = frozenset(
+    (
+        *("maximum", "minimum", "fmax", "fmin", "clamp", "clamp_max", "clamp_min"),
+        *("amax", "amin", "aminmax", "max", "min", "max_dim", "min_dim"),
+        *("cummax", "cummin", "topk", "sort", "median", "kthvalue"),
+    )
+)
+"""Ops that choose values, and of which a program may ask what they chose."""
 
 
 def compares(graph: ProgramGraph, op: Op, op_class: str) -> bool:
@@ -24,15 +34,16 @@ def compares(graph: ProgramGraph, op: Op, op_class: str) -> bool:
 
 
 def comparisons(graph: ProgramGraph, classes: Mapping[str, str]) -> frozenset[str]:
-    """Return the ops that decide by floats.
+    """Return the ops that decide by floats, and ``OUTPUT`` if its readers may.
 
     Args:
         graph: The program.
         classes: Class of every op.
     """
-    return frozenset(
-        op.name for op in graph.ops if compares(graph, op, classes[op.name])
-    )
+    found = {op.name for op in graph.ops if compares(graph, op, classes[op.name])}
+    if chosen_outputs(graph, classes):
+        found.add(OUTPUT)
+    return frozenset(found)
 
 
 def compared_moves(graph: ProgramGraph, classes: Mapping[str, str]) -> frozenset[str]:
@@ -45,13 +56,50 @@ def compared_moves(graph: ProgramGraph, classes: Mapping[str, str]) -> frozenset
         classes: Class of every op.
     """
     found: set[str] = set()
-    read: set[str] = set()
+    read = set(chosen_outputs(graph, classes))
     for op in reversed(graph.ops):
-        op_class = classes[op.name]
-        moves = op_class in (OpClass.FOLLOW, OpClass.KEEP)
-        if compares(graph, op, op_class):
+        if compares(graph, op, classes[op.name]):
             read.update(op.operands)
-        elif moves and not read.isdisjoint(op.results):
+        elif _moves(op, classes) and not read.isdisjoint(op.results):
             found.add(op.name)
             read.update(op.operands)
     return frozenset(found)
+
+
+def chosen_outputs(graph: ProgramGraph, classes: Mapping[str, str]) -> frozenset[str]:
+    """Return outputs that were chosen among values which the caller has too, and those.
+
+    Who reads ``h`` and ``max(h)`` may ask for ``h == max(h)``: the backward half of a
+    custom derivative does, a program of its own. The caller has the inputs, and other
+    outputs that hold the same values.
+
+    Args:
+        graph: The program.
+        classes: Class of every op.
+    """
+    sources: dict[str, frozenset[str]] = {}
+    chosen: set[str] = set()
+    for op in graph.ops:
+        if not _moves(op, classes):
+            continue
+        names = [op.operands[index] for index in graph.float_operands(op)]
+        held = frozenset[str]().union(*(sources.get(n, {n}) for n in names))
+        sources.update(dict.fromkeys(op.results, held))
+        if op.canonical in EXTREMA or not chosen.isdisjoint(names):
+            chosen.update(op.results)
+    inputs = {value.name for value in graph.inputs()}
+    held_by: dict[str, set[str]] = {}
+    for name in graph.outputs:
+        if is_float(graph.values[name].dtype):
+            for source in sources.get(name, (name,)):
+                held_by.setdefault(source, set()).add(name)
+    found: set[str] = set()
+    for source, names in held_by.items():
+        others = len(names) > 1 or source in inputs
+        if others and not chosen.isdisjoint(names):
+            found |= names
+    return frozenset(found)
+
+
+def _moves(op: Op, classes: Mapping[str, str]) -> bool:
+    return classes[op.name] in (OpClass.FOLLOW, OpClass.KEEP)

@@ -66,6 +66,44 @@ def picked(p):
     return jnp.take_along_axis(p.h, indices, axis=-1) * (p.x @ p.w)
 
 
+@jax.custom_vjp
+def most(h, k):
+    return jnp.maximum(h, k)
+
+
+def most_forward(h, k):
+    made = jnp.maximum(h, k)
+    return made, (h, k, made)
+
+
+def most_backward(kept, tangent):
+    h, k, made = kept
+    return tangent * (h == made), tangent * (k == made)
+
+
+most.defvjp(most_forward, most_backward)
+
+
+@jax.custom_vjp
+def row(x, y):
+    return (x * y).max(-1, keepdims=True)
+
+
+def row_forward(x, y):
+    held = x * y
+    made = held.max(-1, keepdims=True)
+    return made, (x, y, held, made)
+
+
+def row_backward(kept, tangent):
+    x, y, held, made = kept
+    chosen = (held == made) * tangent
+    return chosen * y, chosen * x
+
+
+row.defvjp(row_forward, row_backward)
+
+
 PROGRAMS = {
     "maximum": lambda p: jnp.maximum(p.h, 0.5 * p.x) @ p.w,
     "pointwise maximum": lambda p: jnp.maximum(p.h, 0.5 * p.x),
@@ -101,6 +139,8 @@ PROGRAMS = {
     "round": lambda p: (4 * p.h - jnp.round(4 * p.h)) @ p.w,
     "integers": lambda p: (4 * p.h - (4 * p.h).astype(jnp.int32)) @ p.w,
     "remainder": lambda p: jnp.remainder(4 * p.h, 1.0) @ p.w,
+    "custom maximum": lambda p: most(p.h, 0.5 * p.x) @ p.w,
+    "custom maximum of a row": lambda p: row(p.h, p.y) * (p.x @ p.w),
     "scan": scanned,
     "cond": branched,
     "checkpoint": lambda p: (
@@ -155,6 +195,21 @@ def test_a_maximum_of_products_has_its_gradient():
     gradient = gradient_of(lambda x, y: jnp.maximum(x * y, 0.5 * x))
     found = amprewrite.convert(gradient, placement="optimal", target="compiled")
     assert relative_error(jax.jit(found)(X, Y), gradient(X, Y)) < TIMES * 2.0**-8
+
+
+def test_results_can_be_compared_by_who_gets_them():
+    def function(x, y):
+        held = x * y + 0.1 * x
+        return held, held.max(-1, keepdims=True)
+
+    converted = amprewrite.convert(function, placement="optimal", target="compiled")
+
+    @jax.jit
+    def largest(x, y):
+        held, most = converted(x, y)
+        return (held == most).sum(-1)
+
+    assert (largest(X, Y) >= 1).all()
 
 
 def test_values_that_no_comparison_reads_are_cast_plainly():

@@ -6,7 +6,8 @@ from amprewrite.passes import Setting, make_plan
 from amprewrite.passes.analysis.classify import classify
 from amprewrite.passes.cost.cost import Objective
 from amprewrite.passes.cost.cost_model import COMPILED
-from amprewrite.plan.comparing import compared_moves, comparisons
+from amprewrite.plan import OUTPUT
+from amprewrite.plan.comparing import chosen_outputs, compared_moves, comparisons
 from amprewrite.policy import Matcher, load_policy
 from tests.placement_problem import graph_of
 
@@ -61,3 +62,38 @@ def test_a_maximum_of_full_values_that_is_compared_is_full(placement: str) -> No
     found = {d.op: d.precision for d in plan.decisions}
     assert (found["top"], found["turn"]) == ("float32", "float32")
     assert found["product"] == "bfloat16"
+
+
+CHOSEN = """
+    %x: f32[8,64] input
+    %y: f32[8,64] input
+    held = mul(%x, %y) -> %h: f32[8,64]
+    best = amax(%h) -> %b: f32[8]
+    other = exp(%y) -> %o: f32[8,64]
+    turn = transpose(%h) -> %t: f32[64,8]
+    clip = clamp(%x) -> %c: f32[8,64]
+    return {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("outputs", "expected"),
+    [
+        ("%b, %h", {"b", "h"}),
+        ("%b, %t", {"b", "t"}),
+        ("%b, %o", set[str]()),
+        ("%h, %t", set[str]()),
+        ("%b", set[str]()),
+        ("%c, %o", {"c"}),  # the caller has %x
+        ("%b, %b", set[str]()),
+    ],
+)
+def test_outputs_are_found_that_were_chosen_of_what_a_caller_has(
+    outputs: str, expected: set[str]
+) -> None:
+    graph = graph_of(CHOSEN.format(outputs))
+    matches = classify(graph, Matcher(BF16))
+    classes = {name: match.op_class for name, match in matches.items()}
+    assert chosen_outputs(graph, classes) == expected
+    assert (OUTPUT in comparisons(graph, classes)) == bool(expected)
+    assert ("best" in compared_moves(graph, classes)) == ("b" in expected)
