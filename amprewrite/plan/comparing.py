@@ -6,7 +6,7 @@ and the comparison does not, they are equal no longer: the gradient was zero (er
 in a random program). A comparison reads values as they are stored, so that ops which
 only move or choose values on the way to it must not round: they may run low where what
 they read is made low. A compiler may not leave out a rounding on one way alone either;
-see ``frameworks.jaxpr.rounded``.
+see ``frameworks.jaxpr.interpret.rounded``.
 """
 
 from collections.abc import Mapping
