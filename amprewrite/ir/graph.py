@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import Literal
-
-import networkx as nx
+from typing import TYPE_CHECKING, Literal
 
 from amprewrite.dtypes import is_float, itemsize
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 ValueKind = Literal["input", "parameter", "buffer", "constant", "result"]
 Mixing = Literal["equal", "promote", "lead", "any"]
@@ -198,6 +199,8 @@ class ProgramGraph:
     @cached_property
     def network(self) -> "nx.DiGraph[str]":
         """The dataflow between ops, for ancestors, cuts and drawings."""
+        import networkx as nx  # noqa: PLC0415  # slow to load
+
         network: nx.DiGraph[str] = nx.DiGraph()
         network.add_nodes_from(op.name for op in self.ops)
         for op in self.ops:

@@ -15,8 +15,6 @@ J. Sci. Comput. 41(5), 2019, theorem 2.4 and section 3.
 from collections.abc import Mapping
 from math import inf, isfinite, sqrt
 
-import networkx as nx
-
 from amprewrite.dtypes.formats import format_of
 from amprewrite.frameworks.base import ORIGINAL
 from amprewrite.ir import ProgramGraph
@@ -59,6 +57,8 @@ def tolerance(dtype: str, depth: int, length: int = 1, full: str = "float32") ->
 
 def longest_chain(graph: ProgramGraph, lowered: frozenset[str]) -> int:
     """Return the largest number of ops of ``lowered`` on one path through ``graph``."""
+    import networkx as nx  # noqa: PLC0415  # slow to load
+
     depth: dict[str, int] = {}
     for name in nx.topological_sort(graph.network):
         before = (depth[found] for found in graph.network.predecessors(name))

@@ -34,6 +34,10 @@ def test_importing_loads_no_framework(module):
     assert not loaded_by(f"import {module}") & HEAVY
 
 
+def test_what_solves_and_draws_is_loaded_where_it_is_used():
+    assert not loaded_by("import amprewrite") & {"matplotlib", "networkx", "scipy"}
+
+
 @pytest.mark.parametrize("module", ["jax", "torch"])
 def test_the_check_above_can_fail(module):
     pytest.importorskip(module)

@@ -11,11 +11,13 @@ taken, in which most is full: it is unique, so that the result depends on nothin
 """
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 LOW, FULL = 0, 1
 """The two constants, source and sink of the flow."""
@@ -106,11 +108,15 @@ class _Residual:
         self.starts = np.concatenate(([0], np.bincount(rows, minlength=size).cumsum()))
 
     def _graph(self, data: NDArray[np.int32]) -> "csr_array":
+        from scipy.sparse import csr_array  # noqa: PLC0415  # slow to load
+
         columns, starts = self.columns.astype(np.int32), self.starts.astype(np.int32)
         return csr_array((data, columns, starts), shape=(self.size, self.size))
 
     def saturate(self, total: int) -> None:
         """Push as much as goes; ``total`` is more than the flow can be."""
+        from scipy.sparse.csgraph import maximum_flow  # noqa: PLC0415
+
         unit = -(-total // LIMIT)
         while True:
             capacity = np.minimum(self.left // unit, LIMIT).astype(np.int32)
@@ -124,6 +130,8 @@ class _Residual:
 
     def full_side(self) -> Flags:
         """Return which vertices the source does not reach any more."""
+        from scipy.sparse.csgraph import breadth_first_order  # noqa: PLC0415
+
         left = (self.left > 0).astype(np.int32)
         graph = self._graph(left)
         graph.eliminate_zeros()
