@@ -267,7 +267,21 @@ class Walked:
     sensitivity: Sensitivity | None = None
 
 
-class Framework(Protocol):
+class Stepper(Protocol):
+    """Runs a model and its converted form side by side, for ``verify``."""
+
+    def measure(self, original: Any, converted: Any, call: Call, /) -> Measured:
+        """Run a model, its converted form and what could be used instead."""
+        ...
+
+    def walk(
+        self, original: Any, converted: Any, call: Call, observe: Observe, /
+    ) -> Walked:
+        """Step through a model and its converted form op by op."""
+        ...
+
+
+class Framework(Stepper, Protocol):
     """What a framework does: everything that the core asks of torch or of JAX.
 
     The module ``framework`` of each package is one. A model is of the user's own class,
@@ -301,16 +315,6 @@ class Framework(Protocol):
         /,
     ) -> None:
         """Write a converted model to a file that the framework loads."""
-        ...
-
-    def measure(self, original: Any, converted: Any, call: Call, /) -> Measured:
-        """Run a model, its converted form and what could be used instead."""
-        ...
-
-    def walk(
-        self, original: Any, converted: Any, call: Call, observe: Observe, /
-    ) -> Walked:
-        """Step through a model and its converted form op by op."""
         ...
 
     def calibrate(self) -> Calibration:

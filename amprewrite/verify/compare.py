@@ -14,9 +14,9 @@ from amprewrite.frameworks.base import (
     REFERENCE,
     Array,
     Call,
-    Framework,
     Measured,
     Run,
+    Stepper,
     Walked,
 )
 from amprewrite.plan import Plan
@@ -33,7 +33,7 @@ REFERENCES = ("float64", "float32")
 
 
 def verify(
-    framework: Framework,
+    framework: Stepper,
     original: Any,
     converted: Any,
     call: Call,

@@ -36,7 +36,7 @@ def batches(dtype: str) -> list[Any]:
 
 def variables(dtype: str, x: Any) -> Any:
     """Variables of linen, some steps on, with statistics in ``dtype``."""
-    made = LINEN.init(KEY, x)
+    made: Any = LINEN.init(KEY, x)
     held = {k: a + 0.25 for k, a in made["batch_stats"].items()}
     return {**made, "batch_stats": {k: a.astype(dtype) for k, a in held.items()}}
 
@@ -104,8 +104,9 @@ def test_statistics_that_are_only_read_keep_their_dtype():
     x = batches("bfloat16")[0]
     held = jax.tree.map(lambda a: a.astype("bfloat16"), variables("bfloat16", x))
     reading = nn.BatchNorm(use_running_average=True)
-    found = amprewrite.convert(reading, "promote").apply(held, x)
-    assert found.dtype == reading.apply(held, x).dtype == "bfloat16"
+    found: Any = amprewrite.convert(reading, "promote").apply(held, x)
+    expected: Any = reading.apply(held, x)
+    assert found.dtype == expected.dtype == "bfloat16"
     frozen = model("bfloat16")
     expected = frozen(x, use_running_average=True)
     found = amprewrite.convert(frozen, "promote")(x, use_running_average=True)

@@ -1,6 +1,7 @@
 """Solvers: what their backward pass computes again and derives runs by the plan."""
 
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,7 @@ def loop(kind, ws, y):
         step, y = state
         return step + 1, y + field(ws, y) / STEPS
 
-    options = {"checkpoints": 4} if kind == "checkpointed" else {}
+    options: dict[str, Any] = {"checkpoints": 4} if kind == "checkpointed" else {}
     return eqxi.while_loop(
         lambda state: state[0] < STEPS,
         turn,

@@ -7,9 +7,11 @@ import pytest
 
 from amprewrite import registry
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.base import Framework
+from amprewrite.frameworks.base import Framework, Stepper
 
-ASKED = [name for name in vars(Framework) if not name.startswith("_")]
+ASKED = [
+    name for name in {**vars(Stepper), **vars(Framework)} if not name.startswith("_")
+]
 
 
 def test_a_module_of_torch_is_torch():

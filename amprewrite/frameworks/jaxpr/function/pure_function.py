@@ -1,6 +1,6 @@
 """What is verified: a model as a pure function of arrays, and its program."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -85,10 +85,15 @@ def _of_module(
 
 
 def _no_plan(
-    graph: ProgramGraph, *, training: bool, captured: str, differentiated: bool = True
+    graph: ProgramGraph,
+    *,
+    training: bool,
+    captured: str,
+    differentiated: bool = True,
+    full: Collection[str] = (),
 ) -> Plan:
     """Stand for the planner of a module that is not run."""
-    raise AssertionError((graph, training, captured, differentiated))
+    raise AssertionError((graph, training, captured, differentiated, full))
 
 
 @dataclass(frozen=True)

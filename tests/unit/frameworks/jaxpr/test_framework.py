@@ -6,10 +6,11 @@ import pytest
 
 pytest.importorskip("jax")
 
-from amprewrite.frameworks.base import Framework
+from amprewrite.frameworks.base import Framework, Stepper
 from amprewrite.frameworks.jaxpr import framework
 
-ASKED = {n: f for n, f in vars(Framework).items() if not n.startswith("_")}
+EVERY = {**vars(Stepper), **vars(Framework)}
+ASKED = {n: f for n, f in EVERY.items() if not n.startswith("_")}
 
 
 def test_it_offers_what_is_asked_and_nothing_else():

@@ -27,8 +27,9 @@ def outer() -> Any:
 
 
 def test_a_path_has_a_part_for_each_dot() -> None:
-    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2)))
-    assert held_by(model, "0.0.weight") is model[0][0].weight
+    layer = nn.Linear(2, 2)
+    model = nn.Sequential(nn.Sequential(layer))
+    assert held_by(model, "0.0.weight") is layer.weight
 
 
 def test_a_body_that_is_called_twice_is_copied() -> None:
