@@ -4,6 +4,7 @@ XLA keeps excess precision: it may read a low value as it was before it was roun
 What two ops read of one value then differs, and a comparison of them is never true.
 """
 
+from itertools import product
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 import amprewrite
+from tests.fuzzing import seeds
 from tests.jax_programs import gradient_of, normal, relative_error, weight
 
 pytestmark = pytest.mark.filterwarnings("ignore:rewritten 0 of")  # pointwise programs
@@ -182,13 +184,29 @@ def test_gradients_are_those_of_full_precision(function, given):
     check(function, "bf16", "optimal", "compiled", given)
 
 
+WAYS = list(
+    product(
+        ("bf16", "fp16"),
+        ("promote", "paint", "optimal"),
+        ("eager", "compiled"),
+        ("inside", "of the converted"),
+    )
+)
+"""Policy, placement, target, and where the gradient is taken."""
+
+SOME = [
+    (name, WAYS[(number + 7 * seed) % len(WAYS)])
+    for number, name in enumerate(PROGRAMS)
+    for seed in seeds(2, len(WAYS))
+]
+"""Two ways of each program, in turn; in a long run all."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("given", ["inside", "of the converted"])
-@pytest.mark.parametrize("target", ["eager", "compiled"])
-@pytest.mark.parametrize("placement", ["promote", "paint", "optimal"])
-@pytest.mark.parametrize("policy", ["bf16", "fp16"])
-def test_gradients_of_every_way(function, policy, placement, target, given):
-    check(function, policy, placement, target, given)
+@pytest.mark.fuzz
+@pytest.mark.parametrize(("function", "way"), SOME, indirect=["function"])
+def test_gradients_of_every_way(function, way):
+    check(function, *way)
 
 
 def test_a_maximum_of_products_has_its_gradient():
