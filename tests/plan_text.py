@@ -7,6 +7,8 @@ from amprewrite.dtypes import short_name
 from amprewrite.ir import check_graph, parse_graph
 from amprewrite.ir.text import tensor_text
 from amprewrite.passes import Setting, make_plan
+from amprewrite.passes.cost.cost import Objective
+from amprewrite.passes.cost.cost_model import EAGER, CostModel
 from amprewrite.plan import Cast, Plan
 from amprewrite.policy import Matcher, Policy, Rule, load_policy
 
@@ -17,11 +19,14 @@ def plan_of(
     overrides: Iterable[Rule | Mapping[str, object]] = (),
     *,
     training: bool = False,
+    model: CostModel = EAGER,
 ) -> Plan:
     """Return the plan for the program graph that ``text`` says."""
     graph = check_graph(parse_graph(dedent(text).strip()))
     matcher = Matcher(load_policy(policy), overrides)
-    return make_plan(graph, matcher, Setting(training=training))
+    return make_plan(
+        graph, matcher, Setting(training=training, objective=Objective(model))
+    )
 
 
 def cast_line(cast: Cast) -> str:

@@ -17,7 +17,7 @@ from amprewrite.passes.analysis.weights_and_literals import (
     weak_values,
     weight_roots,
 )
-from amprewrite.passes.cost.cost import Objective, plan_cost
+from amprewrite.passes.cost.cost import Objective, plan_cost, priced_casts
 from amprewrite.passes.mincut.optimal import choose_optimal
 from amprewrite.passes.nothing import why_nothing
 from amprewrite.passes.placement.assignment import Chosen, place_sides
@@ -97,6 +97,7 @@ def make_plan(graph: ProgramGraph, matcher: Matcher, setting: Setting) -> Plan:
     placement, bound = _place(situation, outputs, setting)
     situation = replace(situation, low_weights=placement.low_weights)
     casts = build_casts(situation, placement, outputs, fold=not setting.training)
+    casts = priced_casts(situation, casts, setting.objective)
     cost = plan_cost(situation, placement, casts, setting.objective)
     plan = Plan(
         policy=policy.name,

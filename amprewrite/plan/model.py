@@ -143,13 +143,16 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a plan costs; bytes as if every cast and op ran on its own.
+    """What a plan costs, by the prices of its target.
 
     Attributes:
         casts: Casts at run time.
         cast_elements: Elements that they convert.
-        cast_bytes: Bytes that they read and write; folded casts count 0.
-        op_bytes: Bytes that the ops read and write.
+        cast_bytes: Bytes that they read and write by themselves; folded casts count 0,
+            and so does what a compiler does in another kernel (target ``compiled``).
+        op_bytes: Bytes that the ops read and write; with target ``compiled`` only what
+            reaches memory, and with it the rounding of accumulators that a kernel
+            hands over.
         total_bytes: The sum of ``cast_bytes``, ``op_bytes`` and ``overhead_bytes``:
             what placement ``optimal`` minimises.
         overhead_bytes: Launches of casts, contractions that lose speed by running in

@@ -72,3 +72,15 @@ def test_a_program_converts_what_its_plan_says(program, placement, policy):
     closed = checked_jaxpr(converted, PARAMS, X)
     made = [e for e in equations(closed) if e.primitive.name == "convert_element_type"]
     assert len(made) == planned(converted.plan)
+
+
+@pytest.mark.parametrize("placement", ["promote", "optimal"])
+def test_a_plan_for_a_compiler_is_applied(placement):
+    """Its casts count what they move, which is nothing inside other kernels."""
+    given = {"args": (PARAMS, X)}
+    plan = amprewrite.inspect(block, placement=placement, target="compiled", **given)
+    converted = amprewrite.convert(block, plan=plan, **given)
+    assert converted.plan == plan
+    moved = [cast.bytes for cast in plan.runtime_casts]
+    assert 0 in moved
+    assert plan.cost.cast_bytes == sum(moved)

@@ -15,6 +15,7 @@ from amprewrite.passes.cost.timings import Point, Timings
 from amprewrite.passes.mincut.optimal import Optimum, choose_optimal
 from amprewrite.passes.pipeline import output_dtypes
 from amprewrite.plan import OUTPUT, Plan
+from amprewrite.plan.hardware.kernels import Kernels
 from amprewrite.policy import Matcher, Policy, load_policy
 from tests.properties.graphs import (
     follow,
@@ -62,6 +63,7 @@ def random_case(seed: int, most_ops: int = 7) -> Case:
     chosen = random.sample(keys, min(len(keys), random.choice((0, 0, 3))))
     errors = {key: random.uniform(0, 1e5) for key in chosen}
     policy = load_policy(random.choice(("bf16", "bf16-accumulate")))
+    model = replace(model, kernels=Kernels(accumulators=seed % 2 == 0))
     output = random.choice(("as-traced", "low"))
     training = random.random() < 0.4
     return Case(

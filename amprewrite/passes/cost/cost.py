@@ -1,7 +1,7 @@
 """The cost of a plan in bytes, by one function for every placement."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from amprewrite.dtypes import itemsize
 from amprewrite.ir import Op
@@ -10,14 +10,15 @@ from amprewrite.passes.analysis.context import Placement, Situation
 from amprewrite.passes.cost.cost_model import (
     EAGER,
     CostModel,
-    Fusion,
     is_view,
     kernel_overhead,
     lost_speed,
     low_overhead,
     read_elements,
 )
-from amprewrite.plan import Cast, Cost
+from amprewrite.passes.cost.fusion import Fusion
+from amprewrite.plan import OUTPUT, Cast, Cost
+from amprewrite.plan.uses import output_sources
 from amprewrite.policy import OpClass
 
 FREE = (OpClass.ALLOW, OpClass.ACCUMULATE, OpClass.PROMOTE, OpClass.FOLLOW)
@@ -106,6 +107,20 @@ def plan_cost(
     return _Pricing(situation, placement, objective or Objective()).cost(casts)
 
 
+def priced_casts(
+    situation: Situation, casts: Iterable[Cast], objective: Objective
+) -> tuple[Cast, ...]:
+    """Return ``casts`` with the bytes that they move by themselves on the target.
+
+    One that a compiler does in another kernel moves none.
+    """
+    fusion = Fusion(situation.graph, situation.classes, objective.model)
+    return tuple(
+        replace(cast, bytes=0) if fusion.absorbs(cast.value, cast.consumers) else cast
+        for cast in casts
+    )
+
+
 class _Pricing:
     def __init__(
         self, situation: Situation, placement: Placement, objective: Objective
@@ -120,6 +135,7 @@ class _Pricing:
         paid = [c for c in run if not self.fusion.absorbs(c.value, c.consumers)]
         cast_bytes = sum(cast.bytes for cast in paid)
         op_bytes = sum(op.trips * self._op_bytes(op) for op in self.graph.ops)
+        op_bytes += self._version_bytes(run)
         overhead = sum(cast.trips for cast in paid) * self.objective.model.launch
         overhead += sum(map(self._op_overhead, self.graph.ops)) + self._stored_errors()
         return Cost(
@@ -132,20 +148,49 @@ class _Pricing:
         )
 
     def _op_bytes(self, op: Op) -> int:
-        """A generated kernel reads what is stored, and casts it in registers."""
-        graph, placed = self.graph, self.placement.ops[op.name]
+        graph, placed, fusion = self.graph, self.placement.ops[op.name], self.fusion
         if is_view(graph, op):
             return 0
-        inside, moved = op.name in self.fusion.kernels, 0
-        for index, name in enumerate(op.operands):
-            if self.fusion.in_memory(name):
-                wanted = placed.operands[index]
-                read = self.placement.stored[name] if inside else wanted
-                moved += read_elements(graph, op, index) * itemsize(read)
+        moved = 0
+        for index in range(len(op.operands)):
+            if fusion.is_read(op, index):
+                size = itemsize(self._read(op, index))
+                moved += read_elements(graph, op, index) * size
         for name, made in zip(op.results, placed.results, strict=True):
-            if self.fusion.in_memory(name):
-                moved += self.values[name].elements * itemsize(made)
+            elements = self.values[name].elements
+            if fusion.hands_sums(op) and self.graph.is_dtype(name, self.full):
+                moved += elements * itemsize(self.full)
+                if made == self.low and fusion.is_rounded_alone(op):
+                    moved += elements * (itemsize(self.full) + itemsize(self.low))
+            elif not fusion.is_versioned(name):
+                moved += elements * itemsize(made)
         return moved
+
+    def _read(self, op: Op, index: int) -> str:
+        """A generated kernel reads what is in memory, and casts it in registers."""
+        name = op.operands[index]
+        if op.name not in self.fusion.kernels:
+            return self.placement.ops[op.name].operands[index]
+        full = self.fusion.is_sum(name) and self.graph.is_dtype(name, self.full)
+        return self.full if full else self.placement.stored[name]
+
+    def _version_bytes(self, run: Iterable[Cast]) -> int:
+        """Return what kernels write: each value once in each dtype that is wanted."""
+        if not self.fusion.kernels:
+            return 0
+        wanted = {
+            (self.fusion.origin(op.operands[index]), self._read(op, index))
+            for op in self.graph.ops
+            for index in range(len(op.operands))
+            if self.fusion.wants(op, index)
+        }
+        given = {i: c.to_dtype for c in run for op, i in c.uses if op == OUTPUT}
+        wanted |= {
+            (self.fusion.origin(name), given.get(index, self.placement.stored[name]))
+            for index, name in enumerate(output_sources(self.graph))
+            if self.fusion.is_versioned(name)
+        }
+        return sum(self.fusion.written(name, itemsize(d)) for name, d in wanted)
 
     def _op_overhead(self, op: Op) -> int:
         placed, cost = self.placement.ops[op.name], 0

@@ -6,7 +6,6 @@ holds all that placement decides about. What ``amprewrite calibrate`` measured t
 the place of the figures here; see :mod:`amprewrite.passes.cost.measured_costs`.
 """
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from amprewrite.errors import UnsupportedError
@@ -16,7 +15,6 @@ from amprewrite.passes.cost.timings import Timings
 from amprewrite.plan import DEFAULT_PRICES
 from amprewrite.plan.hardware.kernels import Kernels
 from amprewrite.policy import OpClass
-from amprewrite.policy.match import Match
 
 LOOKUPS = frozenset(("embedding", "index_select"))
 """Ops that read a few rows of a table; the rows may be converted after the lookup."""
@@ -69,7 +67,10 @@ sheets, half of it to be had in practice.
 """
 
 COMPILED = CostModel("compiled", 0, mac_bytes=0.2, speedup=8.0, fused=GENERATED)
-"""A fusing compiler: only bytes that reach memory count, and casts for libraries."""
+"""A fusing compiler: only bytes that reach memory count, and casts for libraries.
+
+What does so is said by :mod:`amprewrite.passes.cost.fusion`.
+"""
 
 MODELS = {model.target: model for model in (EAGER, COMPILED)}
 """Cost models by the name of their target."""
@@ -140,47 +141,3 @@ def read_elements(graph: ProgramGraph, op: Op, index: int) -> int:
     if index or op.canonical not in LOOKUPS:
         return elements
     return min(elements, sum(graph.values[name].elements for name in op.results))
-
-
-class Fusion:
-    """Which values and casts a target keeps out of memory."""
-
-    def __init__(
-        self, graph: ProgramGraph, classes: Mapping[str, Match], model: CostModel
-    ) -> None:
-        """Take note of the ops whose kernels the target generates.
-
-        Args:
-            graph: The program.
-            classes: Class of every op.
-            model: The prices.
-        """
-        self.graph, self.model = graph, model
-        self.kernels = frozenset(
-            op.name
-            for op in graph.ops
-            if model.fused and classes[op.name].op_class in model.fused and not op.fence
-        )
-        self.outputs = frozenset(graph.outputs)
-
-    def makes(self, name: str) -> bool:
-        """Return whether a generated kernel makes value ``name``."""
-        if not self.kernels:
-            return False
-        maker = self.graph.producer.get(name)
-        return maker is not None and maker.name in self.kernels
-
-    def in_memory(self, name: str) -> bool:
-        """Return whether value ``name`` must be in memory."""
-        if not self.kernels or not self.makes(name) or name in self.outputs:
-            return True
-        return any(op.name not in self.kernels for op, _ in self.graph.users[name])
-
-    def absorbs(self, name: str, readers: Iterable[str]) -> bool:
-        """Return whether one cast of ``name`` for ``readers`` is done in kernels."""
-        if not self.kernels:
-            return False
-        if self.makes(name):
-            return True
-        found = list(readers)
-        return bool(found) and all(reader in self.kernels for reader in found)

@@ -11,12 +11,16 @@ from amprewrite.dtypes import itemsize
 from amprewrite.ir import Op
 from amprewrite.passes.analysis.context import Situation
 from amprewrite.passes.analysis.weights_and_literals import extreme_values
-from amprewrite.passes.cost.cost_model import CostModel, Fusion
+from amprewrite.passes.cost.cost_model import CostModel
+from amprewrite.passes.cost.fusion import Fusion
 from amprewrite.passes.mincut.max_flow import FULL, LOW
 from amprewrite.passes.mincut.shared_casts import Group, Groups, Key
 from amprewrite.passes.mincut.unary_costs import Ledger
 from amprewrite.plan import OUTPUT
 from amprewrite.plan.uses import uses_of
+
+WRITTEN = "written"
+"""Stands for the body in the keys of what kernels write; bodies are named otherwise."""
 
 
 class CastTerms:
@@ -48,6 +52,7 @@ class CastTerms:
         self.static = frozenset(filter(self._is_static, self.values))
         self.extreme = extreme_values(self.graph, situation.classes, self.low)
         self.versions: Counter[str] = Counter()
+        self._known = set[tuple[str, str]]()
 
     def write(self, op: Op) -> None:
         """Take note of what ``op`` writes in place: it must be cast anew."""
@@ -88,9 +93,34 @@ class CastTerms:
         if not (self.fusion.absorbs(name, (op.name,)) or self._folds(op, index)):
             self._cast_as(op, index, name, dtype)
 
+    def keep(self, name: str, wanted: int | str) -> None:
+        """Charge what the kernel that makes a value writes for one use of it.
+
+        Args:
+            name: The value; a kernel writes it once in each dtype that is wanted.
+            wanted: Variable of the side on which it is read from memory, or its dtype,
+                if that is neither low nor full or the value has no side.
+        """
+        origin = self.fusion.origin(name)
+        if isinstance(wanted, str):
+            if (origin, wanted) not in self._known:
+                self._known.add((origin, wanted))
+                self.ledger.constant += self.fusion.written(origin, itemsize(wanted))
+            return
+        for dtype, never, up in ((self.low, FULL, False), (self.full, LOW, True)):
+            key = (origin, dtype, WRITTEN, 0, False, 0)
+            group = self.groups.by_key.get(key)
+            if group is None:
+                cost = self.fusion.written(origin, itemsize(dtype))
+                group = self.groups.by_key[key] = Group(never, cost, up)
+            group.uses.append(wanted)
+
     def hand_back(self, name: str, dtype: str) -> None:
         """Charge the cast of an output."""
         side = {self.full: FULL, self.low: LOW}.get(dtype)
+        if self.fusion.is_versioned(name):
+            sided = name in self.stored and side is not None
+            self.keep(name, side if sided and side is not None else dtype)
         if self.fusion.absorbs(name, (OUTPUT,)):
             return
         if name not in self.stored or side is None:

@@ -262,12 +262,12 @@ class _Builder:
             other = self.at.reads(op)[index] if op.reads else ""
             beside = op.mixing == "lead" and self._is_beside(op, index)
             seen = self._seen(stored, wanted, beside=beside)
-            if not view and self.fusion.in_memory(name):
-                count = op.trips * read_elements(self.graph, op, index)
-                if wanted is None and other not in ("", self.full, self.low):
-                    self.ledger.constant += count * itemsize(other)
-                else:
-                    self.ledger.size(stored if inside else seen, count)
+            if inside:
+                read = FULL if self.fusion.is_sum(name) else stored
+            else:
+                fixed = wanted is None and other not in ("", self.full, self.low)
+                read = other if fixed else seen
+            self._read_memory(op, index, read, view=view)
             if self.objective.errors and index == op.operands.index(name):
                 self._read_error(op, name, seen)
             if index in op.mutates:
@@ -281,6 +281,18 @@ class _Builder:
             anchored = op.name not in self.freedom.moved
             self.casts.promote(op, own, anchored=anchored)
         self._pay_op(op, own)
+
+    def _read_memory(self, op: Op, index: int, read: int | str, *, view: bool) -> None:
+        """Charge the bytes that an op reads, and those that were written for it."""
+        name = op.operands[index]
+        if not view and self.fusion.is_read(op, index):
+            count = op.trips * read_elements(self.graph, op, index)
+            if isinstance(read, str):
+                self.ledger.constant += count * itemsize(read)
+            else:
+                self.ledger.size(read, count)
+        if self.fusion.wants(op, index):
+            self.casts.keep(name, read)
 
     def _keep_full(self, op: Op, name: str, *, beside: bool) -> None:
         """Keep the weights full that are read as they are stored, if that is full."""
@@ -307,9 +319,9 @@ class _Builder:
         """An operand that is not of the full dtype: read as traced, or as promoted."""
         name = op.operands[index]
         dtype = self.at.reads(op)[index] if op.reads else self.values[name].dtype
-        if not view and self.fusion.in_memory(name):
-            count = op.trips * read_elements(self.graph, op, index)
-            self.ledger.constant += count * itemsize(dtype)
+        inside = op.name in self.fusion.kernels
+        read = self.values[name].dtype if inside else dtype
+        self._read_memory(op, index, read, view=view)
         if dtype != self.values[name].dtype and index not in op.mutates:
             self.casts.read_as(op, index, dtype)
 
@@ -335,7 +347,7 @@ class _Builder:
         filled = self.classes[op.name].op_class is OpClass.KEEP
         for name in op.results:
             count = op.trips * self.values[name].elements
-            memory = not view and self.fusion.in_memory(name)
+            memory = not (view or self.fusion.is_versioned(name))
             if self.values[name].dtype != self.full:
                 if memory:
                     self.ledger.constant += count * itemsize(self.values[name].dtype)
@@ -343,11 +355,19 @@ class _Builder:
             made = self.weights.get(name, side) if filled else side
             storage = self.graph.storage(name)
             self.stored[name] = self.written.get(storage, made)
-            if memory:
+            if memory and self.fusion.hands_sums(op):
+                self._hand_sums(op, made, count)
+            elif memory:
                 self.ledger.size(self._made_in(op, name, made), count)
             members = self.freedom.members.get(storage, ())
             if self.stored[name] != made and op.name not in members:
                 self.casts.on_the_spot(op, name, made)
+
+    def _hand_sums(self, op: Op, made: int, count: int) -> None:
+        self.ledger.size(FULL, count)
+        if self.fusion.is_rounded_alone(op):
+            sizes = self.ledger.low_size + self.ledger.full_size
+            self.ledger.pay_low(made, count * sizes)
 
     def _made_in(self, op: Op, name: str, made: int) -> int:
         """A write is made in what it writes to."""

@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from amprewrite.passes.cost.cost import speed_cost
-from amprewrite.passes.cost.cost_model import COMPILED, EAGER, CostModel, Fusion
+from amprewrite.passes.cost.cost_model import COMPILED, EAGER, CostModel
+from amprewrite.passes.cost.fusion import Fusion
 from amprewrite.passes.cost.timings import Point, Timings
+from amprewrite.plan.hardware.kernels import Kernels
 from tests.placement_problem import situation_of
 from tests.plan_text import plan_of
 
@@ -160,3 +162,37 @@ def test_a_contraction_that_runs_full_loses_its_speed_at_each_turn() -> None:
         return plan_of(text.replace("loop.out0", sine)).cost.overhead_bytes
 
     assert overhead(7) == 7 * overhead(1) > 0
+
+
+CHAIN = """
+    %x: f32[8,8] input
+    %w: f32[8,8] parameter
+    gelu = gelu(%x) -> %g: f32[8,8]
+    linear = linear(%g, %w) -> %h: f32[8,8]
+      | contracted=8 accumulates=true
+    relu = relu(%h) -> %r: f32[8,8]
+    again = linear(%h, %r) -> %y: f32[8,8]
+      | contracted=8
+    return %y
+"""
+
+
+def test_a_compiler_moves_only_what_reaches_memory() -> None:
+    """Read x, write g low, and so on; a cast is a pass, or in a kernel free."""
+    plan = plan_of(CHAIN, training=True, model=COMPILED)
+    low, full = 64 * 2, 64 * 4
+    linear, relu, again = 3 * low, low + low, 3 * low
+    assert plan.cost.op_bytes == full + low + linear + relu + again
+    assert {c.value: c.bytes for c in plan.runtime_casts} == {
+        "g": 0, "w": low + full, "y": low + full,
+    }  # fmt: skip
+    assert plan.cost.cast_bytes == sum(cast.bytes for cast in plan.casts)
+
+
+def test_the_rounding_of_an_accumulator_is_part_of_its_op() -> None:
+    """Kernels read it in full; for a library it is rounded in a pass of its own."""
+    sums = replace(COMPILED, kernels=Kernels(accumulators=True))
+    plain = plan_of(CHAIN, training=True, model=COMPILED).cost.op_bytes
+    found = plan_of(CHAIN, training=True, model=sums).cost.op_bytes
+    low, full = 64 * 2, 64 * 4
+    assert found - plain == (full - low) + (full + low) + (full - low)

@@ -5,11 +5,9 @@ from dataclasses import replace
 import pytest
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.passes.analysis.classify import classify
 from amprewrite.passes.cost.cost_model import (
     COMPILED,
     EAGER,
-    Fusion,
     cost_model,
     is_view,
     kernel_overhead,
@@ -19,7 +17,6 @@ from amprewrite.passes.cost.cost_model import (
     read_elements,
 )
 from amprewrite.passes.cost.timings import Point, Timings
-from amprewrite.policy import Matcher, load_policy
 from tests.placement_problem import graph_of
 
 TEXT = """
@@ -89,21 +86,3 @@ def test_a_model_is_found_by_its_target() -> None:
         UnsupportedError, match="unknown target 'fast'; want eager or compiled"
     ):
         cost_model("fast")
-
-
-def test_a_compiler_keeps_what_its_own_kernels_hand_on_out_of_memory() -> None:
-    classes = classify(GRAPH, Matcher(load_policy("bf16")))
-    eager = Fusion(GRAPH, classes, EAGER)
-    fused = Fusion(GRAPH, classes, COMPILED)
-    assert all(map(eager.in_memory, GRAPH.values))
-    assert [n for n in GRAPH.values if not fused.in_memory(n)] == ["e", "v", "g"]
-
-
-def test_a_compiler_casts_beside_its_own_kernels() -> None:
-    classes = classify(GRAPH, Matcher(load_policy("bf16")))
-    fused = Fusion(GRAPH, classes, COMPILED)
-    assert not fused.absorbs("x", ["linear"])
-    assert not fused.absorbs("h", ["einsum", "gelu"])
-    assert fused.absorbs("a", ["view"])
-    assert fused.absorbs("g", ["linear"])
-    assert not Fusion(GRAPH, classes, EAGER).absorbs("g", ["exp"])

@@ -9,6 +9,7 @@ from amprewrite.passes.cost.cost import Objective
 from amprewrite.passes.cost.cost_model import COMPILED, EAGER, CostModel
 from amprewrite.passes.cost.timings import Point, Timings
 from amprewrite.passes.mincut.max_flow import minimum_cut, price
+from amprewrite.plan.hardware.kernels import Kernels
 from amprewrite.policy import load_policy
 from tests.placement_problem import graph_of, problem_of
 from tests.properties.placements import Case, all_sides, free_of
@@ -25,6 +26,19 @@ PROGRAMS = {
         add = add(%e, %h) -> %y: f32[64,64]
           | mixing="promote"
         return %y
+    """,
+    "between library calls": """
+        %x: f32[64,64] input
+        %w: f32[64,64] parameter
+        first = matmul(%x, %w) -> %h: f32[64,64]
+          | contracted=64 accumulates=true
+        second = matmul(%h, %w) -> %g: f32[64,64]
+          | contracted=64 accumulates=true
+        relu = relu(%g) -> %r: f32[64,64]
+        third = matmul(%r, %r) -> %k: f32[64,64]
+          | contracted=64
+        mul = mul(%r, %k) -> %y: f32[64,64]
+        return %y, %h
     """,
     "a write in place": """
         %x: f32[64,64] input
@@ -65,8 +79,17 @@ MEASURED = Timings(
         SLOW_LOW,
         replace(EAGER, timings=MEASURED),
         replace(COMPILED, timings=MEASURED),
+        replace(COMPILED, kernels=Kernels(accumulators=True)),
     ],
-    ids=["eager", "compiled", "no launch", "slow low", "measured", "measured compiled"],
+    ids=[
+        "eager",
+        "compiled",
+        "no launch",
+        "slow low",
+        "measured",
+        "measured compiled",
+        "compiled with accumulators",
+    ],
 )
 @pytest.mark.parametrize("training", [False, True])
 def test_a_placement_costs_what_its_plan_costs(
@@ -84,6 +107,10 @@ def test_a_placement_costs_what_its_plan_costs(
             number = fixed.reads[name]
             one, other = (1, number) if side == "full" else (number, 0)
             fixed.terms.imply(one, other)
+            if name in fixed.makes and side != "full":
+                made = fixed.makes[name]
+                one, other = (1, made) if side == "sums" else (made, 0)
+                fixed.terms.imply(one, other)
         columns = fixed.terms.columns()
         full = minimum_cut(fixed.variables, columns)
         said = price(columns, full) + fixed.constant
