@@ -61,7 +61,7 @@ def test_every_node_has_a_value_and_the_place_it_comes_from() -> None:
     for node in graph.graph.nodes:
         if node.op == "call_function":
             assert node.meta["val"].shape == (4, 8)
-            assert "test_lower.py" in node.meta["stack_trace"]
+            assert "test_dynamo_to_aten.py" in node.meta["stack_trace"]
 
 
 def test_the_body_of_a_checkpoint_is_lowered_where_it_stands() -> None:

@@ -26,7 +26,7 @@ class Users(nn.Module):
 
 def test_the_innermost_frame_of_the_user_is_named():
     line = Users.forward.__code__.co_firstlineno + 1
-    assert source_line(traced(Users(), VECTOR)) == f"test_origin.py:{line}"
+    assert source_line(traced(Users(), VECTOR)) == f"test_source_location.py:{line}"
 
 
 def test_a_node_without_a_trace_has_no_place():

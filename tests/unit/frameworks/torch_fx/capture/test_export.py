@@ -31,7 +31,7 @@ def test_the_offending_line_is_named() -> None:
     with pytest.raises(CaptureError) as caught:
         exported(branching, a=nn.Linear(8, 8))
     line = branching.__code__.co_firstlineno + 2
-    assert f"test_capture.py:{line}: " in str(caught.value)
+    assert f"test_export.py:{line}: " in str(caught.value)
     assert "convert without args" not in str(caught.value)  # perhaps it was tried
 
 
@@ -43,7 +43,7 @@ def test_the_innermost_line_outside_the_framework_is_found() -> None:
         fails()
     line = fails.__code__.co_firstlineno + 1
     found = export.offending_line(caught.value)
-    assert found.endswith(f"test_capture.py:{line}")
+    assert found.endswith(f"test_export.py:{line}")
 
 
 def test_an_error_that_was_never_raised_has_no_line() -> None:
