@@ -77,9 +77,9 @@ def test_a_program_converts_what_its_plan_says(program, placement, policy):
 @pytest.mark.parametrize("placement", ["promote", "optimal"])
 def test_a_plan_for_a_compiler_is_applied(placement):
     """Its casts count what they move, which is nothing inside other kernels."""
-    given = {"args": (PARAMS, X)}
-    plan = amprewrite.inspect(block, placement=placement, target="compiled", **given)
-    converted = amprewrite.convert(block, plan=plan, **given)
+    args = (PARAMS, X)
+    plan = amprewrite.inspect(block, args=args, placement=placement, target="compiled")
+    converted = amprewrite.convert(block, plan=plan, args=args)
     assert converted.plan == plan
     moved = [cast.bytes for cast in plan.runtime_casts]
     assert 0 in moved
