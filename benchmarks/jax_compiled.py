@@ -201,7 +201,7 @@ def measure(name: str, size: jax_zoo.Size) -> dict[str, Any]:
     """Return the figures of one model."""
     function, args = BUILDERS[name](size)
     wanted = reference(function, args)
-    full = jax.jit(function).lower(*args).compile()
+    full: Any = jax.jit(function).lower(*args).compile()
     row: dict[str, Any] = {
         "float32": {
             "bytes accessed": int(full.cost_analysis()["bytes accessed"]),
@@ -213,7 +213,7 @@ def measure(name: str, size: jax_zoo.Size) -> dict[str, Any]:
             converted = amprewrite.convert(
                 function, args=args, placement=placement, target=target
             )
-            compiled = jax.jit(converted).lower(*args).compile()
+            compiled: Any = jax.jit(converted).lower(*args).compile()
             crossed = list(crossing(compiled.as_text()))
             own = [found.bytes for found in crossed if found.written]
             cost = converted.plan.cost
