@@ -35,7 +35,7 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
     plan: Plan | None = None,
     dynamic_shapes: Any = None,
     training: bool | None = None,
-    target: str | None = None,
+    target: str = "eager",
     compile: bool = False,  # noqa: A002  # the public name
     device: str | None = None,
 ) -> Any:
@@ -75,10 +75,8 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
             objects, and weights are cast as they are used. None takes the mode of the
             model (``model.training``).
         target: ``eager``, or ``compiled`` for a fusing compiler: what casts and ops
-            cost, and so what placement ``optimal`` chooses. None is how programs of
-            the framework run: ``compiled`` for JAX, ``eager`` for torch. Where
-            ``amprewrite calibrate`` has measured the device of the model, those
-            prices count.
+            cost, and so what placement ``optimal`` chooses. Where ``amprewrite
+            calibrate`` has measured the device of the model, those prices count.
         compile: Compile the result with inductor.
         device: The device to plan for, which need not be there: a kind (``cpu``,
             ``cuda``, for JAX also ``tpu``) or the name of one that ``amprewrite
@@ -100,7 +98,7 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
         ToleranceError: ``tolerance`` is no bound, or no plan keeps it.
         UnsupportedError: The model, placement, target or device is not supported.
     """
-    if target not in (None, *TARGETS):
+    if target not in TARGETS:
         msg = f"unknown target {target!r}; want {' or '.join(TARGETS)}"
         raise UnsupportedError(msg)
     if plan is None:
@@ -117,7 +115,7 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
         plan=plan,
         dynamic_shapes=dynamic_shapes,
         training=training,
-        target=asked.runs,
+        target=target,
         compile=compile,
     )
     return asked.framework.convert(model, request)
@@ -158,7 +156,7 @@ def inspect(  # noqa: PLR0913  # the public signature; all but two are by keywor
     overrides: Sequence[Rule | Mapping[str, object]] = (),
     dynamic_shapes: Any = None,
     training: bool | None = None,
-    target: str | None = None,
+    target: str = "eager",
     device: str | None = None,
 ) -> Plan:
     """Return the plan that :func:`convert` would apply, without converting.
@@ -193,7 +191,7 @@ def pareto(  # noqa: PLR0913  # the public signature; all but two are by keyword
     overrides: Sequence[Rule | Mapping[str, object]] = (),
     dynamic_shapes: Any = None,
     training: bool | None = None,
-    target: str | None = None,
+    target: str = "eager",
 ) -> tuple[Point, ...]:
     """Return the cheapest plans for errors from that of the cheapest plan to none.
 

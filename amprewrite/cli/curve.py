@@ -11,7 +11,6 @@ from amprewrite.cli.options import (
     AsJson,
     Overrides,
     PolicyName,
-    RunBy,
     TargetName,
     rules,
     writable,
@@ -28,7 +27,9 @@ def pareto(  # noqa: PLR0913  # options
     policy: PolicyName = "bf16",
     override: Overrides = None,
     points: Annotated[int, typer.Option(help="How many errors are aimed at.")] = 8,
-    runs: RunBy = None,
+    runs: Annotated[
+        str, typer.Option("--for", help="Who runs the result: eager or compiled.")
+    ] = "eager",
     *,
     output: Annotated[
         Path | None,
