@@ -17,6 +17,7 @@ from jax._src.interpreters import partial_eval as policies
 from jax._src.lax import lax as lax_functions
 from jax.extend import linear_util, source_info_util
 
+from amprewrite import errors
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jex
 
 Eqn = Any
@@ -32,7 +33,7 @@ _LIBRARY = os.path.dirname(inspect.getfile(jax)) + os.sep  # noqa: PTH120  # pla
 _KERNELS = os.path.dirname(inspect.getfile(jaxlib)) + os.sep  # noqa: PTH120  # frames hold plain strings
 _JAX = (_LIBRARY, _KERNELS)
 _STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
-_OWN = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep  # noqa: PTH120  # frames hold plain strings
+_OWN = os.path.dirname(errors.__file__) + os.sep  # noqa: PTH120  # frames hold plain strings
 _SITE = re.compile(r"[\\/](site|dist)-packages[\\/]")
 
 

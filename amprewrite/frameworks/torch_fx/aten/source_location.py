@@ -8,9 +8,11 @@ from typing import Any, TypeAlias
 import torch
 from torch.fx import Graph, Node
 
+from amprewrite import errors
+
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _LIBRARY = os.path.dirname(torch.__file__) + os.sep  # noqa: PTH120  # compared as text
-_OWN = os.path.abspath(f"{__file__}/../../..") + os.sep  # noqa: PTH100  # frames hold plain strings
+_OWN = os.path.dirname(errors.__file__) + os.sep  # noqa: PTH120  # the same
 
 Frame: TypeAlias = tuple[str, int]
 """A file and a line in it."""
