@@ -52,7 +52,7 @@ def test_real_numbers_are_left_alone():
 def test_what_is_left_alone_is_named_with_its_line():
     _, norms = found(lambda z: jnp.sqrt((z * z).sum()))
     (line,) = norms.warnings()
-    assert line.startswith("test_norms.py:")
+    assert line.startswith("test_complex_norms.py:")
     assert "because the root does not scale what was squared" in line
 
 

@@ -80,7 +80,7 @@ def test_a_torch_system_adapts_scalars():
 
 def test_a_pair_without_a_common_dtype_is_refused():
     eighth = jnp.ones(2, "float8_e5m2")
-    with pytest.raises(PromotionError, match=r"test_promoting\.py:\d+: add: "):
+    with pytest.raises(PromotionError, match=r"test_promotion_tracing\.py:\d+: add: "):
         made(lax.add, eighth, LOW)
 
 
