@@ -115,7 +115,7 @@ class _Residual:
 
     def saturate(self, total: int) -> None:
         """Push as much as goes; ``total`` is more than the flow can be."""
-        from scipy.sparse.csgraph import maximum_flow  # noqa: PLC0415
+        from scipy.sparse.csgraph import maximum_flow  # noqa: PLC0415  # slow too
 
         unit = -(-total // LIMIT)
         while True:
@@ -130,7 +130,7 @@ class _Residual:
 
     def full_side(self) -> Flags:
         """Return which vertices the source does not reach any more."""
-        from scipy.sparse.csgraph import breadth_first_order  # noqa: PLC0415
+        from scipy.sparse.csgraph import breadth_first_order  # noqa: PLC0415  # too
 
         left = (self.left > 0).astype(np.int32)
         graph = self._graph(left)

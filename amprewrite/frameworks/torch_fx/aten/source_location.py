@@ -12,7 +12,7 @@ from amprewrite import errors
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _LIBRARY = os.path.dirname(torch.__file__) + os.sep  # noqa: PTH120  # compared as text
-_OWN = os.path.dirname(errors.__file__) + os.sep  # noqa: PTH120  # the same
+_OWN = os.path.dirname(errors.__file__) + os.sep  # noqa: PTH120  # compared as text
 
 Frame: TypeAlias = tuple[str, int]
 """A file and a line in it."""
