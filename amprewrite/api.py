@@ -35,7 +35,7 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
     plan: Plan | None = None,
     dynamic_shapes: Any = None,
     training: bool | None = None,
-    target: str = "eager",
+    target: str | None = None,
     compile: bool = False,  # noqa: A002  # the public name
     device: str | None = None,
 ) -> Any:
@@ -75,8 +75,10 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
             objects, and weights are cast as they are used. None takes the mode of the
             model (``model.training``).
         target: ``eager``, or ``compiled`` for a fusing compiler: what casts and ops
-            cost, and so what placement ``optimal`` chooses. Where ``amprewrite
-            calibrate`` has measured the device of the model, those prices count.
+            cost, and so what placement ``optimal`` chooses. None is how programs of
+            the framework run: ``compiled`` for JAX, ``eager`` for torch. Where
+            ``amprewrite calibrate`` has measured the device of the model, those
+            prices count.
         compile: Compile the result with inductor.
         device: The device to plan for, which need not be there: a kind (``cpu``,
             ``cuda``, for JAX also ``tpu``) or the name of one that ``amprewrite
@@ -98,7 +100,7 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
         ToleranceError: ``tolerance`` is no bound, or no plan keeps it.
         UnsupportedError: The model, placement, target or device is not supported.
     """
-    if target not in TARGETS:
+    if target not in (None, *TARGETS):
         msg = f"unknown target {target!r}; want {' or '.join(TARGETS)}"
         raise UnsupportedError(msg)
     if plan is None:
@@ -115,7 +117,7 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
         plan=plan,
         dynamic_shapes=dynamic_shapes,
         training=training,
-        target=target,
+        target=asked.runs,
         compile=compile,
     )
     return asked.framework.convert(model, request)
@@ -156,7 +158,7 @@ def inspect(  # noqa: PLR0913  # the public signature; all but two are by keywor
     overrides: Sequence[Rule | Mapping[str, object]] = (),
     dynamic_shapes: Any = None,
     training: bool | None = None,
-    target: str = "eager",
+    target: str | None = None,
     device: str | None = None,
 ) -> Plan:
     """Return the plan that :func:`convert` would apply, without converting.
@@ -191,7 +193,7 @@ def pareto(  # noqa: PLR0913  # the public signature; all but two are by keyword
     overrides: Sequence[Rule | Mapping[str, object]] = (),
     dynamic_shapes: Any = None,
     training: bool | None = None,
-    target: str = "eager",
+    target: str | None = None,
 ) -> tuple[Point, ...]:
     """Return the cheapest plans for errors from that of the cheapest plan to none.
 

@@ -168,7 +168,7 @@ class Asked:
         args: Positional call arguments.
         kwargs: Keyword call arguments.
         overrides: Rules tried before those of the policy.
-        target: Who runs the result.
+        target: Who runs the result; None for who runs programs of the framework.
         wanted: Name of the placement; None for what the tolerance needs.
         tolerance: Bound on the error.
         device: Name of the device to plan for; None for that of the model.
@@ -179,7 +179,7 @@ class Asked:
     args: tuple[Any, ...] | None
     kwargs: Mapping[str, Any] | None
     overrides: Sequence[Rule | Mapping[str, object]]
-    target: str
+    target: str | None
     wanted: str | None = None
     tolerance: Tolerance | None = None
     device: object = None
@@ -203,11 +203,16 @@ class Asked:
         """The framework of the model."""
         return framework_of(self.model)
 
+    @property
+    def runs(self) -> str:
+        """Who runs the result: ``eager`` or ``compiled``."""
+        return self.framework.default_target() if self.target is None else self.target
+
     @cached_property
     def prices(self) -> CostModel:
         """What things cost on the device of the model."""
         given = self.args, self.kwargs
-        return prices(self.model, self.policy, self.target, *given, self.planned_for)
+        return prices(self.model, self.policy, self.runs, *given, self.planned_for)
 
     @cached_property
     def planned_for(self) -> Device | None:

@@ -11,6 +11,7 @@ from amprewrite.cli.options import (
     AsJson,
     Overrides,
     PolicyName,
+    RunBy,
     TargetName,
     rules,
     writable,
@@ -27,9 +28,7 @@ def pareto(  # noqa: PLR0913  # options
     policy: PolicyName = "bf16",
     override: Overrides = None,
     points: Annotated[int, typer.Option(help="How many errors are aimed at.")] = 8,
-    runs: Annotated[
-        str, typer.Option("--for", help="Who runs the result: eager or compiled.")
-    ] = "eager",
+    runs: RunBy = None,
     *,
     output: Annotated[
         Path | None,

@@ -37,6 +37,14 @@ Placement = Annotated[
         "where a tolerance is given, else promote."
     ),
 ]
+RunBy = Annotated[
+    str | None,
+    typer.Option(
+        "--for",
+        help="Who runs the result: eager or compiled. Without it compiled for JAX, "
+        "eager for torch.",
+    ),
+]
 ToleranceText = Annotated[
     str | None,
     typer.Option(

@@ -335,6 +335,10 @@ class Framework(Stepper, Protocol):
         """Return the device of a name, which need not be there."""
         ...
 
+    def default_target(self) -> str:
+        """Return who runs programs of the framework: ``eager`` or ``compiled``."""
+        ...
+
     def kernels(self, device: Device, found: Calibration | None, /) -> Kernels:
         """Return what low contractions hand over on a device."""
         ...

@@ -122,3 +122,21 @@ def test_a_planner_finds_mistakes_at_once(
 ) -> None:
     with pytest.raises(error):
         dispatch.planner(*given)
+
+
+@pytest.mark.parametrize(
+    ("given", "found"), [(None, "compiled"), ("eager", "eager"), ("compiled",) * 2]
+)
+def test_a_program_is_priced_as_its_framework_runs_it(
+    given: str | None, found: str
+) -> None:
+    pytest.importorskip("jax")
+    asked = dispatch.Asked(len, load_policy("bf16"), (), None, (), given)
+    assert (asked.runs, asked.prices.target) == (found, found)
+
+
+def test_a_module_of_torch_is_priced_as_it_runs_op_by_op() -> None:
+    torch = pytest.importorskip("torch")
+    policy, model = load_policy("bf16"), torch.nn.Linear(2, 2)
+    asked = dispatch.Asked(model, policy, (), None, (), None)
+    assert (asked.runs, asked.prices.target) == ("eager", "eager")

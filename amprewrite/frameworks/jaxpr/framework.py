@@ -3,13 +3,18 @@
 from amprewrite.frameworks.jaxpr.compare import measure, walk
 from amprewrite.frameworks.jaxpr.convert import convert, inspect, original
 from amprewrite.frameworks.jaxpr.function.program_text import graph_text, save_program
-from amprewrite.frameworks.jaxpr.probes.calibrate import device_of, kernels
+from amprewrite.frameworks.jaxpr.probes.calibrate import (
+    default_target,
+    device_of,
+    kernels,
+)
 from amprewrite.frameworks.jaxpr.probes.calibrate import measure as calibrate
 from amprewrite.frameworks.jaxpr.probes.calibrate import named as device_named
 
 __all__ = [
     "calibrate",
     "convert",
+    "default_target",
     "device_named",
     "device_of",
     "graph_text",

@@ -6,13 +6,18 @@ from amprewrite.frameworks.torch_fx.module.program_export import (
     graph_text,
     save_program,
 )
-from amprewrite.frameworks.torch_fx.probes.calibrate import device_of, kernels
+from amprewrite.frameworks.torch_fx.probes.calibrate import (
+    default_target,
+    device_of,
+    kernels,
+)
 from amprewrite.frameworks.torch_fx.probes.calibrate import measure as calibrate
 from amprewrite.frameworks.torch_fx.probes.calibrate import named as device_named
 
 __all__ = [
     "calibrate",
     "convert",
+    "default_target",
     "device_named",
     "device_of",
     "graph_text",

@@ -57,6 +57,11 @@ ELEMENTWISE: Mapping[str, tuple[Callable[..., Any], int]] = {
 """Ops by canonical name, and how many arrays they read."""
 
 
+def default_target() -> str:
+    """Return ``compiled``: programs of JAX run under ``jax.jit``."""
+    return "compiled"
+
+
 def kernels(device: Device, found: Calibration | None) -> Kernels:
     """Return what low contractions are to hand over on ``device``.
 

@@ -87,6 +87,11 @@ def named(name: str) -> Device:
     return named_device(name, "torch", str(torch.__version__), KINDS, present)
 
 
+def default_target() -> str:
+    """Return ``eager``: a module runs op by op, unless someone compiles it."""
+    return "eager"
+
+
 def kernels(_device: Device, _found: Calibration | None) -> Kernels:
     """Return what low contractions hand over: in torch they round themselves."""
     return Kernels()

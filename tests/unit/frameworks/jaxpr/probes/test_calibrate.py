@@ -104,3 +104,7 @@ def test_the_faster_way_is_chosen_and_timed(monkeypatch):
     for faster in ("full", "low"):
         assert measure(SMALL).emits_accumulators is (faster == "full")
     assert {"low", "full"} in seen
+
+
+def test_programs_of_jax_are_compiled() -> None:
+    assert calibrate.default_target() == "compiled"

@@ -90,3 +90,7 @@ def test_a_gpu_is_timed() -> None:
     weights = torch.nn.Linear(2, 2, device="cuda")
     assert device_of(weights, None, None) == found.device
     assert default_device().type == "cuda"
+
+
+def test_modules_run_op_by_op() -> None:
+    assert calibrate.default_target() == "eager"
