@@ -69,16 +69,16 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
             ``{"path": "decoder.*", "class": "deny"}`` is one.
         plan: A plan to apply instead of making one; it needs ``args`` or ``kwargs``.
             What else the model needs (another signature, the other mode) is planned
-            by its policy and overrides.
+            by its policy and overrides, for its target.
         dynamic_shapes: Extents that vary, as ``torch.export.export`` takes them.
         training: Whether the parameters will be trained: then they stay the original
             objects, and weights are cast as they are used. None takes the mode of the
             model (``model.training``).
         target: ``eager``, or ``compiled`` for a fusing compiler: what casts and ops
             cost, and so what placement ``optimal`` chooses. None is how programs of
-            the framework run: ``compiled`` for JAX, ``eager`` for torch. Where
-            ``amprewrite calibrate`` has measured the device of the model, those
-            prices count.
+            the framework run, ``compiled`` for JAX and ``eager`` for torch, or what
+            ``plan`` was made for. Where ``amprewrite calibrate`` has measured the
+            device of the model, those prices count.
         compile: Compile the result with inductor.
         device: The device to plan for, which need not be there: a kind (``cpu``,
             ``cuda``, for JAX also ``tpu``) or the name of one that ``amprewrite
@@ -110,6 +110,7 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
         plan = Plan.from_json(plan.to_json())  # it may have been edited
         loaded = policy_of(plan, policy)
         placement, overrides = plan.placement, plan.overrides
+        target = target or plan.target or None
     call = args, kwargs
     asked = Asked(model, loaded, *call, overrides, target, placement, tolerance, device)
     request = replace(

@@ -12,7 +12,7 @@ from amprewrite.passes.pipeline import output_dtypes, situate
 from amprewrite.passes.placement.constraints import Freedom, find_freedom
 from amprewrite.policy import Matcher, Policy, load_policy
 
-FREE_CASTS = CostModel("test", launch=0, mac_bytes=0.0, speedup=8.0)
+FREE_CASTS = CostModel("eager", launch=0, mac_bytes=0.0, speedup=8.0)
 """Nothing costs but bytes."""
 
 

@@ -112,6 +112,7 @@ def make_plan(graph: ProgramGraph, matcher: Matcher, setting: Setting) -> Plan:
         casts=casts,
         storage=tuple((c.value, c.to_dtype) for c in casts if c.folding == "storage"),
         cost=replace(cost, lower_bound=bound),
+        target=setting.objective.model.target,
         prices=setting.objective.model.source,
         training=setting.training and setting.differentiated,
         outputs=outputs,

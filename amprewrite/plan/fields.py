@@ -60,6 +60,7 @@ Folding = Annotated[str, AfterValidator(_one_of(FOLDINGS))]
 """How a cast is folded."""
 
 Mode = Literal["", "train", "eval"]
+Target = Literal["", "eager", "compiled"]
 """Mode of a torch model."""
 
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]

@@ -21,6 +21,7 @@ from amprewrite.plan.fields import (
     LowName,
     Mode,
     SumsName,
+    Target,
     Text,
 )
 from amprewrite.plan.file import FORMAT, load_table, read_table, save_table
@@ -185,6 +186,8 @@ class Plan:
         warnings: What the user should know: nothing lowered, unused rules, ...
         cost: See :class:`Cost`.
         predicted_error: First-order relative error of the outputs; None if unknown.
+        target: How the program runs by the prices of ``cost``: ``eager`` (op by op) or
+            ``compiled``. Empty in a plan of before: what the framework does.
         prices: Where the prices of ``cost`` come from: ``default``, or the device on
             which they were measured.
         tolerance: Largest relative L2 error of all float outputs together that the
@@ -196,9 +199,9 @@ class Plan:
         outputs: Dtype in which each output is handed back.
         program: What identifies the program, see
             :mod:`amprewrite.plan.validation.fingerprint`.
-        overrides: Rules that went before those of the policy. By both is planned what
-            else a model with this plan needs: another signature, the other mode, the
-            rules of custom derivatives.
+        overrides: Rules that went before those of the policy. By both, for ``target``,
+            is planned what else a model with this plan needs: another signature, the
+            other mode, the rules of custom derivatives.
         policy_digest: What equal policies have in common.
     """
 
@@ -213,6 +216,7 @@ class Plan:
     warnings: tuple[Text, ...] = ()
     cost: Cost = field(default_factory=lambda: Cost(0, 0, 0, 0, 0))
     predicted_error: Error | None = None
+    target: Target = ""
     prices: Text = DEFAULT_PRICES
     tolerance: Error | None = None
     tolerances: tuple[tuple[Text, Error], ...] = ()

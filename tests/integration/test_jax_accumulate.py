@@ -42,8 +42,8 @@ def exact(function):
         return np.asarray(function(*wide))
 
 
-def converted(function, policy, placement):
-    given = {"args": (X, W, BIAS), "placement": placement}
+def converted(function, policy, placement, **options):
+    given = {"args": (X, W, BIAS), "placement": placement, **options}
     return amprewrite.convert(function, policy, **given)
 
 
@@ -51,7 +51,8 @@ def converted(function, policy, placement):
     ("function", "primitive"), [(pooled, "reduce_sum"), (running, "cumsum")]
 )
 def test_a_low_sum_adds_in_full(function, primitive):
-    program = converted(function, "bf16-accumulate", "optimal")
+    # A compiler fuses what feeds the sum, so that low storage saves nothing there.
+    program = converted(function, "bf16-accumulate", "optimal", target="eager")
     (decision,) = (d for d in program.plan.decisions if d.native == primitive)
     assert (decision.op_class, decision.precision) == ("accumulate", "bfloat16")
     eqns = checked_jaxpr(program, X, W, BIAS).jaxpr.eqns

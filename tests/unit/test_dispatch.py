@@ -27,6 +27,9 @@ def test_a_planner_makes_plans_by_policy_and_overrides() -> None:
     graph = parse_graph(GRAPH)
     plan = dispatch.planner("bf16")(graph, training=False, captured="by hand")
     assert (plan.captured, len(plan.lowered)) == ("by hand", 1)
+    assert plan.target == "eager"
+    compiled = dispatch.planner("bf16", model=COMPILED)
+    assert compiled(graph, training=False, captured="").target == "compiled"
     deny = dispatch.planner("bf16", [{"op": "linear", "class": "deny"}])
     assert deny(graph, training=False, captured="").lowered == ()
 

@@ -7,6 +7,7 @@ the place of the figures here; see :mod:`amprewrite.passes.cost.measured_costs`.
 """
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.ir import CROSSINGS, Op, ProgramGraph
@@ -46,7 +47,7 @@ class CostModel:
         kernels: What low contractions hand over.
     """
 
-    target: str
+    target: Literal["eager", "compiled"]
     launch: int
     mac_bytes: float
     speedup: float
