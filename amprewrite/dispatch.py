@@ -105,14 +105,18 @@ class PlansByPolicy:
         self,
         graph: ProgramGraph,
         *,
-        training: bool,
+        keep_parameter_dtype: bool,
         captured: str,
-        differentiated: bool = True,
+        differentiable: bool = True,
         full: Collection[str] = (),
     ) -> Plan:
         """Return the plan for ``graph``; see ``frameworks.base.Planner``."""
         setting = Setting(
-            self.placement, training, captured, self.objective, differentiated
+            self.placement,
+            keep_parameter_dtype,
+            captured,
+            self.objective,
+            differentiable,
         )
         matcher = Matcher(self.policy, self.overrides, frozenset(full))
         return make_plan(graph, matcher, setting)

@@ -117,7 +117,7 @@ def converts(jaxpr: Any) -> int:
     return found
 
 
-class Crossing(NamedTuple):
+class RegionBoundary(NamedTuple):
     """A conversion that crosses memory.
 
     Attributes:
@@ -129,7 +129,7 @@ class Crossing(NamedTuple):
     written: bool
 
 
-def crossing(text: str) -> Iterator[Crossing]:
+def boundary(text: str) -> Iterator[RegionBoundary]:
     """Yield the conversions of floats outside of kernels that compute something.
 
     Args:
@@ -159,7 +159,7 @@ def crossing(text: str) -> Iterator[Crossing]:
             if sizes:
                 shape = [int(extent) for extent in row["shape"].split(",") if extent]
                 written = any(WRITTEN in step["rest"] for step in inner)
-                yield Crossing(prod(shape) * sizes * turns.get(name, 1), written)
+                yield RegionBoundary(prod(shape) * sizes * turns.get(name, 1), written)
 
 
 def _converted(
@@ -214,7 +214,7 @@ def measure(name: str, size: jax_zoo.Size) -> dict[str, Any]:
                 function, args=args, placement=placement, target=target
             )
             compiled: Any = jax.jit(converted).lower(*args).compile()
-            crossed = list(crossing(compiled.as_text()))
+            crossed = list(boundary(compiled.as_text()))
             own = [found.bytes for found in crossed if found.written]
             cost = converted.plan.cost
             row[f"{target}, {placement}"] = {

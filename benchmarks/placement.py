@@ -9,6 +9,7 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -77,7 +78,7 @@ def irregular(count: int, seed: int) -> ProgramGraph:
             f"test.{kind}",
             tuple(operands),
             (name,),
-            mixing="promote" if promotes else "equal",
+            operand_rule="promote" if promotes else "equal",
             contracted=64 if kind in ("matmul", "linear") else None,
         )
         ops.append(op)
@@ -107,7 +108,7 @@ def traps() -> dict[str, Any]:
 
 
 def random_programs(count: int) -> dict[str, Any]:
-    """Return how often the solver, the plan and trying all sides agreed."""
+    """Return how often the solver, the plan and trying all assignments agreed."""
     found = Counter[str]()
     start = time.perf_counter()
     for seed in range(count):
@@ -117,14 +118,14 @@ def random_programs(count: int) -> dict[str, Any]:
             found["too many sides to try"] += 1
             continue
         solved = optimum_of(case)
-        real = price(case, dict(solved.chosen.sides)).total_bytes
+        real = price(case, dict(solved.chosen.assignments)).total_bytes
         found["programs"] += 1
         found["agree"] += real == best == solved.cost == solved.bound
         found["bound below the cost"] += solved.bound < solved.cost
         found["more than one cut"] += solved.cuts > 1
-        found["both sides used"] += len(set(solved.chosen.sides.values())) > 1
+        found["both sides used"] += len(set(solved.chosen.assignments.values())) > 1
         free = free_of(case)
-        found["sides tried"] += 2 ** len(free.sided)
+        found["sides tried"] += 2 ** len(free.assignable)
     return {**found, "seconds": round(time.perf_counter() - start, 1)}
 
 
@@ -144,9 +145,16 @@ def solver(counts: tuple[int, ...], seeds: int = 3) -> list[dict[str, Any]]:
             outputs = output_dtypes(graph, policy)
             classes = classify(graph, Matcher(policy))
             at = situate(graph, policy, classes, ())
-            free = find_freedom(at, training=False)
+            free = find_freedom(at, keep_parameter_dtype=False)
             build = _timed(
-                lambda: build_problem(at, free, outputs, Objective(), training=False)  # noqa: B023
+                partial(
+                    build_problem,
+                    at,
+                    free,
+                    outputs,
+                    Objective(),
+                    keep_parameter_dtype=False,
+                )
             )
             problem = build[2]
             solved = _timed(lambda: solve(problem))  # noqa: B023

@@ -120,13 +120,17 @@ class Recorder:
         """What the budget has."""
         return self.budget.tolerance
 
-    def probes(self, graph: ProgramGraph, *, training: bool) -> Probes:
+    def probes(self, graph: ProgramGraph, *, keep_parameter_dtype: bool) -> Probes:
         """Return what may be rounded."""
-        return self.budget.probes(graph, training=training)
+        return self.budget.probes(graph, keep_parameter_dtype=keep_parameter_dtype)
 
-    def promoted(self, graph: ProgramGraph, *, training: bool, captured: str) -> Plan:
+    def promoted(
+        self, graph: ProgramGraph, *, keep_parameter_dtype: bool, captured: str
+    ) -> Plan:
         """Return the plan of placement ``promote``."""
-        return self.budget.promoted(graph, training=training, captured=captured)
+        return self.budget.promoted(
+            graph, keep_parameter_dtype=keep_parameter_dtype, captured=captured
+        )
 
     def plan(self, measured: Measurements) -> Plan:
         """Return the plan, and take the time that it takes."""
@@ -284,7 +288,9 @@ def planning() -> dict[str, Any]:
         graph = read(captured.module).graph
         for placement, found in plans.items():
             start = time.process_time()
-            planner("bf16", (), placement)(graph, training=False, captured="")
+            planner("bf16", (), placement)(
+                graph, keep_parameter_dtype=False, captured=""
+            )
             if turn:
                 found.append(time.process_time() - start)
     capture = statistics.median(captures[1:])

@@ -26,15 +26,23 @@ def situation_of(text: str, policy: str | Policy = "bf16") -> Situation:
 
 
 def freedom_of(
-    text: str, policy: str | Policy = "bf16", *, training: bool = False
+    text: str, policy: str | Policy = "bf16", *, keep_parameter_dtype: bool = False
 ) -> Freedom:
-    return find_freedom(situation_of(text, policy), training=training)
+    return find_freedom(
+        situation_of(text, policy), keep_parameter_dtype=keep_parameter_dtype
+    )
 
 
 def problem_of(
-    text: str, model: CostModel = FREE_CASTS, *, training: bool = False
+    text: str, model: CostModel = FREE_CASTS, *, keep_parameter_dtype: bool = False
 ) -> Problem:
     at = situation_of(text)
-    freedom = find_freedom(at, training=training)
+    freedom = find_freedom(at, keep_parameter_dtype=keep_parameter_dtype)
     outputs = output_dtypes(at.graph, at.policy)
-    return build_problem(at, freedom, outputs, Objective(model), training=training)
+    return build_problem(
+        at,
+        freedom,
+        outputs,
+        Objective(model),
+        keep_parameter_dtype=keep_parameter_dtype,
+    )

@@ -25,7 +25,9 @@ def plan_of(
     graph = check_graph(parse_graph(dedent(text).strip()))
     matcher = Matcher(load_policy(policy), overrides)
     return make_plan(
-        graph, matcher, Setting(training=training, objective=Objective(model))
+        graph,
+        matcher,
+        Setting(keep_parameter_dtype=training, objective=Objective(model)),
     )
 
 

@@ -27,18 +27,18 @@ class Planner(Protocol):
         self,
         graph: ProgramGraph,
         *,
-        training: bool,
+        keep_parameter_dtype: bool,
         captured: str,
-        differentiated: bool = True,
+        differentiable: bool = True,
         full: Collection[str] = (),
     ) -> Plan:
         """Return the plan for ``graph``.
 
         Args:
             graph: The program.
-            training: Whether parameters keep their dtype, to be trained.
+            keep_parameter_dtype: Whether parameters keep their dtype, to be trained.
             captured: How the program was captured, for the plan.
-            differentiated: Whether gradients may be taken through the program.
+            differentiable: Whether gradients may be taken through the program.
             full: Names of ops that another plan has decided to run in full precision.
         """
         ...
@@ -52,11 +52,13 @@ class Budget(Protocol):
         """Bound on the relative L2 error of all float outputs, or of each by path."""
         ...
 
-    def probes(self, graph: ProgramGraph, *, training: bool) -> Probes:
+    def probes(self, graph: ProgramGraph, *, keep_parameter_dtype: bool) -> Probes:
         """Return what may be rounded, to be measured."""
         ...
 
-    def promoted(self, graph: ProgramGraph, *, training: bool, captured: str) -> Plan:
+    def promoted(
+        self, graph: ProgramGraph, *, keep_parameter_dtype: bool, captured: str
+    ) -> Plan:
         """Return the plan of placement ``promote`` for ``graph``."""
         ...
 

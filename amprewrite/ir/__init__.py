@@ -1,12 +1,12 @@
 """The neutral program graph: data, invariants, text. Imports no framework."""
 
 from amprewrite.ir.check import check_graph
-from amprewrite.ir.graph import ABS_SQUARE, CROSSINGS, Op, ProgramGraph, Value
+from amprewrite.ir.graph import ABS_SQUARE, REGION_BOUNDARIES, Op, ProgramGraph, Value
 from amprewrite.ir.text import parse_graph, print_graph
 
 __all__ = [
     "ABS_SQUARE",
-    "CROSSINGS",
+    "REGION_BOUNDARIES",
     "Op",
     "ProgramGraph",
     "Value",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from amprewrite.errors import GraphError
-from amprewrite.ir.graph import CROSSINGS, Op, ProgramGraph
+from amprewrite.ir.graph import REGION_BOUNDARIES, Op, ProgramGraph
 
 
 def _defined_before_use(graph: ProgramGraph) -> Iterator[str]:
@@ -87,7 +87,7 @@ def _trips_agree(graph: ProgramGraph) -> Iterator[str]:
     for op in graph.ops:
         if op.trips < 0:
             yield f"{op.name} runs {op.trips} times"
-        if op.canonical in CROSSINGS:
+        if op.canonical in REGION_BOUNDARIES:
             continue
         first = known.setdefault(op.region, op)
         if first.trips != op.trips:

@@ -5,7 +5,8 @@ Bodies are flattened into the op list and tagged with their ``region``. The valu
 that enter and leave a body that runs once where it stands (a ``no_grad`` block, an
 activation checkpoint) are the outer values themselves, so demand and casts see through
 it. Into the body of a loop, a branch or a custom rule they pass by ops of their own,
-see :data:`CROSSINGS`; those before a body come before its ops, the others after them.
+see :data:`REGION_BOUNDARIES`; those before a body come before its ops, the others after
+them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 ValueKind = Literal["input", "parameter", "buffer", "constant", "result"]
-Mixing = Literal["equal", "promote", "lead", "any"]
+OperandRule = Literal["equal", "promote", "lead", "any"]
 Chosen = Literal["", "pinned", "follows"]
 
 States = tuple[tuple[int, str], ...]
@@ -29,7 +30,7 @@ States = tuple[tuple[int, str], ...]
 ABS_SQUARE = "abs_square"
 """Canonical name of ``x * x`` in a norm of complex numbers: it gives ``|x|**2``."""
 
-CROSSINGS = {
+REGION_BOUNDARIES = {
     "enter": "what a branch reads, or a constant or slice of a loop: the value itself",
     "leave": "what the branch that ran gives, or all turns of a loop: the value itself",
     "carry": "a loop reads and writes it each time, so it has one dtype throughout",
@@ -94,7 +95,7 @@ class Op:
         region: Body that the op stands in; empty at top level.
         fence: Why the op and its operands must not be touched; empty if they may.
         mutates: Indices of operands that the op writes in place.
-        mixing: What the kernel does with operands of different float dtypes:
+        operand_rule: What the kernel does with operands of different float dtypes:
             ``equal`` wants them equal; ``promote`` computes in the widest of those
             with dimensions, by a cast inside the kernel that costs nothing;
             ``lead`` takes the dtype of the first and accepts wider ones beside it;
@@ -105,7 +106,8 @@ class Op:
         chosen: How the model chose that dtype: ``pinned`` if it stays what it is when
             the model is traced in low precision, ``follows`` if it becomes low with
             the other dtypes (``y.to(x.dtype)``); empty if that is not known.
-        dtype_knob: Whether the op can be told its computing dtype by ``dtype=``.
+        has_dtype_argument: Whether the op can be told its computing dtype by
+            ``dtype=``.
         contracted: Length of the contracted dimension of a contraction; None if
             unknown or not a contraction.
         masks: Indices of operands that are additive masks, whose casts saturate.
@@ -128,11 +130,11 @@ class Op:
     region: str = ""
     fence: str = ""
     mutates: tuple[int, ...] = ()
-    mixing: Mixing = "equal"
+    operand_rule: OperandRule = "equal"
     literals: tuple[float, ...] = ()
     dtype_argument: str = ""
     chosen: Chosen = ""
-    dtype_knob: bool = False
+    has_dtype_argument: bool = False
     contracted: int | None = None
     masks: tuple[int, ...] = ()
     accumulates: bool = False

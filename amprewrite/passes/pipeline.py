@@ -20,7 +20,7 @@ from amprewrite.passes.analysis.weights_and_literals import (
 from amprewrite.passes.cost.cost import Objective, plan_cost, priced_casts
 from amprewrite.passes.mincut.optimal import choose_optimal
 from amprewrite.passes.nothing import why_nothing
-from amprewrite.passes.placement.assignment import Chosen, place_sides
+from amprewrite.passes.placement.assignment import Chosen, place_assignment
 from amprewrite.passes.placement.casts import build_casts
 from amprewrite.passes.placement.constraints import find_freedom
 from amprewrite.passes.placement.contractions import contracted
@@ -45,18 +45,18 @@ class Setting:
 
     Attributes:
         placement: Name of the strategy.
-        training: Whether parameters keep their dtype, to be trained.
+        keep_parameter_dtype: Whether parameters keep their dtype, to be trained.
         captured: How the program was captured, for the plan.
         objective: What things cost: the prices of a target, and error terms.
-        differentiated: Whether gradients may be taken through the program, so that
+        differentiable: Whether gradients may be taken through the program, so that
             casts stay in the bodies of loops.
     """
 
     placement: str = "promote"
-    training: bool = False
+    keep_parameter_dtype: bool = False
     captured: str = "given as a graph"
     objective: Objective = field(default_factory=Objective)
-    differentiated: bool = True
+    differentiable: bool = True
 
 
 def check_placement(name: str) -> None:
@@ -92,11 +92,13 @@ def make_plan(graph: ProgramGraph, matcher: Matcher, setting: Setting) -> Plan:
     outputs = output_dtypes(graph, policy)
     demanding = outputs if setting.placement == "promote" else ()
     situation = situate(graph, policy, classes, demanding)
-    if policy.low and not setting.differentiated:
+    if policy.low and not setting.differentiable:
         situation = replace(situation, entries=loop_entries(graph, policy.full))
     placement, bound = _place(situation, outputs, setting)
     situation = replace(situation, low_weights=placement.low_weights)
-    casts = build_casts(situation, placement, outputs, fold=not setting.training)
+    casts = build_casts(
+        situation, placement, outputs, fold=not setting.keep_parameter_dtype
+    )
     casts = priced_casts(situation, casts, setting.objective)
     cost = plan_cost(situation, placement, casts, setting.objective)
     plan = Plan(
@@ -114,7 +116,7 @@ def make_plan(graph: ProgramGraph, matcher: Matcher, setting: Setting) -> Plan:
         cost=replace(cost, lower_bound=bound),
         target=setting.objective.model.target,
         prices=setting.objective.model.source,
-        training=setting.training and setting.differentiated,
+        training=setting.keep_parameter_dtype and setting.differentiable,
         outputs=outputs,
         program=fingerprint(graph),
         overrides=matcher.given,
@@ -157,27 +159,37 @@ def _place(
     """Return the placement that ``setting`` asks for, and its certificate."""
     if not situation.policy.low:
         return place(situation), None
-    training = setting.training
+    keep_parameter_dtype = setting.keep_parameter_dtype
     if setting.placement == "promote":
-        return _promote(situation, training=training), None
-    freedom = find_freedom(situation, training=training)
+        return _promote(situation, keep_parameter_dtype=keep_parameter_dtype), None
+    freedom = find_freedom(situation, keep_parameter_dtype=keep_parameter_dtype)
     if setting.placement == "paint":
         chosen = Chosen(freedom, paint(situation, freedom), PAINTED)
-        return place_sides(situation, chosen, training=training)[0], None
+        return place_assignment(
+            situation, chosen, keep_parameter_dtype=keep_parameter_dtype
+        )[0], None
     found = choose_optimal(
-        situation, freedom, outputs, setting.objective, training=training
+        situation,
+        freedom,
+        outputs,
+        setting.objective,
+        keep_parameter_dtype=keep_parameter_dtype,
     )
-    placement, _ = place_sides(situation, found.chosen, training=training)
+    placement, _ = place_assignment(
+        situation, found.chosen, keep_parameter_dtype=keep_parameter_dtype
+    )
     return placement, found.bound
 
 
-def _promote(situation: Situation, *, training: bool) -> Placement:
+def _promote(situation: Situation, *, keep_parameter_dtype: bool) -> Placement:
     """Place forward; again with casts before the loops, if some may stand there."""
-    placement, _ = place_with_storage(situation, training=training)
+    placement, _ = place_with_storage(
+        situation, keep_parameter_dtype=keep_parameter_dtype
+    )
     if not situation.entries:
         return placement
     hoisted = replace(situation, hoisted=find_hoisted(situation, placement))
-    return place_with_storage(hoisted, training=training)[0]
+    return place_with_storage(hoisted, keep_parameter_dtype=keep_parameter_dtype)[0]
 
 
 def situate(
@@ -236,7 +248,7 @@ def _decision(
         reason=found.reason,
         accumulator=sums.accumulator,
         derivative=sums.derivative,
-        derivative_sums=sums.derivative_sums,
+        derivative_accumulator=sums.derivative_accumulator,
     )
 
 

@@ -53,7 +53,7 @@ LowName = Annotated[str, AfterValidator(_one_of(("", *FLOATS)))]
 DtypeName = Annotated[str, AfterValidator(_one_of(tuple(FORMATS)))]
 """Name of a dtype that can be cast."""
 
-SumsName = Annotated[str, AfterValidator(_one_of(("", "operand", *FLOATS)))]
+AccumulatorName = Annotated[str, AfterValidator(_one_of(("", "operand", *FLOATS)))]
 """What the kernels of derivatives hand over."""
 
 Folding = Annotated[str, AfterValidator(_one_of(FOLDINGS))]

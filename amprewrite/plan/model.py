@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from amprewrite.errors import PlanMismatchError
 from amprewrite.plan.fields import (
     MANY,
+    AccumulatorName,
     ClassName,
     Count,
     DtypeName,
@@ -20,7 +21,6 @@ from amprewrite.plan.fields import (
     Index,
     LowName,
     Mode,
-    SumsName,
     Target,
     Text,
 )
@@ -66,9 +66,9 @@ class Decision:
         derivative: For a contraction, the dtype of what its derivatives contract.
             Other ops are differentiated as the framework does it, at the dtypes that
             they run in.
-        derivative_sums: For a contraction, the dtype of the sums that the kernels of
-            its derivatives hand over; ``operand`` for that of the operand whose
-            gradient it is.
+        derivative_accumulator: For a contraction, the dtype of the sums that the
+            kernels of its derivatives hand over; ``operand`` for that of the operand
+            whose gradient it is.
     """
 
     op: Text
@@ -86,7 +86,7 @@ class Decision:
     reason: Reason = Reason.OPS
     accumulator: LowName = ""
     derivative: LowName = ""
-    derivative_sums: SumsName = ""
+    derivative_accumulator: AccumulatorName = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,13 @@ def diff_lines(one: "Plan", two: "Plan") -> Iterator[str]:
 
 def _field_lines(a: "Decision", b: "Decision") -> Iterator[str]:
     """Yield what else differs of two decisions about one op that decides numerics."""
-    for name in ("operands", "results", "accumulator", "derivative", "derivative_sums"):
+    for name in (
+        "operands",
+        "results",
+        "accumulator",
+        "derivative",
+        "derivative_accumulator",
+    ):
         one, two = getattr(a, name), getattr(b, name)
         if one != two:
             yield f"{a.op}: {name} {_words(one)} -> {_words(two)}"

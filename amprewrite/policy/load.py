@@ -10,7 +10,7 @@ from typing import cast
 from amprewrite.dtypes import from_short_name
 from amprewrite.dtypes.op_rules import OP_RULES
 from amprewrite.errors import PolicyError
-from amprewrite.ir import CROSSINGS
+from amprewrite.ir import REGION_BOUNDARIES
 from amprewrite.policy.file import read_text
 from amprewrite.policy.model import OpEntry, Policy
 from amprewrite.policy.names import (
@@ -101,7 +101,7 @@ def known_ops() -> frozenset[str]:
     """
     files = (policy_folder() / f"{name}.toml" for name in shipped_policies())
     tables = (cast("dict[str, object]", _read_toml(f).get("ops", {})) for f in files)
-    return PRIMITIVES.union(OP_RULES, CROSSINGS, *tables)
+    return PRIMITIVES.union(OP_RULES, REGION_BOUNDARIES, *tables)
 
 
 @cache

@@ -28,8 +28,8 @@ def norm(x, scale):
 def block(p, x):
     held = norm(x, p["scale"])
     q, k, v = held @ p["q"], held @ p["k"], held @ p["v"]
-    mixing = jax.nn.softmax(jnp.einsum("bnd,bmd->bnm", q, k) / 4)
-    x = x + jnp.einsum("bnm,bmd->bnd", mixing, v) @ p["o"]
+    operand_rule = jax.nn.softmax(jnp.einsum("bnd,bmd->bnm", q, k) / 4)
+    x = x + jnp.einsum("bnm,bmd->bnd", operand_rule, v) @ p["o"]
     return x + jax.nn.gelu(norm(x, p["scale"]) @ p["up"]) @ p["down"]
 
 

@@ -112,7 +112,7 @@ def test_the_plan_says_what_its_derivatives_round():
     full = replace(
         plan,
         decisions=tuple(
-            replace(d, derivative="float32", derivative_sums="operand")
+            replace(d, derivative="float32", derivative_accumulator="operand")
             if d is dot
             else d
             for d in plan.decisions

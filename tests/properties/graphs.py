@@ -70,14 +70,14 @@ def _facts(draw: Any, canonical: str, operands: tuple[str, ...]) -> dict[str, An
         "region": region,
         "trips": {"": 1, "one": 3, "two": 0}[region],
         "fence": draw(st.sampled_from(("",) * 9 + ("left as it is",))),
-        "mixing": draw(st.sampled_from(("equal", "equal", "promote", "lead"))),
+        "operand_rule": draw(st.sampled_from(("equal", "equal", "promote", "lead"))),
         "literals": tuple(draw(st.lists(st.sampled_from(NUMBERS), max_size=2))),
         "chosen": draw(st.sampled_from(("", "", "pinned", "follows"))),
-        "dtype_knob": draw(st.booleans()),
+        "has_dtype_argument": draw(st.booleans()),
         "contracted": draw(st.sampled_from((None, None, 1, 8))),
     }
     if canonical in ("zeros_like", "cast"):
-        facts["mixing"] = "any"
+        facts["operand_rule"] = "any"
     if canonical in ("linear", "matmul"):
         facts["accumulates"] = draw(st.booleans())
     if canonical == "scaled_dot_product_attention" and len(operands) > 2:

@@ -1,16 +1,16 @@
-"""Random programs for placement, and the cheapest sides found by trying them all."""
+"""Random programs for placement, and their cheapest assignment by brute force."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from random import Random
 
-from amprewrite.ir import CROSSINGS, Op, ProgramGraph, Value, check_graph
+from amprewrite.ir import REGION_BOUNDARIES, Op, ProgramGraph, Value, check_graph
 from amprewrite.passes.analysis.classify import classify
-from amprewrite.passes.analysis.context import Side, Situation
+from amprewrite.passes.analysis.context import Assignment, Situation
 from amprewrite.passes.cost.cost import Objective, plan_cost
 from amprewrite.passes.pipeline import output_dtypes, situate
-from amprewrite.passes.placement.assignment import Chosen, place_sides
+from amprewrite.passes.placement.assignment import Chosen, place_assignment
 from amprewrite.passes.placement.casts import build_casts
 from amprewrite.passes.placement.constraints import Freedom, find_freedom
 from amprewrite.passes.placement.hoist import loop_entries
@@ -18,9 +18,9 @@ from amprewrite.plan import Cost
 from amprewrite.policy import Matcher, Policy
 
 MOST = 3**9
-"""Sides that are tried for one program at most."""
+"""Assignments that are tried for one program at most."""
 
-REASONS: dict[Side, str] = {"low": "", "full": "", "sums": ""}
+REASONS: dict[Assignment, str] = {"low": "", "full": "", "accumulator": ""}
 
 KINDS = (
     ("matmul", 2), ("matmul", 2), ("linear", 2), ("add", 2), ("mul", 2), ("sub", 2),
@@ -63,13 +63,13 @@ class Case:
     policy: Policy
     training: bool
     objective: Objective
-    differentiated: bool = True
+    differentiable: bool = True
 
     def situation(self) -> tuple[Situation, tuple[str, ...]]:
         classes = classify(self.graph, Matcher(self.policy))
         outputs = output_dtypes(self.graph, self.policy)
         found = situate(self.graph, self.policy, classes, ())
-        if not self.differentiated:
+        if not self.differentiable:
             entries = loop_entries(self.graph, self.policy.full)
             found = replace(found, entries=entries)
         return found, outputs
@@ -101,7 +101,7 @@ def _in_loop(random: Random, op: Op, turns: int, *, looping: bool) -> Op:
     """Say how often an op runs; what passes in or out, at one turn or at all."""
     region = "loop" if looping and random.random() < 0.7 else op.region
     trips = turns if region else 1
-    if op.canonical in CROSSINGS:
+    if op.canonical in REGION_BOUNDARIES:
         trips = random.choice((1, 1, turns))
     return replace(op, region=region, trips=trips)
 
@@ -139,7 +139,9 @@ def _random_op(
     dtype = "int64" if canonical == "argmax" else "float32"
     for name in results:
         values[name] = Value(name, dtype, shape, "result", alias)
-    mixing = "promote" if canonical in PROMOTING and random.random() < 0.8 else "equal"
+    operand_rule = (
+        "promote" if canonical in PROMOTING and random.random() < 0.8 else "equal"
+    )
     return Op(
         f"op{number}",
         canonical,
@@ -147,36 +149,40 @@ def _random_op(
         operands,
         results,
         mutates=mutates,
-        mixing="any" if is_cast else random.choice((mixing, mixing, mixing, "lead")),
+        operand_rule="any"
+        if is_cast
+        else random.choice((operand_rule, operand_rule, operand_rule, "lead")),
         dtype_argument="float32" if is_cast else "",
         chosen=random.choice(("", "pinned", "follows")) if is_cast else "",
         region=random.choice(("", "", "", "", "loop")),
         contracted=random.choice((1, 8, 64, 512)) if canonical == "matmul" else None,
         accumulates=canonical == "matmul" and random.random() < 0.3,
-        dtype_knob=canonical in ("softmax", "mean") and random.random() < 0.5,
+        has_dtype_argument=canonical in ("softmax", "mean") and random.random() < 0.5,
     )
 
 
 def free_of(case: Case) -> Freedom:
     """Return what there is to decide in ``case``."""
-    return find_freedom(case.situation()[0], training=case.training)
+    return find_freedom(case.situation()[0], keep_parameter_dtype=case.training)
 
 
-def price(case: Case, sides: dict[str, Side]) -> Cost:
-    """Return the cost of the plan that ``sides`` give, from its actual casts."""
+def price(case: Case, assignments: dict[str, Assignment]) -> Cost:
+    """Return the cost of the plan that ``assignments`` give, from its actual casts."""
     situation, outputs = case.situation()
-    freedom = find_freedom(situation, training=case.training)
-    chosen = Chosen(freedom, sides, REASONS)
-    placement, low = place_sides(situation, chosen, training=case.training)
+    freedom = find_freedom(situation, keep_parameter_dtype=case.training)
+    chosen = Chosen(freedom, assignments, REASONS)
+    placement, low = place_assignment(
+        situation, chosen, keep_parameter_dtype=case.training
+    )
     situation = replace(situation, low_weights=low)
     casts = build_casts(situation, placement, outputs, fold=not case.training)
     return plan_cost(situation, placement, casts, case.objective)
 
 
-def all_sides(freedom: Freedom) -> Iterator[dict[str, Side]]:
-    """Yield every assignment of sides that keeps the ties."""
-    for sides in product(*(freedom.options(name) for name in freedom.sided)):
-        found = dict(zip(freedom.sided, sides, strict=True))
+def all_sides(freedom: Freedom) -> Iterator[dict[str, Assignment]]:
+    """Yield every assignment of assignments that keeps the ties."""
+    for assignments in product(*(freedom.options(name) for name in freedom.assignable)):
+        found = dict(zip(freedom.assignable, assignments, strict=True))
         if freedom.allows(found):
             yield found
 
@@ -184,16 +190,18 @@ def all_sides(freedom: Freedom) -> Iterator[dict[str, Side]]:
 def brute_force(case: Case) -> int | None:
     """Return the least cost of all assignments; None if there are too many."""
     situation, outputs = case.situation()
-    freedom = find_freedom(situation, training=case.training)
+    freedom = find_freedom(situation, keep_parameter_dtype=case.training)
     count = 1
-    for name in freedom.sided:
+    for name in freedom.assignable:
         count *= len(freedom.options(name))
     if count > MOST:
         return None
     costs: list[int] = []
-    for sides in all_sides(freedom):
-        chosen = Chosen(freedom, sides, REASONS)
-        placement, low = place_sides(situation, chosen, training=case.training)
+    for assignments in all_sides(freedom):
+        chosen = Chosen(freedom, assignments, REASONS)
+        placement, low = place_assignment(
+            situation, chosen, keep_parameter_dtype=case.training
+        )
         placed = replace(situation, low_weights=low)
         casts = build_casts(placed, placement, outputs, fold=not case.training)
         costs.append(plan_cost(placed, placement, casts, case.objective).total_bytes)

@@ -33,7 +33,7 @@ trainings = st.booleans()
 
 
 def plan_for(graph: ProgramGraph, policy: Policy, *, training: bool = False) -> Plan:
-    return make_plan(graph, Matcher(policy), Setting(training=training))
+    return make_plan(graph, Matcher(policy), Setting(keep_parameter_dtype=training))
 
 
 def test_the_table_of_ops_agrees_with_the_policy() -> None:

@@ -71,7 +71,7 @@ def random_case(seed: int, most_ops: int = 7) -> Case:
         replace(policy, output=output),
         training,
         Objective(model, errors),
-        differentiated=random.random() < 0.5,
+        differentiable=random.random() < 0.5,
     )
 
 
@@ -79,7 +79,7 @@ def optimum_of(case: Case) -> Optimum:
     situation, outputs = case.situation()
     freedom = free_of(case)
     return choose_optimal(
-        situation, freedom, outputs, case.objective, training=case.training
+        situation, freedom, outputs, case.objective, keep_parameter_dtype=case.training
     )
 
 
@@ -89,7 +89,7 @@ def assert_optimal(case: Case) -> None:
     if best is None:
         return
     found = optimum_of(case)
-    assert price(case, dict(found.chosen.sides)).total_bytes == found.cost
+    assert price(case, dict(found.chosen.assignments)).total_bytes == found.cost
     assert found.cost == found.bound == best
 
 
@@ -111,7 +111,9 @@ def test_ten_thousand_random_programs_are_placed_at_the_least_cost(block: int) -
 def plan_for(
     graph: ProgramGraph, policy: Policy, placement: str, *, training: bool, model=EAGER
 ) -> Plan:
-    setting = Setting(placement, training=training, objective=Objective(model))
+    setting = Setting(
+        placement, keep_parameter_dtype=training, objective=Objective(model)
+    )
     return make_plan(graph, Matcher(policy), setting)
 
 

@@ -19,7 +19,7 @@ from tests.properties.hostile import mutated, scrambled
 
 SHORT, LONG = 100, 5_000
 
-SAME_PROGRAM = {"derivative_sums", "accumulator", "op_class"}
+SAME_PROGRAM = {"derivative_accumulator", "accumulator", "op_class"}
 """Fields of decisions of which two values may mean one program: a class that computes
 in the same precision, sums handed over in the dtype that they have anyway."""
 

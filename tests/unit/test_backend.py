@@ -15,13 +15,15 @@ def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Stand in for torch's side and note what it is given."""
     seen: dict[str, Any] = {}
 
-    class Side:
+    class Assignment:
         @staticmethod
         def Backend(plan: Any, **options: Any) -> Any:  # noqa: N802  # as torch's side
             seen.update(options, planner=plan)
             return lambda module, inputs: (module, inputs)
 
-    monkeypatch.setitem(sys.modules, "amprewrite.frameworks.torch_fx.backend", Side)
+    monkeypatch.setitem(
+        sys.modules, "amprewrite.frameworks.torch_fx.backend", Assignment
+    )
     monkeypatch.setattr(backend, "prices", lambda *_: EAGER)
     return seen
 

@@ -25,21 +25,24 @@ return %y
 
 def test_a_planner_makes_plans_by_policy_and_overrides() -> None:
     graph = parse_graph(GRAPH)
-    plan = dispatch.planner("bf16")(graph, training=False, captured="by hand")
+    plan = dispatch.planner("bf16")(
+        graph, keep_parameter_dtype=False, captured="by hand"
+    )
     assert (plan.captured, len(plan.lowered)) == ("by hand", 1)
     assert plan.target == "eager"
     compiled = dispatch.planner("bf16", model=COMPILED)
-    assert compiled(graph, training=False, captured="").target == "compiled"
+    assert compiled(graph, keep_parameter_dtype=False, captured="").target == "compiled"
     deny = dispatch.planner("bf16", [{"op": "linear", "class": "deny"}])
-    assert deny(graph, training=False, captured="").lowered == ()
+    assert deny(graph, keep_parameter_dtype=False, captured="").lowered == ()
 
 
 def test_a_planner_keeps_no_memory_of_rules_that_matched() -> None:
     plan = dispatch.planner("bf16", [{"op": "linear", "class": "allow"}])
     graph, empty = parse_graph(GRAPH), parse_graph("return")
-    assert plan(graph, training=False, captured="").warnings == ()
+    assert plan(graph, keep_parameter_dtype=False, captured="").warnings == ()
     assert any(
-        "unused rule" in w for w in plan(empty, training=False, captured="").warnings
+        "unused rule" in w
+        for w in plan(empty, keep_parameter_dtype=False, captured="").warnings
     )
 
 
@@ -93,11 +96,12 @@ def test_a_planner_plans_by_the_prices_that_it_is_given() -> None:
     cost = dispatch.prices(None, load_policy("bf16"), "eager")
     for placement, lowered in (("optimal", 0), ("promote", 1)):
         plan = dispatch.planner("bf16", (), placement, cost)(
-            graph, training=False, captured=""
+            graph, keep_parameter_dtype=False, captured=""
         )
         assert (len(plan.lowered), plan.prices) == (lowered, cost.source)
     assert (
-        dispatch.planner("bf16")(graph, training=False, captured="").prices == "default"
+        dispatch.planner("bf16")(graph, keep_parameter_dtype=False, captured="").prices
+        == "default"
     )
 
 
@@ -105,7 +109,7 @@ def test_a_planner_plans_by_the_prices_that_it_is_given() -> None:
 def test_nothing_lowered_is_explained_by_measured_prices() -> None:
     cost = dispatch.prices(None, load_policy("bf16"), "eager")
     plan = dispatch.planner("bf16", (), "optimal", cost)(
-        parse_graph(GRAPH), training=False, captured=""
+        parse_graph(GRAPH), keep_parameter_dtype=False, captured=""
     )
     said = f"it would cost more than it saves by prices measured on {DEVICE}"
     assert any(said in line for line in plan.warnings)

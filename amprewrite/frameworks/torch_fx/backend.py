@@ -81,7 +81,7 @@ class Backend:
         how = "captured by torch.compile (dynamo)"
         if self.reason:
             how = f"{how}: {self.reason}"
-        plan = self.planner(reading.graph, training=training, captured=how)
+        plan = self.planner(reading.graph, keep_parameter_dtype=training, captured=how)
         plan = rewrite(reading, plan)
         lowered_graph.recompile()
         if plan not in self.plans:  # dynamo captures again for another grad mode

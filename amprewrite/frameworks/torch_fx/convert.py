@@ -234,7 +234,9 @@ def _plan(
             reading, root, request, captured, candidate, training=training
         )
     else:
-        plan = request.planner(reading.graph, training=training, captured=captured.how)
+        plan = request.planner(
+            reading.graph, keep_parameter_dtype=training, captured=captured.how
+        )
     plan = replace(plan, mode=_mode(root))
     device = request.device or model_device(root)
     return plan.with_warnings(*captured.notes, *_device_warnings(device, plan.low))

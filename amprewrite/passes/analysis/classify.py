@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from amprewrite.dtypes import Behaviour, is_float
 from amprewrite.dtypes.op_rules import OP_RULES
-from amprewrite.ir import ABS_SQUARE, CROSSINGS, Op, ProgramGraph
+from amprewrite.ir import ABS_SQUARE, REGION_BOUNDARIES, Op, ProgramGraph
 from amprewrite.policy import Matcher, OpClass, Policy, Reason
 from amprewrite.policy.match import Match
 
@@ -51,7 +51,7 @@ def _classify_op(graph: ProgramGraph, op: Op, matcher: Matcher) -> Match:
         why = f"%{foreign} is {graph.values[foreign].dtype}: the model chose its dtypes"
         return _match(OpClass.KEEP, Reason.DTYPE, why)
     names_own = op.dtype_argument and op.chosen != "follows"
-    if names_own and graph.float_operands(op) and op.mixing != "any":
+    if names_own and graph.float_operands(op) and op.operand_rule != "any":
         return _named_dtype(op, found, full)
     return _of_written(graph, op, _without_contraction(op, found))
 
@@ -65,7 +65,7 @@ def lowers_promoted(op: Op, policy: Policy) -> bool:
         return False
     rule = OP_RULES.get(op.canonical)
     written = rule is not None and rule.behaviour is Behaviour.FOLLOW_SELF
-    if written or op.canonical in CROSSINGS or op.canonical == ABS_SQUARE:
+    if written or op.canonical in REGION_BOUNDARIES or op.canonical == ABS_SQUARE:
         return False
     floats = {d for d in op.reads if is_float(d) or d.startswith("complex")}
     return floats == {policy.full}
@@ -101,7 +101,7 @@ def _promoted(graph: ProgramGraph, op: Op) -> Match | None:
     joined = dict.fromkeys(old for old, read in pairs if read in changed)
     wanted = " and ".join(changed)
     rule = OP_RULES.get(op.canonical)
-    if op.canonical in CROSSINGS:
+    if op.canonical in REGION_BOUNDARIES:
         narrow = dict.fromkeys(old for old, read in pairs if read != old)
         passed = _PASSED[op.canonical]
         why = f"{' and '.join(narrow)} to {wanted}: {passed}"
@@ -125,9 +125,9 @@ def _by_kind(graph: ProgramGraph, op: Op, full: str) -> Match | None:
     if op.canonical == USER_CAST:
         why = "written in the model: never altered"
         return _match(OpClass.KEEP, Reason.USER_CAST, why)
-    if op.canonical in CROSSINGS:
+    if op.canonical in REGION_BOUNDARIES:
         op_class = MOVES.get(op.canonical, OpClass.KEEP)
-        passes = _match(op_class, Reason.BODY, CROSSINGS[op.canonical])
+        passes = _match(op_class, Reason.BODY, REGION_BOUNDARIES[op.canonical])
         moves = op_class is OpClass.FOLLOW
         return (moves and _untouched(graph, op, full)) or passes
     return None

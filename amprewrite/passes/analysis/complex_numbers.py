@@ -63,7 +63,7 @@ def _real_target(graph: ProgramGraph, op: Op) -> str:
         follows = rule.behaviour is Behaviour.FOLLOW_SELF
         written = {*op.mutates, *((0,) if follows else ())}
         found = next((graph.values[op.operands[i]].dtype for i in written), "")
-        if op.dtype_argument and op.mixing != "any":  # which reads metadata alone
+        if op.dtype_argument and op.operand_rule != "any":  # which reads metadata alone
             found = op.dtype_argument
     keeps = found not in FORMATS or found == "bool" or is_complex(found)
     return "" if keeps else found

@@ -10,8 +10,8 @@ from amprewrite.passes.analysis.demand import STATISTICS, Demand, Demands
 from amprewrite.policy import OpClass, Policy
 from amprewrite.policy.match import Match
 
-Side = Literal["low", "full", "sums"]
-"""Where an op computes; ``sums``: low, but it hands back its full accumulator."""
+Assignment = Literal["low", "full", "accumulator"]
+"""Where an op computes; ``accumulator``: low, with its full accumulator as result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,8 @@ class Situation:
     def reads(self, op: Op) -> tuple[str, ...]:
         """Return the dtypes in which promoted operands are read at a solver's choice.
 
-        Empty if none was promoted. A solver gives such ops no side: allow ops are low,
-        unless what reads them needs an exact argument, others are as promoted.
+        Empty if none was promoted. A solver gives such ops no assignment: allow ops are
+        low, unless what reads them needs an exact argument, others are as promoted.
         """
         allowed = self.classes[op.name].op_class is OpClass.ALLOW
         exact = self.demands.on_op(op) is Demand.EXACT
@@ -90,7 +90,7 @@ class Situation:
     def takes_dtype(self, op: Op) -> bool:
         """Return whether ``op`` casts its first operand to full by ``dtype=``."""
         denied = self.classes[op.name].op_class is OpClass.DENY
-        return op.dtype_knob and (denied or self.is_full_statistic(op))
+        return op.has_dtype_argument and (denied or self.is_full_statistic(op))
 
 
 @dataclass
@@ -103,7 +103,8 @@ class Placement:
         low_weights: Weights that were taken to be stored low.
         pinned: Storages that were kept full.
         accumulating: Contractions that hand back their accumulators.
-        sides: Sides of the ops for which a solver chose them; None if none chose.
+        assignments: Assignments of the ops for which a solver chose them; None if none
+            chose.
     """
 
     ops: dict[str, Placed] = field(default_factory=dict[str, Placed])
@@ -111,7 +112,7 @@ class Placement:
     low_weights: frozenset[str] = frozenset()
     pinned: frozenset[str] = frozenset()
     accumulating: frozenset[str] = frozenset()
-    sides: Mapping[str, Side] | None = None
+    assignments: Mapping[str, Assignment] | None = None
 
 
 NOTHING_PLACED = Placement()

@@ -147,7 +147,7 @@ def _on_operands(op: Op, op_class: OpClass, on_results: Demand) -> Demand:
         case OpClass.PROMOTE | OpClass.FOLLOW:
             return on_results
         case OpClass.KEEP:
-            metadata_only = op.mixing == "any" and op.canonical != USER_CAST
+            metadata_only = op.operand_rule == "any" and op.canonical != USER_CAST
             return Demand.ANY if metadata_only else Demand.FULL
 
 

@@ -59,9 +59,9 @@ def counted_errors(situation: Situation, op: Op) -> tuple[bool, tuple[str, ...]]
     weights = situation.weights
     moves = bool(op.results) and all(name in weights for name in op.results)
     free = situation.classes[op.name].op_class in FREE and not op.reads
-    as_stored = moves or op.canonical == USER_CAST or op.mixing == "any"
+    as_stored = moves or op.canonical == USER_CAST or op.operand_rule == "any"
     names = list(dict.fromkeys(op.operands))
-    if op.mixing == "lead":  # the others may be full or low beside the first
+    if op.operand_rule == "lead":  # the others may be full or low beside the first
         full = situation.policy.full
         names = [n for n in names if situation.graph.is_dtype(n, full)][:1]
     counted = tuple(name for name in names if not (as_stored and name in weights))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.ir import CROSSINGS, Op, ProgramGraph
+from amprewrite.ir import REGION_BOUNDARIES, Op, ProgramGraph
 from amprewrite.passes.cost.flops import multiplications, work_of
 from amprewrite.passes.cost.timings import Timings
 from amprewrite.plan import DEFAULT_PRICES
@@ -127,7 +127,7 @@ def is_view(graph: ProgramGraph, op: Op) -> bool:
 
     So it is with what passes into a body or out of it: the ops there read and write it.
     """
-    if op.canonical in CROSSINGS:
+    if op.canonical in REGION_BOUNDARIES:
         return True
     if op.mutates or not op.results:
         return False

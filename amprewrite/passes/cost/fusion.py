@@ -19,7 +19,7 @@ Measured in the programs that XLA compiles for CPUs by ``benchmarks.jax_compiled
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
-from amprewrite.ir import CROSSINGS, Op, ProgramGraph
+from amprewrite.ir import REGION_BOUNDARIES, Op, ProgramGraph
 from amprewrite.passes.cost.cost_model import CostModel, is_view
 from amprewrite.policy import OpClass, Reason
 from amprewrite.policy.match import Match
@@ -61,7 +61,7 @@ class Fusion:
         )
 
     def _is_generated(self, op: Op) -> bool:
-        if op.fence or op.canonical in CROSSINGS or is_view(self.graph, op):
+        if op.fence or op.canonical in REGION_BOUNDARIES or is_view(self.graph, op):
             return False
         found = self._classes[op.name]
         if found.op_class is OpClass.KEEP:
@@ -159,7 +159,7 @@ class Fusion:
 
     def _shares(self, op: Op) -> bool:
         """Whether ``op`` is a view; what passes into a body is read for it."""
-        return op.canonical not in CROSSINGS and is_view(self.graph, op)
+        return op.canonical not in REGION_BOUNDARIES and is_view(self.graph, op)
 
     @cached_property
     def _kernel_reads(self) -> frozenset[_Use]:

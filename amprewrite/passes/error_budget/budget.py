@@ -33,13 +33,17 @@ class Budget:
     matcher: Callable[[], Matcher]
     objective: Objective
 
-    def probes(self, graph: ProgramGraph, *, training: bool) -> Probes:
+    def probes(self, graph: ProgramGraph, *, keep_parameter_dtype: bool) -> Probes:
         """Return what may be rounded; see :func:`find_probes`."""
-        return find_probes(graph, self.matcher(), training=training)
+        return find_probes(
+            graph, self.matcher(), keep_parameter_dtype=keep_parameter_dtype
+        )
 
-    def promoted(self, graph: ProgramGraph, *, training: bool, captured: str) -> Plan:
+    def promoted(
+        self, graph: ProgramGraph, *, keep_parameter_dtype: bool, captured: str
+    ) -> Plan:
         """Return the plan of placement ``promote``; see :func:`make_plan`."""
-        setting = Setting("promote", training, captured, self.objective)
+        setting = Setting("promote", keep_parameter_dtype, captured, self.objective)
         return make_plan(graph, self.matcher(), setting)
 
     def plan(self, measured: Measurements) -> Plan:

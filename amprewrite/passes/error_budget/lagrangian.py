@@ -193,10 +193,10 @@ class Search:
     def _fill(self, price: Price, target: float) -> Price:
         """Return ``price`` with as few ops kept full as ``target`` needs.
 
-        Alike ops change sides at one price, all at once: between the plans on both
-        sides of it there are others. Here the ops that round worst are kept full. That
-        is tried at a price that nearly kept the target, where one op that is kept may
-        tip all that are like it, and at none.
+        Alike ops change assignments at one price, all at once: between the plans on
+        both assignments of it there are others. Here the ops that round worst are kept
+        full. That is tried at a price that nearly kept the target, where one op that is
+        kept may tip all that are like it, and at none.
         """
         worst = self.worst(price)
         low, high = 0, len(worst)

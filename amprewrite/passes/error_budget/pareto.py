@@ -52,13 +52,17 @@ class Front:
         """Any number: errors are those of all float outputs together."""
         return 1.0
 
-    def probes(self, graph: ProgramGraph, *, training: bool) -> Probes:
+    def probes(self, graph: ProgramGraph, *, keep_parameter_dtype: bool) -> Probes:
         """Return what may be rounded."""
-        return self.budget.probes(graph, training=training)
+        return self.budget.probes(graph, keep_parameter_dtype=keep_parameter_dtype)
 
-    def promoted(self, graph: ProgramGraph, *, training: bool, captured: str) -> Plan:
+    def promoted(
+        self, graph: ProgramGraph, *, keep_parameter_dtype: bool, captured: str
+    ) -> Plan:
         """Return the plan of placement ``promote``."""
-        return self.budget.promoted(graph, training=training, captured=captured)
+        return self.budget.promoted(
+            graph, keep_parameter_dtype=keep_parameter_dtype, captured=captured
+        )
 
     def plan(self, measured: Measurements) -> Plan:
         """Fill :attr:`points`; return the cheapest plan."""

@@ -20,7 +20,9 @@ ROUNDING = (OpClass.ALLOW, OpClass.ACCUMULATE, OpClass.PROMOTE)
 """Classes whose ops round their result; what follows is what it reads, as it was."""
 
 
-def find_probes(graph: ProgramGraph, matcher: Matcher, *, training: bool) -> Probes:
+def find_probes(
+    graph: ProgramGraph, matcher: Matcher, *, keep_parameter_dtype: bool
+) -> Probes:
     """Return the roundings that placement ``optimal`` may choose for ``graph``.
 
     What something writes in place has no probe: its values differ over time.
@@ -28,12 +30,12 @@ def find_probes(graph: ProgramGraph, matcher: Matcher, *, training: bool) -> Pro
     Args:
         graph: The program.
         matcher: Policy and overrides; the policy has a low dtype.
-        training: Whether parameters keep their dtype.
+        keep_parameter_dtype: Whether parameters keep their dtype.
     """
     policy = matcher.policy
     classes = classify(graph, matcher)
     situation = situate(graph, policy, classes, ())
-    pinned = find_freedom(situation, training=training).pinned
+    pinned = find_freedom(situation, keep_parameter_dtype=keep_parameter_dtype).pinned
     stored: set[str] = set()
     read: set[tuple[str, str]] = set()
     for op in graph.ops:

@@ -77,12 +77,12 @@ class _Search:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.base = problem.terms.columns()
-        self.mixing = Relaxation(problem)
+        self.relaxation = Relaxation(problem)
         self.best: Solution | None = None
         self.cuts, self.limit = 0, max(LEAST_CUTS, WORK // problem.variables)
 
     def run(self) -> Solution:
-        parts = [self._bound(_Part(0, 0, (), self.mixing.nothing()))]
+        parts = [self._bound(_Part(0, 0, (), self.relaxation.nothing()))]
         assert self.best is not None
         number = 0
         while self.cuts < self.limit and self._is_open(parts):
@@ -105,14 +105,14 @@ class _Search:
     def _split(self, part: _Part) -> Iterator[Fixed]:
         """Yield what to fix in each part of ``part``; together they cover it."""
         mix, fixed = self.problem.groups.mixes[part.split], part.fixed
-        known = {FULL, *(side for side, _ in fixed)}
+        known = {FULL, *(variable for variable, _ in fixed)}
         if mix.op not in known:
             yield (*fixed, (mix.op, False))
             fixed = (*fixed, (mix.op, True))
-        for side in mix.stored:
-            if side not in known:
-                yield (*fixed, (side, True))
-                fixed = (*fixed, (side, False))
+        for variable in mix.stored:
+            if variable not in known:
+                yield (*fixed, (variable, True))
+                fixed = (*fixed, (variable, False))
         yield fixed
 
     def _bound(self, part: _Part) -> _Part:
@@ -120,7 +120,7 @@ class _Search:
         charges, fixed, bound, split = part.charges, part.fixed, part.bound, part.split
         kept = charges
         for step in STEPS:
-            more, constant = self.mixing.terms(charges, fixed)
+            more, constant = self.relaxation.terms(charges, fixed)
             pairs = zip(self.base, more, strict=True)
             first, second, third = (np.concatenate(pair) for pair in pairs)
             columns = (first, second, third)
@@ -128,17 +128,17 @@ class _Search:
             self.cuts += 1
             if _is_broken(columns, full):
                 return _Part(IMPOSSIBLE, part.number, fixed, charges)
-            seen = self.mixing.look(full)
+            seen = self.relaxation.look(full)
             found = price(columns, full) + constant + self.problem.constant
             cost = price(self.base, full) + seen.cost + self.problem.constant
             if self.best is None or cost < self.best.cost:
                 self.best = Solution(full, cost, 0, 0)
             if found > bound or split < 0:
                 bound, kept = max(bound, found), charges
-                split = self.mixing.widest_gap(charges, seen, fixed)
+                split = self.relaxation.widest_gap(charges, seen, fixed)
             if bound >= self.best.cost or self.cuts >= self.limit:
                 break
-            moved = self.mixing.move(charges, seen, step)
+            moved = self.relaxation.move(charges, seen, step)
             if (moved == charges).all():
                 break
             charges = moved

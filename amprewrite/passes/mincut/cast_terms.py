@@ -28,7 +28,7 @@ class CastTerms:
 
     Attributes:
         groups: The casts, and the ops that promote for free.
-        stored: Variable of the side on which each full value is stored.
+        stored: Variable of the precision in which each full value is stored.
         anchors: Variables that are full where an op that reads them is: weights.
     """
 
@@ -73,7 +73,7 @@ class CastTerms:
         Args:
             op: Who reads.
             index: Which operand.
-            wanted: Variable of the side on which it is read.
+            wanted: Variable of the precision in which it is read.
             only_up: Whether the op takes it full where it is low itself.
         """
         name = op.operands[index]
@@ -84,7 +84,11 @@ class CastTerms:
             return
         if wanted != FULL and stored != LOW and not only_up:
             self._group(op, index, name, up=False).uses.append(wanted)
-        if wanted != LOW and stored != FULL and (op.mixing != "promote" or op.reads):
+        if (
+            wanted != LOW
+            and stored != FULL
+            and (op.operand_rule != "promote" or op.reads)
+        ):
             self._group(op, index, name, up=True).uses.append(wanted)
 
     def read_as(self, op: Op, index: int, dtype: str) -> None:
@@ -98,8 +102,9 @@ class CastTerms:
 
         Args:
             name: The value; a kernel writes it once in each dtype that is wanted.
-            wanted: Variable of the side on which it is read from memory, or its dtype,
-                if that is neither low nor full or the value has no side.
+            wanted: Variable of the precision in which it is read from memory, or its
+                dtype, if that is neither low nor full or the value has no variable of
+                its own.
         """
         origin = self.fusion.origin(name)
         if isinstance(wanted, str):
@@ -117,16 +122,16 @@ class CastTerms:
 
     def hand_back(self, name: str, dtype: str) -> None:
         """Charge the cast of an output."""
-        side = {self.full: FULL, self.low: LOW}.get(dtype)
+        variable = {self.full: FULL, self.low: LOW}.get(dtype)
         if self.fusion.is_versioned(name):
-            sided = name in self.stored and side is not None
-            self.keep(name, side if sided and side is not None else dtype)
+            assignable = name in self.stored and variable is not None
+            self.keep(name, variable if assignable and variable is not None else dtype)
         if self.fusion.absorbs(name, (OUTPUT,)):
             return
-        if name not in self.stored or side is None:
+        if name not in self.stored or variable is None:
             self._cast_as(None, 0, name, dtype)
-        elif side != self.stored[name]:
-            self._group(None, 0, name, up=side == FULL).uses.append(side)
+        elif variable != self.stored[name]:
+            self._group(None, 0, name, up=variable == FULL).uses.append(variable)
 
     def on_the_spot(self, op: Op, name: str, made: int) -> None:
         """Charge the cast of what ``op`` makes low, to be written to in full."""
@@ -173,7 +178,7 @@ class CastTerms:
 
     def _folds(self, op: Op, index: int) -> bool:
         """Whether the cast of an operand costs nothing in both directions."""
-        if op.mixing == "any":
+        if op.operand_rule == "any":
             return True
         name = op.operands[index]
         mixed = name not in self.stored  # by the model: see _may_copy in casts
@@ -183,7 +188,7 @@ class CastTerms:
             return False
         if index == 0 and self.at.takes_dtype(op):
             return True
-        return op.mixing == "promote" and self._adapts(op, name)
+        return op.operand_rule == "promote" and self._adapts(op, name)
 
     def _is_static(self, name: str) -> bool:
         value = self.values[name]
@@ -205,13 +210,13 @@ class CastTerms:
 
         Args:
             op: The op.
-            own: Variable of its side.
+            own: Variable of the op.
             anchored: Whether a weight that it reads is full where it is.
         """
         names = list(dict.fromkeys(self._full_names(op)))
         shaped = [name for name in names if self.values[name].shape] or names
-        sides = [self.stored[name] for name in shaped]
-        if FULL in sides or (anchored and not self.anchors.isdisjoint(sides)):
+        variables = [self.stored[name] for name in shaped]
+        if FULL in variables or (anchored and not self.anchors.isdisjoint(variables)):
             return
         pairs: list[tuple[int, Group | None]] = []
         for name in shaped:

@@ -2,7 +2,7 @@
 
 A variable is low or full. A term ``pay(full=a, low=b, cost)`` costs something where
 ``a`` is full and ``b`` low: such terms are all that a cut can hold, and with the two
-constants all that placement needs but for free promotions (see ``mixing``).
+constants all that placement needs but for free promotions (see ``operand_rule``).
 
 scipy's flow takes 32-bit capacities. Larger ones are solved in rounds: the flow is
 found in multiples of a unit first, then what is left in finer units, down to one, so
@@ -69,10 +69,10 @@ class Terms:
 Columns = tuple[Numbers, Numbers, Numbers]
 
 
-def price(columns: Columns, sides: Flags) -> int:
-    """Return what ``sides`` (true: full) cost; terms that forbid are left out."""
+def price(columns: Columns, variables: Flags) -> int:
+    """Return what ``assignments`` (true: full) cost; terms that forbid are left out."""
     full, low, cost = columns
-    paid = cost[sides[full] & ~sides[low]]
+    paid = cost[variables[full] & ~variables[low]]
     return int(paid[paid > 0].sum())
 
 
@@ -136,6 +136,6 @@ class _Residual:
         graph = self._graph(left)
         graph.eliminate_zeros()
         reached = breadth_first_order(graph, LOW, return_predecessors=False)
-        sides = np.ones(self.size, np.bool_)
-        sides[reached] = False
-        return sides
+        variables = np.ones(self.size, np.bool_)
+        variables[reached] = False
+        return variables

@@ -29,7 +29,7 @@ from amprewrite.passes.mincut.max_flow import (
 from amprewrite.passes.mincut.problem import Problem
 
 Fixed = tuple[tuple[int, bool], ...]
-"""Variables whose side is fixed, and whether that is full."""
+"""Variables with a fixed value, and whether that is full."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,13 @@ class Relaxation:
         groups = {id(group): group for mix in mixes for group in mix.groups}
         number = {key: index for index, key in enumerate(groups)}
         shared = list(groups.values())
-        operands = [(m, side) for m, mix in enumerate(mixes) for side in mix.stored]
+        operands = [
+            (m, variable) for m, mix in enumerate(mixes) for variable in mix.stored
+        ]
         pairs = [(m, number[id(g)]) for m, mix in enumerate(mixes) for g in mix.groups]
-        uses = [(g, side) for g, group in enumerate(shared) for side in group.uses]
+        uses = [
+            (g, variable) for g, group in enumerate(shared) for variable in group.uses
+        ]
         self.op = _column(mix.op for mix in mixes)
         self.operand_mix, self.operand = _columns(operands)
         self.pair_mix, self.pair_cast = _columns(pairs)
@@ -78,7 +82,7 @@ class Relaxation:
 
         Args:
             parts: What each mix is charged for each of its casts.
-            fixed: Variables whose side is fixed.
+            fixed: Variables with a fixed value.
         """
         free, dead = self._free(fixed)
         left = np.bincount(self.operand_mix[free], minlength=self.op.size)
@@ -89,7 +93,7 @@ class Relaxation:
         surplus = np.maximum(left - 1, 0) * theta
         rest = self.cost - _sum(self.pair_cast, charged, self.cost.size)
         held = free & ~dead[self.operand_mix]
-        sides = np.array([side for side, _ in fixed], np.int64)
+        variables = np.array([variable for variable, _ in fixed], np.int64)
         full = np.array([full for _, full in fixed], np.bool_)
         blocks = (
             (
@@ -100,7 +104,7 @@ class Relaxation:
             (_like(self.op, FULL), self.op, surplus),
             (self.wanted, self.stored, rest),
             _implied(self.op[self.pair_mix[sure]], self.wanted[self.pair_cast[sure]]),
-            _implied(np.where(full, FULL, sides), np.where(full, sides, LOW)),
+            _implied(np.where(full, FULL, variables), np.where(full, variables, LOW)),
         )
         full_of, low_of, cost = (
             np.concatenate(part) for part in zip(*blocks, strict=True)
@@ -113,8 +117,8 @@ class Relaxation:
         operands, mixes = self.operand.size, self.op.size
         if not fixed:
             return np.ones(operands, np.bool_), np.zeros(mixes, np.bool_)
-        full = [side for side, is_full in fixed if is_full]
-        low = [side for side, is_full in fixed if not is_full]
+        full = [variable for variable, is_full in fixed if is_full]
+        low = [variable for variable, is_full in fixed if not is_full]
         free = ~np.isin(self.operand, full + low)
         wide = self.operand_mix[np.isin(self.operand, full)]
         dead = np.isin(self.op, low) | (np.bincount(wide, minlength=mixes) > 0)

@@ -1,8 +1,8 @@
 """The cost of every placement of a program, as terms of a minimum cut.
 
-One variable says the side of an op, and where a contraction can hand back its sums a
-second one the side of its results; a weight that may be stored low has one, and so has
-a storage that is written in place. What the terms say of a placement is what
+One variable is the precision of an op, and where a contraction can hand back its full
+accumulator a second one that of its results; a weight that may be stored low has one,
+and so has a storage that is written in place. What the terms say of a placement is what
 :func:`amprewrite.passes.cost.cost.plan_cost` says of the plan made of it.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from amprewrite.dtypes import itemsize
 from amprewrite.ir import Op
 from amprewrite.passes.analysis.classify import USER_CAST
-from amprewrite.passes.analysis.context import Placement, Side, Situation
+from amprewrite.passes.analysis.context import Assignment, Placement, Situation
 from amprewrite.passes.cost.cost import Objective, counted_errors, speed_cost
 from amprewrite.passes.cost.cost_model import is_view, read_elements
 from amprewrite.passes.mincut.cast_terms import CastTerms
@@ -41,8 +41,8 @@ class Problem:
         groups: The casts, and the ops that promote for free.
         constant: What every placement costs.
         variables: Number of variables, with the two constants.
-        reads: Variable of the side on which each sided op computes.
-        makes: Variable of the side on which it makes its results, where another.
+        reads: Variable of the precision in which each assignable op computes.
+        makes: Variable of the precision in which it makes its results, where another.
     """
 
     freedom: Freedom
@@ -53,12 +53,12 @@ class Problem:
     reads: Mapping[str, int]
     makes: Mapping[str, int]
 
-    def sides(self, full: Flags) -> dict[str, Side]:
-        """Return the sides of ops, given which variables are full."""
-        found: dict[str, Side] = {}
+    def assignments(self, full: Flags) -> dict[str, Assignment]:
+        """Return the assignments of ops, given which variables are full."""
+        found: dict[str, Assignment] = {}
         for name, reads in self.reads.items():
             sums = name in self.makes and full[self.makes[name]]
-            found[name] = "full" if full[reads] else "sums" if sums else "low"
+            found[name] = "full" if full[reads] else "accumulator" if sums else "low"
         return found
 
 
@@ -69,7 +69,7 @@ def build_problem(
     outputs: Iterable[str],
     objective: Objective,
     *,
-    training: bool,
+    keep_parameter_dtype: bool,
 ) -> Problem:
     """Return the cost of every placement of a program.
 
@@ -78,9 +78,12 @@ def build_problem(
         freedom: What there is to decide.
         outputs: Dtype in which each output is handed back.
         objective: What things cost.
-        training: Whether parameters keep their dtype, and casts of weights run.
+        keep_parameter_dtype: Whether parameters keep their dtype, and casts of weights
+            run.
     """
-    builder = _Builder(situation, freedom, objective, training=training)
+    builder = _Builder(
+        situation, freedom, objective, keep_parameter_dtype=keep_parameter_dtype
+    )
     return builder.build(tuple(outputs))
 
 
@@ -91,7 +94,7 @@ class _Builder:
         freedom: Freedom,
         objective: Objective,
         *,
-        training: bool,
+        keep_parameter_dtype: bool,
     ) -> None:
         self.at, self.freedom, self.objective = situation, freedom, objective
         self.graph, self.classes = situation.graph, situation.classes
@@ -99,15 +102,19 @@ class _Builder:
         self.full, self.low = situation.policy.full, situation.policy.low
         self.ledger = Ledger(itemsize(self.low), itemsize(self.full))
         self.casts = CastTerms(
-            situation, objective.model, self.ledger, fold=not training
+            situation, objective.model, self.ledger, fold=not keep_parameter_dtype
         )
         self.stored, self.fusion = self.casts.stored, self.casts.fusion
         self.walk = Walk(situation, frozenset(), frozenset(), Placement())
-        self.storable = storable_weights(situation, training=training)
-        self.carried = carried(situation, {*freedom.sided, *freedom.pinned})
-        self.reads = {name: self.ledger.new() for name in freedom.sided}
+        self.storable = storable_weights(
+            situation, keep_parameter_dtype=keep_parameter_dtype
+        )
+        self.carried = carried(situation, {*freedom.assignable, *freedom.pinned})
+        self.reads = {name: self.ledger.new() for name in freedom.assignable}
         self.makes = {
-            name: self.ledger.new() for name in freedom.sided if name in freedom.sums
+            name: self.ledger.new()
+            for name in freedom.assignable
+            if name in freedom.accumulators
         }
         self.written: dict[str, int] = {}
         self.weights: dict[str, int] = {}
@@ -132,8 +139,8 @@ class _Builder:
             made = (
                 item for item in self.stored.items() if item[0] not in self.at.weights
             )
-            for name, side in made:
-                self.ledger.pay_low(side, self.objective.error(name))
+            for name, variable in made:
+                self.ledger.pay_low(variable, self.objective.error(name))
         return self._settle()
 
     def _settle(self) -> Problem:
@@ -163,9 +170,9 @@ class _Builder:
             self.written[storage] = FULL if fixed else self.ledger.new()
         for storage, names in freedom.members.items():
             for name in names:
-                side = self.reads.get(name, FULL)
-                self.ledger.terms.imply(side, self.written[storage])
-                self.ledger.terms.imply(self.written[storage], side)
+                variable = self.reads.get(name, FULL)
+                self.ledger.terms.imply(variable, self.written[storage])
+                self.ledger.terms.imply(self.written[storage], variable)
         for storage, names in freedom.makers.items():
             for name in names:
                 self.ledger.terms.imply(
@@ -173,7 +180,7 @@ class _Builder:
                 )
 
     def _put_behind(self) -> None:
-        for name, makers in self.freedom.behind.items():
+        for name, makers in self.freedom.requires_low.items():
             for maker in makers if name in self.reads else ():
                 made = self.makes.get(maker, self.reads.get(maker, FULL))
                 self.ledger.terms.imply(made, self.reads[name])
@@ -189,12 +196,12 @@ class _Builder:
         if self.at.policy.lookups == "low":
             casting |= only_looked_up(self.at) & self.storable
         for root in sorted(casting):
-            sides = readers.get(root, set[int]())
-            if FULL not in sides:
-                weight = self.weights[root] = self.ledger.new() if sides else LOW
+            variables = readers.get(root, set[int]())
+            if FULL not in variables:
+                weight = self.weights[root] = self.ledger.new() if variables else LOW
                 self.casts.anchors |= {weight} - {LOW}
-                for side in sorted(sides):
-                    self.ledger.terms.imply(side, weight)
+                for variable in sorted(variables):
+                    self.ledger.terms.imply(variable, weight)
 
     def _join(self, op: Op, own: int) -> None:
         """Keep the weights full that a move would widen, beside one that is full."""
@@ -205,7 +212,7 @@ class _Builder:
                     self.ledger.terms.imply(own, weight)
 
     def _weight_readers(self) -> tuple[dict[str, set[int]], set[str]]:
-        """Return on which sides each weight is read, and which weights low ops cast."""
+        """Return what variables read each weight, and the weights that low ops cast."""
         readers: dict[str, set[int]] = {}
         casting: set[str] = set()
         for op in self.graph.ops:
@@ -215,11 +222,11 @@ class _Builder:
                 if name not in self.at.weights:
                     continue
                 roots = self.at.weights[name] & self.storable
-                side = self._wanted(op, index) if roots else None
-                if side is not None:
+                variable = self._wanted(op, index) if roots else None
+                if variable is not None:
                     casting |= frozenset[str]() if self._is_beside(op, index) else roots
                     for root in roots:
-                        readers.setdefault(root, set()).add(side)
+                        readers.setdefault(root, set()).add(variable)
         return readers, casting
 
     def _follows(self, op: Op) -> bool:
@@ -227,25 +234,25 @@ class _Builder:
         return op.canonical == USER_CAST and not op.fence and moves_weights(self.at, op)
 
     def _side(self, op: Op) -> int:
-        """Return the variable of the side on which ``op`` computes."""
+        """Return the variable of the precision in which ``op`` computes."""
         if op.name in self.freedom.moved:
-            sides = {self.stored[n] for n in self.walk.strong(op)}
-            side = self.ledger.either(sides)
-            if not self.casts.anchors.isdisjoint(sides):
-                self.casts.anchors.add(side)
-            self._join(op, side)
-            return side
+            variables = {self.stored[n] for n in self.walk.strong(op)}
+            variable = self.ledger.either(variables)
+            if not self.casts.anchors.isdisjoint(variables):
+                self.casts.anchors.add(variable)
+            self._join(op, variable)
+            return variable
         lowered = self.low in self.at.reads(op)
         return self.reads.get(op.name, LOW if lowered else FULL)
 
     def _wanted(self, op: Op, index: int) -> int | None:
-        """Return the side on which a full operand is read; None for as it is stored."""
+        """Return the variable of a full operand as read; None for as it is stored."""
         if op.reads:
             return self._side_of(self.at.reads(op)[index])
         if index in op.mutates or (op.canonical == USER_CAST and not op.fence):
             return None
         keeps = self.classes[op.name].op_class is OpClass.KEEP
-        if keeps and op.mixing == "any" and not op.fence:
+        if keeps and op.operand_rule == "any" and not op.fence:
             return None
         return self.reads.get(op.name, FULL)
 
@@ -260,7 +267,7 @@ class _Builder:
                 continue
             wanted = own if moved else self._wanted(op, index)
             other = self.at.reads(op)[index] if op.reads else ""
-            beside = op.mixing == "lead" and self._is_beside(op, index)
+            beside = op.operand_rule == "lead" and self._is_beside(op, index)
             seen = self._seen(stored, wanted, beside=beside)
             if inside:
                 read = FULL if self.fusion.is_sum(name) else stored
@@ -277,7 +284,7 @@ class _Builder:
                 self._keep_full(op, name, beside=beside)
             elif other:
                 self.casts.read_as(op, index, other)
-        if op.mixing == "promote" and not op.reads:
+        if op.operand_rule == "promote" and not op.reads:
             anchored = op.name not in self.freedom.moved
             self.casts.promote(op, own, anchored=anchored)
         self._pay_op(op, own)
@@ -303,7 +310,7 @@ class _Builder:
                 self.ledger.terms.imply(self.stored[name], self.weights[root])
 
     def _seen(self, stored: int, wanted: int | None, *, beside: bool) -> int:
-        """Return the side in which the op sees an operand that it may not have cast."""
+        """Return the variable of how the op sees an operand that may not be cast."""
         if wanted is None:
             return stored
         return self.ledger.either((wanted, stored)) if beside else wanted
@@ -311,7 +318,7 @@ class _Builder:
     def _is_beside(self, op: Op, index: int) -> bool:
         """Whether an operand may be wider than the low first one."""
         placed = op.name in self.reads or op.name in self.freedom.moved
-        if op.mixing != "lead" or not placed:
+        if op.operand_rule != "lead" or not placed:
             return False
         return any(self.graph.is_dtype(name, self.full) for name in op.operands[:index])
 
@@ -343,7 +350,7 @@ class _Builder:
     # --- what an op makes ----------------------------------------------------------
 
     def _make(self, op: Op, own: int, *, view: bool) -> None:
-        side = self._made(op, own)
+        variable = self._made(op, own)
         filled = self.classes[op.name].op_class is OpClass.KEEP
         for name in op.results:
             count = op.trips * self.values[name].elements
@@ -352,7 +359,7 @@ class _Builder:
                 if memory:
                     self.ledger.constant += count * itemsize(self.values[name].dtype)
                 continue
-            made = self.weights.get(name, side) if filled else side
+            made = self.weights.get(name, variable) if filled else variable
             storage = self.graph.storage(name)
             self.stored[name] = self.written.get(storage, made)
             if memory and self.fusion.hands_sums(op):

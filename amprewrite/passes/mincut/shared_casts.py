@@ -24,10 +24,11 @@ class Group:
     """The uses that would share one cast.
 
     Attributes:
-        stored: Variable of the side on which the value is stored.
+        stored: Variable of the precision in which the value is stored.
         cost: What the cast costs.
         up: Whether it widens.
-        uses: Variables of the sides on which the uses read; one may stand there twice.
+        uses: Variables of the precisions in which the uses read; one may stand there
+            twice.
         mixes: Numbers of the mixes that may want the cast.
         wanted: Variable that is full where some use wants a cast up; for mixes.
     """
@@ -45,8 +46,9 @@ class Mix:
     """An op whose kernel promotes its operands, two of them stored differently.
 
     Attributes:
-        op: Variable of the op's side.
-        stored: Variables of the sides on which its operands with dimensions are stored.
+        op: Variable of the op.
+        stored: Variables of the precisions in which its operands with dimensions are
+            stored.
         groups: The casts up that it pays for where it is full and all these are low.
     """
 
@@ -64,17 +66,18 @@ class Groups:
         self.mixes: list[Mix] = []
 
     def mix(self, op: int, pairs: Iterable[tuple[int, Group | None]]) -> None:
-        """Take note of a promoting op: the sides of its operands, and their casts up.
+        """Add a promoting op: the variables of its operands, and their casts up.
 
         Args:
-            op: Variable of the op's side.
-            pairs: For each operand with dimensions the variable of the side on which
-                it is stored, and the group of its cast; None for a cast without cost.
+            op: Variable of the op.
+            pairs: For each operand with dimensions the variable of the precision in
+                which it is stored, and the group of its cast; None for a cast without
+                cost.
         """
         found = list(pairs)
         if not found:
             return
-        stored = tuple(dict.fromkeys(side for side, _ in found))
+        stored = tuple(dict.fromkeys(variable for variable, _ in found))
         if FULL in stored:
             return
         unique = {id(group): group for _, group in found if group is not None}

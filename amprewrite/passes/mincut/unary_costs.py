@@ -34,36 +34,36 @@ class Ledger:
         self._alone.append(0)
         return len(self._alone) - 1
 
-    def either(self, sides: Iterable[int]) -> int:
-        """Return a variable that is full where one of ``sides`` is."""
-        found = set(sides)
+    def either(self, variables: Iterable[int]) -> int:
+        """Return a variable that is full where one of ``assignments`` is."""
+        found = set(variables)
         if FULL in found or len(found) == 1:
             return FULL if FULL in found else found.pop()
         new = self.new()
-        for side in sorted(found):
-            self.terms.imply(side, new)
+        for variable in sorted(found):
+            self.terms.imply(variable, new)
         return new
 
-    def size(self, side: int, elements: int) -> None:
-        """Charge the bytes of ``elements`` in the dtype of ``side``."""
+    def size(self, variable: int, elements: int) -> None:
+        """Charge the bytes of ``elements`` in the dtype of ``variable``."""
         self.constant += elements * self.low_size
-        self._alone[side] += elements * (self.full_size - self.low_size)
+        self._alone[variable] += elements * (self.full_size - self.low_size)
 
-    def pay_full(self, side: int, cost: int) -> None:
-        """Charge ``cost`` where ``side`` is full; a negative one is a reward."""
-        self._alone[side] += cost
+    def pay_full(self, variable: int, cost: int) -> None:
+        """Charge ``cost`` where ``variable`` is full; a negative one is a reward."""
+        self._alone[variable] += cost
 
-    def pay_low(self, side: int, cost: int) -> None:
-        """Charge ``cost`` where ``side`` is low; a negative one is a reward."""
-        self._alone[side] -= cost
+    def pay_low(self, variable: int, cost: int) -> None:
+        """Charge ``cost`` where ``variable`` is low; a negative one is a reward."""
+        self._alone[variable] -= cost
         self.constant += cost
 
     def settle(self) -> None:
         """Turn what was charged to single variables into terms, once, at the end."""
         self.constant += self._alone[FULL]
-        for side, cost in enumerate(self._alone):
-            if side > FULL and cost > 0:
-                self.terms.pay(side, LOW, cost)
-            elif side > FULL and cost < 0:
-                self.terms.pay(FULL, side, -cost)
+        for variable, cost in enumerate(self._alone):
+            if variable > FULL and cost > 0:
+                self.terms.pay(variable, LOW, cost)
+            elif variable > FULL and cost < 0:
+                self.terms.pay(FULL, variable, -cost)
                 self.constant += cost

@@ -1,7 +1,7 @@
-"""From the sides of ops to a placement: a walk in which free ops do as they are told.
+"""Apply an assignment: the placement in which each free op has its precision.
 
-What the sides leave open is placed as everywhere: deny ops full, kept ops as traced,
-moved weights as they are stored, and a weight low if nobody reads it in full.
+What the assignments leave open is placed as everywhere: deny ops full, kept ops as
+traced, moved weights as they are stored, and a weight low if nobody reads it in full.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from amprewrite.ir import Op
 from amprewrite.passes.analysis.classify import USER_CAST
-from amprewrite.passes.analysis.context import Placed, Placement, Side, Situation
+from amprewrite.passes.analysis.context import Assignment, Placed, Placement, Situation
 from amprewrite.passes.placement.constraints import Freedom
 from amprewrite.passes.placement.walk import Walk
 from amprewrite.passes.placement.weight_storage import place_with_storage
@@ -19,70 +19,72 @@ from amprewrite.policy.match import Match
 
 @dataclass(frozen=True)
 class Chosen:
-    """Sides, and the words in which a decision gives its reason.
+    """Assignments, and the words in which a decision gives its reason.
 
     Attributes:
         freedom: What there was to decide.
-        sides: The side of every sided op.
-        reasons: Reason for each side, after the one of the op's class.
+        assignments: The assignment of every assignable op.
+        reasons: Reason for each assignment, after the one of the op's class.
     """
 
     freedom: Freedom
-    sides: Mapping[str, Side]
-    reasons: Mapping[Side, str]
+    assignments: Mapping[str, Assignment]
+    reasons: Mapping[Assignment, str]
 
 
-def place_sides(
-    situation: Situation, chosen: Chosen, *, training: bool
+def place_assignment(
+    situation: Situation, chosen: Chosen, *, keep_parameter_dtype: bool
 ) -> tuple[Placement, frozenset[str]]:
     """Return the placement that ``chosen`` asks for, and the weights stored low.
 
     Args:
         situation: What is known before placement.
-        chosen: A side for every sided op.
-        training: Whether parameters keep their dtype.
+        chosen: A assignment for every assignable op.
+        keep_parameter_dtype: Whether parameters keep their dtype.
     """
-    pinned = chosen.freedom.wide_storages(chosen.sides)
+    pinned = chosen.freedom.wide_storages(chosen.assignments)
 
     def place(attempt: Situation, _before: Placement) -> Placement:
         return SidedWalk(attempt, chosen, pinned).run()
 
-    return place_with_storage(situation, training=training, placer=place)
+    return place_with_storage(
+        situation, keep_parameter_dtype=keep_parameter_dtype, placer=place
+    )
 
 
 class SidedWalk(Walk):
-    """One walk in which allow, accumulate, promote and follow ops have given sides."""
+    """A walk in which allow, accumulate, promote and follow ops are assigned."""
 
     def __init__(
         self, situation: Situation, chosen: Chosen, pinned: frozenset[str]
     ) -> None:
-        """Take the sides.
+        """Take the assignments.
 
         Args:
             situation: What is known.
-            chosen: The sides.
+            chosen: The assignments.
             pinned: Storages that are kept full.
         """
         super().__init__(situation, pinned, frozenset(), Placement())
         self.chosen = chosen
-        kept: dict[str, Side] = dict.fromkeys(chosen.freedom.pinned, "full")
-        self.out.sides = {**chosen.sides, **kept}
+        kept: dict[str, Assignment] = dict.fromkeys(chosen.freedom.pinned, "full")
+        self.out.assignments = {**chosen.assignments, **kept}
 
     def _place(self, op: Op) -> Placed:
         freedom = self.chosen.freedom
         if why := freedom.pinned.get(op.name):
             causes = self.at.demands.path(self.graph, op) if "exact" in why else ()
             return self._run(op, self.full, why, causes)
-        side = self.chosen.sides.get(op.name)
-        if side is None:
+        assignment = self.chosen.assignments.get(op.name)
+        if assignment is None:
             return super()._place(op)
         found = self.at.classes[op.name]
-        words = [text for text in (found.why, self.chosen.reasons[side]) if text]
-        placed = self._run(op, self._dtype(side), "; ".join(words))
+        words = [text for text in (found.why, self.chosen.reasons[assignment]) if text]
+        placed = self._run(op, self._dtype(assignment), "; ".join(words))
         if op.canonical == USER_CAST:  # the cast that it is converts what is stored
             stored = tuple(self.out.stored[name] for name in op.operands)
             return replace(placed, operands=stored)
-        if side != "sums":
+        if assignment != "accumulator":
             return placed
         return replace(placed, results=self._traced(op.results))
 
@@ -92,15 +94,15 @@ class SidedWalk(Walk):
         return Placed(self.full, operands, (self.full,), why)
 
     def _by_class(self, op: Op, found: Match) -> Placed:
-        """An op with promoted operands has no side; see :meth:`Situation.reads`."""
+        """Ops with promoted operands are not assigned; see :meth:`Situation.reads`."""
         if not op.reads or found.op_class is OpClass.ALLOW:
             return super()._by_class(op, found)
         return self._run(op, self.full, found.why)
 
     def _widens_rows(self, op: Op) -> bool:
-        """A side is the dtype of the result, too."""
+        """A assignment is the dtype of the result, too."""
         del op
         return False
 
-    def _dtype(self, side: Side) -> str:
-        return self.full if side == "full" else self.low
+    def _dtype(self, assignment: Assignment) -> str:
+        return self.full if assignment == "full" else self.low

@@ -148,7 +148,7 @@ class _Builder:
 
     def _folding(self, op: Op, index: int, wanted: str) -> str:
         """Return how the kernel itself does this cast; empty if it cannot."""
-        if op.mixing == "any":
+        if op.operand_rule == "any":
             return "kernel"
         if self.fold and not op.around and self._may_copy(op.operands[index]):
             return "copy"
@@ -156,7 +156,7 @@ class _Builder:
             return ""
         if index == 0 and self.at.takes_dtype(op):
             return "dtype"
-        if op.mixing == "promote" and self._promotes(op, index, wanted):
+        if op.operand_rule == "promote" and self._promotes(op, index, wanted):
             return "kernel"
         return ""
 
@@ -166,7 +166,7 @@ class _Builder:
         A scalar beside tensors that were cast is converted whatever it is; placement
         ``promote`` is older than this rule and casts it.
         """
-        if self.placement.sides is not None:
+        if self.placement.assignments is not None:
             values = self.graph.values
             scalar = not values[op.operands[index]].shape
             beside = (n for n in op.operands if self.graph.is_dtype(n, self.full))

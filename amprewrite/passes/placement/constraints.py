@@ -1,9 +1,9 @@
 """Which ops a solver may place, which are pinned to full, and which are tied.
 
-A solver says a side for every op that the policy lets run low; everything else (deny,
-keep, user casts) reads and makes what its class says. Pinned to full are what makes an
-exact argument, a number that low cannot hold, what a comparison decides by and has no
-data in it, and a table that the policy stores full.
+A solver says a assignment for every op that the policy lets run low; everything else
+(deny, keep, user casts) reads and makes what its class says. Pinned to full are what
+makes an exact argument, a number that low cannot hold, what a comparison decides by and
+has no data in it, and a table that the policy stores full.
 
 Demand for full precision (see ``demand``) binds three kinds of promote ops, where a
 rounding grows: a square, what is made of statistics alone, and what its own mean is
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from amprewrite.dtypes import is_float
 from amprewrite.ir import Op, ProgramGraph
 from amprewrite.passes.analysis.classify import USER_CAST
-from amprewrite.passes.analysis.context import Side, Situation
+from amprewrite.passes.analysis.context import Assignment, Situation
 from amprewrite.passes.analysis.data_independence import exact_ops
 from amprewrite.passes.analysis.demand import Demand
 from amprewrite.passes.analysis.mean_subtraction import find_centring
@@ -40,19 +40,19 @@ class Freedom:
     """What a solver may decide.
 
     Attributes:
-        sided: Ops to decide about, in program order.
+        assignable: Ops to decide about, in program order.
         pinned: Ops that run full though their class is free, and why.
-        moved: Ops without a side, that are what they read.
+        moved: Ops without a assignment, that are what they read.
         members: For each storage that is written in place, the ops that view or write
-            it; they have one side, and the storage has it too.
+            it; they have one assignment, and the storage has it too.
         makers: For each such storage, the ops that make it; where one of them is full,
             so is the storage.
-        full_storages: Storages that are full whatever the sides are.
-        sums: Sided ops that can hand back a full accumulator.
-        behind: Ops that may be low only where all of the named ops are.
+        full_storages: Storages that are full whatever the assignments are.
+        accumulators: Ops to decide about that can hand back a full accumulator.
+        requires_low: Ops that may be low only where all of the named ops are.
     """
 
-    sided: tuple[str, ...]
+    assignable: tuple[str, ...]
     pinned: Mapping[str, str]
     moved: frozenset[str]
     members: Mapping[str, tuple[str, ...]] = field(
@@ -62,55 +62,63 @@ class Freedom:
         default_factory=dict[str, tuple[str, ...]]
     )
     full_storages: frozenset[str] = frozenset()
-    sums: frozenset[str] = frozenset()
-    behind: Mapping[str, tuple[str, ...]] = field(
+    accumulators: frozenset[str] = frozenset()
+    requires_low: Mapping[str, tuple[str, ...]] = field(
         default_factory=dict[str, tuple[str, ...]]
     )
 
-    def options(self, name: str) -> tuple[Side, ...]:
-        """Return the sides that op ``name`` may have."""
-        return ("low", "full", "sums") if name in self.sums else ("low", "full")
+    def options(self, name: str) -> tuple[Assignment, ...]:
+        """Return the assignments that op ``name`` may have."""
+        return (
+            ("low", "full", "accumulator")
+            if name in self.accumulators
+            else ("low", "full")
+        )
 
-    def wide_storages(self, sides: Mapping[str, Side]) -> frozenset[str]:
-        """Return the storages written in place that are full under ``sides``."""
+    def wide_storages(self, assignments: Mapping[str, Assignment]) -> frozenset[str]:
+        """Return the storages written in place that are full under ``assignments``."""
         ops = [
             (s, n)
             for table in (self.members, self.makers)
             for s in table
             for n in table[s]
         ]
-        wide = {storage for storage, name in ops if sides.get(name, "full") != "low"}
+        wide = {
+            storage for storage, name in ops if assignments.get(name, "full") != "low"
+        }
         return self.full_storages | wide
 
-    def allows(self, sides: Mapping[str, Side]) -> bool:
-        """Return whether ``sides`` keep the ties."""
-        for name, makers in self.behind.items():
-            full = any(sides.get(maker, "full") != "low" for maker in makers)
-            if full and sides.get(name) == "low":
+    def allows(self, assignments: Mapping[str, Assignment]) -> bool:
+        """Return whether ``assignments`` keep the ties."""
+        for name, makers in self.requires_low.items():
+            full = any(assignments.get(maker, "full") != "low" for maker in makers)
+            if full and assignments.get(name) == "low":
                 return False
-        wide = self.wide_storages(sides)
+        wide = self.wide_storages(assignments)
         return all(
-            (sides.get(name, "full") != "low") == (storage in wide)
+            (assignments.get(name, "full") != "low") == (storage in wide)
             for storage, names in self.members.items()
             for name in names
         )
 
 
-def find_freedom(situation: Situation, *, training: bool) -> Freedom:
+def find_freedom(situation: Situation, *, keep_parameter_dtype: bool) -> Freedom:
     """Return what a solver may decide in ``situation``.
 
     Args:
         situation: What is known before placement.
-        training: Whether parameters keep their dtype, so that only tensors filled with
-            a number may be stored low.
+        keep_parameter_dtype: Whether parameters keep their dtype, so that only tensors
+            filled with a number may be stored low.
     """
-    return _Finder(situation, training=training).find()
+    return _Finder(situation, keep_parameter_dtype=keep_parameter_dtype).find()
 
 
 class _Finder:
-    def __init__(self, situation: Situation, *, training: bool) -> None:
+    def __init__(self, situation: Situation, *, keep_parameter_dtype: bool) -> None:
         self.at = situation
-        self.storable = storable_weights(situation, training=training)
+        self.storable = storable_weights(
+            situation, keep_parameter_dtype=keep_parameter_dtype
+        )
         self.graph: ProgramGraph = situation.graph
         self.full, self.low = situation.policy.full, situation.policy.low
         self.looked_up = self._tables_kept_full()
@@ -122,9 +130,9 @@ class _Finder:
         classes = {name: m.op_class for name, m in situation.classes.items()}
         self.compared = compared_moves(self.graph, classes)
         self.exact = exact_ops(self.graph, situation.classes)
-        self.behind: dict[str, tuple[str, ...]] = {}
+        self.requires_low: dict[str, tuple[str, ...]] = {}
         self.statistics: set[str] = set()  # made by denied ops, and of that alone
-        self.sided: list[str] = []
+        self.assignable: list[str] = []
         self.pinned: dict[str, str] = {}
         self.moved: set[str] = set()
         self.members: dict[str, list[str]] = {}
@@ -148,14 +156,14 @@ class _Finder:
                 self.statistics.update(op.results)
         self._tie()
         return Freedom(
-            tuple(name for name in self.sided if name not in self.pinned),
+            tuple(name for name in self.assignable if name not in self.pinned),
             self.pinned,
             frozenset(self.moved),
             {storage: tuple(names) for storage, names in self.members.items()},
             {storage: tuple(names) for storage, names in self.makers.items()},
             frozenset(self.full_storages),
-            frozenset(filter(self._may_give_sums, self.sided)),
-            self.behind,
+            frozenset(filter(self._may_give_sums, self.assignable)),
+            self.requires_low,
         )
 
     def _casts_weight(self, op: Op) -> bool:
@@ -169,7 +177,7 @@ class _Finder:
         elif self._is_moved(op):
             self.moved.add(op.name)
         else:
-            self.sided.append(op.name)
+            self.assignable.append(op.name)
 
     def _pin(self, op: Op) -> str:
         """Return why ``op`` must run in full; empty if it may run low."""
@@ -208,7 +216,7 @@ class _Finder:
     def _put_behind(self, op: Op, names: list[str]) -> None:
         """Let ``op`` be low only where the values called ``names`` are made low."""
         makers = [self.graph.producer.get(name) for name in names]
-        self.behind[op.name] = tuple(op.name if op else "" for op in makers)
+        self.requires_low[op.name] = tuple(op.name if op else "" for op in makers)
 
     def _full_operands(self, op: Op) -> list[str]:
         return [name for name in op.operands if self.graph.is_dtype(name, self.full)]
@@ -263,7 +271,7 @@ class _Finder:
             self._widen(value.name)
         for op in self.graph.ops:
             self._tie_op(op)
-        free = {*self.sided}
+        free = {*self.assignable}
         changed = True
         while changed:
             changed = False
@@ -297,11 +305,13 @@ class _Finder:
             self.full_storages.add(storage)
 
 
-def storable_weights(situation: Situation, *, training: bool) -> frozenset[str]:
+def storable_weights(
+    situation: Situation, *, keep_parameter_dtype: bool
+) -> frozenset[str]:
     """Return the weights that may be stored low: when training, only fillers."""
     values = situation.graph.values
     roots = frozenset[str]().union(*situation.weights.values())
-    if training:
+    if keep_parameter_dtype:
         roots = frozenset(root for root in roots if values[root].kind == "result")
     return roots - frozenset[str]().union(
         *(situation.weights.get(name, ()) for name in situation.graph.outputs)

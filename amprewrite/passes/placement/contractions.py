@@ -18,7 +18,7 @@ class Contracted:
 
     accumulator: str = ""
     derivative: str = ""
-    derivative_sums: str = ""
+    derivative_accumulator: str = ""
 
 
 def contracted(
@@ -45,7 +45,9 @@ def contracted(
         return Contracted(placed.results[0], placed.precision, OPERAND)
     alone = found.reason is Reason.OUTER_PRODUCT
     derivative = low if alone else placed.precision
-    sums = {"low": low, "full": full, "operand": OPERAND}[kernels.derivative_sums]
+    sums = {"low": low, "full": full, "operand": OPERAND}[
+        kernels.derivative_accumulator
+    ]
     if derivative != low:
         sums = OPERAND
     wide = kernels.accumulators and placed.precision == low

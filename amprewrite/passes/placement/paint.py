@@ -12,22 +12,22 @@ only done for bfloat16, as there.
 from collections.abc import Callable, Iterable, Iterator
 
 from amprewrite.ir import Op
-from amprewrite.passes.analysis.context import Side, Situation
+from amprewrite.passes.analysis.context import Assignment, Situation
 from amprewrite.passes.placement.constraints import Freedom
 from amprewrite.policy import OpClass
 
-PAINTED: dict[Side, str] = {
+PAINTED: dict[Assignment, str] = {
     "low": "painted low: beside or between ops that run low",
     "full": "not painted low",
 }
-"""Why an op has its side."""
+"""Why an op has its assignment."""
 
 INFER = (OpClass.PROMOTE, OpClass.ACCUMULATE)
 """Classes that TensorFlow infers from their surroundings."""
 
 
-def paint(situation: Situation, freedom: Freedom) -> dict[str, Side]:
-    """Return the side that TensorFlow's algorithm would give to every sided op.
+def paint(situation: Situation, freedom: Freedom) -> dict[str, Assignment]:
+    """Return what TensorFlow's algorithm assigns to every assignable op.
 
     Args:
         situation: What is known before placement.
@@ -50,17 +50,18 @@ class _Painter:
         found = self.at.classes
         return {op.name for op in self.graph.ops if found[op.name].op_class in classes}
 
-    def run(self) -> dict[str, Side]:
+    def run(self) -> dict[str, Assignment]:
         self._spread_deny()
         self._fill_between()
         if self.at.policy.low == "bfloat16":
             self._infer_after_allow()
         for near in (self._before, self._after):
             self.allow |= self._reach(self.allow, near, self.clear - self.deny)
-        sides: dict[str, Side] = {
-            name: "low" if name in self.allow else "full" for name in self.freedom.sided
+        assignments: dict[str, Assignment] = {
+            name: "low" if name in self.allow else "full"
+            for name in self.freedom.assignable
         }
-        return self._tie(sides)
+        return self._tie(assignments)
 
     def _spread_deny(self) -> None:
         """Taint infer ops after a denied one, and clear ops on the way to them."""
@@ -81,17 +82,19 @@ class _Painter:
                 if makers & self.allow and not makers & self.deny:
                     self.allow.add(op.name)
 
-    def _tie(self, sides: dict[str, Side]) -> dict[str, Side]:
+    def _tie(self, assignments: dict[str, Assignment]) -> dict[str, Assignment]:
         """Make ops full that are tied to one that is."""
-        while not self.freedom.allows(sides):
-            for storage in self.freedom.wide_storages(sides):
+        while not self.freedom.allows(assignments):
+            for storage in self.freedom.wide_storages(assignments):
                 members = self.freedom.members.get(storage, ())
-                sides.update((name, "full") for name in members if name in sides)
-            for name, makers in self.freedom.behind.items():
-                full = any(sides.get(maker, "full") == "full" for maker in makers)
-                if full and name in sides:
-                    sides[name] = "full"
-        return sides
+                assignments.update(
+                    (name, "full") for name in members if name in assignments
+                )
+            for name, makers in self.freedom.requires_low.items():
+                full = any(assignments.get(maker, "full") == "full" for maker in makers)
+                if full and name in assignments:
+                    assignments[name] = "full"
+        return assignments
 
     def _reach(
         self,

@@ -190,7 +190,7 @@ class Walk:
         precision = next(
             (d for d in results if is_float(d)), results[0] if results else ""
         )
-        if op.mixing == "any" and not op.fence:
+        if op.operand_rule == "any" and not op.fence:
             operands = tuple(self.out.stored[name] for name in op.operands)
         else:
             operands = self._traced(op.operands)
@@ -266,7 +266,7 @@ class Walk:
         """Compute ``op`` in ``precision``: all its full operands, all its results."""
         full = self.full
         operands = [precision if d == full else d for d in self._read(op)]
-        beside = op.mixing == "lead" and precision == self.low
+        beside = op.operand_rule == "lead" and precision == self.low
         others = self._full_operands(op)[1:] if beside else ()
         for index in (*others, *op.mutates):
             operands[index] = self.out.stored[op.operands[index]]
@@ -357,7 +357,7 @@ class Walk:
     def strong(self, op: Op) -> list[str]:
         """Return the full-typed operands that decide; weak ones adapt to them."""
         names = [op.operands[index] for index in self._full_operands(op)]
-        if op.mixing == "lead":
+        if op.operand_rule == "lead":
             return names[:1]
         strong = [name for name in names if not self._is_weak(name, op)]
         return strong or names

@@ -20,20 +20,20 @@ Placer = Callable[[Situation, Placement], Placement]
 
 
 def place_with_storage(
-    situation: Situation, *, training: bool, placer: Placer | None = None
+    situation: Situation, *, keep_parameter_dtype: bool, placer: Placer | None = None
 ) -> tuple[Placement, frozenset[str]]:
     """Return the placement with as many weights stored low as nobody wants in full.
 
     Args:
         situation: What is known before placement.
-        training: Whether parameters keep their dtype.
+        keep_parameter_dtype: Whether parameters keep their dtype.
         placer: What places the ops; None for placement ``promote``.
     """
     place_all = placer or place
 
     def wanted(placement: Placement) -> frozenset[str]:
         found = _candidates(situation, placement)
-        if training:
+        if keep_parameter_dtype:
             values = situation.graph.values
             return frozenset(c for c in found if values[c].kind == "result")
         return found
@@ -57,13 +57,13 @@ def place_with_storage(
 def _leaf_uses(situation: Situation, placement: Placement) -> list[tuple[Op, int, str]]:
     """Return the uses that read a weight to compute, not only to move it.
 
-    An op whose side was chosen reads what it says, whatever it does.
+    An op whose assignment was chosen reads what it says, whatever it does.
     """
-    graph, sides = situation.graph, placement.sides or {}
+    graph, assignments = situation.graph, placement.assignments or {}
     return [
         (op, index, name)
         for op in graph.ops
-        if op.name in sides or not moves_weights(situation, op)
+        if op.name in assignments or not moves_weights(situation, op)
         for index, name in enumerate(op.operands)
         if name in situation.weights
     ]
@@ -97,16 +97,18 @@ def only_looked_up(situation: Situation) -> frozenset[str]:
     return frozenset(t for t in tables if len(graph.values[t].shape) > 1)
 
 
-def carried(situation: Situation, sided: Container[str]) -> dict[str, frozenset[str]]:
+def carried(
+    situation: Situation, assignable: Container[str]
+) -> dict[str, frozenset[str]]:
     """Return, for each value that is a weight or is moved from some, those weights.
 
-    Unlike ``situation.weights`` without what passes an op of ``sided``, whose results
-    have its own side.
+    Unlike ``situation.weights`` without what passes an op of ``assignable``, whose
+    results have its own assignment.
     """
     inputs = {value.name for value in situation.graph.inputs()}
     found = {n: r for n, r in situation.weights.items() if n in inputs or n in r}
     for op in situation.graph.ops:
-        if op.name not in sided and moves_weights(situation, op):
+        if op.name not in assignable and moves_weights(situation, op):
             names = (found.get(name, frozenset[str]()) for name in op.operands)
             moved = frozenset[str]().union(*names)
             found.update({r: moved for r in op.results if r not in found})
@@ -120,16 +122,16 @@ def _read_in_full(situation: Situation, placement: Placement) -> frozenset[str]:
     """
     full = situation.policy.full
     found: set[str] = set()
-    sided = placement.sides or {}
-    known = carried(situation, sided)
+    assignable = placement.assignments or {}
+    known = carried(situation, assignable)
     for op in situation.graph.ops:
-        if op.name not in sided and moves_weights(situation, op):
+        if op.name not in assignable and moves_weights(situation, op):
             operands = placement.ops[op.name].operands
             pairs = zip(op.operands, operands, strict=True)
             full_ones = (name for name, dtype in pairs if dtype == full)
             found.update(*(known.get(n, ()) for n in full_ones))
     for op, index, name in _leaf_uses(situation, placement):
-        chosen = placement.sides is not None
+        chosen = placement.assignments is not None
         looked_up = op.canonical in LOOKUPS and index == 0 and not chosen
         if placement.ops[op.name].operands[index] == full and not looked_up:
             found |= situation.weights[name]

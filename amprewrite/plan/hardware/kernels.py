@@ -14,8 +14,8 @@ class Kernels:
     Attributes:
         accumulators: Whether they hand over their full sums, to be rounded afterwards;
             otherwise they round themselves.
-        derivative_sums: What those of derivatives hand over.
+        derivative_accumulator: What those of derivatives hand over.
     """
 
     accumulators: bool = False
-    derivative_sums: Literal["low", "full", "operand"] = OPERAND
+    derivative_accumulator: Literal["low", "full", "operand"] = OPERAND

@@ -141,8 +141,8 @@ class _Checker:
     def _kernel_casts(self, cast: Cast, op: Op, decision: Decision, index: int) -> bool:
         if cast.folding == "dtype":
             told = decision.op_class in (OpClass.DENY, OpClass.ACCUMULATE)
-            return op.dtype_knob and told and index == 0
-        return op.mixing in ("any", "promote")
+            return op.has_dtype_argument and told and index == 0
+        return op.operand_rule in ("any", "promote")
 
     def _is_static(self, name: str) -> bool:
         """Whether a value depends on weights alone, and is not written to."""

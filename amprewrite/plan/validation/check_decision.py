@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from amprewrite.ir import CROSSINGS, Op, ProgramGraph
+from amprewrite.ir import REGION_BOUNDARIES, Op, ProgramGraph
 from amprewrite.plan.hardware.kernels import OPERAND
 from amprewrite.plan.model import Decision, Plan
 from amprewrite.policy import OpClass
@@ -56,7 +56,7 @@ def _precision(
         yield f"computes in {precision!r}; want {plan.low} or {plan.full}"
     elif op_class == OpClass.DENY and precision != plan.full:
         yield f"is deny and computes in {precision}; want {plan.full}"
-    elif op.canonical == "cast" or op.canonical in CROSSINGS:
+    elif op.canonical == "cast" or op.canonical in REGION_BOUNDARIES:
         if decision.results and precision != decision.results[0]:
             yield f"makes {decision.results[0]} and computes in {precision}"
     else:
@@ -81,7 +81,7 @@ def _read(graph: ProgramGraph, op: Op, decision: Decision, plan: Plan) -> Iterat
         if graph.is_dtype(name, plan.full) and index not in op.mutates
     ]
     wrong = dict.fromkeys(dtype for dtype in read if dtype != decision.precision)
-    leads = op.mixing == "lead" and read[:1] == [decision.precision]
+    leads = op.operand_rule == "lead" and read[:1] == [decision.precision]
     if wrong and not leads:
         yield f"computes in {decision.precision} and reads {', '.join(wrong)}"
 
@@ -104,7 +104,7 @@ def _made(graph: ProgramGraph, op: Op, decision: Decision, plan: Plan) -> Iterat
 
 def _contraction(op: Op, decision: Decision, plan: Plan) -> Iterator[str]:
     """Yield where sums and derivatives cannot be as a decision says."""
-    found = decision.accumulator, decision.derivative, decision.derivative_sums
+    found = decision.accumulator, decision.derivative, decision.derivative_accumulator
     precision, (result, *_) = decision.precision, (*decision.results, "")
     kept = decision.op_class == OpClass.KEEP or not plan.low
     contracts = op.accumulates or op.contracted is not None
@@ -123,5 +123,5 @@ def _contraction(op: Op, decision: Decision, plan: Plan) -> Iterator[str]:
         yield f"computes in {precision}, differentiated in {decision.derivative!r}"
     low = decision.derivative == plan.low
     sums = {OPERAND, plan.low, plan.full} if low else {OPERAND}
-    if decision.derivative_sums not in sums:
-        yield f"its derivatives hand over {decision.derivative_sums!r}"
+    if decision.derivative_accumulator not in sums:
+        yield f"its derivatives hand over {decision.derivative_accumulator!r}"

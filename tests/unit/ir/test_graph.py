@@ -92,4 +92,9 @@ def test_float_operands_leave_indices_out() -> None:
 
 def test_facts_of_an_op_have_quiet_defaults() -> None:
     op = Op("a", "add", "", ("x",), ("y",))
-    assert (op.mixing, op.mutates, op.fence, op.contracted) == ("equal", (), "", None)
+    assert (op.operand_rule, op.mutates, op.fence, op.contracted) == (
+        "equal",
+        (),
+        "",
+        None,
+    )

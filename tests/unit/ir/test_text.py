@@ -16,7 +16,7 @@ seed = manual_seed() ->
 linear = linear(%x, %w) -> %h: f32[2,4]
   | native="aten.linear.default" path="head" contracted=3
 parts = split(%h) -> %p: f32[2,2] alias %h; %q: f32[2,2] alias %h
-  | source="model.py:3" mutates=[0] mixing="any" literals=[1e-08, -3.0]
+  | source="model.py:3" mutates=[0] operand_rule="any" literals=[1e-08, -3.0]
 return %p, %q
 """
 
@@ -48,11 +48,11 @@ def test_every_fact_of_an_op_survives() -> None:
         region="body",
         fence="a reason | with a bar",
         mutates=(1,),
-        mixing="promote",
+        operand_rule="promote",
         literals=(0.5, float("inf")),
         dtype_argument="float32",
         chosen="pinned",
-        dtype_knob=True,
+        has_dtype_argument=True,
         contracted=0,
         masks=(0, 1),
         accumulates=True,

@@ -18,7 +18,8 @@ BLOCK = """
     linear = linear(%x, %w) -> %h: f32[4,8]
       | native="aten.linear.default" path="body.0" source="model.py:7"
     softmax = softmax(%h) -> %p: f32[4,8]
-      | native="aten.softmax.int" path="body.1" source="model.py:8" dtype_knob=true
+      | native="aten.softmax.int" path="body.1" source="model.py:8"
+  | has_dtype_argument=true
     return %p
 """
 

@@ -15,7 +15,7 @@ TEXT = """
 linear = linear(%x, %w) -> %h: f32[4,8]
   | path="body.0"
 softmax = softmax(%h) -> %p: f32[4,8]
-  | path="odd[red]" source="model.py:3" dtype_knob=true
+  | path="odd[red]" source="model.py:3" has_dtype_argument=true
 return %p
 """
 

@@ -22,8 +22,8 @@ from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import (
     Atom,
     Body,
-    Crossing,
     Program,
+    RegionBoundary,
     Step,
     all_steps,
 )
@@ -227,7 +227,7 @@ class _Restorer:
         if first.bodies and alike:
             pairs = zip(first.bodies, second.bodies, strict=True)
             bodies = tuple(self._body(one, other) for one, other in pairs)
-            leaves = self._crossings(first.leaves, second.leaves)
+            leaves = self._boundaries(first.leaves, second.leaves)
             first = replace(first, bodies=bodies, leaves=leaves)
         if len(first.results) == len(second.results):
             self.same.update(zip(second.results, first.results, strict=True))
@@ -236,30 +236,30 @@ class _Restorer:
     def _body(self, first: Body, second: Body) -> Body:
         if len(first.inputs) != len(second.inputs):
             return first
-        enters = self._crossings(first.enters, second.enters)
+        enters = self._boundaries(first.enters, second.enters)
         for one, other in zip(first.inputs, second.inputs, strict=True):
             if isinstance(one, str) and isinstance(other, str):
                 self.same.setdefault(other, one)
         steps = self._steps(first.steps, second.steps)
         return replace(first, enters=enters, steps=steps)
 
-    def _crossings(
+    def _boundaries(
         self,
-        first: tuple[Crossing | None, ...],
-        second: tuple[Crossing | None, ...],
-    ) -> tuple[Crossing | None, ...]:
-        """Return the crossings of one step or body as the other program has them.
+        first: tuple[RegionBoundary | None, ...],
+        second: tuple[RegionBoundary | None, ...],
+    ) -> tuple[RegionBoundary | None, ...]:
+        """Return the boundaries of one step or body as the other program has them.
 
         A branch keeps other values for its derivative where it converts other values:
         then the number differs, and a position says nothing.
         """
         if len(first) != len(second):
             return first
-        return tuple(map(self._crossing, first, second))
+        return tuple(map(self._boundary, first, second))
 
-    def _crossing(
-        self, first: Crossing | None, second: Crossing | None
-    ) -> Crossing | None:
+    def _boundary(
+        self, first: RegionBoundary | None, second: RegionBoundary | None
+    ) -> RegionBoundary | None:
         if first is None or second is None or len(first.reads) != len(second.reads):
             return first
         return replace(first, reads=tuple(map(self._read, first.reads, second.reads)))

@@ -17,9 +17,9 @@ from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import (
     Atom,
     Body,
-    Crossing,
     Number,
     Program,
+    RegionBoundary,
     Step,
     all_steps,
 )
@@ -59,9 +59,9 @@ def _read_as_they_are(program: Program, steps: Iterable[Step]) -> Iterator[str]:
             continue
         crossed = {
             name
-            for crossing in (*step.leaves, *(e for b in step.bodies for e in b.enters))
-            if crossing is not None
-            for name in _names(crossing.reads)
+            for boundary in (*step.leaves, *(e for b in step.bodies for e in b.enters))
+            if boundary is not None
+            for name in _names(boundary.reads)
         }
         handed = (*step.operands, *(a for b in step.bodies for a in b.outputs))
         yield from (name for name in _names(handed) if name not in crossed)
@@ -91,7 +91,7 @@ class _TakeOut:
                 step,
                 operands=self._sources(step.operands),
                 bodies=tuple(map(self._body, step.bodies)),
-                leaves=tuple(map(self._crossing, step.leaves)),
+                leaves=tuple(map(self._boundary, step.leaves)),
             )
         operands, wants = self._read(step.operands)
         return replace(step, operands=operands, wants=wants)
@@ -100,16 +100,16 @@ class _TakeOut:
         return replace(
             body,
             inputs=self._sources(body.inputs),
-            enters=tuple(map(self._crossing, body.enters)),
+            enters=tuple(map(self._boundary, body.enters)),
             steps=self.steps(body.steps),
             outputs=self._sources(body.outputs),
         )
 
-    def _crossing(self, crossing: Crossing | None) -> Crossing | None:
-        if crossing is None:
+    def _boundary(self, boundary: RegionBoundary | None) -> RegionBoundary | None:
+        if boundary is None:
             return None
-        reads, wants = self._read(crossing.reads)
-        return replace(crossing, reads=reads, wants=wants)
+        reads, wants = self._read(boundary.reads)
+        return replace(boundary, reads=reads, wants=wants)
 
     def _sources(self, atoms: tuple[Atom, ...]) -> tuple[Atom, ...]:
         return tuple(self._source(atom)[0] for atom in atoms)

@@ -87,13 +87,13 @@ def _of_module(
 def _no_plan(
     graph: ProgramGraph,
     *,
-    training: bool,
+    keep_parameter_dtype: bool,
     captured: str,
-    differentiated: bool = True,
+    differentiable: bool = True,
     full: Collection[str] = (),
 ) -> Plan:
     """Stand for the planner of a module that is not run."""
-    raise AssertionError((graph, training, captured, differentiated, full))
+    raise AssertionError((graph, keep_parameter_dtype, captured, differentiable, full))
 
 
 @dataclass(frozen=True)

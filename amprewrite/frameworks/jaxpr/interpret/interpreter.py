@@ -31,9 +31,9 @@ from amprewrite.frameworks.jaxpr.program.ops import (
 )
 from amprewrite.frameworks.jaxpr.program.program import (
     Atom,
-    Crossing,
     Number,
     Program,
+    RegionBoundary,
     Step,
 )
 from amprewrite.plan import OUTPUT, Decision, Plan
@@ -170,7 +170,7 @@ class Writer:
             env.update(zip(step.results, made, strict=True))
 
     def constants(self, env: Env) -> Env:
-        """Return what the program closed over, which bodies read without a crossing."""
+        """Return what the program closed over, which bodies read without a boundary."""
         names = self.context.program.constants
         return {name: env[name] for name in names if name in env}
 
@@ -205,22 +205,22 @@ class Writer:
             return widened(value, dtype)
         return cast(value, dtype)
 
-    def cross(self, crossing: Crossing, env: Env, which: int = 0) -> Any:
-        """Return the value that passes by ``crossing``, in the dtype it passes in.
+    def pass_boundary(self, boundary: RegionBoundary, env: Env, which: int = 0) -> Any:
+        """Return the value that passes by ``boundary``, in the dtype it passes in.
 
         Args:
-            crossing: How it passes.
+            boundary: How it passes.
             env: Values on the side that it comes from.
             which: The body that it comes from, where there are several.
         """
-        atom = crossing.reads[which]
-        made = self.decisions[crossing.op].results[0]
+        atom = boundary.reads[which]
+        made = self.decisions[boundary.op].results[0]
         if isinstance(atom, Number):
             return number(atom.value, made) if is_float(made) else atom.value
-        index = sum(isinstance(a, str) for a in crossing.reads[:which])
-        value = self.read(crossing.op, index, atom, env)
+        index = sum(isinstance(a, str) for a in boundary.reads[:which])
+        value = self.read(boundary.op, index, atom, env)
         if is_float(made) and dtype_name(value) != made:
-            return self.cast_for(crossing.op, value, made)
+            return self.cast_for(boundary.op, value, made)
         return value
 
     def shared_outputs(self, step: Step, env: Env) -> list[Any]:
@@ -228,7 +228,7 @@ class Writer:
         (body,) = step.bodies
         self.run(body.steps, env)
         return [
-            self.get(atom, env) if leave is None else self.cross(leave, env)
+            self.get(atom, env) if leave is None else self.pass_boundary(leave, env)
             for atom, leave in zip(body.outputs, step.leaves, strict=True)
         ]
 
@@ -298,7 +298,7 @@ class Writer:
         decision = self.decisions[step.name]
         low, full = self.plan.low, self.plan.full
         made, reads = decision.accumulator, decision.precision
-        of = Contraction(bind, low, full, made, reads, decision.derivative_sums)
+        of = Contraction(bind, low, full, made, reads, decision.derivative_accumulator)
         if step.name in self.context.linear:  # JAX may transpose it
             if reads == full:
                 return bind(*pair, full)

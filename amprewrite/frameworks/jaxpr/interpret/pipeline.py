@@ -92,7 +92,10 @@ class Prepared:
         if not self.departs:
             return {}
         usual = self.planner(
-            self.graph, training=True, captured=RULE, differentiated=self.training
+            self.graph,
+            keep_parameter_dtype=True,
+            captured=RULE,
+            differentiable=self.training,
         )
         found: dict[tuple[str, str], dict[str, bool]] = {}
         for op in self.graph.ops:
@@ -227,9 +230,9 @@ def prepare(
         plan = (
             planner(
                 graph,
-                training=True,
+                keep_parameter_dtype=True,
                 captured=captured,
-                differentiated=training,
+                differentiable=training,
                 full=full,
             )
             if known.search is None

@@ -8,8 +8,10 @@ from amprewrite.frameworks.jaxpr.program.program import Body, Step
 
 
 def entering(writer: Writer, body: Body, env: Env) -> list[Any]:
-    """Return what passes into ``body`` by crossings, in order."""
-    return [writer.cross(enter, env) for enter in body.enters if enter is not None]
+    """Return what passes into ``body`` by boundaries, in order."""
+    return [
+        writer.pass_boundary(enter, env) for enter in body.enters if enter is not None
+    ]
 
 
 def inside(writer: Writer, body: Body, outer: Env, entered: Sequence[Any]) -> Env:
@@ -21,5 +23,5 @@ def inside(writer: Writer, body: Body, outer: Env, entered: Sequence[Any]) -> En
 
 
 def leaving(writer: Writer, step: Step, env: Env, which: int = 0) -> list[Any]:
-    """Return what passes out of a body by crossings, in order."""
-    return [writer.cross(leave, env, which) for leave in step.leaves if leave]
+    """Return what passes out of a body by boundaries, in order."""
+    return [writer.pass_boundary(leave, env, which) for leave in step.leaves if leave]

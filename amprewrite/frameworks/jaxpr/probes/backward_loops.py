@@ -91,12 +91,12 @@ def _keys(step: Step) -> Iterator[Key]:
         found.update(dict.fromkeys(inner.results))
         if not inner.bodies:
             found.update({(a, inner.name): None for a in _names(inner.operands)})
-        crossings = [c for body in inner.bodies for c in body.enters]
-        for crossing in (*crossings, *inner.leaves):
-            if crossing is not None:
-                found[crossing.makes] = None
-                reads = _names(crossing.reads)
-                found.update({(a, crossing.op): None for a in reads})
+        boundaries = [c for body in inner.bodies for c in body.enters]
+        for boundary in (*boundaries, *inner.leaves):
+            if boundary is not None:
+                found[boundary.makes] = None
+                reads = _names(boundary.reads)
+                found.update({(a, boundary.op): None for a in reads})
     yield from found
 
 

@@ -18,7 +18,7 @@ from amprewrite.frameworks.jaxpr.compat.untyped import jnp, lax
 from amprewrite.frameworks.jaxpr.interpret.interpreter import Env, abs_square
 from amprewrite.frameworks.jaxpr.probes.reference_dtypes import Dtypes, Wide, Widener
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
-from amprewrite.frameworks.jaxpr.program.program import Crossing, Program, Step
+from amprewrite.frameworks.jaxpr.program.program import Program, RegionBoundary, Step
 from amprewrite.ir import ProgramGraph
 
 PRINTS = frozenset(("debug_callback", "debug_print"))
@@ -81,14 +81,16 @@ class Exact(Widener):
         """Run ``steps``, but those that only print."""
         super().run((s for s in steps if s.primitive not in PRINTS), env)
 
-    def cross(self, crossing: Crossing, env: Env, which: int = 0) -> Any:
-        """Return the value that passes by ``crossing``."""
-        atom = crossing.reads[which]
+    def pass_boundary(self, boundary: RegionBoundary, env: Env, which: int = 0) -> Any:
+        """Return the value that passes by ``boundary``."""
+        atom = boundary.reads[which]
         if not isinstance(atom, str):
-            return self.made(crossing.makes, super().cross(crossing, env, which))
-        read = self.fed(atom, crossing.op, env[atom])
-        passed = super().cross(crossing, {**env, atom: read}, which)
-        return self.made(crossing.makes, passed)
+            return self.made(
+                boundary.makes, super().pass_boundary(boundary, env, which)
+            )
+        read = self.fed(atom, boundary.op, env[atom])
+        passed = super().pass_boundary(boundary, {**env, atom: read}, which)
+        return self.made(boundary.makes, passed)
 
     def fed(self, name: str, op: str, value: Any) -> Any:
         """Return a value as ``op`` reads it; probes change it."""

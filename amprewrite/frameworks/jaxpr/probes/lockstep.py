@@ -78,7 +78,7 @@ class Half:
                 env[name] = (
                     self.writer.get(atom, inner)
                     if leave is None
-                    else self.writer.cross(leave, inner, which)
+                    else self.writer.pass_boundary(leave, inner, which)
                 )
 
 

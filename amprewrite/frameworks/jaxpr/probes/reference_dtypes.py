@@ -22,7 +22,12 @@ from amprewrite.frameworks.jaxpr.interpret.control_flow import HANDLERS
 from amprewrite.frameworks.jaxpr.interpret.interpreter import Env, Writer, number
 from amprewrite.frameworks.jaxpr.program.inline import inline
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
-from amprewrite.frameworks.jaxpr.program.program import Crossing, Number, Program, Step
+from amprewrite.frameworks.jaxpr.program.program import (
+    Number,
+    Program,
+    RegionBoundary,
+    Step,
+)
 
 Dtypes = Mapping[str, str]
 """Float dtypes by name, each with what replaces it."""
@@ -139,9 +144,9 @@ class Widener(Writer):
             return number(traced, dtype)
         return atom.value if dtype == atom.dtype else np.asarray(atom.value, dtype)
 
-    def cross(self, crossing: Crossing, env: Env, which: int = 0) -> Any:
-        """Return the value that passes by ``crossing``."""
-        return _as(self.get(crossing.reads[which], env), self.stored(crossing.makes))
+    def pass_boundary(self, boundary: RegionBoundary, env: Env, which: int = 0) -> Any:
+        """Return the value that passes by ``boundary``."""
+        return _as(self.get(boundary.reads[which], env), self.stored(boundary.makes))
 
     def _plain(self, step: Step, env: Env) -> list[Any]:
         operands = [self.get(atom, env) for atom in step.operands]

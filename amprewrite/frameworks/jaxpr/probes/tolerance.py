@@ -145,7 +145,7 @@ class Tolerant:
         bounds = self.budget.tolerance
         named = bounds if isinstance(bounds, Mapping) else reference.outputs
         check_finite(sample, reference, named)
-        probes = self.budget.probes(graph, training=True)
+        probes = self.budget.probes(graph, keep_parameter_dtype=True)
         watched = watch(sample, probes)
         endless = (
             f" (a loop that turns over {PATIENCE} times as often as in full precision "
@@ -155,7 +155,9 @@ class Tolerant:
             self.budget.tolerance,
             reference,
             lambda: run(
-                self.budget.promoted(graph, training=True, captured=self.captured)
+                self.budget.promoted(
+                    graph, keep_parameter_dtype=True, captured=self.captured
+                )
             ),
             "placement 'promote'" + (endless if watched.turns else ""),
         )

@@ -20,7 +20,7 @@ from amprewrite.frameworks.jaxpr.probes.full_precision import Exact, Sample
 from amprewrite.frameworks.jaxpr.probes.reference_dtypes import is_inexact
 from amprewrite.frameworks.jaxpr.program.inline import SHARED
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
-from amprewrite.frameworks.jaxpr.program.program import Crossing, Step
+from amprewrite.frameworks.jaxpr.program.program import RegionBoundary, Step
 
 Look = Callable[[str, str, Any], None]
 """Takes the name of an op, of a float value that it makes, and the value."""
@@ -69,9 +69,9 @@ class _Watcher(Exact):
                 for name in step.results:
                     self.show(step.name, name, env.get(name))
 
-    def cross(self, crossing: Crossing, env: Env, which: int = 0) -> Any:
-        value = super().cross(crossing, env, which)
-        self.show(crossing.op, crossing.makes, value)
+    def pass_boundary(self, boundary: RegionBoundary, env: Env, which: int = 0) -> Any:
+        value = super().pass_boundary(boundary, env, which)
+        self.show(boundary.op, boundary.makes, value)
         return value
 
 

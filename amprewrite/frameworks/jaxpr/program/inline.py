@@ -3,7 +3,7 @@
 Calls are inlined because demand must reach through them: with calls as barriers the
 backward pass found nothing in a layer norm written with ``jnp.var``. The bodies of
 checkpoints and custom JVP rules read outer values directly; into loops, branches,
-custom VJP rules and manual meshes values pass by crossings.
+custom VJP rules and manual meshes values pass by boundaries.
 """
 
 import itertools
@@ -19,10 +19,10 @@ from amprewrite.frameworks.jaxpr.program.ops import FENCES, TYPED_BODIES, dtype_
 from amprewrite.frameworks.jaxpr.program.program import (
     Atom,
     Body,
-    Crossing,
-    CrossingKind,
+    BoundaryKind,
     Number,
     Program,
+    RegionBoundary,
     Step,
 )
 
@@ -52,10 +52,10 @@ def inline(
     return _Inliner(CALLS | also).program(closed, name_of)
 
 
-Entering = tuple[Atom, CrossingKind]
+Entering = tuple[Atom, BoundaryKind]
 """What passes into a body, and how."""
 
-Leaving = tuple[tuple[Atom, ...], CrossingKind]
+Leaving = tuple[tuple[Atom, ...], BoundaryKind]
 """What passes out of bodies, one value of each, and how."""
 
 
@@ -210,16 +210,16 @@ class _Inliner:
         jaxpr, consts = _opened(private.body_of(eqn))
         steps, outputs = self._jaxpr(jaxpr, consts, operands, inner)
         made = {name for inside in steps for name in inside.results}
-        leaves: list[Crossing | None] = []
+        leaves: list[RegionBoundary | None] = []
         results: list[str] = []
         for index, (atom, var) in enumerate(zip(outputs, eqn.outvars, strict=True)):
-            crossing = None
+            boundary = None
             if isinstance(atom, Number) or atom not in made or atom in results:
                 makes = self._name(step.name, var.aval)
                 op = self.names.fresh(f"{step.name}.out{index}")
-                crossing = Crossing(op, "leave", (atom,), makes)
-            leaves.append(crossing)
-            results.append(crossing.makes if crossing else str(atom))
+                boundary = RegionBoundary(op, "leave", (atom,), makes)
+            leaves.append(boundary)
+            results.append(boundary.makes if boundary else str(atom))
         body = Body(operands, (None,) * len(operands), steps, outputs, inner.region)
         return _with(step, (body,), leaves, results)
 
@@ -234,7 +234,7 @@ class _Inliner:
         """Open a body into which ``operands`` pass in the given ways."""
         jaxpr, consts = _opened(inner)
         inputs: list[Atom] = []
-        enters: list[Crossing | None] = []
+        enters: list[RegionBoundary | None] = []
         pairs = enumerate(zip(operands, jaxpr.invars, strict=True))
         for index, ((atom, kind), var) in pairs:
             if isinstance(atom, Number) and kind == "enter":
@@ -244,21 +244,21 @@ class _Inliner:
             op = self.names.fresh(f"{step.name}{label}.in{index}")
             makes = self._name(op, var.aval)
             inputs.append(makes)
-            enters.append(Crossing(op, kind, (atom,), makes))
+            enters.append(RegionBoundary(op, kind, (atom,), makes))
         below = where.inside(step.eqn, step.name + label)
         steps, outputs = self._jaxpr(jaxpr, consts, inputs, below)
         return Body(tuple(inputs), tuple(enters), steps, outputs, below.region)
 
     def _leaving(
         self, step: Step, rows: Iterable[Leaving]
-    ) -> tuple[list[Crossing | None], list[str]]:
+    ) -> tuple[list[RegionBoundary | None], list[str]]:
         """Let the results of bodies out, each read from one value of every body."""
-        leaves: list[Crossing | None] = []
+        leaves: list[RegionBoundary | None] = []
         pairs = enumerate(zip(rows, step.eqn.outvars, strict=True))
         for index, ((reads, kind), var) in pairs:
             makes = self._name(step.name, var.aval)
             op = self.names.fresh(f"{step.name}.out{index}")
-            leaves.append(Crossing(op, kind, reads, makes))
+            leaves.append(RegionBoundary(op, kind, reads, makes))
         return leaves, [leave.makes for leave in leaves if leave]
 
     def scan(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
@@ -304,7 +304,7 @@ class _Inliner:
         return self._one_body(eqn, operands, where, ("enter", "leave"))
 
     def custom_vjp(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
-        ways: tuple[CrossingKind, CrossingKind] = ("boundary", "boundary")
+        ways: tuple[BoundaryKind, BoundaryKind] = ("boundary", "boundary")
         return self._one_body(eqn, operands, where, ways)
 
     def _one_body(
@@ -312,7 +312,7 @@ class _Inliner:
         eqn: Any,
         operands: tuple[Atom, ...],
         where: _Where,
-        ways: tuple[CrossingKind, CrossingKind],
+        ways: tuple[BoundaryKind, BoundaryKind],
     ) -> Step:
         step = self._step(eqn, operands, where)
         pairs = _passing(operands, ways[0])
@@ -336,7 +336,7 @@ OPENERS: dict[str, Opener] = {
 def _with(
     step: Step,
     bodies: tuple[Body, ...],
-    leaves: Iterable[Crossing | None],
+    leaves: Iterable[RegionBoundary | None],
     results: Iterable[str],
 ) -> Step:
     return replace(step, results=tuple(results), bodies=bodies, leaves=tuple(leaves))
@@ -349,11 +349,11 @@ def _opened(inner: Any) -> tuple[Any, tuple[Any, ...]]:
     return inner, ()
 
 
-def _passing(atoms: Iterable[Atom], kind: CrossingKind) -> list[Entering]:
+def _passing(atoms: Iterable[Atom], kind: BoundaryKind) -> list[Entering]:
     return [(atom, kind) for atom in atoms]
 
 
-def _left(atoms: Iterable[Atom], kind: CrossingKind) -> list[Leaving]:
+def _left(atoms: Iterable[Atom], kind: BoundaryKind) -> list[Leaving]:
     return [((atom,), kind) for atom in atoms]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from jax.dtypes import float0
 
-from amprewrite.ir.graph import Mixing
+from amprewrite.ir.graph import OperandRule
 
 CANONICAL = {
     "add_any": "add",
@@ -113,7 +113,7 @@ FENCES = {
 }
 """Primitives that are never touched, and why."""
 
-MIXING: dict[str, Mixing] = {}
+OPERAND_RULES: dict[str, OperandRule] = {}
 """Kernels that take operands of different dtypes; all others want equal ones.
 
 ``dot_general`` takes them too, and then computes in float32 without a word.

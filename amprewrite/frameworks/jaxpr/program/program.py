@@ -26,12 +26,12 @@ class Number:
 Atom = str | Number
 """What an equation reads: the name of a value, or a number."""
 
-CrossingKind = Literal["enter", "leave", "carry", "boundary"]
-"""How a value passes into or out of a body; see :data:`amprewrite.ir.CROSSINGS`."""
+BoundaryKind = Literal["enter", "leave", "carry", "boundary"]
+"""How a value passes into or out of a body, see :mod:`amprewrite.ir.graph`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Crossing:
+class RegionBoundary:
     """A value that passes into or out of a body.
 
     Attributes:
@@ -44,7 +44,7 @@ class Crossing:
     """
 
     op: str
-    kind: CrossingKind
+    kind: BoundaryKind
     reads: tuple[Atom, ...]
     makes: str
     wants: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class Body:
     """
 
     inputs: tuple[Atom, ...]
-    enters: tuple[Crossing | None, ...]
+    enters: tuple[RegionBoundary | None, ...]
     steps: tuple["Step", ...]
     outputs: tuple[Atom, ...]
     region: str
@@ -100,7 +100,7 @@ class Step:
     region: str = ""
     fence: str = ""
     bodies: tuple[Body, ...] = ()
-    leaves: tuple[Crossing | None, ...] = ()
+    leaves: tuple[RegionBoundary | None, ...] = ()
     chosen: Chosen = ""
     wants: tuple[str, ...] = ()
     conjugates: bool = False

@@ -15,15 +15,15 @@ from amprewrite.frameworks.jaxpr.compat.private import (
 from amprewrite.frameworks.jaxpr.compat.untyped import lax
 from amprewrite.frameworks.jaxpr.program.ops import (
     CONTRACTIONS,
-    MIXING,
+    OPERAND_RULES,
     canonical_name,
     dtype_name,
 )
 from amprewrite.frameworks.jaxpr.program.program import (
     Atom,
-    Crossing,
     Number,
     Program,
+    RegionBoundary,
     Step,
 )
 from amprewrite.frameworks.jaxpr.program.scopes import WRAPPED, module_path
@@ -76,29 +76,29 @@ class _Reader:
                 continue
             inside = trips * _turns(step)
             for body in step.bodies:
-                yield from self._crossings(step, body.enters, body.region, trips)
+                yield from self._boundaries(step, body.enters, body.region, trips)
                 yield from self.ops(body.steps, inside)
-            yield from self._crossings(step, step.leaves, step.region, inside)
+            yield from self._boundaries(step, step.leaves, step.region, inside)
 
-    def _crossings(
+    def _boundaries(
         self,
         step: Step,
-        crossings: Iterable[Crossing | None],
+        boundaries: Iterable[RegionBoundary | None],
         region: str,
         trips: int,
     ) -> Iterator[Op]:
-        for crossing in crossings:
-            if crossing is not None:
+        for boundary in boundaries:
+            if boundary is not None:
                 yield Op(
-                    name=crossing.op,
-                    canonical=crossing.kind,
+                    name=boundary.op,
+                    canonical=boundary.kind,
                     native=step.primitive,
-                    operands=_names(crossing.reads),
-                    results=(crossing.makes,),
+                    operands=_names(boundary.reads),
+                    results=(boundary.makes,),
                     path=module_path(step.scopes),
                     source=source_line(step.eqn.source_info.traceback),
                     region=region,
-                    reads=self._reads(crossing.reads, crossing.wants),
+                    reads=self._reads(boundary.reads, boundary.wants),
                     trips=trips,
                 )
 
@@ -123,7 +123,7 @@ class _Reader:
             source=source_line(step.eqn.source_info.traceback),
             region=step.region,
             fence=step.fence or self._asked_by_parameters(step),
-            mixing=MIXING.get(primitive, "equal"),
+            operand_rule=OPERAND_RULES.get(primitive, "equal"),
             literals=tuple(_literals(step.operands)),
             dtype_argument=named,
             chosen=step.chosen,

@@ -13,7 +13,7 @@ from torch.fx import Node
 
 from amprewrite.frameworks.torch_fx.aten.arguments import Called, argument
 from amprewrite.frameworks.torch_fx.compat import private
-from amprewrite.ir.graph import Mixing
+from amprewrite.ir.graph import OperandRule
 
 CANONICAL: Mapping[str, str] = {
     "_adaptive_avg_pool2d": "adaptive_avg_pool2d",
@@ -154,7 +154,7 @@ CANONICAL: Mapping[str, str] = {
 FRAMEWORK_ONLY = frozenset(("_assert_tensor_metadata",))
 """Packets that check the traced dtypes; dropped, because the dtypes change."""
 
-MIXING: Mapping[str, Mixing] = {
+OPERAND_RULES: Mapping[str, OperandRule] = {
     **dict.fromkeys(
         ("add", "addcdiv", "addcmul", "div", "fmax", "fmin", "maximum", "minimum"),
         "promote",
@@ -178,10 +178,14 @@ and the in-place scatters are left at equal: not every overload and device promo
 """
 
 
-def mixing(node: Node, canonical: str) -> Mixing:
+def operand_rule(node: Node, canonical: str) -> OperandRule:
     """Return what the kernel does with different float dtypes; prims never promote."""
     native = native_name(node.target)
-    return "equal" if native.startswith("prims.") else MIXING.get(canonical, "equal")
+    return (
+        "equal"
+        if native.startswith("prims.")
+        else OPERAND_RULES.get(canonical, "equal")
+    )
 
 
 REGIONS: Mapping[str, tuple[int, str]] = {

@@ -65,7 +65,7 @@ def plan_by_tolerance(
     """
     budget = request.budget
     assert budget is not None
-    probes = budget.probes(reading.graph, training=training)
+    probes = budget.probes(reading.graph, keep_parameter_dtype=training)
     call = Call(request.args or (), dict(request.kwargs or {}))
     check_values("tolerance", root, call)
     runner = Runner(call, devices_of(root, call))

@@ -22,7 +22,7 @@ from amprewrite.ir import Op, ProgramGraph, Value, check_graph
 from amprewrite.ir.graph import ValueKind
 from amprewrite.marks import NOTE
 
-KNOBS = frozenset(
+DTYPE_ARGUMENTS = frozenset(
     ("cumprod", "cumsum", "linalg_vector_norm", "log_softmax", "mean", "nanmean")
 ) | {"nansum", "prod", "softmax", "sum"}
 """Ops that compute in the dtype that their ``dtype=`` argument names.
@@ -262,11 +262,12 @@ class _Reader:
             mutates=tuple(
                 i for i, operand in enumerate(operands) if operand in mutated
             ),
-            mixing=ops.mixing(node, canonical),
+            operand_rule=ops.operand_rule(node, canonical),
             literals=tuple(number for _, number in arguments.numbers(node)),
             dtype_argument=_dtype_argument(node, canonical),
             chosen="follows" if follows else node.meta.get(CHOSEN, ""),
-            dtype_knob=canonical in KNOBS and arguments.has_argument(node, "dtype"),
+            has_dtype_argument=canonical in DTYPE_ARGUMENTS
+            and arguments.has_argument(node, "dtype"),
             contracted=ops.contracted_length(node, canonical),
             masks=tuple(_masks(node, operands, self.leaves)),
             reads=reads,

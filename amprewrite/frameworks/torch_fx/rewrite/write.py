@@ -265,7 +265,7 @@ def _set_dtype(op: Op, decision: Decision, node: Node) -> None:
         _write_cast(decision, node)
     elif op.dtype_argument and op.operands and not _is_made(node, decision):
         _set_argument(node, "dtype", torch_dtype(decision.results[0]))
-    elif op.dtype_knob and decision.op_class in ("deny", "accumulate"):
+    elif op.has_dtype_argument and decision.op_class in ("deny", "accumulate"):
         _set_argument(node, "dtype", torch_dtype(decision.precision))
     elif _makes(op) and arguments.has_argument(node, "dtype"):
         made = torch_dtype(decision.results[0])
@@ -284,7 +284,7 @@ def _is_made(node: Node, decision: Decision) -> bool:
 
 def _makes(op: Op) -> bool:
     """Whether an op makes a tensor, reading no values: zeros, or zeros_like."""
-    return bool(op.results) and (op.mixing == "any" or not op.operands)
+    return bool(op.results) and (op.operand_rule == "any" or not op.operands)
 
 
 def _write_cast(decision: Decision, node: Node) -> None:

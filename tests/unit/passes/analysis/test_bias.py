@@ -92,7 +92,7 @@ def test_a_kernel_that_cannot_hand_it_back_rounds() -> None:
 def test_a_cast_to_full_reads_the_accumulator() -> None:
     plan = plan_of(f"""{DOT}
     up = cast(%h) -> %u: f32[4,16]
-      | dtype_argument="float32" chosen="pinned" mixing="any"
+      | dtype_argument="float32" chosen="pinned" operand_rule="any"
     mul = mul(%u, %u) -> %y: f32[4,16]
     return %y
     """)

@@ -90,7 +90,7 @@ def test_a_dtype_argument_that_agrees_with_the_class_keeps_its_reason() -> None:
 
 
 def test_a_dtype_argument_of_a_factory_says_nothing_about_operands() -> None:
-    facts = 'dtype_argument="float32" mixing="any"'
+    facts = 'dtype_argument="float32" operand_rule="any"'
     text = f"{X}a = zeros_like(%x) -> %y: f32[4]\n  | {facts}"
     assert class_of(text).rule == "ops.zeros_like"
 

@@ -14,7 +14,7 @@ PROMOTE = load_policy("promote")
 CAST = """
 %z: c64[4] input
 to = cast(%z) -> %x: f32[4]
-  | dtype_argument="float32" mixing="any" source="model.py:7"
+  | dtype_argument="float32" operand_rule="any" source="model.py:7"
 return %x
 """
 
@@ -51,8 +51,8 @@ def test_so_is_what_is_summed_in_or_written_into_real_numbers(line: str) -> None
 @pytest.mark.parametrize(
     "line",
     [
-        'zeros_like(%z) -> %y: f32[4]\n  | dtype_argument="float32" mixing="any"',
-        'randn_like(%z) -> %y: f32[4]\n  | dtype_argument="float32" mixing="any"',
+        'zeros_like(%z) -> %y: f32[4]\n  | dtype_argument="float32" operand_rule="any"',
+        'randn_like(%z) -> %y: f32[4]\n  | dtype_argument="float32" operand_rule="any"',
         "abs(%z) -> %y: f32[4]",
         "eq(%z, %z) -> %y: b1[4]",
         "mystery(%x, %z) -> %y: f32[4] alias %x\n  | mutates=[0]",

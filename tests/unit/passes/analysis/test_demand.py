@@ -66,7 +66,7 @@ def test_a_cast_to_integers_is_a_step() -> None:
     _, demands = demanded("""
         %x: f32[4] input
         cast = cast(%x) -> %i: i64[4]
-          | dtype_argument="int64" mixing="any"
+          | dtype_argument="int64" operand_rule="any"
         return %i
     """)
     assert demands.on("x") is EXACT
@@ -76,7 +76,7 @@ def test_a_cast_between_floats_wants_full() -> None:
     _, demands = demanded("""
         %x: f32[4] input
         cast = cast(%x) -> %i: f64[4]
-          | dtype_argument="float64" mixing="any"
+          | dtype_argument="float64" operand_rule="any"
         return %i
     """)
     assert demands.on("x") is FULL
@@ -124,7 +124,7 @@ def test_an_op_that_reads_metadata_wants_nothing() -> None:
     _, demands = demanded("""
         %x: f32[4] input
         zeros = zeros_like(%x) -> %z: f32[4]
-          | mixing="any"
+          | operand_rule="any"
         return %z
     """)
     assert demands.on("x") is ANY
@@ -198,7 +198,7 @@ def test_a_statistic_that_may_be_low_passes_demand_on() -> None:
 
 def test_a_full_statistic_takes_its_dtype_as_an_argument() -> None:
     text = STATISTIC.format("rsqrt").replace(
-        "f32[4,1]\n    mul", "f32[4,1]\n      | dtype_knob=true\n    mul"
+        "f32[4,1]\n    mul", "f32[4,1]\n      | has_dtype_argument=true\n    mul"
     )
     (cast,) = (c for c in plan_of(text, "bf16-accumulate").casts if c.value == "h")
     assert (cast.folding, cast.bytes) == ("dtype", 0)

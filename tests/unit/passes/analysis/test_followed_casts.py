@@ -8,8 +8,8 @@ LINEAR = """
     %w: f32[8,8] parameter
     linear = linear(%x, %w) -> %h: f32[4,8]
 """
-PINNED = '| dtype_argument="float32" chosen="pinned" mixing="any"'
-FOLLOWS = '| dtype_argument="float32" chosen="follows" mixing="any"'
+PINNED = '| dtype_argument="float32" chosen="pinned" operand_rule="any"'
+FOLLOWS = '| dtype_argument="float32" chosen="follows" operand_rule="any"'
 
 
 def cast_of(plan: Plan, op: str = "back") -> tuple[str, str]:
@@ -231,7 +231,7 @@ def test_a_cast_to_another_dtype_is_that_cast_whomever_it_follows() -> None:
     plan = plan_of(f"""{LINEAR}
     %half: f16[4,8] input
     back = cast(%h, %half) -> %b: f16[4,8]
-      | dtype_argument="float16" chosen="follows" mixing="any"
+      | dtype_argument="float16" chosen="follows" operand_rule="any"
     return %b
     """)
     assert cast_of(plan) == ("keep", "float16")

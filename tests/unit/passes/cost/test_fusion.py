@@ -39,7 +39,7 @@ def fusion(model: CostModel = COMPILED, text: str = TEXT) -> Fusion:
     return Fusion(graph, classify(graph, Matcher(load_policy("bf16"))), model)
 
 
-def test_kernels_are_generated_for_all_but_libraries_views_and_crossings() -> None:
+def test_kernels_are_generated_for_all_but_libraries_views_and_boundaries() -> None:
     found = fusion()
     assert found.kernels == {
         "gelu", "exp", "relu", "late", "after", "less", "inner",

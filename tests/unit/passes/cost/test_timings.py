@@ -27,7 +27,11 @@ def test_what_was_measured_is_found_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("work", "full", "low"),
     [
-        (product(1, 256), 4.0, 4.0),  # halfway between the sides, in the logarithm
+        (
+            product(1, 256),
+            4.0,
+            4.0,
+        ),  # halfway between the assignments, in the logarithm
         (product(8, 256), 2.0, 2.0),  # halfway between the rows too
         (product(8, 64), 2.0, 4.0),
         (product(64, 4096), 1.0, 0.5),  # beyond: as the nearest

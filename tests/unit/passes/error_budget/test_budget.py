@@ -31,7 +31,7 @@ def budget(**rule: str) -> Budget:
 
 
 def planned(found: Budget, error: float, target: float = 1e-3):
-    keys = found.probes(GRAPH, training=False)
+    keys = found.probes(GRAPH, keep_parameter_dtype=False)
     sensitivity = Sensitivity(
         dict.fromkeys(keys.stored, error), dict.fromkeys(keys.read, error), 4
     )
@@ -92,7 +92,7 @@ def test_only_what_is_measured_beside_its_bound_may_use_all_of_it() -> None:
 
 
 def test_the_placement_promote_follows_the_same_rules() -> None:
-    low = budget().promoted(GRAPH, training=False, captured="by hand")
+    low = budget().promoted(GRAPH, keep_parameter_dtype=False, captured="by hand")
     assert (low.placement, low.captured, len(low.lowered)) == ("promote", "by hand", 1)
     full = budget(op="linear", **{"class": "deny"})
-    assert not full.promoted(GRAPH, training=False, captured="").lowered
+    assert not full.promoted(GRAPH, keep_parameter_dtype=False, captured="").lowered

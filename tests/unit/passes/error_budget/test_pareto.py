@@ -80,5 +80,5 @@ def test_nothing_to_choose_gives_one_point() -> None:
 def test_what_is_asked_for_is_the_budget_s() -> None:
     front = swept(sensitivity())
     assert front.tolerance == 1.0
-    matched = front.probes(GRAPH, training=False)
-    assert matched == front.budget.probes(GRAPH, training=False)
+    matched = front.probes(GRAPH, keep_parameter_dtype=False)
+    assert matched == front.budget.probes(GRAPH, keep_parameter_dtype=False)

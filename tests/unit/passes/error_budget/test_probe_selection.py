@@ -20,7 +20,7 @@ MEASURED = replace(EAGER, timings=random_timings(random.Random(4)))
 
 def probes(text: str, policy: str = "bf16") -> Probes:
     matcher = Matcher(load_policy(policy))
-    return find_probes(graph_of(text), matcher, training=False)
+    return find_probes(graph_of(text), matcher, keep_parameter_dtype=False)
 
 
 TEXT = """
@@ -90,13 +90,15 @@ def test_a_prediction_counts_what_placement_counts(seed: int) -> None:
     """Without launches and speed, the overhead of a plan is its errors alone."""
     case = random_case(seed)
     matcher = Matcher(case.policy)
-    found = find_probes(case.graph, matcher, training=case.training)
+    found = find_probes(case.graph, matcher, keep_parameter_dtype=case.training)
     draw = random.Random(seed)
     stored = {key: float(draw.randrange(1, 5000)) for key in sorted(found.stored)}
     read = {key: float(draw.randrange(1, 5000)) for key in sorted(found.read)}
     sensitivity = Sensitivity(stored, read, 1, weights=found.weights)
     objective = Objective(FREE_CASTS, sensitivity.errors(1.0, 10**6))
-    setting = Setting("optimal", training=case.training, objective=objective)
+    setting = Setting(
+        "optimal", keep_parameter_dtype=case.training, objective=objective
+    )
     plan = make_plan(case.graph, matcher, setting)
     made = sensitivity.made(plan, case.graph)
     assert sum(made.values()) == plan.cost.overhead_bytes
@@ -132,6 +134,8 @@ def test_no_plan_costs_more_than_the_ceiling(model: CostModel, placement: str) -
     for seed in range(10):
         case = random_case(seed)
         objective = Objective(model)
-        setting = Setting(placement, training=case.training, objective=objective)
+        setting = Setting(
+            placement, keep_parameter_dtype=case.training, objective=objective
+        )
         plan = make_plan(case.graph, Matcher(case.policy), setting)
         assert plan.cost.total_bytes < ceiling(case.graph, model)

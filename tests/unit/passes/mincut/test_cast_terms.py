@@ -6,8 +6,8 @@ from amprewrite.passes.mincut.shared_casts import Group, Key
 from tests.placement_problem import problem_of
 
 
-def groups_of(text: str, *, training: bool = False) -> Mapping[Key, Group]:
-    return problem_of(text, training=training).groups.by_key
+def groups_of(text: str, *, keep_parameter_dtype: bool = False) -> Mapping[Key, Group]:
+    return problem_of(text, keep_parameter_dtype=keep_parameter_dtype).groups.by_key
 
 
 BLOCK = """
@@ -37,12 +37,14 @@ def test_a_weight_that_the_model_mixes_itself_is_cast_once_at_conversion() -> No
           | reads=["float32", "float32"]
         return %h
     """
-    trained = problem_of(text, training=True).constant
-    assert trained - problem_of(text, training=False).constant == 64 * (8 + 4)
+    trained = problem_of(text, keep_parameter_dtype=True).constant
+    assert trained - problem_of(text, keep_parameter_dtype=False).constant == 64 * (
+        8 + 4
+    )
 
 
 def test_trained_weights_pay_for_their_casts() -> None:
-    found = groups_of(BLOCK, training=True)
+    found = groups_of(BLOCK, keep_parameter_dtype=True)
     assert found["w", "bfloat16", "", 0, False, 1].cost == 64 * 6
 
 
@@ -101,7 +103,7 @@ def test_a_kernel_that_promotes_is_a_mix_unless_a_weight_is_always_full() -> Non
         one = linear(%x, %w) -> %h: f32[4,8]
         two = linear(%h, %w) -> %k: f32[4,8]
         add = add(%h, %OTHER) -> %a: f32[4,8]
-          | mixing="promote"
+          | operand_rule="promote"
         return %a
     """
     assert len(problem_of(text.replace("OTHER", "k")).groups.mixes) == 1
@@ -116,9 +118,9 @@ def test_a_dtype_argument_and_a_scalar_beside_a_tensor_cost_nothing() -> None:
         %w: f32[8,8] parameter
         one = linear(%x, %w) -> %h: f32[4,8]
         mul = mul(%h, %s) -> %m: f32[4,8]
-          | mixing="promote"
+          | operand_rule="promote"
         softmax = softmax(%m) -> %y: f32[4,8]
-          | dtype_knob=true
+          | has_dtype_argument=true
         return %y
     """
     keys = {key[0] for key in groups_of(text)}

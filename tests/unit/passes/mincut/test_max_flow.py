@@ -1,4 +1,4 @@
-"""Minimum cuts: compared with trying all sides, also beyond 32 bits."""
+"""Minimum cuts: compared with trying all assignments, also beyond 32 bits."""
 
 from itertools import product
 from random import Random
@@ -20,8 +20,8 @@ def test_a_term_costs_only_where_one_is_full_and_the_other_low() -> None:
     terms = Terms()
     terms.pay(2, 3, 5)
     for two, three in product((False, True), repeat=2):
-        sides = np.array([False, True, two, three])
-        assert price(terms.columns(), sides) == (5 if two and not three else 0)
+        assignments = np.array([False, True, two, three])
+        assert price(terms.columns(), assignments) == (5 if two and not three else 0)
 
 
 def test_terms_that_cannot_cost_are_left_out() -> None:
@@ -59,8 +59,8 @@ def test_a_cut_is_the_cheapest_and_most_full_of_all_sides(largest: int) -> None:
             terms.pay(*pair, INFINITE if forbids else random.randint(1, largest))
         full, low, cost = columns = terms.columns()
         choices = product((False, True), repeat=size - 2)
-        sides = [np.array([False, True, *choice]) for choice in choices]
-        allowed = [s for s in sides if not ((cost < 0) & s[full] & ~s[low]).any()]
+        assignments = [np.array([False, True, *choice]) for choice in choices]
+        allowed = [s for s in assignments if not ((cost < 0) & s[full] & ~s[low]).any()]
         if not allowed or not terms.cost:
             continue
         best = min((price(columns, s), -int(s.sum())) for s in allowed)

@@ -81,10 +81,10 @@ def test_a_sensitive_op_that_is_accumulated_is_chosen_by_bytes() -> None:
 def test_the_solver_says_what_it_did() -> None:
     at = situation_of(TEXT)
     found = choose_optimal(
-        at, freedom_of(TEXT), ("float32",), Objective(), training=False
+        at, freedom_of(TEXT), ("float32",), Objective(), keep_parameter_dtype=False
     )
     assert (found.cuts, found.bound) == (1, found.cost)
-    assert found.chosen.sides["gelu"] == "low"
+    assert found.chosen.assignments["gelu"] == "low"
 
 
 def test_a_policy_that_lowers_nothing_needs_no_solver() -> None:

@@ -24,7 +24,7 @@ PROGRAMS = {
         relu = relu(%h) -> %r: f32[64,64]
         exp = exp(%r) -> %e: f32[64,64]
         add = add(%e, %h) -> %y: f32[64,64]
-          | mixing="promote"
+          | operand_rule="promote"
         return %y
     """,
     "between library calls": """
@@ -93,40 +93,45 @@ MEASURED = Timings(
 )
 @pytest.mark.parametrize("training", [False, True])
 def test_a_placement_costs_what_its_plan_costs(
-    text: str, model: CostModel, *, training: bool
+    text: str, model: CostModel, *, keep_parameter_dtype: bool
 ) -> None:
     """By fixing every side: the rest of the cut is then what the casts cost."""
     graph, policy = graph_of(text), load_policy("bf16")
-    case = Case(graph, policy, training=training, objective=Objective(model))
-    problem = problem_of(text, model, training=training)
+    case = Case(
+        graph,
+        policy,
+        training=keep_parameter_dtype,
+        objective=Objective(model),
+    )
+    problem = problem_of(text, model, keep_parameter_dtype=keep_parameter_dtype)
     if problem.groups.mixes:
         pytest.skip("kernels that promote are not in the terms")
-    for sides in all_sides(free_of(case)):
-        fixed = problem_of(text, model, training=training)
-        for name, side in sides.items():
+    for assignments in all_sides(free_of(case)):
+        fixed = problem_of(text, model, keep_parameter_dtype=keep_parameter_dtype)
+        for name, side in assignments.items():
             number = fixed.reads[name]
             one, other = (1, number) if side == "full" else (number, 0)
             fixed.terms.imply(one, other)
             if name in fixed.makes and side != "full":
                 made = fixed.makes[name]
-                one, other = (1, made) if side == "sums" else (made, 0)
+                one, other = (1, made) if side == "accumulator" else (made, 0)
                 fixed.terms.imply(one, other)
         columns = fixed.terms.columns()
         full = minimum_cut(fixed.variables, columns)
         said = price(columns, full) + fixed.constant
-        assert fixed.sides(full) == sides
-        assert said == price_of_plan(case, sides).total_bytes
+        assert fixed.assignments(full) == assignments
+        assert said == price_of_plan(case, assignments).total_bytes
 
 
 def test_sides_are_read_off_the_variables() -> None:
     text = PROGRAMS["a block"].replace("contracted=64", "accumulates=true", 1)
     problem = problem_of(text)
     full = np.zeros(problem.variables, np.bool_)
-    assert problem.sides(full)["linear"] == "low"
+    assert problem.assignments(full)["linear"] == "low"
     full[problem.makes["linear"]] = True
-    assert problem.sides(full)["linear"] == "sums"
+    assert problem.assignments(full)["linear"] == "accumulator"
     full[problem.reads["linear"]] = True
-    assert problem.sides(full)["linear"] == "full"
+    assert problem.assignments(full)["linear"] == "full"
 
 
 def test_what_a_moved_weight_lies_beside_is_read_as_it_is_stored() -> None:
@@ -135,7 +140,7 @@ def test_what_a_moved_weight_lies_beside_is_read_as_it_is_stored() -> None:
         %v: f32[64] parameter
         %w: f32[512,64] parameter
         cat = cat(%w, %v) -> %c: f32[64,64]
-          | region="loop" mixing="lead"
+          | region="loop" operand_rule="lead"
         exp = gelu(%w) -> %e: f32[512,64]
         return %e
     """

@@ -8,13 +8,13 @@ from amprewrite.passes.mincut.shared_casts import Group, Groups
 STORED, ONE, OTHER = 2, 3, 4
 
 
-def cheapest(terms: Terms, count: int, *sides: bool) -> int:
+def cheapest(terms: Terms, count: int, *assignments: bool) -> int:
     """Return the cost with the best side of the auxiliary variables."""
     full, low, cost = columns = terms.columns()
     costs: list[int] = []
     for number in range(2 ** (count - 5)):
         rest = [bool(number >> bit & 1) for bit in range(count - 5)]
-        found = np.array([False, True, *sides, *rest])
+        found = np.array([False, True, *assignments, *rest])
         if not ((cost < 0) & found[full] & ~found[low]).any():
             costs.append(price(columns, found))
     return min(costs)

@@ -7,8 +7,8 @@ from amprewrite.passes.mincut.max_flow import FULL, LOW, minimum_cut, price
 from amprewrite.passes.mincut.unary_costs import Ledger
 
 
-def cost(ledger: Ledger, *sides: bool) -> int:
-    found = np.array([False, True, *sides])
+def cost(ledger: Ledger, *assignments: bool) -> int:
+    found = np.array([False, True, *assignments])
     return ledger.constant + price(ledger.terms.columns(), found)
 
 
@@ -43,6 +43,6 @@ def test_either_is_full_where_one_of_them_is() -> None:
     ledger.pay_full(both, 5)
     ledger.pay_low(one, 9)
     ledger.settle()
-    sides = minimum_cut(ledger.variables, ledger.terms.columns())
-    assert sides[one]
-    assert sides[both]
+    assignments = minimum_cut(ledger.variables, ledger.terms.columns())
+    assert assignments[one]
+    assert assignments[both]

@@ -1,9 +1,9 @@
-"""From sides to a placement."""
+"""From assignments to a placement."""
 
 import pytest
 
-from amprewrite.passes.analysis.context import Placement, Side
-from amprewrite.passes.placement.assignment import Chosen, place_sides
+from amprewrite.passes.analysis.context import Assignment, Placement
+from amprewrite.passes.placement.assignment import Chosen, place_assignment
 from amprewrite.passes.placement.constraints import find_freedom
 from tests.placement_problem import situation_of
 
@@ -17,14 +17,14 @@ TEXT = """
     exp = exp(%g) -> %e: f32[4,8]
     return %e
 """
-REASONS: dict[Side, str] = {"low": "cheap", "full": "dear", "sums": "both"}
+REASONS: dict[Assignment, str] = {"low": "cheap", "full": "dear", "accumulator": "both"}
 
 
-def place(**sides: Side) -> Placement:
+def place(**assignments: Assignment) -> Placement:
     at = situation_of(TEXT)
-    freedom = find_freedom(at, training=False)
-    chosen = Chosen(freedom, sides, REASONS)
-    return place_sides(at, chosen, training=False)[0]
+    freedom = find_freedom(at, keep_parameter_dtype=False)
+    chosen = Chosen(freedom, assignments, REASONS)
+    return place_assignment(at, chosen, keep_parameter_dtype=False)[0]
 
 
 def test_ops_do_as_they_are_told() -> None:
@@ -36,13 +36,13 @@ def test_ops_do_as_they_are_told() -> None:
 
 
 def test_sums_are_handed_back_in_full() -> None:
-    placed = place(linear="sums", gelu="full").ops["linear"]
+    placed = place(linear="accumulator", gelu="full").ops["linear"]
     assert (placed.precision, placed.results) == ("bfloat16", ("float32",))
 
 
 @pytest.mark.parametrize(("side", "stored"), [("low", {"w"}), ("full", set())])
 def test_a_weight_is_stored_low_where_nobody_reads_it_full(
-    side: Side, stored: set[str]
+    side: Assignment, stored: set[str]
 ) -> None:
     placement = place(linear=side, gelu="full")
     assert placement.low_weights == stored
@@ -52,8 +52,8 @@ def test_a_weight_is_stored_low_where_nobody_reads_it_full(
 
 def test_a_pinned_op_says_why() -> None:
     at = situation_of(TEXT.replace("exp = exp", "exp = sin"))
-    freedom = find_freedom(at, training=False)
+    freedom = find_freedom(at, keep_parameter_dtype=False)
     chosen = Chosen(freedom, {"linear": "full"}, REASONS)
-    placed = place_sides(at, chosen, training=False)[0].ops["gelu"]
+    placed = place_assignment(at, chosen, keep_parameter_dtype=False)[0].ops["gelu"]
     assert placed.why.startswith("exp needs an exact argument")
     assert placed.causes == ("exp",)

@@ -7,9 +7,11 @@ from tests.plan_text import cast_lines, plan_of
 WIDE = "-3.4028234663852886e+38"
 
 
-def casts(text: str, *, policy: str = "bf16", training: bool = False) -> list[str]:
+def casts(
+    text: str, *, policy: str = "bf16", keep_parameter_dtype: bool = False
+) -> list[str]:
     """Return the casts of values other than the weight %w and the outputs."""
-    lines = cast_lines(plan_of(text, policy, training=training)).split("\n")
+    lines = cast_lines(plan_of(text, policy, training=keep_parameter_dtype)).split("\n")
     return [
         line for line in lines if not line.startswith("%w:") and "output" not in line
     ]
@@ -106,8 +108,11 @@ MIXED = """
 @pytest.mark.parametrize(
     ("op", "line"),
     [
-        ("sum = sum(%h) -> %y: f32[4]\n      | dtype_knob=true", "sum (dtype)"),
-        ('add = add(%h, %x) -> %y: f32[4,8]\n      | mixing="promote"', "add (kernel)"),
+        ("sum = sum(%h) -> %y: f32[4]\n      | has_dtype_argument=true", "sum (dtype)"),
+        (
+            'add = add(%h, %x) -> %y: f32[4,8]\n      | operand_rule="promote"',
+            "add (kernel)",
+        ),
         ("add = add(%h, %x) -> %y: f32[4,8]", "add"),
         ("sum = sum(%h) -> %y: f32[4]", "sum"),
     ],
@@ -121,7 +126,7 @@ def test_a_kernel_that_promotes_only_operands_with_dimensions() -> None:
     """A full scalar does not bring the kernel to full, so the cast is made."""
     text = MIXED.format(
         extra="scale = sum(%x) -> %s: f32[]\n    ",
-        op='mul = mul(%h, %s) -> %y: f32[4,8]\n      | mixing="promote"',
+        op='mul = mul(%h, %s) -> %y: f32[4,8]\n      | operand_rule="promote"',
     )
     assert "%h: bf16[4,8] -> f32 for mul" in casts(text)
 
@@ -130,8 +135,8 @@ def test_a_kernel_that_computes_wider_than_the_placement_folds_nothing() -> None
     """The product of two low values is wanted in full: both are cast."""
     text = MIXED.format(
         extra="",
-        op='mul = mul(%h, %h) -> %q: f32[4,8]\n      | mixing="promote"\n'
-        "    mean = mean(%q) -> %y: f32[]\n      | dtype_knob=true",
+        op='mul = mul(%h, %h) -> %q: f32[4,8]\n      | operand_rule="promote"\n'
+        "    mean = mean(%q) -> %y: f32[]\n      | has_dtype_argument=true",
     )
     assert casts(text)[-1] == "%h: bf16[4,8] -> f32 for mul"
 

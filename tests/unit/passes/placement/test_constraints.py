@@ -1,4 +1,4 @@
-"""What a solver may decide: sides, pins, ties."""
+"""What a solver may decide: assignments, pins, ties."""
 
 from dataclasses import replace
 
@@ -23,15 +23,15 @@ BLOCK = """
 
 def test_ops_of_free_classes_have_sides() -> None:
     freedom = freedom_of(BLOCK)
-    assert freedom.sided == ("linear", "gelu")
-    assert freedom.options("linear") == ("low", "full", "sums")
+    assert freedom.assignable == ("linear", "gelu")
+    assert freedom.options("linear") == ("low", "full", "accumulator")
     assert freedom.options("gelu") == ("low", "full")
 
 
 def test_an_op_that_moves_a_weight_is_what_the_weight_is_unless_it_is_trained() -> None:
     assert freedom_of(BLOCK).moved == {"turn"}
-    trained = freedom_of(BLOCK, training=True)
-    assert (trained.moved, trained.sided[0]) == (frozenset(), "turn")
+    trained = freedom_of(BLOCK, keep_parameter_dtype=True)
+    assert (trained.moved, trained.assignable[0]) == (frozenset(), "turn")
 
 
 def test_what_makes_an_exact_argument_is_pinned() -> None:
@@ -54,7 +54,7 @@ def test_a_table_that_is_only_looked_up_stays_as_the_policy_says() -> None:
     """
     low = replace(load_policy("bf16"), lookups="low")
     assert freedom_of(text).pinned.keys() == {"rows"}
-    assert freedom_of(text, low).sided == ("rows",)
+    assert freedom_of(text, low).assignable == ("rows",)
 
 
 NORM = """
@@ -85,16 +85,18 @@ def test_what_cancels_in_a_norm_is_pinned() -> None:
 
 def test_a_difference_from_a_mean_is_low_only_where_the_value_is() -> None:
     freedom = freedom_of(NORM)
-    assert freedom.behind["centre"] == ("add",)
-    sides = max(all_sides(freedom), key=lambda found: [*found.values()].count("full"))
-    assert freedom.allows(sides)
-    assert not freedom.allows({**sides, "centre": "low"})
+    assert freedom.requires_low["centre"] == ("add",)
+    assignments = max(
+        all_sides(freedom), key=lambda found: [*found.values()].count("full")
+    )
+    assert freedom.allows(assignments)
+    assert not freedom.allows({**assignments, "centre": "low"})
 
 
 def test_a_policy_without_demand_pins_nothing_for_it() -> None:
     policy = replace(load_policy("bf16"), demand=False)
     freedom = freedom_of(NORM, policy)
-    assert (dict(freedom.pinned), dict(freedom.behind)) == ({}, {})
+    assert (dict(freedom.pinned), dict(freedom.requires_low)) == ({}, {})
 
 
 WRITES = """
@@ -135,4 +137,4 @@ def test_a_value_that_enters_a_body_has_no_side_of_its_own() -> None:
         return %c
     """
     freedom = freedom_of(text)
-    assert (freedom.sided, freedom.moved) == (("add",), {"in0"})
+    assert (freedom.assignable, freedom.moved) == (("add",), {"in0"})

@@ -32,14 +32,15 @@ def fields(kernels, *, hands_over, policy="bf16", overrides=()):
     matcher = Matcher(load_policy(policy), overrides)
     plan = make_plan(graph, matcher, Setting(objective=objective))
     return {
-        d.op: (d.accumulator, d.derivative, d.derivative_sums) for d in plan.decisions
+        d.op: (d.accumulator, d.derivative, d.derivative_accumulator)
+        for d in plan.decisions
     }
 
 
 LOW, FULL = "bfloat16", "float32"
 
 
-@pytest.mark.parametrize("sums", ["low", "full", "operand"])
+@pytest.mark.parametrize("accumulator", ["low", "full", "operand"])
 @pytest.mark.parametrize("wide", [True, False])
 def test_where_a_program_can_choose_the_device_decides(wide, sums):
     found = fields(Kernels(wide, sums), hands_over=True)

@@ -36,9 +36,9 @@ LOOP = """
 """
 
 
-def plan_for(text: str | ProgramGraph, *, differentiated: bool) -> Plan:
+def plan_for(text: str | ProgramGraph, *, differentiable: bool) -> Plan:
     graph = graph_of(text) if isinstance(text, str) else text
-    setting = Setting(training=True, differentiated=differentiated)
+    setting = Setting(keep_parameter_dtype=True, differentiable=differentiable)
     return make_plan(graph, Matcher(load_policy("bf16")), setting)
 
 
@@ -54,7 +54,7 @@ def hoisted(text: str) -> frozenset[str]:
 def test_a_slice_that_is_read_low_is_cast_before_the_loop() -> None:
     assert hoisted(LOOP) == {"loop.in2"}
     inside, before = (
-        cast_lines(plan_for(LOOP, differentiated=d)) for d in (True, False)
+        cast_lines(plan_for(LOOP, differentiable=d)) for d in (True, False)
     )
     assert "%t: f32[8,8] -> bf16 for dot (in loop)" in inside
     assert "%ws: f32[5,8,8] -> bf16 for loop.in2" in before.splitlines()
@@ -63,7 +63,7 @@ def test_a_slice_that_is_read_low_is_cast_before_the_loop() -> None:
 
 
 def test_nothing_else_changes() -> None:
-    inside, before = (plan_for(LOOP, differentiated=d) for d in (True, False))
+    inside, before = (plan_for(LOOP, differentiable=d) for d in (True, False))
     moved = ("loop.in2", "turn")
     assert before.by_op["loop.in2"].why.startswith("a loop reads it in bfloat16 alone")
     for one, two in zip(inside.decisions, before.decisions, strict=True):
@@ -128,7 +128,7 @@ def test_an_inner_loop_hands_on_to_the_outer_one() -> None:
     full = text.replace("in.in1 =", "exp = exp(%u) -> %v: f32[5,8,8]\n          | "
                         'region="out" trips=3\n        in.in1 =', 1)  # fmt: skip
     assert hoisted(full) == {"in.in0"}
-    casts = plan_for(full, differentiated=False).runtime_casts
+    casts = plan_for(full, differentiable=False).runtime_casts
     (weights,) = (cast for cast in casts if cast.value == "u")
     assert (weights.region, weights.trips, weights.uses) == ("out", 3, (("in.in0", 0),))
 

@@ -117,7 +117,7 @@ def test_a_kept_op_reads_what_it_was_traced_with() -> None:
         linear = linear(%x, %w) -> %h: f32[4,8]
         sort = sort(%h) -> %v: f32[4,8]; %i: i64[4,8]
         zeros = zeros_like(%h) -> %z: f32[4,8]
-          | mixing="any"
+          | operand_rule="any"
         return %v, %i, %z
     """)
     assert plan.by_op["sort"].operands == ("float32",)
@@ -299,7 +299,7 @@ BIAS = """
     %b: f32[8] parameter
     matmul = matmul(%x, %w) -> %h: f32[4,8]
     add = add(%h, %b) -> %a: f32[4,8]
-      | mixing="promote"
+      | operand_rule="promote"
     last = matmul(%a, %w) -> %y: f32[4,8]
     return %y
 """
@@ -334,7 +334,7 @@ def test_a_leading_operand_decides_and_others_stay_as_they_are() -> None:
         %scale: f32[8] parameter
         linear = linear(%x, %w) -> %h: f32[4,8]
         norm = batch_norm_inference(%h, %scale) -> %n: f32[4,8]
-          | mixing="lead"
+          | operand_rule="lead"
         return %n
     """)
     assert plan.by_op["norm"].operands == ("bfloat16", "float32")
@@ -359,10 +359,10 @@ def test_a_cast_of_the_user_makes_what_it_names() -> None:
         %w: f32[8,8] parameter
         linear = linear(%x, %w) -> %h: f32[4,8]
         guard = cast(%h) -> %g: f32[4,8]
-          | dtype_argument="float32" mixing="any"
+          | dtype_argument="float32" operand_rule="any"
         tanh = tanh(%g) -> %t: f32[4,8]
         wide = cast(%t) -> %d: f64[4,8]
-          | dtype_argument="float64" mixing="any"
+          | dtype_argument="float64" operand_rule="any"
         return %d
     """)
     assert decision_lines(plan) == (

@@ -67,7 +67,7 @@ def test_a_weight_is_stored_low_behind_views_and_full_casts() -> None:
         %w: f32[8,8] parameter
         t = transpose(%w) -> %t: f32[8,8] alias %w
         guard = cast(%t) -> %g: f32[8,8]
-          | dtype_argument="float32" mixing="any"
+          | dtype_argument="float32" operand_rule="any"
         linear = linear(%x, %g) -> %h: f32[4,8]
         return %h
     """)

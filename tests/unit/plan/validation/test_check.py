@@ -26,7 +26,7 @@ again = linear(%h, %w, %b) -> %g: f32[4,8]
   | contracted=8
 exp = exp(%g) -> %e: f32[4,8]
 sum = sum(%h) -> %s: f32[4]
-  | dtype_knob=true
+  | has_dtype_argument=true
 return %e, %s
 """
 GRAPH = parse_graph(TEXT)
@@ -59,7 +59,7 @@ def test_what_the_passes_make_fits(
     graph: ProgramGraph, policy: Policy, *, training: bool, optimal: bool
 ) -> None:
     placement = "optimal" if optimal else "promote"
-    setting = Setting(placement, training=training)
+    setting = Setting(placement, keep_parameter_dtype=training)
     plan = make_plan(graph, Matcher(policy), setting)
     check_fits(graph, plan, training=training)
 

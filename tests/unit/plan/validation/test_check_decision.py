@@ -58,7 +58,7 @@ def test_what_the_passes_decide_is_right() -> None:
         ("dot", {"accumulator": ""}, "hands over '' for a result of float32"),
         ("dot", {"accumulator": LOW}, "hands over 'bfloat16' for a result of float"),
         ("dot", {"derivative": FULL}, "computes in bfloat16, differentiated in 'float"),
-        ("dot", {"derivative_sums": ""}, "its derivatives hand over ''"),
+        ("dot", {"derivative_accumulator": ""}, "its derivatives hand over ''"),
         ("opaque", {"op_class": "allow"}, "must not be touched: a closed box"),
         ("opaque", {"precision": LOW}, "is keep and computes in 'bfloat16', which it"),
         (

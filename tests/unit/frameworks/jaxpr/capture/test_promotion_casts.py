@@ -60,13 +60,13 @@ def test_a_cast_of_the_user_stays():
     ]
 
 
-def test_a_crossing_remembers_too():
+def test_a_boundary_remembers_too():
     def function(x, y):
         return lax.scan(lambda c, _: (c * y, None), x, None, 2)[0]
 
     found = take_out(program(function, LOW, FULL))
     (scan,) = (step for step in found.steps if step.primitive == "scan")
-    (leave,) = (crossing for crossing in scan.leaves if crossing)
+    (leave,) = (boundary for boundary in scan.leaves if boundary)
     assert leave.wants == ("bfloat16",)
     casts = [s for s in all_steps(found.steps) if s.primitive == "convert_element_type"]
     assert all(step.scopes == () for step in casts)  # those of jax.numpy are its own

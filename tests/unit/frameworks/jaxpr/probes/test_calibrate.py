@@ -85,10 +85,10 @@ def test_what_was_measured_goes_before_the_default(found, sums):
 
 def test_sums_of_derivatives_are_full_over_several_devices(monkeypatch):
     monkeypatch.setattr(calibrate.jax, "device_count", lambda: 1)
-    assert kernels(device("cpu"), None).derivative_sums == "operand"
-    assert kernels(device("gpu"), None).derivative_sums == "operand"
+    assert kernels(device("cpu"), None).derivative_accumulator == "operand"
+    assert kernels(device("gpu"), None).derivative_accumulator == "operand"
     monkeypatch.setattr(calibrate.jax, "device_count", lambda: 8)
-    assert kernels(device("cpu"), None).derivative_sums == "full"
+    assert kernels(device("cpu"), None).derivative_accumulator == "full"
 
 
 def test_the_faster_way_is_chosen_and_timed(monkeypatch):

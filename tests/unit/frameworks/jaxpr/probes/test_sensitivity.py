@@ -57,7 +57,9 @@ def relative(found) -> Any:
 
 def measured(function, *args, policy="bf16", directions=DIRECTIONS, factors=None):
     sample = sample_of(function, *args)
-    probes = find_probes(sample.graph, Matcher(load_policy(policy)), training=True)
+    probes = find_probes(
+        sample.graph, Matcher(load_policy(policy)), keep_parameter_dtype=True
+    )
     chosen = factors or relative(outputs(Exact(sample.program), sample))
     return sample, measure_sensitivity(
         sample, probes, chosen, watch(sample, probes), directions

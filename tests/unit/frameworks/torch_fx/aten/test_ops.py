@@ -36,7 +36,7 @@ def test_every_name_is_an_operator_of_torch():
 def test_canonical_names_are_classified():
     known = set(load_policy("bf16").ops) | set(ops.REFINED)
     assert not [name for name in ops.CANONICAL.values() if name not in known]
-    assert not [name for name in ops.MIXING if name not in known | {"cast"}]
+    assert not [name for name in ops.OPERAND_RULES if name not in known | {"cast"}]
 
 
 def test_no_policy_names_an_op_that_has_another_name():

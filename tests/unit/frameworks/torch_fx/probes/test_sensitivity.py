@@ -41,7 +41,9 @@ def measured(run: Any, *args: Any, policy: str = "bf16", scales: Any = relative)
     model = Function(run).eval()
     with torch.no_grad():
         reading = read(capture(model, args, None).module)
-    probes = find_probes(reading.graph, Matcher(load_policy(policy)), training=False)
+    probes = find_probes(
+        reading.graph, Matcher(load_policy(policy)), keep_parameter_dtype=False
+    )
     copies = [x.clone() for x in args]
     return model, measure_sensitivity(reading, probes, copies, scales)
 
@@ -141,7 +143,9 @@ def test_errors_pass_a_switch_of_the_gradients_in_the_graph() -> None:
     with graph.inserting_before(second):
         graph.call_function(torch._C._set_grad_enabled, (True,))
     reading = read(reading.module)
-    probes = find_probes(reading.graph, Matcher(load_policy("bf16")), training=False)
+    probes = find_probes(
+        reading.graph, Matcher(load_policy("bf16")), keep_parameter_dtype=False
+    )
     found = measure_sensitivity(reading, probes, [given], relative)
     assert found.stored["linear"] > 0.0
 
@@ -196,7 +200,7 @@ def test_directions_do_not_depend_on_the_random_state() -> None:
         given = x()
         reading = read(capture(model, (given,), None).module)
         probes = find_probes(
-            reading.graph, Matcher(load_policy("bf16")), training=False
+            reading.graph, Matcher(load_policy("bf16")), keep_parameter_dtype=False
         )
         torch.manual_seed(seed)
         state = torch.get_rng_state()

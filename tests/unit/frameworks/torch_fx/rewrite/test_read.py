@@ -106,7 +106,7 @@ def test_writes_in_place_are_found() -> None:
 
     (add,) = ops_named(reading(forward, x(), x()), "add")
     assert add.mutates == (0,)
-    assert add.mixing == "promote"
+    assert add.operand_rule == "promote"
 
 
 def test_a_region_without_gradients_is_entered() -> None:
@@ -141,9 +141,9 @@ def test_facts_that_casts_need_are_read() -> None:
     (attend,) = ops_named(found, "scaled_dot_product_attention")
     assert attend.masks == (3,)
     (softmax,) = ops_named(found, "softmax")
-    assert (softmax.dtype_argument, softmax.dtype_knob) == ("float32", True)
+    assert (softmax.dtype_argument, softmax.has_dtype_argument) == ("float32", True)
     (total,) = ops_named(found, "sum")
-    assert (total.dtype_argument, total.dtype_knob) == ("", True)
+    assert (total.dtype_argument, total.has_dtype_argument) == ("", True)
     (add,) = ops_named(found, "add")
     assert add.literals == (1e-8,)
     (cast,) = ops_named(found, "cast")
