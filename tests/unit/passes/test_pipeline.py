@@ -19,7 +19,7 @@ BLOCK = """
       | native="aten.linear.default" path="body.0" source="model.py:7"
     softmax = softmax(%h) -> %p: f32[4,8]
       | native="aten.softmax.int" path="body.1" source="model.py:8"
-  | has_dtype_argument=true
+      | has_dtype_argument=true
     return %p
 """
 

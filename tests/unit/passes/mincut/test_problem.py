@@ -91,7 +91,7 @@ MEASURED = Timings(
         "compiled with accumulators",
     ],
 )
-@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("keep_parameter_dtype", [False, True])
 def test_a_placement_costs_what_its_plan_costs(
     text: str, model: CostModel, *, keep_parameter_dtype: bool
 ) -> None:

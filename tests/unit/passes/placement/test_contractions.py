@@ -40,7 +40,7 @@ def fields(kernels, *, hands_over, policy="bf16", overrides=()):
 LOW, FULL = "bfloat16", "float32"
 
 
-@pytest.mark.parametrize("accumulator", ["low", "full", "operand"])
+@pytest.mark.parametrize("sums", ["low", "full", "operand"])
 @pytest.mark.parametrize("wide", [True, False])
 def test_where_a_program_can_choose_the_device_decides(wide, sums):
     found = fields(Kernels(wide, sums), hands_over=True)
