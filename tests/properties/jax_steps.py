@@ -53,8 +53,8 @@ def _norm(p: Held, x: Any) -> Any:
 
 def _attend(p: Held, x: Any) -> Any:
     q, k, v = (jnp.reshape(x @ w, (2, 2, WIDTH)) for w in p["stack"])
-    operand_rule = jax.nn.softmax(jnp.einsum("bnd,bmd->bnm", q, k) * WIDTH**-0.5)
-    return x + jnp.einsum("bnm,bmd->bnd", operand_rule, v).reshape(x.shape)
+    mixing = jax.nn.softmax(jnp.einsum("bnd,bmd->bnm", q, k) * WIDTH**-0.5)
+    return x + jnp.einsum("bnm,bmd->bnd", mixing, v).reshape(x.shape)
 
 
 def _masked(p: Held, x: Any) -> Any:
