@@ -22,7 +22,9 @@ NO_UNIT_TEST: dict[str, str] = {}
 """Modules without a test file of their own, and why: path in the package, reason."""
 
 TEXT_SUFFIXES = {".cfg", ".json", ".md", ".py", ".toml", ".txt", ".yaml", ".yml"}
-TEXT_FOLDERS = ["amprewrite", "benchmarks", "docs", "examples", "policies", "tests"]
+TEXT_FOLDERS = [
+    *("amprewrite", "benchmarks", "docs", "examples", "policies", "tests", "tools")
+]
 MACHINE_PATH = re.compile(r"(?<![\w./~*-])/(?:home|mnt|root|tmp|work)(?![\w-])")
 
 

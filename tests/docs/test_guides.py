@@ -10,6 +10,7 @@ from tests.docs.blocks import blocks_of, matches
 FOLDER = Path(__file__).parents[2] / "docs"
 GUIDES = {path.stem: path for path in FOLDER.glob("*.md")}
 NEEDS = {
+    "architecture": ("torch", "jax"),
     "distributed": ("torch", "jax"),
     "dtypes": ("torch", "flax"),
     "jax": ("jax",),
