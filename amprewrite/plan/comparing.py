@@ -19,7 +19,7 @@ from amprewrite.policy import OpClass
 EXTREMA = frozenset(
     (
         *("maximum", "minimum", "fmax", "fmin", "clamp", "clamp_max", "clamp_min"),
-        *("amax", "amin", "aminmax", "max", "min", "max_dim", "min_dim"),
+        *("amax", "amin", "aminmax", "max_dim", "min_dim"),
         *("cummax", "cummin", "topk", "sort", "median", "kthvalue"),
     )
 )
