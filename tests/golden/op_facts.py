@@ -1,0 +1,158 @@
+"""What the package knows about ops, as the texts of golden files."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from textwrap import wrap
+
+from amprewrite.dtypes.op_rules import OP_RULES
+from amprewrite.ir import REGION_BOUNDARIES, Op
+from amprewrite.passes.analysis.complex_numbers import ORDERS
+from amprewrite.passes.analysis.demand import EXACT_OPS, STATISTICS
+from amprewrite.passes.analysis.mean_subtraction import MEANS, SCALING
+from amprewrite.passes.analysis.weights_and_literals import FILLERS
+from amprewrite.passes.cost.cost_model import LOOKUPS
+from amprewrite.passes.cost.flops import ADDS_FIRST
+from amprewrite.passes.placement.constraints import SQUARES
+from amprewrite.plan.comparing import EXTREMA
+from amprewrite.policy import Matcher, load_policy, shipped_policies
+from amprewrite.policy.load import PRIMITIVES
+
+POLICIES = tuple(name for name in shipped_policies() if load_policy(name).low)
+"""The policies that lower something, in the order of the columns."""
+
+
+@cache
+def op_names() -> tuple[str, ...]:
+    """Return every op that a shipped policy, a rule or a reader names."""
+    named = set[str]().union(*(load_policy(name).ops for name in POLICIES))
+    return tuple(sorted(named.union(OP_RULES, REGION_BOUNDARIES, PRIMITIVES, {"cast"})))
+
+
+def an_op(canonical: str, native: str = "") -> Op:
+    return Op("op", canonical, native, ("x",), ("y",))
+
+
+@cache
+def matchers() -> tuple[Matcher, ...]:
+    return tuple(Matcher(load_policy(name)) for name in POLICIES)
+
+
+def classes_of(op: Op) -> tuple[str, ...]:
+    """Return the class under each policy; a dash where it is not classified."""
+    found = (matcher.listed(op) for matcher in matchers())
+    return tuple("-" if m.rule == "unclassified" else str(m.op_class) for m in found)
+
+
+def classes_text() -> str:
+    """Return a line for each op: its class under each policy."""
+    rows = [("op", *POLICIES), *((n, *classes_of(an_op(n))) for n in op_names())]
+    return "".join(f"{_columns(row)}\n" for row in rows)
+
+
+def _columns(row: Iterable[str]) -> str:
+    name, *classes = row
+    return f"{name:<40}{''.join(f'{c:<17}' for c in classes)}".rstrip()
+
+
+def reasons_text() -> str:
+    """Return the reasons that policies give, each with its ops.
+
+    Of a policy that extends another one only what it says anew.
+    """
+    return "\n".join(
+        f"{name}\n{''.join(_reasons(name, base))}"
+        for name, base in (
+            *(("bf16", "off"), ("bf16-accumulate", "bf16")),
+            *(("fp16", "bf16"), ("fp16-accumulate", "fp16")),
+        )
+    )
+
+
+def _reasons(name: str, base: str) -> Iterator[str]:
+    known, found = load_policy(base).ops, defaultdict[str, list[str]](list)
+    for op, entry in load_policy(name).ops.items():
+        if entry.why and entry != known.get(op):
+            found[entry.why].append(op)
+    for why, ops in sorted(found.items()):
+        yield f"  {why}\n{_listed(ops)}\n"
+
+
+def _listed(names: Iterable[str]) -> str:
+    indent = " " * 4
+    return "\n".join(
+        wrap(
+            " ".join(sorted(names)),
+            88,
+            initial_indent=indent,
+            subsequent_indent=indent,
+            break_on_hyphens=False,
+        )
+    )
+
+
+def traits() -> Mapping[str, Iterable[str]]:
+    """Return the ops that have each trait of which passes make use."""
+    return {
+        "adds first": [
+            op
+            for op, entry in load_policy("bf16").ops.items()
+            if entry.op_class == "allow" and op.startswith(ADDS_FIRST)
+        ],
+        "attention": [op for op in op_names() if "attention" in op],
+        "chooses": EXTREMA,
+        "convolution": [
+            op
+            for op, entry in load_policy("bf16").ops.items()
+            if entry.op_class == "allow" and "conv" in op
+        ],
+        "exact argument": EXACT_OPS,
+        "filler": FILLERS,
+        "looks up": LOOKUPS,
+        "mean or sum": MEANS,
+        "orders": ORDERS,
+        "scales": SCALING,
+        "square": SQUARES,
+        "statistic": STATISTICS,
+    }
+
+
+def torch_traits() -> Mapping[str, Iterable[str]]:
+    """Return the ops that have each trait of which the torch side makes use."""
+    from amprewrite.frameworks.torch_fx.aten.ops import OPERAND_RULES
+    from amprewrite.frameworks.torch_fx.probes.kernel_rounding import ROUND_INSIDE
+    from amprewrite.frameworks.torch_fx.rewrite.read import DTYPE_ARGUMENTS
+
+    found = {"has a dtype argument": DTYPE_ARGUMENTS}
+    for rule in ("any", "lead", "promote"):
+        found[f"operand rule {rule}"] = frozenset(
+            op for op, its in OPERAND_RULES.items() if its == rule
+        )
+    for op, (operands, what) in ROUND_INSIDE.items():
+        key = f"rounds inside {what}" + (f", of {operands} operands" * bool(operands))
+        found[key] = found.get(key, frozenset()) | {op}
+    return found
+
+
+def traits_text(found: Mapping[str, Iterable[str]]) -> str:
+    """Return each trait with its ops."""
+    return "\n".join(f"{name}\n{_listed(ops)}\n" for name, ops in sorted(found.items()))
+
+
+def aten_names() -> Mapping[str, str]:
+    """Return the ATen packets that are another op under a different name."""
+    from amprewrite.frameworks.torch_fx.aten.ops import CANONICAL
+
+    return CANONICAL
+
+
+def jax_names() -> Mapping[str, str]:
+    """Return the primitives of JAX that are another op under a different name."""
+    from amprewrite.frameworks.jaxpr.program.ops import CANONICAL
+
+    return {name: op for name, op in CANONICAL.items() if name.replace("-", "_") != op}
+
+
+def names_text(found: Mapping[str, str]) -> str:
+    """Return a line for each spelling with the op that it is."""
+    return "".join(f"{name} = {op}\n" for name, op in sorted(found.items()))
