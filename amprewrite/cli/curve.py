@@ -17,9 +17,9 @@ from amprewrite.cli.options import (
     writable,
 )
 from amprewrite.cli.show import say, show, show_json
+from amprewrite.factories import load_factory
 from amprewrite.report.pareto import pareto_json, pareto_table
 from amprewrite.report.plots import SUFFIXES, load_matplotlib, plot_pareto
-from amprewrite.targets import load_target
 
 
 @app.command()
@@ -43,7 +43,7 @@ def pareto(  # noqa: PLR0913  # options
     written = writable(output, *SUFFIXES)
     if written is not None:
         load_matplotlib()
-    given = load_target(target)
+    given = load_factory(target)
     found = api.pareto(
         given.model,
         policy,

@@ -25,9 +25,9 @@ from amprewrite.cli.options import (
     writable,
 )
 from amprewrite.cli.show import say, show, show_json
+from amprewrite.factories import ModelCall, load_factory
 from amprewrite.plan.table import decision_table
 from amprewrite.report.modules import modules_table
-from amprewrite.targets import Target, load_target
 
 
 @app.command()
@@ -53,7 +53,7 @@ def inspect(  # noqa: PLR0913  # options
     With --graph, the program as it is before conversion.
     """
     written = writable(output, ".json")
-    given = load_target(target)
+    given = load_factory(target)
     plan = api.inspect(
         given.model,
         policy,
@@ -101,7 +101,7 @@ def convert(  # noqa: PLR0913  # options
     With --graph, the program as it is after conversion.
     """
     written = [path for path in output or () if writable(path, ".json", ".pt2")]
-    given = load_target(target)
+    given = load_factory(target)
     converted = _convert(given, policy, placement, tolerance, override, plan)
     for path in written:
         if path.suffix == ".json":
@@ -115,12 +115,12 @@ def convert(  # noqa: PLR0913  # options
         show(_graph_text(converted, given) if graph else converted.plan.summary())
 
 
-def _graph_text(model: Any, target: Target) -> str:  # noqa: ANN401  # any model
+def _graph_text(model: Any, target: ModelCall) -> str:  # noqa: ANN401  # any model
     return api.graph_text(model, target.args, target.kwargs)
 
 
 def _convert(  # options
-    given: Target,
+    given: ModelCall,
     policy: str | None,
     placement: str | None,
     tolerance: str | None,
@@ -165,7 +165,7 @@ def verify(  # noqa: PLR0913  # options
     as_json: AsJson = False,
 ) -> None:
     """Convert a model, and compare the result with the model in full precision."""
-    given = load_target(target)
+    given = load_factory(target)
     converted = _convert(given, policy, placement, tolerance, override, plan)
     report = api.verify(
         given.model,

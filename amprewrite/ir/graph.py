@@ -117,7 +117,7 @@ class Op:
         asked: ``full`` or ``low`` where a marker in the model asks for it.
         trips: How often it runs when the program runs once: in a loop as often as that
             turns, in nested ones the product. What passes into a loop does so before
-            it, what passes out does so at each turn.
+            it, what passes out does so at each iteration.
     """
 
     name: str

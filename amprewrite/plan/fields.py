@@ -64,7 +64,7 @@ Target = Literal["", "eager", "compiled"]
 """Mode of a torch model."""
 
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
-"""Bytes, elements, turns of a loop."""
+"""Bytes, elements, iterations of a loop."""
 
 Index = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 """Position of an operand or output."""

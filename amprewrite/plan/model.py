@@ -98,8 +98,8 @@ class Cast:
         from_dtype: Dtype before.
         to_dtype: Dtype after.
         shape: Shape of the value.
-        bytes: Bytes read and written at run time, at all turns of a loop together; 0
-            if folded.
+        bytes: Bytes read and written at run time, at all iterations of a loop together;
+            0 if folded.
         producer: Op that makes the value; empty for inputs and parameters.
         uses: Consumers as (op, operand index); :data:`OUTPUT` with its position.
         is_weight: Whether the value is a parameter, or reached from one by data

@@ -14,7 +14,7 @@ from flax import nnx
 
 import amprewrite
 from amprewrite.errors import ComplexTruncationError
-from amprewrite.frameworks.jaxpr.convert import runner_of
+from amprewrite.frameworks.jaxpr.convert import converted_function_of
 
 pytestmark = pytest.mark.usefixtures("strict_jax", "x64")
 
@@ -79,7 +79,7 @@ def test_linen_stores_what_float32_statistics_become(stored, dtype):
         for name, found in changed["batch_stats"].items():
             np.testing.assert_array_equal(found, expected["batch_stats"][name])
     programs = 2 if stored in NARROW else 1
-    runner: Any = runner_of(converted)
+    runner: Any = converted_function_of(converted)
     assert len(runner.plans) == programs
 
 

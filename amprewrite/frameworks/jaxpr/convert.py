@@ -14,7 +14,7 @@ from amprewrite.frameworks.jaxpr.function.converted_function import (
 from amprewrite.frameworks.jaxpr.modules.functions import naming, states
 from amprewrite.plan import Plan
 
-__all__ = ["Request", "convert", "inspect", "runner_of"]
+__all__ = ["Request", "convert", "converted_function_of", "inspect"]
 
 
 def convert(model: Callable[..., Any], request: Request) -> Any:
@@ -44,12 +44,12 @@ def inspect(model: Any, request: Request) -> Plan:
     """
     _refuse_shapes(request)
     adapter = adapter_of(model)
-    if runner_of(model) is not None:
+    if converted_function_of(model) is not None:
         return model.plan if adapter is None else adapter.plan_of(model)
     if not request.has_arguments:
         msg = "inspect needs args=(...) or kwargs={...} to trace the model with"
         raise UnsupportedError(msg)
-    made: Any = runner_of(_converted(model, request, announces=False))
+    made: Any = converted_function_of(_converted(model, request, announces=False))
     return made.plan
 
 
@@ -67,12 +67,12 @@ def _refuse_shapes(request: Request) -> None:
         raise UnsupportedError(msg)
 
 
-def runner_of(model: Any) -> ConvertedFunction | None:
+def converted_function_of(model: Any) -> ConvertedFunction | None:
     """Return what runs a converted function or module; None if it is not converted."""
     if isinstance(model, ConvertedFunction):
         return model
     adapter = adapter_of(model)
-    return adapter.runner_of(model) if adapter is not None else None
+    return adapter.converted_function_of(model) if adapter is not None else None
 
 
 def original(model: Any) -> Any:
@@ -118,7 +118,7 @@ def _converted(model: Any, request: Request, *, announces: bool) -> Any:
         if adapter is None
         else adapter.convert(model, request)
     )
-    runner: Any = runner_of(converted)
+    runner: Any = converted_function_of(converted)
     runner.announces = announces
     if request.has_arguments:
         args = request.args or ()

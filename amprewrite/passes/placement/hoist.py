@@ -1,9 +1,9 @@
-"""Casts of what enters a loop, taken out of its body: once instead of at each turn.
+"""Hoisting of casts: what enters a loop is cast once, not at each iteration.
 
 Only where no gradient is taken through the program. With the cast in the body the
-gradients of all turns add up in full precision; of one cast before the loop they would
-add up in low. (The gradient of a 4096-step RNN had relative error 0.13 so in bfloat16,
-and 2e-3 with the cast in the body.)
+gradients of all iterations add up in full precision; of one cast before the loop they
+would add up in low. (The gradient of a 4096-step RNN had relative error 0.13 so in
+bfloat16, and 2e-3 with the cast in the body.)
 """
 
 from amprewrite.ir import Op, ProgramGraph

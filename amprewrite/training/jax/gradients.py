@@ -9,7 +9,7 @@ from typing import Any
 from amprewrite.api import convert
 from amprewrite.errors import UnsupportedError, warn
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, tree_util
-from amprewrite.frameworks.jaxpr.convert import runner_of
+from amprewrite.frameworks.jaxpr.convert import converted_function_of
 from amprewrite.policy import Policy, load_policy
 from amprewrite.training.jax.models import held_models, pure
 from amprewrite.training.jax.scales import UNKNOWN, DynamicLossScale, NoOpLossScale
@@ -55,7 +55,7 @@ class Asked:
 
     def converted(self, fun: Function) -> Function:
         """Return ``fun`` as it runs."""
-        if self.policy is None or runner_of(self.fun) is not None:
+        if self.policy is None or converted_function_of(self.fun) is not None:
             return fun
         return convert(fun, self.policy, **self.options)
 
@@ -207,7 +207,7 @@ def scaled_gradients(
     asked: Asked, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     """Return scaled gradients, what the function gave, the models and their state."""
-    if any(runner_of(arg) is not None for arg in args):
+    if any(converted_function_of(arg) is not None for arg in args):
         asked = replace(asked, policy=None)  # the model runs by a plan already
     models = held_models(args)
     given, fixed = models.arguments(args), None
@@ -292,7 +292,7 @@ def _advise(fun: Function, policy: AnyPolicy, loss_scale: Any) -> None:
     """Warn of a loss scale that is missing, and of one that is not needed."""
     if policy is None:
         return
-    runner = runner_of(fun)
+    runner = converted_function_of(fun)
     low = runner.request.low if runner is not None else load_policy(policy).low
     if text := advice(low, scales=not isinstance(loss_scale, NoOpLossScale)):
         warn(text)

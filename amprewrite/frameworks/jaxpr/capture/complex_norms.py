@@ -1,4 +1,4 @@
-"""Norms of complex numbers: what divides by sqrt(sum(x * x)) means |x|^2.
+"""ComplexNorms of complex numbers: what divides by sqrt(sum(x * x)) means |x|^2.
 
 ``x * rsqrt(sum(x * x))`` makes a vector of length one if x is real. For complex x the
 sum of ``x * x`` is no length: it may be zero or have any phase, and ``[1, i]`` becomes
@@ -40,7 +40,7 @@ RULES = frozenset(("custom_jvp_call", "custom_vjp_call"))
 
 
 @dataclass(frozen=True)
-class Norms:
+class ComplexNorms:
     """The squares of complex numbers of which a root is taken.
 
     Attributes:
@@ -63,12 +63,12 @@ class Norms:
             )
 
 
-def find_norms(program: Program) -> Norms:
+def find_complex_norms(program: Program) -> ComplexNorms:
     """Return the squares of complex numbers that are parts of a norm."""
     return _Finder(program).find()
 
 
-def conjugated(program: Program, norms: Norms) -> Program:
+def conjugated(program: Program, norms: ComplexNorms) -> Program:
     """Return ``program`` with the squares of norms marked."""
     if not norms.scaling:
         return program
@@ -104,7 +104,7 @@ class _Finder:
         self.handed = {a for a in program.outputs if isinstance(a, str)}
         self.ruled = frozenset(_ruled(program.steps))
 
-    def find(self) -> Norms:
+    def find(self) -> ComplexNorms:
         scaling: set[str] = set()
         others: list[tuple[Step, str]] = []
         for step in self.steps:
@@ -118,7 +118,7 @@ class _Finder:
                 others.append((step, why))
             else:
                 scaling.add(step.name)
-        return Norms(frozenset(scaling), tuple(others))
+        return ComplexNorms(frozenset(scaling), tuple(others))
 
     def _squared(self, step: Step) -> str:
         """Return the complex value that a step squares; empty for other steps."""

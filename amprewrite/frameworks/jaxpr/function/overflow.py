@@ -20,7 +20,7 @@ from amprewrite.frameworks.jaxpr.interpret.interpreter import Env, Writer
 from amprewrite.frameworks.jaxpr.interpret.pipeline import Prepared
 from amprewrite.frameworks.jaxpr.probes.full_precision import Sample
 from amprewrite.frameworks.jaxpr.probes.reference_dtypes import is_inexact
-from amprewrite.frameworks.jaxpr.probes.value_watch import count_turns
+from amprewrite.frameworks.jaxpr.probes.value_watch import count_iterations
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import Step
 from amprewrite.plan.overflow import is_narrow, overflow_warning
@@ -79,7 +79,7 @@ def _first(prepared: Prepared, sample: Sample) -> str:
         if not _is_finite(value):
             infinite.add(name)
 
-    count_turns(sample, look)
+    count_iterations(sample, look)
     seeker = _Seeker(prepared, infinite)
     with jax.disable_jit():
         seeker.program(sample.inputs)

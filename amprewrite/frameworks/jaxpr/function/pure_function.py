@@ -74,9 +74,11 @@ def _of_module(
     adapter: Any, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Pure:
     """Return a module as its adapter runs it: converted, or as it would be."""
-    converted: ConvertedFunction | None = adapter.runner_of(model)
+    converted: ConvertedFunction | None = adapter.converted_function_of(model)
     asked = Request(planner=_no_plan)
-    runner: Any = converted or adapter.runner_of(adapter.convert(model, asked))
+    runner: Any = converted or adapter.converted_function_of(
+        adapter.convert(model, asked)
+    )
     function = converted or runner.function
     given = adapter.arguments(model, args)
     inputs = runner.describe(given, kwargs)

@@ -9,7 +9,10 @@ from typing import Any
 from amprewrite.dtypes import Processor
 from amprewrite.frameworks.base import Planner
 from amprewrite.frameworks.jaxpr.capture.cast_intent import Second
-from amprewrite.frameworks.jaxpr.capture.complex_norms import conjugated, find_norms
+from amprewrite.frameworks.jaxpr.capture.complex_norms import (
+    conjugated,
+    find_complex_norms,
+)
 from amprewrite.frameworks.jaxpr.capture.promotion_casts import take_out
 from amprewrite.frameworks.jaxpr.capture.promotion_tracing import tracing
 from amprewrite.frameworks.jaxpr.compat.untyped import jax
@@ -254,7 +257,7 @@ def _completed(
     program = take_out(replace(program, states=tuple(states)))
     if rule:  # it has its derivative in it
         return program, notes
-    norms = find_norms(program)
+    norms = find_complex_norms(program)
     return conjugated(program, norms), (*notes, *norms.warnings())
 
 

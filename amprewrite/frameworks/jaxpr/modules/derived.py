@@ -61,13 +61,14 @@ def metaclass(meta: Any) -> Any:
 
 
 def class_body(
-    kind: Any, runner_of: Callable[[Any], Any], fields: Iterable[str] = ()
+    kind: Any, converted_function_of: Callable[[Any], Any], fields: Iterable[str] = ()
 ) -> dict[str, Any]:
     """Return the body of the class of converted modules of class ``kind``.
 
     Args:
         kind: Class of the model.
-        runner_of: Gives what runs a module, which has ``plan`` and ``casts``.
+        converted_function_of: Gives what runs a module, which has ``plan`` and
+            ``casts``.
         fields: Names that the model has taken for itself.
     """
     body: dict[str, Any] = {
@@ -80,7 +81,9 @@ def class_body(
     taken = set(fields)
     for name in ("plan", "casts"):
         if not hasattr(kind, name) and name not in taken:
-            body[name] = property(functools.partial(_of_runner, runner_of, name))
+            body[name] = property(
+                functools.partial(_of_converted_function, converted_function_of, name)
+            )
     return body
 
 
@@ -116,5 +119,7 @@ def _as_class_of(kind: Any, fields: Mapping[str, Any]) -> Any:
     return made_of(kind, fields)
 
 
-def _of_runner(runner_of: Callable[[Any], Any], name: str, model: Any) -> Any:
-    return getattr(runner_of(model), name)
+def _of_converted_function(
+    converted_function_of: Callable[[Any], Any], name: str, model: Any
+) -> Any:
+    return getattr(converted_function_of(model), name)

@@ -53,7 +53,7 @@ def convert(model: Any, request: Request) -> Any:
     return kind(**_fields(plain), **{REQUEST: request})
 
 
-def runner_of(model: Any) -> ConvertedFunction | None:
+def converted_function_of(model: Any) -> ConvertedFunction | None:
     """Return what runs a converted module; None if it is not converted."""
     request: Request | None = getattr(model, REQUEST, None)
     if request is None:
@@ -67,7 +67,7 @@ def runner_of(model: Any) -> ConvertedFunction | None:
 
 def plan_of(model: Any) -> Plan:
     """Return the plan of a converted module."""
-    found: Any = runner_of(model)
+    found: Any = converted_function_of(model)
     return found.plan
 
 
@@ -190,7 +190,7 @@ class Bound:
 
 def _apply(self: Any, variables: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Run a method of the module by its plan; see ``flax.linen.Module.apply``."""
-    runner: Any = runner_of(self)
+    runner: Any = converted_function_of(self)
     return runner(variables, *args, **kwargs)
 
 
@@ -254,9 +254,11 @@ def _converted_class(kind: Any) -> Any:
     made: Any = type(kind)(kind.__name__, (kind,), body)
     for name in ("plan", "casts"):  # linen would wrap them if they were in the body
         if not hasattr(kind, name):
-            setattr(made, name, property(functools.partial(_of_runner, name)))
+            setattr(
+                made, name, property(functools.partial(_of_converted_function, name))
+            )
     return made
 
 
-def _of_runner(name: str, model: Any) -> Any:
-    return getattr(runner_of(model), name)
+def _of_converted_function(name: str, model: Any) -> Any:
+    return getattr(converted_function_of(model), name)

@@ -122,7 +122,7 @@ def conversion_of(model: Any) -> Any:
     return vars(model).get(RUNNER)
 
 
-def runner_of(model: Any) -> ConvertedFunction | None:
+def converted_function_of(model: Any) -> ConvertedFunction | None:
     """Return what runs a call of a converted module; None if it is not converted."""
     conversion = conversion_of(model)
     return conversion and conversion.function(plain_class(type(model)), CALL)

@@ -46,14 +46,14 @@ def _while(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
     """Run a loop as one of known length, if it carries floats."""
     assert isinstance(writer, Prober)
     carried = any(is_inexact(dtype_name(v.aval)) for v in step.eqn.outvars)
-    if not carried or step.name not in writer.turns:
+    if not carried or step.name not in writer.iterations:
         return while_loop(writer, step, env)
 
     def run(goes_on: Any, go: Any, start: list[Any]) -> list[Any]:
         def turn(carry: list[Any], _: None) -> tuple[list[Any], None]:
             return lax.cond(goes_on(carry), go, lambda held: held, carry), None
 
-        return lax.scan(turn, start, None, length=writer.turns[step.name])[0]
+        return lax.scan(turn, start, None, length=writer.iterations[step.name])[0]
 
     return while_loop(writer, step, env, run)
 

@@ -3,7 +3,8 @@
 A probe takes a value and a token, a number that changes nothing. For a direction ``r``
 in the outputs the derivative of ``r . y`` by the token is ``g . delta``: the gradient
 ``g`` at the value, times the error ``delta`` of rounding it. In a loop the token is one
-for all turns, whose derivative is the sum over them, as the errors of all turns add up.
+for all iterations, whose derivative is the sum over them, as the errors of all
+iterations add up.
 """
 
 # JAX's own types are partial: what its functions give is unknown to a type checker.
@@ -108,7 +109,7 @@ class Prober(Exact):
 
     Attributes:
         tokens: The tokens by what they stand for.
-        turns: How often each loop turns, by the name of its step.
+        iterations: How often each loop turns, by the name of its step.
         failed: The innermost step that could not be differentiated.
     """
 
@@ -117,7 +118,7 @@ class Prober(Exact):
         program: Program,
         roundings: tuple[Rounding, frozenset[str]],
         tokens: Mapping[Key, Any],
-        turns: Mapping[str, int],
+        iterations: Mapping[str, int],
         handlers: Mapping[str, Handler],
     ) -> None:
         """Take the program and the tokens.
@@ -126,13 +127,13 @@ class Prober(Exact):
             program: The program.
             roundings: The rounding of a value, and those that saturate instead.
             tokens: A zero for each rounding.
-            turns: How often each loop turns.
+            iterations: How often each loop turns.
             handlers: Who runs the steps that have bodies, before the usual ones.
         """
         super().__init__(program)
         self.handlers = {**HANDLERS, **handlers}
         (self.rounding, self.saturated), self.tokens = roundings, tokens
-        self.turns = turns
+        self.iterations = iterations
         self.failed: Step | None = None
 
     @contextmanager

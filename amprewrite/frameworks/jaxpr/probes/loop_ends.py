@@ -21,17 +21,18 @@ PATIENCE = 4
 """How many times as often as in full precision a loop may turn, and this often more."""
 
 
-def ending(turns: Mapping[str, int]) -> dict[str, Handler]:
+def ending(iterations: Mapping[str, int]) -> dict[str, Handler]:
     """Return who runs the steps with bodies, such that every loop ends.
 
     Args:
-        turns: How often each loop turns in full precision, by the name of its step.
+        iterations: How often each loop turns in full precision, by the name of its
+            step.
     """
 
     def handler(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
-        if step.name not in turns:
+        if step.name not in iterations:
             return while_loop(writer, step, env)
-        most = PATIENCE * (turns[step.name] + 1)
+        most = PATIENCE * (iterations[step.name] + 1)
 
         def run(goes_on: Any, go: Any, start: list[Any]) -> list[Any]:
             def test(state: tuple[Any, list[Any]]) -> Any:

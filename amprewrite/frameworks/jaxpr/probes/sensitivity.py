@@ -26,7 +26,7 @@ from amprewrite.frameworks.jaxpr.probes.backward_loops import REVERSE
 from amprewrite.frameworks.jaxpr.probes.full_precision import Sample
 from amprewrite.frameworks.jaxpr.probes.identities import FAILURES, Prober, Rounding
 from amprewrite.frameworks.jaxpr.probes.reference_dtypes import is_inexact
-from amprewrite.frameworks.jaxpr.probes.value_watch import count_turns
+from amprewrite.frameworks.jaxpr.probes.value_watch import count_iterations
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import Step, all_steps
 from amprewrite.ir import Op
@@ -39,11 +39,11 @@ class Watched:
 
     Attributes:
         peaks: For values that low precision cannot hold, the largest magnitude.
-        turns: How often loops of unknown length turn, by the name of their step.
+        iterations: How often loops of unknown length turn, by the name of their step.
     """
 
     peaks: Mapping[str, float]
-    turns: Mapping[str, int]
+    iterations: Mapping[str, int]
 
 
 def measure_sensitivity(
@@ -68,7 +68,7 @@ def measure_sensitivity(
         UnsupportedError: An op cannot be differentiated.
     """
     peaks = watched.peaks
-    prober = _Pulled(sample, probes, factors, watched.turns)
+    prober = _Pulled(sample, probes, factors, watched.iterations)
     rows, count = prober.rows(directions or probes.directions)
     every: dict[Key, float] = {}
     for key, row in zip(prober.keys, rows.T, strict=True):
@@ -129,8 +129,8 @@ def watch(sample: Sample, probes: Probes) -> Watched:
         if peak > limit:
             peaks[name] = max(peak, peaks.get(name, 0.0))
 
-    turns = count_turns(sample, look)
-    return Watched(peaks, turns)
+    iterations = count_iterations(sample, look)
+    return Watched(peaks, iterations)
 
 
 def _keys(probes: Probes) -> tuple[Key, ...]:
@@ -146,9 +146,9 @@ class _Pulled:
         sample: Sample,
         probes: Probes,
         factors: Mapping[str, float] | None,
-        turns: Mapping[str, int],
+        iterations: Mapping[str, int],
     ) -> None:
-        self.sample, self.factors, self.turns = sample, factors, turns
+        self.sample, self.factors, self.iterations = sample, factors, iterations
         self.roundings = Rounding(probes.low), probes.saturated
         self.keys = _keys(probes)
         self.prober: Prober | None = None
@@ -181,7 +181,7 @@ class _Pulled:
         """Return the outputs that count, as arrays of real numbers."""
         named = dict(zip(self.keys, tokens, strict=True))
         program = self.sample.program
-        self.prober = Prober(program, self.roundings, named, self.turns, REVERSE)
+        self.prober = Prober(program, self.roundings, named, self.iterations, REVERSE)
         inputs = self.prober.wide.inputs(self.sample.inputs)
         made = self.sample.named(self.prober.program(inputs))
         counted = made if self.factors is None else self.factors
@@ -257,7 +257,7 @@ def _not_finite(sample: Sample, path: str, *, has_nan: bool) -> ToleranceError:
         if not first and bool(jnp.any(test(value))):
             first.append(op)
 
-    count_turns(sample, look)
+    count_iterations(sample, look)
     ops = [sample.graph.op_by_name[name] for name in first if name]
     maker = f"; the first are made by {_place(ops[0])}" if ops else ""
     msg = (

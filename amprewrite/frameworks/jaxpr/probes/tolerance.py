@@ -133,7 +133,7 @@ class Tolerant:
             return runner.program(runner.wide.inputs(inputs))
 
         def run(plan: Plan) -> Run:
-            made, handlers = build(plan), ending(watched.turns)
+            made, handlers = build(plan), ending(watched.iterations)
 
             def planned(program: Program, inputs: list[Any]) -> list[Any]:
                 context = replace(made, program=program)
@@ -159,7 +159,7 @@ class Tolerant:
                     graph, keep_parameter_dtype=True, captured=self.captured
                 )
             ),
-            "placement 'promote'" + (endless if watched.turns else ""),
+            "placement 'promote'" + (endless if watched.iterations else ""),
         )
         found = measure_sensitivity(sample, probes, norms.factors, watched)
 

@@ -1,4 +1,4 @@
-"""Run a program op by op and look at its values: peaks, turns of loops, what breaks.
+"""Run a program op by op and watch values: peaks, iterations of loops, failures.
 
 Nothing is compiled, so that loops run one turn after the other, in order. What a manual
 mesh does inside is not seen, only what comes out of it.
@@ -30,7 +30,7 @@ def _unseen(op: str, name: str, value: Any) -> None:
     del op, name, value
 
 
-def count_turns(sample: Sample, look: Look = _unseen) -> Mapping[str, int]:
+def count_iterations(sample: Sample, look: Look = _unseen) -> Mapping[str, int]:
     """Run a program, show its values, and return how often its loops turn.
 
     Args:
@@ -38,7 +38,7 @@ def count_turns(sample: Sample, look: Look = _unseen) -> Mapping[str, int]:
         look: Is shown every float value, those from outside first.
 
     Returns:
-        The most turns that each loop of unknown length makes, by its step's name.
+        The most iterations that each loop of unknown length makes, by its step's name.
     """
     watcher = _Watcher(sample, look)
     with private.evaluated_now(), jax.disable_jit():
@@ -48,7 +48,7 @@ def count_turns(sample: Sample, look: Look = _unseen) -> Mapping[str, int]:
         for name, value in sample.program.constants.items():
             watcher.show("", name, value)
         watcher.program(inputs)
-    return watcher.turns
+    return watcher.iterations
 
 
 class _Watcher(Exact):
@@ -56,7 +56,7 @@ class _Watcher(Exact):
         super().__init__(sample.program)
         self.handlers = {**HANDLERS, **WATCHED}
         self.look = look
-        self.turns: dict[str, int] = {}
+        self.iterations: dict[str, int] = {}
 
     def show(self, op: str, name: str, value: Any) -> None:
         if is_inexact(dtype_name(value)) and not private.is_tracer(value):
@@ -79,11 +79,13 @@ def _while(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
     assert isinstance(writer, _Watcher)
 
     def run(goes_on: Any, go: Any, carry: list[Any]) -> list[Any]:
-        turns = 0
+        iterations = 0
         while bool(jnp.asarray(goes_on(carry))):
             carry = go(carry)
-            turns += 1
-        writer.turns[step.name] = max(turns, writer.turns.get(step.name, 0))
+            iterations += 1
+        writer.iterations[step.name] = max(
+            iterations, writer.iterations.get(step.name, 0)
+        )
         return carry
 
     return while_loop(writer, step, env, run)

@@ -11,8 +11,8 @@ from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.jaxpr.convert import (
     Request,
     convert,
+    converted_function_of,
     inspect,
-    runner_of,
 )
 
 X = jnp.ones((4, 4))
@@ -33,8 +33,8 @@ def test_with_arguments_it_is_traced_at_once() -> None:
 
 def test_what_runs_a_converted_function_is_itself() -> None:
     converted = convert(matmul, request())
-    assert runner_of(converted) is converted
-    assert runner_of(matmul) is None
+    assert converted_function_of(converted) is converted
+    assert converted_function_of(matmul) is None
 
 
 def test_inspect_gives_the_plan_without_warnings() -> None:

@@ -7,7 +7,10 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp
 from jax import lax
 
-from amprewrite.frameworks.jaxpr.capture.complex_norms import conjugated, find_norms
+from amprewrite.frameworks.jaxpr.capture.complex_norms import (
+    conjugated,
+    find_complex_norms,
+)
 from amprewrite.frameworks.jaxpr.program.inline import inline
 from amprewrite.frameworks.jaxpr.program.program import all_steps
 
@@ -16,7 +19,7 @@ Z = jnp.ones((2, 3), "complex64")
 
 def found(function, z=Z):
     program = inline(jax.make_jaxpr(function)(z))
-    return program, find_norms(program)
+    return program, find_complex_norms(program)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +69,7 @@ def test_only_the_squares_are_marked_at_every_depth():
     assert names == list(norms.scaling)
     assert len(names) == 1
     plain = inline(jax.make_jaxpr(jnp.sin)(Z))
-    assert conjugated(plain, find_norms(plain)) is plain
+    assert conjugated(plain, find_complex_norms(plain)) is plain
 
 
 def test_functions_with_a_derivative_of_their_own_are_left_alone():

@@ -86,7 +86,7 @@ def test_what_prints_is_not_run_for_this(capfd):
 def test_other_dtypes_cost_no_run(policy, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        "amprewrite.frameworks.jaxpr.function.overflow.count_turns",
+        "amprewrite.frameworks.jaxpr.function.overflow.count_iterations",
         lambda *_: seen.append(1),
     )
     assert warned(large, policy) == []

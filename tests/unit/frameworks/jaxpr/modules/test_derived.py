@@ -32,7 +32,7 @@ class Model:
         return "other"
 
 
-def runner_of(model: Any) -> Any:
+def converted_function_of(model: Any) -> Any:
     return getattr(model, RUNNER, None)
 
 
@@ -40,7 +40,7 @@ def derived(fields: tuple[str, ...] = ()) -> Any:
     def call(self: Any, x: float) -> float:
         return 3 * x + 0 * len(self.weight)
 
-    body = class_body(Model, runner_of, fields)
+    body = class_body(Model, converted_function_of, fields)
     return metaclass(type)("Model", (Model,), body | {"__call__": call})
 
 
@@ -65,7 +65,7 @@ def test_the_plan_is_that_of_what_runs_it() -> None:
 
 
 def test_a_field_of_the_model_comes_first() -> None:
-    assert "plan" not in class_body(Model, runner_of, ("plan",))
+    assert "plan" not in class_body(Model, converted_function_of, ("plan",))
 
 
 def test_copies_are_made_of_the_plain_model() -> None:
@@ -76,7 +76,7 @@ def test_copies_are_made_of_the_plain_model() -> None:
         return with_class(model, made)
 
     conversion = SimpleNamespace(to_pickle=lambda: "request", converted=lambda m: m)
-    body = copies(convert, runner_of, lambda m: with_class(m, Model))
+    body = copies(convert, converted_function_of, lambda m: with_class(m, Model))
     made = derived_with(body)
     converted = with_class(Model(), made)
     with pytest.raises(AttributeError):
@@ -93,4 +93,6 @@ def test_copies_are_made_of_the_plain_model() -> None:
 
 
 def derived_with(body: dict[str, Any]) -> Any:
-    return metaclass(type)("Model", (Model,), class_body(Model, runner_of) | body)
+    return metaclass(type)(
+        "Model", (Model,), class_body(Model, converted_function_of) | body
+    )

@@ -13,8 +13,8 @@ from amprewrite.frameworks.jaxpr.modules.equinox import (
     arguments,
     children,
     convert,
+    converted_function_of,
     original,
-    runner_of,
 )
 
 MODEL = eqx.nn.MLP(2, 2, 4, 1, key=jax.random.key(0))
@@ -31,7 +31,7 @@ class Planned(eqx.Module):
 def test_one_class_for_each_class_of_models() -> None:
     first, second = convert(MODEL, REQUEST), convert(MODEL, REQUEST)
     assert type(first) is type(second)
-    assert runner_of(first) is not runner_of(second)
+    assert converted_function_of(first) is not converted_function_of(second)
     assert jax.tree.structure(first) != jax.tree.structure(second)
 
 
@@ -40,7 +40,7 @@ def test_the_original_comes_back() -> None:
     assert type(original(converted)) is eqx.nn.MLP
     assert jax.tree.structure(original(converted)) == jax.tree.structure(MODEL)
     assert original(MODEL) is MODEL
-    assert runner_of(MODEL) is None
+    assert converted_function_of(MODEL) is None
     assert type(arguments(converted, (1,))[0]) is eqx.nn.MLP
 
 
@@ -56,4 +56,4 @@ def test_a_copy_is_converted_too() -> None:
     converted = convert(MODEL, REQUEST)
     copied = copy.deepcopy(converted)
     assert type(copied) is type(converted)
-    assert runner_of(copied) is runner_of(converted)
+    assert converted_function_of(copied) is converted_function_of(converted)

@@ -12,8 +12,8 @@ from amprewrite.frameworks.jaxpr.modules.linen import (
     Bound,
     arguments,
     convert,
+    converted_function_of,
     original,
-    runner_of,
 )
 
 MODEL = nn.Dense(4)
@@ -23,8 +23,8 @@ REQUEST = Request(planner("bf16"))
 def test_one_class_for_each_class_of_models() -> None:
     first, second = convert(MODEL, REQUEST), convert(MODEL, REQUEST)
     assert type(first) is type(second)
-    assert runner_of(first) is not runner_of(second)
-    assert runner_of(first) is runner_of(first)
+    assert converted_function_of(first) is not converted_function_of(second)
+    assert converted_function_of(first) is converted_function_of(first)
     assert first == second  # they have the same fields
 
 
@@ -33,7 +33,7 @@ def test_the_original_comes_back() -> None:
     assert original(converted) == MODEL
     assert type(original(converted)) is nn.Dense
     assert original(MODEL) is MODEL
-    assert runner_of(MODEL) is None
+    assert converted_function_of(MODEL) is None
 
 
 def test_args_are_those_of_apply() -> None:

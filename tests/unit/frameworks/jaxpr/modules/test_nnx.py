@@ -13,8 +13,8 @@ from amprewrite.frameworks.jaxpr.modules.nnx import (
     arguments,
     children,
     convert,
+    converted_function_of,
     original,
-    runner_of,
 )
 
 REQUEST = Request(planner("bf16"))
@@ -29,7 +29,7 @@ def model():
 def test_one_class_for_each_class_of_models(model) -> None:
     first, second = convert(model, REQUEST), convert(model, REQUEST)
     assert type(first) is type(second)
-    assert runner_of(first) is not runner_of(second)
+    assert converted_function_of(first) is not converted_function_of(second)
 
 
 def test_the_original_comes_back(model) -> None:
@@ -38,7 +38,7 @@ def test_the_original_comes_back(model) -> None:
     assert type(again) is nnx.Sequential
     assert again.layers is model.layers
     assert original(model) is model
-    assert runner_of(model) is None
+    assert converted_function_of(model) is None
     _, graphdef, x = arguments(converted, (1,))
     assert graphdef == nnx.graphdef(model)
     assert x == 1
@@ -53,5 +53,5 @@ def test_a_copy_is_converted_too(model) -> None:
     converted = convert(model, REQUEST)
     copied = copy.deepcopy(converted)
     assert type(copied) is type(converted)
-    assert runner_of(copied) is runner_of(converted)
+    assert converted_function_of(copied) is converted_function_of(converted)
     assert copied.layers[0] is not model.layers[0]

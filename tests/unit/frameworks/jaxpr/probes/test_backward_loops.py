@@ -15,13 +15,13 @@ from amprewrite.frameworks.jaxpr.program.inline import inline
 X = jnp.array([0.5, 1.0, 2.0])
 
 
-def gradient(function, turns=None):
+def gradient(function, iterations=None):
     """The derivative of the sum by the inputs, as a probed program gives it."""
     program = inline(jax.make_jaxpr(function)(X))
 
     def total(x):
         roundings = Rounding("bfloat16"), frozenset[str]()
-        prober = Prober(program, roundings, {}, turns or {}, REVERSE)
+        prober = Prober(program, roundings, {}, iterations or {}, REVERSE)
         return prober.program([x])[0].sum()
 
     return np.asarray(jax.jit(jax.grad(total))(X))

@@ -20,11 +20,11 @@ def run(step, limit):
     return lax.while_loop(lambda s: s[0] < limit, go, (step * 0, 0))
 
 
-@pytest.mark.parametrize("turns", [{}, {"while": 1}, {"while": 8}])
-def test_a_loop_that_ends_is_as_it_was(turns):
+@pytest.mark.parametrize("iterations", [{}, {"while": 1}, {"while": 8}])
+def test_a_loop_that_ends_is_as_it_was(iterations):
     sample = sample_of(run, jnp.float32(1), jnp.float32(8))
     runner = Exact(sample.program)
-    runner.handlers = ending(turns)
+    runner.handlers = ending(iterations)
     assert list(map(float, runner.program(sample.inputs))) == [8.0, 8.0]
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from amprewrite.frameworks.jaxpr.probes.value_watch import count_turns
+from amprewrite.frameworks.jaxpr.probes.value_watch import count_iterations
 from tests.unit.frameworks.jaxpr.probes.test_sensitivity import sample_of
 
 X = jnp.arange(1.0, 5.0)
@@ -28,8 +28,8 @@ def test_loops_are_counted_and_shown_turn_by_turn():
     def look(op, name, value):
         seen.setdefault(name, []).append((op, float(jnp.max(value))))
 
-    turns = count_turns(sample, look)
-    assert list(turns.values()) == [2]
+    iterations = count_iterations(sample, look)
+    assert list(iterations.values()) == [2]
     assert seen["input_0"] == [("", 4.0)]
     inside = [values for name, values in seen.items() if len(values) > 3]
     assert inside  # what the loops make, at every turn
@@ -42,7 +42,7 @@ def test_a_loop_that_does_not_turn():
         last, rows = lax.scan(lambda h, row: (h + row, h), jnp.zeros(()), x[:0])
         return last + rows.sum(), lax.while_loop(lambda h: h > 9, jnp.sin, x[0])
 
-    assert list(count_turns(sample_of(run, X)).values()) == [0]
+    assert list(count_iterations(sample_of(run, X)).values()) == [0]
 
 
 def test_nothing_is_traced_inside_a_trace():
@@ -53,7 +53,7 @@ def test_nothing_is_traced_inside_a_trace():
         seen.append((op, name, np.asarray(value)))
 
     def outer(x):
-        count_turns(sample, look)
+        count_iterations(sample, look)
         return x
 
     jax.jit(outer)(X)

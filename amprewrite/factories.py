@@ -21,7 +21,7 @@ GIVES = "(model, args) or (model, args, kwargs), args a tuple and kwargs a dict"
 
 
 @dataclass(frozen=True)
-class Target:
+class ModelCall:
     """A model and the arguments to call it with.
 
     Attributes:
@@ -35,7 +35,7 @@ class Target:
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-def load_target(text: str) -> Target:
+def load_factory(text: str) -> ModelCall:
     """Return the model and arguments that ``text`` names.
 
     The name is a function without arguments that returns them, or a variable that
@@ -120,7 +120,7 @@ def _line_of(error: BaseException) -> str:
     return last
 
 
-def _as_target(found: object, text: str) -> Target:
+def _as_target(found: object, text: str) -> ModelCall:
     if not isinstance(found, tuple):
         msg = f"target {text!r}: gives a {type(found).__name__}; want {GIVES}"
         raise TargetError(msg)
@@ -130,4 +130,4 @@ def _as_target(found: object, text: str) -> Target:
         names = ", ".join(kind.__name__ for kind in shape)
         msg = f"target {text!r}: gives ({names}); want {GIVES}"
         raise TargetError(msg)
-    return Target(*parts)
+    return ModelCall(*parts)

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from amprewrite.errors import TargetError
-from amprewrite.targets import load_target
+from amprewrite.factories import load_factory
 
 FILE = """
 from helper import ARGS
@@ -38,19 +38,19 @@ def file(tmp_path, monkeypatch):
 
 
 def test_a_function_is_called(file):
-    target = load_target(f"{file}:build")
+    target = load_factory(f"{file}:build")
     assert (target.model, target.args) == ("model", (1, 2))
     assert target.kwargs == {"scale": 2}
 
 
 def test_a_variable_is_taken(file):
-    target = load_target(f"{file}:PAIR")
+    target = load_factory(f"{file}:PAIR")
     assert (target.model, target.args, target.kwargs) == ("model", (1, 2), {})
 
 
 def test_a_module_is_imported_from_the_current_folder(file, monkeypatch):
     monkeypatch.chdir(file.parent)
-    assert load_target("some_model:PAIR").args == (1, 2)
+    assert load_factory("some_model:PAIR").args == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_module_is_imported_from_the_current_folder(file, monkeypatch):
 )
 def test_a_mistake_names_what_was_found(file, name, message):
     with pytest.raises(TargetError) as raised:
-        load_target(f"{file}:{name}")
+        load_factory(f"{file}:{name}")
     assert message in str(raised.value)
 
 
@@ -82,7 +82,7 @@ def test_a_mistake_names_what_was_found(file, name, message):
 def test_code_that_fails_shows_its_own_error(file, code, message):
     file.write_text(code)
     with pytest.raises(TargetError) as raised:
-        load_target(f"{file}:build")
+        load_factory(f"{file}:build")
     assert message in str(raised.value)
     assert "some_model.py" in str(raised.value)
 
@@ -93,7 +93,7 @@ def test_an_error_inside_torch_names_the_users_line(file):
         "import torch\ndef build():\n    torch.nn.Linear(2, 2)(torch.ones(3))"
     )
     with pytest.raises(TargetError, match=r"RuntimeError: .*some_model\.py:3\)"):
-        load_target(f"{file}:build")
+        load_factory(f"{file}:build")
 
 
 @pytest.mark.parametrize(
@@ -108,5 +108,5 @@ def test_an_error_inside_torch_names_the_users_line(file):
 )
 def test_a_target_that_is_not_there(target, message):
     with pytest.raises(TargetError) as raised:
-        load_target(target)
+        load_factory(target)
     assert message in str(raised.value)
