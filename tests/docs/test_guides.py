@@ -14,6 +14,7 @@ NEEDS = {
     "distributed": ("torch", "jax"),
     "dtypes": ("torch", "flax"),
     "jax": ("jax",),
+    "placement": ("torch",),
     "training_jax": ("jax", "equinox", "flax", "optax"),
     "training_torch": ("torch",),
 }
@@ -22,6 +23,11 @@ NEEDS = {
 
 def test_there_are_guides():
     assert "jax" in GUIDES
+
+
+@pytest.mark.parametrize("name", sorted(GUIDES))
+def test_no_output_stands_apart_from_its_block(name):
+    assert "```\n\n```text" not in GUIDES[name].read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", sorted(GUIDES))
