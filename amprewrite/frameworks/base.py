@@ -143,19 +143,6 @@ def announce(plan: Plan, announced: set[str] | None = None) -> None:
             warn(line)
 
 
-CONVERTED = "converted"
-"""Name of the run of the converted model."""
-
-JITTED = "converted, jitted"
-"""Name of the run of the converted model compiled as a whole, where that is another."""
-
-ORIGINAL = "original"
-"""Name of the run of the original in its own dtype: the noise floor."""
-
-REFERENCE = "reference"
-"""Name of the run that the others are compared with."""
-
-
 @dataclass(frozen=True)
 class Call:
     """What is run, and how.
@@ -197,8 +184,9 @@ class Measured:
     Attributes:
         reference: Dtype in which the reference was run, which may not be the one that
             was asked for.
-        runs: By name: :data:`REFERENCE`, :data:`CONVERTED`, :data:`JITTED` if the
-            framework has it, and the baselines.
+        runs: By name, see :mod:`amprewrite.frameworks.run_names`: the reference, the
+            converted model, that compiled as a whole if the framework does so, and the
+            baselines.
         failures: Baselines that could not be run, with the message.
         plan: The plan of the converted model; None if it has none.
         low: Dtype of the low baselines; empty if there are none.

@@ -1,7 +1,7 @@
 """Compare a converted model with the original: outputs, gradients, every op."""
 
-from amprewrite.verify.blame import OpError
 from amprewrite.verify.compare import verify
+from amprewrite.verify.op_errors import OpError
 from amprewrite.verify.report import Report
 from amprewrite.verify.rows import DiscreteError, GradientError, OutputError
 

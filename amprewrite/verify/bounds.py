@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from math import inf, isfinite, sqrt
 
 from amprewrite.dtypes.formats import format_of
-from amprewrite.frameworks.base import ORIGINAL
+from amprewrite.frameworks.run_names import ORIGINAL
 from amprewrite.ir import ProgramGraph
 from amprewrite.plan import Plan
 

@@ -7,18 +7,8 @@ from typing import Any
 import numpy as np
 
 from amprewrite.errors import UnsupportedError, VerifyError
-from amprewrite.frameworks.base import (
-    CONVERTED,
-    JITTED,
-    ORIGINAL,
-    REFERENCE,
-    Array,
-    Call,
-    Measured,
-    Run,
-    Stepper,
-    Walked,
-)
+from amprewrite.frameworks.base import Array, Call, Measured, Run, Stepper, Walked
+from amprewrite.frameworks.run_names import CONVERTED, JITTED, ORIGINAL, REFERENCE
 from amprewrite.plan import Plan
 from amprewrite.verify.blame import Blame
 from amprewrite.verify.bounds import explained_error

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from amprewrite.errors import VerifyError
-from amprewrite.verify.blame import OpError, worst
+from amprewrite.verify.op_errors import OpError, worst
 from amprewrite.verify.rows import DiscreteError, GradientError, OutputError
 from amprewrite.verify.text import summary_lines
 from amprewrite.verify.verdict import problems, violations

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from amprewrite.frameworks.base import CONVERTED, JITTED
-from amprewrite.verify.blame import worst
+from amprewrite.frameworks.run_names import CONVERTED, JITTED
+from amprewrite.verify.op_errors import worst
 
 if TYPE_CHECKING:
     from amprewrite.verify.report import Report

@@ -12,16 +12,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from amprewrite.errors import AmpError, CaptureError, NotCapturedError
-from amprewrite.frameworks.base import (
-    CONVERTED,
-    ORIGINAL,
-    REFERENCE,
-    Call,
-    Measured,
-    Observe,
-    Run,
-    Walked,
-)
+from amprewrite.frameworks.base import Call, Measured, Observe, Run, Walked
+from amprewrite.frameworks.run_names import CONVERTED, ORIGINAL, REFERENCE
 from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name, torch_dtype
 from amprewrite.frameworks.torch_fx.capture.export import open_program
 from amprewrite.frameworks.torch_fx.compat.private import pytree

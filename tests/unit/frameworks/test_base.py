@@ -5,15 +5,8 @@ import numpy as np
 import pytest
 
 from amprewrite.errors import AmpWarning
-from amprewrite.frameworks.base import (
-    CONVERTED,
-    ORIGINAL,
-    REFERENCE,
-    Call,
-    Run,
-    Walked,
-    announce,
-)
+from amprewrite.frameworks.base import Call, Run, Walked, announce
+from amprewrite.frameworks.run_names import CONVERTED, ORIGINAL, REFERENCE
 from amprewrite.plan import Plan
 
 

@@ -6,17 +6,8 @@ import numpy as np
 import pytest
 
 from amprewrite.errors import UnsupportedError, VerifyError
-from amprewrite.frameworks.base import (
-    CONVERTED,
-    JITTED,
-    ORIGINAL,
-    REFERENCE,
-    Call,
-    Measured,
-    OpSample,
-    Run,
-    Walked,
-)
+from amprewrite.frameworks.base import Call, Measured, OpSample, Run, Walked
+from amprewrite.frameworks.run_names import CONVERTED, JITTED, ORIGINAL, REFERENCE
 from amprewrite.ir import Op, ProgramGraph, Value
 from amprewrite.plan import Decision, Plan
 from amprewrite.plan.sensitivity import Sensitivity

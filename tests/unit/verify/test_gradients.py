@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from amprewrite.frameworks.base import ORIGINAL, REFERENCE, Run
+from amprewrite.frameworks.base import Run
+from amprewrite.frameworks.run_names import ORIGINAL, REFERENCE
 from amprewrite.verify.gradients import gradient_errors
 
 

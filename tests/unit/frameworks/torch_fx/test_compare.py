@@ -5,7 +5,8 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 import amprewrite
-from amprewrite.frameworks.base import CONVERTED, ORIGINAL, REFERENCE, Call
+from amprewrite.frameworks.base import Call
+from amprewrite.frameworks.run_names import CONVERTED, ORIGINAL, REFERENCE
 from amprewrite.frameworks.torch_fx.compare import measure, walk
 
 X = torch.randn(4, 16)

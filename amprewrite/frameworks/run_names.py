@@ -1,0 +1,13 @@
+"""Names of the runs of a model that are compared; this module imports nothing."""
+
+CONVERTED = "converted"
+"""Name of the run of the converted model."""
+
+JITTED = "converted, jitted"
+"""Name of the run of the converted model compiled as a whole, where that is another."""
+
+ORIGINAL = "original"
+"""Name of the run of the original in its own dtype: the noise floor."""
+
+REFERENCE = "reference"
+"""Name of the run that the others are compared with."""
