@@ -1,13 +1,20 @@
-"""Types of the fields of a plan, with what a file may hold in them."""
+"""Types of the fields of a plan, with what a file may hold in them.
 
-from collections.abc import Callable
+Pydantic reads these annotations where a plan is read; declaring them does not load it.
+"""
+
+from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import AfterValidator, Field, StringConstraints
+from annotated_types import Ge, Le, MaxLen
 
 from amprewrite.dtypes import FORMATS
 from amprewrite.policy import OpClass
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler
+    from pydantic_core import CoreSchema
 
 MAX_ITEMS = 1_000_000
 """Most decisions, casts or lines of a program: ten times the largest program that was
@@ -26,51 +33,68 @@ FOLDINGS = ("", "storage", "copy", "kernel", "dtype")
 """How a cast may be folded, see :class:`amprewrite.plan.Cast`."""
 
 
-def _one_of(words: tuple[str, ...]) -> Callable[[str], str]:
-    def check(found: str) -> str:
-        if found in words:
+@dataclass(frozen=True, slots=True)
+class _OneOf:
+    """Annotation of a text that is one of some words."""
+
+    words: tuple[str, ...]
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: "GetCoreSchemaHandler"
+    ) -> "CoreSchema":
+        """Return the schema by which pydantic reads the text and then checks it."""
+        from pydantic_core import core_schema  # noqa: PLC0415  # only to read a file
+
+        plain = handler(source)
+        return core_schema.no_info_after_validator_function(self.check, plain)
+
+    def check(self, found: str) -> str:
+        """Return ``found``.
+
+        Raises:
+            ValueError: It is none of the words; the nearest is named.
+        """
+        if found in self.words:
             return found
-        near = get_close_matches(found, words, n=1)
+        near = get_close_matches(found, self.words, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        known = ", ".join(word or "''" for word in words)
+        known = ", ".join(word or "''" for word in self.words)
         raise ValueError(f"found {found[:60]!r}; want {known}{hint}")
 
-    return check
 
-
-Text = Annotated[str, StringConstraints(max_length=MAX_TEXT)]
+Text = Annotated[str, MaxLen(MAX_TEXT)]
 """Words for people, and names."""
 
-ClassName = Annotated[str, AfterValidator(_one_of(tuple(map(str, OpClass))))]
+ClassName = Annotated[str, _OneOf(tuple(map(str, OpClass)))]
 """Name of a class of ops."""
 
-FloatName = Annotated[str, AfterValidator(_one_of(FLOATS))]
+FloatName = Annotated[str, _OneOf(FLOATS)]
 """Name of a floating dtype."""
 
-LowName = Annotated[str, AfterValidator(_one_of(("", *FLOATS)))]
+LowName = Annotated[str, _OneOf(("", *FLOATS))]
 """Name of a floating dtype, or nothing."""
 
-DtypeName = Annotated[str, AfterValidator(_one_of(tuple(FORMATS)))]
+DtypeName = Annotated[str, _OneOf(tuple(FORMATS))]
 """Name of a dtype that can be cast."""
 
-AccumulatorName = Annotated[str, AfterValidator(_one_of(("", "operand", *FLOATS)))]
+AccumulatorName = Annotated[str, _OneOf(("", "operand", *FLOATS))]
 """What the kernels of derivatives hand over."""
 
-Folding = Annotated[str, AfterValidator(_one_of(FOLDINGS))]
+Folding = Annotated[str, _OneOf(FOLDINGS)]
 """How a cast is folded."""
 
 Mode = Literal["", "train", "eval"]
 Target = Literal["", "eager", "compiled"]
 """Mode of a torch model."""
 
-Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Count = Annotated[int, Ge(0), Le(MAX_COUNT)]
 """Bytes, elements, iterations of a loop."""
 
-Index = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Index = Annotated[int, Ge(0), Le(MAX_COUNT)]
 """Position of an operand or output."""
 
-Error = Annotated[float, Field(ge=0)]
+Error = Annotated[float, Ge(0)]
 """A relative error."""
 
-MANY = Field(max_length=MAX_ITEMS)
+MANY = MaxLen(MAX_ITEMS)
 """A sequence that a file may not make endless."""

@@ -1,19 +1,12 @@
-"""The JSON form of a plan: written, read, and refused with every mistake named."""
+"""The JSON file of a plan: written, and read as plain data."""
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
-from functools import cache
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
-
-from pydantic import TypeAdapter, ValidationError
+from typing import Any
 
 from amprewrite.errors import PlanMismatchError
 from amprewrite.policy.file import read_text
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 FORMAT = 2
 """Version of the JSON form."""
@@ -28,8 +21,6 @@ MAX_MISTAKES = 20
 """Most mistakes that a message lists."""
 
 WANT = "a file written by Plan.save"
-
-Found = TypeVar("Found", bound="DataclassInstance")
 
 
 def save_table(table: Mapping[str, Any], path: str | Path) -> None:
@@ -76,109 +67,9 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return table
 
 
-def read_table(kind: type[Found], data: object, where: str) -> Found:
-    """Return the plan that ``data`` holds.
-
-    Every field must be there and of its type, and no other.
-
-    Args:
-        kind: The class of plans.
-        data: What :func:`save_table` wrote.
-        where: Where it comes from, for messages.
-
-    Raises:
-        PlanMismatchError: Lists the mistakes, each with its place.
-    """
-    table = cast("dict[str, object]", data) if isinstance(data, dict) else {}
-    if table.get("format") != FORMAT or isinstance(table["format"], (bool, float)):
-        found = f"format {table['format']!r:.40}" if "format" in table else "no format"
-        msg = (
-            f"{where}: is no plan of format {FORMAT} (found {found}); make it anew "
-            f"with amprewrite.inspect and Plan.save, for another format does not hold "
-            f"all that decides"
-        )
-        raise PlanMismatchError(msg)
-    parts = {key: part for key, part in table.items() if key != "format"}
-    mistakes = list(_too_deep(parts))
-    if not mistakes:
-        found, mistakes = _validated(kind, parts)
-        if found is not None:
-            mistakes = list(_other_keys(parts, asdict(found)))
-            if not mistakes:
-                return found
-    raise PlanMismatchError(f"{where}: {mistakes_head(mistakes)}", mistakes)
-
-
 def mistakes_head(mistakes: list[str]) -> str:
     """Return ``2 mistakes``, and shorten a long list in place."""
     count = len(mistakes)
     if count > MAX_MISTAKES:
         mistakes[MAX_MISTAKES:] = [f"and {count - MAX_MISTAKES:,} more"]
     return f"{count:,} mistake{'s' * (count > 1)}"
-
-
-@cache
-def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
-
-
-def _validated(
-    kind: type[Found], parts: Mapping[str, object]
-) -> tuple[Found | None, list[str]]:
-    try:
-        return _adapter(kind).validate_json(json.dumps(parts), strict=True), []
-    except ValidationError as error:
-        return None, [
-            f"{_place(e['loc'])}{_words(e['type'], e['msg'], e['input'])}"
-            for e in error.errors(include_url=False)
-        ]
-    except (TypeError, ValueError) as error:  # given in memory: no JSON data
-        return None, [f"is no JSON data ({error})"]
-
-
-def _place(location: tuple[int | str, ...]) -> str:
-    text = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in location)
-    return f"{text.removeprefix('.')}: " if text else ""
-
-
-def _words(kind: str, message: str, found: object) -> str:
-    match kind:
-        case "missing":
-            return "missing"
-        case "unexpected_keyword_argument":
-            return "unknown field"
-        case "value_error":
-            return message.removeprefix("Value error, ")
-        case _:
-            return f"found {found!r:.60}; {message[:1].lower()}{message[1:]}"
-
-
-def _too_deep(found: object, depth: int = 1) -> Iterator[str]:
-    if depth > MAX_DEPTH:
-        yield f"is nested deeper than {MAX_DEPTH}"
-        return
-    held: Any = found
-    for part in held.values() if isinstance(found, dict) else held:
-        if isinstance(part, (dict, list, tuple)):
-            problem = next(_too_deep(cast("object", part), depth + 1), None)
-            if problem:
-                yield problem
-                return
-
-
-def _other_keys(found: object, want: object, place: str = "") -> Iterator[str]:
-    """Yield the fields that a file lacks, or has and nobody reads."""
-    if isinstance(want, dict) and isinstance(found, dict):
-        table, fields = cast("dict[str, object]", found), cast("dict[str, Any]", want)
-        yield from (f"{place}{key}: missing" for key in fields if key not in table)
-        yield from (
-            f"{place}{key}: unknown field" for key in table if key not in fields
-        )
-        for key in fields.keys() & table.keys():
-            yield from _other_keys(table[key], fields[key], f"{place}{key}.")
-    elif isinstance(want, (list, tuple)) and isinstance(found, (list, tuple)):
-        rows = zip(
-            cast("list[object]", found), cast("list[object]", want), strict=False
-        )
-        for index, (one, other) in enumerate(rows):
-            yield from _other_keys(one, other, f"{place.removesuffix('.')}[{index}].")

@@ -24,7 +24,7 @@ from amprewrite.plan.fields import (
     Target,
     Text,
 )
-from amprewrite.plan.file import FORMAT, load_table, read_table, save_table
+from amprewrite.plan.file import FORMAT, load_table, save_table
 from amprewrite.plan.text import (
     DEFAULT_PRICES,
     diff_lines,
@@ -309,7 +309,7 @@ class Plan:
             PlanMismatchError: The file cannot be read, is no plan, or is of another
                 format version; every mistake is named with its place.
         """
-        return read_table(cls, load_table(path), str(path))
+        return cls.from_json(load_table(path), str(path))
 
     @classmethod
     def from_json(cls, data: object, where: str = "plan") -> "Plan":
@@ -318,6 +318,8 @@ class Plan:
         Raises:
             PlanMismatchError: ``data`` has another format version, or mistakes.
         """
+        from amprewrite.plan.read import read_table  # noqa: PLC0415  # pydantic only if used
+
         return read_table(cls, data, where)
 
     def __str__(self) -> str:

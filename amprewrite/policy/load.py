@@ -5,10 +5,9 @@ from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from amprewrite.dtypes import from_short_name
-from amprewrite.dtypes.op_rules import OP_RULES
 from amprewrite.errors import PolicyError
 from amprewrite.ir import REGION_BOUNDARIES
 from amprewrite.policy.file import read_text
@@ -20,7 +19,10 @@ from amprewrite.policy.names import (
     named_policy,
     shipped_name,
 )
-from amprewrite.policy.schema import PolicyFile, near, read_table
+from amprewrite.policy.spelling import near
+
+if TYPE_CHECKING:
+    from amprewrite.policy.schema import PolicyFile
 
 MAX_BYTES = 2**20
 """Most bytes of a policy file: twenty times the largest that is shipped."""
@@ -99,6 +101,8 @@ def known_ops() -> frozenset[str]:
 
     And the primitives of JAX that would be taken for a spelling mistake of one.
     """
+    from amprewrite.dtypes.op_rules import OP_RULES  # noqa: PLC0415  # reads a file
+
     files = (policy_folder() / f"{name}.toml" for name in shipped_policies())
     tables = (cast("dict[str, object]", _read_toml(f).get("ops", {})) for f in files)
     return PRIMITIVES.union(OP_RULES, REGION_BOUNDARIES, *tables)
@@ -142,6 +146,8 @@ def _from_file(path: Path, seen: tuple[Path, ...]) -> Policy:
             f"{seen[0]} -> {seen[1]} -> ... -> {path}"
         )
         raise PolicyError(msg)
+    from amprewrite.policy.schema import read_table  # noqa: PLC0415  # pydantic only if used
+
     data = _read_toml(path)
     extends = data.get("extends")
     base = Policy(name="")
@@ -174,7 +180,7 @@ def _extended(name: str, path: Path, seen: tuple[Path, ...]) -> Policy:
     return _from_file(policy_folder() / f"{name}.toml", seen)
 
 
-def _merge(base: Policy, file: PolicyFile, name: str) -> Policy:
+def _merge(base: Policy, file: "PolicyFile", name: str) -> Policy:
     entries = {op: OpEntry(t.op_class, t.why) for op, t in file.ops.items()}
     given = {
         **file.dtypes.model_dump(),

@@ -7,7 +7,6 @@ from amprewrite.ir import Op
 from amprewrite.policy.load import known_ops
 from amprewrite.policy.model import OpClass, OpEntry, Policy, Rule, op_keys
 from amprewrite.policy.reason import Reason
-from amprewrite.policy.schema import read_rule
 from amprewrite.policy.unused import why_unused
 
 UNCLASSIFIED = OpEntry(
@@ -55,11 +54,7 @@ class Matcher:
         Raises:
             PolicyError: An override is no rule.
         """
-        overrides = list(self.overrides)
-        words = (*self.policy.ops, *known_ops()) if overrides else ()
-        given = [
-            read_rule(r, f"overrides[{i}]", words) for i, r in enumerate(overrides)
-        ]
+        given = _read(list(self.overrides), self.policy)
         self._rules = [
             (Reason.OVERRIDE, f"overrides[{i}]", rule) for i, rule in enumerate(given)
         ] + [
@@ -113,3 +108,19 @@ class Matcher:
             for _, label, rule in self._rules
             if label not in self.used
         )
+
+
+def _read(
+    overrides: Sequence[Rule | Mapping[str, object]], policy: Policy
+) -> list[Rule]:
+    """Return ``overrides`` as rules.
+
+    Raises:
+        PolicyError: One of them is no rule.
+    """
+    if not overrides:
+        return []
+    from amprewrite.policy.schema import read_rule  # noqa: PLC0415  # pydantic only if used
+
+    words = (*policy.ops, *known_ops())
+    return [read_rule(r, f"overrides[{i}]", words) for i, r in enumerate(overrides)]

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-import numpy as np
-
 from amprewrite.dtypes import from_short_name
 from amprewrite.errors import PolicyError
 from amprewrite.policy.model import Policy
@@ -75,6 +73,8 @@ def shipped_name(text: str) -> str:
 
 def _dtype_name(given: object) -> str | None:
     """Return the name of a dtype object of torch, numpy, ml_dtypes or JAX."""
+    import numpy as np  # noqa: PLC0415  # numpy only for the dtype objects of arrays
+
     kind = type(given)
     if (kind.__module__, kind.__name__) == ("torch", "dtype"):
         return str(given).removeprefix("torch.")

@@ -1,7 +1,6 @@
 """The policy file as pydantic models; every mistake at once, with its key."""
 
 from collections.abc import Collection, Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any, Literal, cast
 
 from pydantic import (
@@ -18,6 +17,7 @@ from amprewrite.dtypes import SYSTEMS, format_of
 from amprewrite.dtypes.promotion import STATIC_SYSTEMS
 from amprewrite.errors import AmpError, PolicyError
 from amprewrite.policy.model import OpClass, Rule
+from amprewrite.policy.spelling import OWN_PRIMITIVE, misspelt, near
 
 CLASSES = tuple(str(c) for c in OpClass)
 
@@ -161,12 +161,6 @@ def _choices(words: tuple[str, ...]) -> str:
     return f"{', '.join(words[:-1])} or {words[-1]}"
 
 
-def near(word: str, words: tuple[str, ...]) -> str:
-    """Return `` (did you mean 'x'?)`` for the nearest of ``words``, else nothing."""
-    found = get_close_matches(word.lower(), words, n=1, cutoff=0.6)
-    return f" (did you mean {found[0]!r}?)" if found else ""
-
-
 def _fields_at(location: tuple[int | str, ...]) -> tuple[str, ...]:
     tables: Mapping[str, type[BaseModel]] = {
         "": PolicyFile,
@@ -197,29 +191,15 @@ def _mistake(error: ErrorDetails, *table: str) -> str:
             return f"{key}: found {error['input']!r}; {error['msg'].lower()}"
 
 
-def _misspelt(name: str, known: Collection[str]) -> str:
-    """Return that ``name`` is no op, if it is near to one; names may be new.
-
-    What is qualified by a namespace, or is a glob, is no spelling mistake.
-    """
-    if name in known or not set(".:*?[").isdisjoint(name):
-        return ""
-    hint = get_close_matches(name, known, n=1, cutoff=0.8)
-    return f"unknown op {name!r} (did you mean {hint[0]!r}?)" if hint else ""
-
-
 def _misspelt_ops(
     file: PolicyFile, known: tuple[str, ...], words: Collection[str]
 ) -> Iterator[str]:
     for name in file.ops:
-        if found := _misspelt(name, known):
+        if found := misspelt(name, known):
             yield f"ops.{name}: {found.replace(f' {name!r}', '')}"
     for index, rule in enumerate(file.rules):
-        if found := _misspelt(rule.op or "", (*words, *file.ops)):
-            yield f"rules[{index}].op: {found}{_OWN_PRIMITIVE}"
-
-
-_OWN_PRIMITIVE = "; a primitive of your own goes by native="
+        if found := misspelt(rule.op or "", (*words, *file.ops)):
+            yield f"rules[{index}].op: {found}{OWN_PRIMITIVE}"
 
 
 def read_table(
@@ -274,8 +254,8 @@ def read_rule(data: object, where: str, words: Collection[str] = ()) -> Rule:
             f"{{'path': 'decoder.*', 'class': 'deny'}}"
         )
         raise PolicyError(msg)
-    if found := _misspelt(rule.op or "", words):
-        raise PolicyError(f"{where}: 1 mistake", [f"op: {found}{_OWN_PRIMITIVE}"])
+    if found := misspelt(rule.op or "", words):
+        raise PolicyError(f"{where}: 1 mistake", [f"op: {found}{OWN_PRIMITIVE}"])
     return rule
 
 

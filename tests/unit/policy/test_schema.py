@@ -6,7 +6,7 @@ import pytest
 
 from amprewrite.errors import PolicyError
 from amprewrite.policy import OpClass, Rule
-from amprewrite.policy.schema import near, read_rule, read_table
+from amprewrite.policy.schema import read_rule, read_table
 
 
 def mistakes(text, known=()):
@@ -129,8 +129,3 @@ def test_every_mistake_of_a_rule():
     assert str(caught.value).startswith("overrides[2]: 2 mistakes")
     assert any("did you mean 'deny'?" in line for line in caught.value.mistakes)
     assert any("did you mean 'path'?" in line for line in caught.value.mistakes)
-
-
-def test_near():
-    assert near("sofmax", ("matmul", "softmax")) == " (did you mean 'softmax'?)"
-    assert near("xyz", ("matmul", "softmax")) == ""

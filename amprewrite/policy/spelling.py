@@ -1,0 +1,24 @@
+"""Spelling mistakes in names, and the words that were meant."""
+
+from collections.abc import Collection
+from difflib import get_close_matches
+
+OWN_PRIMITIVE = "; a primitive of your own goes by native="
+"""Advice where what is taken for a spelling mistake may be a name of the user's own."""
+
+
+def near(word: str, words: tuple[str, ...]) -> str:
+    """Return `` (did you mean 'x'?)`` for the nearest of ``words``, else nothing."""
+    found = get_close_matches(word.lower(), words, n=1, cutoff=0.6)
+    return f" (did you mean {found[0]!r}?)" if found else ""
+
+
+def misspelt(name: str, known: Collection[str]) -> str:
+    """Return that ``name`` is no op, if it is near to one; names may be new.
+
+    What is qualified by a namespace, or is a glob, is no spelling mistake.
+    """
+    if name in known or not set(".:*?[").isdisjoint(name):
+        return ""
+    hint = get_close_matches(name, known, n=1, cutoff=0.8)
+    return f"unknown op {name!r} (did you mean {hint[0]!r}?)" if hint else ""
