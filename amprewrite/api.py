@@ -1,23 +1,22 @@
-"""The public functions: each picks the framework of its model and hands over."""
+"""The public functions: each picks the framework of its model and hands over.
+
+What a function needs is imported when it is called: importing the package is light.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from amprewrite.dispatch import Asked, refuse_beside_plan
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.arguments import check_arguments
-from amprewrite.frameworks.base import Call
-from amprewrite.passes.error_budget.lagrangian import Tolerance
-from amprewrite.passes.error_budget.pareto import FEWEST, Front, Point
 from amprewrite.plan import Plan
-from amprewrite.plan.hardware.calibration import Calibration, save_calibration
-from amprewrite.plan.validation.maker import policy_of
 from amprewrite.policy import PolicyLike, Rule, load_policy
-from amprewrite.registry import framework_of, installed
 from amprewrite.verify import Report
-from amprewrite.verify import verify as compare
+
+if TYPE_CHECKING:
+    from amprewrite.passes.error_budget.lagrangian import Tolerance
+    from amprewrite.passes.error_budget.pareto import Point
+    from amprewrite.plan.hardware.calibration import Calibration
 
 TARGETS = ("eager", "compiled")
 """Who runs the result: each op on its own, or a fusing compiler."""
@@ -30,7 +29,7 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
     args: tuple[Any, ...] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     placement: str | None = None,
-    tolerance: Tolerance | None = None,
+    tolerance: "Tolerance | None" = None,
     overrides: Sequence[Rule | Mapping[str, object]] = (),
     plan: Plan | None = None,
     dynamic_shapes: Any = None,
@@ -100,12 +99,16 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
         ToleranceError: ``tolerance`` is no bound, or no plan keeps it.
         UnsupportedError: The model, placement, target or device is not supported.
     """
+    from amprewrite.dispatch import Asked, refuse_beside_plan
+
     if target not in (None, *TARGETS):
         msg = f"unknown target {target!r}; want {' or '.join(TARGETS)}"
         raise UnsupportedError(msg)
     if plan is None:
         loaded = load_policy("bf16" if policy is None else policy)
     else:
+        from amprewrite.plan.validation.maker import policy_of
+
         refuse_beside_plan(plan, placement, tolerance, overrides)
         plan = Plan.from_json(plan.to_json())  # it may have been edited
         loaded = policy_of(plan, policy)
@@ -145,6 +148,8 @@ def original(converted: Any) -> Any:
             model or a wrapper around one, was loaded from a pickle, or cannot be
             copied.
     """
+    from amprewrite.registry import framework_of
+
     return framework_of(converted).original(converted)
 
 
@@ -155,7 +160,7 @@ def inspect(  # noqa: PLR0913  # the public signature; all but two are by keywor
     args: tuple[Any, ...] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     placement: str | None = None,
-    tolerance: Tolerance | None = None,
+    tolerance: "Tolerance | None" = None,
     overrides: Sequence[Rule | Mapping[str, object]] = (),
     dynamic_shapes: Any = None,
     training: bool | None = None,
@@ -175,6 +180,8 @@ def inspect(  # noqa: PLR0913  # the public signature; all but two are by keywor
         UnsupportedError: No arguments are given to capture the model with, or there
             is no such placement or target.
     """
+    from amprewrite.dispatch import Asked
+
     loaded = load_policy(policy)
     call = args, kwargs
     asked = Asked(model, loaded, *call, overrides, target, placement, tolerance, device)
@@ -195,7 +202,7 @@ def pareto(  # noqa: PLR0913  # the public signature; all but two are by keyword
     dynamic_shapes: Any = None,
     training: bool | None = None,
     target: str | None = None,
-) -> tuple[Point, ...]:
+) -> "tuple[Point, ...]":
     """Return the cheapest plans for errors from that of the cheapest plan to none.
 
     Args:
@@ -221,6 +228,9 @@ def pareto(  # noqa: PLR0913  # the public signature; all but two are by keyword
         ToleranceError: The model is not finite as it is.
         UnsupportedError: There is nothing to choose between, or no arguments.
     """
+    from amprewrite.dispatch import Asked
+    from amprewrite.passes.error_budget.pareto import FEWEST, Front
+
     loaded = load_policy(policy)
     asked = Asked(model, loaded, args, kwargs, overrides, target, tolerance=1.0)
     budget = asked.budget()
@@ -246,6 +256,8 @@ def graph_text(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
         CaptureError: The model cannot be captured.
         UnsupportedError: The model is of no supported kind.
     """
+    from amprewrite.registry import framework_of
+
     return framework_of(model).graph_text(model, args, kwargs)
 
 
@@ -258,10 +270,12 @@ def save_program(
         CaptureError: The model cannot be exported.
         UnsupportedError: The framework has no file for it.
     """
+    from amprewrite.registry import framework_of
+
     framework_of(converted).save_program(converted, args, kwargs, path)
 
 
-def calibrate() -> dict[str, Calibration]:
+def calibrate() -> "dict[str, Calibration]":
     """Time every framework that is installed, each on its default device.
 
     What was measured is kept, and prices what is planned for that device from then on.
@@ -272,7 +286,10 @@ def calibrate() -> dict[str, Calibration]:
     Raises:
         UnsupportedError: No framework is installed, or a file cannot be written.
     """
-    frameworks = installed()
+    from amprewrite import registry
+    from amprewrite.plan.hardware.calibration import save_calibration
+
+    frameworks = registry.installed()
     if not frameworks:
         msg = (
             "calibrate times torch and JAX, and neither is installed; "
@@ -317,6 +334,11 @@ def verify(  # noqa: PLR0913  # the public signature; most are by keyword
         UnsupportedError: The model is of no supported kind, or ``reference`` is
             neither float64 nor float32.
     """
+    from amprewrite.frameworks.arguments import check_arguments
+    from amprewrite.frameworks.base import Call
+    from amprewrite.registry import framework_of
+    from amprewrite.verify.compare import verify as compare
+
     check_arguments(args, kwargs)
     call = Call(args, dict(kwargs or {}), reference, gradients)
     return compare(framework_of(original), original, converted, call, rtol)

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from annotated_types import Ge, Le, MaxLen
-
 from amprewrite.dtypes import FORMATS
 from amprewrite.policy import OpClass
 
@@ -31,6 +29,30 @@ FLOATS = tuple(name for name, found in FORMATS.items() if found.kind == "float")
 
 FOLDINGS = ("", "storage", "copy", "kernel", "dtype")
 """How a cast may be folded, see :class:`amprewrite.plan.Cast`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """Annotation of a number, or of a text or sequence by its length.
+
+    Attributes:
+        least: Smallest number; None if there is none.
+        most: Largest number; None if there is none.
+        longest: Largest length; None if there is none.
+    """
+
+    least: int | None = None
+    most: int | None = None
+    longest: int | None = None
+
+    def __get_pydantic_core_schema__(
+        self, source: type, handler: "GetCoreSchemaHandler"
+    ) -> "CoreSchema":
+        """Return the schema by which pydantic reads ``source`` within the limits."""
+        from pydantic import Field  # noqa: PLC0415  # only to read a file
+
+        limits = Field(ge=self.least, le=self.most, max_length=self.longest)
+        return handler.generate_schema(Annotated[source, limits])
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +84,7 @@ class _OneOf:
         raise ValueError(f"found {found[:60]!r}; want {known}{hint}")
 
 
-Text = Annotated[str, MaxLen(MAX_TEXT)]
+Text = Annotated[str, _Limits(longest=MAX_TEXT)]
 """Words for people, and names."""
 
 ClassName = Annotated[str, _OneOf(tuple(map(str, OpClass)))]
@@ -87,14 +109,14 @@ Mode = Literal["", "train", "eval"]
 Target = Literal["", "eager", "compiled"]
 """Mode of a torch model."""
 
-Count = Annotated[int, Ge(0), Le(MAX_COUNT)]
+Count = Annotated[int, _Limits(0, MAX_COUNT)]
 """Bytes, elements, iterations of a loop."""
 
-Index = Annotated[int, Ge(0), Le(MAX_COUNT)]
+Index = Annotated[int, _Limits(0, MAX_COUNT)]
 """Position of an operand or output."""
 
-Error = Annotated[float, Ge(0)]
+Error = Annotated[float, _Limits(0)]
 """A relative error."""
 
-MANY = MaxLen(MAX_ITEMS)
+MANY = _Limits(longest=MAX_ITEMS)
 """A sequence that a file may not make endless."""

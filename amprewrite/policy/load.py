@@ -3,10 +3,10 @@
 import tomllib
 from dataclasses import replace
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from amprewrite import errors
 from amprewrite.dtypes import from_short_name
 from amprewrite.errors import PolicyError
 from amprewrite.ir import REGION_BOUNDARIES
@@ -47,7 +47,7 @@ def policy_folder() -> Path:
     A wheel carries them inside the package; an editable install does not see that
     copy and finds them beside the package.
     """
-    inside = Path(str(files("amprewrite"))) / "policies"
+    inside = Path(errors.__file__).parent / "policies"
     return inside if inside.is_dir() else inside.parent.parent / "policies"
 
 

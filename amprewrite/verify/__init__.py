@@ -1,6 +1,5 @@
 """Compare a converted model with the original: outputs, gradients, every op."""
 
-from amprewrite.verify.compare import verify
 from amprewrite.verify.op_errors import OpError
 from amprewrite.verify.report import Report
 from amprewrite.verify.rows import DiscreteError, GradientError, OutputError
@@ -11,5 +10,4 @@ __all__ = [
     "OpError",
     "OutputError",
     "Report",
-    "verify",
 ]

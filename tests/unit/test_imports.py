@@ -34,8 +34,37 @@ def test_importing_loads_no_framework(module):
     assert not loaded_by(f"import {module}") & HEAVY
 
 
-def test_what_solves_and_draws_is_loaded_where_it_is_used():
-    assert not loaded_by("import amprewrite") & {"matplotlib", "networkx", "scipy"}
+USED_LATER = {
+    *("matplotlib", "ml_dtypes", "networkx", "numpy", "pydantic", "pydantic_core"),
+    *("rich", "scipy", "typer"),
+}
+"""What computes, validates, solves and draws: loaded by what needs it."""
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["amprewrite", "amprewrite.dtypes", "amprewrite.plan", "amprewrite.policy"],
+)
+def test_what_is_heavy_is_loaded_where_it_is_used(module):
+    assert not loaded_by(f"import {module}") & (USED_LATER | HEAVY)
+
+
+def test_validation_is_loaded_where_a_file_is_read():
+    read = "import amprewrite\namprewrite.load_policy('bf16')"
+    assert "pydantic" in loaded_by(read)
+
+
+def test_public_names_can_be_used_after_a_light_import():
+    """And ``verify`` stays the function, though a package has that name."""
+    names = (
+        "from amprewrite import *\n"
+        "import amprewrite.verify.compare\n"
+        "from amprewrite.verify import Report\n"
+        "assert amprewrite.verify is verify\n"
+        "assert verify.__annotations__['return'] is Report\n"
+        "assert Rule(op_class='deny').op_class == 'deny'"
+    )
+    loaded_by(names)
 
 
 @pytest.mark.parametrize("module", ["jax", "torch"])

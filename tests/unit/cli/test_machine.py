@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from amprewrite import api
+from amprewrite import registry
 from amprewrite.plan.hardware.calibration import Device, cache_file
 from tests.calibrations import calibration
 from tests.command_line import done, mistake, run
@@ -25,7 +25,7 @@ class Framework:
 
 def install(monkeypatch, *names):
     found = {name: Framework(name) for name in names}
-    monkeypatch.setattr(api, "installed", lambda: found)
+    monkeypatch.setattr(registry, "installed", lambda: found)
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from amprewrite import load_policy
+from amprewrite import errors, load_policy
 from amprewrite.errors import PolicyError
 from amprewrite.policy import Policy, shipped_policies
 from amprewrite.policy.load import known_ops, policy_folder
@@ -44,7 +44,7 @@ def test_a_policy_is_given_back_as_it_is():
 
 def test_the_folder_inside_the_package_comes_first(monkeypatch, tmp_path):
     """A wheel has the policies inside the package, an editable install beside it."""
-    monkeypatch.setattr("amprewrite.policy.load.files", lambda _: tmp_path / "package")
+    monkeypatch.setattr(errors, "__file__", str(tmp_path / "package" / "errors.py"))
     assert policy_folder() == tmp_path / "policies"
     (tmp_path / "package" / "policies").mkdir(parents=True)
     assert policy_folder() == tmp_path / "package" / "policies"

@@ -11,8 +11,9 @@ from amprewrite.frameworks.run_names import CONVERTED, JITTED, ORIGINAL, REFEREN
 from amprewrite.ir import Op, ProgramGraph, Value
 from amprewrite.plan import Decision, Plan
 from amprewrite.plan.sensitivity import Sensitivity
-from amprewrite.verify import Report, verify
+from amprewrite.verify import Report
 from amprewrite.verify.bounds import MULTIPLE, NOISE
+from amprewrite.verify.compare import verify
 
 CALL = Call((), {})
 DECISION = Decision("mul", "mul", "aten.mul", "allow", "bfloat16", "", "")
