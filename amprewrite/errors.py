@@ -34,6 +34,19 @@ class GraphError(AmpError, ValueError):
     """A program graph breaks one of its invariants, or its text does not parse."""
 
 
+class OpTableError(AmpError, ValueError):
+    """The table of ops has mistakes.
+
+    Attributes:
+        mistakes: One line for each mistake; all of them, not only the first.
+    """
+
+    def __init__(self, message: str, mistakes: Sequence[str] = ()) -> None:
+        """Build the message from a head line and one line per mistake."""
+        self.mistakes = tuple(mistakes)
+        super().__init__("\n  ".join([message, *self.mistakes]))
+
+
 class PromotionError(AmpError, TypeError):
     """Two dtypes have no common dtype in the chosen promotion system."""
 

@@ -17,6 +17,7 @@ BUILTINS = {
     "NotCapturedError": RuntimeError,
     "OptimizerError": ValueError,
     "PlanMismatchError": ValueError,
+    "OpTableError": ValueError,
     "PolicyError": ValueError,
     "PromotionError": TypeError,
     "TargetError": ValueError,

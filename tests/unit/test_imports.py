@@ -84,7 +84,7 @@ def test_a_wheel_has_the_policies(tmp_path):
     policies = {f"amprewrite/policies/{p.name}" for p in ROOT.glob("policies/*.toml")}
     assert "amprewrite/policies/bf16.toml" in policies
     assert policies <= names
-    data = {"py.typed", "dtypes/op_rules.toml"}
+    data = {"py.typed", "dtypes/op_rules.toml", "ops/ops.toml"}
     assert {"amprewrite/__init__.py", *(f"amprewrite/{x}" for x in data)} <= names
 
 

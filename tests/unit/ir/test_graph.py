@@ -55,6 +55,12 @@ def test_ops_are_found_by_name() -> None:
     assert a_graph().op_by_name["c"].operands == ("b", "ids")
 
 
+def test_an_op_has_the_facts_of_its_line() -> None:
+    assert Op("a", "sum", "reduce_sum", (), ()).traits.statistic
+    assert Op("a", "sum", "", (), ()).traits.group == "sum"
+    assert not Op("a", "mylib.scan", "mylib.scan.default", (), ()).traits.group
+
+
 def test_the_network_has_an_edge_for_each_dependence() -> None:
     network = a_graph().network
     assert set(network.nodes) == {"a", "b", "c", "v"}

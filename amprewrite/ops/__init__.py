@@ -1,0 +1,15 @@
+"""Facts about ops: what each one is, whatever a policy says of it. No opinions."""
+
+from amprewrite.ops.table import OpTable, op_table, traits_of
+from amprewrite.ops.traits import UNKNOWN, Group, OperandRule, OpTraits, op_keys
+
+__all__ = [
+    "UNKNOWN",
+    "Group",
+    "OpTable",
+    "OpTraits",
+    "OperandRule",
+    "op_keys",
+    "op_table",
+    "traits_of",
+]
