@@ -16,12 +16,12 @@ from math import prod
 from typing import TYPE_CHECKING, Literal
 
 from amprewrite.dtypes import is_float, itemsize
+from amprewrite.ops import OperandRule, OpTraits, traits_of
 
 if TYPE_CHECKING:
     import networkx as nx
 
 ValueKind = Literal["input", "parameter", "buffer", "constant", "result"]
-OperandRule = Literal["equal", "promote", "lead", "any"]
 Chosen = Literal["", "pinned", "follows"]
 
 States = tuple[tuple[int, str], ...]
@@ -95,11 +95,8 @@ class Op:
         region: Body that the op stands in; empty at top level.
         fence: Why the op and its operands must not be touched; empty if they may.
         mutates: Indices of operands that the op writes in place.
-        operand_rule: What the kernel does with operands of different float dtypes:
-            ``equal`` wants them equal; ``promote`` computes in the widest of those
-            with dimensions, by a cast inside the kernel that costs nothing;
-            ``lead`` takes the dtype of the first and accepts wider ones beside it;
-            ``any`` converts them itself or reads only their metadata.
+        operand_rule: What its kernel does with operands of different float dtypes, in
+            the words of :class:`amprewrite.ops.OpTraits`.
         literals: Python numbers among the arguments.
         dtype_argument: The dtype that a ``dtype=`` argument names; empty if the op
             has none or it is not given.
@@ -141,6 +138,11 @@ class Op:
     reads: tuple[str, ...] = ()
     asked: Literal["", "full", "low"] = ""
     trips: int = 1
+
+    @property
+    def traits(self) -> OpTraits:
+        """What the table of ops says of it, by its names."""
+        return traits_of(self.canonical, self.native)
 
     @property
     def around(self) -> str:
