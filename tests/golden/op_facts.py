@@ -7,10 +7,7 @@ from textwrap import wrap
 
 from amprewrite.dtypes.op_rules import OP_RULES
 from amprewrite.ir import REGION_BOUNDARIES, Op
-from amprewrite.passes.analysis.complex_numbers import ORDERS
-from amprewrite.passes.analysis.demand import EXACT_OPS, STATISTICS
-from amprewrite.passes.analysis.mean_subtraction import MEANS, SCALING
-from amprewrite.passes.analysis.weights_and_literals import FILLERS
+from amprewrite.ops import op_table
 from amprewrite.passes.cost.cost_model import LOOKUPS
 from amprewrite.passes.cost.flops import ADDS_FIRST
 from amprewrite.passes.placement.constraints import SQUARES
@@ -91,6 +88,12 @@ def _listed(names: Iterable[str]) -> str:
     )
 
 
+def ops_with(trait: str) -> frozenset[str]:
+    """Return the ops of whose line a field is true, or has a text."""
+    lines = op_table().ops.items()
+    return frozenset(name for name, traits in lines if getattr(traits, trait))
+
+
 def traits() -> Mapping[str, Iterable[str]]:
     """Return the ops that have each trait of which passes make use."""
     return {
@@ -106,14 +109,14 @@ def traits() -> Mapping[str, Iterable[str]]:
             for op, entry in load_policy("bf16").ops.items()
             if entry.op_class == "allow" and "conv" in op
         ],
-        "exact argument": EXACT_OPS,
-        "filler": FILLERS,
+        "exact argument": ops_with("exact_argument"),
+        "filler": ops_with("filler"),
         "looks up": LOOKUPS,
-        "mean or sum": MEANS,
-        "orders": ORDERS,
-        "scales": SCALING,
+        "mean or sum": ops_with("first_moment"),
+        "orders": ops_with("orders"),
+        "scales": ops_with("scales"),
         "square": SQUARES,
-        "statistic": STATISTICS,
+        "statistic": ops_with("statistic"),
     }
 
 

@@ -12,11 +12,6 @@ from amprewrite.ir import Op, ProgramGraph
 from amprewrite.passes.analysis.classify import USER_CAST
 from amprewrite.policy import Policy
 
-ORDERS = frozenset(
-    ("amax", "amin", "argmax", "argmin", "log_softmax", "logsumexp", "maximum")
-) | {"minimum", "scaled_dot_product_attention", "softmax", "sort", "topk"}
-"""Ops that ask which of some numbers is larger; in JAX softmax is made of one."""
-
 _ASKS = (Behaviour.BOOL, Behaviour.FIXED)
 """Rules of ops that make no numbers of their operands: comparisons, positions."""
 
@@ -31,7 +26,7 @@ def refuse_complex(graph: ProgramGraph, policy: Policy) -> None:
     """
     for op in graph.ops:
         found = [d for n in op.operands if is_complex(d := graph.values[n].dtype)]
-        if found and op.canonical in ORDERS:
+        if found and op.traits.orders:
             msg = (
                 f"{_place(op)}: found an operand of {found[0]}; want real numbers, "
                 f"which have an order: take the absolute value or the real part first"

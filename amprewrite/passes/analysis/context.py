@@ -6,7 +6,7 @@ from typing import Literal
 
 from amprewrite.ir import Op, ProgramGraph
 from amprewrite.passes.analysis.classify import lowers_promoted
-from amprewrite.passes.analysis.demand import STATISTICS, Demand, Demands
+from amprewrite.passes.analysis.demand import Demand, Demands
 from amprewrite.policy import OpClass, Policy
 from amprewrite.policy.match import Match
 
@@ -72,7 +72,7 @@ class Situation:
         """Return whether ``op`` is a reduction that may be low, but is wanted full."""
         accumulates = self.classes[op.name].op_class is OpClass.ACCUMULATE
         full = self.demands.on_op(op) is not Demand.ANY
-        return accumulates and full and op.canonical in STATISTICS
+        return accumulates and full and op.traits.statistic
 
     def reads(self, op: Op) -> tuple[str, ...]:
         """Return the dtypes in which promoted operands are read at a solver's choice.

@@ -4,6 +4,9 @@
 mean is computed in full instead of being rounded first: a fast-variance layer norm
 after a bias of 100 had relative error 610 without demand and 2.9e-3 with it. A
 periodic or stepping op demands exact: what produces its argument is never lowered.
+
+``mean(x * x) - mean(x) ** 2`` of low means is noise. Where a policy lets statistics
+hand back low (class accumulate) they do so only to those who do not want full.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,21 +19,6 @@ from amprewrite.passes.analysis.classify import USER_CAST
 from amprewrite.passes.analysis.mean_subtraction import find_centring
 from amprewrite.policy import OpClass
 from amprewrite.policy.match import Match
-
-EXACT_OPS = frozenset(
-    ("sin", "cos", "tan", "floor", "ceil", "round", "trunc", "frac", "floor_divide")
-)
-"""Ops whose result jumps or turns with a small error of a large argument."""
-
-
-STATISTICS = frozenset(
-    ("frobenius_norm", "linalg_norm", "linalg_vector_norm", "mean", "nanmean", "nansum")
-) | {"norm", "std", "std_mean", "sum", "var", "var_mean"}
-"""Reductions that other ops compute with: a rounding of one may grow.
-
-``mean(x * x) - mean(x) ** 2`` of low means is noise. Where a policy lets them hand back
-low (class accumulate) they do so only to those who do not want full.
-"""
 
 
 class Demand(IntEnum):
@@ -134,7 +122,7 @@ def compute_demand(
 
 def _on_operands(op: Op, op_class: OpClass, on_results: Demand) -> Demand:
     """Return what ``op`` demands of its operands, given the demand on its results."""
-    if op.canonical in EXACT_OPS or _steps(op):
+    if op.traits.exact_argument or _steps(op):
         return Demand.EXACT
     match op_class:
         case OpClass.ALLOW:
@@ -142,7 +130,7 @@ def _on_operands(op: Op, op_class: OpClass, on_results: Demand) -> Demand:
         case OpClass.DENY:
             return Demand.FULL
         case OpClass.ACCUMULATE:
-            passes = op.canonical in STATISTICS or on_results is Demand.EXACT
+            passes = op.traits.statistic or on_results is Demand.EXACT
             return on_results if passes else Demand.ANY
         case OpClass.PROMOTE | OpClass.FOLLOW:
             return on_results

@@ -13,12 +13,6 @@ from amprewrite.ir import Op, ProgramGraph
 from amprewrite.policy import OpClass
 from amprewrite.policy.match import Match
 
-MEANS = ("mean", "nanmean", "nansum", "sum")
-"""Statistics of which a difference is taken, where a policy does not deny them."""
-
-SCALING = ("div", "mul")
-"""Ops between the sum of a value and the difference: they make it a mean."""
-
 
 def find_centring(graph: ProgramGraph, classes: Mapping[str, Match]) -> frozenset[str]:
     """Return the subtractions of a statistic of a value from that value."""
@@ -44,10 +38,10 @@ class _Chaser:
         wanted = self._source(of)
         while (maker := self.graph.producer.get(name)) is not None:
             op_class = self.classes[maker.name].op_class
-            sums = op_class is OpClass.ACCUMULATE and maker.canonical in MEANS
+            sums = op_class is OpClass.ACCUMULATE and maker.traits.first_moment
             if op_class is OpClass.DENY or sums:
                 return any(self._source(read) == wanted for read in maker.operands)
-            moves = op_class is OpClass.FOLLOW or maker.canonical in SCALING
+            moves = op_class is OpClass.FOLLOW or maker.traits.scales
             if not moves or not maker.operands:
                 return False
             name = maker.operands[0]

@@ -8,11 +8,6 @@ from amprewrite.passes.analysis.classify import USER_CAST
 from amprewrite.policy import OpClass
 from amprewrite.policy.match import Match
 
-FILLERS = frozenset(
-    ("full", "full_like", "new_full", "new_ones", "new_zeros", "ones", "ones_like")
-) | {"scalar_tensor", "zeros", "zeros_like"}
-"""Ops that fill a tensor with one number; made low, they are the low number."""
-
 
 def is_transparent(op: Op, op_class: OpClass) -> bool:
     """Return whether a weight seen through ``op`` is still that weight.
@@ -42,7 +37,7 @@ def weight_roots(
     static = {value.name for value in fixed}
     roots = {v.name: frozenset({v.name}) for v in fixed if v.dtype == full}
     for op in graph.ops:
-        if op.canonical in FILLERS and not op.fence and not op.region:
+        if op.traits.filler and not op.fence and not op.region:
             made = (r for r in op.results if graph.is_dtype(r, full))
             roots.update({r: frozenset({r}) for r in made if r not in mutated})
         floats = [name for name in op.operands if name in roots]
@@ -75,7 +70,7 @@ def weak_values(
         strong = op.mutates or (op.dtype_argument and op.chosen == "pinned")
         if strong or not all(name in weak for name in op.operands):
             continue
-        filled = op.canonical in FILLERS and not list(lost_literals(op, low))
+        filled = op.traits.filler and not list(lost_literals(op, low))
         moved = op.operands and classes[op.name].op_class is OpClass.FOLLOW
         for result in op.results:
             scalar = graph.values[result].shape == ()
