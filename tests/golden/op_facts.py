@@ -8,10 +8,6 @@ from textwrap import wrap
 from amprewrite.dtypes.op_rules import OP_RULES
 from amprewrite.ir import REGION_BOUNDARIES, Op
 from amprewrite.ops import op_table
-from amprewrite.passes.cost.cost_model import LOOKUPS
-from amprewrite.passes.cost.flops import ADDS_FIRST
-from amprewrite.passes.placement.constraints import SQUARES
-from amprewrite.plan.comparing import EXTREMA
 from amprewrite.policy import Matcher, load_policy, shipped_policies
 from amprewrite.policy.load import PRIMITIVES
 
@@ -97,25 +93,17 @@ def ops_with(trait: str) -> frozenset[str]:
 def traits() -> Mapping[str, Iterable[str]]:
     """Return the ops that have each trait of which passes make use."""
     return {
-        "adds first": [
-            op
-            for op, entry in load_policy("bf16").ops.items()
-            if entry.op_class == "allow" and op.startswith(ADDS_FIRST)
-        ],
-        "attention": [op for op in op_names() if "attention" in op],
-        "chooses": EXTREMA,
-        "convolution": [
-            op
-            for op, entry in load_policy("bf16").ops.items()
-            if entry.op_class == "allow" and "conv" in op
-        ],
+        "adds first": ops_with("addend_first"),
+        "attention": op_table().members("attention"),
+        "chooses": ops_with("chooses"),
+        "convolution": op_table().members("convolution"),
         "exact argument": ops_with("exact_argument"),
         "filler": ops_with("filler"),
-        "looks up": LOOKUPS,
+        "looks up": op_table().members("lookup"),
         "mean or sum": ops_with("first_moment"),
         "orders": ops_with("orders"),
         "scales": ops_with("scales"),
-        "square": SQUARES,
+        "square": op_table().members("square"),
         "statistic": ops_with("statistic"),
     }
 

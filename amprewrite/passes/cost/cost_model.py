@@ -11,14 +11,12 @@ from typing import Literal
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.ir import REGION_BOUNDARIES, Op, ProgramGraph
+from amprewrite.ops import Group
 from amprewrite.passes.cost.flops import multiplications, work_of
 from amprewrite.passes.cost.timings import Timings
 from amprewrite.plan import DEFAULT_PRICES
 from amprewrite.plan.hardware.kernels import Kernels
 from amprewrite.policy import OpClass
-
-LOOKUPS = frozenset(("embedding", "index_select"))
-"""Ops that read a few rows of a table; the rows may be converted after the lookup."""
 
 GENERATED = frozenset(
     (OpClass.PROMOTE, OpClass.FOLLOW, OpClass.DENY, OpClass.ACCUMULATE)
@@ -139,6 +137,6 @@ def is_view(graph: ProgramGraph, op: Op) -> bool:
 def read_elements(graph: ProgramGraph, op: Op, index: int) -> int:
     """Return how many elements of operand ``index`` an op reads: of a table, rows."""
     elements = graph.values[op.operands[index]].elements
-    if index or op.canonical not in LOOKUPS:
+    if index or op.traits.group != Group.LOOKUP:
         return elements
     return min(elements, sum(graph.values[name].elements for name in op.results))

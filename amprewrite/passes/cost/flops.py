@@ -4,14 +4,12 @@ from dataclasses import dataclass
 from math import isqrt, prod
 
 from amprewrite.ir import Op, ProgramGraph, Value
+from amprewrite.ops import Group
 from amprewrite.plan.hardware.calibration import Kind
 
 ROWS_UNKNOWN = 64
 """Rows of a product where an extent is symbolic: neither thin nor large. What there is
 to multiply still counts that extent as one."""
-
-ADDS_FIRST = ("add", "baddbmm")
-"""How the names begin of products that take what is added before their factors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,11 @@ def multiplications(graph: ProgramGraph, op: Op) -> int:
     if op.contracted is not None:
         return made * op.contracted
     floats = [values[op.operands[i]] for i in graph.float_operands(op)]
-    if "attention" in op.canonical and len(floats) > 1 and len(floats[1].shape) > 1:
+    if (
+        op.traits.group == Group.ATTENTION
+        and len(floats) > 1
+        and len(floats[1].shape) > 1
+    ):
         length = floats[1].shape[-2]
         return 2 * floats[0].elements * (length if isinstance(length, int) else 1)
     sizes = [value.elements for value in floats[:2]]
@@ -62,13 +64,14 @@ def work_of(graph: ProgramGraph, op: Op) -> Work:
     values = [graph.values[op.operands[i]] for i in graph.float_operands(op)]
     made = graph.values[op.results[0]] if op.results else None
     elements = sum(value.elements for value in (*values, *([made] if made else ())))
-    factors = values[1:3] if op.canonical.startswith(ADDS_FIRST) else values[:2]
-    if "attention" in op.canonical and values and len(values[0].shape) > 1:
+    factors = values[1:3] if op.traits.addend_first else values[:2]
+    if op.traits.group == Group.ATTENTION and values and len(values[0].shape) > 1:
         shape = values[0].shape
         heads = prod(extent for extent in shape[:-2] if isinstance(extent, int))
         thin = min(_known(shape[-2]), _known(shape[-1]))
         return Work("attention", macs, max(heads, 1), thin, elements)
-    kind: Kind = "convolution" if "conv" in op.canonical else "product"
+    convolves = op.traits.group == Group.CONVOLUTION
+    kind: Kind = "convolution" if convolves else "product"
     length = op.contracted
     if not length or made is None or len(factors) != 2:  # noqa: PLR2004  # a pair
         return Work(kind, macs, 1, max(round(macs ** (1 / 3)), 1), elements)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from amprewrite.dtypes import is_float
 from amprewrite.ir import Op, ProgramGraph
+from amprewrite.ops import Group
 from amprewrite.passes.analysis.classify import USER_CAST
 from amprewrite.passes.analysis.context import Assignment, Situation
 from amprewrite.passes.analysis.data_independence import exact_ops
@@ -26,13 +27,9 @@ from amprewrite.passes.analysis.demand import Demand
 from amprewrite.passes.analysis.mean_subtraction import find_centring
 from amprewrite.passes.analysis.weights_and_literals import lost_literals
 from amprewrite.passes.cost.cost import FREE
-from amprewrite.passes.cost.cost_model import LOOKUPS
 from amprewrite.passes.placement.weight_storage import moves_weights, only_looked_up
 from amprewrite.plan.comparing import compared_moves
 from amprewrite.policy import OpClass
-
-SQUARES = frozenset(("integer_pow", "square"))
-"""Ops that square; so does a product of a value with itself."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +189,7 @@ class _Finder:
             return f"the number {lost[0]!r} does not survive {self.low}"
         if op_class is not OpClass.ALLOW and not self._full_operands(op):
             return f"reads no {self.full}, which it was traced to make"
-        if op.canonical in LOOKUPS and op.operands[0] in self.looked_up:
+        if op.traits.group == Group.LOOKUP and op.operands[0] in self.looked_up:
             return "the policy stores a table that is only looked up in full"
         return ""
 
@@ -205,7 +202,7 @@ class _Finder:
             return ""
         names = self._full_operands(op)
         twice = op.canonical == "mul" and len(op.operands) > len(set(op.operands))
-        if op.canonical in SQUARES or twice:
+        if op.traits.group == Group.SQUARE or twice:
             return "a square doubles the relative error"
         if self.statistics.issuperset(names):
             return "it is made of statistics"
@@ -250,7 +247,7 @@ class _Finder:
         for op in self.graph.ops:
             for index, name in enumerate(op.operands):
                 roots = self.at.weights.get(name, frozenset[str]())
-                lookup = op.canonical in LOOKUPS and index == 0
+                lookup = op.traits.group == Group.LOOKUP and index == 0
                 if roots & tables and not lookup and not moves_weights(self.at, op):
                     tables -= roots
         weights = self.at.weights.items()

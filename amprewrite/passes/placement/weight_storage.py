@@ -10,9 +10,9 @@ from collections.abc import Callable, Container
 from dataclasses import replace
 
 from amprewrite.ir import Op
+from amprewrite.ops import Group
 from amprewrite.passes.analysis.context import NOTHING_PLACED, Placement, Situation
 from amprewrite.passes.analysis.weights_and_literals import is_transparent
-from amprewrite.passes.cost.cost_model import LOOKUPS
 from amprewrite.passes.placement.promote import place
 
 Placer = Callable[[Situation, Placement], Placement]
@@ -92,7 +92,7 @@ def only_looked_up(situation: Situation) -> frozenset[str]:
     graph = situation.graph
     tables: set[str] = set()
     for op in graph.ops:
-        if op.canonical in LOOKUPS and op.operands[0] in situation.weights:
+        if op.traits.group == Group.LOOKUP and op.operands[0] in situation.weights:
             tables |= situation.weights[op.operands[0]]
     return frozenset(t for t in tables if len(graph.values[t].shape) > 1)
 
@@ -132,7 +132,7 @@ def _read_in_full(situation: Situation, placement: Placement) -> frozenset[str]:
             found.update(*(known.get(n, ()) for n in full_ones))
     for op, index, name in _leaf_uses(situation, placement):
         chosen = placement.assignments is not None
-        looked_up = op.canonical in LOOKUPS and index == 0 and not chosen
+        looked_up = op.traits.group == Group.LOOKUP and index == 0 and not chosen
         if placement.ops[op.name].operands[index] == full and not looked_up:
             found |= situation.weights[name]
     for output in situation.graph.outputs:
