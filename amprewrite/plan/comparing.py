@@ -16,15 +16,6 @@ from amprewrite.ir import Op, ProgramGraph
 from amprewrite.plan.model import OUTPUT
 from amprewrite.policy import OpClass
 
-EXTREMA = frozenset(
-    (
-        *("maximum", "minimum", "fmax", "fmin", "clamp", "clamp_max", "clamp_min"),
-        *("amax", "amin", "aminmax", "max_dim", "min_dim"),
-        *("cummax", "cummin", "topk", "sort", "median", "kthvalue"),
-    )
-)
-"""Ops that choose values, and of which a program may ask what they chose."""
-
 
 def compares(graph: ProgramGraph, op: Op, op_class: str) -> bool:
     """Return whether ``op``, of class ``op_class``, decides something by floats."""
@@ -85,7 +76,7 @@ def chosen_outputs(graph: ProgramGraph, classes: Mapping[str, str]) -> frozenset
         names = [op.operands[index] for index in graph.float_operands(op)]
         held = frozenset[str]().union(*(sources.get(n, {n}) for n in names))
         sources.update(dict.fromkeys(op.results, held))
-        if op.canonical in EXTREMA or not chosen.isdisjoint(names):
+        if op.traits.chooses or not chosen.isdisjoint(names):
             chosen.update(op.results)
     inputs = {value.name for value in graph.inputs()}
     held_by: dict[str, set[str]] = {}

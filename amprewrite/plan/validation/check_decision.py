@@ -3,12 +3,10 @@
 from collections.abc import Iterator
 
 from amprewrite.ir import REGION_BOUNDARIES, Op, ProgramGraph
+from amprewrite.ops import Group
 from amprewrite.plan.hardware.kernels import OPERAND
 from amprewrite.plan.model import Decision, Plan
 from amprewrite.policy import OpClass
-
-LOOKUPS = ("embedding", "index_select")
-"""Ops whose rows may be of another dtype than the table that they are looked up in."""
 
 
 def decision_mistakes(
@@ -97,7 +95,7 @@ def _made(graph: ProgramGraph, op: Op, decision: Decision, plan: Plan) -> Iterat
     )
     sums = op.accumulates and precision == plan.low
     rounded = precision == plan.full and decision.op_class == OpClass.PROMOTE
-    allowed = sums or rounded or op.mutates or op.canonical in LOOKUPS
+    allowed = sums or rounded or op.mutates or op.traits.group == Group.LOOKUP
     if made and not allowed:
         yield f"computes in {precision} and makes {', '.join(made)}"
 
