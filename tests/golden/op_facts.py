@@ -110,18 +110,16 @@ def traits() -> Mapping[str, Iterable[str]]:
 
 def torch_traits() -> Mapping[str, Iterable[str]]:
     """Return the ops that have each trait of which the torch side makes use."""
-    from amprewrite.frameworks.torch_fx.aten.ops import OPERAND_RULES
-    from amprewrite.frameworks.torch_fx.probes.kernel_rounding import ROUND_INSIDE
-    from amprewrite.frameworks.torch_fx.rewrite.read import DTYPE_ARGUMENTS
-
-    found = {"has a dtype argument": DTYPE_ARGUMENTS}
-    for rule in ("any", "lead", "promote"):
-        found[f"operand rule {rule}"] = frozenset(
-            op for op, its in OPERAND_RULES.items() if its == rule
-        )
-    for op, (operands, what) in ROUND_INSIDE.items():
-        key = f"rounds inside {what}" + (f", of {operands} operands" * bool(operands))
-        found[key] = found.get(key, frozenset()) | {op}
+    found = {"has a dtype argument": ops_with("has_dtype_argument")}
+    for op, its in op_table().ops.items():
+        if its.operand_rule != "equal":
+            key = f"operand rule {its.operand_rule}"
+            found[key] = found.get(key, frozenset()) | {op}
+        if its.rounds_inside:
+            least = f", of {its.rounds_inside_from} operands"
+            key = f"rounds inside {its.rounds_inside}"
+            key += least * bool(its.rounds_inside_from)
+            found[key] = found.get(key, frozenset()) | {op}
     return found
 
 
@@ -132,9 +130,7 @@ def traits_text(found: Mapping[str, Iterable[str]]) -> str:
 
 def aten_names() -> Mapping[str, str]:
     """Return the ATen packets that are another op under a different name."""
-    from amprewrite.frameworks.torch_fx.aten.ops import CANONICAL
-
-    return CANONICAL
+    return op_table().aten
 
 
 def jax_names() -> Mapping[str, str]:

@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 from amprewrite import inspect, load_policy
-from amprewrite.frameworks.torch_fx.aten import ops
 from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.ops import op_table
 from amprewrite.policy.load import policy_folder
 from tests.oracles.opinfo import LOW, RULES, op_db, torch_may_warn
 
@@ -131,7 +131,7 @@ def registered(device):
         for name in names
         if name.startswith("aten::") and has(name, key)
     }
-    return {ops.CANONICAL.get(packet, packet) for packet in packets}
+    return {op_table().aten.get(packet, packet) for packet in packets}
 
 
 @pytest.mark.parametrize(

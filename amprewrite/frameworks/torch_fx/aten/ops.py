@@ -1,8 +1,9 @@
 """How ATen spells the canonical ops, and what its kernels do with mixed dtypes.
 
 The canonical name of an op is the name of its ATen packet without the underscore of
-the in-place form; this module lists the exceptions. A custom operator keeps its
-qualified name, such as ``mylib.scan``.
+the in-place form; the table of ops lists the exceptions, and this module the names that
+depend on the arguments. A custom operator keeps its qualified name, such as
+``mylib.scan``.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,179 +14,17 @@ from torch.fx import Node
 
 from amprewrite.frameworks.torch_fx.aten.arguments import Called, argument
 from amprewrite.frameworks.torch_fx.compat import private
-from amprewrite.ir.graph import OperandRule
-
-CANONICAL: Mapping[str, str] = {
-    "_adaptive_avg_pool2d": "adaptive_avg_pool2d",
-    "_adaptive_avg_pool3d": "adaptive_avg_pool3d",
-    "_aminmax": "aminmax",
-    "_batch_norm_no_update": "batch_norm_inference",
-    "_batch_norm_with_update": "batch_norm",
-    "_batch_norm_with_update_functional": "batch_norm",
-    "_cdist_forward": "cdist",
-    "_conv_depthwise2d": "conv",
-    "_convolution": "conv",
-    "_convolution_mode": "conv",
-    "_ctc_loss": "ctc_loss",
-    "_embedding_bag": "embedding_bag",
-    "_embedding_bag_forward_only": "embedding_bag",
-    "_euclidean_dist": "cdist",
-    "_fused_rms_norm": "rms_norm",
-    "_grid_sampler_2d_cpu_fallback": "grid_sampler_2d",
-    "_log_softmax": "log_softmax",
-    "_logcumsumexp": "logcumsumexp",
-    "_native_batch_norm_legit": "batch_norm",
-    "_native_batch_norm_legit_functional": "batch_norm",
-    "_native_batch_norm_legit_no_training": "batch_norm_inference",
-    "_pdist_forward": "pdist",
-    "_prelu_kernel": "prelu",
-    "_reshape_alias": "view",
-    "_reshape_copy": "reshape",
-    "_scaled_dot_product_attention_math": "scaled_dot_product_attention",
-    "_scaled_dot_product_cudnn_attention": "scaled_dot_product_attention",
-    "_scaled_dot_product_efficient_attention": "scaled_dot_product_attention",
-    "_scaled_dot_product_flash_attention": "scaled_dot_product_attention",
-    "_scaled_dot_product_flash_attention_for_cpu": "scaled_dot_product_attention",
-    "_scaled_dot_product_fused_attention_overrideable": "scaled_dot_product_attention",
-    "_softmax": "softmax",
-    "_stack": "stack",
-    "_thnn_fused_gru_cell": "gru_cell",
-    "_thnn_fused_lstm_cell": "lstm_cell",
-    "_trilinear": "bilinear",
-    "_unsafe_masked_index_put_accumulate": "scatter_add",
-    "_weight_norm_interface": "_weight_norm",
-    "absolute": "abs",
-    "alias_copy": "alias",
-    "arccos": "acos",
-    "arccosh": "acosh",
-    "arcsin": "asin",
-    "arcsinh": "asinh",
-    "arctan": "atan",
-    "arctan2": "atan2",
-    "arctanh": "atanh",
-    "as_strided_copy": "as_strided",
-    "bmm": "matmul",
-    "clip": "clamp",
-    "concat": "cat",
-    "concatenate": "cat",
-    "conv1d": "conv",
-    "conv2d": "conv",
-    "conv3d": "conv",
-    "conv_depthwise3d": "conv",
-    "conv_transpose1d": "conv_transpose",
-    "conv_transpose2d": "conv_transpose",
-    "conv_transpose3d": "conv_transpose",
-    "convolution": "conv",
-    "convolution_overrideable": "conv",
-    "cudnn_batch_norm": "batch_norm",
-    "cudnn_convolution": "conv",
-    "cudnn_convolution_transpose": "conv_transpose",
-    "cudnn_grid_sampler": "grid_sampler_2d",
-    "detach_copy": "detach",
-    "diagonal_copy": "diagonal",
-    "divide": "div",
-    "expand_copy": "expand",
-    "fake_quantize_per_channel_affine_cachemask": "fake_quantize_per_channel_affine",
-    "fake_quantize_per_tensor_affine_cachemask": "fake_quantize_per_tensor_affine",
-    "greater": "gt",
-    "greater_equal": "ge",
-    "less": "lt",
-    "less_equal": "le",
-    "linalg_diagonal": "diagonal",
-    "linalg_matmul": "matmul",
-    "log_sigmoid_forward": "log_sigmoid",
-    "mkldnn_convolution": "conv",
-    "mm": "matmul",
-    "multilabel_margin_loss_forward": "multilabel_margin_loss",
-    "multiply": "mul",
-    "narrow_copy": "narrow",
-    "native_batch_norm": "batch_norm",
-    "native_group_norm": "group_norm",
-    "native_layer_norm": "layer_norm",
-    "native_norm": "norm",
-    "negative": "neg",
-    "nll_loss2d_forward": "nll_loss2d",
-    "nll_loss_forward": "nll_loss",
-    "not_equal": "ne",
-    "permute_copy": "permute",
-    "row_stack": "vstack",
-    "select_copy": "select",
-    "slice_copy": "slice",
-    "slow_conv3d": "conv",
-    "slow_conv_dilated2d": "conv",
-    "slow_conv_dilated3d": "conv",
-    "special_digamma": "digamma",
-    "special_erf": "erf",
-    "special_erfc": "erfc",
-    "special_erfinv": "erfinv",
-    "special_exp2": "exp2",
-    "special_expit": "sigmoid",
-    "special_expm1": "expm1",
-    "special_gammainc": "igamma",
-    "special_gammaincc": "igammac",
-    "special_gammaln": "lgamma",
-    "special_i0": "i0",
-    "special_log1p": "log1p",
-    "special_log_softmax": "log_softmax",
-    "special_logit": "logit",
-    "special_logsumexp": "logsumexp",
-    "special_multigammaln": "mvlgamma",
-    "special_polygamma": "polygamma",
-    "special_psi": "digamma",
-    "special_round": "round",
-    "special_sinc": "sinc",
-    "special_softmax": "softmax",
-    "special_xlogy": "xlogy",
-    "split_copy": "split",
-    "split_with_sizes_copy": "split_with_sizes",
-    "squeeze_copy": "squeeze",
-    "subtract": "sub",
-    "t_copy": "t",
-    "thnn_conv2d": "conv",
-    "transpose_copy": "transpose",
-    "true_divide": "div",
-    "unbind_copy": "unbind",
-    "unfold_copy": "unfold",
-    "unsqueeze_copy": "unsqueeze",
-    "view_copy": "view",
-}
-"""Packets that are another op under a different name. Sorted."""
+from amprewrite.ops import OperandRule, op_table, traits_of
 
 FRAMEWORK_ONLY = frozenset(("_assert_tensor_metadata",))
 """Packets that check the traced dtypes; dropped, because the dtypes change."""
 
-OPERAND_RULES: Mapping[str, OperandRule] = {
-    **dict.fromkeys(
-        ("add", "addcdiv", "addcmul", "div", "fmax", "fmin", "maximum", "minimum"),
-        "promote",
-    ),
-    **dict.fromkeys(("mul", "rsub", "sub"), "promote"),
-    **dict.fromkeys(
-        ("batch_norm", "batch_norm_inference", "group_norm", "instance_norm"), "lead"
-    ),
-    **dict.fromkeys(("layer_norm", "masked_fill", "rms_norm"), "lead"),
-    **dict.fromkeys(("expand_as", "reshape_as", "view_as"), "lead"),  # a shape beside
-    **dict.fromkeys(("cast", "copy", "empty_like", "full_like", "new_empty"), "any"),
-    **dict.fromkeys(("new_empty_strided", "new_full", "new_ones", "new_zeros"), "any"),
-    **dict.fromkeys(("ones_like", "rand_like", "randint_like", "randn_like"), "any"),
-    **dict.fromkeys(("zeros_like", "sym_size", "sym_stride", "sym_numel"), "any"),
-    **dict.fromkeys(("size", "stride", "numel", "sym_storage_offset", "dim"), "any"),
-}
-"""What kernels do with operands of different float dtypes; ``equal`` if not listed.
 
-Source: run on CPU in eager, mixed float32 and bfloat16 operands. ``cat``, ``where``
-and the in-place scatters are left at equal: not every overload and device promotes.
-"""
-
-
-def operand_rule(node: Node, canonical: str) -> OperandRule:
+def operand_rule(native: str, canonical: str) -> OperandRule:
     """Return what the kernel does with different float dtypes; prims never promote."""
-    native = native_name(node.target)
-    return (
-        "equal"
-        if native.startswith("prims.")
-        else OPERAND_RULES.get(canonical, "equal")
-    )
+    if native.startswith("prims."):
+        return "equal"
+    return traits_of(canonical, native).operand_rule
 
 
 REGIONS: Mapping[str, tuple[int, str]] = {
@@ -258,7 +97,7 @@ def canonical_name(node: Called) -> str:
     packet = target.overloadpacket.__name__
     if private.is_mutable(target) and packet.endswith("_"):
         packet = packet.removesuffix("_")
-    name = CANONICAL.get(packet, packet)
+    name = op_table().aten.get(packet, packet)
     return REFINED[name](node, name) if name in REFINED else name
 
 

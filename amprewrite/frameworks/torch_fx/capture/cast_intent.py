@@ -35,6 +35,7 @@ from amprewrite.frameworks.torch_fx.compat import (
     threads,
 )
 from amprewrite.ir.graph import Chosen
+from amprewrite.ops import op_table
 
 CHOSEN = "amprewrite_chosen"
 """Key in a node's meta: how the model chose the dtype that the node names."""
@@ -193,7 +194,7 @@ class _Recorder(torch.overrides.TorchFunctionMode):
 def _needs_equal(name: str) -> bool:
     """Whether a function of torch refuses operands of different float dtypes."""
     packet = name.strip("_")
-    rule = OP_RULES.get(ops.CANONICAL.get(packet, packet))
+    rule = OP_RULES.get(op_table().aten.get(packet, packet))
     return rule is not None and rule.needs_equal
 
 

@@ -6,6 +6,16 @@ layers what passes from step to step: the error of their results is that of the 
 Which kernels do so depends on the device, its instructions and the version of torch, so
 that none is taken to: the error of an op that may round inside is measured on the
 operands that it has in the model, and whether a contraction does at all on a sample.
+
+Which ops may round inside, the table of ops says (``rounds_inside``).
+Source: torch 2.13 on a CPU in bfloat16, on torch's own samples (``op_db``, as far as
+names match) and on a few of ours: the error of these is 1.2 to 3.1 times that of
+rounding their exact results with the instructions AVX2, and on others some round once
+(``conv_transpose`` with avx512_bf16), which the measurement on the model's own operands
+finds. ``rnn_relu``, the cells of plain recurrent layers and ``chain_matmul`` were not
+measured, but taken to be as their kin. Left out: division with a rounding mode, which
+jumps; an embedding that renormalises its table (1.4); and a fused attention whose
+weights are nearly 0 and 1 (up to 2; predictions were no better).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,46 +27,6 @@ from torch.nn import functional
 
 from amprewrite.frameworks.torch_fx.compat.private import fork_rng, pytree
 from amprewrite.ir import Op
-
-_RECURRENT = "the gates and the state of each step"
-_SUMS = "what the kernel adds up"
-
-ROUND_INSIDE: Mapping[str, tuple[int, str]] = {
-    "addbmm": (0, _SUMS),
-    "addcmul": (0, "the product"),
-    "addmv": (0, "the product"),
-    "addr": (0, "the product"),
-    "bilinear": (0, "the product with the first operand"),
-    "chain_matmul": (0, "every product but the last"),
-    "conv_transpose": (0, _SUMS),
-    "cross": (0, "both products"),
-    "diff": (0, "the differences of lower order"),
-    "einsum": (3, "every product but the last"),
-    "gru": (0, _RECURRENT),
-    "gru_cell": (0, _RECURRENT),
-    "linalg_cross": (0, "both products"),
-    "linalg_multi_dot": (0, "every product but the last"),
-    "linalg_vecdot": (0, "the products"),
-    "lstm": (0, _RECURRENT),
-    "lstm_cell": (0, _RECURRENT),
-    "rnn_relu": (0, _RECURRENT),
-    "rnn_relu_cell": (0, _RECURRENT),
-    "rnn_tanh": (0, _RECURRENT),
-    "rnn_tanh_cell": (0, _RECURRENT),
-    "softsign": (0, "the denominator"),
-}
-"""Canonical ops, from how many operands on they may round inside, and what.
-
-Source: torch 2.13 on a CPU in bfloat16, on torch's own samples (``op_db``, as far as
-names match) and on a few of ours: the error of these is 1.2 to 3.1 times that of
-rounding their exact results with the instructions AVX2, and on others some round once
-(``conv_transpose`` with avx512_bf16), which the measurement on the model's own operands
-finds. ``rnn_relu``, the cells of plain recurrent layers and
-``chain_matmul`` were not measured, but taken to be as their kin. Left out: division
-with a rounding mode, which jumps; an embedding that renormalises its table (1.4); and a
-fused attention whose weights are nearly 0 and 1 (up to 2; predictions were no better).
-"""
-
 
 Sample = tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], ...]]
 """A contraction and the shapes of its operands."""
@@ -103,8 +73,8 @@ class Kernels:
             op: The op.
             operands: What it reads, with tensors anywhere.
         """
-        if op.canonical in ROUND_INSIDE:
-            return len(op.operands) >= ROUND_INSIDE[op.canonical][0]
+        if op.traits.rounds_inside:
+            return len(op.operands) >= op.traits.rounds_inside_from
         leaves = pytree.tree_leaves(operands)
         tensors = (leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
         first = next(tensors, None)

@@ -21,15 +21,7 @@ from amprewrite.frameworks.torch_fx.rewrite.bodies import held_by, own_body, reg
 from amprewrite.ir import Op, ProgramGraph, Value, check_graph
 from amprewrite.ir.graph import ValueKind
 from amprewrite.marks import NOTE
-
-DTYPE_ARGUMENTS = frozenset(
-    ("cumprod", "cumsum", "linalg_vector_norm", "log_softmax", "mean", "nanmean")
-) | {"nansum", "prod", "softmax", "sum"}
-"""Ops that compute in the dtype that their ``dtype=`` argument names.
-
-``linalg_matrix_norm`` has the argument too, but refuses a low operand beside it where
-it needs a factorisation.
-"""
+from amprewrite.ops import traits_of
 
 Leaves: TypeAlias = "str | list[Leaves] | None"
 """The names of the tensors in a node's value, in its structure; None is no tensor."""
@@ -238,7 +230,7 @@ class _Reader:
 
     def _op(self, scope: _Scope, node: Node) -> None:
         name = scope.prefix + node.name
-        canonical = ops.canonical_name(node)
+        canonical, native = ops.canonical_name(node), ops.native_name(node.target)
         used = occurrences(node)
         operands = tuple(
             value for source in used for value in held(self.leaves.get(source))
@@ -252,7 +244,7 @@ class _Reader:
         op = Op(
             name=name,
             canonical=canonical,
-            native=ops.native_name(node.target),
+            native=native,
             operands=operands,
             results=tuple(held(leaves)),
             path=module_path(node, self.model),
@@ -262,11 +254,11 @@ class _Reader:
             mutates=tuple(
                 i for i, operand in enumerate(operands) if operand in mutated
             ),
-            operand_rule=ops.operand_rule(node, canonical),
+            operand_rule=ops.operand_rule(native, canonical),
             literals=tuple(number for _, number in arguments.numbers(node)),
             dtype_argument=_dtype_argument(node, canonical),
             chosen="follows" if follows else node.meta.get(CHOSEN, ""),
-            has_dtype_argument=canonical in DTYPE_ARGUMENTS
+            has_dtype_argument=traits_of(canonical, native).has_dtype_argument
             and arguments.has_argument(node, "dtype"),
             contracted=ops.contracted_length(node, canonical),
             masks=tuple(_masks(node, operands, self.leaves)),
