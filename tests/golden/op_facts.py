@@ -135,9 +135,7 @@ def aten_names() -> Mapping[str, str]:
 
 def jax_names() -> Mapping[str, str]:
     """Return the primitives of JAX that are another op under a different name."""
-    from amprewrite.frameworks.jaxpr.program.ops import CANONICAL
-
-    return {name: op for name, op in CANONICAL.items() if name.replace("-", "_") != op}
+    return op_table().jax
 
 
 def names_text(found: Mapping[str, str]) -> str:

@@ -1,7 +1,8 @@
-"""The primitives of JAX: their names in policies, and how their kernels take dtypes.
+"""The primitives of JAX: their names in policies, and what is never touched.
 
-Adding a primitive is one line here, if JAX spells an op in its own way, and one line
-in a policy.
+The table of ops says which primitives are an op under a different name. All want
+operands of equal dtypes; ``dot_general`` takes different ones too, and then computes in
+float32 without a word.
 """
 
 from functools import cache
@@ -9,68 +10,7 @@ from typing import Any
 
 from jax.dtypes import float0
 
-from amprewrite.ir.graph import OperandRule
-
-CANONICAL = {
-    "add_any": "add",
-    "and": "bitwise_and",
-    "approx_top_k": "topk",
-    "argsort": "argsort",
-    "bessel_i0e": "special_i0e",
-    "bessel_i1e": "special_i1e",
-    "bitcast_convert_type": "bitcast",
-    "broadcast_in_dim": "expand",
-    "concatenate": "cat",
-    "conv_general_dilated": "conv",
-    "convert_element_type": "cast",
-    "copy": "clone",
-    "copy_p": "clone",
-    "cumlogsumexp": "logcumsumexp",
-    "dot_general": "matmul",
-    "dynamic_slice": "slice",
-    "dynamic_update_slice": "slice_scatter",
-    "eig": "linalg_eig",
-    "eigh": "linalg_eigh",
-    "erf_inv": "erfinv",
-    "expand_dims": "unsqueeze",
-    "all_gather": "all_gather",
-    "igamma": "igamma",
-    "iota": "arange",
-    "is_finite": "isfinite",
-    "logistic": "sigmoid",
-    "max": "maximum",
-    "min": "minimum",
-    "not": "bitwise_not",
-    "or": "bitwise_or",
-    "ragged_dot": "ragged_dot",
-    "ragged_dot_general": "ragged_dot",
-    "reduce_and": "all",
-    "reduce_max": "amax",
-    "reduce_min": "amin",
-    "reduce_or": "any",
-    "reduce_prod": "prod",
-    "reduce_sum": "sum",
-    "rem": "remainder",
-    "rev": "flip",
-    "scatter-add": "scatter_reduce",
-    "scatter-apply": "scatter_reduce",
-    "scatter-max": "scatter_reduce",
-    "scatter-min": "scatter_reduce",
-    "scatter-mul": "scatter_reduce",
-    "scatter-sub": "scatter_reduce",
-    "select_n": "where",
-    "stop_gradient": "detach",
-    "top_k": "topk",
-    "transpose": "permute",
-    "xor": "bitwise_xor",
-    "zeta": "special_zeta",
-}
-"""Names in policies where they differ from the primitive's (underscores for dashes).
-
-A sum over repeated places is a ``scatter_reduce``: the gradients of a lookup are one,
-and so is a sum over segments, which in bfloat16 stops growing (4096 rows in one
-segment: error 0.9).
-"""
+from amprewrite.ops import op_table
 
 CONTRACTIONS = frozenset(("dot_general", "conv_general_dilated"))
 """Contractions that can hand back their full-precision accumulators."""
@@ -113,19 +53,13 @@ FENCES = {
 }
 """Primitives that are never touched, and why."""
 
-OPERAND_RULES: dict[str, OperandRule] = {}
-"""Kernels that take operands of different dtypes; all others want equal ones.
-
-``dot_general`` takes them too, and then computes in float32 without a word.
-"""
-
 DTYPE_PARAMETERS = ("preferred_element_type", "out_dtype")
 """Parameters that name the dtype of the result."""
 
 
 def canonical_name(primitive: str) -> str:
     """Return the name of a primitive in policies."""
-    return CANONICAL.get(primitive, primitive.replace("-", "_"))
+    return op_table().jax.get(primitive, primitive.replace("-", "_"))
 
 
 def dtype_name(aval: Any) -> str:

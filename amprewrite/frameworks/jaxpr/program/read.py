@@ -15,7 +15,6 @@ from amprewrite.frameworks.jaxpr.compat.private import (
 from amprewrite.frameworks.jaxpr.compat.untyped import lax
 from amprewrite.frameworks.jaxpr.program.ops import (
     CONTRACTIONS,
-    OPERAND_RULES,
     canonical_name,
     dtype_name,
 )
@@ -123,7 +122,6 @@ class _Reader:
             source=source_line(step.eqn.source_info.traceback),
             region=step.region,
             fence=step.fence or self._asked_by_parameters(step),
-            operand_rule=OPERAND_RULES.get(primitive, "equal"),
             literals=tuple(_literals(step.operands)),
             dtype_argument=named,
             chosen=step.chosen,
