@@ -23,7 +23,8 @@ NO_UNIT_TEST: dict[str, str] = {}
 
 TEXT_SUFFIXES = {".cfg", ".json", ".md", ".py", ".toml", ".txt", ".yaml", ".yml"}
 TEXT_FOLDERS = [
-    *("amprewrite", "benchmarks", "docs", "examples", "policies", "tests", "tools")
+    *("amprewrite", "benchmarks", "docs", "examples", "policies", "tests", "tools"),
+    ".github",
 ]
 MACHINE_PATH = re.compile(r"(?<![\w./~*-])/(?:home|mnt|root|tmp|work)(?![\w-])")
 
