@@ -1,4 +1,4 @@
-"""Every error that amprewrite raises on purpose; each also is the builtin expected.
+"""The errors and the warning of this package; each error is also a builtin exception.
 
 A message says where, what was found, what is wanted and what to do. The parts that
 a program may want to read (a key, an op, a list of mistakes) are attributes too.
@@ -77,14 +77,14 @@ class NotCapturedError(AmpError, RuntimeError):
 
 
 class VerifyError(AmpError, AssertionError):
-    """Outputs differ from the reference by more than the bound.
+    """Outputs that differ from the reference by more than the bound.
 
     Attributes:
         report: The whole report; None where the outputs could not be compared.
     """
 
     def __init__(self, message: str, report: object = None) -> None:
-        """Hold the report beside the message."""
+        """Store the report as an attribute."""
         self.report = report
         super().__init__(message)
 
@@ -101,7 +101,7 @@ class ToleranceError(AmpError, ValueError):
     def __init__(
         self, message: str, best: float | None = None, ops: Sequence[str] = ()
     ) -> None:
-        """Hold what was reached beside the message."""
+        """Store the best error and the ops as attributes."""
         self.best, self.ops = best, tuple(ops)
         super().__init__(message)
 
@@ -111,7 +111,7 @@ class OptimizerError(AmpError, ValueError):
 
 
 class LossScaleError(AmpError, FloatingPointError):
-    """Gradients are not finite, and no smaller loss scale is allowed.
+    """Gradients that are not finite while the loss scale is at its minimum.
 
     Attributes:
         parameter: Name of the first parameter whose gradient is not finite; empty if
@@ -119,19 +119,20 @@ class LossScaleError(AmpError, FloatingPointError):
     """
 
     def __init__(self, message: str, parameter: str = "") -> None:
-        """Hold the name beside the message."""
+        """Store the name of the parameter as an attribute."""
         self.parameter = parameter
         super().__init__(message)
 
 
 class TargetError(AmpError, ValueError):
-    """What a command was told to read or to write is not there or not usable."""
+    """A file or a target named on the command line is missing or not usable."""
 
 
 class AmpWarning(UserWarning):
-    """Something the user should know, though the result is right.
+    """A fact that the user should know although the result is right.
 
-    Nothing was lowered, a rule matched nothing, a precision is slow on this device.
+    Examples: nothing was lowered, a rule matched nothing, a precision is slow on this
+        device.
     """
 
 
@@ -145,14 +146,14 @@ BETWEEN = frozenset(
         *("jaxlib", "optax", "torch", "typer"),
     }
 )
-"""Packages whose lines are passed over: a user wrote none of them."""
+"""Packages skipped in the search for the user's line: no user wrote their code."""
 
 
 def warn(message: str) -> None:
     """Warn with an :class:`AmpWarning` that points to the line of the user.
 
-    That is the innermost one outside of this package and of the frameworks that call
-    it; every warning of this package is given here.
+    That is the innermost frame outside of this package and the frameworks. All warnings
+    of this package go through here.
     """
     frame, level = inspect.currentframe(), 1
     while frame is not None and is_between(frame.f_globals.get("__name__", "")):
@@ -161,5 +162,5 @@ def warn(message: str) -> None:
 
 
 def is_between(module: str) -> bool:
-    """Return whether a module is of a package whose lines no user wrote."""
+    """Return whether a module belongs to a package of :data:`BETWEEN`."""
     return module.partition(".")[0] in BETWEEN

@@ -64,7 +64,7 @@ def load_factory(text: str) -> ModelCall:
 
 
 def _check_takes_nothing(function: FunctionType, text: str) -> None:
-    """Make sure that a named function can be called; a JAX function is a model itself.
+    """Check that a function named on the command line takes no arguments.
 
     Raises:
         TargetError: It wants arguments.

@@ -1,4 +1,4 @@
-"""Markers in a model: precision that its author asks for, whatever the policy says."""
+"""Markers in a model's source: a precision that overrides every policy."""
 
 import functools
 import sys
@@ -13,10 +13,10 @@ FULL = "amprewrite:full_precision"
 LOW = "amprewrite:low_precision"
 
 MARKS: dict[str, Literal["full", "low"]] = {FULL: "full", LOW: "low"}
-"""Scopes that mark, and what they ask for."""
+"""Precision that each marking scope asks for."""
 
 NOTE = "amprewrite"
-"""Key of the note that torch leaves on the nodes of a marked region."""
+"""Key of the annotation that torch puts on the nodes of a marked region."""
 
 
 @overload
@@ -26,12 +26,12 @@ def full_precision(function: None = None) -> AbstractContextManager[None]: ...
 def full_precision(
     function: Callable[P, R] | None = None,
 ) -> Callable[P, R] | AbstractContextManager[None]:
-    """Keep what is computed inside in full precision.
+    """Keep the computation inside in full precision.
 
-    A decorator, and without a function a context manager. It marks the program while
-    it is traced, so that the mark survives jit, scan and differentiation; without
-    ``convert`` it does nothing. It comes before every rule of a policy. Data movement
-    and what has no low precision are not concerned.
+    Use it as a decorator, or without a function as a context manager. It marks the
+    program while it is traced, so that the mark survives jit, scan and differentiation;
+    without ``convert`` it does nothing. It overrides every rule of a policy. Data
+    movement, and ops without a low precision, are not affected.
     """
     return _marked(FULL) if function is None else _decorated(FULL, function)
 
@@ -43,9 +43,10 @@ def low_precision(function: None = None) -> AbstractContextManager[None]: ...
 def low_precision(
     function: Callable[P, R] | None = None,
 ) -> Callable[P, R] | AbstractContextManager[None]:
-    """Compute what is inside in low precision, also what the policy denies.
+    """Compute inside in low precision, even where the policy denies it.
 
-    A decorator, and without a function a context manager; see :func:`full_precision`.
+    Use it as a decorator, or without a function as a context manager; see
+    :func:`full_precision`.
     """
     return _marked(LOW) if function is None else _decorated(LOW, function)
 
@@ -60,7 +61,7 @@ def _decorated(mark: str, function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _marked(mark: str) -> AbstractContextManager[None]:
-    """Mark in the framework that traces: no other has anything to mark."""
+    """Enter the scope in the framework that is tracing; without one, do nothing."""
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.compiler.is_compiling():
         return torch.fx.traceback.annotate({NOTE: MARKS[mark]})

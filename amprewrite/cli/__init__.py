@@ -1,9 +1,9 @@
 """The command line: the only package that prints or exits.
 
-What a command was asked for goes to stdout, as JSON with ``--json``; everything else
-that it has to say goes to stderr. Exit 0: done; 1: verification failed; 2: a mistake in
-what was asked, said in one line, and with ``--json`` as an object with the key
-``error`` on stdout, too; 3: an error of this package itself, with its traceback.
+Results go to stdout, as JSON with ``--json``; progress, warnings and errors go to
+stderr. Exit codes: 0, done; 1, verification failed; 2, a mistake in the command or in a
+file or model that it names, told in one line, and with ``--json`` also as an object
+with the key ``error`` on stdout; 3, an internal error, with its traceback.
 """
 
 from amprewrite.cli import curve, machine, models, policies, promotion

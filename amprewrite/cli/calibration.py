@@ -1,4 +1,4 @@
-"""What was measured on a device, as tables for a terminal."""
+"""Tables of the timings that a calibration measured, for a terminal."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -9,7 +9,7 @@ from amprewrite.plan.hardware.calibration import FULL, Calibration, Casts
 
 
 def calibration_parts(calibration: Calibration) -> Iterator[RenderableType]:
-    """Yield how much faster each low dtype is than float32, and what casts take."""
+    """Yield the speed of each low dtype over float32, and the seconds of casts."""
     lows = [*calibration.casts]
     yield f"{calibration.device}"
     yield "times faster than float32; below 1 it is slower"

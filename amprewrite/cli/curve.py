@@ -1,4 +1,4 @@
-"""The command that shows what accuracy costs: error against bytes."""
+"""The command for the Pareto front of a model: relative error against bytes moved."""
 
 from pathlib import Path
 from typing import Annotated
@@ -36,7 +36,7 @@ def pareto(  # noqa: PLR0913  # options
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the cheapest plans of a model for errors from the largest to none.
+    """Show the cheapest plans of a model for a range of errors: the Pareto front.
 
     Each has its certificate: the bytes that no plan with a smaller error undercuts.
     """

@@ -1,4 +1,4 @@
-"""The command that holds the others, and what happens to their errors."""
+"""The command group, and the mapping of errors to messages and exit codes."""
 
 import errno
 import traceback
@@ -13,7 +13,7 @@ from amprewrite.cli.show import say, show, show_json
 from amprewrite.errors import AmpError, AmpWarning, PolicyError, VerifyError
 
 FAILED, MISTAKE, BROKEN = 1, 2, 3
-"""Exit codes beside 0."""
+"""Exit codes other than 0: not verified, a mistake of the user, an internal error."""
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 verification failed; 2 a mistake in what was asked, said in "
@@ -23,12 +23,12 @@ EXIT_CODES = (
 
 
 class _Group(TyperGroup):
-    """Commands whose mistakes are one line on stderr, not a traceback."""
+    """Command group that prints a user's mistake as one line on stderr."""
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  # typer's own context
         """Run the command; exit 2 on an error of this package, 1 if not verified.
 
-        Warnings stay silent: the plans that they are about hold them too.
+        Warnings of this package are silenced: the printed plans list them.
         """
         as_json = "--json" in ctx.args
         try:
@@ -48,7 +48,7 @@ class _Group(TyperGroup):
 
 
 def _of_typer(error: Exception) -> str | None:
-    """Return the message of a wrong option, which typer prints; None for others."""
+    """Return the message of a wrong option, printed by typer; None for other errors."""
     message = getattr(error, "format_message", None)  # typer does not export its base
     return str(message()) if callable(message) else None
 
@@ -84,7 +84,7 @@ def common(
         ),
     ] = False,
 ) -> None:
-    """Take the options of every command."""
+    """Read the options that come before every command."""
     del version  # its callback did all
 
 
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def _said(error: Exception, *, as_json: bool) -> int:
-    """Say what went wrong and return the exit code for it."""
+    """Print an error to stderr and return the exit code for it."""
     code = MISTAKE
     match error:
         case VerifyError():
@@ -118,7 +118,7 @@ def _said(error: Exception, *, as_json: bool) -> int:
 
 
 def _show_error(error: Exception, message: str) -> None:
-    """Print an error to stdout for a program to read."""
+    """Print an error to stdout as JSON."""
     mistakes = getattr(error, "mistakes", ())
     details = {"mistakes": list(mistakes)} if mistakes else {}
     kind = type(error).__name__

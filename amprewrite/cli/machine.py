@@ -27,11 +27,11 @@ def demo(*, as_json: AsJson = False) -> None:
 
 @app.command()
 def calibrate(*, as_json: AsJson = False) -> None:
-    """Time low and full precision on this machine, and keep what was found.
+    """Time low and full precision on this machine, and save the result as its prices.
 
-    Every framework that is installed is timed on its default device. Plans for that
-    device are priced by it from then on, and placement ``optimal`` keeps full what is
-    slower low.
+    Every installed framework is timed on its default device. From then on, plans for
+    that device are priced by the measurements, and placement ``optimal`` keeps ops in
+    full precision that are slower in low precision.
     """
     found = api.calibrate()
     if as_json:

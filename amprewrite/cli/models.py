@@ -48,7 +48,7 @@ def inspect(  # noqa: PLR0913  # options
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the plan for a model: what would be lowered, which casts; change nothing.
+    """Show the plan for a model, its precisions and casts, without converting it.
 
     With --graph, the program as it is before conversion.
     """

@@ -1,4 +1,4 @@
-"""What commands share: their options, and the files that these name."""
+"""Options that several commands share, and the files that they name."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -70,7 +70,7 @@ PlanFile = Annotated[
 
 
 def tolerance_of(text: str | None) -> float | str | None:
-    """Return a number where ``text`` is one; others are refused where they are used."""
+    """Return ``text`` as a number if it is one, else unchanged, to be checked later."""
     try:
         return None if text is None else float(text)
     except ValueError:
@@ -78,7 +78,7 @@ def tolerance_of(text: str | None) -> float | str | None:
 
 
 def rules(texts: Iterable[str]) -> list[dict[str, object]]:
-    """Return the tables that ``path=decoder.*,class=deny`` and its like say.
+    """Return the rules that texts such as ``path=decoder.*,class=deny`` spell.
 
     Raises:
         PolicyError: A part is no ``key=value``.
@@ -97,7 +97,7 @@ def rules(texts: Iterable[str]) -> list[dict[str, object]]:
 
 
 def writable(path: Path | None, *suffixes: str) -> Path | None:
-    """Return ``path``; refuse before any work what could not be written after it.
+    """Return the path of an output file, refused now if it cannot be written later.
 
     Raises:
         TargetError: Its folder does not exist, or its suffix says no known kind.

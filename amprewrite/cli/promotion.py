@@ -42,7 +42,7 @@ def promote(  # noqa: PLR0913  # options
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what operands make together, and why."""
+    """Show the common dtype of operands, or the casts of an op, with the reasons."""
     if sum([bool(operands), table is not None, differences]) != 1:
         msg = "promote: want one of A B, such as int32 bfloat16; --table; --differences"
         raise TargetError(msg)

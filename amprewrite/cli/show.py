@@ -1,4 +1,4 @@
-"""What is printed: results to stdout, everything else to stderr."""
+"""Printing: results go to stdout, messages to stderr."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import sys
 from rich.console import Console, RenderableType
 
 PIPE_WIDTH = 120
-"""Columns of a table that no terminal reads."""
+"""Width of a table, in columns, when stdout is no terminal."""
 
 
 def say(text: str) -> None:
@@ -16,7 +16,7 @@ def say(text: str) -> None:
 
 
 def show(*parts: RenderableType) -> None:
-    """Print to stdout; texts as they are, tables as wide as the reader allows."""
+    """Print text as it is, and tables as wide as the terminal, to stdout."""
     wide = sys.stdout.isatty() or "COLUMNS" in os.environ
     console = Console(
         width=None if wide else PIPE_WIDTH, markup=False, highlight=False, emoji=False

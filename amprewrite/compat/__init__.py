@@ -1,4 +1,4 @@
-"""The names of other libraries for mixed precision, on what this package does.
+"""The public names of mpx and jmp, implemented with this package.
 
 ``from amprewrite.compat import mpx`` and ``from amprewrite.compat import jmp`` take the
 place of ``import mpx`` and ``import jmp``.

@@ -1,13 +1,13 @@
 """The public names of jmp 0.0.4: loss scales, casts of trees, policies of dtypes.
 
-What differs, all of it on purpose: a scale is kept in float32, also where it is given
-as float16 (jmp fails in ``adjust``); the minimum survives copies of the pytree (jmp
-forgets it); float16 values are scaled and unscaled in float32; gradients are divided
-by the scale, not multiplied by its inverse, which is flushed to zero for large scales.
+Differences, all on purpose: a scale is kept in float32, also one given as float16 (jmp
+fails in ``adjust``); the minimum survives copies of the pytree (jmp loses it); float16
+values are scaled and unscaled in float32; gradients are divided by the scale, not
+multiplied by its inverse, which is flushed to zero for large scales.
 
-What is the same, so that programs and checkpoints of jmp go on: the leaves of a scale
-(two if it is dynamic, else none), the warning of a scale that is no float, and the
-errors, which are AssertionErrors.
+Kept, so that programs and checkpoints of jmp still work: the leaves of a scale (two if
+it is dynamic, else none), the warning about a scale that is no float, and the errors,
+which are AssertionErrors.
 """
 
 from dataclasses import dataclass, replace
@@ -49,15 +49,15 @@ NAMES = {
     "float32": ("full", "f32", "float32"),
     "float64": ("f64", "float64"),
 }
-"""What each dtype is called in a policy; the first name is printed."""
+"""Names of each dtype in a policy string; the first is the one that is printed."""
 
 KEYS = {"p": 0, "params": 0, "c": 1, "compute": 1, "o": 2, "output": 2}
-"""Keys of a policy, and their places."""
+"""Keys of a policy string, and the index of the field that each sets."""
 
 
 @dataclass(frozen=True)
 class DynamicLossScale(training.DynamicLossScale):
-    """Grows after ``period`` finite steps in a row, shrinks after one that is not.
+    """Dynamic loss scale: grows after ``period`` finite steps, shrinks after others.
 
     A pytree of ``loss_scale`` and ``counter``, as jmp's is.
     """
@@ -65,7 +65,7 @@ class DynamicLossScale(training.DynamicLossScale):
     min_loss_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        """Warn of a scale or a minimum that is no float.
+        """Validate the fields; warn about a scale or a minimum that is no float.
 
         Raises:
             ValueError: The scale is no finite scalar above zero, or a limit is out of
@@ -80,7 +80,7 @@ class DynamicLossScale(training.DynamicLossScale):
         object.__setattr__(self, "culprit", 0)  # is no leaf
 
     def adjust(self, grads_finite: Any, culprit: Any = UNKNOWN) -> "DynamicLossScale":
-        """Return the state after a step.
+        """Return the scale after a step with finite, or not finite, gradients.
 
         Raises:
             AssertionError: ``grads_finite`` is no scalar.
@@ -93,7 +93,7 @@ class DynamicLossScale(training.DynamicLossScale):
 
 @dataclass(frozen=True)
 class StaticLossScale:
-    """Scales by a constant, which is part of the structure of a tree, no leaf.
+    """Constant loss scale, part of the tree structure of its pytree: it has no leaves.
 
     Attributes:
         loss_scale: The scale, a number or a scalar, kept as it is given.
@@ -110,7 +110,7 @@ class StaticLossScale:
         return unscaled_tree(tree, self._full)
 
     def adjust(self, grads_finite: Any) -> "StaticLossScale":
-        """Return itself."""
+        """Return ``self``: the scale is constant."""
         del grads_finite
         return self
 

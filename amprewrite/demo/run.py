@@ -1,4 +1,4 @@
-"""Run the demo: load, convert, compare with float64 and with the usual ways, time."""
+"""Run the demo: load, convert, compare with float64 and with torch's ways, time."""
 
 import copy
 import os
@@ -30,18 +30,18 @@ FULL, AUTOCAST, HALF, OURS = (
     "model.bfloat16()",
     "amprewrite",
 )
-"""The variants: the model as it is, the two usual ways, and ours."""
+"""Names of the variants: unconverted, autocast, cast as a whole, converted."""
 
 SHAPES = ((1, 16), (8, 128))
-"""Inputs that are timed, as (sentences, tokens): one short one, and 1,024 tokens."""
+"""Shapes of the timed inputs, as (sentences, tokens)."""
 
 SECONDS = 6.0
-"""How long each input is timed; a slow machine takes longer for the least rounds."""
+"""Seconds that each input is timed; longer where the least rounds take longer."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Everything that the demo found.
+    """The results of the demo.
 
     Attributes:
         machine: What it ran on.
@@ -65,7 +65,7 @@ class Figures:
     timings: tuple[Timing, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures as JSON data; of plan and report the heads."""
+        """Return the figures as JSON data, with the plan's cost and the error."""
         return {
             "machine": self.machine,
             "load": self.load,
@@ -93,8 +93,8 @@ def run(say: Callable[[str], None], seconds: float = SECONDS) -> Figures:
     """Run the whole demo.
 
     Args:
-        say: Told what is being done, a line at a time.
-        seconds: How long each input of :data:`SHAPES` is timed.
+        say: Called with a line of text at every stage.
+        seconds: Seconds that each input of :data:`SHAPES` is timed.
 
     Raises:
         UnsupportedError: A package of the extra ``demo`` is not installed.

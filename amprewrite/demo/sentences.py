@@ -47,4 +47,4 @@ SENTENCES = (
     "Wolves hunt in packs and share the care of their young.",
     "Bees tell each other where the flowers are by dancing.",
 )
-"""Made for this demo; the first two sentences of each subject say nearly the same."""
+"""Written for this demo; the first two sentences of a subject are near paraphrases."""

@@ -13,14 +13,14 @@ from amprewrite.demo.sentences import SENTENCES
 from amprewrite.report.modules import modules_table
 
 BUSY = 1.5
-"""Load of a core above which times say little; the demo itself makes about 1."""
+"""Load per core above which times are unreliable; the demo itself makes about 1."""
 
 SHOWN_SWAPS = 3
-"""How many of the swapped neighbours are named."""
+"""Number of swapped neighbours that are listed."""
 
 
 def show(figures: Figures) -> Iterator[RenderableType]:
-    """Yield what a person reads, in order."""
+    """Yield the tables and sentences of the demo, in reading order."""
     yield Text(f"all-MiniLM-L6-v2 on a {figures.machine}")
     yield ""
     yield Text(figures.plan.summary())
@@ -64,7 +64,7 @@ def errors_table(figures: Figures) -> Table:
 
 
 def neighbours_text(found: Neighbours) -> Text:
-    """Return in words whether the order of neighbours changed, and where most."""
+    """Return a sentence on the number of changed orders and the worst of them."""
     head = (
         f"{OURS}: the nearest neighbour of {found.same_nearest} of {found.sentences} "
         f"sentences is the same as in float64.\n"

@@ -1,7 +1,7 @@
-"""Promote arrays to their common dtype, of whatever library they are.
+"""Promotion of arrays of NumPy, JAX or torch to their common dtype.
 
-The methods of the arrays cast them, so that no framework is imported: ``astype`` of
-NumPy and JAX, ``float``, ``half`` and so on of torch.
+The arrays' own methods cast them, so that no framework is imported: ``astype`` for
+NumPy and JAX; ``float``, ``half`` and so on for torch.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,18 +27,18 @@ _TORCH = {
     "complex64": "cfloat",
     "complex128": "cdouble",
 }
-"""The method of a torch tensor that casts it, by dtype."""
+"""The casting method of a torch tensor, by dtype."""
 
 _NUMBERS = (bool, int, float, complex)
-"""Python's numbers; numpy.float64 is a float too, but has a dtype: it is an array."""
+"""Types of Python numbers; numpy.float64, a float too, has a dtype and is an array."""
 
 
 def promote_arrays(*xs: object, dtype: str | None = None) -> tuple[Any, ...]:
     """Return arrays in their common dtype, by JAX's lattice.
 
     The rule is that of ``promote_dtype`` in ``flax.linen.dtypes``, for arrays of NumPy,
-    JAX and torch; a Python number is weak and stays a number, for it adapts to what it
-    meets, and None stays None. An array that has the dtype is given back as it is.
+    JAX and torch. A Python number is weak and stays a number; None stays None. An array
+    that already has the dtype is returned as it is.
 
     Args:
         *xs: Arrays of one framework, of any shapes, numbers, None, or tuples, lists and
@@ -77,10 +77,10 @@ def _is_number(leaf: object) -> TypeGuard[bool | float | complex]:
 
 
 def _common(leaves: list[object]) -> str:
-    """Return what arrays and numbers make together; 64 bits only where some array has.
+    """Return the common dtype; it has 64 bits only if some array has.
 
-    A number lifts integers to the default float, which is float32 as everywhere in
-    torch, and in JAX unless 64 bits are enabled.
+    A number promotes integers to the default float, which is float32: always in torch,
+    and in JAX unless 64 bits are enabled.
     """
     given = [
         as_operand(leaf) if _is_number(leaf) else _operand(leaf) for leaf in leaves

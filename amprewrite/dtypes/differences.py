@@ -1,7 +1,7 @@
-"""Where two promotion systems give different results; computed, not listed.
+"""Differences between promotion systems, computed from their rules.
 
-The rules of each system are held to the live library by tests, so this is also where
-the libraries differ.
+Tests compare the rules of each system with the live library, so these are the
+differences between the libraries too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,25 +16,25 @@ DTYPES = (
     *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
     *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
 )
-"""The dtypes that are compared; NumPy has no bfloat16, JAX's 32-bit mode no 64 bits."""
+"""The compared dtypes; NumPy has no bfloat16, and JAX's 32-bit mode no 64 bits."""
 
 NUMBERS = (1, 1.0, 1j)
 
 VALUES = (-1, 128, 32768, 2**31, 65000.0, 3.4e38)
-"""Numbers that NumPy 1 gives different least dtypes; most a limit of one."""
+"""Numbers for which NumPy 1 finds different least dtypes; most are a limit of one."""
 
 Pairs = Literal["arrays", "zero_d", "numbers", "values"]
 
 
 class System(NamedTuple):
-    """A promotion system, with its mode."""
+    """A promotion system, with or without 64-bit dtypes."""
 
     name: str
     x64: bool = False
 
     @property
     def title(self) -> str:
-        """What it is called in a table."""
+        """Heading of the system in a table."""
         titles = {
             "jax": "JAX",
             "jax-strict": "strict JAX",
@@ -46,13 +46,13 @@ class System(NamedTuple):
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Those of ``DTYPES`` that an array can have."""
+        """The dtypes of ``DTYPES`` that an array of the system can have."""
         if self.name.startswith("jax") and not self.x64:
             return tuple(x for x in DTYPES if result_type(x).dtype == x)
         return tuple(x for x in DTYPES if self.result(x) is not None)
 
     def result(self, *operands: OperandLike) -> ResultType | None:
-        """Return what the operands make together; None if that is undefined."""
+        """Return the result type of the operands; None if it is undefined."""
         try:
             return result_type(*operands, system=self.name, x64=self.x64)
         except PromotionError:
@@ -64,7 +64,7 @@ TORCH, NUMPY, NUMPY1 = System("torch"), System("numpy"), System("numpy1")
 
 
 class Difference(NamedTuple):
-    """Two operands, and what each system makes of them; None if that is undefined."""
+    """Two operands and their result type in each system; None if it is undefined."""
 
     a: OperandLike
     b: OperandLike
@@ -72,10 +72,10 @@ class Difference(NamedTuple):
 
 
 def differences(systems: Sequence[System], pairs: Pairs) -> list[Difference]:
-    """Return the pairs of which not all of ``systems`` make the same.
+    """Return the pairs of operands on which ``systems`` disagree.
 
     Args:
-        systems: What to compare; only dtypes that all of them have are.
+        systems: The systems to compare, on the dtypes that all of them have.
         pairs: ``arrays``: each unordered pair of arrays; ``zero_d``: each array with
             each 0-d array, of value 1; ``numbers``: each array with each Python
             number, weakness aside, for a number makes more results weak in JAX than
@@ -113,7 +113,7 @@ def _pairs(
 def grouped(
     found: Sequence[Difference],
 ) -> dict[tuple[ResultType | None, ...], dict[OperandLike, list[OperandLike]]]:
-    """Return the differences by their results, and each of these by ``a``."""
+    """Return the differences grouped by results, and within a group by ``a``."""
     groups: dict[
         tuple[ResultType | None, ...], dict[OperandLike, list[OperandLike]]
     ] = {}

@@ -1,4 +1,4 @@
-"""Why operands make what they make: the way up the lattice, or the rule."""
+"""Explanations of a promotion: paths in the lattice, or the rule that decided."""
 
 from collections.abc import Iterable, Sequence
 
@@ -23,9 +23,10 @@ _KINDS = ("bool", "int", "float", "complex")
 def explain(
     *operands: OperandLike, system: str = "jax", x64: bool = False
 ) -> tuple[ResultType, list[str]]:
-    """Return what the operands make together, and why, a line a step.
+    """Return the result type of the operands, and its derivation, one line a step.
 
-    A line with arrows is a way in the lattice, from an operand up to what it becomes.
+    A line with arrows is a path in the lattice, from an operand's dtype to the
+    result's.
 
     Raises:
         PromotionError: If there is no common dtype.
@@ -47,7 +48,7 @@ def explain(
 
 
 def _paths(lattice: Lattice, nodes: Iterable[str], top: str) -> list[str]:
-    """Return the way of each node up to ``top``; nothing for what is there."""
+    """Return the path of each node up to ``top``; nodes equal to it have none."""
     unequal = [node for node in dict.fromkeys(nodes) if node != top]
     return [" -> ".join(lattice.path(node, top)) for node in unequal]
 
@@ -73,7 +74,7 @@ def _why_jax(
 
 
 def _why_torch(given: Sequence[Operand], result: ResultType) -> list[str]:
-    """Groups from the strongest; each later one may only lift the kind."""
+    """Derive the result from arrays, then 0-d tensors, then numbers, as torch does."""
     groups = {
         "arrays": [x for x in given if x.ndim and not x.weak],
         "0-d tensors": [x for x in given if not x.ndim and not x.weak],
@@ -104,7 +105,7 @@ def _rank(dtype: str) -> int:
 
 
 def _why_values(given: Sequence[Operand], result: ResultType) -> list[str]:
-    """In NumPy 1, 0-d arrays and numbers may count by value."""
+    """Derive the result in NumPy 1, where 0-d arrays and numbers may count by value."""
     arrays = [as_array(x) for x in given]
     names = [x.dtype for x in arrays]
     why: list[str] = []
@@ -132,7 +133,7 @@ def _why_values(given: Sequence[Operand], result: ResultType) -> list[str]:
 def _why_kinds(
     given: Sequence[Operand], result: ResultType, lattice: Lattice
 ) -> list[str]:
-    """In NumPy and the array API, numbers count by kind only."""
+    """Derive the result in NumPy 2 or the array API: numbers count by kind only."""
     strong = [x.dtype for x in given if not x.weak]
     numbers = [x.kind for x in given if x.weak]
     why = [

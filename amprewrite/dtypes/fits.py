@@ -1,11 +1,11 @@
-"""What fits into a format: spacing, clamping, and which numbers and formats survive."""
+"""Range and spacing of formats: ulp, saturation, surviving numbers, lossless casts."""
 
 import math
 
 from amprewrite.dtypes.formats import format_of
 
 _RANK = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
-"""A kind holds the kinds of its rank and below."""
+"""Order of the kinds; a kind can represent those of its rank and below."""
 
 
 def ulp(name: str, x: float) -> float:

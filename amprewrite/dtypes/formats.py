@@ -1,8 +1,8 @@
-"""Number formats, by dtype name: how many bits, how large, how small, how fine.
+"""Number formats by dtype name: width, range, smallest numbers, precision.
 
-Names are those of ml_dtypes, JAX and torch. The suffix of an 8-bit float says what it
-lacks: ``f``: no infinities; ``n``: NaN in its own place; ``u``: no sign; ``uz``: no
-negative zero.
+Names are those of ml_dtypes, JAX and torch. The suffix of an 8-bit float names what is
+missing or moved: ``f``: no infinities; ``n``: NaN in a place of its own; ``u``: no
+sign; ``uz``: no negative zero.
 """
 
 from collections.abc import Mapping
@@ -20,19 +20,19 @@ Overflow = Literal["inf", "nan", "saturate", "wrap"]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One number format; a complex one is described by its real part.
+    """One number format; a complex format is described by that of its real part.
 
     Attributes:
         name: The dtype name.
-        kind: What its values are.
+        kind: Kind of its values.
         bits: Width of one element, both parts of a complex one.
         exponent_bits: 0 for integers.
         mantissa_bits: Stored bits, without the leading one; 0 for integers.
-        bias: What is taken from the stored exponent.
+        bias: Number subtracted from the stored exponent.
         max: Largest finite value; exact, so an ``int`` for integers.
         smallest_normal: Below it, significant bits are lost.
         smallest_subnormal: Distance from zero to the next value.
-        overflow: What a finite number beyond ``max`` becomes when it is cast.
+        overflow: Result of casting a finite number beyond ``max``.
             Formats without infinities give NaN here, as in JAX and ml_dtypes; torch
             gives ``max`` for float8_e4m3fn since 2.13 (pull request 178817): clamp
             with ``saturate`` where both must agree.

@@ -1,4 +1,4 @@
-"""What bools and integers become where an op wants floats, or wants them wide.
+"""Promotion of bools and integers in float functions and in sums.
 
 Sources: torch, ``get_dtype_from_self`` in aten/native/ReduceOpsUtils.h; JAX,
 ``dtypes.to_inexact_dtype``; NumPy, the loops of its ufuncs (``numpy.exp.types``); the
@@ -19,7 +19,7 @@ def is_whole(dtype: str) -> bool:
 
 
 def as_float(dtype: str, system: str, default_dtype: str = "float32") -> str:
-    """Return the float that a bool or an integer becomes in ``exp`` and its like.
+    """Return the float dtype of ``exp`` and its like on a bool or an integer.
 
     torch: the default dtype. JAX: float32, float64 from 64 bits on. NumPy: the first
     float to which a cast is safe (its division and its mean always make float64).
@@ -40,10 +40,10 @@ def as_float(dtype: str, system: str, default_dtype: str = "float32") -> str:
 
 
 def widened(dtype: str, minimum: str, system: str) -> str:
-    """Return a bool or an integer as wide as ``minimum``, as ``sum`` computes in it.
+    """Return a bool or an integer widened to ``minimum``, the dtype of its ``sum``.
 
-    torch makes it ``minimum`` itself; elsewhere what is unsigned stays unsigned.
-    Floats and complex numbers stay.
+    torch uses ``minimum`` itself; the others keep unsigned dtypes unsigned. Floats and
+    complex numbers are not changed.
 
     Raises:
         PromotionError: The array API standard sums no bools.

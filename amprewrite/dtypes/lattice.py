@@ -1,4 +1,4 @@
-"""Promotion as order: who may become whom, and the least that two may become."""
+"""Promotion lattice: a partial order of dtypes, with joins and paths."""
 
 from collections.abc import Iterable, Mapping
 
@@ -9,7 +9,7 @@ class Lattice:
     """A partial order of dtypes, given by the next larger ones of each."""
 
     def __init__(self, edges: Mapping[str, Iterable[str]]) -> None:
-        """Keep for each dtype everything it may become, itself included."""
+        """Compute the upper bounds of each dtype, itself included."""
         self._edges = {node: tuple(larger) for node, larger in edges.items()}
         self._bounds: dict[str, frozenset[str]] = {}
         for node in edges:
@@ -22,12 +22,12 @@ class Lattice:
         return self._bounds[node]
 
     def common(self, nodes: Iterable[str]) -> frozenset[str]:
-        """Return everything that all of ``nodes`` may become."""
+        """Return the common upper bounds of ``nodes``."""
         first, *rest = (self._bounds[node] for node in nodes)
         return first.intersection(*rest)
 
     def join(self, nodes: Iterable[str]) -> str:
-        """Return the least dtype that all of ``nodes`` may become.
+        """Return the join, or least upper bound, of ``nodes``.
 
         Raises:
             PromotionError: If there is none, or no least one.
@@ -40,7 +40,7 @@ class Lattice:
         return least[0]
 
     def path(self, low: str, high: str) -> tuple[str, ...]:
-        """Return the fewest steps from ``low`` up to ``high``, both included.
+        """Return a shortest path from ``low`` up to ``high``, both included.
 
         Raises:
             PromotionError: If ``low`` may not become ``high``.

@@ -22,7 +22,7 @@ def short_name(dtype: str) -> str:
 
 
 def from_short_name(short: str) -> str:
-    """Return the dtype whose short name is ``short``; the inverse of short_name."""
+    """Return the dtype with the short name ``short``: the inverse of short_name."""
     if short in _LONG:
         return _LONG[short]
     match = _SHORT.match(short)

@@ -1,7 +1,7 @@
 """The dtype rule of every canonical op that has one, from op_rules.toml.
 
 Sources: torch 2.13 eager on the CPU, measured op by op; where an op has another rule in
-JAX or NumPy, the table says torch's, for the canonical names are those of ATen.
+JAX or NumPy, the table has torch's, because the canonical names are those of ATen.
 """
 
 import tomllib

@@ -1,4 +1,4 @@
-"""What promotion is asked about: dtypes, with rank, weakness and value."""
+"""Operands of a promotion: a dtype with rank, weakness and value."""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from amprewrite.errors import PromotionError
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An array, a 0-d array or a number, as promotion sees it.
+    """An array, a 0-d array or a number, reduced to the facts that promotion uses.
 
     Attributes:
         dtype: Its dtype name.
@@ -43,7 +43,7 @@ class Operand:
         return "int" if kind == "uint" else kind
 
     def __str__(self) -> str:
-        """Return the dtype, after what is special about it."""
+        """Return the dtype, with a prefix if it is weak or 0-d."""
         if self.weak:
             return f"weak {self.dtype}"
         return self.dtype if self.ndim else f"0-d {self.dtype}"
@@ -82,12 +82,12 @@ _VALUES: dict[str, type] = {
     "float": float,
     "complex": complex,
 }
-"""Kinds of values from low to high; the first type that fits decides."""
+"""Kinds of values from low to high; the first type that a value fits is its kind."""
 
 _ORDER = list(_VALUES).index
 
 _NUMBERS = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
-"""Dtypes of Python numbers, by exact type: numpy.float64 is a strong float."""
+"""Dtypes of Python numbers, by exact type; numpy.float64 is a strong float."""
 
 
 def as_operand(value: OperandLike) -> Operand:

@@ -1,7 +1,7 @@
-"""What an op computes in and gives, and the casts that its operands need for it.
+"""The dtype rules of ops: computing dtype, result dtype and operand casts.
 
-The idea, one rule and its inputs in, casts out, is OneFlow's (its functional layer,
-``TensorProcessor``); the tables are not: each promotion system keeps its own.
+One rule and its inputs in, casts out, as in OneFlow's ``TensorProcessor`` of its
+functional layer; unlike there, each promotion system keeps its own tables.
 """
 
 from collections.abc import Sequence
@@ -18,27 +18,29 @@ from amprewrite.errors import ComplexTruncationError, PromotionError
 
 
 class Behaviour(StrEnum):
-    """How the dtypes of an op's operands make those of its result."""
+    """Relation between the dtypes of an op's operands and that of its result."""
 
     SAME = "same"
-    """It refuses unequal dtypes: all are cast to the promoted one, which it gives."""
+    """Refuses unequal dtypes: all are cast to the promoted one, the result's too."""
     PROMOTE = "promote"
-    """It promotes by itself."""
+    """Promotes its operands in the kernel."""
     MINIMUM = "minimum"
-    """It computes in the promoted dtype, and in ``Rule.dtype`` at least."""
+    """Computes in the promoted dtype, widened to ``Rule.dtype`` if it is narrower."""
     INT_TO_FLOAT = "int_to_float"
-    """It promotes, and makes floats of bools and integers."""
+    """Promotes; bools and integers become floats."""
     BOOL = "bool"
-    """It promotes, and gives bools."""
+    """Promotes; the result is bool."""
     FIXED = "fixed"
-    """It promotes, and gives ``Rule.dtype``, such as the integers of ``argmax``."""
+    """Promotes; the result has ``Rule.dtype``, such as the integers of ``argmax``."""
     FOLLOW_SELF = "follow_self"
-    """It writes into the first operand: the others are cast to that dtype."""
+    """Writes into the first operand: the others are cast to its dtype."""
     MIXED = "mixed"
-    """It takes float32 parameters beside a half-precision first operand, and gives the
-    dtype of that operand; statistics are computed in float32 at least."""
+    """Accepts float32 parameters beside a half-precision first operand.
+
+    The result has the dtype of that operand; statistics are at least float32.
+    """
     PRESERVE = "preserve"
-    """It gives the dtype of the first ``x`` and looks at no other."""
+    """Returns the dtype of the first ``x`` operand, whatever the others are."""
 
 
 _ROLES = {Behaviour.MIXED: "xp", Behaviour.PRESERVE: "x-"}
@@ -49,7 +51,7 @@ class Rule:
     """The dtype rule of an op.
 
     Attributes:
-        behaviour: How dtypes are made.
+        behaviour: How the result's dtype follows from the operands'.
         roles: One letter an operand: ``x`` promotes with the others, ``p`` is a
             parameter (for mixed), ``-`` is none of this: an index, a mask, a count. The
             letter before a ``*`` stands for any number of operands; without one, the
@@ -71,7 +73,7 @@ class Rule:
 
     @property
     def needs_equal(self) -> bool:
-        """Whether the op refuses unequal dtypes, so that the casts must be written."""
+        """Whether the op refuses unequal dtypes, so that casts must be written."""
         return self.equal or self.behaviour is Behaviour.SAME
 
     def roles_of(self, count: int) -> str:
@@ -84,7 +86,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
-    """What an op does to dtypes.
+    """The dtypes of one application of an op, and the casts that it needs.
 
     Attributes:
         computes: The dtype in which it computes.
@@ -103,7 +105,7 @@ class Promoted:
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """Applies rules in one promotion system.
+    """Application of dtype rules in one promotion system.
 
     Attributes:
         system: One of ``SYSTEMS``.
@@ -124,12 +126,12 @@ class Processor:
         dtype: str | None = None,
         in_place: bool = False,
     ) -> Promoted:
-        """Return what an op of ``rule`` does to operands.
+        """Return the dtypes and casts of an op with ``rule`` on operands.
 
         Args:
             rule: The rule of the op.
             *operands: Dtype names, Python numbers or ``Operand``, in the op's order.
-            dtype: What the call itself asks for, as in ``sum(x, dtype=...)``.
+            dtype: The dtype that the call itself asks for, as in ``sum(x, dtype=...)``.
             in_place: Whether the result is written into the first operand.
 
         Raises:
@@ -162,7 +164,7 @@ class Processor:
     def _located(
         self, where: str, rule: Rule, given: Sequence[Operand], roles: str
     ) -> tuple[str, ResultType]:
-        """Return what :meth:`_computed` does; its errors say where."""
+        """Call :meth:`_computed`, prefixing its errors with ``where``."""
         try:
             return self._computed(rule, given, roles)
         except PromotionError as error:
@@ -218,7 +220,7 @@ class Processor:
         return at_least(dtype, minimum)
 
     def _written(self, where: str, own: str, result: str) -> ResultType:
-        """Return ``own``; refuse a result of a kind that it cannot hold.
+        """Return ``own``, after refusing a result of a kind that it cannot represent.
 
         Sources: ``canCast`` in c10/core/ScalarType.h; NumPy's ``same_kind``; the array
         API standard, in-place operators: the dtype must not change.
@@ -247,7 +249,7 @@ def _real_part(dtype: str) -> str:
 def _casts(
     rule: Rule, given: Sequence[Operand], roles: str, computes: str, *, adapts: bool
 ) -> tuple[str | None, ...]:
-    """Return the cast of each operand to what the op computes in.
+    """Return for each operand its cast to the computing dtype; None for no cast.
 
     With ``adapts``, 0-d operands beside larger ones need none, as numbers need none.
     """

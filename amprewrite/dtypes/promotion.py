@@ -1,4 +1,4 @@
-"""The common dtype of operands, in the system of your choice."""
+"""The common dtype of operands, in a promotion system chosen by name."""
 
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
@@ -17,19 +17,19 @@ from amprewrite.errors import PromotionError
 
 
 class Rules(Protocol):
-    """What a promotion system answers; it raises PromotionError without context."""
+    """Rules of a promotion system; their PromotionError has no context yet."""
 
     dtypes: ClassVar[frozenset[str]]
-    """The dtypes it knows."""
+    """Dtypes that the system defines."""
     advice: ClassVar[str]
-    """What to do where it is undefined."""
+    """Advice in the error for a pair that is undefined."""
 
     def promote(self, a: str, b: str) -> str:
-        """Return the common dtype of two."""
+        """Return the common dtype of two dtypes."""
         ...
 
     def result(self, operands: Sequence[Operand]) -> ResultType:
-        """Return the dtype of what operands make together."""
+        """Return the dtype and weakness of an op's result."""
         ...
 
 
@@ -46,7 +46,7 @@ SYSTEMS = tuple(_SYSTEMS)
 """Names of the promotion systems."""
 
 STATIC_SYSTEMS = tuple(name for name in SYSTEMS if name != "numpy1")
-"""Those that ask for no values, as a plan has none: what a policy may use."""
+"""Systems that need no values, which a plan lacks: those that a policy may name."""
 
 
 def promote_types(a: str, b: str, system: str = "jax", *, x64: bool = False) -> str:
@@ -78,7 +78,7 @@ def result_type(
     x64: bool = False,
     default_dtype: str = "float32",
 ) -> ResultType:
-    """Return ``(dtype, weak)`` of what the operands make together.
+    """Return ``(dtype, weak)``, the result type of the operands.
 
     Args:
         *operands: Dtype names (arrays), Python numbers, or ``Operand``. The value of a
@@ -106,11 +106,11 @@ def result_type(
 
 
 def at_least(dtype: str, minimum: str) -> str:
-    """Return ``dtype``, widened so that it also holds what ``minimum`` holds.
+    """Return ``dtype``, widened so that it represents every value of ``minimum``.
 
-    The wider of the two if it holds the other, also where JAX promotes nothing
-    (float8 with float32); else what JAX promotes them to. float16 at least float32 is
-    float32; float64 and complex64 stay.
+    The wider of the two if it represents all values of the other, also where JAX
+    defines no promotion (float8 with float32); else their promotion in JAX. float16
+    with minimum float32 is float32; float64 and complex64 stay.
     """
     if is_lossless(dtype, minimum):
         return minimum

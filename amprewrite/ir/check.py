@@ -1,4 +1,4 @@
-"""The invariants of a program graph, numbered; a pass may rely on every one."""
+"""The invariants of a program graph, numbered; passes may rely on them."""
 
 from collections.abc import Callable, Iterator
 

@@ -1,12 +1,12 @@
-"""A program as values and ops, with the facts that placing casts needs.
+"""Program graph: the values and ops of a program, with the facts for placing casts.
 
-A reader makes the graph, passes read it, nobody changes it. It holds no tensors.
-Bodies are flattened into the op list and tagged with their ``region``. The values
-that enter and leave a body that runs once where it stands (a ``no_grad`` block, an
-activation checkpoint) are the outer values themselves, so demand and casts see through
-it. Into the body of a loop, a branch or a custom rule they pass by ops of their own,
-see :data:`REGION_BOUNDARIES`; those before a body come before its ops, the others after
-them.
+A reader builds the graph, passes read it, and it is immutable. It holds no tensors.
+Bodies are flattened into the op list and tagged with their ``region``. Values that
+enter and leave a body that runs once in place (a ``no_grad`` block, an activation
+checkpoint) are the outer values themselves, so that demand and casts pass through it.
+Into the body of a loop, a branch or a custom rule values pass by ops of their own, see
+:data:`REGION_BOUNDARIES`; those that enter a body precede its ops, and those that leave
+it follow them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,10 +25,10 @@ ValueKind = Literal["input", "parameter", "buffer", "constant", "result"]
 Chosen = Literal["", "pinned", "follows"]
 
 States = tuple[tuple[int, str], ...]
-"""Positions of outputs, each with the name of the input that it replaces."""
+"""Outputs that replace inputs: position of the output and name of the input."""
 
 ABS_SQUARE = "abs_square"
-"""Canonical name of ``x * x`` in a norm of complex numbers: it gives ``|x|**2``."""
+"""Canonical name of ``x * x`` in a norm of complex numbers, computed as ``|x|**2``."""
 
 REGION_BOUNDARIES = {
     "enter": "what a branch reads, or a constant or slice of a loop: the value itself",
@@ -36,21 +36,21 @@ REGION_BOUNDARIES = {
     "carry": "a loop reads and writes it each time, so it has one dtype throughout",
     "boundary": "a custom rule is written for the dtype that was traced",
 }
-"""How a value passes into or out of a body, by the canonical name of the op."""
+"""Canonical ops that pass a value into or out of a body, each with its meaning."""
 
 UNKNOWN_TRIPS = 10
-"""How often a loop is taken to turn if nobody knows; source: GCC's avg-loop-niter."""
+"""Trip count assumed for a loop of unknown length; source: GCC's avg-loop-niter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One tensor of the program, assigned once.
+    """One tensor of the program, assigned once (SSA).
 
     Attributes:
         name: Unique in the graph.
         dtype: Name of the dtype it was traced with.
         shape: Extents; a symbolic extent is its expression as a string.
-        kind: Where it comes from.
+        kind: Origin of the value: an input, parameter, constant, ... or an op's result.
         alias: Name of the value whose storage it shares; its own name if none.
         elements: Number of elements; a symbolic extent counts as one (a lower bound).
     """
@@ -63,7 +63,7 @@ class Value:
     elements: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Let a value without an alias be its own storage; drop spaces in extents."""
+        """Count the elements, normalise symbolic extents, default the alias."""
         known = tuple([d for d in self.shape if isinstance(d, int)])
         object.__setattr__(self, "elements", prod(known))
         if len(known) < len(self.shape):
@@ -76,13 +76,13 @@ class Value:
 
     @property
     def bytes(self) -> int:
-        """Size in bytes at the traced dtype; 0 where the dtype has no size."""
+        """Size in bytes at the traced dtype; 0 for a dtype without a size."""
         return self.elements * itemsize(self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One operation.
+    """One operation of the program, and its facts.
 
     Attributes:
         name: Unique in the graph.
@@ -95,26 +95,26 @@ class Op:
         region: Body that the op stands in; empty at top level.
         fence: Why the op and its operands must not be touched; empty if they may.
         mutates: Indices of operands that the op writes in place.
-        operand_rule: What its kernel does with operands of different float dtypes, in
-            the words of :class:`amprewrite.ops.OpTraits`.
+        operand_rule: Treatment of operands of different float dtypes by its kernel, see
+            :class:`amprewrite.ops.OpTraits`.
         literals: Python numbers among the arguments.
         dtype_argument: The dtype that a ``dtype=`` argument names; empty if the op
             has none or it is not given.
         chosen: How the model chose that dtype: ``pinned`` if it stays what it is when
             the model is traced in low precision, ``follows`` if it becomes low with
             the other dtypes (``y.to(x.dtype)``); empty if that is not known.
-        has_dtype_argument: Whether the op can be told its computing dtype by
-            ``dtype=``.
+        has_dtype_argument: Whether a ``dtype=`` argument can set the op's computing
+            dtype.
         contracted: Length of the contracted dimension of a contraction; None if
             unknown or not a contraction.
         masks: Indices of operands that are additive masks, whose casts saturate.
         accumulates: Whether a contraction can hand back its full-precision accumulator.
         reads: Dtype in which each operand was read where the program was captured with
             its operands promoted; empty if each was read as it was stored.
-        asked: ``full`` or ``low`` where a marker in the model asks for it.
-        trips: How often it runs when the program runs once: in a loop as often as that
-            turns, in nested ones the product. What passes into a loop does so before
-            it, what passes out does so at each iteration.
+        asked: ``full`` or ``low`` as a marker in the model asks; empty without one.
+        trips: Number of executions in one run of the program: the trip count of the
+            loop around the op, or the product of those of nested loops. A value enters
+            a loop before the iterations, and leaves it at each.
     """
 
     name: str
@@ -141,12 +141,12 @@ class Op:
 
     @property
     def traits(self) -> OpTraits:
-        """What the table of ops says of it, by its names."""
+        """Traits of the op, from the table of ops."""
         return traits_of(self.canonical, self.native)
 
     @property
     def around(self) -> str:
-        """The body in which what it reads is cast: what enters is cast outside."""
+        """The region in which its operands are cast: the outer one for ``enter``."""
         if self.canonical == "enter":
             return self.region.rpartition("/")[0]
         return self.region
@@ -154,7 +154,7 @@ class Op:
 
 @dataclass(frozen=True)
 class ProgramGraph:
-    """A whole program: values by name, ops in program order, outputs.
+    """A whole program in SSA form: values by name, ops in program order, outputs.
 
     Attributes:
         values: Every value by its name, in order of definition.
@@ -171,22 +171,22 @@ class ProgramGraph:
 
     @cached_property
     def op_by_name(self) -> Mapping[str, Op]:
-        """Ops by name."""
+        """All ops, by name."""
         return {op.name: op for op in self.ops}
 
     @cached_property
     def position(self) -> Mapping[str, int]:
-        """Place of each op in program order, by name."""
+        """Index of each op in program order, by name."""
         return {op.name: number for number, op in enumerate(self.ops)}
 
     @cached_property
     def producer(self) -> Mapping[str, Op]:
-        """The op that makes a value; inputs, parameters and constants have none."""
+        """The op that produces each value; inputs and constants have none."""
         return {result: op for op in self.ops for result in op.results}
 
     @cached_property
     def users(self) -> Mapping[str, tuple[tuple[Op, int], ...]]:
-        """For each value its uses as (op, operand index), in program order."""
+        """The uses of each value, as (op, operand index) in program order."""
         users: dict[str, list[tuple[Op, int]]] = {name: [] for name in self.values}
         for op in self.ops:
             for index, operand in enumerate(op.operands):
@@ -195,14 +195,14 @@ class ProgramGraph:
 
     @cached_property
     def written(self) -> frozenset[str]:
-        """The storages that some op writes in place, by their owners' names."""
+        """Names of the values with storage that some op writes in place."""
         return frozenset(
             self.storage(op.operands[index]) for op in self.ops for index in op.mutates
         )
 
     @cached_property
     def network(self) -> "nx.DiGraph[str]":
-        """The dataflow between ops, for ancestors, cuts and drawings."""
+        """The dataflow graph between ops, for ancestors, cuts and drawings."""
         import networkx as nx  # noqa: PLC0415  # slow to load
 
         network: nx.DiGraph[str] = nx.DiGraph()

@@ -72,7 +72,7 @@ def _output_texts(graph: ProgramGraph) -> Iterator[str]:
 
 
 def outline(graph: ProgramGraph) -> str:
-    """Return the text of ``graph`` without the facts; it parses without them."""
+    """Return the text of ``graph`` without the lines of facts; it still parses."""
     lines = print_graph(graph).splitlines()
     return "\n".join(line for line in lines if not line.startswith("  |"))
 
@@ -105,7 +105,7 @@ def _extents(text: str) -> list[str]:
 
 
 def _freeze(found: object) -> object:
-    """Return a fact as an op holds it: JSON gives lists, ops hold tuples."""
+    """Return a fact as ops store it: a list from JSON as a tuple."""
     return tuple(cast("list[object]", found)) if isinstance(found, list) else found
 
 

@@ -1,4 +1,4 @@
-"""Decisions and casts as plain data."""
+"""Plans: the decisions about ops, and the casts, of one program as plain data."""
 
 from amprewrite.plan.join import join_plans
 from amprewrite.plan.model import (

@@ -1,12 +1,12 @@
-"""Comparisons, and the moves of values to them: nothing is rounded on the way there.
+"""Exact comparisons: the ops on the way to one must not round its operands.
 
-``x == max(x, y)`` asks which of the two the maximum took; it is how JAX differentiates
-a maximum, and how the largest elements are picked. If the maximum rounds what it reads
-and the comparison does not, they are equal no longer: the gradient was zero (error 0.9
-in a random program). A comparison reads values as they are stored, so that ops which
-only move or choose values on the way to it must not round: they may run low where what
-they read is made low. A compiler may not leave out a rounding on one way alone either;
-see ``frameworks.jaxpr.interpret.rounded``.
+``x == max(x, y)`` asks which operand the maximum returned; JAX differentiates a maximum
+so, and the largest elements are selected so. If the maximum rounds its operands and the
+comparison does not, they are no longer equal: the gradient was zero (error 0.9 in a
+random program). A comparison reads values as they are stored, so that ops which only
+move or select values on the way to it must not round; they may run low where their own
+operands are already low. A compiler may not drop a rounding on one of the two paths
+either; see ``frameworks.jaxpr.interpret.rounded``.
 """
 
 from collections.abc import Mapping
@@ -18,14 +18,14 @@ from amprewrite.policy import OpClass
 
 
 def compares(graph: ProgramGraph, op: Op, op_class: str) -> bool:
-    """Return whether ``op``, of class ``op_class``, decides something by floats."""
+    """Return whether ``op``, of class ``op_class``, computes no float from floats."""
     makes = any(is_float(graph.values[name].dtype) for name in op.results)
     reads = bool(graph.float_operands(op))
     return op_class == OpClass.KEEP and bool(op.results) and not makes and reads
 
 
 def comparisons(graph: ProgramGraph, classes: Mapping[str, str]) -> frozenset[str]:
-    """Return the ops that decide by floats, and ``OUTPUT`` if its readers may.
+    """Return the ops that compare floats, and ``OUTPUT`` if the caller may.
 
     Args:
         graph: The program.
@@ -38,9 +38,9 @@ def comparisons(graph: ProgramGraph, classes: Mapping[str, str]) -> frozenset[st
 
 
 def compared_moves(graph: ProgramGraph, classes: Mapping[str, str]) -> frozenset[str]:
-    """Return the ops by which values are moved or chosen on the way to a comparison.
+    """Return the ops that move or select values on the way to a comparison.
 
-    They are follow ops, and kept ones that give floats: ``topk``, a user's own cast.
+    They are follow ops, and keep ops with float results: ``topk``, a user's own cast.
 
     Args:
         graph: The program.
@@ -58,11 +58,11 @@ def compared_moves(graph: ProgramGraph, classes: Mapping[str, str]) -> frozenset
 
 
 def chosen_outputs(graph: ProgramGraph, classes: Mapping[str, str]) -> frozenset[str]:
-    """Return outputs that were chosen among values which the caller has too, and those.
+    """Return outputs selected among values that the caller also has, and those values.
 
-    Who reads ``h`` and ``max(h)`` may ask for ``h == max(h)``: the backward half of a
-    custom derivative does, a program of its own. The caller has the inputs, and other
-    outputs that hold the same values.
+    A caller with ``h`` and ``max(h)`` may compute ``h == max(h)``: the backward half of
+    a custom derivative, a program of its own, does. The caller has the inputs, and
+    other outputs that hold the same values.
 
     Args:
         graph: The program.

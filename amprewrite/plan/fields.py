@@ -1,6 +1,6 @@
-"""Types of the fields of a plan, with what a file may hold in them.
+"""Types of the fields of a plan, with the limits that a file has to keep.
 
-Pydantic reads these annotations where a plan is read; declaring them does not load it.
+Pydantic reads these annotations when a plan is read; declaring them does not load it.
 """
 
 from dataclasses import dataclass
@@ -15,25 +15,28 @@ if TYPE_CHECKING:
     from pydantic_core import CoreSchema
 
 MAX_ITEMS = 1_000_000
-"""Most decisions, casts or lines of a program: ten times the largest program that was
-planned, so that a file cannot take all memory."""
+"""Largest number of decisions, casts or program lines in a file.
+
+Ten times the largest program that was planned; it bounds the memory that a file can
+take.
+"""
 
 MAX_TEXT = 100_000
 """Longest text of a field, in characters: a reason names a few ops."""
 
 MAX_COUNT = 2**63
-"""Largest count of bytes or elements: what fits into a machine word."""
+"""Largest count of bytes or elements: one that fits into a machine word."""
 
 FLOATS = tuple(name for name, found in FORMATS.items() if found.kind == "float")
-"""Names of the floating dtypes."""
+"""Names of the floating-point dtypes."""
 
 FOLDINGS = ("", "storage", "copy", "kernel", "dtype")
-"""How a cast may be folded, see :class:`amprewrite.plan.Cast`."""
+"""Ways to fold a cast, see :class:`amprewrite.plan.Cast`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """Annotation of a number, or of a text or sequence by its length.
+    """Annotation that bounds a number, or the length of a text or sequence.
 
     Attributes:
         least: Smallest number; None if there is none.
@@ -57,7 +60,7 @@ class _Limits:
 
 @dataclass(frozen=True, slots=True)
 class _OneOf:
-    """Annotation of a text that is one of some words."""
+    """Annotation of a text that must be one of some words."""
 
     words: tuple[str, ...]
 
@@ -85,7 +88,7 @@ class _OneOf:
 
 
 Text = Annotated[str, _Limits(longest=MAX_TEXT)]
-"""Words for people, and names."""
+"""Text for people, or a name."""
 
 ClassName = Annotated[str, _OneOf(tuple(map(str, OpClass)))]
 """Name of a class of ops."""
@@ -100,17 +103,19 @@ DtypeName = Annotated[str, _OneOf(tuple(FORMATS))]
 """Name of a dtype that can be cast."""
 
 AccumulatorName = Annotated[str, _OneOf(("", "operand", *FLOATS))]
-"""What the kernels of derivatives hand over."""
+"""Dtype of the sums of a contraction's derivatives."""
 
 Folding = Annotated[str, _OneOf(FOLDINGS)]
-"""How a cast is folded."""
+"""Way in which a cast is folded; empty if it is not."""
 
 Mode = Literal["", "train", "eval"]
-Target = Literal["", "eager", "compiled"]
 """Mode of a torch model."""
 
+Target = Literal["", "eager", "compiled"]
+"""Way to run the result: op by op, or through a fusing compiler."""
+
 Count = Annotated[int, _Limits(0, MAX_COUNT)]
-"""Bytes, elements, iterations of a loop."""
+"""Number of bytes, elements or loop iterations."""
 
 Index = Annotated[int, _Limits(0, MAX_COUNT)]
 """Position of an operand or output."""
@@ -119,4 +124,4 @@ Error = Annotated[float, _Limits(0)]
 """A relative error."""
 
 MANY = _Limits(longest=MAX_ITEMS)
-"""A sequence that a file may not make endless."""
+"""Annotation that bounds the length of a sequence read from a file."""

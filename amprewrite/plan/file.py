@@ -12,13 +12,13 @@ FORMAT = 2
 """Version of the JSON form."""
 
 MAX_BYTES = 512 * 2**20
-"""Most bytes of a file: a plan of 100,000 ops has about 100 MB."""
+"""Largest size of a file: a plan of 100,000 ops has about 100 MB."""
 
 MAX_DEPTH = 16
-"""Deepest nesting of lists and tables in a file; that of a plan is 5."""
+"""Deepest nesting of lists and tables in a file; a plan needs 5."""
 
 MAX_MISTAKES = 20
-"""Most mistakes that a message lists."""
+"""Largest number of mistakes that a message lists."""
 
 WANT = "a file written by Plan.save"
 
@@ -39,7 +39,7 @@ def save_table(table: Mapping[str, Any], path: str | Path) -> None:
 
 
 def load_table(path: str | Path) -> object:
-    """Return the JSON held by the file at ``path``.
+    """Return the data in the JSON file at ``path``.
 
     Raises:
         PlanMismatchError: It cannot be read, or holds no JSON.
@@ -58,7 +58,7 @@ def load_table(path: str | Path) -> object:
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Return a JSON object; of two equal keys nobody knows which one is meant."""
+    """Return a JSON object; refuse one in which a key occurs twice."""
     table = dict(pairs)
     if len(table) != len(pairs):
         keys = [key for key, _ in pairs]
@@ -68,7 +68,7 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def mistakes_head(mistakes: list[str]) -> str:
-    """Return ``2 mistakes``, and shorten a long list in place."""
+    """Return ``2 mistakes``, after shortening a long list in place."""
     count = len(mistakes)
     if count > MAX_MISTAKES:
         mistakes[MAX_MISTAKES:] = [f"and {count - MAX_MISTAKES:,} more"]

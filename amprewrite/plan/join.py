@@ -1,4 +1,4 @@
-"""One plan for a model that was captured as several graphs."""
+"""Join the plans of one model that was captured as several graphs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
@@ -8,10 +8,10 @@ from amprewrite.plan.model import NOTHING_LOWERED, OUTPUT, Cast, Cost, Decision,
 
 
 def join_plans(plans: Sequence[Plan]) -> Plan:
-    """Return the plans of several graphs as one; names get the graph's number.
+    """Return the plans of several graphs as one; op names get the graph's number.
 
     Args:
-        plans: At least one plan; a single one is handed back as it is.
+        plans: At least one plan; a single one is returned as it is.
     """
     if len(plans) == 1:
         return plans[0]
@@ -30,14 +30,14 @@ def join_plans(plans: Sequence[Plan]) -> Plan:
 
 
 def _warnings(plans: Sequence[Plan]) -> tuple[str, ...]:
-    """Return every warning once; that nothing was lowered only if it is so of all."""
+    """Return each warning once; "nothing lowered" only if it holds for all plans."""
     lines = dict.fromkeys(chain.from_iterable(plan.warnings for plan in plans))
     some = any(plan.lowered for plan in plans)
     return tuple(x for x in lines if not (some and x.startswith(NOTHING_LOWERED)))
 
 
 def _sum(costs: Iterable[Cost]) -> Cost:
-    """Add up; what all graphs together cost at least is known if it is of each."""
+    """Return the sum of costs; its lower bound is known only if each one's is."""
     found = list(costs)
     rows = [[getattr(cost, f.name) for f in fields(Cost)[:-1]] for cost in found]
     bounds = [cost.lower_bound for cost in found if cost.lower_bound is not None]

@@ -1,4 +1,4 @@
-"""What the passes decide and the only thing that writers consume: plain data.
+"""Plan: the decisions of the passes as plain data, the only input of the writers.
 
 A plan can be read, compared, edited as JSON and applied in another process.
 """
@@ -40,12 +40,12 @@ OUTPUT = "output"
 """Consumer name of a cast that restores the dtype of a program output."""
 
 NOTHING_LOWERED = "rewritten 0 of"
-"""How the warning begins that nothing was lowered."""
+"""Prefix of the warning that nothing was lowered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was decided for one op, and why.
+    """Decision about one op: class, precision, dtypes and reasons.
 
     Attributes:
         op: Unique name of the op in the graph.
@@ -53,22 +53,21 @@ class Decision:
         native: Its name in the framework.
         op_class: allow, deny, accumulate, promote, follow or keep.
         precision: Name of the dtype that it computes in.
-        rule: What decided the class, for people: ``ops.softmax``, ``rules[2]``.
-        why: The reason in words, for people.
+        rule: Key of the policy that decided the class, for people: ``ops.softmax``.
+        why: Reason as text, for people.
         causes: Path of ops that forced the precision, nearest first.
         path: Module path.
         source: ``file:line`` of the user's code.
         operands: Dtype in which each operand is read.
         results: Dtype in which each result is made.
-        reason: What kind of thing decided the class.
-        accumulator: For a contraction, the dtype of the sums that its kernel hands
-            over; the result is rounded from it. Empty for other ops.
-        derivative: For a contraction, the dtype of what its derivatives contract.
-            Other ops are differentiated as the framework does it, at the dtypes that
-            they run in.
+        reason: Kind of the source of the class: op table, rule, marker, ...
+        accumulator: For a contraction, the dtype of the sums that its kernel returns;
+            the result is rounded from it. Empty for other ops.
+        derivative: For a contraction, the dtype of the operands of its derivatives. The
+            framework differentiates other ops at the dtypes that they run in.
         derivative_accumulator: For a contraction, the dtype of the sums that the
-            kernels of its derivatives hand over; ``operand`` for that of the operand
-            whose gradient it is.
+            kernels of its derivatives return; ``operand`` for the dtype of the operand
+            that the gradient is for.
     """
 
     op: Text
@@ -113,8 +112,8 @@ class Cast:
         saturate: Whether finite values beyond the range become the largest finite
             ones (additive masks) instead of infinities.
         region: Body that it stands in.
-        trips: How often it runs when the program runs once.
-        why: The reason in words.
+        trips: Number of executions in one run of the program.
+        why: Reason as text.
         path: Module path of its first consumer.
         source: ``file:line`` of its first consumer.
     """
@@ -138,26 +137,27 @@ class Cast:
 
     @property
     def consumers(self) -> tuple[str, ...]:
-        """Names of the ops that read the cast value, each once."""
+        """Names of the ops that read the cast value, without repetition."""
         return tuple(dict.fromkeys(op for op, _ in self.uses))
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a plan costs, by the prices of its target.
+    """Cost of a plan, at the prices of its target.
 
     Attributes:
         casts: Casts at run time.
         cast_elements: Elements that they convert.
-        cast_bytes: Bytes that they read and write by themselves; folded casts count 0,
-            and so does what a compiler does in another kernel (target ``compiled``).
-        op_bytes: Bytes that the ops read and write; with target ``compiled`` only what
-            reaches memory, and with it the rounding of accumulators that a kernel
-            hands over.
-        total_bytes: The sum of ``cast_bytes``, ``op_bytes`` and ``overhead_bytes``:
-            what placement ``optimal`` minimises.
-        overhead_bytes: Launches of casts, contractions that lose speed by running in
-            full, and error terms, as the bytes that could be moved in the same time.
+        cast_bytes: Bytes read and written by casts that are kernels of their own.
+            Folded casts count 0; for target ``compiled``, so do casts that the compiler
+            fuses into another kernel.
+        op_bytes: Bytes that the ops read and write; for target ``compiled`` only bytes
+            that reach memory, including the rounding of accumulators that a kernel
+            returns.
+        total_bytes: The sum of ``cast_bytes``, ``op_bytes`` and ``overhead_bytes``,
+            which placement ``optimal`` minimises.
+        overhead_bytes: Launches of casts, lost speed of contractions in full precision,
+            and error terms, as the bytes that could be moved in the same time.
         lower_bound: Certified least ``total_bytes``; None unless optimal.
     """
 
@@ -172,7 +172,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Plan:
-    """Decisions and casts for one program.
+    """Plan for one program: decisions, casts, cost and the settings behind them.
 
     Attributes:
         policy: Name of the policy.
@@ -183,26 +183,26 @@ class Plan:
         decisions: One for each op, in program order.
         casts: Every cast, in order of first use.
         storage: Dtype in which each parameter stored otherwise is kept, by value.
-        warnings: What the user should know: nothing lowered, unused rules, ...
+        warnings: Facts for the user: nothing lowered, unused rules, ...
         cost: See :class:`Cost`.
         predicted_error: First-order relative error of the outputs; None if unknown.
-        target: How the program runs by the prices of ``cost``: ``eager`` (op by op) or
-            ``compiled``. Empty in a plan of before: what the framework does.
-        prices: Where the prices of ``cost`` come from: ``default``, or the device on
-            which they were measured.
-        tolerance: Largest relative L2 error of all float outputs together that the
-            plan was made to keep; None if it was made for none.
-        tolerances: The same for single outputs, by path.
+        target: How the program is run, which sets the prices of ``cost``: ``eager`` (op
+            by op) or ``compiled``. Empty in a plan of an older version: the framework's
+            default.
+        prices: Source of the prices of ``cost``: ``default``, or the measured device.
+        tolerance: Bound on the relative L2 error of all float outputs together that the
+            plan was made for; None without one.
+        tolerances: The same for single outputs, by output path.
         training: Whether the parameters keep their dtype, to be trained, and gradients
             may be taken through the program.
         mode: Mode of the torch model that was captured, ``train`` or ``eval``.
-        outputs: Dtype in which each output is handed back.
-        program: What identifies the program, see
+        outputs: Dtype in which each output is returned.
+        program: Fingerprint of the program, see
             :mod:`amprewrite.plan.validation.fingerprint`.
-        overrides: Rules that went before those of the policy. By both, for ``target``,
-            is planned what else a model with this plan needs: another signature, the
-            other mode, the rules of custom derivatives.
-        policy_digest: What equal policies have in common.
+        overrides: Rules that went before those of the policy. With the policy and
+            ``target`` they also plan further programs of the model: another signature,
+            the other mode, the rules of custom derivatives.
+        policy_digest: Hash of the policy without its names and explanations.
     """
 
     policy: Text
@@ -234,12 +234,12 @@ class Plan:
 
     @property
     def unclassified(self) -> tuple[Decision, ...]:
-        """Ops that the policy does not name; they run as traced."""
+        """Decisions about ops that the policy does not name; they run as traced."""
         return tuple(d for d in self.decisions if d.reason is Reason.UNCLASSIFIED)
 
     @property
     def lowered(self) -> tuple[Decision, ...]:
-        """Ops that compute in the low dtype by this plan, not because they were so."""
+        """Decisions that lower an op; ops traced in the low dtype do not count."""
         if not self.low:
             return ()
         found = (d for d in self.decisions if d.precision == self.low)
@@ -255,21 +255,21 @@ class Plan:
 
     @property
     def changes(self) -> bool:
-        """Whether a program run by the plan is another one than was captured."""
+        """Whether applying the plan changes the captured program."""
         promoted = any(d.reason is Reason.PROMOTION for d in self.decisions)
         return bool(self.low or self.casts or promoted)
 
     @property
     def runtime_casts(self) -> tuple[Cast, ...]:
-        """Casts that run each time the program runs."""
+        """Casts that are executed at every run of the program."""
         return tuple(cast for cast in self.casts if not cast.folded)
 
     def summary(self) -> str:
-        """Return a few lines: what was lowered, which casts, what is unclassified."""
+        """Return a few lines: numbers of lowered ops, casts, unclassified ops."""
         return "\n".join(summary_lines(self))
 
     def explain(self, op: str) -> str:
-        """Return why the op named ``op`` runs as it does.
+        """Return the reason for the precision of the op named ``op``.
 
         Raises:
             PlanMismatchError: No decision has that name.

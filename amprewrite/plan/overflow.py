@@ -1,13 +1,13 @@
-"""What is said of a low dtype whose range the values of a model leave."""
+"""The warning about values of a model beyond the range of its low dtype."""
 
 from amprewrite.dtypes import format_of
 from amprewrite.plan.model import Decision, Plan
 
 
 def is_narrow(plan: Plan) -> bool:
-    """Return whether a plan lowers to a dtype of a smaller range than its full one.
+    """Return whether a plan lowers to a dtype with a smaller range than its full one.
 
-    float16 ends at 65504; bfloat16 has the exponents of float32, and is not looked at.
+    float16 ends at 65504; bfloat16 has the exponents of float32, so it is not narrow.
     """
     if not plan.low or not plan.lowered:
         return False
@@ -16,11 +16,11 @@ def is_narrow(plan: Plan) -> bool:
 
 
 def overflow_warning(plan: Plan, decision: Decision | None) -> str:
-    """Return the line that says which op left the range, and what to do.
+    """Return the warning that names the op that overflowed, and remedies.
 
     Args:
         plan: The plan.
-        decision: That of the first op whose result is not finite; None if not known.
+        decision: Decision about the first op with a non-finite result; None if unknown.
     """
     limit = f"{format_of(plan.low).max:g}"
     where = "the first op is not known"

@@ -1,4 +1,4 @@
-"""Read a plan from JSON data, and refuse it with every mistake named.
+"""Read a plan from JSON data, or refuse it with a list of all mistakes.
 
 Importing this module loads pydantic, so that it is imported where a plan is read.
 """
@@ -21,14 +21,14 @@ Found = TypeVar("Found", bound="DataclassInstance")
 
 
 def read_table(kind: type[Found], data: object, where: str) -> Found:
-    """Return the plan that ``data`` holds.
+    """Return the plan in the data ``data``.
 
     Every field must be there and of its type, and no other.
 
     Args:
         kind: The class of plans.
-        data: What :func:`save_table` wrote.
-        where: Where it comes from, for messages.
+        data: The table that :func:`save_table` wrote.
+        where: Origin of the data, for messages.
 
     Raises:
         PlanMismatchError: Lists the mistakes, each with its place.
@@ -103,7 +103,7 @@ def _too_deep(found: object, depth: int = 1) -> Iterator[str]:
 
 
 def _other_keys(found: object, want: object, place: str = "") -> Iterator[str]:
-    """Yield the fields that a file lacks, or has and nobody reads."""
+    """Yield a line for each missing and each unknown field of a file."""
     if isinstance(want, dict) and isinstance(found, dict):
         table, fields = cast("dict[str, object]", found), cast("dict[str, Any]", want)
         yield from (f"{place}{key}: missing" for key in fields if key not in table)

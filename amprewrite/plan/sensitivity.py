@@ -1,6 +1,6 @@
-"""How much each rounding moves the outputs: what is asked for, and what was found.
+"""Sensitivity of the outputs to each rounding: the requested probes, and the results.
 
-Both are plain data, so that frameworks measure and passes plan without each other.
+Both are plain data, so that frameworks measure and passes plan independently.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -11,31 +11,37 @@ from amprewrite.ir import ProgramGraph
 from amprewrite.plan.model import Plan
 
 Key = str | tuple[str, str]
-"""A value that is stored low, or (value, op): that op reads it low."""
+"""A value, rounded where it is stored; or (value, op), rounded at that op alone."""
 
 
 DIRECTIONS = 4
-"""Random directions in the outputs, at least; the estimate of one rounding has a
-standard deviation of sqrt(2 / 4), that of a sum over many much less."""
+"""Least number of random directions in the outputs.
+
+The estimate of one rounding has a standard deviation of sqrt(2 / 4), that of a sum over
+many much less.
+"""
 
 SAMPLES = 160
-"""Roundings times directions, at least, in programs with few roundings: the squared
-error of all together then has a standard deviation of about sqrt(2 / 160), 11 %."""
+"""Least product of roundings and directions, for programs with few roundings.
+
+The squared error of all together then has a standard deviation of about sqrt(2 / 160),
+11 %.
+"""
 
 
 @dataclass(frozen=True)
 class Probes:
-    """What may be rounded, and so is to be measured.
+    """The roundings to measure.
 
     Attributes:
         low: Name of the low dtype.
         full: Name of the full dtype.
-        stored: Values that an op may make low.
-        read: (value, op) for each value that an op may read low while it is full.
-        saturated: Values of which finite numbers beyond the range of low become its
-            largest ones, and no infinities: additive masks.
-        weights: Values that are weights, or weights moved about: only reading them
-            low is an error, however they are stored.
+        stored: Values that an op may store low.
+        read: (value, op) for each full value that an op may read low.
+        saturated: Additive masks: finite numbers beyond the range of low become its
+            largest numbers, not infinities.
+        weights: Values that are weights, or moved weights: only reading them low is an
+            error, however they are stored.
     """
 
     low: str
@@ -47,28 +53,28 @@ class Probes:
 
     @property
     def directions(self) -> int:
-        """How many directions to take: more where there are few roundings."""
+        """Number of directions to take: more if there are few roundings."""
         count = len(self.stored) + len(self.read)
         return max(DIRECTIONS, min(-(-SAMPLES // max(count, 1)), SAMPLES // 4))
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """First-order errors of the outputs, one number for each rounding.
+    """First-order error of the outputs caused by each rounding.
 
-    A number is the mean squared error of all outputs together, relative to their mean
+    An error is the mean squared error of all outputs together, relative to their mean
     square: 1e-6 is a relative L2 error of 1e-3. Infinite means that low precision
-    cannot hold the values. Numbers of different roundings add up.
+    cannot represent the values. Errors of different roundings add up.
 
     Attributes:
-        stored: By value: if it is stored low.
-        read: By (value, op): if the op reads it low while it is stored full.
+        stored: By value: its error if it is stored low.
+        read: By (value, op): its error if the op reads it low while it is stored full.
         directions: Number of random directions in the output that were averaged.
-        peaks: For values that low precision cannot hold, the largest magnitude.
+        peaks: Largest magnitude of the values that low precision cannot represent.
         weights: As in :class:`Probes`.
-        moves: How far each rounding moves the outputs along each direction; the
-            number is the mean of their squares. Roundings of one value by several
-            readers are the same rounding: what they move adds up before it is squared.
+        moves: Signed change of the outputs along each direction by each rounding; the
+            error is the mean of the squares. Roundings of one value for several readers
+            are the same rounding: their changes add up before they are squared.
     """
 
     stored: Mapping[str, float]
@@ -82,16 +88,17 @@ class Sensitivity:
 
     @property
     def all(self) -> dict[Key, float]:
-        """All numbers in one mapping."""
+        """The errors of stored and of read roundings in one mapping."""
         return {**self.stored, **self.read}
 
     def errors(self, multiplier: float, pin: int) -> dict[Key, float]:
-        """Return what each rounding costs.
+        """Return the price of each rounding in bytes.
 
         Args:
             multiplier: Bytes for a mean squared relative error of 1.
-            pin: What makes a rounding too dear to be chosen, in bytes: more than the
-                whole program costs. Nothing costs more, so that sums do not overflow.
+            pin: Price of a rounding that must not be chosen, in bytes: more than the
+                whole program costs. Prices are capped at it, so that sums do not
+                overflow.
         """
         return {
             key: min(error * multiplier, pin) if isfinite(error) else pin
@@ -104,7 +111,7 @@ class Sensitivity:
         return {key: self.all[key] for key in self.roundings(plan, graph)}
 
     def roundings(self, plan: Plan, graph: ProgramGraph) -> Iterator[Key]:
-        """Yield the keys of all that ``plan`` rounds, as placement counts them."""
+        """Yield the keys of the roundings in ``plan``, counted as placement does."""
         rounded: set[str] = set()
         for op in graph.ops:
             decision = plan.by_op[op.name]
@@ -126,16 +133,17 @@ class Sensitivity:
         return sqrt(sum(self.made(plan, graph).values()))
 
     def shared(self, plan: Plan, graph: ProgramGraph) -> float:
-        """Return :meth:`predicted`, roundings of one value taken as the same one."""
+        """Return :meth:`predicted`, with the roundings of one value correlated."""
         return sqrt(sum(self._parts(plan, graph).values()))
 
     def shares(self, plan: Plan, graph: ProgramGraph) -> dict[str, float]:
-        """Return the part of the predicted squared error that each op makes.
+        """Return the share of each op in the predicted squared error.
 
-        A rounding belongs to the ops that read the value low, in equal parts: if they
-        wanted it full, it would be kept full. What only moves values hands it on. Where
-        no op reads it low, it belongs to what makes it. The parts add up to 1; one is
-        below zero if it undoes errors of others.
+        A rounding is attributed in equal parts to the ops that read the value low,
+        because it would be kept full if they demanded that. Ops that only move values
+        pass their part on. A value that no op reads low is attributed to its producer.
+        The shares add up to 1; one is negative if its rounding cancels errors of
+        others.
         """
         found: dict[str, float] = {}
         for key, error in self._parts(plan, graph).items():
@@ -155,9 +163,10 @@ class Sensitivity:
         return {op: error / total for op, error in found.items()}
 
     def _parts(self, plan: Plan, graph: ProgramGraph) -> dict[Key, float]:
-        """Return the part of each rounding that ``plan`` makes in the squared error.
+        """Return the part of each rounding of ``plan`` in the squared error.
 
-        That of a read value is its move times those of all readers of that value.
+        For a read value it is its change times the sum of the changes of all its
+        readers.
         """
         made = self.made(plan, graph)
         readers: dict[str, list[Key]] = {}
@@ -176,7 +185,7 @@ class Sensitivity:
 
 
 def _low_readers(plan: Plan, graph: ProgramGraph, value: str) -> set[str]:
-    """Return the ops that compute with ``value`` in low precision, moved or not."""
+    """Return the ops that compute with ``value`` in low precision, after moves too."""
     found: set[str] = set()
     for op, _ in graph.users[value]:
         decision = plan.by_op[op.name]
@@ -189,7 +198,7 @@ def _low_readers(plan: Plan, graph: ProgramGraph, value: str) -> set[str]:
 
 
 def _through(plan: Plan, graph: ProgramGraph, name: str) -> set[str]:
-    """Return an op; the low readers of its results if it only moves values."""
+    """Return the op itself; for an op that only moves values, its low readers."""
     if plan.by_op[name].op_class != "follow":
         return {name}
     results = graph.op_by_name[name].results
@@ -198,10 +207,10 @@ def _through(plan: Plan, graph: ProgramGraph, name: str) -> set[str]:
 
 
 def probes_of(plan: Plan, graph: ProgramGraph) -> Probes:
-    """Return the roundings that ``plan`` makes, to be measured.
+    """Return the roundings that ``plan`` makes, as probes to measure.
 
-    A value that an op makes low is rounded there, unless the op only moves what was
-    rounded before; a value that is full is rounded where an op reads it low.
+    A value is rounded where an op produces it low, unless the op only moves rounded
+    values; a full value is rounded where an op reads it low.
     """
     stored: set[str] = set()
     read: set[tuple[str, str]] = set()
@@ -226,7 +235,7 @@ def probes_of(plan: Plan, graph: ProgramGraph) -> Probes:
     saturated = {cast.value for cast in plan.casts if cast.saturate}
 
     def is_constant(name: str) -> bool:
-        """Whether a value stays what it is; one that is written to differs in time."""
+        """Return whether a value never changes: its storage is not written."""
         return graph.storage(name) not in graph.written
 
     return Probes(
@@ -239,21 +248,23 @@ def probes_of(plan: Plan, graph: ProgramGraph) -> Probes:
 
 
 Measure = Callable[[Plan], float | None]
-"""Gives the relative L2 error of the program that a plan makes; None if it has none,
-because the program draws random numbers."""
+"""Function from a plan to the relative L2 error of its program.
+
+None for a program without one, because it draws random numbers.
+"""
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """What a framework has measured of a program, and can measure of its plans.
+    """Measured sensitivity of a program, and the function that measures its plans.
 
     Attributes:
         graph: The program.
         training: Whether parameters keep their dtype, to be trained.
         captured: How the program was captured, for the plan.
         sensitivity: The error of each rounding.
-        target: Largest relative L2 error of the outputs.
-        measure: Gives that error for the program of a plan.
+        target: Bound on the relative L2 error of the outputs.
+        measure: Function that measures the error of a plan's program.
     """
 
     graph: ProgramGraph

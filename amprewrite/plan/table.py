@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from amprewrite.plan.model import Plan
 
 WIDTH = 120
-"""Columns of the HTML form."""
+"""Width of the HTML form, in columns."""
 
 
 def _module_rows(plan: "Plan") -> dict[str, list[int]]:

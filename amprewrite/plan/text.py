@@ -1,4 +1,4 @@
-"""A plan in words: its summary, the reason for one op, the difference of two."""
+"""A plan as text: its summary, the reason for one op, the difference of two plans."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from amprewrite.plan.model import Cast, Decision, Plan
 
 DEFAULT_PRICES = "default"
-"""Prices of a plan where nothing was measured on the device."""
+"""Name of the built-in prices, used where nothing was measured on the device."""
 
 
 def summary_lines(plan: "Plan") -> Iterator[str]:
-    """Yield the head lines of a plan: what was lowered, which casts."""
+    """Yield the first lines of a plan: numbers of lowered ops, of casts and others."""
     total = len(plan.decisions)
     low = len(plan.lowered)
     yield f"policy {plan.policy}, placement {plan.placement}; {plan.captured}"
@@ -46,7 +46,7 @@ def summary_lines(plan: "Plan") -> Iterator[str]:
 
 
 def explain_lines(plan: "Plan", found: "Decision") -> Iterator[str]:
-    """Yield why one op runs as it does, and the casts it reads."""
+    """Yield the reason for the precision of one op, and the casts of its operands."""
     yield f"{found.op} = {found.canonical} ({found.native})"
     yield f"  at       {found.path or '(root)'}  {found.source}"
     yield f"  class    {found.op_class}, by {found.rule}"
@@ -85,7 +85,7 @@ def diff_lines(one: "Plan", two: "Plan") -> Iterator[str]:
 
 
 def _field_lines(a: "Decision", b: "Decision") -> Iterator[str]:
-    """Yield what else differs of two decisions about one op that decides numerics."""
+    """Yield the other differences of two decisions that change numerics."""
     for name in (
         "operands",
         "results",
@@ -103,7 +103,7 @@ def _words(found: str | tuple[str, ...]) -> str:
 
 
 def _cast_texts(casts: "Sequence[Cast]") -> dict[str, None]:
-    """Return what identifies each cast, in order."""
+    """Return a line that identifies each cast, in order."""
     return dict.fromkeys(
         f"%{c.value} {c.from_dtype} -> {c.to_dtype} for {', '.join(c.consumers)}"
         for c in casts

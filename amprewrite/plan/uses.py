@@ -7,7 +7,7 @@ from amprewrite.ir import Op, ProgramGraph
 from amprewrite.plan.model import OUTPUT, Cast
 
 View = tuple[Op, str]
-"""An op that gives a view of an operand, or writes to it in place, and its result."""
+"""An op that makes a view of an operand or writes it in place, and its result."""
 
 
 def uses_of(graph: ProgramGraph, name: str) -> Iterator[tuple[str, int]]:
@@ -20,11 +20,11 @@ def uses_of(graph: ProgramGraph, name: str) -> Iterator[tuple[str, int]]:
 
 
 def is_at_definition(graph: ProgramGraph, cast: Cast) -> bool:
-    """Return whether ``cast`` takes the place of the value that it converts.
+    """Return whether ``cast`` replaces the value that it converts.
 
     A storage that is written in place has one dtype for all its views, so that a value
-    made in another dtype is cast where it is made, before anything views or writes it.
-    A cast that some uses share is made at the first of them.
+    made in another dtype is cast at its definition, before any op views or writes it. A
+    cast that only some uses share stands before the first of them.
     """
     if cast.folded or not cast.producer or cast.value not in graph.written:
         return False
@@ -32,10 +32,10 @@ def is_at_definition(graph: ProgramGraph, cast: Cast) -> bool:
 
 
 def output_sources(graph: ProgramGraph) -> tuple[str, ...]:
-    """Return the value that each output is cast from, where it is cast.
+    """Return for each output the value that a cast of it would convert.
 
-    That is the output itself, unless several outputs are views of one result: then it
-    is that result, so that they share the storage of one cast as they share its own.
+    It is the output itself, unless several outputs are views of one result: then it is
+    that result, so that they share the storage of one cast as they shared its own.
     """
     sharing: dict[str, set[str]] = defaultdict(set)
     for name in graph.outputs:
@@ -55,8 +55,8 @@ def view_path(graph: ProgramGraph, owner: str, name: str) -> tuple[View, ...] | 
 
     Args:
         graph: The program.
-        owner: The result whose storage it is.
-        name: A view of it, or what an op gives that writes to it in place.
+        owner: The result that owns the storage.
+        name: A view of it, or the result of an op that writes it in place.
 
     Returns:
         Each op with its result on the way; None where the way starts with an input or

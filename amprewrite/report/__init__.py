@@ -1,1 +1,1 @@
-"""Views of plans and policies for people."""
+"""Printed views of plans, policies and promotion."""

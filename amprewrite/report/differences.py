@@ -1,4 +1,4 @@
-"""The page that says where promotion differs between systems, as Markdown."""
+"""The page of differences between promotion systems, as Markdown."""
 
 from collections.abc import Iterator, Sequence
 
@@ -20,7 +20,7 @@ from amprewrite.dtypes.operands import OperandLike
 from amprewrite.report.promotion import shown
 
 COMMAND = "amprewrite promote --differences"
-"""What writes the page."""
+"""Command that writes the page."""
 
 _PAGE = f"""\
 # Where promotion differs
@@ -88,7 +88,7 @@ def _section(systems: Sequence[System], pairs: Pairs) -> str:
 
 
 def _sums(groups: dict[OperandLike, list[OperandLike]]) -> Iterator[str]:
-    """Yield ``a, b + c, d``: those that differ alike with the same others as one."""
+    """Yield ``a, b + c, d``, with operands that have the same partners merged."""
     alike: dict[tuple[OperandLike, ...], list[OperandLike]] = {}
     for a, others in groups.items():
         alike.setdefault(tuple(others), []).append(a)

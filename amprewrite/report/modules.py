@@ -1,4 +1,4 @@
-"""A plan by module, with the layers of a stack in one row."""
+"""A plan summed up by module, with the equal layers of a stack in one row."""
 
 import re
 from collections import Counter, defaultdict
@@ -12,21 +12,21 @@ from amprewrite.dtypes import short_name
 from amprewrite.plan import Plan
 
 ROOT = "(root)"
-"""Stands for the model itself, whose module path is empty."""
+"""Name of the model itself in the table; its module path is empty."""
 
 HEADS = ("other", "casts", "folded", "weights", "cast bytes")
-"""Columns after the ops of the two precisions; an empty column is not shown."""
+"""Column heads after those of op counts; an empty column is not shown."""
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 @dataclass
 class Row:
-    """The modules of one kind, added up.
+    """Sums over the modules that share a row.
 
     Attributes:
         paths: Their paths.
-        ops: How many ops compute in each dtype.
+        ops: Number of ops that compute in each dtype.
         casts: Casts that run at run time.
         folded: Casts of activations that cost nothing at run time.
         weights: Casts of weights, done once at conversion when not training.
@@ -42,7 +42,7 @@ class Row:
 
 
 def row_names(plan: Plan) -> dict[str, str]:
-    """Return the row that each module path belongs to, in program order.
+    """Return the row of each module path, in program order.
 
     Numbers in a path become ``*``, so that the layers of a stack share their rows:
     ``layer.3.norm`` is in ``layer.*.norm``. Modules that end in a number share a row

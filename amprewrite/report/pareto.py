@@ -1,4 +1,4 @@
-"""Error against bytes as a table and as data."""
+"""The Pareto front of error and bytes as a table and as data."""
 
 from collections.abc import Sequence
 from math import isfinite
@@ -14,10 +14,10 @@ HEADS = (
     *("placement", "lowered", "casts", "cast bytes", "op bytes", "total bytes"),
     *("lower bound", "predicted error", "measured error"),
 )
-"""Columns of the table; the lower bound is the certificate of a plan."""
+"""Column heads of the table; the lower bound certifies a plan as optimal."""
 
 NO_BOUND = "-"
-"""Stands where a plan has no certificate: only those of ``optimal`` have."""
+"""Text for a plan without a certificate; only placement ``optimal`` has one."""
 
 
 def pareto_table(points: Sequence[Point]) -> Table:

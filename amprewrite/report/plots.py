@@ -1,4 +1,4 @@
-"""Figures, drawn by matplotlib where it is installed."""
+"""Figures drawn by matplotlib, if it is installed."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ from amprewrite.errors import UnsupportedError
 from amprewrite.passes.error_budget.pareto import Point
 
 SUFFIXES = (".svg", ".png", ".pdf")
-"""Kinds of files that are written."""
+"""Suffixes of the file formats that can be written."""
 
 
 def load_matplotlib() -> Any:  # noqa: ANN401  # its types are partial
@@ -29,9 +29,9 @@ def load_matplotlib() -> Any:  # noqa: ANN401  # its types are partial
 
 
 def plot_pareto(points: Sequence[Point], path: Path) -> None:
-    """Write error against bytes to ``path``.
+    """Write a figure of error against bytes to ``path``.
 
-    The measured error where there is one; the prediction as a line beside it.
+    It shows the measured error where there is one, and the prediction as a line.
 
     Raises:
         UnsupportedError: matplotlib is not installed.

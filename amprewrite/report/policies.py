@@ -1,4 +1,4 @@
-"""Policies as tables, as data, and the difference of two."""
+"""Policies as tables and as data, and the differences of two policies."""
 
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -16,11 +16,11 @@ SETTINGS = (
     *("low", "full", "output", "demand", "weak_parameters", "lookups"),
     *("promotion", "truncate_complex"),
 )
-"""Fields of a policy beside its ops and rules."""
+"""Fields of a policy other than its ops and rules."""
 
 
 def descriptions() -> dict[str, str]:
-    """Return the shipped policies with what their files say they are."""
+    """Return the shipped policies with the descriptions in their files."""
     files = {name: policy_folder() / f"{name}.toml" for name in shipped_policies()}
     return {
         name: str(tomllib.loads(path.read_text("utf-8")).get("description", ""))

@@ -1,4 +1,4 @@
-"""Promotion as an answer with its reason, and as a table."""
+"""Promotion as an answer with its derivation, and as a table."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -19,14 +19,14 @@ from amprewrite.dtypes.promotion import result_type
 from amprewrite.errors import PromotionError
 
 UNDEFINED = "error"
-"""What stands where operands have no common dtype."""
+"""Text for operands that have no common dtype."""
 
 
 # --- one answer --------------------------------------------------------------------
 
 
 class Answer(NamedTuple):
-    """What operands make together, and why."""
+    """Result type of operands in one promotion system, with its derivation."""
 
     operands: tuple[OperandLike, ...]
     system: System
@@ -52,7 +52,7 @@ class Answer(NamedTuple):
 
 
 def answer(texts: Sequence[str], system: str = "jax", *, x64: bool = False) -> Answer:
-    """Return what the operands that ``texts`` name make together.
+    """Return the result type of the operands that ``texts`` spell.
 
     Raises:
         PromotionError: A text names no operand, or they have no common dtype.
@@ -63,7 +63,7 @@ def answer(texts: Sequence[str], system: str = "jax", *, x64: bool = False) -> A
 
 
 class OpAnswer(NamedTuple):
-    """What an op makes of operands, and the casts that they need."""
+    """Dtypes of an op on operands, and the casts that it needs."""
 
     op: str
     operands: tuple[OperandLike, ...]
@@ -110,14 +110,14 @@ def op_answer(
     x64: bool = False,
     steps: bool = False,
 ) -> OpAnswer:
-    """Return what the op called ``op`` makes of the operands that ``texts`` name.
+    """Return the dtypes and casts of the op ``op`` on the operands ``texts`` spell.
 
     Args:
         op: Its canonical name.
         texts: See :func:`parse_operand`.
         system: The promotion system.
         x64: For JAX: whether 64-bit dtypes are enabled.
-        steps: Whether to say step by step how the rule came to it.
+        steps: Whether to include the steps of the rule.
 
     Raises:
         PromotionError: There is no rule for the op, a text names no operand, or they
@@ -138,7 +138,7 @@ _ROLES = {"p": "a parameter", "-": "no operand that promotes: an index, mask or 
 def _steps(
     rule: Rule, operands: Sequence[OperandLike], promoted: Promoted, system: System
 ) -> Iterator[str]:
-    """Yield what the processor does, in its order: join, compute, give, cast.
+    """Yield the steps of the processor in order: join, compute, result, cast.
 
     Source: OneFlow's TensorProcessor, which takes these steps in its functional layer.
     """
@@ -160,7 +160,7 @@ def _steps(
 
 
 def parse_operand(text: str) -> OperandLike:
-    """Return the operand that ``text`` names.
+    """Return the operand that ``text`` spells.
 
     A dtype, long or short, is an array: ``bfloat16``, ``bf16``; with ``[]`` behind it
     a 0-d array, ``i64[300]`` one of that value; with ``*`` a weak one. ``1``, ``1.0``,
@@ -202,13 +202,13 @@ def _number(text: str) -> bool | int | float | complex | None:
 
 
 def cells(system: System, dtypes: Sequence[str]) -> Iterator[list[str]]:
-    """Yield a row for each dtype: it, then what it makes with each; ``*`` is weak."""
+    """Yield a row for each dtype: its name, and its promotion with each dtype."""
     for a in dtypes:
         yield [short_name(a), *(shown(system.result(a, b)) for b in dtypes)]
 
 
 def promotion_table(system: str, *, x64: bool = False) -> Table:
-    """Return what each pair of the common dtypes makes.
+    """Return the table of promotions between the common dtypes.
 
     Raises:
         PromotionError: There is no such system.
@@ -223,7 +223,7 @@ def promotion_table(system: str, *, x64: bool = False) -> Table:
 
 
 def promotion_json(system: str, *, x64: bool = False) -> dict[str, Any]:
-    """Return what each pair of all dtypes of a system makes, as JSON data.
+    """Return the promotions between all dtypes of a system, as JSON data.
 
     Raises:
         PromotionError: There is no such system.

@@ -1,4 +1,4 @@
-"""Training in mixed precision: the loss scale, and steps that may be skipped.
+"""Training in mixed precision: loss scaling, skipped steps, low-precision weights.
 
 ``amprewrite.training.jax`` and ``amprewrite.training.torch`` are each loaded by their
 own name; this package loads neither framework.

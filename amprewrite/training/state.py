@@ -1,4 +1,4 @@
-"""The rule of dynamic loss scaling, on plain numbers: one for both frameworks.
+"""The rule of dynamic loss scaling on plain numbers, for both frameworks.
 
 Gradients that are too small for float16 become zero; a loss multiplied by a scale has
 gradients as many times as large. Gradients that are not finite show that the scale is
@@ -21,17 +21,17 @@ FLOAT32_MAX = FORMATS["float32"].max
 """Largest finite float32, in which scales are kept."""
 
 Where = Callable[[Any, Any, Any], Any]
-"""Chooses the second where the first is true, else the third: ``jnp.where``."""
+"""Elementwise choice between two values by a condition, as ``jnp.where``."""
 
 
 def choose(condition: Any, yes: Any, no: Any) -> Any:
-    """Return ``yes`` if ``condition``, else ``no``: the ``Where`` of plain numbers."""
+    """Return ``yes`` if ``condition``, else ``no``: ``where`` for plain numbers."""
     return yes if condition else no
 
 
 @dataclass(frozen=True)
 class ScaleRule:
-    """How a step changes the scale; the defaults are those of torch.amp.GradScaler.
+    """Rule that changes a loss scale after a step; defaults of torch.amp.GradScaler.
 
     All libraries follow one rule with different numbers; see :data:`RULES`.
 
@@ -54,10 +54,10 @@ class ScaleRule:
     clips: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse numbers with which the scale cannot do its work.
+        """Refuse numbers out of their ranges.
 
         Raises:
-            ValueError: A number is out of its range; the message has all that are.
+            ValueError: A number is out of its range; the message names all of them.
         """
         wanted = {
             "growth > 1": self.growth > 1,
@@ -75,7 +75,7 @@ class ScaleRule:
     def step(
         self, scale: Any, tracker: Any, finite: Any, where: Where = choose
     ) -> tuple[Any, Any]:
-        """Return the scale and the tracker after a step.
+        """Return the scale for the next step and the number of finite steps in a row.
 
         Args:
             scale: The scale of the step: a number, or a float32 scalar of a framework.
@@ -98,7 +98,7 @@ class ScaleRule:
         )
 
     def is_stuck(self, scale: Any, finite: Any) -> Any:
-        """Return whether a smaller scale cannot help a step that was not finite.
+        """Return whether the step is not finite although the scale is at its minimum.
 
         Args:
             scale: The scale of the step.
@@ -122,7 +122,7 @@ RULES = {
         interval=2001, minimum=FORMATS["float32"].smallest_normal, clips=True
     ),
 }
-"""The rules of other libraries, by their names, with their defaults."""
+"""The rules of torch, jmp, mpx and flax with their defaults."""
 
 
 def is_useful(low: str) -> bool:
@@ -139,7 +139,7 @@ def is_useful(low: str) -> bool:
 
 
 def advice(low: str, *, scales: bool) -> str:
-    """Return what a user should know of a loss scale and a dtype; empty if nothing.
+    """Return a hint about a loss scale and a low dtype; empty if there is none.
 
     Args:
         low: Name of the low dtype of a policy; empty if nothing is lowered.

@@ -36,7 +36,7 @@ _HOSTS = {
     "float": ("float", "complex"),
     "complex": ("float", "complex"),
 }
-"""Kinds of arrays that a Python number of each kind may meet."""
+"""Kinds of arrays that a Python number of each kind may be combined with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,11 @@ class ArrayApiRules:
     advice: ClassVar[str] = "cast explicitly: the standard promotes within a kind only"
 
     def promote(self, a: str, b: str) -> str:
-        """Return the join."""
+        """Return the join in the lattice."""
         return _LATTICE.join((a, b))
 
     def result(self, operands: Sequence[Operand]) -> ResultType:
-        """Return the dtype of what ``operands`` make together; it is never weak."""
+        """Return the result type of ``operands``; it is never weak."""
         strong = [x for x in operands if not x.weak]
         if not strong:
             raise PromotionError("found Python numbers only; want at least one array")

@@ -72,7 +72,7 @@ _NARROW = {
     "float64": "float32",
     "complex128": "complex64",
 }
-"""What a 64-bit dtype is where those are disabled."""
+"""Canonical dtype of each 64-bit dtype while those are disabled."""
 
 _DEFAULTS = {
     "int": "int64",
@@ -80,7 +80,7 @@ _DEFAULTS = {
     "float": "float64",
     "complex": "complex128",
 }
-"""What a weak result of each kind is, narrowed where 64 bits are disabled."""
+"""Dtype of a weak result of each kind, narrowed while 64 bits are disabled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class JaxRules:
 
     @property
     def lattice(self) -> Lattice:
-        """Who may become whom; ``float*`` is a weak float."""
+        """The lattice of the mode; ``float*`` is a weak float."""
         if self.strict:
             return _STRICT
         return _X64 if self.x64 else _X32
@@ -113,7 +113,7 @@ class JaxRules:
         return "float64" if joined == "float*" else joined
 
     def result(self, operands: Sequence[Operand]) -> ResultType:
-        """Return the dtype and weakness of what ``operands`` make together."""
+        """Return the result type of ``operands``: dtype and weakness."""
         weak = [x.weak and x.dtype != "bool" for x in operands]  # bool is never weak
         dtypes = [self.canonical(x.dtype) for x in operands]
         by_size = all(weak) and not (self.strict and len(operands) > 1)
@@ -128,5 +128,5 @@ class JaxRules:
         return ResultType(self.canonical(_DEFAULTS[kind]), weak=True)
 
     def canonical(self, dtype: str) -> str:
-        """Return ``dtype``, narrowed where 64 bits are disabled."""
+        """Return ``dtype``, narrowed while 64 bits are disabled."""
         return dtype if self.x64 else _NARROW.get(dtype, dtype)

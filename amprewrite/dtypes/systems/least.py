@@ -1,4 +1,4 @@
-"""The least dtype that holds a value, in NumPy's sense.
+"""The least dtype that represents a value, as ``numpy.min_scalar_type`` has it.
 
 Source: ``numpy.min_scalar_type``; ``min_scalar_type_num`` in
 numpy/core/src/multiarray/convert_datatype.c. Measured on NumPy 1.26.4 and 2.4.
@@ -16,7 +16,7 @@ _UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
 _SIGNED = ("int8", "int16", "int32", "int64")
 
 _HALF, _SINGLE = 65000.0, 3.4e38
-"""Magnitudes below which a number is a float16, a float32; not the formats' own."""
+"""NumPy's bounds on the magnitude of a float16 and a float32; not the formats' own."""
 
 
 class Least(NamedTuple):
@@ -81,14 +81,14 @@ def _least_float(dtype: str, value: float) -> str:
 
 
 def choices(operand: Operand) -> set[Least]:
-    """Return what a scalar may count as: one, or several if its value is unknown."""
+    """Return the least dtypes of a scalar; several if its value is unknown."""
     if operand.value is not None:
         return {least_of(operand.dtype, operand.value)}
     return {least_of(operand.dtype, x) for x in _samples(operand.dtype)}
 
 
 def _samples(dtype: str) -> list[float]:
-    """Return values of ``dtype``, one at least for each dtype that can hold some."""
+    """Return sample values of ``dtype`` that cover every least dtype it can have."""
     entry = format_of(dtype)
     edges: list[float] = [0, _HALF, entry.max]
     if entry.kind in ("int", "uint"):

@@ -37,10 +37,10 @@ class Numpy1Rules:
         return first_common((a, b))
 
     def result(self, operands: Sequence[Operand]) -> ResultType:
-        """Return the dtype of what ``operands`` make together; it is never weak.
+        """Return the result type of ``operands``; it is never weak.
 
         Raises:
-            PromotionError: A value decides that is not known, or no dtype holds one.
+            PromotionError: An unknown value decides, or no dtype represents a value.
         """
         given = [as_array(x) for x in operands]
         if not counts_values(given):
@@ -61,9 +61,9 @@ class Numpy1Rules:
 
 
 def as_array(operand: Operand) -> Operand:
-    """Return the array that NumPy makes of an operand: of a number a 0-d one.
+    """Return an operand as the array that NumPy makes of it; a number is 0-d.
 
-    A number of unknown value is taken to fit the dtype of its kind.
+    A number of unknown value is assumed to fit the dtype of its kind.
 
     Raises:
         PromotionError: No dtype holds the number.
@@ -90,7 +90,7 @@ def counted(array: Operand) -> set[Least]:
 
 
 def _joined(a: Least, b: Least) -> Least:
-    """Return what two make; beside a signed one or a float, what can be is signed."""
+    """Return the join; beside a signed dtype or a float, an ambiguous one is signed."""
     if a.either and b.either:
         return Least(first_common((a.dtype, b.dtype)), either=True)
     first = a.dtype if _is_unsigned(b.dtype) else a.signed

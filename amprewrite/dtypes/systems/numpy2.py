@@ -30,15 +30,15 @@ _SAFE: dict[str, tuple[str, ...]] = {
 }
 """The next dtypes to which a cast is safe; ordered by kind, then by size.
 
-The order decides, for there may be no least one: uint8 and int8 safely become int16
-and float16, and neither of these becomes the other. Being asked about all operands at
-once, it also decides that uint8, int8 and float16 make float16, not float32.
+The order decides where there is no least common dtype: uint8 and int8 safely become
+int16 and float16, and neither of these becomes the other. It is applied to all operands
+at once, so that uint8, int8 and float16 give float16, not float32.
 """
 
 _LATTICE = Lattice(_SAFE)
 
 NUMBERS = {"bool": "bool", "int": "int64", "float": "float64", "complex": "complex128"}
-"""Kinds of Python numbers from low to high, and the dtype of such a number alone."""
+"""Kinds of Python numbers from low to high, and the dtype that NumPy gives to each."""
 
 _ORDER = list(NUMBERS).index
 
@@ -64,7 +64,7 @@ class NumpyRules:
         return first_common((a, b))
 
     def result(self, operands: Sequence[Operand]) -> ResultType:
-        """Return the dtype of what ``operands`` make together; it is never weak."""
+        """Return the result type of ``operands``; it is never weak."""
         strong = [x for x in operands if not x.weak]
         number = max((x.kind for x in operands if x.weak), key=_ORDER, default="bool")
         if not strong:

@@ -20,7 +20,7 @@ from amprewrite.dtypes.operands import Operand, ResultType
 from amprewrite.errors import PromotionError
 
 _BARE_UNSIGNED = tuple(f"uint{bits}" for bits in (*range(1, 8), 16, 32, 64))
-"""Unsigned integers that promote with floats only, and not with each other."""
+"""Unsigned integers that promote with floats only, not with each other."""
 
 _ALONE = (
     *(f"int{bits}" for bits in range(1, 8)),  # an internal assert fails in torch
@@ -67,7 +67,7 @@ def _join(a: str, b: str) -> str:
 
 
 def _combine(higher: str, lower: str) -> str:
-    """Return ``higher``, lifted to the kind of ``lower`` if that is the higher kind."""
+    """Return ``higher``, promoted to the kind of ``lower`` if that kind is higher."""
     kinds = format_of(higher).kind, format_of(lower).kind
     match kinds:
         case ("float", "complex"):
@@ -86,10 +86,10 @@ def _combine(higher: str, lower: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TorchRules:
-    """torch's promotion.
+    """Promotion rules of torch.
 
     Attributes:
-        default_dtype: What a Python float is (``torch.set_default_dtype``).
+        default_dtype: Dtype of a Python float (``torch.set_default_dtype``).
     """
 
     dtypes: ClassVar[frozenset[str]] = frozenset(_EDGES)
@@ -110,7 +110,7 @@ class TorchRules:
         return _join(a, b)
 
     def result(self, operands: Sequence[Operand]) -> ResultType:
-        """Return the dtype of what ``operands`` make together; it is never weak."""
+        """Return the result type of ``operands``; it is never weak."""
         arrays = [x.dtype for x in operands if x.ndim and not x.weak]
         zero_d = [x.dtype for x in operands if not x.ndim and not x.weak]
         numbers = [self._number(x.kind) for x in operands if x.weak]

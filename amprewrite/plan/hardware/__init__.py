@@ -1,1 +1,1 @@
-"""Devices: their names, what was measured on them, what their kernels hand over."""
+"""Devices: their names, their calibrations, the accumulators of their kernels."""

@@ -1,9 +1,9 @@
-"""What ``amprewrite calibrate`` measured on a device, and the file that keeps it.
+"""The timings that ``amprewrite calibrate`` measures on a device, and their file.
 
-Plain data, so that frameworks measure and passes price without each other. Every
-device has a file of its own, in ``$XDG_CACHE_HOME/amprewrite``; what was measured on
-another device, with another number of threads or by another version of the framework
-has another name, and is not found.
+Plain data, so that frameworks measure and passes price without importing each other.
+Every device has a file of its own in ``$XDG_CACHE_HOME/amprewrite``. Its name depends
+on the device, the number of threads and the version of the framework, so that timings
+made under other conditions are not found.
 """
 
 import hashlib
@@ -17,10 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from amprewrite.errors import UnsupportedError, warn
 
 FULL = "float32"
-"""The dtype that low ones are compared with."""
+"""Dtype that the low dtypes are compared with."""
 
 Kind = Literal["product", "batched", "convolution", "attention"]
-"""Contractions whose times differ though their extents do not."""
+"""Kinds of contractions that take different times at equal extents."""
 
 Seconds = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -31,14 +31,15 @@ class _Table(BaseModel):
 
 
 class Device(_Table):
-    """What times hold for.
+    """Conditions under which timings hold.
 
     Attributes:
         framework: ``torch`` or ``jax``.
         version: Version of the framework.
-        kind: ``cpu``, ``cuda``, ``gpu``, ``tpu``: the name that the framework has.
+        kind: The framework's name for the kind of device: ``cpu``, ``cuda``, ``tpu``,
+            ...
         name: Model of the processor.
-        features: What else times depend on: instructions, threads, TF32.
+        features: Other conditions that change times: instructions, threads, TF32.
     """
 
     framework: str
@@ -48,19 +49,19 @@ class Device(_Table):
     features: str = ""
 
     def __str__(self) -> str:
-        """Return it in words."""
+        """Return the device, its features and the framework as text."""
         extra = f", {self.features}" if self.features else ""
         return f"{self.name} ({self.kind}{extra}) by {self.framework} {self.version}"
 
 
 class Contraction(_Table):
-    """Times of one contraction, or of several side by side.
+    """Times of one contraction, or of a batch of equal ones.
 
     Attributes:
         kind: Which kernel.
         thin: Smallest of the three extents of one product.
         macs: Multiply-adds of one product.
-        batches: How many products there are.
+        batches: Number of products.
         seconds: Time of all of them, by dtype; operands and result have that dtype.
     """
 
@@ -72,12 +73,12 @@ class Contraction(_Table):
 
 
 class Elementwise(_Table):
-    """Times of an op that is no contraction.
+    """Times of an elementwise op.
 
     Attributes:
         op: Its name.
-        elements: How many elements it reads and makes.
-        seconds: Its time, by dtype of what it reads and makes.
+        elements: Number of elements that it reads and writes.
+        seconds: Its time, by dtype of its operands and result.
     """
 
     op: str
@@ -102,7 +103,7 @@ class Casts(_Table):
 
 
 class Calibration(_Table):
-    """What was measured on one device.
+    """Times measured on one device.
 
     Attributes:
         format: Version of this form.
@@ -123,23 +124,23 @@ class Calibration(_Table):
 
 
 def cache_folder() -> Path:
-    """Return where measurements are kept: ``$XDG_CACHE_HOME/amprewrite``."""
+    """Return the folder of calibrations: ``$XDG_CACHE_HOME/amprewrite``."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "amprewrite"
 
 
 def cache_file(device: Device) -> Path:
-    """Return the file of ``device``."""
+    """Return the calibration file of ``device``."""
     key = device.model_dump_json().encode("utf-8")
     name = f"{device.framework}-{device.kind}-{hashlib.sha256(key).hexdigest()[:12]}"
     return cache_folder() / f"{name}.json"
 
 
 def load_calibration(device: Device) -> Calibration | None:
-    """Return what was measured on ``device``; None if nothing was.
+    """Return the calibration of ``device``; None if there is none.
 
-    A file that cannot be used is left out with a warning: a cache must not stop a
-    conversion, whose result is right in either way.
+    A file that cannot be used is ignored with a warning: the cache affects only prices,
+    and a conversion is right in either case.
     """
     file = cache_file(device)
     try:
@@ -163,7 +164,7 @@ def load_calibration(device: Device) -> Calibration | None:
 
 
 def save_calibration(calibration: Calibration) -> Path:
-    """Write ``calibration`` to its file at once: another process may read it now.
+    """Write ``calibration`` to its file atomically: another process may be reading it.
 
     Raises:
         UnsupportedError: It cannot be written.

@@ -1,4 +1,4 @@
-"""Devices by name, so that a plan can be made for one that is not there."""
+"""Devices by name, also ones that are absent, to plan for them."""
 
 from collections.abc import Callable, Mapping
 
@@ -11,7 +11,7 @@ from amprewrite.plan.hardware.calibration import Calibration, Device, cache_fold
 def measured_devices(framework: str) -> list[Device]:
     """Return the devices that ``amprewrite calibrate`` measured for a framework.
 
-    Files that cannot be read are left out: they price nothing.
+    Unreadable files are skipped.
     """
     found: list[Device] = []
     for file in sorted(cache_folder().glob(f"{framework}-*.json")):
@@ -30,10 +30,10 @@ def named_device(
     kinds: Mapping[str, str],
     present: Callable[[str], Device | None],
 ) -> Device:
-    """Return the device that ``name`` asks for.
+    """Return the device called ``name``.
 
-    A kind is the device of that kind that is there, else the only one that was
-    measured, else one of which nothing is known but its kind.
+    For a kind: the present device of that kind, else the only measured one, else a
+    device of which only the kind is known.
 
     Args:
         name: A kind (``cuda``), or the name of a measured device (``NVIDIA H100``).

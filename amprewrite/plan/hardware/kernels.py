@@ -1,20 +1,20 @@
-"""What the kernels of low contractions hand over on a device, as a plan fixes it."""
+"""Accumulator dtypes of low contractions on a device, as a plan fixes them."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 OPERAND = "operand"
-"""Sums of a derivative in the dtype of the operand whose gradient they are."""
+"""Accumulator of a derivative: the dtype of the operand that the gradient is for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """What low contractions hand over on a device, where a program can choose.
+    """Accumulator dtypes of low contractions, where a program can choose them.
 
     Attributes:
-        accumulators: Whether they hand over their full sums, to be rounded afterwards;
-            otherwise they round themselves.
-        derivative_accumulator: What those of derivatives hand over.
+        accumulators: Whether contractions return their full-precision sums, to be
+            rounded afterwards; otherwise their kernels round.
+        derivative_accumulator: Dtype of the sums of their derivatives.
     """
 
     accumulators: bool = False

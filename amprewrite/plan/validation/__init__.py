@@ -1,1 +1,1 @@
-"""Checks of a plan: against itself, its program and the policy that made it."""
+"""Checks of a plan: against itself, its program and its policy."""

@@ -1,7 +1,8 @@
-"""Whether a plan agrees with itself and with its program: what an edit may break.
+"""Consistency of a plan with itself and its program, which an edit may break.
 
-What passes make holds all this; a property test checks it on random programs. A writer
-relies on it, so that a plan that was edited by hand is applied as it says, or refused.
+Plans made by the passes satisfy all of this; a property test checks it on random
+programs. Writers rely on it, so that a plan edited by hand is applied exactly, or
+refused.
 """
 
 from collections import Counter, defaultdict
@@ -22,7 +23,7 @@ HINT = (
 
 
 def check_plan(graph: ProgramGraph, plan: Plan) -> None:
-    """Make sure that ``plan`` can be applied to ``graph`` as it says.
+    """Check that ``plan`` can be applied to ``graph`` exactly.
 
     Raises:
         PlanMismatchError: Lists the mistakes, each with its place.
@@ -36,7 +37,7 @@ def check_plan(graph: ProgramGraph, plan: Plan) -> None:
 
 
 class _Checker:
-    """Follows every value from where it is made to where it is read."""
+    """Checker that follows every value from its definition to its uses."""
 
     def __init__(self, graph: ProgramGraph, plan: Plan) -> None:
         self.graph, self.plan = graph, plan
@@ -98,7 +99,7 @@ class _Checker:
         return ""
 
     def _place(self, cast: Cast) -> Iterator[str]:
-        """Yield where a cast says of itself what its program does not."""
+        """Yield the fields of a cast that contradict its program."""
         producer = self.graph.producer.get(cast.value)
         if cast.producer != (producer.name if producer else ""):
             yield f"producer is {cast.producer!r}, not the op that makes it"
@@ -120,7 +121,7 @@ class _Checker:
             yield f"is folded and moves {cast.bytes} bytes"
 
     def _folding(self, cast: Cast) -> Iterator[str]:
-        """Yield where a cast cannot be folded as it says."""
+        """Yield the reasons why a cast cannot be folded as it says."""
         if cast.folding in ("storage", "copy"):
             if self.plan.training:
                 yield f"folding {cast.folding!r} while the parameters are trained"
@@ -145,7 +146,7 @@ class _Checker:
         return op.operand_rule in ("any", "promote")
 
     def _is_static(self, name: str) -> bool:
-        """Whether a value depends on weights alone, and is not written to."""
+        """Return whether a value depends on weights alone, and is never written."""
         pending, seen = [name], {name}
         while pending:
             value = self.graph.values[pending.pop()]
@@ -158,7 +159,7 @@ class _Checker:
         return True
 
     def _stored(self) -> Iterator[str]:
-        """Yield where ``storage`` and the casts that are folded so differ."""
+        """Yield the differences between ``storage`` and the casts folded into it."""
         by_casts = Counter(
             (c.value, c.to_dtype) for c in self.plan.casts if c.folding == "storage"
         )
@@ -169,7 +170,7 @@ class _Checker:
             yield f"storage: lacks %{value} as {dtype}, which a cast is folded into"
 
     def _dtypes(self) -> Iterator[str]:
-        """Yield where a value does not arrive in the dtype that it is read in."""
+        """Yield the operands that arrive in another dtype than the one read."""
         for op, decision in zip(self.graph.ops, self.plan.decisions, strict=True):
             for index, (name, wanted) in enumerate(
                 zip(op.operands, decision.operands, strict=True)

@@ -1,4 +1,4 @@
-"""Whether what a plan decides about one op can be: class, precision, dtypes, sums."""
+"""Consistency of one decision: class, precision, dtypes and accumulators."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from amprewrite.policy import OpClass
 def decision_mistakes(
     graph: ProgramGraph, op: Op, decision: Decision, plan: Plan
 ) -> Iterator[str]:
-    """Yield what is wrong with the decision about ``op``, in words."""
+    """Yield the mistakes in the decision about ``op``."""
     counts = len(decision.operands), len(decision.results)
     if counts != (len(op.operands), len(op.results)):
         yield f"has dtypes for {counts[0]} operands and {counts[1]} results"
@@ -30,7 +30,7 @@ def decision_mistakes(
 
 
 def _may_become(traced: str, dtype: str, op: Op, plan: Plan) -> bool:
-    """Whether a value may be held in another dtype than it was traced with."""
+    """Return whether a value may be stored in another dtype than it was traced with."""
     if op.reads:
         return dtype in op.reads
     pair = (plan.low, plan.full)
@@ -40,7 +40,7 @@ def _may_become(traced: str, dtype: str, op: Op, plan: Plan) -> bool:
 def _precision(
     graph: ProgramGraph, op: Op, decision: Decision, plan: Plan
 ) -> Iterator[str]:
-    """Yield where class, precision and the dtypes that are read and made disagree."""
+    """Yield contradictions between class, precision, and operand and result dtypes."""
     precision, op_class = decision.precision, decision.op_class
     if op.fence and op_class != OpClass.KEEP:
         yield f"is {op_class}, and must not be touched: {op.fence}"
@@ -71,7 +71,7 @@ def _promoted(op: Op, decision: Decision) -> Iterator[str]:
 
 
 def _read(graph: ProgramGraph, op: Op, decision: Decision, plan: Plan) -> Iterator[str]:
-    """Yield operands of another dtype than the op computes in."""
+    """Yield operands of another dtype than the computing dtype of the op."""
     rows = enumerate(zip(op.operands, decision.operands, strict=True))
     read = [
         dtype
@@ -85,7 +85,7 @@ def _read(graph: ProgramGraph, op: Op, decision: Decision, plan: Plan) -> Iterat
 
 
 def _made(graph: ProgramGraph, op: Op, decision: Decision, plan: Plan) -> Iterator[str]:
-    """Yield results of another dtype than an op can make."""
+    """Yield results of a dtype that the op cannot make."""
     precision = decision.precision
     pairs = zip(op.results, decision.results, strict=True)
     made = dict.fromkeys(
@@ -101,7 +101,7 @@ def _made(graph: ProgramGraph, op: Op, decision: Decision, plan: Plan) -> Iterat
 
 
 def _contraction(op: Op, decision: Decision, plan: Plan) -> Iterator[str]:
-    """Yield where sums and derivatives cannot be as a decision says."""
+    """Yield accumulator and derivative dtypes that the op cannot have."""
     found = decision.accumulator, decision.derivative, decision.derivative_accumulator
     precision, (result, *_) = decision.precision, (*decision.results, "")
     kept = decision.op_class == OpClass.KEEP or not plan.low

@@ -1,4 +1,4 @@
-"""What identifies the program that a plan was made for, as lines that people read."""
+"""Fingerprint of a program, as readable lines, to recognise it later."""
 
 from collections.abc import Iterator
 
@@ -8,8 +8,8 @@ from amprewrite.ir import Op, ProgramGraph
 def fingerprint(graph: ProgramGraph) -> tuple[str, ...]:
     """Return one line for each op, in order, and one for the outputs.
 
-    An op's line has its name, what it calls, what it reads and what it makes, each with
-    its dtype and rank. Extents are left out, so that a plan fits other batches.
+    An op's line has its name, its native name, its operands and its results, each with
+    dtype and rank. Extents are left out, so that a plan fits other batch sizes.
     """
     return (*(_op_line(graph, op) for op in graph.ops), _end(graph))
 
@@ -38,14 +38,14 @@ def _value(graph: ProgramGraph, name: str) -> str:
 def first_difference(
     found: tuple[str, ...], planned: tuple[str, ...]
 ) -> tuple[str, str, str] | None:
-    """Return where two fingerprints differ first: its name, and both lines.
+    """Return the first difference of two fingerprints: the name, and both lines.
 
     Args:
-        found: That of a program.
-        planned: That of the program that a plan was made for.
+        found: Fingerprint of a program.
+        planned: Fingerprint of the program that a plan was made for.
 
     Returns:
-        None if they are equal. A line that is missing is ``nothing``.
+        None if they are equal. A missing line is given as ``nothing``.
     """
     for one, other in _pairs(found, planned):
         if one != other:

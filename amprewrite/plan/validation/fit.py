@@ -1,4 +1,4 @@
-"""Whether a plan belongs to a program."""
+"""Check that a plan belongs to a program."""
 
 from amprewrite.errors import PlanMismatchError
 from amprewrite.ir import ProgramGraph
@@ -10,7 +10,7 @@ ANEW = "make a new plan with amprewrite.inspect"
 
 
 def check_ops(graph: ProgramGraph, plan: Plan) -> None:
-    """Make sure that ``plan`` decides about the ops of ``graph``, in their order.
+    """Check that ``plan`` decides about the ops of ``graph``, in their order.
 
     Raises:
         PlanMismatchError: Names the first op that differs.
@@ -32,11 +32,11 @@ def check_ops(graph: ProgramGraph, plan: Plan) -> None:
 def check_fits(
     graph: ProgramGraph, plan: Plan, *, training: bool, mode: str = ""
 ) -> None:
-    """Make sure that ``plan`` was made for ``graph``, and agrees with itself.
+    """Check that ``plan`` was made for ``graph``, and agrees with itself.
 
     Args:
         graph: The program.
-        plan: A plan that was given, perhaps from a file, perhaps edited.
+        plan: A given plan, possibly from a file, possibly edited.
         training: Whether parameters keep their dtype, to be trained.
         mode: ``train`` or ``eval``, of a torch model.
 

@@ -1,4 +1,4 @@
-"""Which policy a plan was made by: what else its model needs is planned by it, too."""
+"""The policy of a plan, which also plans further programs of the model."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ from amprewrite.policy import Policy, PolicyLike, load_policy
 
 
 def policy_digest(policy: Policy) -> str:
-    """Return what equal policies have in common, whatever they are called."""
+    """Return a hash of a policy that ignores names and explanations."""
     table = asdict(replace(policy, name="", ops={}, rules=()))
     table["ops"] = {name: str(entry.op_class) for name, entry in policy.ops.items()}
     table["rules"] = list(map(str, policy.rules))

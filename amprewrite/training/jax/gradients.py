@@ -1,4 +1,4 @@
-"""Value and gradients of a converted function: scaled, checked, unscaled, adjusted."""
+"""Gradients of converted functions with loss scaling: value_and_grad and grad."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -31,14 +31,14 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Asked:
-    """What the user asked for.
+    """Request for a function of gradients: the arguments of :func:`value_and_grad`.
 
     Attributes:
         fun: The function to differentiate.
-        policy: In which precision it runs; None if it is as it shall be.
+        policy: Its policy; None to run it unconverted.
         loss_scale: The loss scale.
-        argnums: Which positional arguments are differentiated.
-        has_aux: Whether ``fun`` gives more than the value.
+        argnums: Positional arguments that are differentiated.
+        has_aux: Whether ``fun`` returns auxiliary data beside the value.
         axis_name: Mapped axes over whose devices gradients must be finite.
         filters: Whether only the float arrays of the first argument are differentiated.
         options: Other arguments of ``convert``.
@@ -54,19 +54,19 @@ class Asked:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def converted(self, fun: Function) -> Function:
-        """Return ``fun`` as it runs."""
+        """Return ``fun`` converted by the policy, or unchanged if it is already."""
         if self.policy is None or converted_function_of(self.fun) is not None:
             return fun
         return convert(fun, self.policy, **self.options)
 
     @functools.cached_property
     def plain(self) -> Function:
-        """The function as it runs, on arguments without models that hold state."""
+        """The converted function, for arguments without stateful models."""
         return self.converted(self.fun)
 
     @functools.cached_property
     def stateful(self) -> Function:
-        """The function as it runs, on models as arrays; it gives their new state."""
+        """The converted function with models as arrays; it returns their new state."""
         return self.converted(pure(self.fun))
 
 
@@ -80,24 +80,26 @@ def value_and_grad(
     axis_name: Any = None,
     **options: Any,
 ) -> Function:
-    """Return a function of the value and the gradients of ``fun``, converted.
+    """Return a function that computes the value of ``fun`` and its gradients.
 
-    It is called like ``fun`` and can be compiled as a whole: nothing in it waits for a
-    value. Gradients are made with ``loss_scale``, divided by the scale that they were
-    made with, checked, and have the dtypes of the parameters; the value itself is not
-    scaled. Skip the step where ``grads_finite`` is false: :func:`optimizer_update`.
+    ``fun`` runs converted. The result is called like ``fun`` and can be compiled as a
+    whole: nothing in it waits for a value. Gradients are computed with ``loss_scale``,
+    divided by that same scale, checked, and have the dtypes of the parameters; the
+    value itself is not scaled. Skip the step where ``grads_finite`` is false:
+    :func:`optimizer_update`.
 
-    Models of ``flax.nnx`` among the arguments keep the state that ``fun`` gives them
-    (statistics, counters of random numbers) if the gradients are finite. Gradients for
-    them are states of their parameters, as of ``nnx.value_and_grad``.
+    Models of ``flax.nnx`` among the arguments keep their new state (statistics,
+    counters of random numbers) if the gradients are finite. Gradients for them are
+    states of their parameters, as those of ``nnx.value_and_grad``.
 
     Args:
-        fun: Gives a scalar, with ``has_aux`` a pair of it and anything.
+        fun: Function that returns a scalar, with ``has_aux`` a pair (scalar, any
+            pytree).
         policy: What ``amprewrite.convert`` takes. None runs ``fun`` as it is; so does
             a function, or a model among its arguments, that is converted already.
         loss_scale: A loss scale; None scales nothing, as ``NoOpLossScale()`` does.
-        argnums: Which positional arguments are differentiated.
-        has_aux: Whether ``fun`` gives more than the value.
+        argnums: Positional arguments that are differentiated.
+        has_aux: Whether ``fun`` returns auxiliary data beside the value.
         axis_name: Mapped axis, or axes, of ``shard_map`` or ``pmap``: gradients are
             finite if they are on all its devices. They are not averaged. Under
             ``jit`` with shardings it is not needed.
@@ -129,7 +131,7 @@ def grad(
     axis_name: Any = None,
     **options: Any,
 ) -> Function:
-    """Return what :func:`value_and_grad` does, without the value.
+    """Return a function that computes the gradients of ``fun``, without the value.
 
     Returns:
         A function that gives ``(loss_scale, grads_finite, grads)``, with ``has_aux``
@@ -148,7 +150,7 @@ def filter_value_and_grad(
     axis_name: Any = None,
     **options: Any,
 ) -> Function:
-    """Return what :func:`value_and_grad` does, for a first argument of any leaves.
+    """Return :func:`value_and_grad` of a first argument with leaves of any kind.
 
     Its float arrays are differentiated, as by ``equinox.filter_value_and_grad``; the
     gradient of every other leaf is None.
@@ -166,7 +168,7 @@ def filter_grad(
     axis_name: Any = None,
     **options: Any,
 ) -> Function:
-    """Return what :func:`grad` does, for a first argument of any leaves.
+    """Return :func:`grad` of a first argument with leaves of any kind.
 
     Its float arrays are differentiated, as by ``equinox.filter_grad``; the gradient of
     every other leaf is None.
@@ -178,10 +180,10 @@ def filter_grad(
 def _asked(
     fun: Function, policy: AnyPolicy, loss_scale: Any, *rest: Any, **named: Any
 ) -> Asked:
-    """Return what the user asked for, and warn of a loss scale that does not suit.
+    """Return the request, after warning about an unsuitable loss scale.
 
     Raises:
-        UnsupportedError: ``loss_scale`` is none.
+        UnsupportedError: ``loss_scale`` is no loss scale.
     """
     scale = _loss_scale(loss_scale)
     _advise(fun, policy, scale)
@@ -189,7 +191,7 @@ def _asked(
 
 
 def gradients_of(asked: Asked) -> Function:
-    """Return the function of values and gradients that was asked for."""
+    """Return the function of values and gradients for a request."""
 
     @functools.wraps(asked.fun, updated=())
     def gradients(*args: Any, **kwargs: Any) -> Any:
@@ -206,7 +208,7 @@ def gradients_of(asked: Asked) -> Function:
 def scaled_gradients(
     asked: Asked, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Return scaled gradients, what the function gave, the models and their state."""
+    """Return scaled gradients, the result of the function, the models, their state."""
     if any(converted_function_of(arg) is not None for arg in args):
         asked = replace(asked, policy=None)  # the model runs by a plan already
     models = held_models(args)
@@ -231,7 +233,7 @@ def scaled_gradients(
 
 
 def without_value(asked: Asked) -> Function:
-    """Return the function of gradients that was asked for."""
+    """Return the function of gradients alone for a request."""
     both = gradients_of(asked)
 
     @functools.wraps(asked.fun, updated=())
@@ -243,7 +245,7 @@ def without_value(asked: Asked) -> Function:
 
 
 def _unscaled(loss_scale: Any, grads: Any) -> Any:
-    """Return gradients unscaled in float32 or wider, in the dtypes they have."""
+    """Return gradients unscaled in float32 or wider, cast back to their dtypes."""
 
     def as_before(grad: Any, unscaled: Any) -> Any:
         return unscaled.astype(grad.dtype) if is_inexact_array(grad) else grad
@@ -252,10 +254,10 @@ def _unscaled(loss_scale: Any, grads: Any) -> Any:
 
 
 def adjusted(loss_scale: Any, flags: Any, grads: Any) -> Any:
-    """Return the loss scale after a step.
+    """Return the loss scale for the next step.
 
     Args:
-        loss_scale: That of the step.
+        loss_scale: The loss scale of the step.
         flags: Whether each of the gradients is finite.
         grads: The gradients.
 
@@ -272,10 +274,10 @@ def adjusted(loss_scale: Any, flags: Any, grads: Any) -> Any:
 
 
 def _loss_scale(given: Any) -> Any:
-    """Return a loss scale.
+    """Return ``given`` as a loss scale; None is ``NoOpLossScale()``.
 
     Raises:
-        UnsupportedError: It is none.
+        UnsupportedError: It is no loss scale.
     """
     if given is None:
         return NoOpLossScale()
@@ -289,7 +291,7 @@ def _loss_scale(given: Any) -> Any:
 
 
 def _advise(fun: Function, policy: AnyPolicy, loss_scale: Any) -> None:
-    """Warn of a loss scale that is missing, and of one that is not needed."""
+    """Warn about a missing loss scale, or one that is not needed."""
     if policy is None:
         return
     runner = converted_function_of(fun)

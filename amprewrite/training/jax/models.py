@@ -1,4 +1,4 @@
-"""Models that change when they are called, of ``flax.nnx``, as arrays and back."""
+"""Stateful models of ``flax.nnx``, split into arrays and merged again."""
 
 import functools
 import sys
@@ -28,7 +28,7 @@ class Models:
     parts: Mapping[int, tuple[Any, Any, Any]]
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Whether there are models."""
         return bool(self.models)
 
     @property
@@ -37,21 +37,21 @@ class Models:
         return {i: (parts[0], parts[2]) for i, parts in self.parts.items()}
 
     def arguments(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the arguments with parameters in the place of models."""
+        """Return the arguments with each model replaced by its parameters."""
         return tuple(
             self.parts[index][1] if index in self.parts else arg
             for index, arg in enumerate(args)
         )
 
     def update(self, finite: Any, state: Mapping[int, Any] | None) -> None:
-        """Write the new state into the models, where gradients are finite."""
+        """Write the new state into the models, if the gradients are finite."""
         for index, new in (state or {}).items():
             kept = select_tree(finite, new, self.parts[index][2])
             _nnx().update(self.models[index], kept)
 
 
 def held_models(args: tuple[Any, ...]) -> Models:
-    """Return the models among positional arguments."""
+    """Return the models among positional arguments, split into parts."""
     nnx = _nnx()
     if nnx is None:
         return Models({}, {})
@@ -61,10 +61,10 @@ def held_models(args: tuple[Any, ...]) -> Models:
 
 
 def pure(fun: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of arrays that does what ``fun`` does with models.
+    """Return ``fun`` as a pure function of the models' arrays.
 
-    Its first argument is what :attr:`Models.held` gives. It gives what ``fun`` does,
-    and the state of the models afterwards, by position.
+    Its first argument is :attr:`Models.held`. It returns the result of ``fun`` and the
+    new state of the models, by position.
     """
 
     @functools.wraps(fun)

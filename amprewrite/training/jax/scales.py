@@ -1,4 +1,4 @@
-"""Loss scales as pytrees: scale a loss, unscale gradients, adjust after each step."""
+"""Loss scales as pytrees, with methods to scale, unscale and adjust."""
 
 import functools
 import sys
@@ -15,7 +15,7 @@ Tree = Any
 """Any pytree."""
 
 UNKNOWN = -1
-"""Stands for a leaf that nobody named."""
+"""Number for a gradient without a known position."""
 
 
 def scaled_tree(tree: Tree, scale: Any) -> Tree:
@@ -30,8 +30,8 @@ def scaled_tree(tree: Tree, scale: Any) -> Tree:
 def unscaled_tree(tree: Tree, scale: Any) -> Tree:
     """Return the floats of a tree divided by a float32 scale.
 
-    Divided, since the inverse of a large scale is a subnormal number, which is zero
-    where those are flushed.
+    It divides, because the inverse of a large scale is a subnormal number, which some
+    backends flush to zero.
     """
 
     def unscaled(leaf: Any) -> Any:
@@ -42,11 +42,11 @@ def unscaled_tree(tree: Tree, scale: Any) -> Tree:
 
 @dataclass(frozen=True)
 class NoOpLossScale:
-    """Scales by one: for bfloat16, whose exponents are those of float32."""
+    """Loss scale of one, for bfloat16, which has the exponent range of float32."""
 
     @property
     def loss_scale(self) -> float:
-        """One."""
+        """Always 1.0."""
         return 1.0
 
     def scale(self, tree: Tree) -> Tree:
@@ -58,14 +58,14 @@ class NoOpLossScale:
         return tree
 
     def adjust(self, grads_finite: Any) -> "NoOpLossScale":
-        """Return itself."""
+        """Return ``self``: the scale never changes."""
         del grads_finite
         return self
 
 
 @dataclass(frozen=True)
 class StaticLossScale:
-    """Scales by a constant.
+    """Constant loss scale.
 
     Attributes:
         loss_scale: The scale, a number or a scalar; kept as a float32 scalar.
@@ -74,7 +74,7 @@ class StaticLossScale:
     loss_scale: Any
 
     def __post_init__(self) -> None:
-        """Take the scale as a float32 scalar.
+        """Convert the scale to a float32 scalar.
 
         Raises:
             ValueError: It is no finite scalar above zero.
@@ -90,18 +90,18 @@ class StaticLossScale:
         return unscaled_tree(tree, self.loss_scale)
 
     def adjust(self, grads_finite: Any) -> "StaticLossScale":
-        """Return itself."""
+        """Return ``self``: the scale is constant."""
         del grads_finite
         return self
 
 
 @dataclass(frozen=True)
 class DynamicLossScale:
-    """Grows after ``period`` finite steps in a row, shrinks after one that is not.
+    """Dynamic loss scale: grows after ``period`` finite steps, shrinks after others.
 
-    A pytree of ``loss_scale``, ``counter`` and ``culprit``; the rest is part of its
-    structure, and survives ``tree_map``, ``jit`` and copies. With ``period=2001`` it
-    follows flax's DynamicScale; with ``min_loss_scale=0``, torch's GradScaler.
+    A pytree of ``loss_scale``, ``counter`` and ``culprit``; the other fields are part
+    of its structure, and survive ``tree_map``, ``jit`` and copies. With ``period=2001``
+    it behaves as flax's DynamicScale; with ``min_loss_scale=0``, as torch's GradScaler.
 
     Attributes:
         loss_scale: The scale, a number or a scalar; kept as a float32 scalar.
@@ -112,9 +112,9 @@ class DynamicLossScale:
         min_loss_scale: Least scale.
         max_loss_scale: Largest scale; growth beyond float32 leaves the scale as it is.
         backoff: Factor after a step that is not finite.
-        culprit: 0 while all is well. Where gradients are not finite though the scale
-            is at its minimum: one more than the position of the first such gradient,
-            -1 if that is not known; :meth:`check` reads it.
+        culprit: 0 in normal operation. If gradients are not finite with the scale at
+            its minimum: one more than the position of the first such gradient, -1 if it
+            is not known; :meth:`check` reads it.
     """
 
     loss_scale: Any
@@ -127,7 +127,7 @@ class DynamicLossScale:
     culprit: Any = 0
 
     def __post_init__(self) -> None:
-        """Take the scale as a float32 scalar, counts as int32 and limits as numbers.
+        """Convert the scale to float32, counts to int32 and limits to numbers.
 
         Raises:
             ValueError: The scale is no finite scalar above zero, or a limit is out of
@@ -145,7 +145,7 @@ class DynamicLossScale:
 
     @property
     def rule(self) -> ScaleRule:
-        """How a step changes the scale."""
+        """The rule that changes the scale after a step."""
         return ScaleRule(
             growth=self.factor,
             backoff=self.backoff,
@@ -164,7 +164,7 @@ class DynamicLossScale:
         return unscaled_tree(tree, self.loss_scale)
 
     def adjust(self, grads_finite: Any, culprit: Any = UNKNOWN) -> "DynamicLossScale":
-        """Return the state after a step.
+        """Return the scale after a step with finite, or not finite, gradients.
 
         Args:
             grads_finite: Whether all gradients are finite: a bool, or a bool scalar.
@@ -179,10 +179,10 @@ class DynamicLossScale:
     def check(self, parameters: Tree = None) -> None:
         """Raise if the last step was not finite with the scale at its minimum.
 
-        It reads values, so call it outside of ``jit``, as often as the loss is read.
+        It reads values, so call it outside of ``jit``, whenever the loss is read.
 
         Args:
-            parameters: What gradients were taken for, or the gradients: names the
+            parameters: The differentiated parameters, or their gradients, to name the
                 parameter in the message.
 
         Raises:
@@ -214,7 +214,7 @@ def _prepare(state: Any) -> None:
 
 
 def _with(state: Any, **changed: Any) -> Any:
-    """Return a copy with other fields, as they are: leaves may be anything."""
+    """Return a copy with some fields replaced, unchecked: leaves may be anything."""
     made: Any = object.__new__(state.__class__)
     for field in fields(state):
         value = changed.get(field.name, getattr(state, field.name))
@@ -227,11 +227,11 @@ DATA: dict[type, tuple[str, ...]] = {
     StaticLossScale: ("loss_scale",),
     DynamicLossScale: ("loss_scale", "counter", "culprit"),
 }
-"""The fields that are arrays, by class."""
+"""Names of the array fields, by class."""
 
 
 def register(kind: Any, data: tuple[str, ...]) -> None:
-    """Make a dataclass a pytree whose leaves have names, for checkpoints.
+    """Register a dataclass as a pytree with named leaves, for checkpoints.
 
     Args:
         kind: The class.
@@ -270,7 +270,7 @@ def _register_with_flax(flax: Any, kind: type) -> None:
 
 
 def tell_flax(kind: type) -> None:
-    """Let flax, if it is loaded, store the leaves as it stores those of its classes."""
+    """Register a loss scale with flax, if it is loaded, for its checkpoints."""
     flax: Any = sys.modules.get("flax.serialization")
     if flax is not None and kind in DATA:
         _register_with_flax(flax, kind)

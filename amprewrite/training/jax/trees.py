@@ -1,4 +1,4 @@
-"""Trees of arrays: are they finite, choose between two, part floats from the rest."""
+"""Trees of arrays: finiteness, selection, and partition into floats and the rest."""
 
 # JAX's own types are partial: what its functions give is unknown to a type checker.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
@@ -14,7 +14,7 @@ Tree = Any
 """Any pytree."""
 
 NUMBERS = (bool, int, float, complex)
-"""Python numbers, which are leaves like arrays."""
+"""Types of Python numbers, which are leaves as arrays are."""
 
 
 def is_inexact_array(leaf: object) -> bool:
@@ -24,7 +24,7 @@ def is_inexact_array(leaf: object) -> bool:
 
 
 def is_inexact(leaf: object) -> bool:
-    """Return whether a leaf is an array of floats or complex numbers, or is one."""
+    """Return whether a leaf is a float or complex number, or an array of them."""
     return isinstance(leaf, (float, complex)) or is_inexact_array(leaf)
 
 
@@ -107,7 +107,7 @@ def partition(tree: Tree) -> tuple[Tree, Tree]:
 
 
 def combine(kept: Tree, rest: Tree) -> Tree:
-    """Return the tree of which :func:`partition` gave two."""
+    """Return the tree that :func:`partition` split in two."""
 
     def either(one: Any, other: Any) -> Any:
         return other if one is None else one
@@ -116,7 +116,7 @@ def combine(kept: Tree, rest: Tree) -> Tree:
 
 
 def is_none(leaf: object) -> bool:
-    """Return whether a leaf is left out."""
+    """Return whether a leaf was left out by :func:`partition`."""
     return leaf is None
 
 

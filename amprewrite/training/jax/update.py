@@ -1,4 +1,4 @@
-"""Apply gradients, or skip the step; add up those of several batches."""
+"""Optimizer steps that are skipped if gradients are not finite; accumulation."""
 
 # JAX's own types are partial: what its functions give is unknown to a type checker.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
@@ -32,9 +32,9 @@ def optimizer_update(
     Args:
         model: Parameters, or a module that holds them; any pytree. With a
             ``flax.nnx.Optimizer`` the ``nnx`` model, which is updated in place.
-        optimizer: Of optax: its ``update`` gives what to add to the parameters; or a
-            ``flax.nnx.Optimizer``, which holds its own state.
-        state: What ``optimizer.init`` or the last step gave; None for one of ``nnx``.
+        optimizer: An optax optimizer, which returns updates to add to the parameters;
+            or a ``flax.nnx.Optimizer``, which holds its own state.
+        state: State from ``optimizer.init`` or the last step; None for one of ``nnx``.
         grads: Gradients, of the structure of ``model``, or None where it has none.
         grads_finite: Whether they are finite, as a bool scalar.
     """
@@ -62,7 +62,7 @@ def optimizer_update(
 def _update_in_place(
     nnx: Any, model: Any, optimizer: Any, grads: Any, grads_finite: Any
 ) -> None:
-    """Let ``optimizer`` update ``model`` and itself, and undo it if it must be."""
+    """Update ``model`` and ``optimizer`` in place, and undo it for a skipped step."""
     before = [nnx.state(part) for part in (model, optimizer)]
     before = [tree_util.tree_map(lambda leaf: leaf, state) for state in before]
     optimizer.update(model, grads)
@@ -77,15 +77,14 @@ def accumulate(
     loss_scale: Any,
     axis_name: Any = None,
 ) -> tuple[Any, Any, Any, Tree]:
-    """Return the mean over several batches of values and gradients, as of one step.
+    """Return the mean of values and gradients over batches, as of one step.
 
     Gradients are added up in float32 or wider, one batch after the other in one
     program, and are finite if those of all batches are. The loss scale is adjusted
     once.
 
     Args:
-        gradients: Takes one batch, and gives what a function of
-            :func:`value_and_grad` does.
+        gradients: Function of one batch, as :func:`value_and_grad` returns it.
         batches: A pytree of arrays whose first axis counts the batches.
         loss_scale: The loss scale that ``gradients`` scales with.
         axis_name: As for :func:`value_and_grad`.
@@ -111,6 +110,7 @@ def accumulate(
         lambda leaf, like: (leaf / count).astype(like.dtype), total, shapes
     )
     flags = finite_leaves(grads, axis_name)
-    flags &= finite.all() | ~flags.all()  # another device may have found what is not
+    # another device may have found a gradient that is not finite
+    flags &= finite.all() | ~flags.all()
     made = (made[0].mean(), *made[1:]) if isinstance(made, tuple) else made.mean()
     return made, adjusted(loss_scale, flags, grads), flags.all(), grads

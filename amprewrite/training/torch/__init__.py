@@ -1,6 +1,6 @@
 """Training of torch models in mixed precision: the loss scale, and low weights.
 
-Master weights need nothing: a module converted for training has the float32 parameters
+Master weights need no code: a module converted for training has the float32 parameters
 of the model, the same objects, and casts them as they are used.
 """
 

@@ -1,4 +1,4 @@
-"""Names of torch that are private or untyped; each has a test."""
+"""Private or untyped names of torch; each has a test."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,9 +10,9 @@ from torch.optim import Optimizer
 def unscale(
     gradients: Sequence[torch.Tensor], inverse: torch.Tensor, found: torch.Tensor
 ) -> None:
-    """Multiply ``gradients`` by ``inverse`` in place; look whether all are finite.
+    """Multiply ``gradients`` by ``inverse`` in place, and record if all are finite.
 
-    One kernel for all of them, which torch.amp.GradScaler uses too.
+    One fused kernel for all of them; torch.amp.GradScaler uses it too.
 
     Args:
         gradients: Dense tensors of one device and dtype.
@@ -30,7 +30,7 @@ def step(optimizer: Optimizer) -> Callable[..., Any]:
 
 
 def takes_scale(optimizer: Optimizer) -> bool:
-    """Return whether an optimizer unscales and skips in its own (fused) kernel."""
+    """Return whether a (fused) optimizer unscales and skips in its own kernel."""
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
 
@@ -40,7 +40,7 @@ def step_with_scale(
     found: torch.Tensor,
     call: Callable[[], Any],
 ) -> Any:
-    """Return what ``call`` gives while ``optimizer`` has the scale to divide by.
+    """Return the result of ``call``, run while ``optimizer`` has the loss scale.
 
     Args:
         optimizer: One that :func:`takes_scale`.
@@ -75,29 +75,29 @@ def groups(optimizer: Optimizer) -> list[dict[str, Any]]:
 
 
 def placement(tensor: torch.Tensor) -> tuple[Any, ...] | None:
-    """Return how a DTensor is spread over which processes; None of another tensor."""
+    """Return the mesh and placements of a DTensor; None for another tensor."""
     untyped: Any = tensor
     mesh = getattr(tensor, "device_mesh", None)
     return None if mesh is None else (mesh, untyped.placements)
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with what all processes have of it; all of them have to ask."""
+    """Return a DTensor gathered from all processes, collectively; else itself."""
     untyped: Any = tensor
     return tensor if placement(tensor) is None else untyped.full_tensor()
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the part of a DTensor that this process has, to be written; else itself.
+    """Return the local part of a DTensor, to write into; another tensor itself.
 
-    Gradients must be off, which would otherwise give a copy of its own.
+    Gradients must be disabled: with them, the result is a copy.
     """
     untyped: Any = tensor
     return tensor if placement(tensor) is None else untyped.to_local()
 
 
 def spread_as(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return a part of this process as a DTensor spread as ``like``; else itself."""
+    """Return a local part as a DTensor distributed as ``like``; else itself."""
     if placement(like) is None:
         return values
     untyped: Any = like.data  # of a parameter, its DTensor
@@ -113,9 +113,9 @@ def spread_as(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def part(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return which part of a DTensor this process has; the same for the same part.
+    """Return the coordinates of this process's part of a DTensor.
 
-    Empty for another tensor.
+    Replicas of a part have the same coordinates. Empty for another tensor.
     """
     untyped: Any = tensor
     if placement(tensor) is None:

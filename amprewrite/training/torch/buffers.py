@@ -1,4 +1,4 @@
-"""The buffers of a model, to be put back where a step is skipped."""
+"""Copies of a model's buffers, restored when a step is skipped."""
 
 from typing import Any
 
@@ -9,18 +9,18 @@ from amprewrite.training.torch import _compat
 
 
 class Buffers:
-    """What a model's buffers were before the first forward pass of a step.
+    """The values of a model's buffers before the first forward pass of a step.
 
     Running statistics and counters change in the forward pass, before it is known
-    whether the step is finite. What the first step, for which the host waits, and no
-    write since has changed is not copied: tables and masks. (Batch norms change their
-    statistics without counting it as a write, so that writes alone do not tell.)
-    A forward pass that torch.compile traces has the copies in its program, of all
-    buffers: how often one was written to cannot be asked there.
+    whether the step is finite. Buffers that the first step (for which the host waits)
+    and later writes leave unchanged, such as tables and masks, are not copied. (Batch
+    norms change their statistics without counting it as a write, so that counting
+    writes is not enough.) A forward pass traced by torch.compile has the copies of all
+    buffers in its program: writes cannot be counted there.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        """Watch the calls of ``model`` in train mode."""
+        """Register a hook that copies the buffers of ``model`` in train mode."""
         self._kept: list[tuple[torch.Tensor, torch.Tensor]] | None = None
         self._fixed: dict[int, int] = {}  # by identity: writes when it was looked at
         self._looked = False
@@ -37,7 +37,7 @@ class Buffers:
             ]
 
     def settle(self, skipped: torch.Tensor) -> None:
-        """End a step; put the buffers back if it was skipped.
+        """End a step; restore the buffers if it was skipped.
 
         Args:
             skipped: Boolean scalar, on any device; the host does not wait for it.
@@ -53,5 +53,5 @@ class Buffers:
         self._kept = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled with the model that calls this: no tensors."""
+        """Return the state to pickle, without tensors."""
         return {"_kept": None, "_fixed": dict[int, int](), "_looked": False}

@@ -1,4 +1,4 @@
-"""The gradients of an optimizer: which there are, whose, and whether finite."""
+"""The gradients of an optimizer: grouping, finiteness, and parameter names."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from amprewrite.training.torch import _compat
 
 
 def parameters(optimizer: Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the parameters of an optimizer, with the names that it knows them by."""
+    """Yield the name and tensor of each parameter of an optimizer."""
     for number, group in enumerate(_compat.groups(optimizer)):
         names = group.get("param_names", ())
         for index, parameter in enumerate(group["params"]):
@@ -22,17 +22,17 @@ def parameters(optimizer: Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def by_kind(optimizer: Optimizer, *, half: bool = False) -> list[list[torch.Tensor]]:
-    """Return what holds the gradients, in a list for each device, dtype and placement.
+    """Return the gradients' values, grouped by device, dtype and placement.
 
-    Of gradients that are spread over processes (DTensor) torch looks at the placement
-    of the first in a list and tells all those processes of an infinity. Lists of
-    tensors of this process alone come first, so that these are told of, too.
+    For gradients distributed over processes (DTensor), torch takes the placement of the
+    first in a list and reports an infinity to all those processes. Lists of local
+    tensors come first, so that their infinities are reported too.
 
     A sparse gradient is coalesced, since the sum of its entries may not be finite.
 
     Args:
         optimizer: The optimizer.
-        half: Whether float16 gradients are allowed: they are looked at only.
+        half: Whether float16 gradients are allowed, because they are only checked.
 
     Raises:
         ValueError: A gradient is float16: its parameter should be float32.
@@ -58,10 +58,10 @@ def by_kind(optimizer: Optimizer, *, half: bool = False) -> list[list[torch.Tens
 
 
 def first_not_finite(optimizer: Optimizer, model: nn.Module | None) -> str:
-    """Return the name of the first parameter whose gradient is not finite.
+    """Return the name of the first parameter with a gradient that is not finite.
 
     Empty if there is none. The names are the model's, if there is one. All processes
-    that have a part of a gradient have to ask, and find the same.
+    that have a part of a gradient must call it, and get the same result.
     """
     names = _names(model)
     for name, parameter in parameters(optimizer):
@@ -78,7 +78,7 @@ def check_owner(optimizer: Optimizer, model: nn.Module) -> None:
     """Check that an optimizer holds parameters of ``model`` alone.
 
     Raises:
-        OptimizerError: One is of another model: the loss's gradients do not reach it.
+        OptimizerError: One belongs to another model; the loss's gradients miss it.
     """
     names = _names(model)
     for name, parameter in parameters(optimizer):

@@ -1,7 +1,7 @@
 """Train weights that are stored in bfloat16, without float32 masters.
 
-A step is computed in float32 by any optimizer of torch, on copies of the weights that
-live as long as the step, and written back by a rounding that does not lose it.
+Any torch optimizer computes the step in float32, on copies of the weights that exist
+only during the step; they are written back by stochastic rounding or with a residual.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -17,7 +17,7 @@ from amprewrite.errors import UnsupportedError
 from amprewrite.training.torch import _compat, rounding
 
 Rounding = Literal["nearest", "stochastic", "kahan"]
-"""How a step is written back: what is lost, is lost on average, is kept."""
+"""Rounding of the step; ``nearest`` loses small updates, the others do not."""
 
 ROUNDINGS = ("nearest", "stochastic", "kahan")
 MOMENTS = ("full", "low")
@@ -25,14 +25,14 @@ MOMENTS = ("full", "low")
 
 @dataclass(frozen=True)
 class LostUpdates:
-    """What became of the updates of low weights.
+    """Statistics of the updates of low weights that rounding lost.
 
     Attributes:
-        updates: Number of updates of a weight that were not zero.
-        unchanged: Number of those that left all that is stored of the weight as it was.
+        updates: Number of nonzero updates of a weight.
+        unchanged: Number of those that left the stored weight and residual unchanged.
         shortfall: Share of the updates that is missing in the weights: 0 if they were
-            applied as computed, 1 if none was. By projection: 1 - <applied, computed>
-            / <computed, computed>. Stochastic rounding has 0 on average.
+            applied as computed, 1 if none was. By projection: 1 - <applied, computed> /
+            <computed, computed>. Stochastic rounding has 0 on average.
     """
 
     updates: int = 0
@@ -41,18 +41,18 @@ class LostUpdates:
 
     @property
     def share(self) -> float:
-        """Share of the updates that changed nothing that is stored."""
+        """Share of the updates that left the stored weight unchanged."""
         return self.unchanged / self.updates if self.updates else 0.0
 
 
 class LowWeights:
-    """Wraps an optimizer whose parameters are bfloat16; others it steps as they are.
+    """Wrapper of an optimizer that steps bfloat16 parameters in float32.
 
     Attributes:
         optimizer: The optimizer; learning rate schedulers take it.
-        rounding: How weights are written back.
-        moments: ``full``: the optimizer's state is float32; ``low``: state of the
-            shape of its weight is bfloat16 too, written back in the same way.
+        rounding: Rounding of the weights when they are written back.
+        moments: ``full``: the optimizer's state is float32; ``low``: its tensors of a
+            weight's shape are bfloat16 too, rounded as the weights are.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class LowWeights:
             rounding: ``stochastic``; ``kahan``, with a bfloat16 residual for each
                 weight; ``nearest``, which loses small updates.
             moments: Whether the optimizer's state is stored low too.
-            seed: Of the draws; the same in all replicas of a model, which stay equal.
-                Parts of a sharded weight have other draws each.
+            seed: Seed of stochastic rounding; the same in all replicas of a model,
+                which stay equal. Each part of a sharded weight has draws of its own.
 
         Raises:
             UnsupportedError: No such rounding, or the optimizer is LBFGS.
@@ -90,12 +90,12 @@ class LowWeights:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The parameter groups of the optimizer."""
+        """The parameter groups of the wrapped optimizer."""
         return _compat.groups(self.optimizer)
 
     @property
     def lost(self) -> LostUpdates:
-        """What became of the updates so far, in this process; waits for the device."""
+        """Statistics of lost updates so far, in this process; waits for the device."""
         held = [counts.cpu() for counts in self._counts.values()]
         if not held:
             return LostUpdates()
@@ -105,14 +105,14 @@ class LowWeights:
         return LostUpdates(int(updates), int(unchanged), shortfall)
 
     def zero_grad(self, *, set_to_none: bool = True) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         self.optimizer.zero_grad(set_to_none)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Step in float32 and write back in bfloat16.
 
         Args:
-            closure: Called once, before; its result is returned.
+            closure: Called once before the step; its result is returned.
         """
         loss = None
         if closure is not None:
@@ -127,7 +127,7 @@ class LowWeights:
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that a run needs to go on bit by bit, but the weights."""
+        """Return the state, without weights, from which a run continues bit by bit."""
         return {
             "optimizer": self.optimizer.state_dict(),
             "rounding": self.rounding,
@@ -137,7 +137,7 @@ class LowWeights:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take what :meth:`state_dict` gave.
+        """Load a state from :meth:`state_dict`.
 
         Raises:
             UnsupportedError: It is of another rounding, or of an optimizer without one.
@@ -174,9 +174,9 @@ class LowWeights:
 
     @contextmanager
     def _in_full(self, low: list[nn.Parameter]) -> Generator[list[nn.Parameter]]:
-        """Let the optimizer have float32 parameters in place of ``low`` inside.
+        """Replace ``low`` by float32 copies in the optimizer, for the context.
 
-        They have the gradients and the state of those that they stand for, in float32.
+        The copies have the gradients and the optimizer state of ``low``, in float32.
         """
         full = [self._stand_in(parameter) for parameter in low]
         self._exchange(low, full)
@@ -195,7 +195,7 @@ class LowWeights:
         return made
 
     def _exchange(self, old: list[nn.Parameter], new: list[nn.Parameter]) -> None:
-        """Let the optimizer have ``new`` in place of ``old``, with their state."""
+        """Replace parameters ``old`` by ``new`` in the optimizer, with their state."""
         places = {id(one): other for one, other in zip(old, new, strict=True)}
         for group in self.param_groups:
             held = group["params"]
@@ -205,7 +205,7 @@ class LowWeights:
                 self.optimizer.state[other] = self.optimizer.state.pop(one)
 
     def _moments(self, parameter: nn.Parameter) -> list[tuple[str, torch.Tensor]]:
-        """Return the state of a weight that has its shape; no count of steps."""
+        """Return the optimizer state of a weight's shape; step counts are left out."""
         state: Mapping[str, Any] = self.optimizer.state.get(parameter, {})
         return [
             (name, held)
@@ -219,14 +219,14 @@ class LowWeights:
     def _full(
         self, parameter: nn.Parameter, name: str, held: torch.Tensor
     ) -> torch.Tensor:
-        """Return what is stored for a weight, in float32: a copy if it is low."""
+        """Return a stored weight or moment in float32, with its residual added."""
         residual = self._residuals.get(parameter, {}).get(name)
         if residual is None or held.dtype != rounding.LOW:
             return held.to(torch.float32)
         return rounding.joined(held, residual)
 
     def _store(self, parameter: nn.Parameter, wanted: torch.Tensor) -> None:
-        """Write a weight back, and its state if that is low."""
+        """Write a weight back, and its low state, and count lost updates."""
         before = self._full(parameter, "weight", parameter.data)
         low = self._rounded(parameter, "weight", wanted)
         _compat.local(parameter).copy_(_compat.local(low))
@@ -239,7 +239,7 @@ class LowWeights:
     def _rounded(
         self, parameter: nn.Parameter, name: str, full: torch.Tensor
     ) -> torch.Tensor:
-        """Return ``full`` in bfloat16; keep its residual, if there is one."""
+        """Return ``full`` rounded to bfloat16, after storing its residual, if any."""
         if self.rounding == "nearest":
             return full.to(rounding.LOW)
         held = _compat.local(full)  # of other processes nothing is needed
@@ -258,7 +258,7 @@ class LowWeights:
         return _compat.spread_as(low, full)
 
     def _draw(self, full: torch.Tensor) -> torch.Generator:
-        """Return what draws for a tensor: other numbers for each part of a DTensor."""
+        """Return the random generator of a tensor, one for each part of a DTensor."""
         part = _compat.part(full)
         name = " ".join(map(str, (full.device, *part)))
         if name not in self._draws:

@@ -1,4 +1,4 @@
-"""What a loss scale wants to know of a model."""
+"""The low dtypes of a model, for advice on loss scales."""
 
 from torch import nn
 
@@ -10,7 +10,7 @@ from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule
 def low_dtypes(model: nn.Module) -> set[str]:
     """Return the low dtypes of the converted parts of ``model``.
 
-    Empty if there are none, or as long as none was called.
+    Empty if there are none, or before the first call.
     """
     found: set[str] = set()
     for part in model.modules():

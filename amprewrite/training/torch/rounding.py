@@ -1,8 +1,8 @@
-"""Round float32 tensors to bfloat16: to nearest, at random, or keeping what is left.
+"""Rounding of float32 tensors to bfloat16: nearest, stochastic, or with a residual.
 
-An update of a weight below half of its last bit is lost when it is rounded to nearest:
-with 8 bits, below 1/512 to 1/256 of the weight. Stochastic rounding is right on
-average; a residual keeps what one rounding loses for the next.
+Rounding to nearest loses an update below half of the weight's last bit: with 8 bits,
+below 1/512 to 1/256 of the weight. Stochastic rounding is unbiased; a residual carries
+the rounding error to the next step.
 Sources: Gupta et al., Deep Learning with Limited Numerical Precision (arXiv
 1502.02551); Zamirai et al., Revisiting BFloat16 Training (arXiv 2010.06192).
 """
@@ -13,14 +13,14 @@ LOW = torch.bfloat16
 """The dtype of low weights: float16 has no range for moments and small weights."""
 
 DROPPED = 16
-"""Bits of a float32 that a bfloat16 does not have: 23 - 7 of its mantissa."""
+"""Bits of a float32 that a bfloat16 drops: 23 - 7 of its mantissa."""
 
 
 def stochastic(full: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
     """Return ``full`` rounded up or down, so that the mean over ``draws`` is ``full``.
 
-    What bfloat16 holds is unchanged, infinities and NaN among it. Beyond its largest
-    number a value becomes that one, not an infinity.
+    Values that bfloat16 represents are unchanged, infinities and NaN included. A value
+    beyond its largest number becomes that number, not an infinity.
 
     Args:
         full: Float32.
@@ -35,9 +35,9 @@ def stochastic(full: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
 
 
 def split(full: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ``full`` to nearest, and the residual that this leaves, both bfloat16.
+    """Return ``full`` rounded to nearest, and the rounding error, both bfloat16.
 
-    Their sum has 16 bits or more; a residual of an infinity or NaN is zero.
+    Their sum has at least 16 bits; the residual of an infinity or NaN is zero.
 
     Args:
         full: Float32.
@@ -48,5 +48,5 @@ def split(full: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def joined(near: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-    """Return the float32 sum of what :func:`split` gave."""
+    """Return the float32 sum of the two parts from :func:`split`."""
     return near.to(torch.float32) + residual.to(torch.float32)

@@ -1,4 +1,4 @@
-"""A dynamic loss scale for torch, called as ``torch.amp.GradScaler`` is.
+"""A dynamic loss scale for torch, with the interface of ``torch.amp.GradScaler``.
 
 The rule is :class:`amprewrite.training.state.ScaleRule`. The scale is a float32 scalar
 on the device of the loss; the host reads it where it must decide something.
@@ -22,24 +22,26 @@ from amprewrite.training.torch.models import low_dtypes
 from amprewrite.training.torch.turns import Turn, evaluated
 
 MIN_SCALE = 2.0**-14
-"""Least scale: the smallest normal float16. A smaller one loses bits of a loss of 1."""
+"""Least scale: the smallest normal float16; below it, a loss of 1 loses bits."""
 
 LOOK_EVERY = 100
-"""Updates after which the host looks at the scale of fused optimizers, which it waits
-for otherwise never."""
+"""Number of updates between two looks at the results of fused optimizers.
+
+The host does not wait for them otherwise.
+"""
 
 
 class GradScaler:
-    """Multiplies a loss, divides its gradients, skips steps that are not finite.
+    """Loss scaler: scales losses, unscales gradients, skips steps that are not finite.
 
-    In place of ``torch.amp.GradScaler``: the same calls, the same scales, the same
-    ``state_dict``. Beyond that it names the parameter and stops when no smaller scale
-    can help, takes closures, and with ``model=`` refuses an optimizer of other
+    A replacement for ``torch.amp.GradScaler``: the same calls, the same scales, the
+    same ``state_dict``. In addition it names the parameter and raises when no smaller
+    scale can help, accepts closures, and with ``model=`` refuses an optimizer of other
     parameters.
 
-    A step that is not finite changes neither parameters nor the optimizer's state;
-    with ``model=`` nor buffers, such as running statistics, which the forward pass
-    changed before. (torch.amp leaves them changed.)
+    A step that is not finite changes neither parameters nor the optimizer's state, and
+    with ``model=`` it restores the buffers that the forward pass changed, such as
+    running statistics. (torch.amp leaves them changed.)
     """
 
     def __init__(  # noqa: PLR0913  # as torch's, and two by keyword
@@ -54,18 +56,18 @@ class GradScaler:
         model: nn.Module | None = None,
         min_scale: float = MIN_SCALE,
     ) -> None:
-        """Begin with ``init_scale``.
+        """Set the initial scale, and the rule that changes it.
 
         Args:
             device: Device type of the loss; without CUDA, ``"cuda"`` disables.
             init_scale: The first scale.
             growth_factor: Factor after ``growth_interval`` finite steps in a row.
             backoff_factor: Factor after a step that was not finite.
-            growth_interval: A number of steps.
-            enabled: Whether to scale; False passes everything on.
-            model: What is called and trained; names its parameters in errors.
-            min_scale: Where a step that is not finite raises LossScaleError instead
-                of reducing the scale.
+            growth_interval: Number of finite steps in a row after which it grows.
+            enabled: Whether to scale; False passes losses and steps through unchanged.
+            model: The model that is called and trained; errors name its parameters.
+            min_scale: Least scale: a step that is not finite at it raises
+                LossScaleError instead of reducing the scale.
 
         Raises:
             ValueError: A number is out of its range.
@@ -91,7 +93,7 @@ class GradScaler:
         """Return ``outputs``, a tensor or a nest of iterables of them, times the scale.
 
         Raises:
-            ValueError: Something else is among them.
+            ValueError: An output is no tensor.
         """
         if not self._enabled:
             return outputs
@@ -137,7 +139,7 @@ class GradScaler:
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Step ``optimizer`` if its gradients, unscaled, are finite.
 
-        A ``closure`` is called once, before; it has to scale its loss.
+        A ``closure`` is called once, before the step; it has to scale its loss.
 
         Returns:
             What the optimizer or the closure gives; None if the step was skipped.
@@ -170,13 +172,13 @@ class GradScaler:
         return given if loss is None else loss
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
-        """Change the scale by what the steps since the last update found.
+        """Adjust the scale after the steps since the last update.
 
         Args:
-            new_scale: The scale from now on instead; a number or a tensor of one.
+            new_scale: Scale to set instead; a number or a tensor of one element.
 
         Raises:
-            RuntimeError: No gradients were looked at.
+            RuntimeError: No gradients were checked since the last update.
             LossScaleError: As :meth:`step`, for fused optimizers.
         """
         if not self._enabled:
@@ -201,7 +203,7 @@ class GradScaler:
         self._turns = {}
 
     def _all_skipped(self, device: torch.device) -> torch.Tensor:
-        """Return whether no optimizer made its step."""
+        """Return whether every optimizer skipped its step."""
         looked = [turn.found.values() for turn in self._turns.values() if turn.found]
         sums = [torch.stack([f.to(device) for f in found]).sum() for found in looked]
         return (torch.stack(sums) > 0).all()
@@ -254,7 +256,7 @@ class GradScaler:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take a state of this class or of torch.amp.GradScaler.
+        """Load a state of this class or of torch.amp.GradScaler.
 
         Raises:
             RuntimeError: It is empty: of a scaler that was disabled.
@@ -279,7 +281,7 @@ class GradScaler:
                 tensor.fill_(number)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled: numbers, no tensors.
+        """Return the state to pickle: numbers, no tensors.
 
         Raises:
             RuntimeError: In the middle of a step.
@@ -294,11 +296,11 @@ class GradScaler:
         return {**kept, "_first": first, **none}
 
     def __setstate__(self, pickled: dict[str, Any]) -> None:
-        """Take what was pickled; optimizers are new in another process."""
+        """Restore a pickled state; optimizers are new in another process."""
         self.__dict__.update(pickled, _begun=WeakSet[Optimizer]())
 
     def _advise(self) -> None:
-        """Say once that no scale is needed where nothing is lowered to float16."""
+        """Warn once if no scale is needed: nothing is lowered to float16."""
         if self._model is None or self._advised:
             return
         lows = low_dtypes(self._model)
@@ -331,7 +333,7 @@ class GradScaler:
         return self._held[0].to(device, non_blocking=True)
 
     def _check(self, turn: Turn, inverse: torch.Tensor | None) -> None:
-        """Note whether all gradients are finite, and multiply them by ``inverse``."""
+        """Record whether all gradients are finite, and multiply them by ``inverse``."""
         if self._model is not None:
             gradients.check_owner(turn.optimizer, self._model)
         with torch.no_grad():
@@ -351,7 +353,7 @@ class GradScaler:
         return call()
 
     def _step_fused(self, turn: Turn, call: Callable[[], Any]) -> Any:
-        """Let the optimizer's own kernel divide by the scale and skip."""
+        """Step with an optimizer that unscales and skips in its own kernel."""
         scale = self._tensors("step")[0]
         if not turn.unscaled:
             self._check(turn, None)
@@ -376,7 +378,7 @@ class GradScaler:
             raise LossScaleError(state.stuck(scale, name), name)
 
     def _look(self) -> None:
-        """Look at steps of fused optimizers, of which the host knows nothing."""
+        """Check, every :data:`LOOK_EVERY` updates, the steps of fused optimizers."""
         fused = [turn for turn in self._turns.values() if turn.fused]
         self._unseen += bool(fused)
         if self._unseen < LOOK_EVERY:

@@ -1,4 +1,4 @@
-"""One optimizer between two updates of the scale: what was done, and how it steps."""
+"""State of one optimizer between two updates of the loss scale."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,13 +14,13 @@ from amprewrite.training.torch import _compat
 
 @dataclass
 class Turn:
-    """What was done with one optimizer since the last update.
+    """Actions on one optimizer since the last update of the scale.
 
     Attributes:
         optimizer: The optimizer.
         unscaled: Whether its gradients were divided by the scale.
-        stepped: Whether it had its step, or skipped it.
-        fused: Whether its own kernel decided to skip or not.
+        stepped: Whether its step was made or skipped.
+        fused: Whether its own kernel decided to skip the step.
         found: On each device, 1 if a gradient is not finite, else 0.
     """
 
@@ -33,7 +33,7 @@ class Turn:
     )
 
     def need_gradients(self) -> None:
-        """Check that gradients were looked at.
+        """Check that the optimizer has gradients.
 
         Raises:
             RuntimeError: No parameter of the optimizer has one.
@@ -49,7 +49,7 @@ class Turn:
 def evaluated(
     optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, Callable[[], Any]]:
-    """Return what a closure gives, None without one, and the step without it.
+    """Return the result of a step's closure, if there is one, and the bare step.
 
     Raises:
         UnsupportedError: The optimizer calls its closure several times in a step.
