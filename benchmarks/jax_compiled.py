@@ -117,7 +117,7 @@ def converts(jaxpr: Any) -> int:
     return found
 
 
-class RegionBoundary(NamedTuple):
+class Crossing(NamedTuple):
     """A conversion that crosses memory.
 
     Attributes:
@@ -129,7 +129,7 @@ class RegionBoundary(NamedTuple):
     written: bool
 
 
-def boundary(text: str) -> Iterator[RegionBoundary]:
+def crossing(text: str) -> Iterator[Crossing]:
     """Yield the conversions of floats outside of kernels that compute something.
 
     Args:
@@ -159,7 +159,7 @@ def boundary(text: str) -> Iterator[RegionBoundary]:
             if sizes:
                 shape = [int(extent) for extent in row["shape"].split(",") if extent]
                 written = any(WRITTEN in step["rest"] for step in inner)
-                yield RegionBoundary(prod(shape) * sizes * turns.get(name, 1), written)
+                yield Crossing(prod(shape) * sizes * turns.get(name, 1), written)
 
 
 def _converted(
@@ -214,7 +214,7 @@ def measure(name: str, size: jax_zoo.Size) -> dict[str, Any]:
                 function, args=args, placement=placement, target=target
             )
             compiled: Any = jax.jit(converted).lower(*args).compile()
-            crossed = list(boundary(compiled.as_text()))
+            crossed = list(crossing(compiled.as_text()))
             own = [found.bytes for found in crossed if found.written]
             cost = converted.plan.cost
             row[f"{target}, {placement}"] = {
