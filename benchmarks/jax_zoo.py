@@ -23,6 +23,7 @@ class Size(NamedTuple):
     layers: int = 2
     length: int = 16
     batch: int = 4
+    side: int = 16
 
 
 TINY = Size()
@@ -143,7 +144,7 @@ def transformer(size: Size) -> Case:
 
 def vit(size: Size) -> Case:
     """Return a vision transformer: patches by a convolution, mean over all places."""
-    draws, patch, side, classes = _Draws(4), 4, 16, 10
+    draws, patch, side, classes = _Draws(4), 4, size.side, 10
     params = {
         "patch": draws.normal(patch, patch, 3, size.width, gain=(patch**2 * 3) ** -0.5),
         "places": draws.normal((side // patch) ** 2, size.width, gain=0.1),

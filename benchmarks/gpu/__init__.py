@@ -1,0 +1,1 @@
+"""Measurements on a CUDA device: one step a module, run by ``benchmarks/gpu.sh``."""

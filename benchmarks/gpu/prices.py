@@ -1,0 +1,81 @@
+"""Prices measured on the device, and plans that are made by them."""
+
+import os
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import amprewrite
+from amprewrite.api import calibrate
+from amprewrite.registry import framework_of
+from benchmarks.gpu import meters, models
+from benchmarks.gpu.table import Table
+
+if TYPE_CHECKING:
+    from benchmarks.gpu.variants import Run
+
+WHAT = (
+    "what `amprewrite calibrate` measures on the device, and seconds of plans made by "
+    "default and by measured prices, beside float32 and placement promote"
+)
+
+MODELS = ("bert-base", "gpt2", "resnet-50")
+
+
+def measure(table: Table, device: str, *, tiny: bool) -> None:
+    """Fill ``table``: the calibration first, in a folder of its own."""
+    if tiny:  # a calibration of a processor takes minutes at any size
+        framework = framework_of(torch.nn.Linear(2, 2))
+        found = framework.device_named(device)
+        table.row("device", lambda: found.model_dump(mode="json"))
+        return
+    before = os.environ.get("XDG_CACHE_HOME")
+    with TemporaryDirectory() as folder:
+        os.environ["XDG_CACHE_HOME"] = folder
+        try:
+            default = {name: _plan_of(name, device) for name in MODELS}
+            table.row("calibration", _calibrate)
+            for name in MODELS:
+                table.row(name, lambda n=name: _row(n, default[n], device), needs=40)
+        finally:
+            if before is None:
+                del os.environ["XDG_CACHE_HOME"]
+            else:
+                os.environ["XDG_CACHE_HOME"] = before
+
+
+def _calibrate() -> dict[str, Any]:
+    return {name: part.model_dump(mode="json") for name, part in calibrate().items()}
+
+
+def _plan_of(name: str, device: str) -> Any:
+    model, args, kwargs = models.case(name, device, batch=None, tiny=False)
+    return amprewrite.inspect(model, placement="optimal", args=args, kwargs=kwargs)
+
+
+def _row(name: str, default: Any, device: str) -> dict[str, Any]:
+    case = models.case(name, device, batch=None, tiny=False)
+    model, args, kwargs = case
+    given: dict[str, Any] = {"args": args, "kwargs": kwargs}
+    forms = {
+        "float32": model,
+        "promote": amprewrite.convert(model, **given),
+        "optimal, default prices": amprewrite.convert(model, plan=default, **given),
+        "optimal, measured prices": amprewrite.convert(
+            model, placement="optimal", **given
+        ),
+    }
+    with torch.no_grad():
+        runs: dict[str, Run] = {
+            form: (lambda module=module: module(*args, **kwargs))
+            for form, module in forms.items()
+        }
+        found = meters.seconds(runs, 10)
+    return {
+        form: {
+            "seconds": times,
+            "casts": len(forms[form].plan.runtime_casts) if form != "float32" else 0,
+        }
+        for form, times in found.items()
+    }
