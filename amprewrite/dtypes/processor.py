@@ -40,7 +40,7 @@ class Behaviour(StrEnum):
     The result has the dtype of that operand; statistics are at least float32.
     """
     PRESERVE = "preserve"
-    """Returns the dtype of the first ``x`` operand, whatever the others are."""
+    """Returns the dtype of the first ``x`` operand, ignoring the others."""
 
 
 _ROLES = {Behaviour.MIXED: "xp", Behaviour.PRESERVE: "x-"}

@@ -1,11 +1,11 @@
-"""Put back the casts that a float32 trace lacks, from a second trace in low precision.
+"""Restore the user casts that a float32 trace lacks, from a second, low trace.
 
-JAX leaves out a cast of float32 to itself, so ``x.astype(jnp.float32)`` and
-``y.astype(x.dtype)`` are not in a float32 program. In a trace of the same function on
-low arrays both are there: the first opens a stretch that the model keeps full, the
-second ends it. The two programs are laid beside each other, and each of these casts is
-entered in the first, where its reader reads the same value. Promotions that JAX does by
-itself are not casts of the model, nor are those inside JAX's own functions.
+JAX omits a cast of float32 to itself, so ``x.astype(jnp.float32)`` and
+``y.astype(x.dtype)`` are not in a float32 program. A trace of the same function on
+low-precision arrays has both: the first begins a part that the model keeps in full
+precision, the second ends it. The two programs are aligned step by step, and each of
+these casts is inserted in the first, where its reader reads the same value. Promotions
+by JAX itself are not user casts, nor are casts inside JAX's own functions.
 """
 
 import linecache
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 CONVERSION = "convert_element_type"
 
 _SPELLED = re.compile(r"astype|convert_element_type|asarray|float32\(")
-"""How a cast is spelled."""
+"""Spellings of a cast in source code."""
 
 
 @dataclass(frozen=True)
 class Second:
-    """A second trace of a function, in low precision, made if it may show casts.
+    """A second trace of a function, in low precision, made if it may reveal casts.
 
     Attributes:
-        seen: Whether the first trace saw a cast that is not in the program.
-        trace: Traces the function on low arrays; also says how many casts to the full
-            dtype it still leaves out.
+        seen: Whether the first trace met a cast that is not in the program.
+        trace: Function that traces on low arrays; also returns the number of casts to
+            the full dtype that this trace omits too.
         low: Name of the low dtype.
         full: Name of the full dtype.
     """
@@ -55,7 +55,7 @@ class Second:
     full: str = "float32"
 
     def restore(self, program: Program) -> tuple[Program, tuple[str, ...]]:
-        """Return ``program`` with the casts that it lacks, and what to know of them."""
+        """Return ``program`` with the omitted user casts, and warnings about them."""
         if not self.seen and not any(map(_may_cast, _traced_before(program))):
             return program, ()
         try:
@@ -88,8 +88,8 @@ class Second:
 def _traced_before(program: Program) -> Iterator[str]:
     """Yield the files of functions that JAX may have traced before.
 
-    It does not run those again, so that a trace sees nothing of what they cast: jitted
-    functions, and the bodies of loops, branches and checkpoints.
+    JAX does not run those again, so a trace does not see their casts: jitted functions,
+    and the bodies of loops, branches and checkpoints.
     """
     yield from program.called
     for step in all_steps(program.steps):
@@ -99,7 +99,7 @@ def _traced_before(program: Program) -> Iterator[str]:
 
 @cache
 def _may_cast(file: str) -> bool:
-    """Whether a file of the user spells a cast; one that cannot be read may."""
+    """Return whether a user's file spells a cast; an unreadable one may."""
     if not file or not private.is_users(file):
         return False
     lines = linecache.getlines(file)
@@ -109,10 +109,10 @@ def _may_cast(file: str) -> bool:
 def restore_casts(
     program: Program, second: Program, dtypes: tuple[str, str]
 ) -> Program:
-    """Return ``program`` with the casts that only ``second`` shows.
+    """Return ``program`` with the casts that only ``second`` has.
 
     Args:
-        program: What was traced in full precision.
+        program: The program traced in full precision.
         second: The same function, traced in low precision.
         dtypes: Names of the low and the full dtype.
     """
@@ -121,7 +121,7 @@ def restore_casts(
 
 @dataclass
 class _Layer:
-    """The steps of one body, being laid beside those of the other program."""
+    """The steps of one body, aligned with those of the other program."""
 
     steps: list[Step] = field(default_factory=list[Step])
     waiting: list[Step] = field(default_factory=list[Step])
@@ -146,7 +146,7 @@ class _Restorer:
         return replace(first, steps=steps, outputs=outputs, avals=self.avals)
 
     def _steps(self, first: Sequence[Step], second: Sequence[Step]) -> tuple[Step, ...]:
-        """Return the steps of a body with those casts that only ``second`` has."""
+        """Return the steps of a body, with the casts that only ``second`` has."""
         layer = _Layer()
         pairs = dict(self._pairs(first, second))
         done = 0
@@ -164,7 +164,7 @@ class _Restorer:
     def _pairs(
         self, first: Sequence[Step], second: Sequence[Step]
     ) -> Iterator[tuple[int, int]]:
-        """Yield which step of ``second`` is which of ``first``, by their positions."""
+        """Yield pairs of matching steps of ``second`` and ``first``, by position."""
         kept = [i for i, step in enumerate(second) if not self._converts(step)]
         one = [step.primitive for step in first]
         other = [second[i].primitive for i in kept]
@@ -177,7 +177,7 @@ class _Restorer:
                 yield kept[start + offset], place + offset
 
     def _converts(self, step: Step) -> bool:
-        """Whether a step converts between the low and the full dtype."""
+        """Return whether a step converts between the low and the full dtype."""
         if step.primitive != CONVERSION or not isinstance(step.operands[0], str):
             return False
         source = dtype_name(self.second.avals[step.operands[0]])
@@ -185,7 +185,7 @@ class _Restorer:
         return {source, target} == {self.low, self.full}
 
     def _convert(self, step: Step, layer: _Layer) -> None:
-        """Enter a cast of the model; what JAX converts by itself is the same value."""
+        """Insert a user cast; a conversion by JAX is an alias of its operand."""
         source, (made,) = self.same.get(str(step.operands[0])), step.results
         if source is None:
             return
@@ -212,14 +212,14 @@ class _Restorer:
         return name
 
     def _read(self, first: Atom, second: Atom) -> Atom:
-        """Return what the first program reads where the second reads a cast of it."""
+        """Return the restored cast that the second program reads, if any."""
         if not (isinstance(first, str) and isinstance(second, str)):
             return first
         same = self.same.get(second, "")
         return same if self.origin.get(same) == first else first
 
     def _paired(self, first: Step, second: Step) -> Step:
-        """Return a step as the other program has it: it may read casts."""
+        """Return a step of ``first`` with its operands replaced by restored casts."""
         if len(first.operands) == len(second.operands):
             operands = tuple(map(self._read, first.operands, second.operands))
             first = replace(first, operands=operands)
@@ -248,10 +248,10 @@ class _Restorer:
         first: tuple[RegionBoundary | None, ...],
         second: tuple[RegionBoundary | None, ...],
     ) -> tuple[RegionBoundary | None, ...]:
-        """Return the boundaries of one step or body as the other program has them.
+        """Return the boundaries of a step or body with restored casts as sources.
 
-        A branch keeps other values for its derivative where it converts other values:
-        then the number differs, and a position says nothing.
+        A branch saves other values for its derivative where it converts other values:
+        then their numbers differ, and positions do not match.
         """
         if len(first) != len(second):
             return first

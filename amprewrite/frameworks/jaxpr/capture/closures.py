@@ -1,12 +1,13 @@
-"""What a function closes over, and whether that is another since it was traced.
+"""Detect changes of the values that a function closes over, since it was traced.
 
-A trace holds the arrays that a function closes over: variables of enclosing functions,
-globals that it names, attributes of the object that it is bound to. Called, the plain
-function would see those of now. So they are looked at before each call; where one is
-another object, or an array of NumPy holds other numbers, the function is traced anew.
+A trace captures the arrays that a function closes over: variables of enclosing
+functions, globals that it names, attributes of the object that it is bound to. The
+plain function would see their current values. So they are compared before each call; if
+one is another object, or a NumPy array holds other numbers, the function is traced
+again.
 """
 
-# What a function closes over is anything: it is unknown to a type checker.
+# A closed-over value may be anything: its type is unknown to a type checker.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
@@ -26,33 +27,33 @@ from amprewrite.frameworks.jaxpr.compat import private
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, tree_util
 
 tree: Any = tree_util
-"""JAX's types are known in part only."""
+"""Untyped view of ``jax.tree_util``: JAX's types are partial."""
 
 VALUES = (bool, int, float, complex, str, bytes)
-"""What is compared by value."""
+"""Types that are compared by value."""
 
 Held = tuple[str, Any, Any]
-"""A name, what is compared, and what must stay alive as long as that counts."""
+"""Name, key to compare, and an object to keep alive so that its identity is unique."""
 
 
 AdapterOf = Callable[[Any], Any]
-"""Gives the adapter of the library of a module; None for another object."""
+"""Function that returns the library adapter of a module; None for other objects."""
 
 
 @dataclass
 class Walk:
-    """One look at all that a function closes over.
+    """Traversal of everything that a function closes over.
 
     Attributes:
-        adapter_of: Gives the adapter of a module; None for another object.
-        seen: Identities of what was looked into.
+        adapter_of: Returns the adapter of a module; None for another object.
+        seen: Identities of the visited objects.
     """
 
     adapter_of: AdapterOf
     seen: set[int] = field(default_factory=set[int])
 
     def function(self, function: Any) -> Iterator[Held]:
-        """Yield what a function or another callable closes over."""
+        """Yield the values that a function or another callable closes over."""
         if function is None or id(function) in self.seen:
             return
         self.seen.add(id(function))
@@ -88,7 +89,7 @@ class Walk:
                 yield from self.value(name, function.__globals__[name])
 
     def value(self, name: str, held: Any) -> Iterator[Held]:
-        """Yield what can change of a value that is closed over."""
+        """Yield the parts of a closed-over value that may change."""
         if isinstance(held, (types.ModuleType, type)):
             return
         if callable(held) and self._is_function(held):
@@ -142,21 +143,21 @@ class Walk:
 
 
 class Closed:
-    """What a function closed over when it was traced last."""
+    """The values that a function closed over when it was last traced."""
 
     def __init__(self, function: Callable[..., Any], adapter_of: AdapterOf) -> None:
-        """Hold the function, and what gives the adapter of a module."""
+        """Store the function, and the lookup of module adapters."""
         self.function, self.adapter_of = function, adapter_of
         self.known: list[Held] | None = None
 
     def now(self) -> list[Held]:
-        """Return what the function closes over now."""
+        """Return the values that the function closes over now."""
         return list(Walk(self.adapter_of).function(self.function))
 
     def changed(self) -> str | None:
-        """Return the name of what is another than at the last call; None if nothing.
+        """Return the name of a value that changed since the last call, if any.
 
-        At the first call nothing is.
+        The first call has no earlier values to compare with.
         """
         now, before = self.now(), self.known
         self.known = now
@@ -169,7 +170,8 @@ class Closed:
     def leaked(self) -> str | None:
         """Return the name of state that a trace has replaced by a tracer.
 
-        What was added to a container is none: JAX raises an error where it is used.
+        An item added to a container does not count: JAX raises an error where it is
+            used.
         """
         before = self.known or []
         old = {id(part) for _, _, part in before if part is not None}

@@ -1,18 +1,18 @@
-"""ComplexNorms of complex numbers: what divides by sqrt(sum(x * x)) means |x|^2.
+"""Find norms of complex vectors written as sqrt(sum(x * x)), to mean |x|^2.
 
 ``x * rsqrt(sum(x * x))`` makes a vector of length one if x is real. For complex x the
-sum of ``x * x`` is no length: it may be zero or have any phase, and ``[1, i]`` becomes
-infinite. Libraries write it all the same (``_l2_normalize`` of Flax, which WeightNorm
-and SpectralNorm use). FLIP 1777 asks for the conjugate.
+sum of ``x * x`` is no squared length: it may be zero or have any phase, and ``[1, i]``
+becomes infinite. Libraries write it all the same (``_l2_normalize`` of Flax, used by
+WeightNorm and SpectralNorm). FLIP 1777 asks for the conjugate.
 
 The rule is narrow, because a sum of squares of complex numbers may be meant, such as a
-complex distance: a square is replaced only if all who read it add it up, take a root of
-the sum, and scale that very x by the root. A root of such a sum that scales something
-else is left alone and named in a warning; so is one that was differentiated before it
-was converted, as its derivative would not fit any more. ``x @ x`` is never touched.
+complex distance: a square is replaced only if all its users sum it, take a root of the
+sum, and scale that same x by the root. A root of such a sum that scales another value
+is left alone and named in a warning; so is one that was differentiated before
+conversion, since its derivative would no longer match. ``x @ x`` is never touched.
 
-The squares are real, and stay in the dtype that was traced, with an imaginary part of
-zero: what is computed of them is as it was.
+The squares are real, and keep their traced dtype with an imaginary part of zero: the
+ops that use them are unchanged.
 """
 
 from collections.abc import Iterator
@@ -25,26 +25,26 @@ from amprewrite.frameworks.jaxpr.program.program import Body, Program, Step, all
 MOVES = frozenset(
     ("broadcast_in_dim", "convert_element_type", "copy", "expand_dims", "reshape")
 ) | {"reduce_precision", "squeeze", "stop_gradient", "transpose"}
-"""Primitives that only move values, or round them."""
+"""Primitives that only move or round values."""
 
 SCALES = frozenset(("add", "div", "mul"))
-"""Primitives that make a mean of a sum, or add an epsilon."""
+"""Primitives that turn a sum into a mean, or add an epsilon."""
 
 ROOTS = frozenset(("rsqrt", "sqrt"))
 
 DERIVED = frozenset(("jvp", "transpose"))
-"""Transformations that differentiate."""
+"""Names of differentiating transformations in a name stack."""
 
 RULES = frozenset(("custom_jvp_call", "custom_vjp_call"))
-"""Bodies with a derivative of their own, which would not fit."""
+"""Primitives with a derivative rule of their own, which would no longer match."""
 
 
 @dataclass(frozen=True)
 class ComplexNorms:
-    """The squares of complex numbers of which a root is taken.
+    """The squares of complex numbers that are part of a root of a sum.
 
     Attributes:
-        scaling: Squares to be replaced: the root scales what was squared.
+        scaling: Squares to replace: the root scales the squared value.
         others: Squares that are left alone, each with the reason.
     """
 
@@ -52,7 +52,7 @@ class ComplexNorms:
     others: tuple[tuple[Step, str], ...]
 
     def warnings(self) -> Iterator[str]:
-        """Yield what the user should know of the squares that are left alone."""
+        """Yield a warning for each square that is left alone."""
         for step, why in self.others:
             place = private.source_line(step.eqn.source_info.traceback)
             head = f"{place}: " if place else ""
@@ -64,7 +64,7 @@ class ComplexNorms:
 
 
 def find_complex_norms(program: Program) -> ComplexNorms:
-    """Return the squares of complex numbers that are parts of a norm."""
+    """Return the squares of complex numbers that are part of a norm."""
     return _Finder(program).find()
 
 
@@ -134,7 +134,7 @@ class _Finder:
         return name if dtype_name(self.avals[name]).startswith("complex") else ""
 
     def _roots(self, name: str, *, summed: bool) -> Iterator[Step | None]:
-        """Yield the roots of sums of a value; None for each other use of it."""
+        """Yield the roots of sums of a value; None for every other use of it."""
         if name in self.handed:
             yield None
         for step in self.users.get(name, ()):
@@ -148,7 +148,7 @@ class _Finder:
                 yield None
 
     def _scales(self, step: Step, name: str) -> bool:
-        """Whether a step adds a number to a value, or multiplies it by one."""
+        """Return whether a step adds a number to a value, or multiplies it by one."""
         if step.primitive not in SCALES:
             return False
         first, second = step.operands
@@ -158,7 +158,7 @@ class _Finder:
         return filled and not divides
 
     def _is_filled(self, name: str) -> bool:
-        """Whether a value is made of numbers alone."""
+        """Return whether a value is made of numbers alone."""
         maker = self.makers.get(name)
         return maker is not None and not any(
             isinstance(a, str) and not self._is_filled(a) for a in maker.operands
@@ -177,7 +177,7 @@ class _Finder:
         return ""
 
     def _is_scaled(self, squared: str, root: Step) -> bool:
-        """Whether a root, or what is moved of it, scales the value that was squared."""
+        """Return whether a root, possibly moved, scales the value that was squared."""
         return any(
             self._moved_from(operand) == self._moved_from(squared)
             for scaled in self._products(root.results[0])
@@ -186,7 +186,7 @@ class _Finder:
         )
 
     def _products(self, name: str) -> Iterator[Step]:
-        """Yield the products and quotients that a value is part of."""
+        """Yield the products and quotients with a value as a factor."""
         for step in self.users.get(name, ()):
             if step.primitive in ("div", "mul"):
                 yield step
@@ -194,7 +194,7 @@ class _Finder:
                 yield from self._products(step.results[0])
 
     def _moved_from(self, name: str) -> str:
-        """Return what a value is but for its shape."""
+        """Return the value that ``name`` is a reshaped or moved copy of."""
         maker = self.makers.get(name)
         while maker and maker.primitive in MOVES and isinstance(maker.operands[0], str):
             name = maker.operands[0]

@@ -1,4 +1,4 @@
-"""The arrays of an output, by their path in its structure."""
+"""Names for the arrays of an output: their paths in its tree structure."""
 
 # JAX's own types are partial: what its functions give is unknown to a type checker.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false

@@ -1,7 +1,7 @@
-"""Take the casts of promotion out of a program; those who read them remember them.
+"""Remove the casts of promotion from a program, recording them at their readers.
 
-So the plan has these casts, with their reasons, as it has any other. The same holds for
-the cast at the end of a state: where an array is written, JAX casts back to its dtype.
+The plan then has these casts, with reasons, as any others. The same holds for the cast
+of a new state to its old dtype, which JAX makes where an array is written.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ CAST = "convert_element_type"
 
 
 def take_out(program: Program) -> Program:
-    """Return ``program`` without the casts that promotion made while it was traced."""
+    """Return ``program`` without the casts inserted by promotion during tracing."""
     program = _without_state_casts(program)
     steps = list(all_steps(program.steps))
     stays = set(_read_as_they_are(program, steps))
@@ -45,14 +45,14 @@ def take_out(program: Program) -> Program:
 
 
 def _is_promotion(step: Step) -> bool:
-    """Whether a step is such a cast; the derivative of one goes the other way."""
+    """Return whether a step is a promotion cast, not the derivative of one."""
     derived = "transpose" in private.transformations(step.stack)
     own = step.primitive == CAST and step.scopes[-1:] == (PROMOTED,)
     return own and not derived
 
 
 def _read_as_they_are(program: Program, steps: Iterable[Step]) -> Iterator[str]:
-    """Yield what is handed on under its own name: its readers are not known here."""
+    """Yield values passed on under their own name: their readers are unknown here."""
     yield from _names(program.outputs)
     for step in steps:
         if not step.bodies:
@@ -73,10 +73,10 @@ def _names(atoms: Iterable[Atom]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _TakeOut:
-    """Rewrites who reads a cast.
+    """Rewriter of the readers of removed casts.
 
     Attributes:
-        taken: The casts by their results: what they read, and the dtype they give.
+        taken: The removed casts by result: their operand and target dtype.
     """
 
     taken: Mapping[str, tuple[Atom, str]]
@@ -115,14 +115,14 @@ class _TakeOut:
         return tuple(self._source(atom)[0] for atom in atoms)
 
     def _source(self, atom: Atom) -> tuple[Atom, str]:
-        """Return what a cast reads, and to what it casts; others as they are."""
+        """Return the operand and target dtype of a removed cast, or the atom."""
         found = self.taken.get(atom) if isinstance(atom, str) else None
         return found or (atom, "")
 
     def _read(
         self, atoms: tuple[Atom, ...]
     ) -> tuple[tuple[Atom, ...], tuple[str, ...]]:
-        """Return what is read without the casts, and the dtypes it is read in."""
+        """Return the operands without casts, and the dtypes that they are read in."""
         pairs = [self._source(atom) for atom in atoms]
         sources = tuple(_as_number(atom, dtype) for atom, dtype in pairs)
         wants = tuple(dtype for atom, dtype in pairs if isinstance(atom, str))
@@ -130,16 +130,16 @@ class _TakeOut:
 
 
 def _as_number(atom: Atom, dtype: str) -> Atom:
-    """Return a number in the dtype to which it was cast."""
+    """Return a number in the dtype that it was cast to."""
     if not isinstance(atom, Number) or not dtype:
         return atom
     return Number(np.asarray(atom.value, jnp.dtype(dtype)), dtype)
 
 
 def _without_state_casts(program: Program) -> Program:
-    """Return ``program`` without the last casts of its states.
+    """Return ``program`` without the final casts of its states.
 
-    A cast that somebody else reads too stays, unless promotion made it.
+    A cast with other users stays, unless promotion made it.
     """
     makers = {name: step for step in program.steps for name in step.results}
     uses = Counter(_uses(program))
@@ -166,7 +166,7 @@ def _without_state_casts(program: Program) -> Program:
 
 
 def _uses(program: Program) -> Iterator[str]:
-    """Yield the names that are read, once for each use."""
+    """Yield the names that are read, repeated for each use."""
     yield from _names(program.outputs)
     for step in all_steps(program.steps):
         yield from _names(step.operands)

@@ -1,11 +1,11 @@
-"""Trace a program of mixed dtypes: promote the operands of each primitive first.
+"""Trace programs of mixed dtypes with the operands of each primitive promoted.
 
-``jax.numpy`` promotes by itself. What lies below it, ``jax.lax``, refuses operands of
-different dtypes, and ``dot_general`` takes them to give the dtype of one: float16 with
-bfloat16 gives bfloat16. While a program is traced here, operands are cast to their
-common dtype by the rules of a promotion system, what is written into an array is cast
-to its dtype, and what a loop carries keeps its dtype. The casts stand in a scope of
-their own, are taken out of the program again, and the plan then has them.
+``jax.numpy`` promotes its operands. Below it, ``jax.lax`` refuses operands of different
+dtypes, and ``dot_general`` accepts them but returns the dtype of one: float16 with
+bfloat16 gives bfloat16. During such a trace, operands are cast to their common dtype by
+the rules of a promotion system, values written into an array are cast to its dtype, and
+loop carries keep their dtypes. The casts are traced in a scope of their own and removed
+from the program again, so that the plan can place them.
 """
 
 import functools
@@ -39,7 +39,7 @@ from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.scopes import PROMOTED
 
 tree: Any = tree_util
-"""JAX's types are known in part only."""
+"""Untyped view of ``jax.tree_util``: JAX's types are partial."""
 
 SAME = Rule(Behaviour.SAME)
 CHOSEN = Rule(Behaviour.SAME, roles="-x")
@@ -62,12 +62,12 @@ RULES = {
     **dict.fromkeys(("scatter", "scatter-add", "scatter-mul"), SCATTERED),
     **dict.fromkeys(("scatter-max", "scatter-min", "scatter-sub"), SCATTERED),
 }
-"""The rules of the primitives that want operands of one dtype."""
+"""Dtype rules of the primitives that need operands of one dtype."""
 
 
 @contextmanager
 def promoting(processor: Processor | None) -> Generator[None]:
-    """Promote the operands of what is traced inside; None leaves them alone.
+    """Promote the operands of primitives traced inside; None promotes nothing.
 
     Raises:
         PromotionError: Operands have no common dtype.
@@ -91,10 +91,10 @@ def promoting(processor: Processor | None) -> Generator[None]:
 
 @contextmanager
 def tracing(processor: Processor | None) -> Generator[None]:
-    """Promote as :func:`promoting` does, without JAX's warnings of what it casts.
+    """Promote as :func:`promoting`, and silence JAX's warnings about the casts.
 
-    What is written into an array is cast to its dtype, by rule; JAX does the same for
-    ``x.at[i].set(y)``, and says that it may stop. Where imaginary parts are kept, a
+    A value written into an array is cast to its dtype, by rule; JAX does the same for
+    ``x.at[i].set(y)``, and warns that this may end. Where imaginary parts are kept, a
     cast that drops one is refused in the graph, with its line.
     """
     if processor is None:
@@ -111,7 +111,7 @@ def tracing(processor: Processor | None) -> Generator[None]:
 
 @dataclass(frozen=True)
 class Promoter:
-    """Casts what is traced.
+    """Caster of the operands, carries and branches of a trace.
 
     Attributes:
         processor: The promotion system.
@@ -120,7 +120,7 @@ class Promoter:
     processor: Processor
 
     def operands(self, primitive: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the operands of a primitive, cast to what it computes in."""
+        """Return the operands of a primitive, cast to its computing dtype."""
         rule = RULES.get(primitive.name)
         if rule is None:
             return args
@@ -143,7 +143,7 @@ class Promoter:
         )
 
     def _computes(self, where: str, rule: Rule, types: Sequence[Any]) -> str:
-        """Return the dtype in which operands of some types are read.
+        """Return the computing dtype of a primitive for operands of given types.
 
         Raises:
             PromotionError: They have none in common.
@@ -157,19 +157,19 @@ class Promoter:
             raise type(error)(f"{_place()}{where}: {error}") from None
 
     def cast(self, value: Any, dtype: str) -> Any:
-        """Return ``value`` in ``dtype``; the program notes why."""
+        """Return ``value`` cast to ``dtype``, in the scope of promotion casts."""
         with jax.named_scope(PROMOTED), unwatched():
             if is_float(dtype) and dtype_name(jax.typeof(value)).startswith("complex"):
                 value = lax.real(value)
             return lax.convert_element_type(value, jnp.dtype(dtype))
 
     def kept(self, made: Any, before: Any, kind: str = "carry") -> Any:
-        """Return what a loop or a call made in the dtypes that it had before.
+        """Return the outputs of a loop body or call, cast to their dtypes before it.
 
         Args:
-            made: A tree of arrays.
-            before: The same before.
-            kind: What it is: a carry, where numbers adapt, or a state.
+            made: A tree of arrays after the body.
+            before: The tree before it.
+            kind: ``carry``, where numbers adapt, or ``state``.
 
         Raises:
             ComplexTruncationError: A real number became a complex one.
@@ -204,7 +204,7 @@ class Promoter:
         return set_state(state, item, self.kept(value, state.get(item), "state"))
 
     def scan(self, scan: Any, f: Any, init: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run ``jax.lax.scan`` such that what it carries keeps its dtype."""
+        """Run ``jax.lax.scan`` with the carry kept in its dtype."""
 
         @functools.wraps(f)
         def turn(carry: Any, x: Any) -> Any:
@@ -218,7 +218,7 @@ class Promoter:
         return scan(turn, init, *args, **kwargs)
 
     def while_loop(self, loop: Any, cond_fun: Any, body_fun: Any, init_val: Any) -> Any:
-        """Run ``jax.lax.while_loop`` such that what it carries keeps its dtype."""
+        """Run ``jax.lax.while_loop`` with the carry kept in its dtype."""
 
         @functools.wraps(body_fun)
         def turn(carry: Any) -> Any:
@@ -259,7 +259,7 @@ class Promoter:
         args: Sequence[Any],
         kwargs: Any,
     ) -> Any:
-        """Run branches as they are, and promote what they give if JAX refuses that."""
+        """Run branches as they are, or with promoted outputs if JAX refuses them."""
         try:
             return run(branches)
         except TypeError:
@@ -273,9 +273,9 @@ class Promoter:
         return run([self._giving(branch, wanted) for branch in branches])
 
     def _common(self, made: Sequence[Any]) -> Any:
-        """Return zeros in the common dtypes of what branches give; None if it is one.
+        """Return the common output types of branches; None if they need no promotion.
 
-        Branches that differ otherwise, in structure or shape, have none.
+        None too for branches that differ in structure or shape.
         """
         if len({tree.tree_structure(x) for x in made}) > 1:
             return None
@@ -304,9 +304,9 @@ class Promoter:
 
 
 def _joins(primitive: str, dtypes: Sequence[str]) -> bool:
-    """Return whether operands are promoted: numbers are, and no keys or tokens.
+    """Return whether operands are promoted: only numbers are, not keys or tokens.
 
-    An integer power stays one: it is another op than a power of floats.
+    A power with an integer exponent is not: it is another op than a power of floats.
     """
     if not all(dtype in FORMATS for dtype in dtypes):
         return False
@@ -314,13 +314,13 @@ def _joins(primitive: str, dtypes: Sequence[str]) -> bool:
 
 
 def _is_writable(new: str, stored: str) -> bool:
-    """Return whether ``new`` may be cast to what is stored; see ``same_kind``."""
+    """Return whether a cast of ``new`` to ``stored`` is allowed; see ``same_kind``."""
     if new not in FORMATS or stored not in FORMATS:
         return False
     return same_kind(new, stored) or (new.startswith("complex") and is_float(stored))
 
 
 def _place() -> str:
-    """Return the user's line that is being traced, for the head of a message."""
+    """Return the user's line that is being traced, as a prefix of a message."""
     line = private.current_line()
     return f"{line}: " if line else ""

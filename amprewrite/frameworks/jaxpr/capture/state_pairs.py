@@ -1,7 +1,7 @@
-"""Which outputs are states: arrays that a call takes and gives back changed.
+"""Pairs of states: outputs that are updated versions of input arrays.
 
-A program does not say so, but what it takes and gives does: both are trees, and an
-array at the same path in the state is the same array before and after.
+A jaxpr does not record this, but the trees of inputs and outputs do: an array at the
+same path in the state is the same array before and after.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,15 +13,15 @@ from amprewrite.frameworks.jaxpr.compat.untyped import tree_util
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 
 tree: Any = tree_util
-"""JAX's types are known in part only."""
+"""Untyped view of ``jax.tree_util``: JAX's types are partial."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """Stands for an array in a tree.
+    """Placeholder for an array in a tree.
 
     Attributes:
-        index: Which array of the call it is.
+        index: Position of the array among those of the call.
         dtype: Name of its dtype; empty if it is not known.
     """
 
@@ -30,11 +30,11 @@ class Position:
 
 
 Pair = tuple[int, int]
-"""Which output replaces which input, by their positions among the arrays."""
+"""Position of an output, and position of the input that it replaces."""
 
 
 def positions(call: Call, arrays: Sequence[Any] = ()) -> Any:
-    """Return a tree of a call with positions in the place of its arrays.
+    """Return the tree of a call with its arrays replaced by positions.
 
     Args:
         call: The call.
@@ -46,11 +46,11 @@ def positions(call: Call, arrays: Sequence[Any] = ()) -> Any:
 
 
 def replaced(before: Any, after: Any) -> Iterator[Pair]:
-    """Yield which arrays of ``after`` replace which of ``before``, by their paths.
+    """Yield the pairs of arrays at equal paths in ``after`` and ``before``.
 
     Args:
-        before: A tree of positions among the arrays that a function takes.
-        after: One of those among the arrays that it gives.
+        before: A tree of positions among the input arrays.
+        after: A tree of positions among the output arrays.
     """
     old = dict(_by_path(before))
     for path, output in _by_path(after):
@@ -59,9 +59,9 @@ def replaced(before: Any, after: Any) -> Iterator[Pair]:
 
 
 def held_by(kind: type, before: Any, after: Any) -> Iterator[Pair]:
-    """Yield what :func:`replaced` does for the containers of ``kind`` in two trees.
+    """Yield the pairs of :func:`replaced` in the containers of ``kind``.
 
-    A container replaces the one that has the same structure.
+    A container replaces one with the same tree structure.
     """
     old = {tree.tree_structure(held): held for held in _holders(kind, before)}
     for held in _holders(kind, after):

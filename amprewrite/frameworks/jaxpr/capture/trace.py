@@ -1,7 +1,7 @@
-"""Trace a function: arrays are its inputs, all else belongs to the program.
+"""Trace a function: arrays are inputs, all other arguments are part of the program.
 
-JAX's own cache of traces is used, whose key holds everything that a trace depends on
-(types of arrays, meshes, axis names, settings): a signature is traced once.
+It uses JAX's own cache of traces, with a key of everything that a trace depends on
+(types of arrays, meshes, axis names, settings): each signature is traced once.
 """
 
 import re
@@ -21,11 +21,11 @@ from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, tree_util
 
 @dataclass(frozen=True)
 class Call:
-    """The arguments of a call without its arrays; hashable, equal for equal programs.
+    """The arguments of a call without its arrays, hashable as a key of programs.
 
     Attributes:
         tree: Structure of ``(args, kwargs)``.
-        fixed: The leaves that are no arrays, by position, each with its type.
+        fixed: The leaves other than arrays, by position, each with its type.
     """
 
     tree: Any
@@ -45,29 +45,29 @@ class Call:
 @tree_util.register_pytree_node_class
 @dataclass(frozen=True)
 class Result:
-    """What a function gave: its arrays, and the rest as part of the structure."""
+    """The result of a function: its arrays, and other leaves in the structure."""
 
     arrays: tuple[Any, ...]
     call: Call
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], Call]:
-        """Return the arrays and the rest."""
+        """Return the arrays as leaves, and the rest as structure."""
         return self.arrays, self.call
 
     @classmethod
     def tree_unflatten(cls, call: Call, arrays: Any) -> "Result":
-        """Return the result again."""
+        """Return the result rebuilt from ``arrays``."""
         return cls(tuple(arrays), call)
 
 
 @dataclass(frozen=True)
 class Traced:
-    """A function as traced for one signature.
+    """The trace of a function for one signature.
 
     Attributes:
         closed: The ClosedJaxpr.
-        result: How the outputs are put together.
-        reusable: Whether it holds for other calls too: it closed over no tracer.
+        result: Structure of the outputs.
+        reusable: Whether it is valid for other calls: it captured no tracer.
     """
 
     closed: Any
@@ -82,10 +82,10 @@ def is_array(leaf: object) -> bool:
 
 
 def check_values(what: str, arrays: Iterable[object]) -> None:
-    """Check that arrays have values, for what runs the program.
+    """Check that arrays have values, before the program is run.
 
     Args:
-        what: What runs it, for the message.
+        what: Name of the caller, for the message.
         arrays: The inputs of the program.
 
     Raises:
@@ -107,7 +107,7 @@ def as_array(leaf: Any) -> Any:
 
 
 def split(tree: Any) -> tuple[Call, list[Any]]:
-    """Return a tree as its arrays and the rest."""
+    """Return a tree split into its arrays and the rest."""
     leaves, structure = tree_util.tree_flatten(tree)
     fixed: list[tuple[int, type, Any]] = [
         (i, type(leaf), leaf) for i, leaf in enumerate(leaves) if not is_array(leaf)
@@ -120,7 +120,7 @@ def input_names(tree: Any, names: Sequence[str]) -> tuple[str, ...]:
 
     Args:
         tree: The arguments.
-        names: Names of the positional parameters, as far as they are known.
+        names: Names of the positional parameters that are known.
     """
     found = tree_util.tree_flatten_with_path(tree)[0]
     return tuple(leaf_name(path, names) for path, leaf in found if is_array(leaf))
@@ -131,7 +131,7 @@ def leaf_name(path: tuple[Any, ...], names: Sequence[str]) -> str:
 
     Args:
         path: Its path, as JAX gives it.
-        names: Names of the positional parameters, as far as they are known.
+        names: Names of the positional parameters that are known.
     """
     head, *rest = path
     parts = [part_name(key) for key in rest]
@@ -142,7 +142,7 @@ def leaf_name(path: tuple[Any, ...], names: Sequence[str]) -> str:
 
 
 def part_name(key: Any) -> str:
-    """Return one step of a path in a tree: a key, an index or a field."""
+    """Return one key of a path in a tree: a key, an index or a field."""
     for attribute in ("key", "idx", "name"):
         if hasattr(key, attribute):
             return str(getattr(key, attribute))
@@ -150,16 +150,16 @@ def part_name(key: Any) -> str:
 
 
 class Tracer:
-    """Traces one function, once for each signature."""
+    """Tracer of one function, with a cached trace for each signature."""
 
     def __init__(
         self, function: Callable[..., Any], processor: Processor | None = None
     ) -> None:
-        """Hold the function.
+        """Wrap the function for tracing.
 
         Args:
             function: The function.
-            processor: Promotes operands; None leaves all to JAX.
+            processor: Promotes operands; None leaves promotion to JAX.
         """
 
         def flat(call: Call, *arrays: Any) -> Result:
@@ -191,10 +191,10 @@ class Tracer:
     ) -> tuple[Any, int]:
         """Return the ClosedJaxpr of a call with its float32 arrays in ``low``.
 
-        Operands are promoted where they meet others, such as constants of the function.
+        Operands are promoted where they meet other dtypes, such as constants.
 
         Returns:
-            The program, and how many casts of float32 to itself it does not show.
+            The program, and the number of casts of float32 to itself that it omits.
         """
         call, arrays = split((tuple(args), dict(kwargs)))
         dtype = jnp.dtype(low)
@@ -224,7 +224,7 @@ class Tracer:
 
 
 def _check_hashable(call: Call, arguments: Any) -> None:
-    """Make sure that what belongs to the program can be compared.
+    """Check that the static arguments are hashable.
 
     Raises:
         UnsupportedError: Names the first argument that has no hash.

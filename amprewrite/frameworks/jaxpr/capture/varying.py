@@ -1,9 +1,9 @@
-"""Notice Python numbers that vary: each of their values is a program of its own.
+"""Warn about Python numbers that vary: each value is a program of its own.
 
-A number among the arguments is a constant of the program, as it is in Python: traced as
+A number among the arguments is a constant of the program, as it is in Python. Traced as
 an array instead, ``isinstance(n, int)``, ``f"{n}"`` and ``hasattr(n, "dtype")`` would
-take another way without a word, ``x ** 3`` another kernel, and ``n * n / 7`` would be
-rounded to float32 at each step.
+silently change, ``x ** 3`` would use another kernel, and ``n * n / 7`` would be rounded
+to float32 at each step.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from amprewrite.frameworks.jaxpr.capture.trace import leaf_name
 from amprewrite.frameworks.jaxpr.compat.untyped import tree_util
 
 MANY = 8
-"""With how many values of one number nothing is said: a few layers, a few modes."""
+"""Largest number of values of one number without a warning: a few layers or modes."""
 
 
 def numbers(
@@ -32,10 +32,10 @@ def numbers(
 
 
 class Varying:
-    """Counts for how many values of each number programs were planned."""
+    """Counter of the values of each number for which programs were planned."""
 
     def __init__(self) -> None:
-        """Start with none."""
+        """Start with no values."""
         self.values: dict[str, set[tuple[type, complex]]] = {}
 
     def add(self, found: Iterable[tuple[str, complex]]) -> Iterator[str]:
@@ -45,7 +45,7 @@ class Varying:
             found: Names and values, as :func:`numbers` yields them.
 
         Yields:
-            A warning for each number that has had more than ``MANY`` values just now.
+            A warning for each number that now exceeds ``MANY`` values.
         """
         for name, value in found:
             held = self.values.setdefault(name, set())

@@ -1,9 +1,9 @@
-"""See each primitive, loop and state before it is traced.
+"""Hooks before each primitive, loop and state update that is traced.
 
-JAX looks at dtypes inside ``Primitive.bind`` and inside ``scan``, ``while_loop`` and
-``cond``, Equinox inside ``State.set``, and none has a hook before that: while something
-is watched, these are replaced for the process. Only the thread that watches sees a
-difference.
+JAX checks dtypes inside ``Primitive.bind`` and inside ``scan``, ``while_loop`` and
+``cond``, Equinox inside ``State.set``, and none has an earlier hook: while a watcher is
+active, these functions are replaced in the process. Only the watching thread is
+affected.
 """
 
 import functools
@@ -20,24 +20,24 @@ from jax._src.lax.control_flow import conditionals, loops
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jex, lax
 
 Operands = Callable[[Any, tuple[Any, ...]], tuple[Any, ...]]
-"""Takes a primitive and its operands, and returns the operands to bind it with."""
+"""Function of a primitive and its operands; returns the operands to bind."""
 
 Function = Callable[..., Any]
-"""Takes the function that was replaced, and the arguments of its call."""
+"""Replacement of a function, called with the original and its arguments."""
 
 FUNCTIONS = ("cond", "scan", "switch", "while_loop")
-"""Functions of ``jax.lax`` that can be watched."""
+"""Functions of ``jax.lax`` that can be replaced."""
 
 STATE = "set_state"
-"""The name by which ``equinox.nn.State.set`` can be watched."""
+"""Name under which ``equinox.nn.State.set`` is replaced."""
 
 _PLACES: tuple[Any, ...] = (lax, loops, conditionals)
-"""Modules by whose global names they are called."""
+"""Modules with global names that refer to them."""
 
 
 @dataclass(frozen=True)
 class Watcher:
-    """Who sees what is traced.
+    """Callbacks for primitives and functions that are traced.
 
     Attributes:
         operands: Called before each primitive.
@@ -57,11 +57,11 @@ _count = [0]
 
 @contextmanager
 def watching(watcher: Watcher, key: str) -> Generator[None]:
-    """Let ``watcher`` see what is traced inside, in this thread.
+    """Activate ``watcher`` for the traces inside the context, in this thread.
 
     Args:
-        watcher: Who sees it.
-        key: What the traces depend on; they are kept apart from those of other keys.
+        watcher: The callbacks.
+        key: Key of the traces' dependence on it; other keys have other traces.
     """
     with _lock:
         _count[0] += 1
@@ -81,7 +81,7 @@ def watching(watcher: Watcher, key: str) -> Generator[None]:
 
 @contextmanager
 def unwatched() -> Generator[None]:
-    """Bind what is inside as it is."""
+    """Bind primitives inside the context without a watcher."""
     token = _watcher.set(None)
     try:
         yield

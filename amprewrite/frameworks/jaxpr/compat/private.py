@@ -1,4 +1,4 @@
-"""The only place that touches names of JAX that change between versions."""
+"""Private and changing names of JAX, used in this module only."""
 
 import functools
 import inspect
@@ -38,15 +38,15 @@ _SITE = re.compile(r"[\\/](site|dist)-packages[\\/]")
 
 
 def is_tracer(value: object) -> bool:
-    """Return whether ``value`` stands for an array inside a transformation."""
+    """Return whether ``value`` is a tracer: an array inside a transformation."""
     return isinstance(value, jax.core.Tracer)
 
 
 def evaluated_now() -> AbstractContextManager[Any]:
-    """Compute at once what is computed inside, also while something is traced.
+    """Evaluate the context's body eagerly, even inside a trace.
 
-    Where nothing is traced there is nothing to do, and nothing is done: JAX forgets
-    the axes of a manual mesh inside ``ensure_compile_time_eval``.
+    Outside of a trace it is a null context: inside ``ensure_compile_time_eval``, JAX
+    forgets the axes of a manual mesh.
     """
     if is_tracer(jax.numpy.zeros(())):
         return jax.ensure_compile_time_eval()
@@ -54,23 +54,23 @@ def evaluated_now() -> AbstractContextManager[Any]:
 
 
 def is_literal(atom: object) -> bool:
-    """Return whether an operand of an equation is a number written in the program."""
+    """Return whether an operand of an equation is a literal number."""
     return isinstance(atom, jex.Literal)
 
 
 def bind_params(eqn: Eqn) -> dict[str, Any]:
-    """Return the parameters with which the primitive of ``eqn`` is bound again."""
+    """Return the parameters to bind the primitive of ``eqn`` again."""
     return dict(eqn.primitive.get_bind_params(eqn.params))
 
 
 def wrapped(fun: Callable[..., Any], like: Any) -> Any:
-    """Return ``fun`` as a custom rule takes it, with the debug names of ``like``."""
+    """Return ``fun`` wrapped for a custom rule, with the debug names of ``like``."""
     wrap: Any = vars(linear_util)["wrap_init"]  # its annotations are incomplete
     return wrap(fun, debug_info=like.debug_info)
 
 
 def place_of(eqn: Eqn, name_stack: Any) -> AbstractContextManager[Any]:
-    """Bind what follows with the traceback of ``eqn``, in the given scopes."""
+    """Give equations bound inside the traceback of ``eqn`` and the given scopes."""
     stack = source_info_util.current_name_stack() + name_stack
     return source_info_util.user_context(eqn.source_info.traceback, name_stack=stack)
 
@@ -112,19 +112,19 @@ def source_line(traceback: Any) -> str:
 
 
 CASTS = frozenset(("array", "astype", "convert_element_type"))
-"""Functions of JAX that are called to cast."""
+"""Functions of JAX that users call to cast."""
 
 WRAPPERS = CASTS | {"_astype", "asarray", "meth", "__call__"}
-"""Functions of JAX between the user and a cast: methods of arrays and of dtypes."""
+"""Functions of JAX between a user and a cast: methods of arrays and dtypes."""
 
 
 @functools.lru_cache(maxsize=4096)
 def is_written_cast(traceback: Any) -> bool:
     """Return whether an equation is a cast that the user wrote.
 
-    The functions of JAX below the innermost frame outside of it tell: those of a
-    promotion or of a library function are others. What the layers of a library cast
-    is decided by the classes of their ops.
+    It depends on the functions of JAX below the innermost frame outside of JAX: a
+    promotion or a library function has others. Casts in the layers of a library are
+    decided by the classes of their ops.
     """
     frames = traceback.frames if traceback is not None else ()
     return _is_cast((frame.file_name, frame.function_name) for frame in frames)
@@ -145,9 +145,9 @@ def _is_cast(frames: Iterable[tuple[str, str]]) -> bool:
 
 @contextmanager
 def noting_casts(note: Callable[[], None]) -> Generator[None]:
-    """Call ``note`` for each written cast of float32 to itself, which JAX leaves out.
+    """Call ``note`` for each written cast of float32 to itself, which JAX omits.
 
-    Without the function of JAX that is watched nothing is noted.
+    If JAX has no such private function, nothing is noted.
     """
     convert = getattr(lax_functions, "_convert_element_type", None)
     if convert is None:
@@ -164,14 +164,14 @@ def noting_casts(note: Callable[[], None]) -> Generator[None]:
 
 
 def _is_full(operand: Any, new_dtype: Any) -> bool:
-    """Whether a traced float32 array is cast to float32."""
+    """Return whether a traced float32 array is cast to float32."""
     if new_dtype is None or not is_tracer(operand) or operand.dtype != np.float32:
         return False
     return np.dtype(new_dtype) == np.float32
 
 
 def _frames() -> Iterator[tuple[str, str]]:
-    """Yield the file and the function of each frame below the one that watches."""
+    """Yield the file and the function of each frame of the current stack."""
     frame = inspect.currentframe()
     while frame is not None:
         yield frame.f_code.co_filename, frame.f_code.co_name
@@ -186,7 +186,7 @@ def files_of(traceback: Any) -> frozenset[str]:
 
 
 def is_unravelled(traceback: Any) -> bool:
-    """Return whether an equation takes apart what ``ravel_pytree`` joined."""
+    """Return whether an equation splits an array that ``ravel_pytree`` joined."""
     return any(file.endswith("/flatten_util.py") for file in files_of(traceback))
 
 
@@ -204,13 +204,13 @@ def is_users(file: str) -> bool:
 
 
 def body_of(eqn: Eqn) -> Any:
-    """Return the only body of ``eqn``; versions have two names for it."""
+    """Return the only body of ``eqn``; its name differs between versions."""
     params = eqn.params
     return params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"]
 
 
 def scan_counts(eqn: Eqn) -> tuple[int, int]:
-    """Return how many constants and how many carries a scan has; slices follow."""
+    """Return the numbers of constants and carries of a scan; slices follow."""
     params = eqn.params
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
@@ -232,27 +232,27 @@ def _is_unspecified(sharding: object) -> bool:
 
 
 def manual_axes(eqn: Eqn) -> set[Any]:
-    """Return the mesh axes that a ``shard_map`` takes in hand."""
+    """Return the mesh axes that a ``shard_map`` makes manual."""
     named = eqn.params.get("newly_manual_axes", eqn.params.get("manual_axes", ()))
     return set(named)
 
 
 def sharding_argument(sharding: object) -> Any:
-    """Return a sharding as ``jax.jit`` takes it: None where it is not specified."""
+    """Return a sharding for ``jax.jit``: None where it is not specified."""
     return None if _is_unspecified(sharding) else sharding
 
 
 def varying_as(number: Any, value: Any) -> Any:
-    """Return ``number`` as one that differs over the mesh axes that ``value`` does.
+    """Return ``number`` varying over the same mesh axes as ``value``.
 
-    In a manual mesh the derivative of what is the same everywhere is a sum over them.
+    In a manual mesh, the derivative of a value that is equal everywhere is a sum.
     """
     axes = _varying(value) - _varying(number)
     return jax.lax.pcast(number, tuple(axes), to="varying") if axes else number
 
 
 def _varying(value: Any) -> frozenset[Any]:
-    """Return the axes of a manual mesh over which ``value`` differs."""
+    """Return the manual mesh axes over which ``value`` varies."""
     aval = jax.typeof(value)
     kind = getattr(aval, "manual_axis_type", None)  # jax 0.10; vma before
     return getattr(aval, "vma", frozenset()) if kind is None else kind.varying
@@ -262,13 +262,13 @@ def is_saved(answer: Any) -> bool:
     """Return whether a policy of ``jax.checkpoint`` answered that a result is saved.
 
     Raises:
-        TypeError: It is no answer; JAX says what one is.
+        TypeError: It is no answer; JAX's message lists the valid ones.
     """
     return isinstance(policies.ensure_enum(answer), policies.SaveableType)
 
 
 def offloaded(answer: Any) -> tuple[Any, Any] | None:
-    """Return where a policy answered that a result is, and where it is to wait.
+    """Return the home and the offload memory of a result, if a policy moves it.
 
     Both are memories as ``jax.device_put`` takes them; None if it is not moved.
     """

@@ -1,6 +1,6 @@
-"""Finds the adapter of a module, and the modules in a tree.
+"""Look up the adapter of a module's library, and the modules in a tree.
 
-Each library is loaded only for its own models: without it the others work.
+An adapter is loaded only for models of its library, so that no library is required.
 """
 
 import sys
@@ -12,7 +12,7 @@ from amprewrite.frameworks.jaxpr.capture.trace import part_name
 from amprewrite.frameworks.jaxpr.compat.untyped import tree_util
 
 tree: Any = tree_util
-"""JAX's types are known in part only."""
+"""Untyped view of ``jax.tree_util``: JAX's types are partial."""
 
 MODULES = "amprewrite.frameworks.jaxpr.modules"
 """The package of the adapters."""
@@ -41,7 +41,7 @@ def children(module: Any) -> Iterator[tuple[str, Any]]:
 
 
 def wrappers() -> Iterator[type]:
-    """Yield the classes of callables of the loaded libraries that wrap a callable."""
+    """Yield the loaded libraries' classes of callables that wrap a callable."""
     for name, (library, _) in LIBRARIES.items():
         if sys.modules.get(library) is not None:
             adapter: Any = import_module(f"{MODULES}.{name}")

@@ -43,43 +43,43 @@ from amprewrite.plan import Cast, Plan
 from amprewrite.plan.join import join_plans
 
 KEPT = 128
-"""How many programs of one function are kept: those that were used last."""
+"""Largest number of programs of one function that are kept; the oldest go first."""
 
 CAPTURED = "traced by JAX"
-"""How a function is captured."""
+"""Description, in a plan, of the capture of a function."""
 
 Describe = Callable[[tuple[Any, ...], Mapping[str, Any]], Inputs]
-"""Names the arrays among call arguments, and says which of them are parameters."""
+"""Function that describes the arrays among call arguments: names and kinds."""
 
 
 States = Callable[[tuple[Any, ...], Mapping[str, Any], Any], Iterator[Pair]]
-"""Says which outputs are states, of the positions in arguments and results."""
+"""Function that yields the outputs that are states, from arguments and results."""
 
 
 def no_states(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], made: Any
 ) -> Iterator[Pair]:
-    """Yield nothing: a function does not say what is its state."""
+    """Yield nothing: the states of a plain function are unknown."""
     del args, kwargs, made
     yield from ()
 
 
 def whole(made: Any) -> Any:
-    """Return all that a function gives: it is what the user sees."""
+    """Return the result unchanged: all of it is for the user."""
     return made
 
 
 class Shared:
-    """What the functions of one conversion have in common.
+    """State shared by the functions of one conversion.
 
     Attributes:
-        request: What the user asked for.
-        tolerant: Plans within a tolerance; None without one.
-        announced: Lines of plans that the user has seen.
-        given: The plan that the user gave, until the first program has taken it.
-        closed: Tells whether what a function closes over has changed; None for a
-            function of its arguments.
-        restore: Converts the function by a request, where it was pickled.
+        request: The request of the conversion.
+        tolerant: Search for a plan within a tolerance; None without one.
+        announced: Lines of plans that were already shown to the user.
+        given: Plan given by the user, until the first program has used it.
+        closed: Detects changes of closed-over values; None for a function of its
+            arguments alone.
+        restore: Converts the function again when it is unpickled.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Shared:
         closed: Closed | None = None,
         restore: Callable[[Any, Request], Any] | None = None,
     ) -> None:
-        """Take what was asked for."""
+        """Store the request, with no plan announced yet."""
         self.request, self.closed, self.restore = request, closed, restore
         self.tolerant = Tolerant(request.budget, CAPTURED) if request.budget else None
         self.announced = set[str]()
@@ -107,16 +107,16 @@ class ConvertedFunction:
         result_of: Callable[[Any], Any] = whole,
         shared: Shared | None = None,
     ) -> None:
-        """Hold the function.
+        """Wrap the function; nothing is traced before the first call.
 
         Args:
             function: The function.
-            request: What the user asked for.
+            request: The request of the conversion.
             describe: Describes the inputs; by default they are named as ``function``
                 names its parameters, and none is trained.
-            states: Finds the states among what it takes and gives.
-            result_of: Picks what the user sees of what ``function`` gives.
-            shared: What it has in common with others of the same conversion.
+            states: Finds the states among arguments and results.
+            result_of: Selects the user's part of the result of ``function``.
+            shared: State shared with other functions of the same conversion.
         """
         self.function, self.request = function, request
         self.shared = shared or Shared(request)
@@ -132,11 +132,11 @@ class ConvertedFunction:
         functools.update_wrapper(self, function, updated=())
 
     def __deepcopy__(self, _: Any) -> "ConvertedFunction":
-        """Return itself, as functions do: copies of a module share what runs them."""
+        """Return ``self``: copies of a module share the functions that run them."""
         return self
 
     def __reduce__(self) -> Any:
-        """Return the name where it is found by that, as functions do; else its parts.
+        """Return the importable name of the function, if it has one, else its parts.
 
         Raises:
             UnsupportedError: It is the method of a converted module, to be pickled.
@@ -184,7 +184,7 @@ class ConvertedFunction:
         return found, traced.result, arrays
 
     def _keep(self, key: Any, prepared: Prepared) -> None:
-        """Keep a program for the next call, and of the others those used last."""
+        """Store a program for later calls, and drop the least recently used one."""
         self.prepared[key] = prepared
         if self.shared.given is not None:  # a plan of the user is applied once
             self.shared.given, self.pinned = None, key
@@ -194,7 +194,7 @@ class ConvertedFunction:
             del self.prepared[oldest], self.used[oldest]
 
     def _count_numbers(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Warn of a number that varies: each of its values is planned."""
+        """Warn about a number that varies: each of its values is planned."""
         named = numbers(args, kwargs, parameter_names(self.function))
         for line in self.varying.add(named):
             warn(line)
@@ -206,7 +206,7 @@ class ConvertedFunction:
         self.calls, self.pinned = itertools.count(), None
 
     def _trace_anew(self, name: str) -> None:
-        """Forget the programs, in which what the function closed over is a constant."""
+        """Drop all programs, which hold old closed-over values as constants."""
         self._forget()
         self.shared.given = self.request.plan
         line = (
@@ -219,10 +219,10 @@ class ConvertedFunction:
             warn(line)
 
     def _look_again(self) -> None:
-        """Take what a trace itself has changed, such as a counter, as it is now.
+        """Accept changes made by the trace itself, such as that of a counter.
 
         Raises:
-            CaptureError: It has left a tracer there.
+            CaptureError: It left a tracer there.
         """
         if self.closed is None:
             return
@@ -326,7 +326,7 @@ class ConvertedFunction:
 
 
 def is_at(module: str, name: str, held: object) -> bool:
-    """Return whether ``held`` is what ``name`` of a loaded module is."""
+    """Return whether ``name`` in a loaded module refers to ``held``."""
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -334,12 +334,12 @@ def is_at(module: str, name: str, held: object) -> bool:
 
 
 def alters(plan: Plan) -> bool:
-    """Return whether a program computes anything else by a plan than without it."""
+    """Return whether a plan changes any computation of its program."""
     return bool(plan.lowered or plan.casts or (plan.changes and not plan.low))
 
 
 def parameter_names(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of the parameters of ``function`` that have a position."""
+    """Return the names of the positional parameters of ``function``."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a builtin

@@ -1,7 +1,7 @@
-"""Run a converted program once, where its low dtype has a small range: is it finite?
+"""Check for overflow: run a program once if its low dtype has a small range.
 
-float16 ends at 65504. A program of larger values gives infinities or NaN in it, and
-nothing says so: one run on the arguments of the conversion shows it.
+float16 ends at 65504. A program with larger values silently returns infinities or NaN;
+one run on the arguments of the conversion shows it.
 """
 
 # JAX's own types are partial: what its functions give is unknown to a type checker.
@@ -27,14 +27,14 @@ from amprewrite.plan.overflow import is_narrow, overflow_warning
 
 
 def overflows(prepared: Prepared, closed: Any, sample: Sample) -> tuple[str, ...]:
-    """Return a warning if outputs are not finite where those of the original are.
+    """Return a warning if outputs are not finite where the original's are.
 
     Args:
         prepared: The program and its plan.
-        closed: What was traced, a ClosedJaxpr.
-        sample: The program and the arrays of a call. Nothing is run where the low dtype
-            has the range of the full one, where they have no values, and where the
-            program does more than to compute (it prints, or calls back).
+        closed: The traced ClosedJaxpr.
+        sample: The program and the arrays of a call. Nothing is run if the low dtype
+            has the range of the full one, if the arrays have no values, or if the
+            program has side effects (it prints, or calls back).
     """
     inputs = list(sample.inputs)
     known = all(map(_has_value, inputs))
@@ -57,21 +57,21 @@ def _has_value(value: Any) -> bool:
 
 
 def _is_finite(value: Any) -> bool:
-    """Whether a value has no infinity and no NaN; one that is traced is not known."""
+    """Return whether a value has no infinity and no NaN; a tracer counts as finite."""
     if private.is_tracer(value) or not is_inexact(dtype_name(value)):
         return True
     return bool(jnp.isfinite(value).all())
 
 
 def _differs(low: Any, wide: Any) -> bool:
-    """Whether some element of ``wide`` is finite alone."""
+    """Return whether an element of ``wide`` is finite and that of ``low`` is not."""
     if not is_inexact(dtype_name(wide)):
         return False
     return bool((jnp.isfinite(wide) & ~jnp.isfinite(low)).any())
 
 
 def _first(prepared: Prepared, sample: Sample) -> str:
-    """Return the first op whose result is finite in the original alone; or nothing."""
+    """Return the first op that overflows only in the converted program, if any."""
     infinite: set[str] = set()
 
     def look(op: str, name: str, value: Any) -> None:
@@ -87,7 +87,7 @@ def _first(prepared: Prepared, sample: Sample) -> str:
 
 
 class _Seeker(Writer):
-    """Runs a program op by op and remembers the first that overflows."""
+    """Interpreter that records the first op with a new overflow."""
 
     def __init__(self, prepared: Prepared, infinite: Container[str]) -> None:
         super().__init__(prepared, HANDLERS)

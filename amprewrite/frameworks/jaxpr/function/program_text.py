@@ -1,4 +1,4 @@
-"""What can be had of a program beside running it: its text."""
+"""The text of a program graph; programs of JAX are not saved to files."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +23,7 @@ def graph_text(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
 def save_program(
     model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], path: str | Path
 ) -> None:
-    """Refuse: JAX writes functions itself.
+    """Raise: JAX functions are exported by JAX itself.
 
     Raises:
         UnsupportedError: Always.

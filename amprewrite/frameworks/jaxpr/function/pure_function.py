@@ -1,4 +1,4 @@
-"""What is verified: a model as a pure function of arrays, and its program."""
+"""Models as pure functions of arrays, with their programs, for verification."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -36,15 +36,15 @@ def _whole(made: Any) -> Any:
 
 @dataclass(frozen=True)
 class Pure:
-    """A model as a pure function and the arguments to call it with.
+    """A model as a pure function, with the arguments to call it with.
 
     Attributes:
         function: The function.
         args: Positional arguments, the parameters of a module among them.
         kwargs: Keyword arguments.
-        inputs: The names of the arrays, and which of them are parameters.
+        inputs: Names and kinds of the arrays.
         converted: The converted function inside; None for an original.
-        result_of: Picks what is compared from what the function gives.
+        result_of: Selects the compared part of the function's result.
     """
 
     function: Callable[..., Any]
@@ -73,7 +73,7 @@ def pure(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Pure:
 def _of_module(
     adapter: Any, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Pure:
-    """Return a module as its adapter runs it: converted, or as it would be."""
+    """Return a module as a pure function by its adapter."""
     converted: ConvertedFunction | None = adapter.converted_function_of(model)
     asked = Request(planner=_no_plan)
     runner: Any = converted or adapter.converted_function_of(
@@ -94,7 +94,7 @@ def _no_plan(
     differentiable: bool = True,
     full: Collection[str] = (),
 ) -> Plan:
-    """Stand for the planner of a module that is not run."""
+    """Raise: stands for the planner of a module that is never run."""
     raise AssertionError((graph, keep_parameter_dtype, captured, differentiable, full))
 
 
@@ -113,17 +113,17 @@ class Subject:
     arrays: tuple[Any, ...]
 
     def flat(self, *arrays: Any) -> Any:
-        """Return what the function gives on ``arrays``."""
+        """Return the result of the function on ``arrays``."""
         args, kwargs = self.call.arguments(arrays)
         return self.pure.result_of(self.pure.function(*args, **kwargs))
 
     def built(self, outputs: list[Any]) -> Any:
-        """Return what the function gives, from the outputs of its program."""
+        """Return the result of the function, built from the outputs of its program."""
         return self.pure.result_of(self._traced.result.arguments(outputs))
 
     @property
     def result(self) -> Result:
-        """How what the function gives is made of outputs."""
+        """The structure of the function's result."""
         return Result(self._traced.result, self.pure.result_of)
 
     @property
@@ -133,9 +133,9 @@ class Subject:
 
     @property
     def trained(self) -> tuple[int, ...]:
-        """Positions of the arrays whose gradients are compared.
+        """Positions of the arrays that gradients are compared for.
 
-        Those are the parameters of a module, and all floats of a function.
+        They are the parameters of a module, and all floats of a function.
         """
         kinds = self.pure.inputs.kinds
         floats = [i for i, x in enumerate(self.arrays) if is_float(dtype_name(x))]
@@ -151,20 +151,20 @@ class Subject:
         return inline(self._traced.closed, self.names.__getitem__)
 
     def shown(self) -> Program:
-        """Return the program with the casts of what was converted in sight."""
+        """Return the program with our contraction primitives inlined."""
         converted = frozenset((contraction_p.name,))
         return inline(self._traced.closed, self.names.__getitem__, converted)
 
 
 def subject_of(model: Any, asked: Asked) -> Subject:
-    """Return ``model`` and the arguments that were given as a subject."""
+    """Return ``model`` and its given arguments as a subject."""
     found = pure(model, asked.args, asked.kwargs)
     call, arrays = split((found.args, dict(found.kwargs)))
     return Subject(found, call, tuple(arrays))
 
 
 def prepared_of(model: Any, asked: Asked) -> Prepared | None:
-    """Return the program and the plan by which ``model`` runs; None without one."""
+    """Return the program and the plan that ``model`` runs by; None without one."""
     found = pure(model, asked.args, asked.kwargs)
     if found.converted is None:
         return None

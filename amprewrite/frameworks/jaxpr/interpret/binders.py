@@ -1,4 +1,4 @@
-"""How the primitives that contract are bound, so that every backend runs them."""
+"""Bind contraction primitives in layouts that every backend can run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,24 +12,24 @@ from amprewrite.frameworks.jaxpr.compat.untyped import jax, lax
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """Binds ``dot_general`` with given parameters.
+    """Binds ``dot_general`` with given parameters, avoiding failing layouts on CPUs.
 
     For CPUs the XLA of jaxlib 0.10.2 and 0.11.2 compiles some layouts of bfloat16
-    operands with a float32 result into code that fails when it runs ("Unsupported
-    element type for DotThunk::Execute"): some with two batch dimensions, with two
-    contracted ones, some in which the contracted dimension of the left operand is not
-    its last, also where XLA made it so of a transposition before, and ``(x @ w).T``,
-    where XLA swaps the operands. Accumulators are computed there with all batch
-    dimensions in one and all contracted ones in one, the left operand is laid out anew,
-    and no transposition is moved into the contraction or through it. ``vmap`` may add a
-    batch dimension later and keeps this.
+    operands with a float32 result into code that fails at run time ("Unsupported
+    element type for DotThunk::Execute"): some with two batch dimensions, some with two
+    contracted ones, some with a contracted dimension of the left operand that is not
+    its last, also where XLA derived that from an earlier transposition, and ``(x @
+    w).T``, where XLA swaps the operands. There, the batch dimensions are merged into
+    one and the contracted ones into one, the left operand is copied to a new layout,
+    and barriers stop XLA from moving transpositions into or through the contraction.
+    ``vmap`` may add a batch dimension later and keeps this.
     """
 
     params: tuple[tuple[str, Any], ...]
 
     @property
     def primitive(self) -> Any:
-        """The primitive."""
+        """The bound primitive."""
         return lax.dot_general_p
 
     def __call__(self, lhs: Any, rhs: Any, result: str) -> Any:
@@ -48,7 +48,7 @@ class Dot:
 
 
 def _unsharded(*operands: Any) -> bool:
-    """Whether no mesh has explicit axes: merged dimensions would need shardings."""
+    """Return whether no mesh has explicit axes, which merged dimensions need."""
     meshes = (jax.typeof(x).sharding.mesh for x in operands)
     return all(mesh.empty or mesh.are_all_axes_auto for mesh in meshes)
 
@@ -94,7 +94,7 @@ def _merged(lhs: Any, rhs: Any, dims: Any, rest: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """Binds another contraction with given parameters."""
+    """Binds a contraction other than ``dot_general`` with given parameters."""
 
     primitive: Any
     params: tuple[tuple[str, Any], ...]
@@ -107,6 +107,6 @@ class Other:
 
 
 def binder(primitive: Any, params: dict[str, Any]) -> "Dot | Other":
-    """Return how the contraction ``primitive`` with these parameters is bound."""
+    """Return a function that binds the contraction ``primitive`` with parameters."""
     held = tuple(params.items())
     return Dot(held) if primitive is lax.dot_general_p else Other(primitive, held)

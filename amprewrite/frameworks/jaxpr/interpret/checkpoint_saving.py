@@ -1,8 +1,8 @@
-"""What ``jax.checkpoint`` saves of a primitive that stands for one of JAX's.
+"""Make ``jax.checkpoint`` policies treat our primitives as the JAX ones they replace.
 
 A policy is asked about each primitive of a checkpointed body that is differentiated,
-and looks for those that it knows, such as ``dot_general``. Asked about the one that
-a primitive stands for, it saves what it saves of a program that was not rewritten.
+and matches the ones that it knows, such as ``dot_general``. Asked about the replaced
+primitive, it saves the same results as in a program that was not rewritten.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,20 +13,22 @@ from amprewrite.frameworks.jaxpr.compat import private
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jex, partial_eval
 
 Plain = tuple[Any, Sequence[Any], Mapping[str, Any]]
-"""A primitive, the types of its operands, and its parameters."""
+"""Primitive, types of its operands, and its parameters."""
 
 Rule = tuple[Any, Any, list[bool], list[bool], list[Any]]
-"""What JAX wants of a rule: the equation of the forward and of the backward pass,
-whether each result is unknown in the forward pass and whether it is there in the
-backward pass, and what is saved."""
+"""Result of a partial evaluation rule of JAX.
+
+The equations of the forward and of the backward pass; flags of results that are unknown
+in the forward pass, and of those that exist in the backward pass; and the saved values.
+"""
 
 
 def show_policies(primitive: Any, plainly: Callable[..., Plain]) -> None:
-    """Ask policies about another primitive in the place of one with one result.
+    """Make policies see another primitive in place of one with a single result.
 
     Args:
-        primitive: What a program has.
-        plainly: Returns what policies are asked about, given the types of the operands
+        primitive: The primitive in the program.
+        plainly: Returns the primitive that policies see, from the types of the operands
             and the parameters.
     """
 
@@ -51,7 +53,7 @@ def show_policies(primitive: Any, plainly: Callable[..., Plain]) -> None:
 
 
 def _offloaded(eqn: Any, home: Any, away: Any) -> Rule:
-    """Return the rule of an equation whose result waits in another memory."""
+    """Return the rule of an equation with its result offloaded to another memory."""
 
     def forward(*operands: Any) -> tuple[Any, Any]:
         made = eqn.primitive.bind(*operands, **eqn.params)
@@ -70,6 +72,6 @@ def _offloaded(eqn: Any, home: Any, away: Any) -> Rule:
 
 
 def _one_equation(function: Callable[..., Any], avals: Sequence[Any]) -> Any:
-    """Return the equation that a function on arrays of given types is traced to."""
+    """Return the equation traced from a function on arrays of given types."""
     (eqn,) = jax.make_jaxpr(function)(*avals).jaxpr.eqns
     return eqn

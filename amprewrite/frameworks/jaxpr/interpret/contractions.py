@@ -1,15 +1,15 @@
-"""Contractions of low operands that accumulate in full precision.
+"""Contractions of low-precision operands with full-precision accumulation.
 
-JAX differentiates a contraction of low operands into contractions that hand back the
-dtype of their operands; where devices share the batch, a compiler that partitions them
-adds up their parts in that dtype. Contractions are therefore bound by two primitives
-of our own. :data:`contraction_p` is one of a program: its parameter ``jaxpr`` has the
-plain contraction and the rounding of its accumulator, and its derivative is a
-contraction of low operands too. :data:`tangent_p` is that derivative, linear in one
-operand: it is transposed into contractions that hand back accumulators, which are
-rounded afterwards, if at all. It is only in the linear programs that JAX transposes.
-``jax.checkpoint`` saves the result of either kind where it saves that of the plain
-contraction; see :mod:`saving`.
+JAX differentiates a contraction of low operands into contractions with results in the
+dtype of their operands; where devices share the batch, a partitioning compiler adds up
+their parts in that dtype. Contractions are therefore bound by two primitives of our
+own. :data:`contraction_p` is one of a program: its parameter ``jaxpr`` has the plain
+contraction and the rounding of its accumulator, and its derivative is a contraction of
+low operands too. :data:`tangent_p` is that derivative, linear in one operand: it is
+transposed into contractions that return accumulators, which are rounded afterwards, if
+at all. It occurs only in linear programs, which JAX transposes. ``jax.checkpoint``
+saves the result of either primitive where it saves that of the plain contraction; see
+:mod:`checkpoint_saving`.
 """
 
 from dataclasses import dataclass, replace
@@ -32,16 +32,16 @@ from amprewrite.plan.hardware.kernels import OPERAND
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Contraction:
-    """One contraction; hashable, as custom rules want their static arguments.
+    """The dtypes and the binder of one contraction; hashable, as a static argument.
 
     Attributes:
         bind: Binds the primitive.
-        low: Name of the low dtype, in which derivatives are contracted.
+        low: Name of the low dtype, that of the operands of derivatives.
         full: Name of the full dtype, that of the accumulator.
-        made: Which of them the kernel hands back.
-        reads: Which of them the kernel reads.
-        sums: Which of them the kernels of derivatives hand back; ``operand`` for that
-            of the operand whose cotangent it is.
+        made: Dtype of the kernel's result, low or full.
+        reads: Dtype of the kernel's operands, low or full.
+        sums: Dtype of the results of derivatives; ``operand`` for the dtype of the
+            operand that the cotangent is for.
     """
 
     bind: Dot | Other
@@ -52,11 +52,11 @@ class Contraction:
     sums: str
 
     def __repr__(self) -> str:
-        """Return the dtypes in short, for programs that are printed."""
+        """Return the dtypes in short, for printed programs."""
         return f"{self.reads} into {self.made}, derivatives of {self.low} {self.sums}"
 
     def value(self, lhs: Any, rhs: Any) -> Any:
-        """Return the contraction of two operands of either dtype."""
+        """Return the contraction of two operands, cast to its operand dtype."""
         reads = self.reads
         return self.bind(_cast(lhs, reads), _cast(rhs, reads), self.made)
 
@@ -65,8 +65,8 @@ def contract(of: Contraction, operands: tuple[Any, Any], wanted: str) -> Any:
     """Contract ``operands`` into a result of dtype ``wanted``.
 
     Args:
-        of: How; where its kernel hands over another dtype than ``wanted``, what it
-            hands over is rounded afterwards.
+        of: The contraction; a kernel result of another dtype than ``wanted`` is rounded
+            afterwards.
         operands: Both operands. A full one is cast by a low contraction, and gets an
             unrounded cotangent.
         wanted: Name of the low or the full dtype.
@@ -78,17 +78,17 @@ def contract(of: Contraction, operands: tuple[Any, Any], wanted: str) -> Any:
 def contract_tangents(of: Contraction, operands: tuple[Any, Any], wanted: str) -> Any:
     """Contract low ``operands``, one of them a tangent; JAX may transpose it.
 
-    The kernel hands over the dtype ``wanted``.
+    The kernel returns the dtype ``wanted``.
     """
     return tangent_p.bind(*operands, of=replace(of, made=wanted))
 
 
 @lru_cache(maxsize=4096)
 def rounded(of: Contraction, wanted: str) -> Any:
-    """Return the function of two operands that gives the sums in dtype ``wanted``.
+    """Return a jitted function that contracts two operands into dtype ``wanted``.
 
-    Layers of a model have equal contractions: JAX traces and lowers each kind once. A
-    transformer with 73 was emitted in three quarters of the time then.
+    Equal contractions, as in the layers of a model, are traced and lowered once. That
+    cut the time to emit a transformer with 73 of them by a quarter.
     """
 
     def contracted(lhs: Any, rhs: Any) -> Any:
@@ -102,11 +102,11 @@ def _cast(value: Any, dtype: str) -> Any:
 
 
 contraction_p = jex.Primitive("low_contraction")
-"""Contracts two operands as ``of`` says, into the dtype ``wanted``, as ``jaxpr`` does.
+"""Primitive that contracts two operands into dtype ``wanted``, as its ``jaxpr``.
 """
 
 tangent_p = jex.Primitive("low_tangent")
-"""Contracts two operands, low or full, as its parameter ``of`` says; bilinear."""
+"""Primitive that contracts two operands, low or full; bilinear, so transposable."""
 
 
 def _rounded(lhs: Any, rhs: Any, *, of: Contraction, wanted: str, jaxpr: Any) -> Any:
@@ -115,7 +115,7 @@ def _rounded(lhs: Any, rhs: Any, *, of: Contraction, wanted: str, jaxpr: Any) ->
 
 
 def _type(*operands: Any, of: Contraction, wanted: str, jaxpr: Any) -> Any:
-    """Return the type of the result; its shardings are in the jaxpr."""
+    """Return the type of the result, with its shardings, from the jaxpr."""
     del operands, of, wanted
     return jaxpr.out_avals[0]
 
@@ -125,8 +125,8 @@ def _differentiated(
 ) -> tuple[Any, Any]:
     """Return the result and its tangent, a contraction of low operands.
 
-    Operands are kept low for the backward pass. The tangent of an operand that was full
-    stays full, for its cotangent is the one that is not rounded.
+    Operands are saved low for the backward pass. The tangent of a full operand stays
+    full, so that its cotangent is not rounded.
     """
     del jaxpr
     lhs, rhs = (_cast(x, of.low) for x in primals)
@@ -166,7 +166,7 @@ def _value(lhs: Any, rhs: Any, *, of: Contraction) -> Any:
 
 
 def _abstract(lhs: Any, rhs: Any, *, of: Contraction) -> Any:
-    """Shape, sharding and manual axes are those that JAX finds for the primitive."""
+    """Return the type of the result, inferred by JAX's rule for the primitive."""
     lows = [x.update(dtype=jnp.dtype(of.low), weak_type=False) for x in (lhs, rhs)]
     params = {**dict(of.bind.params), "preferred_element_type": jnp.dtype(of.made)}
     aval, _ = of.bind.primitive.abstract_eval(*lows, **params)
@@ -183,7 +183,7 @@ def _batched(axis: Any, operands: Any, dims: Any, *, of: Contraction) -> Any:
 def _batched_as(
     bind: Any, axis: Any, operands: Any, dims: Any, of: Contraction
 ) -> tuple[Any, Any]:
-    """Batch as JAX does, and let ``bind`` bind the contractions that come out."""
+    """Batch as JAX does, binding the resulting contractions by ``bind``."""
     rule = batching.fancy_primitive_batchers[of.bind.primitive]
     made: list[Any] = []
 
@@ -199,7 +199,7 @@ def _batched_as(
 def _transposed(side: int, ct: Any, lhs: Any, rhs: Any, *, of: Contraction) -> Any:
     """Return the cotangent of one operand, in the dtype of that operand.
 
-    The plan says in which dtype the sum over what was contracted is handed back.
+    The plan sets the dtype of the sum over the contracted dimensions.
     """
     operand, other = (lhs, rhs) if side == 0 else (rhs, lhs)
     aval = operand.aval.update(dtype=jnp.dtype(of.full), weak_type=False)
@@ -211,15 +211,15 @@ def _transposed(side: int, ct: Any, lhs: Any, rhs: Any, *, of: Contraction) -> A
 
 @lru_cache(maxsize=4096)
 def cotangent(of: Contraction, side: int, aval: Any) -> Any:
-    """Return the function that gives the cotangent of an operand, in ``of.made``.
+    """Return the function that computes an operand's cotangent in ``of.made``.
 
-    It takes the cotangent of the result and the other operand. The primitive is
-    transposed by JAX's own rule.
+    Its arguments are the cotangent of the result and the other operand. JAX's own rule
+    transposes the primitive.
 
     Args:
-        of: What is transposed, and how the sum is handed back.
-        side: Which operand it is.
-        aval: The operand, in the full dtype, so that the rule casts nothing.
+        of: The contraction to transpose, and the dtype of the sum.
+        side: Index of the operand.
+        aval: Type of the operand in the full dtype, so that the rule casts nothing.
     """
     rule = ad.get_primitive_transpose(of.bind.primitive)
     params = {**dict(of.bind.params), "preferred_element_type": jnp.dtype(of.full)}
@@ -240,13 +240,13 @@ def cotangent(of: Contraction, side: int, aval: Any) -> Any:
 
 
 def _again(run: Any, traced: Any, given: Any, of: Contraction, bind: Any) -> Any:
-    """Run what JAX makes of a contraction, with another way to bind contractions.
+    """Run JAX's transformation of a contraction, with another binder of contractions.
 
     Args:
-        run: Gives one result.
-        traced: Operands that it can be traced with.
-        given: Operands that it is run with; their dtypes may be others.
-        of: The contraction that was there before.
+        run: Function with one result.
+        traced: Operands to trace it with.
+        given: Operands to run it with; their dtypes may differ.
+        of: The contraction before the transformation.
         bind: Binds a contraction.
     """
     jaxpr = jax.make_jaxpr(run)(*traced).jaxpr

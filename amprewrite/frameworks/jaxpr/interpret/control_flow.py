@@ -1,4 +1,4 @@
-"""Run the steps that have bodies, through the public functions of JAX.
+"""Run the steps with bodies, through the public functions of JAX.
 
 Their own rules for differentiation and batching then apply to the rewritten bodies.
 """
@@ -53,16 +53,16 @@ def _scan(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
 def while_loop(
     writer: Writer, step: Step, env: Env, run: Callable[..., Any] = lax.while_loop
 ) -> Sequence[Any]:
-    """Run a loop; a batched one turns until no row goes on, and keeps those that ended.
+    """Run a loop; a batched one iterates until all rows end, and freezes ended rows.
 
-    ``vmap`` makes a test of many rows, which JAX understands but its public function
-    does not take.
+    ``vmap`` makes a test of many rows, which JAX can run but its public function does
+    not accept.
 
     Args:
         writer: Runs the program.
         step: The loop.
         env: Values outside of it.
-        run: Turns it, given the test, a turn and the start.
+        run: Runs the loop, given the test, a turn and the start.
     """
     test, turn = step.bodies
     outer = writer.constants(env)
@@ -94,7 +94,7 @@ def while_loop(
 
 
 def _chosen(found: Any, new: Any, old: Any) -> Any:
-    """Return ``new`` in the rows of a batched loop that still go on."""
+    """Return ``new`` in the rows of a batched loop that continue, else ``old``."""
     if found is True:
         return new
     missing = jnp.ndim(new) - jnp.ndim(found)
@@ -137,14 +137,14 @@ def _shard_map(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
 
 
 def _captured(step: Step, env: Env) -> tuple[list[str], list[Any]]:
-    """Return the names that a shared body reads from outside, each once, and values."""
+    """Return the names that a shared body reads from outside, unique, and values."""
     names = [a for a in step.operands if not isinstance(a, Number)]
     unique = list(dict.fromkeys(names))
     return unique, [env[name] for name in unique]
 
 
 def _shared(writer: Writer, step: Step, env: Env) -> tuple[Any, list[Any]]:
-    """Return a shared body as a function of what it reads, and what that is."""
+    """Return a shared body as a function of its captured values, and the values."""
     names, values = _captured(step, env)
     outer = writer.constants(env)
 
@@ -165,7 +165,7 @@ def _checkpoint(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
 
 
 def _jit(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
-    """Keep a jit that fixes shardings or donates; one that only calls is inlined."""
+    """Run a jit that fixes shardings or donates; jits that only call are inlined."""
     run, _ = _shared(writer, step, env)
     names = [a for a in step.operands if not isinstance(a, Number)]
     firsts = [names.index(name) for name in dict.fromkeys(names)]
@@ -189,4 +189,4 @@ HANDLERS: dict[str, Handler] = {
     "shard_map": _shard_map,
     "while": while_loop,
 }
-"""Who runs a step, by its primitive."""
+"""Functions that run steps with bodies, by primitive."""

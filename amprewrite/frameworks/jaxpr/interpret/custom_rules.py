@@ -1,10 +1,10 @@
-"""Custom derivative rules: rewritten inside, and called with what they expect.
+"""Run functions with custom derivative rules, and convert their rules.
 
-A rule of the user was written, and is checked by JAX, for the dtypes that were
-traced. The value of a custom JVP function may pass low, for its rule is called with
-primals and tangents cast up and its results are cast down again; a custom VJP function
-passes all values in their traced dtypes. The rules themselves are converted when JAX
-traces them, by the same policy.
+A rule of the user was written for, and is checked by JAX at, the traced dtypes. The
+value of a custom JVP function may be low, because its rule is called with primals and
+tangents cast up, and its results are cast down again; a custom VJP function passes all
+values in their traced dtypes. The rules themselves are converted when JAX traces them,
+by the same policy.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,10 +26,10 @@ from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import Step
 
 ARRAY = object()
-"""Stands for an array among what a rule gives; None is something that it may give."""
+"""Placeholder for an array in the result of a rule, where None is a valid part."""
 
 Rule = Callable[..., Sequence[Any]]
-"""A rule as JAX calls it: flat arguments, some of which are no arrays."""
+"""A rule as JAX calls it: flat arguments, not all of them arrays."""
 
 
 def is_array(value: object) -> bool:
@@ -84,7 +84,7 @@ def custom_vjp(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
 
 
 def _as(value: Any, dtype: str) -> Any:
-    """Return a primal or tangent in ``dtype``; also a zero that is only a symbol."""
+    """Return a primal or tangent in ``dtype``, also a symbolic zero."""
     if isinstance(value, SymbolicZero):
         aval: Any = value.aval
         if is_float(dtype) and dtype_name(aval) != dtype:
@@ -96,12 +96,12 @@ def _as(value: Any, dtype: str) -> Any:
 
 
 def _partially(writer: Writer, rule: Rule, primals: int | None = None) -> Rule:
-    """Return ``rule`` converted; what is no array passes by.
+    """Return ``rule`` converted; arguments other than arrays are passed unchanged.
 
     Args:
         writer: Runs the program that the rule belongs to.
         rule: The rule.
-        primals: How many operands are primals, if those after them are tangents.
+        primals: Number of operands that are primals, if those after them are tangents.
     """
 
     def run(*operands: Any) -> list[Any]:
@@ -128,7 +128,7 @@ def _partially(writer: Writer, rule: Rule, primals: int | None = None) -> Rule:
 
 
 def _flat(given: Any) -> tuple[list[Any], list[Any]]:
-    """Return what a rule gives as one list, and its structure.
+    """Return the result of a rule as one list, and its structure.
 
     It is a sequence, and since jax 0.11 a pair of one and a log for backward rules.
     Anything else, None also, is a part.

@@ -1,9 +1,9 @@
 """Run a program by its plan: bind every equation again, with its casts.
 
-Run under a trace this emits the rewritten program, so that every transformation of
-JAX applies to it. The dtype of a value is the one it was made in; each use casts it
-if the plan reads it in another. Casts are bound once for each use, so that the
-gradients of several uses add up in full precision; XLA merges the equal ones.
+Run under a trace, this emits the rewritten program, so that every transformation of JAX
+applies to it. A value has the dtype that it was produced in; each use casts it if the
+plan reads it in another. Casts are bound separately for each use, so that the gradients
+of several uses add up in full precision; XLA merges equal casts.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,14 +39,14 @@ from amprewrite.frameworks.jaxpr.program.program import (
 from amprewrite.plan import OUTPUT, Decision, Plan
 
 Env = dict[str, Any]
-"""Values by name."""
+"""Values, by name."""
 
 Handler = Callable[["Writer", Step, Env], Sequence[Any]]
-"""Returns the results of a step that has bodies."""
+"""Function that returns the results of a step with bodies."""
 
 
 class Context(Protocol):
-    """What a program is run with; see :class:`prepare.Prepared`."""
+    """Program, plan and settings of a run; see :class:`pipeline.Prepared`."""
 
     @property
     def program(self) -> Program:
@@ -55,7 +55,7 @@ class Context(Protocol):
 
     @property
     def plan(self) -> Plan:
-        """Its plan."""
+        """Plan of the program."""
         ...
 
     @property
@@ -65,7 +65,7 @@ class Context(Protocol):
 
     @cached_property
     def stored(self) -> Mapping[str, str]:
-        """The dtype in which each value that an op makes is stored."""
+        """The dtype in which each op result is stored."""
         ...
 
     @cached_property
@@ -84,7 +84,7 @@ class Context(Protocol):
         operands: Sequence[Any],
         tangents: Iterable[int] = (),
     ) -> list[Any]:
-        """Return what ``fun`` gives on arrays, converted by the same policy."""
+        """Return the outputs of ``fun`` on arrays, converted by the same policy."""
         ...
 
 
@@ -109,14 +109,14 @@ def cast(value: Any, dtype: str, *, saturate: bool = False) -> Any:
 
 
 def abs_square(value: Any) -> Any:
-    """Return ``|value|**2`` as complex numbers whose imaginary part is zero."""
+    """Return ``|value|**2`` as complex numbers with an imaginary part of zero."""
     real, imag = lax.real(value), lax.imag(value)
     square = real * real + imag * imag
     return lax.complex(square, lax.full_like(square, 0))
 
 
 def number(value: Any, dtype: str) -> Any:
-    """Return the scalar ``value`` in ``dtype``; beyond its range, the largest one."""
+    """Return the scalar ``value`` in ``dtype``, clamped to its finite range."""
     wide = float(value)
     if np.isfinite(wide):
         largest = format_of(dtype).max
@@ -125,11 +125,11 @@ def number(value: Any, dtype: str) -> Any:
 
 
 class Writer:
-    """Runs the steps of a program by its plan.
+    """Interpreter that runs the steps of a program by its plan.
 
     Attributes:
         context: The program and the plan.
-        handlers: Who runs the steps that have bodies, by primitive.
+        handlers: Functions that run steps with bodies, by primitive.
         plan: The plan.
     """
 
@@ -162,7 +162,7 @@ class Writer:
         return results
 
     def run(self, steps: Iterable[Step], env: Env) -> None:
-        """Run ``steps``; what they make is entered in ``env``."""
+        """Run ``steps`` and store their results in ``env``."""
         for step in steps:
             with private.place_of(step.eqn, step.stack), step.eqn.ctx.manager:
                 handler = self.handlers[step.primitive] if step.bodies else None
@@ -170,20 +170,20 @@ class Writer:
             env.update(zip(step.results, made, strict=True))
 
     def constants(self, env: Env) -> Env:
-        """Return what the program closed over, which bodies read without a boundary."""
+        """Return the closed-over values, which bodies read without a boundary."""
         names = self.context.program.constants
         return {name: env[name] for name in names if name in env}
 
     def stored(self, name: str) -> str:
-        """Return the dtype in which a value that an op makes is stored."""
+        """Return the dtype in which an op result is stored."""
         return self.context.stored[name]
 
     def rule_dtype(self, aval: Any) -> str:
-        """Return the dtype in which a rule of the user takes a value of ``aval``."""
+        """Return the dtype in which a user's rule receives a value of type ``aval``."""
         return dtype_name(aval)
 
     def get(self, atom: Atom, env: Env) -> Any:
-        """Return the value of ``atom`` as it is stored."""
+        """Return the stored value of ``atom``."""
         return atom.value if isinstance(atom, Number) else env[atom]
 
     def read(self, op: str, index: int, atom: str, env: Env) -> Any:
@@ -200,18 +200,18 @@ class Writer:
         return self.cast_for(op, value, wanted)
 
     def cast_for(self, op: str, value: Any, dtype: str) -> Any:
-        """Return ``value`` in ``dtype``; rounded if ``op`` compares it or moves it."""
+        """Return ``value`` in ``dtype``; in a comparison, rounded as stored."""
         if op in self.context.compared and widens(value, dtype):
             return widened(value, dtype)
         return cast(value, dtype)
 
     def pass_boundary(self, boundary: RegionBoundary, env: Env, which: int = 0) -> Any:
-        """Return the value that passes by ``boundary``, in the dtype it passes in.
+        """Return the value that passes by ``boundary``, cast to its dtype there.
 
         Args:
-            boundary: How it passes.
-            env: Values on the side that it comes from.
-            which: The body that it comes from, where there are several.
+            boundary: The boundary.
+            env: Values on the side of its source.
+            which: Index of the source body, where there are several.
         """
         atom = boundary.reads[which]
         made = self.decisions[boundary.op].results[0]
@@ -248,7 +248,7 @@ class Writer:
         return values
 
     def _number(self, atom: Number, decision: Decision) -> Any:
-        """A number of the full dtype adapts to what its op computes in."""
+        """Return a number; if its dtype is full, in the computing dtype of its op."""
         if atom.dtype != self.plan.full or decision.op_class == "keep":
             made = decision.results[0] if decision.results else ""
             filler = not decision.operands and is_float(made)
@@ -294,7 +294,7 @@ class Writer:
         return primitive.bind(*operands, **params)
 
     def _contract(self, step: Step, bind: Dot | Other, pair: tuple[Any, Any]) -> Any:
-        """Contract two operands, low or full; the derivatives are low."""
+        """Contract two operands, low or full, with low derivatives."""
         decision = self.decisions[step.name]
         low, full = self.plan.low, self.plan.full
         made, reads = decision.accumulator, decision.precision
@@ -306,10 +306,10 @@ class Writer:
         return contract(of, pair, decision.results[0])
 
     def _casts_itself(self, step: Step, index: int, name: str, value: Any) -> bool:
-        """Whether a low contraction casts an operand that is held full, as a weight.
+        """Return whether a low contraction casts a full operand, such as a weight.
 
-        Its gradient is then not rounded on the way. Those of what was computed may be,
-        for one processor contracts into the low dtype faster.
+        The gradient of that operand is then not rounded on the way. For computed
+        operands it may be, because a processor contracts into the low dtype faster.
         """
         low, full = self.plan.low, self.plan.full
         return (
@@ -323,7 +323,7 @@ class Writer:
 
 
 def _as_weak(value: Any, aval: Any) -> Any:
-    """Return an output weakly typed if it was traced so: it adapts to what it meets.
+    """Return an output weakly typed if it was traced so.
 
     Numbers of the program are bound in the dtype of their op, which is a strong one.
     """
@@ -339,7 +339,7 @@ def _as_weak(value: Any, aval: Any) -> Any:
 def _computed(
     steps: Iterable[Step], decisions: Mapping[str, Decision], found: set[str]
 ) -> set[str]:
-    """Return ``found`` with what ``steps`` compute; other values are held or moved."""
+    """Return ``found`` with the computed values of ``steps``, not moved inputs."""
     for step in steps:
         decision = decisions.get(step.name)
         moves = decision is not None and decision.op_class == "follow"
@@ -351,12 +351,12 @@ def _computed(
 
 
 def _filled(step: Step, decision: Decision, full: str) -> bool:
-    """Whether an op makes an array of a number in another dtype than was traced."""
+    """Return whether an op fills an array with a number, in another dtype."""
     return not decision.operands and decision.results != (full,) and bool(step.operands)
 
 
 def _sums_backwards(step: Step) -> bool:
-    """Whether the derivative adds up values: then the step is bound in full.
+    """Return whether the derivative is a sum: then the step is bound in full.
 
     The casts before and after it change no value, and XLA fuses them.
     """
@@ -367,7 +367,7 @@ def _sums_backwards(step: Step) -> bool:
 
 
 def _rebuilt(primitive: str, operands: list[Any], params: dict[str, Any]) -> Any:
-    """Bind a scatter by the public function, which makes the body for the dtype."""
+    """Bind a scatter by its public function, which builds the body for the dtype."""
     function = getattr(lax, TYPED_BODIES[primitive])
     return function(
         *operands,

@@ -1,4 +1,4 @@
-"""From a jaxpr to what can be run: inline, read, plan."""
+"""From a jaxpr to a runnable program: inline, read, plan."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,10 +28,10 @@ from amprewrite.plan.comparing import compared_moves, comparisons
 from amprewrite.plan.validation.fit import check_fits, check_ops
 
 RULE = "a rule, traced when JAX called it"
-"""How the body of a custom rule is captured."""
+"""Description, in a plan, of the capture of a custom rule."""
 
 Held = Mapping[tuple[str, str], Mapping[str, bool]]
-"""By canonical name and line, for each path whether an op there is held in full."""
+"""By (canonical name, source line): for each path, if an op there is held full."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,16 @@ class Prepared:
 
     Attributes:
         program: The program.
-        graph: What the plan was made of.
+        graph: The program graph that the plan was made of.
         plan: The plan.
-        planner: Plans the custom rules that the program meets when it is run.
+        planner: Plans the custom rules met when the program is run.
         training: Whether it will be differentiated.
-        tangents: Inputs that JAX transposes after the program ran: tangents of a rule.
-        promotes: What promotes the operands of custom rules; None leaves them alone.
-        departs: Whether the plan is another than the planner makes by itself: it was
-            given, measured, or follows another plan.
+        tangents: Inputs that are tangents of a rule; JAX transposes the program in
+            them.
+        promotes: Promotion system for the operands of custom rules; None for no
+            promotion.
+        departs: Whether the plan differs from the planner's own: it was given,
+            measured, or follows another plan.
     """
 
     program: Program
@@ -61,7 +63,7 @@ class Prepared:
 
     @cached_property
     def stored(self) -> Mapping[str, str]:
-        """The dtype in which each value that an op makes is stored."""
+        """The dtype in which each op result is stored."""
         by_op = self.plan.by_op
         return {
             name: dtype
@@ -91,7 +93,7 @@ class Prepared:
 
     @cached_property
     def held_full(self) -> Held:
-        """What the plan runs in full precision and the policy alone would run low."""
+        """Ops that run in full by the plan, and low by the policy alone."""
         if not self.departs:
             return {}
         usual = self.planner(
@@ -110,11 +112,11 @@ class Prepared:
         return found
 
     def full_in(self, graph: ProgramGraph) -> Iterator[str]:
-        """Yield the ops of a custom rule that run in full as in the function it is of.
+        """Yield the ops of a custom rule that are full because the function's are.
 
-        What a rule computes again, and what it derives, has the line and the name of
-        the op in the function, and the inner part of its path. Where several ops of the
-        function have these, one that runs in full is enough.
+        A rule's recomputed and derived ops have the line and the canonical name of the
+        op in the function, and the inner part of its path. If several ops of the
+        function match, one that runs in full is enough.
 
         Args:
             graph: The rule.
@@ -136,13 +138,13 @@ class Prepared:
         operands: Sequence[Any],
         tangents: Iterable[int] = (),
     ) -> list[Any]:
-        """Return what ``fun`` gives on arrays, converted by the same policy.
+        """Return the outputs of ``fun`` on arrays, converted by the same policy.
 
-        What the plan runs in full where the policy would not stays full.
+        Ops that the plan runs in full where the policy would not stay full.
 
         Args:
             fun: The function.
-            operands: What it is called with.
+            operands: Arguments of the call.
             tangents: Positions of the operands that are tangents.
         """
         with tracing(self.promotes):
@@ -156,21 +158,21 @@ class Prepared:
 
 
 Search = Callable[[Program, ProgramGraph, Callable[[Plan], Prepared]], Plan]
-"""Gives the plan for a program, given what makes that which runs it by a plan."""
+"""Function that searches a plan, given a function that makes a plan runnable."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What is known of the inputs of a program.
+    """Known facts about the inputs of a program.
 
     Attributes:
         names: Their names, in order.
         kinds: Their kinds; those that are missing are plain inputs.
-        second: A trace in low precision, which shows the casts that the model writes.
-        states: Which outputs replace which of them, by position.
-        processor: What promoted operands while the program was traced.
-        search: Gives the plan instead of the planner.
-        full_in: Gives the ops of the program that run in full whatever the policy says.
+        second: A trace in low precision, which reveals user casts.
+        states: Pairs of an output and the input that it replaces, by position.
+        processor: Promotion system used while the program was traced.
+        search: Searches a plan, in place of the planner.
+        full_in: Returns the ops that run in full whatever the policy says.
     """
 
     names: tuple[str, ...] = ()
@@ -196,10 +198,10 @@ def prepare(
     Args:
         closed: A ClosedJaxpr.
         planner: Makes the plan.
-        inputs: What is known of the inputs.
+        inputs: Known facts about the inputs.
         plan: A plan to apply instead.
         training: Whether the program will be differentiated.
-        captured: How it was captured, for the plan.
+        captured: Description of the capture, for the plan.
 
     Raises:
         PlanMismatchError: ``plan`` belongs to another program.
@@ -247,7 +249,7 @@ def prepare(
 def _completed(
     program: Program, known: Inputs, *, rule: bool
 ) -> tuple[Program, tuple[str, ...]]:
-    """Return a program with what its trace does not show, and what to know of it."""
+    """Return a program with restored casts and states, and warnings."""
     notes: tuple[str, ...] = ()
     if known.second is not None:
         program, notes = known.second.restore(program)
@@ -262,6 +264,6 @@ def _completed(
 
 
 def _common_end(one: str, other: str) -> int:
-    """Return how many parts two paths have in common, counted from their ends."""
+    """Return the number of equal last components of two paths."""
     pairs = zip(reversed(one.split(".")), reversed(other.split(".")), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

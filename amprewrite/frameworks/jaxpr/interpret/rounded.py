@@ -1,11 +1,10 @@
-"""Casts of low values to full precision that a compiler may not undo.
+"""Casts of low values to full precision that a compiler cannot undo.
 
-XLA keeps excess precision where it may (``xla_allow_excess_precision``, on by
-default): a processor without bfloat16 arithmetic computes in float32, and a cast back
-to float32 then gives what was computed before it was rounded. Another op that reads
-the same value in bfloat16 still reads it rounded, so that ``x == max(x, y)`` never
-held. More digits are no error, but two answers to what a value is are one for a
-comparison, which jumps.
+XLA keeps excess precision where it may (``xla_allow_excess_precision``, on by default):
+a processor without bfloat16 arithmetic computes in float32, and a cast back to float32
+then returns the value from before the rounding. Another op that reads the same value in
+bfloat16 still gets it rounded, so that ``x == max(x, y)`` never held. Excess precision
+is no error by itself, but a comparison needs one value for both of its operands.
 """
 
 from typing import Any
@@ -15,17 +14,18 @@ from amprewrite.frameworks.jaxpr.compat.untyped import jnp, lax
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 
 BITS = {"bfloat16": (8, 7)}
-"""Bits of the exponent and the mantissa of formats that have float32's exponent.
+"""Exponent and mantissa bits of formats with the exponent range of float32.
 
-``reduce_precision`` flushes the subnormal numbers of others: 6e-5 became 0 as float16.
+``reduce_precision`` flushes subnormal numbers in other formats: in float16, 6e-5 became
+0.
 """
 
 
 def widened(value: Any, dtype: str) -> Any:
-    """Return ``value`` in ``dtype``, rounded as it is stored under any compiler.
+    """Return ``value`` in ``dtype``, with the rounding of its storage kept.
 
-    What is rounded is bound by ``reduce_precision``, which XLA may not leave out and
-    fuses with what reads it. For formats with fewer exponents the value is put behind
+    The rounding is bound by ``reduce_precision``, which XLA may not drop and fuses with
+    its users. For formats with fewer exponents, the value is put behind
     ``optimization_barrier``. Neither changes a value.
 
     Args:

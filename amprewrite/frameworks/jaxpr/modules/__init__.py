@@ -1,1 +1,1 @@
-"""Modules of Equinox and Flax: converted, they stay modules of their library."""
+"""Adapters for modules of Equinox and Flax, which stay modules of their library."""

@@ -1,11 +1,11 @@
-"""What runs the methods of one converted model, and of the modules in it, by plans.
+"""The planned functions of one converted model, by class of module and method.
 
-A method is captured at its first call for each signature, as a call of the model is.
-One that cannot be a program (it decides by values, or gives back what is no array) runs
-as it is written, on the converted model: what it calls there runs by plans.
+A method is captured at its first call for each signature, as a call of the model is. A
+method that cannot be a program (it branches on values, or returns other data than
+arrays) runs as written, on the converted model: the methods that it calls run by plans.
 """
 
-# What a module holds is anything: it is unknown to a type checker.
+# A module may hold anything: its type is unknown to a type checker.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
@@ -38,59 +38,59 @@ from amprewrite.plan import Cast, Plan
 from amprewrite.plan.join import join_plans
 
 tree: Any = tree_util
-"""JAX's types are known in part only."""
+"""Untyped view of ``jax.tree_util``: JAX's types are partial."""
 
 PLAIN = (bool, int, float, complex, str, bytes, np.dtype, type, enum.Enum)
-"""What a program may give back beside arrays: data that holds no arrays."""
+"""Types that a program may return beside arrays: data that holds no arrays."""
 
 Make = Callable[[Any, str, Shared], ConvertedFunction]
-"""Gives what runs a method of a class of modules."""
+"""Function that makes the converted function of a method, given class and name."""
 
 
 class RunsAsWrittenError(Exception):
-    """A method is no program; its message says why.
+    """A method is no program; the message has the reason.
 
     Attributes:
-        is_known: Whether the user need not be told: no op of it escapes the plan.
+        is_known: Whether no warning is needed: no op of it escapes the plan.
     """
 
     def __init__(self, message: str, *, is_known: bool) -> None:
-        """Hold whether the user need not be told."""
+        """Store the message, and whether a warning is needed."""
         self.is_known = is_known
         super().__init__(message)
 
 
 class Conversion:
-    """The functions by which the modules of one converted model run.
+    """The converted functions of the modules in one model.
 
     Attributes:
         kind: Class of the model.
-        shared: What they have in common.
+        shared: State shared by the functions.
         functions: By class of module and name of method.
-        written: The methods that run as they are written.
+        written: The methods that run as written.
     """
 
     def __init__(self, kind: Any, request: Request, make: Make) -> None:
-        """Take what was asked for, and what makes a function."""
+        """Store the request and the maker of functions; none is made yet."""
         self.kind, self.make, self.shared = kind, make, Shared(request)
         self.functions: dict[tuple[Any, str], ConvertedFunction] = {}
         self.written: set[tuple[Any, str]] = set()
 
     def __deepcopy__(self, _: Any) -> "Conversion":
-        """Return itself: copies of a model share what runs them."""
+        """Return ``self``: copies of a model share its converted functions."""
         return self
 
     def converted(self, model: Any) -> Any:
-        """Return ``model`` with all modules in it run by this."""
+        """Return ``model`` with all modules in it run by this conversion."""
         raise NotImplementedError(model)
 
     def to_pickle(self) -> Request:
-        """Return the request by which a model that was pickled is converted again."""
+        """Return the request that converts a pickled model again."""
         plans = self.plans
         return self.shared.request.to_pickle(plans[0] if plans else None)
 
     def function(self, kind: Any, name: str) -> ConvertedFunction:
-        """Return what runs method ``name`` of modules of class ``kind``."""
+        """Return the converted function of method ``name`` of class ``kind``."""
         key = kind, name
         if key not in self.functions:
             made = self.make(kind, name, self.shared)
@@ -108,15 +108,15 @@ class Conversion:
         call: tuple[tuple[Any, ...], Mapping[str, Any]],
         written: Callable[[], Any],
     ) -> tuple[bool, Any]:
-        """Run a method by a plan, or as it is written.
+        """Run a method by its plan, or as written if it is no program.
 
         Args:
             method: Class of the module, and name of the method.
-            call: Arguments of the function that is converted.
-            written: Runs the method as it is written.
+            call: Arguments of the converted function.
+            written: Runs the method as written.
 
         Returns:
-            Whether it ran by a plan, and what came out: of the function, or of
+            Whether it ran by a plan, and the result: of the function, or of
             ``written``.
 
         Raises:
@@ -149,7 +149,7 @@ class Conversion:
     def _noted(
         self, method: tuple[Any, str], error: Exception, written: Callable[[], Any]
     ) -> Any:
-        """Run a method as it is written, and say so once if that works."""
+        """Run a method as written, and warn about it once."""
         result = self._as_written(written)
         self.written.add(method)
         if not (isinstance(error, RunsAsWrittenError) and error.is_known):
@@ -171,9 +171,9 @@ class Conversion:
 
     @property
     def plan(self) -> Plan:
-        """The plan; those of several methods and signatures as one.
+        """The plan of all methods and signatures, joined.
 
-        Programs of methods that no plan changes are left out if there is another one.
+        Programs of methods that no plan changes are left out if there are others.
 
         Raises:
             NotCapturedError: Nothing was called yet.
@@ -197,13 +197,13 @@ class Conversion:
 
 
 def without_methods(kind: Any) -> UnsupportedError:
-    """Return the error of a model that holds arrays and does nothing with them."""
+    """Return the error for a model without methods, which computes nothing."""
     msg = f"{kind.__name__} has no method that could run by a plan; want a model"
     return UnsupportedError(msg)
 
 
 def check_is_called(kind: Any) -> None:
-    """Check that a model is called, as the arguments of ``args=`` suppose.
+    """Check that a model can be called, as the arguments of ``args=`` require.
 
     Raises:
         UnsupportedError: Its class has no ``__call__``.
@@ -217,14 +217,14 @@ def check_is_called(kind: Any) -> None:
 
 
 def check_is_data(made: Any, *modules: type) -> None:
-    """Check that a method gives back arrays and plain data, and perhaps modules.
+    """Check that a method returned arrays, plain data, or modules.
 
     Args:
-        made: What it gave.
-        *modules: Classes of modules that are made anew from their arrays.
+        made: Its result.
+        *modules: Classes of modules that are rebuilt from their arrays.
 
     Raises:
-        RunsAsWrittenError: It gives back something else, such as a function.
+        RunsAsWrittenError: It returned something else, such as a function.
     """
     for leaf in tree.tree_leaves(made, is_leaf=lambda x: adapter_of(x) is not None):
         if is_array(leaf) or isinstance(leaf, (*PLAIN, *modules)):

@@ -1,9 +1,9 @@
-"""Converted modules as instances of a class derived from the model's.
+"""Classes of converted modules, derived from the model's class.
 
-Fields, other methods and checks of the type go on as before; only a call differs.
+Fields, other methods and type checks work as before; only calls differ.
 """
 
-# What a module holds is anything: it is unknown to a type checker.
+# A module may hold anything: its type is unknown to a type checker.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 RUNNER = "amprewrite_runner"
-"""The field that holds what runs a converted module."""
+"""Field of a converted module with its conversion."""
 
 
 PLAIN = "amprewrite_plain"
@@ -21,14 +21,14 @@ PLAIN = "amprewrite_plain"
 
 
 def with_class(model: Any, kind: Any) -> Any:
-    """Return ``model`` as another class, holding the same, without what runs it."""
+    """Return ``model`` as an instance of ``kind``, with the same fields."""
     return made_of(kind, vars(model))
 
 
 def made_of(kind: Any, fields: Mapping[str, Any]) -> Any:
-    """Return an instance of ``kind`` that holds ``fields``, not initialised.
+    """Return an instance of ``kind`` with ``fields``, without calling its ``__init__``.
 
-    What runs a converted module is left out where ``kind`` is no class of those.
+    The field of the conversion is left out if ``kind`` is no converted class.
     """
     made: Any = object.__new__(kind)
     for name, value in fields.items():
@@ -38,19 +38,19 @@ def made_of(kind: Any, fields: Mapping[str, Any]) -> Any:
 
 
 def plain_class(kind: Any) -> Any:
-    """Return the class of the model of a class of converted ones; others as they are.
+    """Return the model's class of a converted class; other classes as they are.
 
-    A class that a user derived from that of a converted model counts as that.
+    A user's class derived from a converted model's class counts as converted.
     """
     return getattr(kind, PLAIN, kind)
 
 
 @functools.cache
 def metaclass(meta: Any) -> Any:
-    """Return the class of classes of converted modules, for models of class ``meta``.
+    """Return the metaclass of converted modules, for models with metaclass ``meta``.
 
-    Their names are those of the models', so that modules print alike; how the class
-    itself prints tells them apart, in JAX's errors where both meet in one tree.
+    Converted classes have the models' names, so that modules print alike; the text of
+    the class itself differs, for JAX's errors about trees with both of them.
     """
 
     def shown(kind: Any) -> str:
@@ -67,9 +67,9 @@ def class_body(
 
     Args:
         kind: Class of the model.
-        converted_function_of: Gives what runs a module, which has ``plan`` and
+        converted_function_of: Returns the runner of a module, with ``plan`` and
             ``casts``.
-        fields: Names that the model has taken for itself.
+        fields: Names that the model uses itself.
     """
     body: dict[str, Any] = {
         "__module__": kind.__module__,
@@ -88,14 +88,14 @@ def class_body(
 
 
 def copies(convert: Any, conversion_of: Any, original: Any) -> dict[str, Any]:
-    """Return the part of a class body by which converted modules are copied.
+    """Return the part of a class body that copies and pickles converted modules.
 
-    A class that is made when a model is converted has no name to be pickled by.
+    A class made during conversion has no importable name for pickle.
 
     Args:
-        convert: Converts a model by a request; a function with a name.
-        conversion_of: Gives what runs a converted module.
-        original: Gives the plain module.
+        convert: Importable function that converts a model by a request.
+        conversion_of: Returns the conversion of a converted module.
+        original: Returns the plain module.
     """
 
     def reduce_to(self: Any) -> Any:

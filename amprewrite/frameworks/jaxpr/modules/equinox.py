@@ -1,13 +1,13 @@
 """Equinox: a converted module has the same leaves, and runs by a plan when called.
 
-Its class is derived from the model's, and so are those of the modules in it. What runs
-them is a static field: modules made from a converted one, by an update of its
-parameters or by ``eqx.tree_at``, are converted too. The structures of a converted and
-of a plain module differ, and must: JAX finds what it compiled by the structure, and
-would run for one what it traced with the other.
+Its class is derived from the model's, and so are those of the modules in it. The
+conversion is a static field: modules made from a converted one, by an update of its
+parameters or by ``eqx.tree_at``, are converted too. The structures of a converted and a
+plain module differ, and must: JAX looks up compiled functions by the structure, and
+would run the trace of one for the other.
 """
 
-# What a module holds is anything: it is unknown to a type checker.
+# A module may hold anything: its type is unknown to a type checker.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
@@ -53,13 +53,13 @@ from amprewrite.plan import Plan
 
 eqx: Any = equinox
 tree: Any = tree_util
-"""Their types are known in part only."""
+"""Untyped views: the libraries' types are partial."""
 
 Change = Callable[[Any], tuple[Any, dict[str, Any]]]
-"""Gives the class that a module is to have, and what it is to hold besides."""
+"""Function from a module to its new class and additional fields."""
 
 _NOT_CALLED: tuple[type, ...] = (eqx.nn.Shared, eqx.nn.StateIndex)
-"""Classes of layers that hold others, or stand for state."""
+"""Classes of layers that share other layers, or stand for state."""
 
 STATE: type = eqx.nn.State
 """Class of the containers of state."""
@@ -68,7 +68,7 @@ WRAPPERS: tuple[Any, ...] = tuple(
     getattr(eqx, name)(abs).__class__
     for name in ("filter_checkpoint", "filter_grad", "filter_jit", "filter_vmap")
 )
-"""Classes of what the transformations of Equinox give."""
+"""Classes of the callables that Equinox's transformations return."""
 
 
 class _Conversion(Conversion):
@@ -77,7 +77,7 @@ class _Conversion(Conversion):
 
 
 def convert(model: Any, request: Request) -> Any:
-    """Return ``model`` as a module that runs by a plan; a converted one anew."""
+    """Return ``model`` as a module that runs by a new plan."""
     plain = original(model)
     conversion = _Conversion(plain.__class__, request, _function)
     made = conversion.converted(plain)
@@ -87,12 +87,12 @@ def convert(model: Any, request: Request) -> Any:
 
 
 def conversion_of(model: Any) -> Conversion | None:
-    """Return what runs a converted module; None if it is not converted."""
+    """Return the conversion of a converted module; None if it is not converted."""
     return getattr(model, RUNNER, None)
 
 
 def converted_function_of(model: Any) -> ConvertedFunction | None:
-    """Return what runs a call of a converted module; None if it is not converted."""
+    """Return the converted function of a module's call; None if not converted."""
     conversion = conversion_of(model)
     return conversion and conversion.function(plain_class(type(model)), CALL)
 
@@ -104,7 +104,7 @@ def plan_of(model: Any) -> Plan:
 
 
 def arguments(model: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the positional arguments of the function that is converted.
+    """Return the positional arguments of the converted function.
 
     Raises:
         UnsupportedError: The model has no ``__call__``.
@@ -114,7 +114,7 @@ def arguments(model: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def original(model: Any) -> Any:
-    """Return a converted module as what it was, with its leaves; others as they are."""
+    """Return the plain module of a converted one; others as they are."""
     conversion = conversion_of(model)
     if conversion is None:
         return model
@@ -131,7 +131,7 @@ def _plain_structure(structure: Any, conversion: Conversion) -> Any:
 
 
 def _converted(conversion: Conversion, module: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the class of a module in a converted model, and what it holds besides."""
+    """Return the class of a module in a converted model, and additional fields."""
     kind = type(module)
     is_model = kind is conversion.kind and bool(methods_of(kind, eqx.Module))
     if conversion_of(module) is not None or not (is_model or _has_methods(kind)):
@@ -140,14 +140,14 @@ def _converted(conversion: Conversion, module: Any) -> tuple[Any, dict[str, Any]
 
 
 def _plain(conversion: Conversion, module: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the class of a module in an original, and what it holds besides."""
+    """Return the class of a module in an original, and additional fields."""
     if conversion_of(module) is not conversion:
         return type(module), {}
     return plain_class(type(module)), {}
 
 
 def _mapped(part: Any, change: Change) -> Any:
-    """Return a tree with its modules, and those in them, changed by ``change``."""
+    """Return a tree with its modules, at any depth, changed by ``change``."""
 
     def changed(leaf: Any) -> Any:
         if not _is_module(leaf):
@@ -190,7 +190,7 @@ def children(module: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _function(kind: Any, name: str, shared: Shared) -> ConvertedFunction:
-    """Return what runs method ``name`` of modules of class ``kind``."""
+    """Return the converted function of method ``name`` of class ``kind``."""
     names = method_parameters(kind, name)
     described = functools.partial(describe, names, lambda _: True)
     call = functools.partial(_call, name)
@@ -220,7 +220,7 @@ def _run(model: Any, name: str, args: Any, kwargs: Any) -> Any:
 
 
 def _with_parts(made: Any, model: Any, conversion: Conversion) -> Any:
-    """Return what a method gave with modules of the classes of the model converted."""
+    """Return a result with its modules of the model's classes converted."""
     found = filter(_is_module, tree.tree_leaves(made, is_leaf=_is_module))
     if next(found, None) is None:
         return made
@@ -235,7 +235,7 @@ def _with_parts(made: Any, model: Any, conversion: Conversion) -> Any:
 
 
 def _has_methods(kind: Any) -> bool:
-    """Return whether modules of a class are called: they are no part of Equinox."""
+    """Return whether modules of a class are called: false for Equinox's internals."""
     package, *inner = kind.__module__.split(".")
     is_internal = package == "equinox" and inner[:1] != ["nn"]
     if is_internal or issubclass(kind, _NOT_CALLED):
@@ -245,9 +245,10 @@ def _has_methods(kind: Any) -> bool:
 
 @functools.cache
 def _converted_class(kind: Any) -> Any:
-    """Return the class of converted modules of class ``kind``; one for each, ever.
+    """Return the cached class of converted modules of class ``kind``.
 
-    JAX keeps every class of a pytree for good, so there is not one for each model.
+    JAX keeps every pytree class forever, so there is one for each ``kind``, not each
+    model.
     """
     fields = kind.__dataclass_fields__
     body = class_body(kind, conversion_of, fields)

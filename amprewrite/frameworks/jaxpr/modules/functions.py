@@ -1,4 +1,4 @@
-"""Functions that call modules: those among the arguments, and those closed over."""
+"""Functions that call modules, among their arguments or closed over."""
 
 import functools
 import inspect
@@ -18,7 +18,7 @@ from amprewrite.frameworks.jaxpr.program.scopes import named
 
 
 def naming(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``function`` such that the modules it calls name their scopes."""
+    """Return ``function`` with name scopes for the modules that it calls."""
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -32,10 +32,11 @@ def naming(function: Callable[..., Any]) -> Callable[..., Any]:
 def calling(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Generator[None]:
-    """Name the scopes of the modules that a call of ``function`` calls.
+    """Enter name scopes for the modules called by ``function``, in the context.
 
-    Their paths begin with the parameter or the variable that holds the module; those
-    in a module that is itself called, as in ``jax.vmap(model)``, with nothing.
+    Their paths begin with the parameter or variable that holds the module; if that
+    module is itself called, as in ``jax.vmap(model)``, the paths inside it have no
+    prefix.
     """
     names = parameter_names(function)
     found = [*_closed_over(function), *_given(names, args, kwargs)]
@@ -49,9 +50,9 @@ def calling(
 def states(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], made: Any
 ) -> Iterator[Pair]:
-    """Yield which outputs are states: those in the containers of a library.
+    """Yield the outputs that are states: those in a library's state containers.
 
-    A function does not say which of its arrays are; a dict of linen's is a dict.
+    Other states of a function are unknown; linen's are plain dicts.
     """
     for kind in state_kinds():
         yield from held_by(kind, (args, dict(kwargs)), made)

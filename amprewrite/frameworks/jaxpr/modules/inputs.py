@@ -1,4 +1,4 @@
-"""What the inputs of a converted module are: its parameters, its state, the rest."""
+"""Kinds of a converted module's inputs: parameters, buffers and plain inputs."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from amprewrite.ir.graph import ValueKind
 
 tree: Any = tree_util
-"""JAX's types are known in part only."""
+"""Untyped view of ``jax.tree_util``: JAX's types are partial."""
 
 
 def describe(
@@ -22,7 +22,7 @@ def describe(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> Inputs:
-    """Describe the inputs of a function whose first argument is a model's state.
+    """Describe the inputs of a function with a model's state as first argument.
 
     Args:
         names: Names of the arguments after the first.

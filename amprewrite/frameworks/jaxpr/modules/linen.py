@@ -1,7 +1,7 @@
 """Linen: a converted module has ``init``, and an ``apply`` that runs by a plan.
 
-Its class is derived from the model's, with what was asked for as a field, so that
-clones with other fields are converted too. Variables are those of the model.
+Its class is derived from the model's, with the request as a field, so that clones with
+other fields are converted too. Variables are those of the model.
 """
 
 import dataclasses
@@ -34,27 +34,27 @@ from amprewrite.plan import Plan
 
 core: Any = flax_core
 nn: Any = linen
-"""Their types are known in part only."""
+"""Untyped view of linen: its types are partial."""
 
 REQUEST = "amprewrite_request"
-"""The field that holds what was asked for."""
+"""Field with the request of the conversion."""
 
 STATISTICS = "batch_stats"
-"""The collection in which layers of Flax hold their running statistics."""
+"""The collection in which layers of Flax store their running statistics."""
 
 RUNNER = "_amprewrite_runner"
-"""The attribute that holds what runs a converted module."""
+"""Attribute with the converted function."""
 
 
 def convert(model: Any, request: Request) -> Any:
-    """Return ``model`` as a module that runs by a plan; a converted one anew."""
+    """Return ``model`` as a module that runs by a new plan."""
     plain = original(model)
     kind = _converted_class(plain.__class__)
     return kind(**_fields(plain), **{REQUEST: request})
 
 
 def converted_function_of(model: Any) -> ConvertedFunction | None:
-    """Return what runs a converted module; None if it is not converted."""
+    """Return the converted function of a module; None if it is not converted."""
     request: Request | None = getattr(model, REQUEST, None)
     if request is None:
         return None
@@ -72,7 +72,7 @@ def plan_of(model: Any) -> Plan:
 
 
 def arguments(model: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the positional arguments of the function that is converted: of ``apply``.
+    """Return the positional arguments of the converted function: those of ``apply``.
 
     Raises:
         UnsupportedError: The first is no collection of variables.
@@ -88,7 +88,7 @@ def arguments(model: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def original(model: Any) -> Any:
-    """Return a converted module as what it was; others as they are."""
+    """Return the plain module of a converted one; others as they are."""
     if getattr(model, REQUEST, None) is None:
         return model
     fields = {k: v for k, v in _fields(model).items() if k != REQUEST}
@@ -126,7 +126,7 @@ def _runner(plain: Any, request: Request) -> ConvertedFunction:
 def _states(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], made: Any
 ) -> Iterator[Pair]:
-    """Yield the variables that a call changes, which ``apply`` gives second."""
+    """Yield the variables that a call changes: the second result of ``apply``."""
     if kwargs.get("mutable", False) is not False:
         before = args[0]
         if _updates_statistics(kwargs):
@@ -135,7 +135,7 @@ def _states(
 
 
 def _updates_statistics(kwargs: Mapping[str, Any]) -> bool:
-    """Return whether a call may change running statistics and gives them back."""
+    """Return whether a call may change and return running statistics."""
     return in_filter(kwargs.get("mutable", False), STATISTICS)
 
 
@@ -149,7 +149,7 @@ def _whole_paths(
     kwargs: dict[str, Any],
     context: Any,
 ) -> Any:
-    """Leave the class of the outermost module and names of methods out of the path.
+    """Run a method with a path that omits the outermost class and method names.
 
     Linen names the scopes of all other calls itself.
     """
@@ -197,7 +197,7 @@ def _apply(self: Any, variables: Any, /, *args: Any, **kwargs: Any) -> Any:
 def _bind(
     self: Any, variables: Any, *, rngs: Any = None, mutable: Any = False
 ) -> Bound:
-    """Return the module with its variables.
+    """Return the module bound to its variables.
 
     Raises:
         UnsupportedError: Variables are mutable.
@@ -212,7 +212,7 @@ def _bind(
 
 
 def _reduce(self: Any) -> Any:
-    """Return how a copy is made: its class is made at run time and has no name."""
+    """Return the parts to pickle: the class is made at run time and has no name."""
     request: Request = getattr(self, REQUEST)
     found = self.__dict__.get(RUNNER)
     plans: list[Plan] = found.plans if found is not None else []
@@ -220,7 +220,7 @@ def _reduce(self: Any) -> Any:
 
 
 def _post_init(self: Any) -> None:
-    """Refuse to be a part of another module, where apply is never called.
+    """Refuse a converted module inside another module, where apply is never called.
 
     Raises:
         UnsupportedError: The module is inside another one.

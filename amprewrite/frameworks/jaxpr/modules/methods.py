@@ -1,9 +1,9 @@
-"""Which methods of a class of models run by a plan, and bodies that make them.
+"""The methods of a model's class that run by a plan, and overrides for them.
 
 Every method and property that the class and its bases define runs by a plan, private
-ones too: they are called from outside by inherited code. Static and class methods have
-no model; generators and coroutines run turn by turn. Those stay as they are written,
-and what they call on the model runs by a plan.
+ones too: inherited code calls them from outside. Static and class methods have no
+model; generators and coroutines run in steps. Those run as written, and the methods
+that they call on the model run by a plan.
 """
 
 import functools
@@ -14,21 +14,21 @@ from typing import Any
 from amprewrite.frameworks.jaxpr.function.converted_function import parameter_names
 
 CALL = "__call__"
-"""The one method that a call of the model itself runs."""
+"""Name of the method behind a call of the model itself."""
 
 Run = Callable[[Any, str, tuple[Any, ...], Mapping[str, Any]], Any]
-"""Runs a method of a model: the model, the name of the method, and its arguments."""
+"""Function that runs a method: of the model, method name and arguments."""
 
 
 def overrides(
     kind: Any, base: type, run: Run, fields: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """Return the part of a class body that has the methods of ``kind`` run by ``run``.
+    """Return the part of a class body in which methods of ``kind`` call ``run``.
 
     Args:
         kind: Class of the model.
-        base: Class of all modules of the library, whose own methods stay.
-        run: What a call of a method does; a property is run without arguments.
+        base: Base class of the library's modules; its own methods are kept.
+        run: Runs a method; a property without arguments.
         fields: Names of the fields of the model, which are no methods.
     """
     known = set(fields)
@@ -61,7 +61,7 @@ def methods_of(kind: Any, base: type) -> dict[str, tuple[Any, bool]]:
 def call_method(
     model: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Return what method or property ``name`` of ``model`` gives."""
+    """Return the result of method or property ``name`` of ``model``."""
     if name == CALL:
         return model(*args, **kwargs)
     found = getattr(model, name)
@@ -71,11 +71,11 @@ def call_method(
 def as_written(
     kind: Any, model: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Return what method or property ``name`` of class ``kind`` gives on ``model``.
+    """Return the result of ``name`` as class ``kind`` defines it, on ``model``.
 
     Args:
         kind: Class of the model.
-        model: An instance of a class derived from that, whose own method is passed by.
+        model: An instance of a derived class, with an override that is bypassed.
         name: Name of the method.
         args: Positional arguments.
         kwargs: Keyword arguments.
@@ -86,7 +86,7 @@ def as_written(
 
 
 def method_parameters(kind: Any, name: str) -> tuple[str, ...]:
-    """Return the names of the parameters of a method that have a position."""
+    """Return the names of the positional parameters of a method."""
     found: Any = inspect.getattr_static(kind, name, None)
     return () if isinstance(found, property) else parameter_names(found)[1:]
 
@@ -96,7 +96,7 @@ def _is_property(kind: Any, name: str) -> bool:
 
 
 def _has_a_name_of_its_own(name: str) -> bool:
-    """Return whether ``name`` is none that Python calls on its own."""
+    """Return whether Python never calls ``name`` implicitly."""
     return name == CALL or not (name.startswith("__") and name.endswith("__"))
 
 

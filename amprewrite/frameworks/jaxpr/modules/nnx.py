@@ -1,12 +1,12 @@
 """NNX: a converted module shares its state with the model, and runs by a plan.
 
 Its class is derived from the model's, and so are those of the modules in it. Each call
-takes the state as arrays, runs a pure function that gives the changed state too, and
-writes that back into the variables that both modules hold; so it works inside the
+passes the state as arrays to a pure function that returns the changed state too, and
+writes that back into the variables shared by both modules; so it works inside the
 transformations of NNX and outside.
 """
 
-# What a module holds is anything: it is unknown to a type checker.
+# A module may hold anything: its type is unknown to a type checker.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
@@ -62,7 +62,7 @@ from amprewrite.plan import Plan
 
 nnx: Any = flax_nnx
 tree: Any = tree_util
-"""Their types are known in part only."""
+"""Untyped views: the libraries' types are partial."""
 
 
 STATE: type = nnx.State
@@ -70,7 +70,7 @@ STATE: type = nnx.State
 
 
 class _Conversion(Conversion):
-    """What runs a converted model, and what its modules were made of."""
+    """Conversion of a model, with the originals of its modules."""
 
     def __init__(self, kind: Any, request: Request) -> None:
         super().__init__(kind, request, _function)
@@ -86,7 +86,7 @@ class _Conversion(Conversion):
         return made
 
     def original(self, model: Any) -> Any:
-        """Return a converted model as it was: the model itself, if it is alive."""
+        """Return the original of a converted model: the model itself if it is alive."""
         self.twins.follow(model, self.converted)
         same = self.twins.same(model)
         return rebuilt(model, self._plain, {}) if same is None else same
@@ -109,7 +109,7 @@ class _Conversion(Conversion):
 
 
 def convert(model: Any, request: Request) -> Any:
-    """Return ``model`` as a module that runs by a plan; a converted one anew."""
+    """Return ``model`` as a module that runs by a new plan."""
     plain = original(model)
     kind = type(plain)
     if not methods_of(kind, nnx.Module):
@@ -118,12 +118,12 @@ def convert(model: Any, request: Request) -> Any:
 
 
 def conversion_of(model: Any) -> Any:
-    """Return what runs a converted module; None if it is not converted."""
+    """Return the conversion of a converted module; None if it is not converted."""
     return vars(model).get(RUNNER)
 
 
 def converted_function_of(model: Any) -> ConvertedFunction | None:
-    """Return what runs a call of a converted module; None if it is not converted."""
+    """Return the converted function of a module's call; None if not converted."""
     conversion = conversion_of(model)
     return conversion and conversion.function(plain_class(type(model)), CALL)
 
@@ -134,7 +134,7 @@ def plan_of(model: Any) -> Plan:
 
 
 def arguments(model: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the positional arguments of the function that is converted.
+    """Return the positional arguments of the converted function.
 
     Raises:
         UnsupportedError: The model has no ``__call__``.
@@ -149,18 +149,18 @@ def _split(model: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def result_of(made: tuple[Any, Any]) -> Any:
-    """Return what the model gives, of what the function that is converted gives."""
+    """Return the result of the model, without its changed state."""
     return made[0]
 
 
 def original(model: Any) -> Any:
-    """Return a converted module as what it was; others as they are."""
+    """Return the plain module of a converted one; others as they are."""
     conversion = conversion_of(model)
     return model if conversion is None else conversion.original(model)
 
 
 def state_of(model: Any) -> tuple[Any, list[Any]]:
-    """Return the structure and the arrays of a module, which may change."""
+    """Return the structure and the arrays of a module, its state."""
     graphdef, state = nnx.split(model)
     return graphdef, tree.tree_leaves(state)
 
@@ -174,7 +174,7 @@ def children(module: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _function(kind: Any, name: str, shared: Shared) -> ConvertedFunction:
-    """Return what runs method ``name`` of modules of class ``kind``."""
+    """Return the converted function of method ``name`` of class ``kind``."""
     names = ("graphdef", *method_parameters(kind, name))
     return ConvertedFunction(
         functools.partial(_call_and_store, shared.request.processor, name),
@@ -195,9 +195,9 @@ def _call_and_store(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Return what :func:`_call` does; statistics that it changes as they are stored.
+    """Return the result of :func:`_call`, with narrow statistics kept in float32.
 
-    Which ones a method changes is seen when it has run; it is then traced again.
+    A method's changed statistics are known only after a run; it is then traced again.
     """
     made = _call(name, state, graphdef, *args, **kwargs)
     if processor is None:
@@ -226,10 +226,10 @@ def _is_statistic(variable: Any) -> bool:
 
 
 def _call(name: str, state: Any, graphdef: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Return what a method gives, and the part of the model's state that it changed.
+    """Return the result of a method, and the part of the state that it changed.
 
     Raises:
-        RunsAsWrittenError: It gives back what is no data, or changes the model itself.
+        RunsAsWrittenError: It returns other data, or changes the model itself.
     """
     model = nnx.merge(graphdef, state, copy=True)
     before, attributes = _raw(model), _attributes(model)
@@ -263,7 +263,7 @@ def _states(
 
 
 def _raw(model: Any) -> dict[Any, list[Any]]:
-    """Return what each variable holds, by path."""
+    """Return the arrays in each variable, by path."""
     flat = nnx.to_flat_state(nnx.state(model))
     return {path: tree.tree_leaves(variable) for path, variable in flat}
 
@@ -309,7 +309,7 @@ def _changed(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> str:
 
 
 def _run(model: Any, name: str, args: Any, kwargs: Any) -> Any:
-    """Run a method of a converted module, and write back what it changes."""
+    """Run a method of a converted module, and write the changed state back."""
     kind = plain_class(type(model))
     conversion = conversion_of(model)
 
@@ -326,7 +326,7 @@ def _run(model: Any, name: str, args: Any, kwargs: Any) -> Any:
 
 
 def _has_methods(kind: Any) -> bool:
-    """Return whether modules of a class are called: no lists of the library."""
+    """Return whether modules of a class are called: false for Flax's containers."""
     if not kind.__module__.startswith("flax."):
         return bool(methods_of(kind, nnx.Module))
     return CALL in methods_of(kind, nnx.Module)
@@ -334,9 +334,10 @@ def _has_methods(kind: Any) -> bool:
 
 @functools.cache
 def _converted_class(kind: Any) -> Any:
-    """Return the class of converted modules of class ``kind``; one for each, ever.
+    """Return the cached class of converted modules of class ``kind``.
 
-    Flax keeps every class of a module for good, so there is not one for each model.
+    Flax keeps every module class forever, so there is one for each ``kind``, not each
+    model.
     """
 
     def set_attribute(self: Any, name: str, value: Any) -> None:

@@ -1,9 +1,9 @@
-"""Running statistics under a policy that promotes: at least float32.
+"""Running statistics under a policy with promotion: stored in at least float32.
 
-FLIP 1777 of Flax stores them in ``promote_types(float32, dtype)``. A mean that is held
-in bfloat16 and moves by a hundredth of a distance at each step stands still. So a call
-that updates statistics of fewer bits reads them in float32, computes with that and
-gives them back so; all other state keeps its dtype.
+FLIP 1777 of Flax stores them in ``promote_types(float32, dtype)``. A bfloat16 mean that
+moves by a hundredth of a distance at each step stands still. So a call that updates
+narrower statistics reads them in float32, computes with float32, and returns float32;
+all other state keeps its dtype.
 """
 
 from collections.abc import Callable
@@ -16,18 +16,18 @@ from amprewrite.frameworks.jaxpr.compat.untyped import tree_util
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 
 tree: Any = tree_util
-"""JAX's types are known in part only."""
+"""Untyped view of ``jax.tree_util``: JAX's types are partial."""
 
 LEAST = "float32"
-"""The dtype that statistics have at least."""
+"""Least dtype of statistics."""
 
 
 NARROW = ("bfloat16", "float16")
-"""Dtypes that JAX promotes to it; floats of 8 bits it promotes to nothing."""
+"""Dtypes that JAX promotes to float32; 8-bit floats have no promotion."""
 
 
 def is_narrow(dtype: str) -> bool:
-    """Return whether statistics of ``dtype`` are stored in another one."""
+    """Return whether statistics of ``dtype`` are stored in float32 instead."""
     return dtype in NARROW
 
 
@@ -36,16 +36,16 @@ def _is_narrow_array(leaf: Any) -> bool:
 
 
 def any_narrow(held: Any) -> bool:
-    """Return whether a tree of statistics has one that is to be stored in float32."""
+    """Return whether a tree of statistics has one to store in float32."""
     return any(map(_is_narrow_array, tree.tree_leaves(held)))
 
 
 def widened(held: Any, processor: Processor) -> Any:
-    """Return a tree of statistics in the dtypes in which they are stored.
+    """Return a tree of statistics in the dtypes that they are stored in.
 
     Args:
         held: Arrays of any shapes and dtypes; narrow floats become float32.
-        processor: What promotes the program, which notes the casts.
+        processor: Promotion system of the program, which records the casts.
     """
     promoter = Promoter(processor)
 
@@ -56,7 +56,7 @@ def widened(held: Any, processor: Processor) -> Any:
 
 
 def stored(new: Any, before: Any, processor: Processor) -> Any:
-    """Return updated statistics in the dtypes of ``before``, those that were read.
+    """Return updated statistics in the dtypes of ``before``, as they were read.
 
     Raises:
         ComplexTruncationError: A real statistic became a complex one.
@@ -65,7 +65,7 @@ def stored(new: Any, before: Any, processor: Processor) -> Any:
 
 
 def without_narrow(held: Any, is_statistic: Callable[[tuple[Any, ...]], bool]) -> Any:
-    """Return a tree of positions without those of statistics that change their dtype.
+    """Return a tree of positions without the statistics that change their dtype.
 
     Args:
         held: Positions of the arrays in the state before a call, with their dtypes.

@@ -1,11 +1,11 @@
-"""Converted modules of NNX and those they were made of: what is set on one side.
+"""Converted NNX modules and their originals: attributes synchronised between them.
 
-Both hold the same variables. What else is set on a module, such as the mode by
-``eval()``, is seen by the other: a converted module writes plain attributes through to
-its original, and takes over what was set on that since.
+Both hold the same variables. Other attributes set on one module, such as the mode by
+``eval()``, are seen by the other: a converted module writes plain attributes through to
+its original, and copies those set on the original since.
 """
 
-# What a module holds is anything: it is unknown to a type checker.
+# A module may hold anything: its type is unknown to a type checker.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
@@ -20,22 +20,22 @@ from amprewrite.frameworks.jaxpr.modules.conversion import PLAIN
 from amprewrite.frameworks.jaxpr.modules.derived import RUNNER
 
 nnx: Any = flax_nnx
-"""Its types are known in part only."""
+"""Untyped view of ``flax.nnx``: its types are partial."""
 
 Convert = Callable[[Any], Any]
-"""Returns a part of a model, a module or what holds some, converted."""
+"""Function that converts a module, or a container of modules."""
 
 _NOTHING: Any = object()
 
 
 @dataclass
 class Twin:
-    """A converted module, and what it was made of.
+    """A converted module and its original.
 
     Attributes:
         converted: The converted module.
         original: Its original.
-        seen: What the original held when it was looked at last.
+        seen: Attributes of the original when it was last synchronised.
     """
 
     converted: weakref.ref[Any]
@@ -50,13 +50,13 @@ class Twins:
     by_id: dict[int, Twin] = field(default_factory=dict[int, Twin])
 
     def add(self, converted: Any, original: Any) -> None:
-        """Note what a module was made of."""
+        """Record the original of a converted module."""
         key = id(converted)
         here = weakref.ref(converted, lambda _: self.by_id.pop(key, None))
         self.by_id[key] = Twin(here, weakref.ref(original), dict(vars(original)))
 
     def original(self, converted: Any) -> Any:
-        """Return the module that a converted one was made of; None if it is gone."""
+        """Return the original of a converted module; None if it is gone."""
         twin = self.by_id.get(id(converted))
         return None if twin is None else twin.original()
 
@@ -68,7 +68,7 @@ class Twins:
             self.by_id[id(converted)].seen[name] = value
 
     def follow(self, model: Any, convert: Convert) -> None:
-        """Take over what was set on the originals of the modules in ``model``."""
+        """Copy attributes set on the originals to the modules in ``model``."""
         for module in list(parts(model)):
             twin = self.by_id.get(id(module))
             source = twin and twin.original()
@@ -86,7 +86,7 @@ class Twins:
             twin.seen = dict(now)
 
     def same(self, model: Any) -> Any:
-        """Return the original of ``model`` if it holds the same; else None."""
+        """Return the original of ``model`` if its modules are the same; else None."""
         for module in parts(model):
             source = self.original(module)
             if source is None or not self._alike(module, source):
@@ -115,7 +115,7 @@ class Twins:
 
 
 def parts(model: Any) -> Iterator[Any]:
-    """Yield the modules in a model, itself first; each once."""
+    """Yield the modules in a model, itself first, without repetition."""
     seen = set[int]()
     rest = [model]
     while rest:
@@ -134,12 +134,12 @@ def parts(model: Any) -> Iterator[Any]:
 
 
 def rebuilt(part: Any, change: Callable[[Any], Any], memo: dict[int, Any]) -> Any:
-    """Return a part of a model with its modules made anew; it keeps the variables.
+    """Return a copy of a part of a model with new modules and the same variables.
 
     Args:
-        part: A module, or what a module holds.
-        change: Gives an empty module for a module; None leaves it as it is.
-        memo: What was made of each module, by its identity.
+        part: A module, or a value in a module.
+        change: Returns an empty module for a module; None leaves it as it is.
+        memo: The new module for each module, by its identity.
     """
     if isinstance(part, nnx.Pytree):
         return _module(part, change, memo)

@@ -1,1 +1,1 @@
-"""Programs: jaxprs with inlined calls and named values, read as neutral graphs."""
+"""Programs: jaxprs with calls inlined and values named, and their program graphs."""

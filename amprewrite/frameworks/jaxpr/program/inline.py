@@ -1,9 +1,9 @@
-"""Make a program of a jaxpr: inline its calls, name its values, open its bodies.
+"""Build a program from a jaxpr: inline its calls, name its values, open its bodies.
 
-Calls are inlined because demand must reach through them: with calls as barriers the
-backward pass found nothing in a layer norm written with ``jnp.var``. The bodies of
-checkpoints and custom JVP rules read outer values directly; into loops, branches,
-custom VJP rules and manual meshes values pass by boundaries.
+Calls are inlined because demand must propagate through them: with calls as barriers,
+the backward pass of demand found nothing in a layer norm written with ``jnp.var``. The
+bodies of checkpoints and custom JVP rules read outer values directly; values pass into
+loops, branches, custom VJP rules and manual meshes by boundaries.
 """
 
 import itertools
@@ -27,13 +27,13 @@ from amprewrite.frameworks.jaxpr.program.program import (
 )
 
 CALLS = frozenset(("closed_call", "core_call", "composite"))
-"""Primitives that only call."""
+"""Primitives that only call their body."""
 
 JITS = ("jit", "pjit")
-"""Names of the primitive of ``jax.jit`` over the versions."""
+"""Names of the ``jax.jit`` primitive in different versions of JAX."""
 
 SHARED = frozenset(("checkpoint", "remat2", "remat", "custom_jvp_call", *JITS))
-"""Primitives whose body reads the outer values themselves."""
+"""Primitives with a body that reads the outer values themselves."""
 
 
 def inline(
@@ -44,23 +44,23 @@ def inline(
     """Return the program of a ClosedJaxpr.
 
     Args:
-        closed: What was traced.
-        name_of: Gives the name of each input by its position.
-        also: Primitives that are opened beside those that only call: for a look at
-            them, since what stands for their own derivative is lost.
+        closed: The traced ClosedJaxpr.
+        name_of: Returns the name of each input by its position.
+        also: Further primitives to inline, for inspection only: inlined, they lose
+            their derivative rules.
     """
     return _Inliner(CALLS | also).program(closed, name_of)
 
 
 Entering = tuple[Atom, BoundaryKind]
-"""What passes into a body, and how."""
+"""Value that enters a body, and the kind of its boundary."""
 
 Leaving = tuple[tuple[Atom, ...], BoundaryKind]
-"""What passes out of bodies, one value of each, and how."""
+"""Values that leave bodies, one of each, and the kind of their boundary."""
 
 
 class _Names:
-    """Hands out names that occur once."""
+    """Supply of unique names."""
 
     def __init__(self) -> None:
         self.taken: set[str] = set()
@@ -77,10 +77,10 @@ class _Names:
 
 @dataclass(frozen=True, slots=True)
 class _Where:
-    """Where equations stand.
+    """Position of equations in the nest of calls and bodies.
 
     Attributes:
-        stack: Scopes of the calls around them inside the body; None if there are none.
+        stack: Name stack of the calls around them inside the body; None without calls.
         outer: Names of all scopes around them.
         region: Name of the body.
     """
@@ -134,7 +134,7 @@ class _Inliner:
         return name
 
     def _constant(self, value: Any, aval: Any) -> Atom:
-        """Name what the function closed over; a scalar known now is a number."""
+        """Return the name of a closed-over value; a known scalar is a number."""
         scalar = aval.shape == () if hasattr(aval, "shape") else False
         if scalar and not private.is_tracer(value) and _is_plain(value):
             return Number(np.asarray(value), dtype_name(aval))
@@ -165,7 +165,7 @@ class _Inliner:
     def _eqn(
         self, eqn: Any, operands: tuple[Atom, ...], where: _Where
     ) -> tuple[tuple[Step, ...], tuple[Atom, ...]]:
-        """Return the steps of one equation, and what its results are."""
+        """Return the steps of one equation, and its results."""
         primitive = eqn.primitive.name
         if primitive in self.calls or (primitive in JITS and private.is_plain_jit(eqn)):
             self.called.add(private.file_of(eqn) if primitive in JITS else "")
@@ -204,7 +204,7 @@ class _Inliner:
         )
 
     def _shared(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
-        """Open a body that reads the outer values themselves."""
+        """Return the step of a body that reads the outer values themselves."""
         step = self._step(eqn, operands, where)
         inner = where.inside(eqn, step.name)
         jaxpr, consts = _opened(private.body_of(eqn))
@@ -231,7 +231,7 @@ class _Inliner:
         where: _Where,
         label: str = "",
     ) -> Body:
-        """Open a body into which ``operands`` pass in the given ways."""
+        """Return a body with ``operands`` entering by the given boundaries."""
         jaxpr, consts = _opened(inner)
         inputs: list[Atom] = []
         enters: list[RegionBoundary | None] = []
@@ -252,7 +252,7 @@ class _Inliner:
     def _leaving(
         self, step: Step, rows: Iterable[Leaving]
     ) -> tuple[list[RegionBoundary | None], list[str]]:
-        """Let the results of bodies out, each read from one value of every body."""
+        """Return the boundaries and names of results that leave bodies."""
         leaves: list[RegionBoundary | None] = []
         pairs = enumerate(zip(rows, step.eqn.outvars, strict=True))
         for index, ((reads, kind), var) in pairs:
@@ -330,7 +330,7 @@ OPENERS: dict[str, Opener] = {
     "shard_map": _Inliner.shard_map,
     "custom_vjp_call": _Inliner.custom_vjp,
 }
-"""How the bodies of each primitive are opened; others are fences."""
+"""Methods that open the bodies of each primitive; other primitives are fences."""
 
 
 def _with(
@@ -343,7 +343,7 @@ def _with(
 
 
 def _opened(inner: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return the jaxpr and the constants of an open or closed jaxpr."""
+    """Return the jaxpr and constants of an open or closed jaxpr."""
     if isinstance(inner, jex.ClosedJaxpr):
         return inner.jaxpr, tuple(inner.consts)
     return inner, ()
@@ -358,7 +358,7 @@ def _left(atoms: Iterable[Atom], kind: BoundaryKind) -> list[Leaving]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether NumPy can hold a value; a key of random numbers it cannot."""
+    """Return whether NumPy can represent a value; a random key it cannot."""
     dtype = getattr(value, "dtype", None)
     if dtype is None or not hasattr(value, "__array__"):
         return False

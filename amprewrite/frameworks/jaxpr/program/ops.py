@@ -1,8 +1,8 @@
-"""The primitives of JAX: their names in policies, and what is never touched.
+"""The primitives of JAX: canonical names, dtype names, and fences.
 
-The table of ops says which primitives are an op under a different name. All want
-operands of equal dtypes; ``dot_general`` takes different ones too, and then computes in
-float32 without a word.
+The table of ops has the primitives that are an op under a different name. All need
+operands of equal dtypes; ``dot_general`` accepts different ones too, and then silently
+computes in float32.
 """
 
 from functools import cache
@@ -13,17 +13,19 @@ from jax.dtypes import float0
 from amprewrite.ops import op_table
 
 CONTRACTIONS = frozenset(("dot_general", "conv_general_dilated"))
-"""Contractions that can hand back their full-precision accumulators."""
+"""Contractions that can return their full-precision accumulators."""
 
 TYPED_BODIES = {
     "scatter": "scatter",
     "scatter-add": "scatter_add",
 }
-"""Primitives with a body typed for one dtype, and the function of ``jax.lax`` that
-makes a new body for another dtype."""
+"""Primitives with a body typed for one dtype, and a function for other dtypes.
+
+The function of ``jax.lax`` makes a new body for another dtype.
+"""
 
 SUMMED_BACKWARDS = frozenset(("broadcast_in_dim", "gather", "pcast", "pvary"))
-"""Moves of data whose derivative is a sum, which is made in full precision."""
+"""Moves of data with a sum as derivative, which runs in full precision."""
 
 _CALLBACK = "calls back into Python, which expects the dtypes it was traced with"
 _KERNEL = "a kernel written for the dtypes it was traced with"
@@ -51,26 +53,26 @@ FENCES = {
     **dict.fromkeys(("reduce", "reduce_window"), "reduces by a function of the user"),
     "reduce_precision": "rounds to a format that the model chose",
 }
-"""Primitives that are never touched, and why."""
+"""Primitives that are never changed, with the reason."""
 
 DTYPE_PARAMETERS = ("preferred_element_type", "out_dtype")
-"""Parameters that name the dtype of the result."""
+"""Names of the parameters that set the dtype of the result."""
 
 
 def canonical_name(primitive: str) -> str:
-    """Return the name of a primitive in policies."""
+    """Return the canonical name of a primitive."""
     return op_table().jax.get(primitive, primitive.replace("-", "_"))
 
 
 def dtype_name(aval: Any) -> str:
-    """Return the name of the dtype of ``aval``: of a reference, a token, too."""
+    """Return the dtype name of ``aval``; for one without a dtype, its type's name."""
     dtype = getattr(aval, "dtype", None)
     return type(aval).__name__ if dtype is None else _name(dtype)
 
 
 @cache
 def _name(dtype: Any) -> str:
-    """Numpy computes the name of a dtype anew each time."""
+    """Return the cached name of a dtype, since NumPy recomputes it each time."""
     if dtype == float0:
         return "float0"  # numpy calls it void
     return getattr(dtype, "name", str(dtype))

@@ -1,4 +1,4 @@
-"""A jaxpr with its calls inlined and its values named, as reader and writer see it."""
+"""Programs: jaxprs with inlined calls and named values, for readers and writers."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,12 +10,12 @@ from amprewrite.ir.graph import Chosen
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Number:
-    """A scalar written in the program.
+    """A scalar literal of the program.
 
     Attributes:
         value: Its value, of the dtype it was traced with.
         dtype: Name of that dtype.
-        weak: Whether it was a Python number.
+        weak: Whether its type is weak, as of a Python number.
     """
 
     value: Any
@@ -24,10 +24,10 @@ class Number:
 
 
 Atom = str | Number
-"""What an equation reads: the name of a value, or a number."""
+"""Operand of an equation: the name of a value, or a number."""
 
 BoundaryKind = Literal["enter", "leave", "carry", "boundary"]
-"""How a value passes into or out of a body, see :mod:`amprewrite.ir.graph`."""
+"""Kind of passage into or out of a body, see :mod:`amprewrite.ir.graph`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ class RegionBoundary:
     """A value that passes into or out of a body.
 
     Attributes:
-        op: Name of the op that stands for it in the program graph.
-        kind: How it passes.
-        reads: What it reads; a branch reads one value from each body.
-        makes: The name of the value on the other side.
-        wants: The dtype in which each name in ``reads`` was read where the program was
-            traced with promotion; empty if all were read as they are.
+        op: Name of its op in the program graph.
+        kind: Kind of the passage.
+        reads: Its sources; a branch has one in each body.
+        makes: Name of the value on the other side.
+        wants: Dtype in which each name in ``reads`` is read, in a program traced with
+            promotion; empty if all are read as they are.
     """
 
     op: str
@@ -52,14 +52,14 @@ class RegionBoundary:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """One body of a step: of a loop, a branch, a checkpoint, a custom rule.
+    """One body of a step: of a loop, a branch, a checkpoint or a custom rule.
 
     Attributes:
-        inputs: What its parameters are: a name inside, or a number.
-        enters: How each input comes in; None if it is the outer value itself.
-        steps: What it does.
-        outputs: What it gives.
-        region: Its name.
+        inputs: Its parameters: names inside, or numbers.
+        enters: Boundary of each input; None if it is the outer value itself.
+        steps: Its steps.
+        outputs: Its outputs.
+        region: Its name as a region.
     """
 
     inputs: tuple[Atom, ...]
@@ -71,24 +71,24 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One equation.
+    """One equation of the program, with its place and bodies.
 
     Attributes:
         name: Unique in the program; the op's name in the plan.
         eqn: The equation.
-        operands: What it reads.
-        results: The names of what it makes.
+        operands: Its operands.
+        results: Names of its results.
         stack: Scopes of the equation inside its body, and those of calls around it.
         scopes: Names of all scopes around it, outermost first.
         region: Body that it stands in; empty at top level.
-        fence: Why it must not be touched; empty if it may.
-        bodies: Its bodies, if its kind is known.
-        leaves: How each result of the bodies comes out; None if it is the inner value.
-        chosen: For a cast of full to full that was put back from a trace in low
-            precision, how the model chose its dtype; see :class:`amprewrite.ir.Op`.
-        wants: The dtype in which each name in ``operands`` was read where the program
-            was traced with promotion; empty if all were read as they are.
-        conjugates: Whether it makes a square of complex numbers for a norm.
+        fence: Reason why it must not be changed; empty if it may.
+        bodies: Its bodies, if its primitive is known.
+        leaves: Boundary of each result of the bodies; None if it is the inner value.
+        chosen: For a user cast of full to full restored from a low trace, the way in
+            which the model chose its dtype; see :class:`amprewrite.ir.Op`.
+        wants: Dtype in which each name in ``operands`` is read, in a program traced
+            with promotion; empty if all are read as they are.
+        conjugates: Whether it squares complex numbers for a norm.
     """
 
     name: str
@@ -113,15 +113,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """A whole program.
+    """A whole program: inputs, constants, steps and outputs.
 
     Attributes:
         inputs: Names of the inputs.
         constants: Arrays that the function closed over, by name.
-        steps: What it does.
-        outputs: What it gives.
+        steps: Its steps at top level.
+        outputs: Its outputs.
         avals: Type of every value by name.
-        called: Files of the jitted functions that were called in it.
+        called: Files of the jitted functions that it calls.
         states: Positions of outputs, each with the name of the input that it replaces.
     """
 

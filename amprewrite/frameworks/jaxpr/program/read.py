@@ -1,4 +1,4 @@
-"""Read a program into the neutral graph."""
+"""Read a program into a program graph."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -35,7 +35,7 @@ def read(program: Program, kinds: Mapping[str, ValueKind]) -> ProgramGraph:
     """Return the graph of ``program``.
 
     Args:
-        program: What was traced, inlined.
+        program: The inlined program.
         kinds: Kind of the inputs that are more than inputs, such as parameters.
     """
     reader = _Reader(program)
@@ -52,7 +52,7 @@ def read(program: Program, kinds: Mapping[str, ValueKind]) -> ProgramGraph:
 
 
 def _states(program: Program) -> tuple[tuple[int, str], ...]:
-    """Return the states by their positions in the graph, where numbers do not count."""
+    """Return the states by graph position; numbers among the outputs do not count."""
     named = [i for i, atom in enumerate(program.outputs) if isinstance(atom, str)]
     return tuple((named.index(i), name) for i, name in program.states if i in named)
 
@@ -68,7 +68,7 @@ class _Reader:
         return Value(name, dtype_name(aval), shape, kind)
 
     def ops(self, steps: Iterable[Step], trips: int = 1) -> Iterator[Op]:
-        """Yield the ops of ``steps``, which run ``trips`` times."""
+        """Yield the ops of ``steps``, with a trip count of ``trips``."""
         for step in steps:
             if not step.bodies:
                 yield self._op(step, trips)
@@ -133,15 +133,15 @@ class _Reader:
         )
 
     def _reads(self, atoms: Iterable[Atom], wants: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the dtypes in which operands are read; empty if as they are."""
+        """Return the dtypes in which operands are read; empty if all as they are."""
         pairs = zip(_names(atoms), wants, strict=False)
         return tuple(wanted or self._dtype(name) for name, wanted in pairs)
 
     def _means_real_part(self, step: Step) -> bool:
-        """Whether a cast of complex numbers to real ones loses nothing that counts.
+        """Return whether a cast of complex numbers to real ones loses nothing of value.
 
-        So does the derivative of a cast to complex numbers, and ``ravel_pytree`` where
-        it takes apart again what it joined; JAX warns of neither.
+        Examples are the derivative of a cast to complex numbers, and ``ravel_pytree``
+        when it splits a joined array; JAX warns of neither.
         """
         new = np.dtype(step.eqn.params["new_dtype"])
         source = self._dtype(step.operands[0])
@@ -151,7 +151,7 @@ class _Reader:
         return derived or is_unravelled(step.eqn.source_info.traceback)
 
     def _asked_by_parameters(self, step: Step) -> str:
-        """Return how the parameters of a contraction ask for a precision, if so."""
+        """Return the precision that a contraction's parameters ask for, if any."""
         precision: Any = step.eqn.params.get("precision")
         several = isinstance(precision, tuple)
         parts: list[Any] = [*precision] if several else [precision]
@@ -182,9 +182,9 @@ class _Reader:
 
 
 def _turns(step: Step) -> int:
-    """Return how often the bodies of a step run each time that it runs.
+    """Return the trip count of the bodies of a step.
 
-    One branch of several counts as all of them: nobody knows which one is taken.
+    Every branch counts as taken once: the choice is unknown.
     """
     if step.primitive == "while":
         return UNKNOWN_TRIPS
@@ -204,7 +204,7 @@ def _literals(atoms: Iterable[Atom]) -> Iterator[float]:
 
 @lru_cache(maxsize=4096)
 def _asked(scopes: tuple[str, ...]) -> Any:
-    """Return what the innermost marker asks for."""
+    """Return the precision asked for by the innermost marker, if any."""
     parts = [part for scope in scopes for part in scope.split("/")]
     plain = [match[1] for part in parts if (match := WRAPPED.match(part))]
     return next((MARKS[part] for part in reversed(plain) if part in MARKS), "")

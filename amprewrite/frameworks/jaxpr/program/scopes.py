@@ -1,10 +1,10 @@
-"""Names of modules in the program: a scope for each module while it is traced.
+"""Module paths in the program: a name scope for each module during tracing.
 
 Linen names the scopes of its modules, Equinox only those of its own layers, and NNX
 none. While a module is traced, ``__call__`` of the classes in it enters a scope with
-the attribute path of the instance, ``/blocks.0.attn.query``, so that rules can name
-it. The leading slash says that the path is whole: modules may call each other in any
-order. Calls outside such a trace, also in other threads, run as before.
+the attribute path of the instance, ``/blocks.0.attn.query``, so that rules can name it.
+The leading slash marks a complete path: modules may call each other in any order. Calls
+outside such a trace, also in other threads, are not affected.
 """
 
 import functools
@@ -21,32 +21,32 @@ from amprewrite.frameworks.jaxpr.compat.untyped import jax, tree_util
 from amprewrite.marks import MARKS
 
 tree: Any = tree_util
-"""JAX's types are known in part only."""
+"""Untyped view of ``jax.tree_util``: JAX's types are partial."""
 
 Modules = Iterable[tuple[str, Any]]
-"""Modules, each with its path."""
+"""Pairs of a module path and the module."""
 
 WRAPPED = re.compile(r"^(?:\w+\()*([^()]*)\)*$")
-"""Takes a name out of the transformations around it: ``transpose(jvp(name))``."""
+"""Pattern of a name wrapped by transformations: ``transpose(jvp(name))``."""
 
 PROMOTED = "amprewrite:promoted"
-"""The scope of casts that were made while a program was traced."""
+"""Name scope of the casts inserted by promotion during a trace."""
 
 _EINSUM = "->"
-"""In the scopes that ``jnp.einsum`` names by its subscripts."""
+"""Mark of the scopes that ``jnp.einsum`` names by its subscripts."""
 
 _OF_LIBRARIES = re.compile(r"eqx\.nn\.\w+")
 
 _retraced: Any = jax.make_user_context("")
-"""Holds the path in JAX's keys of traces: a jitted part is traced for each module."""
+"""User context in JAX's trace keys: a jitted part is traced again for each module."""
 
 
 @functools.lru_cache(maxsize=4096)
 def module_path(scopes: tuple[str, ...]) -> str:
-    """Return the path of modules that ``scopes`` name, without transformations.
+    """Return the module path in ``scopes``, without transformations.
 
-    A scope with a leading slash is the whole path of a module; what Equinox calls the
-    layers is no part of it.
+    A scope with a leading slash is the whole path of a module; Equinox's names of
+    layers are not part of it.
     """
     path: list[str] = []
     named = False
@@ -63,12 +63,12 @@ def module_path(scopes: tuple[str, ...]) -> str:
 
 @contextmanager
 def scope(path: str, *, holds_modules: bool = False) -> Generator[None]:
-    """Trace what is inside as part of the module at ``path``.
+    """Trace the context's body as part of the module at ``path``.
 
     Args:
         path: The path.
         holds_modules: Whether other modules are called inside: then jitted parts are
-            traced anew, as the names of those are part of the trace.
+            traced again, since their names are part of the trace.
     """
     with jax.named_scope(f"/{path}"), _retraced(f"/{path}" if holds_modules else ""):
         yield
@@ -80,11 +80,11 @@ def named(
     children: Callable[[Any], Modules],
     wrappers: Iterable[type] = (),
 ) -> Generator[None]:
-    """Enter the scope of each module that is called inside.
+    """Enter the scope of each module called inside the context.
 
     Args:
-        modules: The modules that are known.
-        children: Gives the modules in a module, with their paths in it, and itself.
+        modules: The known modules.
+        children: Returns the modules in a module with their paths, and itself.
         wrappers: Classes of callables with ``__wrapped__``, which may be a module.
     """
     names = _Names(modules, children)
@@ -128,10 +128,10 @@ class _Names:
             self.current.pop()
 
     def _path_of_rebuilt(self, module: Any) -> str | None:
-        """Return the path of a module that a transformation took apart and rebuilt.
+        """Return the path of a module that a transformation rebuilt.
 
-        It looks like one of the known modules inside the one that runs; where it looks
-        like several, the path of what holds them and the name of the class are taken.
+        It is matched with the known modules inside the running one; if several match,
+        the path is that of their parent with the name of the class.
         """
         here = self.current[-1]
         inside = [
@@ -163,7 +163,7 @@ def _structured(module: Any, wanted: Any) -> bool:
 
 
 def _holds_the_same(module: Any, other: Any) -> bool:
-    """Whether two modules hold the very same arrays: one was copied, not traced."""
+    """Return whether two modules hold the same array objects: one is a copy."""
     pairs = zip(tree.tree_leaves(module), tree.tree_leaves(other), strict=True)
     return all(one is two for one, two in pairs)
 
@@ -179,7 +179,7 @@ def _above(paths: list[str], name: str) -> str:
 
 
 def _definer(module: Any) -> type | None:
-    """Return the class that defines how ``module`` is called."""
+    """Return the class that defines ``__call__`` for ``module``."""
     bases: tuple[type, ...] = type(module).__mro__
     return next((base for base in bases if "__call__" in vars(base)), None)
 
@@ -188,7 +188,7 @@ _active: ContextVar[_Names | None] = ContextVar("amprewrite_modules", default=No
 
 
 class _Patches:
-    """Replaces ``__call__`` of classes while at least one trace wants it."""
+    """Replaces ``__call__`` of classes while at least one trace needs it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -215,7 +215,7 @@ _patches = _Patches()
 
 
 def _entering(original: Any) -> Callable[..., Any]:
-    """Return ``original``, the ``__call__`` of a class, inside the module's scope."""
+    """Return ``original``, a ``__call__``, wrapped in the module's scope."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         run = original.__get__(self, type(self))  # a function, or what wraps one

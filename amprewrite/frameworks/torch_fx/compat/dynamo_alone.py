@@ -1,4 +1,4 @@
-"""Capture a model by dynamo without a function that other models share."""
+"""Capture a model by dynamo through a code object of its own."""
 # pyright: reportPrivateUsage=false
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from torch import nn
 from amprewrite.frameworks.torch_fx.compat import threads
 
 REPLACED = ("get_fastpath_enabled", "_detect_is_causal_mask")
-"""Functions of torch that are others while a frame is captured than when it runs."""
+"""Functions of torch that are replaced while a frame is captured."""
 
 
 def compiled(
@@ -22,13 +22,13 @@ def compiled(
 ) -> Callable[..., Any]:
     """Return ``model`` captured by dynamo and compiled by ``backend``.
 
-    ``settings`` are entered while dynamo captures, not while what it made runs.
+    ``settings`` are active while dynamo captures, not while the result runs.
 
-    Dynamo keeps captures with the code of the outermost function and gives up on that
+    Dynamo stores captures with the code of the outermost function, and gives up on that
     code after eight. A module of torch itself is compiled through a function that all
-    modules share, those of the user among them, and all models of a class share their
-    ``forward``: it is copied here. Of a copy dynamo knows the globals; those of an
-    inner function it imports by the name of its file's module, which a script that was
+    modules share, those of the user included, and all models of a class share their
+    ``forward``: so it is copied here. For a copy dynamo knows the globals; those of an
+    inner function it imports by the module name of its file, which a script that was
     run by its path does not have.
     """
     bound: Any = model.forward  # it may have been replaced by any callable
@@ -46,14 +46,15 @@ def compiled(
 
 
 def _lasting(guards: Sequence[Any]) -> list[bool]:
-    """Return which guards are kept: not those of what settings replace meanwhile."""
+    """Return which guards to keep: all but those on replaced functions."""
     return [not any(name in g.name for name in REPLACED) for g in guards]
 
 
 class _Settled:
-    """What dynamo calls with each frame that it is to capture, under settings.
+    """Wrapper of dynamo's frame converter that applies the settings.
 
-    Its other attributes are those of what it wraps: dynamo looks for the backend there.
+    It has the other attributes of the wrapped converter: dynamo looks up the backend
+        there.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ def _calling(model: nn.Module) -> Callable[..., Any]:
 
 
 def _copied(function: Any) -> Any:
-    """Return a function that has a code object of its own."""
+    """Return a copy of a function with a code object of its own."""
     made = FunctionType(
         function.__code__.replace(),
         function.__globals__,
@@ -91,7 +92,7 @@ def _copied(function: Any) -> Any:
 
 
 def _hooked(model: nn.Module) -> bool:
-    """Whether a call of ``model`` is more than its ``forward``."""
+    """Return whether a call of ``model`` runs hooks beside its ``forward``."""
     untyped: Any = model
     forwards = (untyped._forward_hooks, untyped._forward_pre_hooks)
     return any((*forwards, untyped._backward_hooks, untyped._backward_pre_hooks))

@@ -1,4 +1,4 @@
-"""Fake tensors: tensors that have a dtype, a shape and a device, but no numbers."""
+"""Fake tensors: tensors with dtype, shape and device, but without values."""
 # pyright: reportPrivateUsage=false
 # Beside private.py and settings.py the only module that uses private names.
 
@@ -9,27 +9,27 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 
 def fake_mode() -> Any:
-    """Return a mode in which nothing is computed and true tensors may be met."""
+    """Return a fake mode: nothing is computed, and real tensors may be operands."""
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
 def faked(mode: Any, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a fake tensor like ``value``, of another dtype perhaps."""
+    """Return a fake tensor like ``value``, possibly of another dtype."""
     return retyped(mode.from_tensor(value.detach(), static_shapes=True), dtype)
 
 
 def fake_mode_of(values: list[Any]) -> Any:
     """Return the fake mode that ``values`` belong to; None if there is none.
 
-    Not the ambient one: dynamo's example values have a mode of their own.
+    It is not the ambient mode: dynamo's example values have a mode of their own.
     """
     return next((v.fake_mode for v in values if isinstance(v, FakeTensor)), None)
 
 
 def retyped(val: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a fake tensor like ``val`` in another dtype, with a storage of its own.
+    """Return a fake tensor like ``val`` in another dtype, with its own storage.
 
-    Built directly: a dispatched cast of a fake tensor takes ten times as long.
+    It is built directly: a dispatched cast of a fake tensor takes ten times as long.
     """
     if not isinstance(val, FakeTensor) or val.layout is not torch.strided:
         return val.to(dtype)

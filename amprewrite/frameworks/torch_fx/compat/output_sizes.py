@@ -1,7 +1,7 @@
-"""Output structures that keep ``torch.Size``.
+"""Output structures that preserve ``torch.Size``.
 
-torch takes a ``torch.Size`` in an output apart as its extents, and gives a plain tuple
-back: its registered way back is ``tuple`` (torch/utils/_pytree.py, torch 2.13).
+torch flattens a ``torch.Size`` in an output to its extents, and returns a plain tuple:
+its registered inverse is ``tuple`` (torch/utils/_pytree.py, torch 2.13).
 """
 
 from collections.abc import Iterable
@@ -12,11 +12,11 @@ from torch.utils import _pytree
 
 
 class Sizes:
-    """Stands for ``torch.Size`` in the structure of an output."""
+    """Placeholder for ``torch.Size`` in the structure of an output."""
 
 
 def _extents(sizes: Any) -> tuple[list[Any], None]:
-    """Return what :class:`Sizes` is made of; torch asks for it, no output has any."""
+    """Raise: no output contains a :class:`Sizes`, only structures do."""
     msg = f"{type(sizes).__name__} stands for torch.Size in structures alone"
     raise TypeError(msg)
 
@@ -31,7 +31,7 @@ _pytree.register_pytree_node(
 
 
 def keeping_sizes(spec: Any) -> Any:
-    """Return the structure of an output whose ``torch.Size`` parts come back as such.
+    """Return an output structure that rebuilds its ``torch.Size`` parts as such.
 
     Args:
         spec: Structure as ``tree_flatten`` gives it.

@@ -1,4 +1,4 @@
-"""Names of torch that are private, untyped or move; each has a test."""
+"""Private, untyped or moving names of torch; each has a test."""
 # pyright: reportPrivateUsage=false
 # The only module that uses private names.
 
@@ -19,7 +19,7 @@ from amprewrite.frameworks.torch_fx.compat import fake_tensors, threads
 
 
 class Trees(Protocol):
-    """What is used of torch's tree functions."""
+    """The functions used from torch's pytree module."""
 
     def tree_leaves(self, tree: Any, /) -> list[Any]:
         """Return the leaves."""
@@ -39,18 +39,18 @@ class Trees(Protocol):
 
 
 pytree: Trees = _pytree
-"""torch's tree functions; there is no public name in torch 2.13."""
+"""Pytree functions of torch; there is no public name in torch 2.13."""
 
 HigherOrderOperator = torch._ops.HigherOrderOperator
-"""An operator that takes a graph."""
+"""Operator with graphs as arguments."""
 
 OpOverload = torch._ops.OpOverload
-"""One overload of an operator."""
+"""Type of one overload of an operator."""
 
 
 _native: Any = torch._C
 DATA_ATTRIBUTE: object = getattr(_native._autograd, "_get_data_attr", None)
-"""What dynamo writes for ``x.data``; a tracer loses sight of its result."""
+"""Function in dynamo graphs for ``x.data``; tracers lose track of its result."""
 
 
 _modes: Any = torch.autograd.grad_mode
@@ -58,11 +58,11 @@ INFERENCE: tuple[object, object] = (
     _modes._enter_inference_mode,
     _modes._exit_inference_mode,
 )
-"""What dynamo writes where an inference mode is entered and left."""
+"""Functions in dynamo graphs that enter and leave an inference mode."""
 
 
 class Formal(Protocol):
-    """One argument in the schema of an operator."""
+    """One formal argument in the schema of an operator."""
 
     name: str
     type: object
@@ -77,12 +77,12 @@ def is_overload(target: object) -> TypeGuard["OpOverload[..., Any]"]:
 
 
 def is_higher_order(target: object) -> TypeGuard[HigherOrderOperator]:
-    """Return whether ``target`` is an operator that takes a graph."""
+    """Return whether ``target`` is an operator with graphs as arguments."""
     return isinstance(target, HigherOrderOperator)
 
 
 def is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
-    """Return whether ``value`` is a list or a tuple, of anything."""
+    """Return whether ``value`` is a list or a tuple."""
     return isinstance(value, (list, tuple))
 
 
@@ -99,13 +99,13 @@ def is_mutable(target: "OpOverload[..., Any]") -> bool:
 
 
 def results_alias(target: "OpOverload[..., Any]") -> bool:
-    """Return whether the schema of an operator declares a result to be a view."""
+    """Return whether the schema of an operator declares a view as a result."""
     returns = target._schema.returns
     return any(r.alias_info and not r.alias_info.is_write for r in returns)
 
 
 def positional(node: Node) -> tuple[Any, ...]:
-    """Return the positional arguments of ``node``, whose types only the op knows."""
+    """Return the positional arguments of ``node``, typed as Any."""
     return node.args
 
 
@@ -115,7 +115,7 @@ def extents(tensor: torch.Tensor) -> tuple[int | torch.SymInt, ...]:
 
 
 def storage_identity(tensor: torch.Tensor) -> int:
-    """Return what two tensors of one storage share.
+    """Return an identity of a tensor's storage, equal for tensors that share it.
 
     Raises:
         NotImplementedError: A sparse tensor has no storage.
@@ -130,20 +130,20 @@ def writes(tensor: torch.Tensor) -> int:
 
 
 def call_structure(graph: Graph) -> Any:
-    """Return torch's record of how an exported graph is called; None if it has none."""
+    """Return the calling convention of an exported graph; None if it has none."""
     return getattr(graph._codegen, "pytree_info", None)
 
 
 def set_call_structure(
     graph: Graph, names: list[str], inside: Any, outside: Any
 ) -> None:
-    """Let ``graph`` be called as exported ones are.
+    """Give ``graph`` the calling convention of exported graphs.
 
     Args:
         graph: The graph.
         names: Names of the arguments.
-        inside: What :func:`structure_of` gives for the arguments.
-        outside: What it gives for the output.
+        inside: Structure of the arguments, from :func:`structure_of`.
+        outside: Structure of the output.
     """
 
     def spec(structure: Any) -> Any:
@@ -157,9 +157,9 @@ def set_call_structure(
 
 
 def structure_of(spec: Any) -> Any:
-    """Return the kind, context and parts of ``spec``, None for a leaf.
+    """Return the kind, context and parts of ``spec``; None for a leaf.
 
-    It can be pickled; ``spec`` itself warns when it is.
+    The result can be pickled without the warning that ``spec`` itself gives.
     """
     if spec.is_leaf():
         return None
@@ -167,47 +167,47 @@ def structure_of(spec: Any) -> Any:
 
 
 def map_arguments(arguments: Any, function: Callable[[Any], Any]) -> Any:
-    """Return arguments of a node with ``function`` of each part that holds no other."""
+    """Return arguments of a node with ``function`` applied to their innermost parts."""
     return fx_node.map_aggregate(arguments, function)
 
 
 def hidden_buffers(module: nn.Module) -> set[str]:
-    """Return the names of the buffers that no state_dict holds."""
+    """Return the names of the buffers that are not part of ``state_dict``."""
     return module._non_persistent_buffers_set
 
 
 def buffers(module: nn.Module) -> dict[str, torch.Tensor | None]:
-    """Return the buffers that ``module`` holds itself, to be read or replaced.
+    """Return the buffers of ``module`` itself, as a dict that can be changed.
 
-    TorchScript keeps its own, out of reach.
+    TorchScript's own buffers are out of reach.
     """
     return {} if isinstance(module, torch.jit.ScriptModule) else module._buffers
 
 
 def parameters(module: nn.Module) -> dict[str, nn.Parameter | None]:
-    """Return the parameters that ``module`` holds itself, to be read or replaced."""
+    """Return the parameters of ``module`` itself, as a dict that can be changed."""
     return module._parameters
 
 
 def backward_hooks(module: nn.Module) -> int:
-    """Return the number of hooks on the gradients that pass ``module``."""
+    """Return the number of backward hooks and backward pre-hooks on ``module``."""
     hooks: Any = module
     return len(hooks._backward_hooks) + len(hooks._backward_pre_hooks)
 
 
 def children(module: nn.Module) -> Mapping[str, nn.Module | None]:
-    """Return the modules directly below, whatever attributes hide their names."""
+    """Return the direct submodules, even if attributes shadow their names."""
     return module._modules
 
 
 def modules_by_path(model: nn.Module) -> Iterable[tuple[str, nn.Module]]:
-    """Return ``model`` and all modules below, each under all of its names."""
+    """Return ``model`` and all its submodules, each under all of its paths."""
     untyped: Any = model
     return untyped.named_modules(remove_duplicate=False)
 
 
 def share_state(module: nn.Module, model: nn.Module) -> None:
-    """Let ``module`` hold the very parameters, buffers and modules of ``model``."""
+    """Share the parameters, buffers and submodules of ``model`` with ``module``."""
     module._parameters = model._parameters
     module._buffers = model._buffers
     module._modules = model._modules
@@ -217,7 +217,7 @@ def share_state(module: nn.Module, model: nn.Module) -> None:
 def compile_with_inductor(
     graph: GraphModule, example: Sequence[Any]
 ) -> Callable[..., Any]:
-    """Return what torch's default compiler makes of ``graph``."""
+    """Return ``graph`` compiled by torch's default compiler."""
     from torch._inductor import compile_fx  # noqa: PLC0415  # slow import
 
     inductor: Any = compile_fx
@@ -225,19 +225,19 @@ def compile_with_inductor(
 
 
 def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep ``function`` out of what is compiled around it; it may compile itself."""
+    """Return ``function``, excluded from compilations around its calls."""
     untyped: Any = torch.compiler
     return untyped.disable(function)
 
 
 def compile_in_place(model: nn.Module) -> None:
-    """Let calls of ``model`` go through torch's default compiler."""
+    """Compile ``model`` in place with torch's default compiler."""
     untyped: Any = model
     untyped.compile()
 
 
 def fork_rng(devices: Sequence[int]) -> AbstractContextManager[None]:
-    """Give the random state back as it was, on the CPU and on CUDA ``devices``."""
+    """Restore the random state of the CPU and of CUDA ``devices`` at the end."""
     untyped: Any = torch.random
     return untyped.fork_rng(devices)
 
@@ -251,8 +251,8 @@ def checkpointed(function: Callable[..., Any], *args: Any) -> Any:
 def uses_transforms(module: GraphModule) -> bool:
     """Return whether a graph opens a function transform: vmap, grad, jvp.
 
-    What stands inside has the shapes of one example, and means something only between
-    the calls that open and close the transform.
+    Nodes inside have the shapes of one example, and are meaningful only between the
+    calls that open and close the transform.
     """
     return any(
         str(getattr(node.target, "__module__", "")).startswith(_TRANSFORMS)
@@ -276,7 +276,7 @@ def trace_pre_dispatch(
 def trace_below_transforms(
     function: Callable[..., Any], inputs: tuple[Any, ...]
 ) -> GraphModule:
-    """Return the ATen-level graph of ``function``, its transforms carried out.
+    """Return the ATen-level graph of ``function`` with its transforms applied.
 
     Ops are decomposed, and a batched op is one op on the whole batch.
     """
@@ -304,13 +304,13 @@ def record_higher_order(
     """Record a call of a higher-order op in the graph that is being traced.
 
     Args:
-        target: The op, or a function that stands for it.
+        target: The op, or a function that represents it.
         args: Its arguments; graph modules among them become attributes of the graph.
         kwargs: Its keyword arguments.
-        run: Gives the outputs for the same fake inputs.
+        run: Computes the outputs for the same fake inputs.
 
     Returns:
-        The outputs, tracked as what the recorded node gives.
+        The outputs, tracked as results of the recorded node.
     """
     mode: Any = proxy_tensor.get_proxy_mode()
     tracer = mode.tracer
@@ -330,11 +330,11 @@ def record_higher_order(
 
 
 PROMOTION = "amprewrite_promotion"
-"""Key of the note on the nodes of casts by which operands were promoted."""
+"""Key of the annotation on nodes that are casts of promotion."""
 
 
 class BeforeOp(Protocol):
-    """Changes the arguments of an operator that is about to be traced."""
+    """Hook that changes the arguments of an operator before it is traced."""
 
     def __call__(
         self,
@@ -344,20 +344,20 @@ class BeforeOp(Protocol):
         cast: Callable[..., torch.Tensor],
         /,
     ) -> tuple[tuple[Any, ...], Mapping[str, Any], Sequence[tuple[Any, Any]]]:
-        """Return the changed arguments, and pairs (tensor, what is copied to it after).
+        """Return the changed arguments, and pairs (tensor, source to copy after).
 
-        ``cast(value, dtype)`` notes the cast that it makes as a promotion, unless
-        ``written=True`` says that the op writes to what it gives.
+        ``cast(value, dtype)`` marks its cast as a promotion, unless ``written=True``
+        says that the op writes into the result of the cast.
         """
         ...
 
 
 @contextmanager
 def before_each_op(change: BeforeOp) -> Generator[None]:
-    """Let ``change`` see the arguments of each ATen op before it is traced.
+    """Call ``change`` with the arguments of each ATen op before it is traced.
 
-    Below the functions of torch and above its kernels: also the ops inside composite
-    functions pass here, and none was run yet, so that none has refused them.
+    The hook is below the functions of torch and above its kernels: ops inside composite
+    functions pass through it too, and before any kernel could refuse them.
     """
     mode: Any = proxy_tensor.ProxyTorchDispatchMode
     dispatch = mode.__torch_dispatch__
@@ -386,14 +386,15 @@ def before_each_op(change: BeforeOp) -> Generator[None]:
 
 
 def is_promotion(node: Node) -> bool:
-    """Return whether ``node`` is a cast that was noted as a promotion.
+    """Return whether ``node`` is a cast marked as a promotion.
 
-    A constant that is met first as what is cast has the same note, and is none.
+    A constant first met as the operand of such a cast has the same mark, but is no
+    cast.
     """
     noted = PROMOTION in (node.meta.get("custom") or {})
     return noted and node.target is torch.ops.aten.to.dtype
 
 
 def untraced() -> AbstractContextManager[Any]:
-    """Switch the tracer off, so that another graph can be traced inside."""
+    """Disable the tracer, so that another graph can be traced in the context."""
     return proxy_tensor.disable_proxy_modes_tracing()

@@ -1,4 +1,4 @@
-"""Settings of torch that hold while a model is captured or run; private names."""
+"""Temporary settings of torch for a capture or a run, by private names."""
 # pyright: reportPrivateUsage=false
 # Beside private.py the only module that uses private names.
 
@@ -26,14 +26,14 @@ from amprewrite.frameworks.torch_fx.compat.threads import (
 
 _to = torch.ops.aten.to
 CASTS = frozenset((_to.dtype, _to.dtype_layout, _to.device, _to.other))
-"""Operators that give the tensor itself where it has the dtype already."""
+"""Operators that return the tensor itself if it has the dtype already."""
 
 
 @contextmanager
 def slow_attention_path() -> Generator[None]:
-    """Switch off nn.MultiheadAttention's fast path while capturing.
+    """Disable the fast path of nn.MultiheadAttention during a capture.
 
-    It is one opaque op that no cast reaches: the model would silently stay float32.
+    It is one opaque op that no cast can enter: the model would silently stay float32.
     """
     with replaced(torch.backends.mha, "get_fastpath_enabled", _never):
         yield
@@ -45,9 +45,9 @@ def _never() -> bool:
 
 @contextmanager
 def recurrent_inputs_cast() -> Generator[None]:
-    """Let recurrent layers take inputs of another dtype than that of their weights.
+    """Make recurrent layers accept inputs of another dtype than their weights.
 
-    They refuse them in Python, before any op sees them; the op is promoted afterwards.
+    They refuse such inputs in Python, before any op; the op is promoted afterwards.
     """
     check: Any = nn.RNNBase.check_input
 
@@ -60,10 +60,9 @@ def recurrent_inputs_cast() -> Generator[None]:
 
 @contextmanager
 def distinct_casts() -> Generator[None]:
-    """Let a cast of a tensor to its own dtype give another tensor, of its storage.
+    """Make a cast of a tensor to its own dtype return an alias, not the tensor itself.
 
-    It gives the tensor itself otherwise, and the tracer takes all that reads the tensor
-    from then on for readers of the cast.
+    Otherwise the tracer takes all later readers of the tensor for readers of the cast.
     """
     mode: Any = proxy_tensor.ProxyTorchDispatchMode
     dispatch = mode.__torch_dispatch__
@@ -97,15 +96,15 @@ def _slot(tensor: Any, tracer: Any) -> Any:
 
 @contextmanager
 def quiet() -> Generator[None]:
-    """Let neither warnings nor fake tensors say anything."""
+    """Silence warnings, and the log messages of fake tensors."""
     with silent(), silenced("torch._subclasses.fake_tensor"):
         yield
 
 
 def without_autocast(device: str) -> AbstractContextManager[object]:
-    """Keep torch.autocast out of a program whose dtypes are planned.
+    """Disable torch.autocast for a program with planned dtypes.
 
-    Nothing is entered where autocast is off, so that an exported program has no region.
+    Nothing is entered if autocast is off, so that an exported program has no region.
     """
     if torch.is_autocast_enabled(device):
         return torch.autocast(device, enabled=False)
@@ -113,21 +112,21 @@ def without_autocast(device: str) -> AbstractContextManager[object]:
 
 
 OPENERS = frozenset((("transformers.utils.generic", "maybe_autocast"),))
-"""Functions, by module and name, that open a region of autocast only if it is on.
+"""Functions, by module and name, that open an autocast region only if it is on.
 
-Without autocast a region that switches it off does nothing, so that they may open it.
-Source: transformers 5.23.
+A region that switches autocast off has no effect without autocast, so they may open it
+always. Source: transformers 5.23.
 """
 
 
 @contextmanager
 def regions_opened() -> Generator[None]:
-    """Let the full-precision regions of a model stand in its graph.
+    """Make library functions open their full-precision regions during a capture.
 
-    Library functions that open such a region only under autocast hear that it is on.
-    Autocast itself stays as it is, and the model hears so: in autocast to float32, what
-    it makes in half precision by itself would be cast, and the graph would tell of
-    dtypes that no call has.
+    They open such a region only under autocast, so they are told that it is on. It
+    stays as it is for the model itself: under autocast to float32, tensors that the
+    model makes in half precision would be cast, and the graph would have dtypes that no
+    call has.
     """
     enabled = torch.is_autocast_enabled
 
@@ -139,7 +138,7 @@ def regions_opened() -> Generator[None]:
 
 
 def _asked_by_opener() -> bool:
-    """Return whether the function that calls this was called by one of OPENERS."""
+    """Return whether the caller of this function's caller is one of OPENERS."""
     frame: Any = sys._getframe(2)
     while frame.f_globals["__name__"].startswith("amprewrite.frameworks."):
         frame = frame.f_back
@@ -147,12 +146,12 @@ def _asked_by_opener() -> bool:
 
 
 def dynamo_settings() -> AbstractContextManager[Any]:
-    """Let dynamo trace what it refuses by default, and not give up on the way.
+    """Make dynamo trace ops that it refuses by default, and raise its limits.
 
-    It refuses nn.LSTM and nn.GRU, and ops whose results have extents or numbers that
-    depend on data: a break in a loop over experts gives up the whole loop. And it
+    It refuses nn.LSTM and nn.GRU, and ops with results of data-dependent extents or
+    numbers: a graph break in a loop over experts gives up the whole loop. It also
     counts the captures of a code object over all models of a class: after eight it
-    silently runs the rest as it is, unrewritten.
+    silently runs the rest unrewritten.
     """
     untyped: Any = torch._dynamo.config
     return untyped.patch(
@@ -166,10 +165,10 @@ def dynamo_settings() -> AbstractContextManager[Any]:
 
 @contextmanager
 def plain_causal_hint() -> Generator[None]:
-    """Let nn.Transformer take a mask without asking whether it is causal.
+    """Make nn.Transformer accept a mask without asking if it is causal.
 
-    The question depends on the mask's values, which a capture does not have. The answer
-    is only a hint for a kernel that needs no mask; without it the mask is applied.
+    The answer depends on the mask's values, which a capture does not have. It is only a
+    hint for a kernel that needs no mask; without it the mask is applied.
     """
 
     def taken(_mask: object, is_causal: object = None, _size: object = None, /) -> bool:
@@ -181,10 +180,10 @@ def plain_causal_hint() -> Generator[None]:
 
 @contextmanager
 def inference_without_gradients() -> Generator[None]:
-    """Let the model's own ``inference_mode`` regions be regions without gradients.
+    """Replace the model's ``inference_mode`` regions by regions without gradients.
 
-    A capture records these; of an inference mode it would lose that what is computed
-    inside requires no gradient.
+    A capture records the latter; for an inference mode it would lose that results
+    computed inside require no gradient.
     """
     mode: Any = torch.inference_mode
 
@@ -204,7 +203,7 @@ def inference_without_gradients() -> Generator[None]:
 
 @contextmanager
 def unmarked(values: Any) -> Generator[None]:
-    """Leave no marks on the tensors in ``values``.
+    """Restore the attributes of the tensors in ``values`` at the end.
 
     An export that fails leaves its dynamic dimensions marked on its arguments, and the
     next export of the same arguments fails by them.
@@ -220,7 +219,7 @@ def unmarked(values: Any) -> Generator[None]:
 
 
 def register_caches() -> None:
-    """Tell torch.export about the caches that transformers models hand back.
+    """Register the caches returned by transformers models with torch.export.
 
     transformers registers its own classes only when asked to.
     """

@@ -1,8 +1,8 @@
-"""Changes of torch that hold while one thread captures a model, and for it alone.
+"""Changes of torch during a capture that only the capturing thread sees.
 
-A capture replaces functions of torch and sets flags of the process. Here every one is
-replaced by what asks for the thread: others call what was there before. One thread
-captures at a time, so that changes are taken back in the reverse order.
+A capture replaces functions of torch and sets flags of the process. Here each
+replacement checks the thread: other threads get the old behaviour. One thread captures
+at a time, so that changes are undone in reverse order.
 """
 # pyright: reportPrivateUsage=false
 
@@ -22,18 +22,18 @@ T = TypeVar("T")
 
 
 def capturing() -> AbstractContextManager[Any]:
-    """Let no other thread capture or compile meanwhile; a thread may enter it again.
+    """Hold torch's compile lock: one thread captures or compiles at a time (reentrant).
 
-    It is the lock that torch.compile holds while it compiles. With one of our own, a
-    thread that captures by dynamo and one in which dynamo calls our backend would wait
-    for each other.
+    It is the lock that torch.compile holds while it compiles. With a lock of our own, a
+    thread that captures by dynamo and one in which dynamo calls our backend would
+    deadlock.
     """
     frames: Any = import_module("torch._dynamo.convert_frame")
     return frames.compile_lock
 
 
 def one_at_a_time(function: Callable[P, T]) -> Callable[P, T]:
-    """Return ``function``, which captures models, to be run in one thread at a time."""
+    """Return ``function``, which captures models, limited to one thread at a time."""
 
     @wraps(function)
     def alone(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -54,7 +54,7 @@ is_here.__dict__["_dynamo_marked_constant"] = True
 
 
 class _Here:
-    """True in the thread that made it, what was there before in others."""
+    """Flag that is true in the thread that made it, and unchanged in others."""
 
     def __init__(self, *, before: object) -> None:
         self._thread, self._before = get_ident(), before
@@ -63,11 +63,11 @@ class _Here:
         return is_here(self._thread) or bool(self._before)
 
     def __or__(self, other: object) -> bool:
-        """Return as a boolean would: models join the flag with their own conditions."""
+        """Return the logical or: models combine the flag with other conditions."""
         return bool(self) or bool(other)
 
     def __and__(self, other: object) -> bool:
-        """Return as a boolean would."""
+        """Return the logical and."""
         return bool(self) and bool(other)
 
     __ror__, __rand__ = __or__, __and__
@@ -75,12 +75,12 @@ class _Here:
 
 @contextmanager
 def replaced(owner: object, name: str, function: Any) -> Generator[None]:
-    """Let ``owner.name`` be ``function`` in this thread, and as it was in others.
+    """Replace ``owner.name`` by ``function`` in this thread alone.
 
     Args:
         owner: A class, a module or an object.
         name: Name of one of its functions.
-        function: What is called instead.
+        function: The replacement.
     """
     thread, before = get_ident(), getattr(owner, name)
 
@@ -96,7 +96,7 @@ def replaced(owner: object, name: str, function: Any) -> Generator[None]:
 
 @contextmanager
 def flagged(owner: object, *names: str) -> Generator[None]:
-    """Let flags of ``owner`` be true in this thread, and as they were in others."""
+    """Set flags of ``owner`` to true in this thread alone."""
     before = {name: getattr(owner, name) for name in names}
     try:
         for name, value in before.items():
@@ -108,7 +108,7 @@ def flagged(owner: object, *names: str) -> Generator[None]:
 
 
 class _FromHere:
-    """Matches warnings of one thread, in a filter of warnings."""
+    """Pattern of a warnings filter that matches the warnings of one thread."""
 
     def __init__(self, message: str) -> None:
         self._thread, self._message = get_ident(), re.compile(message)
@@ -125,8 +125,8 @@ def silent(category: type[Warning] = Warning, message: str = "") -> Generator[No
     threads that use it at once leave them replaced.
 
     Args:
-        category: Those of this class.
-        message: Those whose text begins with this pattern.
+        category: Class of the warnings.
+        message: Pattern of the beginning of their text.
     """
     entry: Any = ("ignore", _FromHere(message), category, None, 0)
     filters: Any = warnings.filters
@@ -142,7 +142,7 @@ def silent(category: type[Warning] = Warning, message: str = "") -> Generator[No
 
 @contextmanager
 def silenced(name: str) -> Generator[None]:
-    """Drop what this thread logs to the logger ``name``."""
+    """Drop the log records of this thread to the logger ``name``."""
     thread, logger = get_ident(), logging.getLogger(name)
 
     def passes(record: logging.LogRecord) -> bool:
@@ -157,9 +157,9 @@ def silenced(name: str) -> Generator[None]:
 
 @contextmanager
 def as_if_exported() -> Generator[None]:
-    """Let model code of this thread that asks whether it is exported hear that it is.
+    """Make torch's "is exporting" flags true for model code in this thread.
 
-    transformers takes another path for its masks then.
+    transformers builds its masks differently then.
     """
     compiler = import_module("torch.compiler")
     with flagged(compiler, "_is_compiling_flag", "_is_exporting_flag"):
@@ -168,10 +168,10 @@ def as_if_exported() -> Generator[None]:
 
 @contextmanager
 def export_apart() -> Generator[None]:
-    """Let torch.export set nothing that other threads see.
+    """Stop torch.export from changing state that other threads see.
 
-    It lets the process appear to be compiling, and switches oneDNN off, so that no
-    kernels of that library appear in a decomposed program. Ours are not decomposed.
+    It marks the process as compiling, and disables oneDNN, so that no kernels of that
+    library appear in a decomposed program. Ours are not decomposed.
     """
     trace = import_module("torch.export._trace")
     with (
@@ -183,9 +183,9 @@ def export_apart() -> Generator[None]:
 
 @contextmanager
 def compile_apart() -> Generator[None]:
-    """Let dynamo, while it captures, not make other threads appear to be compiling.
+    """Stop dynamo, while it captures, from marking other threads as compiling.
 
-    Older releases than torch 2.13 do not set that flag.
+    Releases before torch 2.13 do not set that flag.
     """
     compiler = import_module("torch.compiler")
     name = "_compile_session_context"

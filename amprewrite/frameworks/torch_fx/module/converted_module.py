@@ -26,7 +26,7 @@ from amprewrite.plan import Cast, Plan
 _MADE_AGAIN = frozenset(
     ("_graph_module", "_forward", "_in_spec", "_out_spec", "_copies", "_state")
 ) | {"_places", "_capture_mode", "_compiled_call_impl", "_origin"}
-"""Attributes that are not pickled."""
+"""Attributes that are not pickled, but made again when the module is loaded."""
 
 _NO_PICKLE = (
     "this module cannot be pickled, since its program has bodies (branches, loops, "
@@ -36,20 +36,20 @@ _NO_PICKLE = (
 
 
 class ConvertedModule(KeepsDtypes):
-    """What ``convert`` gives back for torch.
+    """Module that ``convert`` returns for torch: it runs a rewritten graph.
 
     It has the parameters and buffers of the model under the same names, so that
-    ``state_dict`` has the same keys; the same call signature and output structure.
+    ``state_dict`` has the same keys; and the same call signature and output structure.
 
     A module converted for inference is a snapshot of the model: some weights are low,
-    and all tensors are its own, so that no change of one is a change of the other. It
-    cannot be trained: ``train()`` raises UnsupportedError. One converted for training
-    shares the model's parameters and buffers. The mode (dropout, batch statistics) is
-    part of a captured program, so after ``eval()`` the model is captured again in that
-    mode, at the first call; both programs are kept.
+    and all tensors are its own, so that changes of one do not affect the other. It
+    cannot be trained: ``train()`` raises UnsupportedError. A module converted for
+    training shares the model's parameters and buffers. The mode (dropout, batch
+    statistics) is part of a captured program, so after ``eval()`` the model is captured
+    again in that mode, at the first call; both programs are kept.
 
-    An output that is an input or a weight is that tensor. Outputs that are views of one
-    value in the model are views of one value here.
+    An output that is an input or a weight in the model is that tensor here. Outputs
+    that are views of one value in the model are views of one value here.
     """
 
     _signature: Signature
@@ -83,13 +83,13 @@ class ConvertedModule(KeepsDtypes):
 
     @property
     def rewritten(self) -> GraphModule | None:
-        """The graph that runs, whose attributes are this module's; None if not one."""
+        """The graph that runs, owned by this module; None without a single graph."""
         return self.__dict__.get("_graph_module")
 
     def arranged(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments of a call as they were split at capture.
+        """Return the arguments of a call, split as at the capture.
 
         Raises:
             TypeError: An argument is missing, unexpected or given twice.
@@ -129,7 +129,7 @@ class ConvertedModule(KeepsDtypes):
         self._places = distributed.places(self, graph)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ConvertedModule":
-        """Copy everything, the way to the program of the other mode included."""
+        """Return a deep copy, including the capture function of the other mode."""
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
         own = ("_compiled_call_impl", "_state")
@@ -138,7 +138,7 @@ class ConvertedModule(KeepsDtypes):
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled: tensors, graphs and plans; not the model itself.
+        """Return the state to pickle: tensors, graphs and plans; not the model.
 
         Raises:
             UnsupportedError: The program has bodies: branches, loops, checkpoints.
@@ -150,7 +150,7 @@ class ConvertedModule(KeepsDtypes):
         return {**state, "_graph": StoredGraph.of(self.rewritten.graph)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Make the program of what was pickled."""
+        """Rebuild the program from a pickled state."""
         settings.register_caches()
         self.__dict__.update(state)
         self._run_graph(self.__dict__.pop("_graph").graph())
@@ -166,9 +166,9 @@ class ConvertedModule(KeepsDtypes):
                 yield name, held
 
     def follow(self) -> None:
-        """Take tensors that were assigned: in the program's dtypes, with their copies.
+        """Adopt tensors that were assigned: cast them, and renew their low copies.
 
-        A program reads each weight in one dtype, whatever that of a checkpoint is.
+        A program reads each weight in one dtype, whatever dtype a checkpoint has.
         """
         made: dict[int, torch.Tensor] = {}
         for name, held in self._state_tensors():
@@ -181,7 +181,7 @@ class ConvertedModule(KeepsDtypes):
         self.renew()
 
     def keep_copies(self, recipe: Graph) -> None:
-        """Let the low copies beside full weights follow them, by ``recipe``."""
+        """Store the ``recipe`` that recomputes low copies beside full weights."""
         nodes = recipe.find_nodes(op="get_attr")
         self._sources = tuple(dict.fromkeys(str(node.target) for node in nodes))
         if self._sources:
@@ -197,11 +197,11 @@ class ConvertedModule(KeepsDtypes):
         return tuple(map(Mark, self._weights()))
 
     def _changed(self) -> bool:
-        """Whether a weight with a low copy was written to or replaced."""
+        """Return whether a weight with a low copy was written to or replaced."""
         return not self._state or not all(map(Mark.holds, self._state, self._weights()))
 
     def renew(self) -> None:
-        """Make the low copies again if their weights have changed."""
+        """Recompute the low copies if their weights have changed."""
         if self._sources and self._changed():
             with torch.no_grad():
                 for name, value in self._copies(self).items():
@@ -209,10 +209,10 @@ class ConvertedModule(KeepsDtypes):
             self._state = self._marks()
 
     def switch_by(self, capture: Callable[..., "ConvertedModule"]) -> None:
-        """Let ``capture`` give the program of the other mode.
+        """Set the function that captures the program of the other mode.
 
         Args:
-            capture: Takes this module, the mode, args and kwargs.
+            capture: Function of this module, the mode, args and kwargs.
         """
         self.__dict__["_capture_mode"] = capture
 
@@ -269,7 +269,7 @@ class ConvertedModule(KeepsDtypes):
     def _links_to(
         self, other: nn.Module
     ) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
-        """Yield where each tensor of the state is kept in ``other`` and here.
+        """Yield the containers and name of each state tensor in ``other`` and here.
 
         This runs inside a call, where ``state_dict`` would shard the parameters of a
         module under ``fully_shard`` again.
@@ -282,7 +282,7 @@ class ConvertedModule(KeepsDtypes):
                     yield kept(there), kept(here), name
 
     def train(self, mode: bool = True) -> "ConvertedModule":  # noqa: FBT001, FBT002  # as nn.Module
-        """Choose the mode of the next call.
+        """Set the mode of the next call.
 
         Raises:
             UnsupportedError: Train mode of a module that was converted for inference,
@@ -295,7 +295,7 @@ class ConvertedModule(KeepsDtypes):
         return self
 
     def _no_mode(self) -> UnsupportedError:
-        """Return why there is no program for the other mode."""
+        """Return the error that there is no program for the other mode."""
         have, want = _mode(self._captured_mode), _mode(not self._captured_mode)
         why = (
             f"was pickled with its program for {have} mode alone; call it in both "
@@ -308,7 +308,7 @@ class ConvertedModule(KeepsDtypes):
         return UnsupportedError(f"this module {why}")
 
     def extra_repr(self) -> str:
-        """Return the head of the plan's summary."""
+        """Return the first line of the plan's summary."""
         return self.plan.summary().split("\n")[0]
 
 

@@ -1,4 +1,4 @@
-"""Models that several processes train: what is converted first, and what afterwards.
+"""Models trained by several processes: convert first, then wrap the result.
 
 ``DistributedDataParallel`` and ``fully_shard`` work by hooks on the calls of modules
 and on their parameters. A converted module keeps the parameters but calls no modules
@@ -23,7 +23,7 @@ from amprewrite.frameworks.torch_fx.module.state import lowered
 
 
 def refuse_wrapped(model: nn.Module) -> None:
-    """Refuse to convert what is wrapped already.
+    """Refuse to convert a model that is wrapped already.
 
     Raises:
         UnsupportedError: ``model`` or a part of it is wrapped: a captured program
@@ -46,7 +46,7 @@ def refuse_wrapped(model: nn.Module) -> None:
 
 
 def refuse_sharded_parts(converted: nn.Module) -> None:
-    """Refuse to run a program whose parts were sharded after the conversion.
+    """Refuse to run a program with parts that were sharded after the conversion.
 
     Raises:
         UnsupportedError: A part below ``converted`` was given to ``fully_shard``: its
@@ -68,13 +68,13 @@ def refuse_sharded_parts(converted: nn.Module) -> None:
 
 @dataclass
 class Place:
-    """Where a converted module keeps a parameter.
+    """Location of a parameter in a converted module.
 
     Attributes:
-        kept: The parameters of the part that has it.
+        kept: The parameter dict of the owning submodule.
         name: Its name there.
         dtype: Its dtype when the model was captured.
-        cast: Whether the program reads it by casts alone, which take any dtype.
+        cast: Whether the program reads it through casts alone, which accept any dtype.
     """
 
     kept: dict[str, Any]
@@ -84,12 +84,12 @@ class Place:
 
     @property
     def held(self) -> torch.Tensor:
-        """The parameter as it is there now."""
+        """The current parameter at that location."""
         return self.kept[self.name]
 
 
 def places(converted: nn.Module, graph: Graph) -> list[Place]:
-    """Return where the parameters are that ``graph`` reads."""
+    """Return the locations of the parameters that ``graph`` reads."""
     found: list[Place] = []
     for node in graph.find_nodes(op="get_attr"):
         path, _, name = str(node.target).rpartition(".")
@@ -101,10 +101,10 @@ def places(converted: nn.Module, graph: Graph) -> list[Place]:
 
 
 def gathered_otherwise(known: Sequence[Place]) -> list[Place]:
-    """Return the parameters that have another dtype now than at the capture.
+    """Return the parameters with another dtype than at the capture.
 
-    ``fully_shard`` gathers them so by ``MixedPrecisionPolicy(param_dtype=...)``. They
-    are not looked at where nothing can be sharded yet.
+    ``fully_shard`` gathers them so by ``MixedPrecisionPolicy(param_dtype=...)``.
+    Nothing is checked while nothing can be sharded yet.
     """
     if torch.compiler.is_compiling():  # each that is looked at is a guard at each call
         known = known if any(p.held.dtype != p.dtype for p in known[:1]) else ()
@@ -117,14 +117,14 @@ def gathered_otherwise(known: Sequence[Place]) -> list[Place]:
 def read_as_captured(
     changed: Sequence[Place], *, copied: bool = False
 ) -> Generator[None]:
-    """Let parameters be cast, each once, to the dtypes that they were captured in.
+    """Cast parameters, each once, to the dtypes that they were captured in.
 
-    Those that the program casts itself stay as they were gathered: what is kept for the
-    backward pass is then the gathered parameter, which is freed in between.
+    Parameters that the program casts itself stay as gathered: the backward pass then
+    saves the gathered parameter, which is freed in between.
 
     Args:
-        changed: Parameters in another dtype.
-        copied: Whether all of them are to be parameters again, to capture a model with.
+        changed: Parameters with another dtype than at the capture.
+        copied: Whether to make all of them parameters again, to capture a model with.
     """
     before = [(place, place.held) for place in changed if copied or not place.cast]
     made: dict[int, torch.Tensor] = {}
@@ -141,7 +141,7 @@ def read_as_captured(
 
 
 def inputs_as_captured(arguments: Any, changed: Sequence[Place]) -> Any:
-    """Return arguments, to capture a model with, as before they were cast low."""
+    """Return call arguments in the dtypes that they had before a shard cast them."""
     dtypes = {place.held.dtype: place.dtype for place in changed}
 
     def cast(leaf: Any) -> Any:
@@ -152,7 +152,7 @@ def inputs_as_captured(arguments: Any, changed: Sequence[Place]) -> Any:
 
 
 def refuse_other_dtypes(model: nn.Module, known: Mapping[str, torch.dtype]) -> None:
-    """Refuse to capture a model whose parameters were gathered in another dtype.
+    """Refuse to capture a model with parameters gathered in another dtype.
 
     Raises:
         UnsupportedError: A parameter had another dtype when ``model`` was converted.
@@ -189,13 +189,13 @@ def _first_of(
 
 @contextmanager
 def lent(model: nn.Module, owner: nn.Module) -> Generator[None]:
-    """Let ``model`` have the tensors that ``owner`` has now, under the same names.
+    """Lend ``model`` the current tensors of ``owner``, under the same names.
 
-    A model that was built on the meta device, or whose parameters were sharded, was
-    left behind by its converted module; captured again, it needs those tensors.
+    A model that was built on the meta device, or has had its parameters sharded, no
+    longer has the tensors of its converted module; a new capture needs them.
 
     Args:
-        model: What was converted.
+        model: The model that was converted.
         owner: The converted module, which has all modules of ``model``, as containers.
     """
     before: list[tuple[dict[str, Any], str, Any]] = []

@@ -1,4 +1,4 @@
-"""A model that is captured at its first call: an ``nn.Module`` that runs the model."""
+"""A module captured at its first call, which runs the model through dynamo."""
 
 import copy
 from collections.abc import Callable
@@ -19,23 +19,23 @@ from amprewrite.plan import Plan, join_plans
 
 @dataclass
 class Use:
-    """How the parameters of a model are used.
+    """Use of the parameters of a model: for training, or for inference alone.
 
     Attributes:
-        trained: Whether they are trained, or were: then they are cast at each use,
-            since not every way to write to them is seen.
+        trained: Whether they are, or were, trained: then they are cast at each use,
+            because not every write to them can be detected.
     """
 
     trained: bool
 
 
 def run_later(model: nn.Module, *, trains: bool) -> tuple[nn.Module, Use]:
-    """Return what a module that is captured at its first call runs, and its use.
+    """Return the module that a lazy module runs, and the use of its parameters.
 
-    The model itself where it is trained, or where parts of it have no parameters yet;
-    its weights are cast at each use. Otherwise a copy: low copies of its weights are
-    kept, and torch does not see every way in which a weight may change
-    (``weight.data.copy_()`` counts as no write).
+    It is the model itself if it is trained, or if parts of it have no parameters yet;
+    its weights are cast at each use. Otherwise it is a copy: low copies of its weights
+    are kept, and torch does not detect every write to a weight (``weight.data.copy_()``
+    counts as none).
 
     Args:
         model: The model.
@@ -52,9 +52,9 @@ def run_later(model: nn.Module, *, trains: bool) -> tuple[nn.Module, Use]:
 class LazyModule(ConvertedModule):
     """A model that is captured by dynamo at its first call, once per input signature.
 
-    It shares the modules, parameters and buffers of what it runs: of the model itself
-    if it was converted for training, of a copy otherwise. Models with graph breaks
-    work: what lies between the breaks is rewritten, graph by graph.
+    It shares the modules, parameters and buffers of the module that it runs: the model
+    itself if it was converted for training, else a copy. Models with graph breaks work:
+    the parts between the breaks are rewritten, graph by graph.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class LazyModule(ConvertedModule):
         """Share the state of ``model`` and call ``run``, which appends to ``plans``.
 
         Args:
-            model: What is run.
-            run: Runs it, rewritten.
-            plans: Gets the plan of every graph.
-            again: Does all this for another model.
-            use: Whether its parameters are trained.
+            model: The module to run.
+            run: Function that runs it, rewritten.
+            plans: List that receives the plan of every graph.
+            again: Function that makes a lazy module of another model.
+            use: Use of its parameters.
         """
         super().__init__()
         self.__dict__["_model"] = model
@@ -84,12 +84,12 @@ class LazyModule(ConvertedModule):
 
     @property
     def plans(self) -> tuple[Plan, ...]:
-        """One plan for each graph captured so far."""
+        """The plans of the graphs captured so far."""
         return tuple(self._plans)
 
     @property
     def plan(self) -> Plan:
-        """The plan; those of several graphs are joined, with numbered op names."""
+        """The plan; plans of several graphs are joined, with numbered op names."""
         if not self._plans:
             msg = (
                 "this module has no plan yet: it is captured at its first call; call "
@@ -99,11 +99,11 @@ class LazyModule(ConvertedModule):
         return join_plans(self._plans)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "LazyModule":
-        """Convert a copy of the model: what was captured reads the tensors of this."""
+        """Convert a copy of the model: captured graphs hold the tensors of this one."""
         return self._again(copy.deepcopy(self.__dict__["_model"], memo))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Refuse to be pickled.
+        """Refuse to be pickled: compiled graphs exist only in this process.
 
         Raises:
             UnsupportedError: Always; what dynamo captured lives in this process.
@@ -127,7 +127,7 @@ class LazyModule(ConvertedModule):
         return self._run(*args, **kwargs)
 
     def train(self, mode: bool = True) -> "LazyModule":  # noqa: FBT001, FBT002  # as nn.Module
-        """Set the mode of what is run; each mode is captured when it is first run."""
+        """Set the mode; each mode is captured when it is first run."""
         self.__dict__["_model"].train(mode)
         self.training = mode
         self._use.trained = self._use.trained or mode

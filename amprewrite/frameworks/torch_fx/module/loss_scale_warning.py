@@ -1,7 +1,7 @@
-"""Say once that a float16 model is trained without a loss scale.
+"""Warn once if a float16 model is trained without a loss scale.
 
-Whether a loss is scaled shows in the gradient that reaches the outputs of the model, at
-the first backward: whoever scales, and by whatever means, has large numbers there.
+A scaled loss is visible in the gradient that reaches the outputs of the model at the
+first backward pass: whatever the means of scaling, its numbers are large.
 """
 
 from typing import Any
@@ -13,20 +13,20 @@ from amprewrite.errors import warn
 from amprewrite.frameworks.torch_fx.compat import private
 
 SMALLEST = 2.0**-14
-"""The smallest normal float16; below, a gradient loses its bits one by one."""
+"""The smallest normal float16; a gradient below it loses bits."""
 
 SHARE = 0.01
-"""Share of the gradient, by the sum of magnitudes, that may be below: 1 %.
+"""Share of a gradient, by the sum of magnitudes, allowed below it: 1 %.
 
-A mean cross entropy of 128 rows over 1000 classes has half of it there; scaled by 2**16
-less than a thousandth.
+A mean cross entropy of 128 rows over 1000 classes has half of its gradient there;
+scaled by 2**16, less than a thousandth.
 """
 
 TOTAL = 8.0
-"""Sum of the magnitudes of a gradient below which no scale is in it.
+"""Sum of the magnitudes of a gradient below which the loss counts as unscaled.
 
-That of a mean cross entropy is at most 2, that of a mean square twice the mean error; a
-scale multiplies it, by 128 and more as a rule.
+For a mean cross entropy it is at most 2, for a mean square twice the mean error; a loss
+scale multiplies it, usually by 128 or more.
 """
 
 _ADVICE = (
@@ -36,21 +36,21 @@ _ADVICE = (
 
 
 def watch(module: nn.Module) -> None:
-    """Look at the first gradient that reaches the outputs of ``module``."""
+    """Check the first gradient that reaches the outputs of ``module``."""
     module.register_forward_hook(Watch())
 
 
 class Watch:
-    """A forward hook, which is copied and pickled with its module.
+    """A forward hook that is copied and pickled with its module.
 
     Attributes:
-        done: Whether a gradient was seen; no other is looked at.
+        done: Whether a gradient was checked; only the first one is.
     """
 
     done: bool = False
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        """Hook the outputs that get a gradient."""
+        """Register a hook on each output that requires a gradient."""
         del module, args
         if self.done or torch.compiler.is_compiling():
             return
@@ -69,10 +69,10 @@ class Watch:
 
 
 def unscaled(gradient: torch.Tensor) -> str:
-    """Return how ``gradient`` shows that the loss is not scaled; empty if it does not.
+    """Return the evidence in ``gradient`` that the loss is not scaled, if any.
 
     Args:
-        gradient: Of one output.
+        gradient: Gradient of one output.
     """
     size = gradient.detach().abs().double()
     if not gradient.dim():

@@ -1,4 +1,4 @@
-"""Moves of a converted module: to devices and memory formats, not to other dtypes."""
+"""Moves of converted modules: devices and memory formats, but no other dtypes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,10 +11,10 @@ from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
 
 
 class KeepsDtypes(nn.Module):
-    """A module whose tensors have the dtypes that its program reads.
+    """A module with tensors of fixed dtypes: those that its program reads.
 
-    ``half()``, ``double()``, ``to(dtype)`` and whatever else would change a dtype, of
-    this module or of one that holds it, raises before a tensor of it is changed.
+    ``half()``, ``double()``, ``to(dtype)`` and other calls that would change a dtype,
+    of this module or of a module around it, raise before any of its tensors is changed.
     """
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Any:  # noqa: FBT001, FBT002  # as nn.Module
@@ -29,7 +29,7 @@ class KeepsDtypes(nn.Module):
 
 
 def refuse_other_dtypes(module: nn.Module, move: Callable[..., Any]) -> None:
-    """Refuse a move that changes a dtype; it is tried on tensors without elements.
+    """Refuse a move that changes a dtype, after trying it on empty tensors.
 
     Raises:
         UnsupportedError: A tensor of ``module`` would get another dtype.

@@ -1,4 +1,4 @@
-"""The way back: the plain model of a converted one, with the weights it has now."""
+"""Recover the plain model of a converted one, with its current weights."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,13 +25,13 @@ _OTHERWISE = (
 
 @dataclass(frozen=True)
 class Origin:
-    """What the plain model of a converted one is made of.
+    """Material for the plain model of a converted one.
 
     Attributes:
-        model: The model itself where its tensors are shared; else its skeleton; None
-            if it has no copy.
+        model: The model itself if its tensors are shared; else a copy of it without
+            values; None if it cannot be copied.
         shared: Whether its tensors are those of the converted model.
-        reason: Why it has no copy.
+        reason: Reason why it cannot be copied.
     """
 
     model: nn.Module | None
@@ -40,11 +40,11 @@ class Origin:
 
 
 def keep_origin(converted: ConvertedModule, model: nn.Module, *, shared: bool) -> None:
-    """Let ``converted`` know what its plain model is, without the weights of it.
+    """Store in ``converted`` its model, or a copy of the model without values.
 
     Args:
         converted: The converted model.
-        model: What was converted.
+        model: The model that was converted.
         shared: Whether its parameters are those of ``converted``.
     """
     vars(converted)["_origin"] = (
@@ -53,7 +53,7 @@ def keep_origin(converted: ConvertedModule, model: nn.Module, *, shared: bool) -
 
 
 def original(model: Any) -> Any:
-    """Return a converted module as what it was; others as they are.
+    """Return the plain model of a converted module; others as they are.
 
     Raises:
         UnsupportedError: A part of a converted module, or a wrapper around one; the
@@ -69,14 +69,14 @@ def original(model: Any) -> Any:
 
 
 def _of_lazy(converted: LazyModule) -> nn.Module:
-    """Return what is run if it is trained, a copy of it otherwise."""
+    """Return the model that is run if it is trained, else a copy of it."""
     held = vars(converted)
     model: nn.Module = held["_model"]
     return model if held["_use"].trained else _copy(model, {})
 
 
 def _of_program(converted: ConvertedModule) -> nn.Module:
-    """Return the model that was converted, with the tensors of ``converted``."""
+    """Return the plain model of a program, with the tensors of ``converted``."""
     origin: Origin | None = vars(converted).get("_origin")
     if origin is None:
         msg = (
@@ -116,10 +116,10 @@ def _widened(
 def _places(
     converted: nn.Module, model: nn.Module
 ) -> Iterator[tuple[str, Any, str, torch.Tensor, torch.Tensor]]:
-    """Yield where the tensors of ``model`` are, and those of ``converted`` there.
+    """Yield the locations of tensors of ``model``, and ``converted``'s tensors there.
 
     Raises:
-        UnsupportedError: ``converted`` has none of that name any more.
+        UnsupportedError: ``converted`` has no longer a tensor of that name.
     """
     for path, part in private.modules_by_path(model):
         here = converted.get_submodule(path)
@@ -152,7 +152,7 @@ def _skeleton(model: nn.Module) -> Origin:
 
 
 def _twin(held: torch.Tensor) -> torch.Tensor:
-    """Return ``held`` without values: on the meta device."""
+    """Return ``held`` on the meta device, without values."""
     with torch.no_grad():
         twin = torch.empty_like(held, device="meta")
     if isinstance(held, nn.Parameter):
@@ -165,7 +165,7 @@ def _copy(model: nn.Module, values: dict[int, Any]) -> nn.Module:
 
     Args:
         model: The model.
-        values: Its new tensors by the identity of its own; all or none.
+        values: New tensors by the identity of the model's; all or none.
 
     Raises:
         UnsupportedError: It cannot be copied, or the copy has tensors of its own.
@@ -190,13 +190,13 @@ def _copy(model: nn.Module, values: dict[int, Any]) -> nn.Module:
 
 
 def _views(model: nn.Module, values: dict[int, Any]) -> dict[int, Any]:
-    """Return the same views of other tensors, by the identity of the model's views.
+    """Return views of the new tensors, by the identity of the model's views.
 
-    These are plain attributes of modules; they would be copied with the values that
-    the tensors of the model have.
+    They are plain attributes of modules, which would be copied with the values of the
+    model's tensors.
 
     Raises:
-        TypeError: The other tensor is laid out otherwise.
+        TypeError: The new tensor has another layout.
     """
     strided = torch.strided
     state = [t for t in (*model.parameters(), *model.buffers()) if t.layout == strided]
@@ -221,7 +221,7 @@ def _views(model: nn.Module, values: dict[int, Any]) -> dict[int, Any]:
 
 
 def _no(model: nn.Module, error: Exception) -> str:
-    """Return why there is no copy of ``model``."""
+    """Return the error that ``model`` cannot be copied."""
     reason = str(error).strip().split("\n")[0]
     return (
         f"{type(model).__name__} cannot be copied ({type(error).__name__}: {reason}), "
@@ -230,9 +230,9 @@ def _no(model: nn.Module, error: Exception) -> str:
 
 
 def _rooted(model: nn.Module) -> Iterator[str]:
-    """Yield the attributes that are functions around parts or tensors of ``model``.
+    """Yield the attributes that are functions bound to parts or tensors of ``model``.
 
-    A deep copy has the very same functions.
+    A deep copy shares these functions.
     """
     own = set(map(id, (*model.modules(), *model.parameters(), *model.buffers())))
     for path, part in private.modules_by_path(model):
@@ -244,7 +244,7 @@ def _rooted(model: nn.Module) -> Iterator[str]:
 
 
 def _around(function: Any) -> Iterator[object]:
-    """Yield what ``function`` holds: the variables around it, and its defaults."""
+    """Yield the objects in ``function``: its closure variables and its defaults."""
     while isinstance(function, partial):
         function = function.func
     if isinstance(function, FunctionType):
@@ -258,7 +258,7 @@ def _around(function: Any) -> Iterator[object]:
 
 
 def _refuse_related(model: nn.Module) -> None:
-    """Refuse a part of a converted module, and a module that has one as a part.
+    """Refuse a part of a converted module, and a module that contains one.
 
     Raises:
         UnsupportedError: It is one of these.

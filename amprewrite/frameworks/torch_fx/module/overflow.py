@@ -1,7 +1,7 @@
-"""Run a converted model once, where its low dtype has a small range: is it finite?
+"""Check for overflow: run a model once if its low dtype has a small range.
 
-float16 ends at 65504. A model of larger values gives infinities or NaN in it, and
-nothing says so: one run on the arguments of the conversion shows it.
+float16 ends at 65504. A model with larger values silently returns infinities or NaN;
+one run on the arguments of the conversion shows it.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from amprewrite.plan import Decision, Plan
 from amprewrite.plan.overflow import is_narrow, overflow_warning
 
 COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
-"""Layouts whose values are a dense tensor."""
+"""Layouts with their values in one dense tensor."""
 
 
 def overflows(
@@ -28,11 +28,11 @@ def overflows(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> tuple[str, ...]:
-    """Return a warning if outputs are not finite where those of the model are.
+    """Return a warning if outputs are not finite where the model's are.
 
-    Both are run without a trace, the model only if outputs are not finite. Nothing is
-    run where the low dtype has the range of the full one, where tensors have no values,
-    and in a group of processes.
+    Both run without side effects, the model only if outputs are not finite. Nothing is
+    run if the low dtype has the range of the full one, if tensors have no values, or in
+    a group of processes.
     """
     plan = converted.plan
     together = torch.distributed.is_available() and torch.distributed.is_initialized()
@@ -51,7 +51,7 @@ def overflows(
 def _outputs(
     run: nn.Module, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> list[torch.Tensor]:
-    """Return the float outputs of one run that leaves no trace."""
+    """Return the float outputs of one run that leaves no side effects."""
     found: list[Any] = []
 
     def running(*given: Any, **named: Any) -> None:
@@ -67,7 +67,7 @@ def _is_real(tensor: torch.Tensor) -> bool:
 
 
 def _is_finite(value: object) -> bool:
-    """Whether a value has no infinity and no NaN."""
+    """Return whether a value has no infinity and no NaN."""
     if not isinstance(value, torch.Tensor) or not _is_real(value):
         return True
     if value.layout in COMPRESSED:  # neither isfinite nor all takes these
@@ -83,7 +83,7 @@ def _first(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> Decision | None:
-    """Return the decision of the first op that leaves the range of the low dtype."""
+    """Return the decision about the first op that overflows the low dtype."""
     graph = converted.rewritten
     if graph is None:
         return None
@@ -98,7 +98,7 @@ def _first(
 
 
 class _Seeker(Interpreter):
-    """Runs a graph and remembers the first node that overflows."""
+    """Interpreter that records the first node that overflows."""
 
     def __init__(self, module: Any, low: torch.dtype, full: torch.dtype) -> None:
         super().__init__(module)
@@ -106,7 +106,7 @@ class _Seeker(Interpreter):
         self.found: Node | None = None
 
     def names(self) -> list[str]:
-        """Return by which names a plan may have the op: of a cast, its reader's."""
+        """Return the names of the op in a plan: of a cast, those of its neighbours."""
         if self.found is None:
             return []
         beside = (*self.found.users, *self.found.all_input_nodes)
@@ -121,7 +121,7 @@ class _Seeker(Interpreter):
         return made
 
     def _fits_in_full(self, node: Node, args: Any, kwargs: Any) -> bool:
-        """Whether the op is finite in the full dtype, on the same operands."""
+        """Return whether the op is finite in the full dtype, on the same operands."""
 
         def wide(arg: Any) -> Any:
             if isinstance(arg, torch.Tensor):

@@ -1,7 +1,7 @@
 """A graph as plain data, so that a converted module can be pickled.
 
-torch.fx pickles a graph as code and traces that again, which renames its nodes; the
-plan and verify know them by name. What nodes know of their values is left out.
+torch.fx pickles a graph as code and traces it again, which renames its nodes; plans and
+verify refer to nodes by name. Metadata about values is left out.
 """
 
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from amprewrite.frameworks.torch_fx.compat import private
 
 @dataclass(frozen=True)
 class NodeName:
-    """Stands for a node among the arguments of another."""
+    """Placeholder for a node among the arguments of another."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class OpName:
-    """Stands for an overload of an operator: ``aten.add.Tensor``."""
+    """Placeholder for an overload of an operator: ``aten.add.Tensor``."""
 
     name: str
 
@@ -48,11 +48,11 @@ class OpName:
 
 @dataclass(frozen=True)
 class StoredGraph:
-    """The nodes of a graph, in order, and how it is called.
+    """The nodes of a graph, in order, with its calling convention.
 
     Attributes:
         nodes: Kind, name, target and arguments of each.
-        call: Names of the inputs, and the structures that go in and come out.
+        call: Names of the inputs, and the structures of inputs and outputs.
     """
 
     nodes: tuple[tuple[str, str, Any, Any], ...]
@@ -60,7 +60,7 @@ class StoredGraph:
 
     @classmethod
     def of(cls, graph: Graph) -> "StoredGraph":
-        """Return ``graph`` as data."""
+        """Return ``graph`` as plain data."""
         nodes = [(n.op, n.name, n.target, (n.args, n.kwargs)) for n in graph.nodes]
         kept = tuple(private.map_arguments(nodes, _stored))
         structure = private.call_structure(graph)
@@ -70,7 +70,7 @@ class StoredGraph:
         return cls(kept, (names, *map(private.structure_of, specs)))
 
     def graph(self) -> Graph:
-        """Return the graph that this is of."""
+        """Return the graph rebuilt from the data."""
         graph, made = Graph(), dict[str, Node]()
 
         def found(part: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What can be had of a program beside running it: its text and its file."""
+"""The text and the exported file of a program."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How a captured program is called, and whether a call fits it."""
+"""Signature of a captured program, and the check that a call matches it."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from amprewrite.ir.text import tensor_text
 
 @dataclass(frozen=True)
 class Signature:
-    """How a captured program is called.
+    """Calling convention and input types of a captured program.
 
     Attributes:
         names: Names of the model's parameters, in order.
@@ -27,8 +27,8 @@ class Signature:
         tensors: For each flat input its dtype and extents (None where dynamic); None
             for an input that is no tensor.
         device: Type of the device that the program runs on.
-        numbers: For each flat input that is no tensor, its value at capture, which is
-            part of the program: a number, a flag, a word or None.
+        numbers: Value at capture, by flat index, of each input that is no tensor; it is
+            part of the program: a number, a flag, a string or None.
     """
 
     names: tuple[str, ...]
@@ -41,7 +41,7 @@ class Signature:
     def arrange(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments as they were split at capture.
+        """Return the arguments of a call, split as at the capture.
 
         Raises:
             TypeError: An argument is missing, unexpected or given twice.
@@ -107,14 +107,14 @@ class Signature:
         kwargs: Mapping[str, Any],
         changed: Sequence[Place],
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments of a call as they were before ``fully_shard`` cast them.
+        """Return the arguments of a call as before ``fully_shard`` cast them.
 
-        It casts them with the parameters.
+        It casts them together with the parameters.
 
         Args:
             args: Positional arguments, as at the capture.
             kwargs: Keyword arguments, as at the capture.
-            changed: Parameters that are there in another dtype now.
+            changed: Parameters with another dtype than at the capture.
         """
         if not changed:
             return args, dict(kwargs)
@@ -127,9 +127,10 @@ class Signature:
         return private.pytree.tree_unflatten(leaves, structure)
 
     def _fits(self, given: tuple[Any, ...]) -> bool:
-        """Return whether arguments are tensors alone, those of the capture.
+        """Return whether all arguments are tensors that match the capture.
 
-        Most calls are of this kind, for which nests need not be flattened: 10 us less.
+        This is the fast path of most calls: no nest is flattened, which takes 10 us
+            less.
         """
         return len(given) == len(self.tensors) and all(
             wanted is not None
@@ -140,7 +141,7 @@ class Signature:
         )
 
     def _check_numbers(self, leaves: Sequence[Any]) -> None:
-        """Compare all that is no tensor: it was built into the program."""
+        """Check the inputs that are no tensors: they are constants of the program."""
         if len(leaves) != len(self.tensors):
             msg = (
                 f"called with {len(leaves)} inputs, nested ones counted; the program "

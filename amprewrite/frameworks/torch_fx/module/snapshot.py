@@ -1,8 +1,8 @@
-"""Copies of what a model holds, for a conversion that is independent of the model.
+"""Copies of a model's tensors, for a conversion that is independent of the model.
 
-A program that is converted for inference reads some weights low, which are copies. Were
-the others the model's own tensors, a change of the model would give a mixture of old
-and new weights; so they are copies, too.
+A program converted for inference reads some weights from low copies. If the others were
+the model's own tensors, a change of the model would lead to a mixture of old and new
+weights; so they are copied too.
 """
 
 import copy
@@ -18,13 +18,13 @@ from amprewrite.errors import UnsupportedError
 
 
 def copied(held: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
-    """Return a copy of ``held`` in a storage of its own; a parameter stays one.
+    """Return a copy of ``held`` with a storage of its own; a parameter stays one.
 
-    Tensors of one storage have copies of one storage, as those of a deep copy do.
+    Tensors that share a storage have copies that share one, as in a deep copy.
 
     Args:
         held: The tensor.
-        memo: What was copied so far, as ``copy.deepcopy`` keeps it.
+        memo: Copies made so far, as ``copy.deepcopy`` keeps them.
     """
     # What is made in inference mode can be neither captured nor trained later.
     with torch.inference_mode(mode=False), torch.no_grad():
@@ -39,7 +39,7 @@ def copied(held: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
 def own_tensors(
     model: nn.Module, module: GraphModule, low: Mapping[int, torch.Tensor]
 ) -> dict[int, torch.Tensor]:
-    """Return a copy of every tensor that a program reads, by the identity of the other.
+    """Return a copy of every tensor that a program reads, by the original's identity.
 
     Args:
         model: The model.
@@ -83,14 +83,14 @@ def snapshot(model: nn.Module) -> nn.Module:
 
 
 def deep_copy(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
-    """Return a deep copy of ``model``; the errors of ``copy.deepcopy`` pass.
+    """Return a deep copy of ``model``; errors of ``copy.deepcopy`` pass through.
 
-    Copied otherwise are tensors that ``copy.deepcopy`` refuses: detached those that
-    autograd made, by ``clone`` those that are compressed.
+    Tensors that ``copy.deepcopy`` refuses are copied otherwise: results of autograd
+    detached, compressed ones by ``clone``.
 
     Args:
         model: The model.
-        memo: What stands for something of the model in the copy, by its identity.
+        memo: Replacements in the copy for objects of the model, by identity.
     """
     plain = (held for part in model.modules() for held in vars(part).values())
     for held in (*plain, *model.buffers(), *model.parameters()):

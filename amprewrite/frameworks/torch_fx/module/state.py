@@ -1,4 +1,4 @@
-"""The state of a converted model: the same names, low weights where planned."""
+"""The state of a converted model: the model's names, low weights where planned."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +24,7 @@ _NO_VALUES = (
 def stored_weights(reading: Reading, plan: Plan) -> dict[int, torch.Tensor]:
     """Return the low tensors of a plan by the identity of the full ones.
 
-    Each is made once, whatever number of names it has.
+    Each is made once, however many names it has.
     """
     low: dict[int, torch.Tensor] = {}
     for value, dtype in plan.storage:
@@ -61,13 +61,12 @@ def attribute(root: nn.Module, name: str) -> torch.Tensor:
 def mirror_state(
     target: nn.Module, model: nn.Module, low: Mapping[int, torch.Tensor]
 ) -> None:
-    """Give ``target`` the parameters and buffers of ``model``, under the same names.
+    """Register the parameters and buffers of ``model`` in ``target``, by their names.
 
     Args:
-        target: Gets bare containers for the modules of ``model``.
-        model: Where the tensors come from.
-        low: Tensors to put in place of others, by the identity of the other; what is
-            not among them is shared.
+        target: Receives empty containers in place of the modules of ``model``.
+        model: The model.
+        low: Replacement tensors by the identity of the replaced; all others are shared.
     """
     for path, part in private.modules_by_path(model):
         holder = _holder(target, path)
@@ -83,12 +82,12 @@ def mirror_state(
 
 
 def fold_copies(module: GraphModule) -> Graph:
-    """Compute the casts of weights that are kept beside the weight, once.
+    """Compute the casts of weights with a second, low copy, once.
 
-    Each becomes a buffer that no state_dict holds.
+    Each becomes a buffer that is not part of ``state_dict``.
 
     Returns:
-        A graph that computes them again and gives them by the names of the buffers.
+        A graph that computes them again, and returns them by buffer name.
     """
     recipe, made, copies = Graph(), dict[Node, Node](), dict[str, Node]()
     for number, node in enumerate(list(module.graph.nodes)):
@@ -108,7 +107,7 @@ def fold_copies(module: GraphModule) -> Graph:
 
 
 def _transcribe(node: Node, recipe: Graph, made: dict[Node, Node]) -> Node:
-    """Copy ``node`` and all that it is computed from to ``recipe``."""
+    """Copy ``node`` and all its inputs, recursively, to ``recipe``."""
     if node not in made:
         made[node] = recipe.node_copy(
             node, lambda used: _transcribe(used, recipe, made)
@@ -130,13 +129,13 @@ def _evaluate(module: GraphModule, node: Node) -> torch.Tensor:
 def mirror_extras(
     target: nn.Module, module: GraphModule, low: Mapping[int, torch.Tensor]
 ) -> None:
-    """Give ``target`` what the graph reads and the model's state does not hold.
+    """Register in ``target`` tensors and bodies of the graph outside of the state.
 
-    These are constants that the capture lifted out of the code, and bodies of
+    They are constants that the capture lifted out of the code, and bodies of
     higher-order ops.
 
     Raises:
-        UnsupportedError: A constant is on the meta device: nobody knows its values.
+        UnsupportedError: A constant is on the meta device, so it has no values.
     """
     for node in module.graph.find_nodes(op="get_attr"):
         path, _, name = str(node.target).rpartition(".")
@@ -152,7 +151,7 @@ def mirror_extras(
 
 
 def _holder(root: nn.Module, path: str) -> nn.Module:
-    """Return the container at ``path`` below ``root``, made if it is not there."""
+    """Return the container at ``path`` below ``root``, after adding missing ones."""
     found = root
     for part in path.split(".") if path else ():
         if part not in private.children(found):

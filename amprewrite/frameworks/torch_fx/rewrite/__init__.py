@@ -1,1 +1,1 @@
-"""Rewrite: read a captured graph, write a plan into it, check what it then reads."""
+"""Rewrite: read a captured graph, write a plan into it, and check the result."""

@@ -1,8 +1,8 @@
-"""Ops that give a view or a copy, as dtypes and strides have it.
+"""Ops that return a view or a copy, depending on dtypes and strides.
 
-``x.to(bfloat16)`` copies a float32 value and gives a bfloat16 one itself; ``reshape``
-of a slice copies, of the dense cast of a slice it is a view. Where the model writes to
-either side, what was a copy must stay one.
+``x.to(bfloat16)`` copies a float32 value and returns a bfloat16 one itself; ``reshape``
+of a slice copies, but of a dense cast of the slice it returns a view. If the model
+writes to either tensor, a copy must remain a copy.
 """
 
 import torch
@@ -16,16 +16,16 @@ from amprewrite.ir import Op, ProgramGraph
 aten = torch.ops.aten
 
 UNDECLARED = frozenset(("type_as",))
-"""Ops that may give their operand itself, though their schema does not say so."""
+"""Ops that may return their operand itself without declaring it in their schema."""
 
 
 def gives_alias(op: Op, node: Node, graph: ProgramGraph) -> bool:
-    """Return whether an op that copied in the model may give a view now.
+    """Return whether an op that copied in the model may return a view now.
 
     Args:
         op: The op.
         node: Its node in the rewritten graph.
-        graph: The program as it was traced.
+        graph: The traced program.
     """
     if len(op.results) != 1 or not op.operands or not _may_alias(node):
         return False
@@ -42,12 +42,12 @@ def gives_alias(op: Op, node: Node, graph: ProgramGraph) -> bool:
 
 
 def is_inserted(node: Node) -> bool:
-    """Return whether the writer has inserted ``node``."""
+    """Return whether the writer inserted ``node``."""
     return "amprewrite" in node.meta
 
 
 def is_copied_at_once(node: Node) -> bool:
-    """Return whether nothing reads ``node`` but copies that directly follow it."""
+    """Return whether all users of ``node`` are copies that directly follow it."""
     following, directly = node.next, set[Node]()
     while is_inserted(following):
         directly.add(following)
@@ -56,7 +56,7 @@ def is_copied_at_once(node: Node) -> bool:
 
 
 def _may_alias(node: Node) -> bool:
-    """Whether the schema of an op declares a view, or it is known to give one."""
+    """Return whether an op declares a view as result, or is known to return one."""
     if not private.is_overload(node.target):
         return False
     declared = private.results_alias(node.target)
@@ -64,7 +64,7 @@ def _may_alias(node: Node) -> bool:
 
 
 def keep_copy(reading: Reading, op: Op, node: Node) -> None:
-    """Copy what ``op`` gives where it may share a storage that is written to."""
+    """Insert a copy of ``op``'s result if it may share a storage that is written to."""
     graph = reading.graph
     if not graph.written or not gives_alias(op, node, graph):
         return

@@ -1,4 +1,4 @@
-"""Write a plan into its program, mend what kernels do otherwise, check the writes."""
+"""Apply a plan: write it, reconcile the dtypes of kernels, check in-place writes."""
 
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading
 from amprewrite.frameworks.torch_fx.rewrite.reconcile_dtypes import settle
@@ -15,7 +15,7 @@ def rewrite(reading: Reading, plan: Plan) -> Plan:
 
     Raises:
         PlanMismatchError: The plan was made for another program.
-        GraphError: Something would be read without what was written to it in place.
+        GraphError: An op would read a value from before an in-place write to it.
     """
     before = contents(reading)
     write(reading, plan)

@@ -1,4 +1,4 @@
-"""Bodies of higher-order ops: graph modules that a graph holds and calls."""
+"""Bodies of higher-order ops: graph modules that a graph calls."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from amprewrite.frameworks.torch_fx.aten import ops
 
 
 def held_by(owner: torch.nn.Module, target: str) -> Any:
-    """Return what ``owner`` holds at a dotted path."""
+    """Return the attribute of ``owner`` at a dotted path."""
     found: Any = owner
     for part in target.split("."):
         found = getattr(found, part)
@@ -17,7 +17,7 @@ def held_by(owner: torch.nn.Module, target: str) -> Any:
 
 
 def region_body(node: Node) -> tuple[Node, str] | None:
-    """Return the body and the fence of a higher-order op that runs where it stands."""
+    """Return the body and fence of a higher-order op that runs its body in place."""
     position, fence = ops.REGIONS.get(ops.region_name(node.target), (None, ""))
     if position is None or position >= len(node.args) or node.kwargs:
         return None
@@ -26,7 +26,7 @@ def region_body(node: Node) -> tuple[Node, str] | None:
 
 
 def own_body(owner: GraphModule, body: Node, entered: set[str]) -> GraphModule:
-    """Return the body as a module of its own; one that is called twice is copied."""
+    """Return the body as a module of its own; a body called twice is copied."""
     target = str(body.target)
     found = held_by(owner, target)
     if not isinstance(found, GraphModule):

@@ -1,7 +1,8 @@
-"""Arguments whose dtypes the model itself refuses, found before it is converted.
+"""Refuse arguments of dtypes that the model itself refuses, before conversion.
 
-torch.export runs kernels on fake tensors, which take operands of different dtypes where
-real ones raise: what it captures may fail at its first call, at a cast of ours.
+torch.export runs kernels on fake tensors, which accept operands of different dtypes
+where real ones raise: the captured program may fail at its first call, at a cast that
+was inserted.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +23,7 @@ _HALF = ("float16", "bfloat16")
 
 
 def read_runnable(captured: Captured, request: Request, model: nn.Module) -> Reading:
-    """Return what was captured as a graph that the model's arguments run through.
+    """Return the captured program, after checking that the arguments run through it.
 
     Raises:
         CaptureError: The model itself refuses the dtypes of its arguments.
@@ -40,10 +41,10 @@ def refuse_unequal(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> None:
-    """Make sure that the model runs with the dtypes of its arguments.
+    """Check that the model accepts the dtypes of its arguments.
 
-    It is called once, and only if some op reads operands that torch refuses; arguments
-    without values are judged by the rules of the ops alone.
+    The model is called once, and only if some op has operands that torch refuses;
+    arguments without values are judged by the rules of the ops alone.
 
     Args:
         graph: The model, captured on these arguments without promotion.
@@ -69,7 +70,7 @@ def refuse_unequal(
 
 
 def _refuses(graph: ProgramGraph, op: Op) -> bool:
-    """Whether torch is expected to refuse the operands of ``op``, by its dtype rule."""
+    """Return whether the dtype rule of ``op`` says that torch refuses its operands."""
     rule = OP_RULES.get(op.canonical)
     if rule is None or op.fence or op.dtype_argument:
         return False
@@ -85,7 +86,7 @@ def _refuses(graph: ProgramGraph, op: Op) -> bool:
 
 
 def _read(graph: ProgramGraph, op: Op, rule: Rule) -> Iterator[str]:
-    """Yield the dtypes of the operands that count: no masks, indices or counts."""
+    """Yield the dtypes of the operands, without masks, indices and counts."""
     roles = rule.roles_of(len(op.operands))
     for name, role in zip(op.operands, roles, strict=True):
         dtype = graph.values[name].dtype
@@ -119,7 +120,7 @@ def _message(graph: ProgramGraph, op: Op, model: nn.Module, reason: str) -> str:
 
 
 def _inputs_above(graph: ProgramGraph, op: Op) -> dict[str, str]:
-    """Return the arguments that reach ``op``, with their dtypes."""
+    """Return the arguments that ``op`` depends on, with their dtypes."""
     seen, waiting = set[str](), list(op.operands)
     while waiting:
         name = waiting.pop()

@@ -1,4 +1,4 @@
-"""Read an ATen-level fx graph as a program graph, and remember where things are."""
+"""Read an ATen-level fx graph as a program graph, with the way back to nodes."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,12 +24,12 @@ from amprewrite.marks import NOTE
 from amprewrite.ops import traits_of
 
 Leaves: TypeAlias = "str | list[Leaves] | None"
-"""The names of the tensors in a node's value, in its structure; None is no tensor."""
+"""Names of the tensors in a node's value, in its structure; None for other parts."""
 
 
 @dataclass
 class Site:
-    """Where one op stands: its node, and the module whose graph holds it."""
+    """Location of an op: its node, and the module with its graph."""
 
     node: Node
     owner: GraphModule
@@ -37,7 +37,7 @@ class Site:
 
 @dataclass
 class Reading:
-    """A program graph and the way back from its names to nodes.
+    """A program graph, with maps from its names to nodes.
 
     Attributes:
         graph: The neutral graph.
@@ -45,8 +45,8 @@ class Reading:
         sites: Op name to node.
         leaves: Node to the names of the tensors in its value, in its structure.
         weights: Name of a parameter, buffer or constant to its attribute paths.
-        bodies: Node that runs a body where it stands to the body, and the position of
-            its first operand.
+        bodies: For a node that runs a body in place: the body, and the position of its
+            first operand.
     """
 
     graph: ProgramGraph
@@ -60,7 +60,7 @@ class Reading:
 def read(
     module: GraphModule, weights: Collection[str] = (), model: str = MODEL
 ) -> Reading:
-    """Return the program graph of ``module`` and the way back.
+    """Return the program graph of ``module``, with the maps to its nodes.
 
     Args:
         module: ATen-level, pre-dispatch; every node carries ``meta["val"]``.
@@ -72,7 +72,7 @@ def read(
 
 @dataclass
 class _Scope:
-    """A module being read: its nodes' values, and what its ops inherit."""
+    """State of reading one module: region and fence that its ops inherit."""
 
     owner: GraphModule
     prefix: str = ""
@@ -130,19 +130,19 @@ class _Reader:
         return outputs
 
     def _names(self, structure: object) -> Leaves:
-        """Put its names in place of every node, and None in place of other leaves."""
+        """Return the structure with nodes replaced by names, other leaves by None."""
         if isinstance(structure, Node):
             return self.leaves.get(structure)
         parts = _parts(structure)
         return None if parts is None else [self._names(part) for part in parts]
 
     def _input(self, node: Node) -> Leaves:
-        """Enter a placeholder; return its name, or None for a number."""
+        """Define a placeholder's value; return its name, or None for a number."""
         kind: ValueKind = "parameter" if node.name in self.given else "input"
         return self._define(node.name, node.meta.get("val"), kind)
 
     def _define(self, name: str, val: object, kind: ValueKind) -> Leaves:
-        """Enter each tensor of ``val``; return the names in its structure."""
+        """Define each tensor of ``val``; return the names in its structure."""
         if isinstance(val, torch.Tensor):
             return self._enter(name, val, kind)
         if private.is_sequence(val):
@@ -150,7 +150,7 @@ class _Reader:
         return None
 
     def _join(self, leaves: Leaves, val: object) -> None:
-        """Take other fake tensors of the same values, across a body, for their own."""
+        """Map the fake tensors of the same values in a body to their storages."""
         if isinstance(leaves, str) and isinstance(val, torch.Tensor):
             self.storages.setdefault(_storage(val), self.values[leaves].alias)
         elif isinstance(leaves, list) and private.is_sequence(val):
@@ -198,14 +198,14 @@ class _Reader:
             self._op(scope, node)
 
     def _watch_autocast(self, scope: _Scope, node: Node) -> None:
-        """Fence what stands between the opening and the closing of a region."""
+        """Fence the nodes between the start and the end of an autocast region."""
         name = ops.region_name(node.target)
         if name in ops.AUTOCAST_SPAN:
             scope.spans += 1 if name == ops.AUTOCAST_SPAN[0] else -1
             scope.fence = ops.REGIONS["wrap_with_autocast"][1] if scope.spans else ""
 
     def _watch_gradients(self, scope: _Scope, node: Node) -> None:
-        """Tag what runs in the other gradient mode than the graph as a whole.
+        """Tag nodes that run in another gradient mode than the whole graph.
 
         A cast made without gradients must not be read by an op that is differentiated.
         """
@@ -269,14 +269,14 @@ class _Reader:
         self.sites[name] = Site(node, scope.owner)
 
     def _reads(self, node: Node, used: Iterable[Node]) -> Iterator[str]:
-        """Yield the dtype in which each operand is read after its promotion."""
+        """Yield the dtype in which each operand is read after promotion."""
         for source in used:
             for name in held(self.leaves.get(source)):
                 yield node.meta[READS].get(source, self.values[name].dtype)
 
 
 def held(leaves: Leaves) -> Iterator[str]:
-    """Yield the values that a node holds, in their order."""
+    """Yield the names of the tensors in a node's value, in order."""
     if isinstance(leaves, str):
         yield leaves
     elif leaves is not None:
@@ -285,7 +285,7 @@ def held(leaves: Leaves) -> Iterator[str]:
 
 
 def _parts(structure: Any) -> Sequence[object] | None:
-    """Return what a sequence or dict of arguments holds; None for another argument."""
+    """Return the parts of a sequence or dict of arguments; None for another one."""
     if isinstance(structure, dict):
         return tuple(cast("dict[str, object]", structure).values())
     return structure if private.is_sequence(structure) else None
@@ -304,7 +304,7 @@ def occurrences(node: Node) -> list[Node]:
 
 
 def _storage(val: torch.Tensor) -> int:
-    """Return what tells two tensors of one storage; sparse tensors have no storage."""
+    """Return an identity of the storage; a sparse tensor has its own id instead."""
     try:
         return private.storage_identity(val)
     except (NotImplementedError, RuntimeError):

@@ -1,9 +1,9 @@
-"""Compare the dtypes of a plan with those that the kernels give, and mend differences.
+"""Compare the dtypes of a plan with those of the kernels, and fix differences.
 
-The plan predicts the dtype of every result. For the ops of the tables the prediction is
-right and a test holds it; an op that a user's rule lowers may have a kernel that always
-gives float32, or none for the low dtype. Then the op gets the operands it was traced
-with, or its result is cast, and the plan says so in a warning.
+The plan predicts the dtype of every result. For ops of the tables the prediction is
+right, and a test checks it; an op that a user's rule lowers may have a kernel that
+always returns float32, or none for the low dtype. Then the op gets the operands it was
+traced with, or its result is cast, and a warning in the plan says so.
 """
 
 import operator
@@ -23,13 +23,13 @@ from amprewrite.plan import Decision, Plan
 aten = torch.ops.aten
 
 Outcome = tuple[torch.dtype, ...] | str
-"""Dtypes of the results, or the message of the kernel that refused."""
+"""Dtypes of the results, or the message of a kernel that refused."""
 
 
 def settle(reading: Reading, plan: Plan) -> tuple[str, ...]:
-    """Mend the written graph where a kernel differs from the plan; say what was done.
+    """Fix the written graph where a kernel differs from the plan; return warnings.
 
-    Every distinct call (op, dtypes, numbers) is tried once under fake tensors.
+    Each distinct call (op, dtypes, numbers) is tried once on fake tensors.
     """
     tried: dict[object, Outcome] = {}
     return tuple(_settle(reading, plan, tried))
@@ -71,7 +71,7 @@ def _changed(reading: Reading, op: Op, decision: Decision) -> bool:
 
 
 def _key(node: Node) -> object:
-    """Return what decides the dtypes of a call's results."""
+    """Return a key of the facts that determine a call's result dtypes."""
     operands: list[object] = []
 
     def note(used: Node) -> None:
@@ -84,7 +84,7 @@ def _key(node: Node) -> object:
 
 
 def _try(node: Node) -> Outcome:
-    """Return the dtypes that the op gives for its operands as they now are."""
+    """Return the dtypes of the op's results for its current operands."""
     args, kwargs = torch.fx.map_arg(
         (node.args, dict(node.kwargs)), lambda arg: arg.meta["val"]
     )
@@ -105,7 +105,7 @@ def _dtypes(val: Any) -> tuple[torch.dtype, ...]:
 
 
 def _restore_operands(reading: Reading, op: Op, node: Node) -> None:
-    """Give an op the operands it was traced with."""
+    """Cast the operands of an op back to the dtypes that they were traced with."""
     names = iter(op.operands)
 
     def restore(arg: Any) -> Any:
@@ -128,7 +128,7 @@ def _restore_operands(reading: Reading, op: Op, node: Node) -> None:
 def _cast_results(
     node: Node, found: tuple[torch.dtype, ...], wanted: tuple[torch.dtype, ...]
 ) -> Iterator[str]:
-    """Cast the results of another dtype than wanted, and say which they are."""
+    """Cast results of another dtype than wanted, and yield a text for each."""
     places = _result_nodes(node)
     if len(found) != len(wanted):
         return
@@ -140,7 +140,7 @@ def _cast_results(
 
 
 def _result_nodes(node: Node) -> list[list[Node]]:
-    """Return for each tensor among the results of ``node`` the nodes that are it."""
+    """Return for each result tensor of ``node`` the nodes that stand for it."""
     val = node.meta["val"]
     if not private.is_sequence(val):
         return [[node]]

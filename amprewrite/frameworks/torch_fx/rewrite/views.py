@@ -1,7 +1,7 @@
-"""Views of a value, made again of its cast: outputs share a storage as the model's do.
+"""Rebuild views on the cast of their base, so that outputs share a storage.
 
-A model may hand back a tensor and views of it, and its caller write to one and read the
-other. Casts of each on its own would be tensors apart.
+A model may return a tensor and views of it, and its caller may write to one and read
+another. Separate casts of each would not share a storage.
 """
 
 import operator
@@ -18,7 +18,7 @@ from amprewrite.plan.uses import View
 aten = torch.ops.aten
 
 VIEWED_AGAIN = "viewed again"
-"""Mark of the nodes that are inserted here, in their ``meta["amprewrite"]``."""
+"""Mark of the nodes inserted here, in their ``meta["amprewrite"]``."""
 
 
 def is_viewed_again(node: Node) -> bool:
@@ -29,14 +29,14 @@ def is_viewed_again(node: Node) -> bool:
 def view_again(
     reading: Reading, base: Node, path: Sequence[View], before: Node
 ) -> Node:
-    """Insert the views on ``path``, taken of ``base``, and return the last.
+    """Insert the views on ``path`` with ``base`` as their base; return the last.
 
     Args:
         reading: The program.
-        base: What is viewed, in the dtype that is wanted.
-        path: From the value that ``base`` is the cast of; what ops write in place is
-            in it already.
-        before: Where the views are inserted.
+        base: The base of the views, in the wanted dtype.
+        path: Views, starting at the value that ``base`` is the cast of; in-place writes
+            on it are part of ``base`` already.
+        before: Node before which the views are inserted.
     """
     views = [(op, n) for op, n in path if not op.mutates and op.canonical != "cast"]
     if not views:  # a node of its own, which has the name of what was written
@@ -58,7 +58,7 @@ def view_again(
 
 
 def _again(node: Node, base: Node) -> Node:
-    """Insert a copy of a view, or of several of one value, taken of ``base``."""
+    """Insert a copy of an op with one or more views, with ``base`` as input."""
     dtype = base.meta["val"].dtype
     val = pytree.tree_map(lambda v: fake_tensors.retyped(v, dtype), node.meta["val"])
     made = base.graph.node_copy(node)

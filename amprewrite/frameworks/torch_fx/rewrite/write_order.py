@@ -1,11 +1,11 @@
-"""Check that a rewritten program reads what the model reads after writes in place.
+"""Check in-place writes: a rewritten program must read the values the model reads.
 
-A cast makes a copy. A write to the copy does not reach the value, and a copy made
-before a write does not hold what was written. Both programs are therefore walked with
-numbers in place of tensors (value numbering): a storage has a number for its content,
-which each write changes, and each op reads the numbers of its operands. A cast hands
-its operand's number on. The rewritten program is right if every op, every output and
-every input that is written to has the number that it has in the model's.
+A cast makes a copy. A write to the copy does not change the value, and a copy made
+before a write does not contain it. Both programs are therefore evaluated on numbers in
+place of tensors (value numbering): a storage has a number for its content, each write
+changes it, and each op reads the numbers of its operands. A cast passes its operand's
+number on. The rewritten program is right if every op, every output and every written
+input has the same number as in the model.
 
 Source: value numbering, as in Alpern, Wegman and Zadeck, "Detecting equality of
 variables in programs" (1988).
@@ -29,23 +29,23 @@ from amprewrite.frameworks.torch_fx.rewrite.views import is_viewed_again
 from amprewrite.ir import Op
 
 Held: TypeAlias = "tuple[str, int] | list[Held] | None"
-"""The tensors of a node as (name of the value, number of its storage)."""
+"""The tensors of a node as (name of the value, index of its storage)."""
 
 Numbers = dict[tuple[object, ...], int]
-"""A number for each distinct way to compute something."""
+"""A number for each distinct expression."""
 
 
 @dataclass
 class Contents:
-    """What a program reads.
+    """Value numbers of everything that a program reads.
 
     Attributes:
         reads: Numbers of the operands of each op, by its name.
         outputs: Numbers of the outputs.
         inputs: Numbers of the inputs, weights and buffers when the program ends.
-        shared: Storages that an op may share with its operand, though it copied in the
-            model, and that are written to; by the name of the op.
-        numbers: Numbers given so far.
+        shared: Ops that may share a written storage with an operand, though they copied
+            in the model.
+        numbers: Numbers assigned so far.
     """
 
     reads: dict[str, tuple[int, ...]] = field(
@@ -58,11 +58,11 @@ class Contents:
 
 
 def contents(reading: Reading, before: Contents | None = None) -> Contents | None:
-    """Return what the program of ``reading`` reads; None if nothing is written.
+    """Return the value numbers of a program; None if it writes nothing in place.
 
     Args:
-        reading: The program, as it was read or rewritten since.
-        before: What it read before it was rewritten; None if it was not.
+        reading: The program, as read or since rewritten.
+        before: Its value numbers before it was rewritten; None if it was not.
     """
     if not reading.graph.written:
         return None
@@ -70,14 +70,14 @@ def contents(reading: Reading, before: Contents | None = None) -> Contents | Non
 
 
 def check_writes(reading: Reading, before: Contents | None) -> None:
-    """Make sure that a rewritten program reads what it read before.
+    """Check that a rewritten program reads the same value numbers as before.
 
     Args:
         reading: The program.
-        before: What it read before, from :func:`contents`.
+        before: Its value numbers before, from :func:`contents`.
 
     Raises:
-        GraphError: An op, an output or an input is not what it was in the model.
+        GraphError: A number of an op, an output or an input differs from the model's.
     """
     after = contents(reading, before)
     if before is None or after is None:
@@ -118,7 +118,7 @@ class _Walk:
         self.shared: dict[int, str] = {}
 
     def run(self) -> Contents:
-        """Walk the program once."""
+        """Evaluate the program once."""
         outputs = self._scope(self.reading.module, None)
         self.found.outputs = tuple(self._read(part) for part in _parts(outputs))
         for value in self.graph.inputs():
@@ -185,7 +185,7 @@ class _Walk:
         return self._copy(node)
 
     def _copy(self, node: Node) -> Held:
-        """Follow a node that the writer has inserted: each copies its operand."""
+        """Return the tensors of an inserted node: each copies its operand."""
         parts = list(self._operands(node))
         if not parts:
             return None
