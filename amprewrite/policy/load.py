@@ -4,12 +4,13 @@ import tomllib
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from amprewrite import errors
 from amprewrite.dtypes import from_short_name
 from amprewrite.errors import PolicyError
 from amprewrite.ir import REGION_BOUNDARIES
+from amprewrite.ops import op_table
 from amprewrite.policy.file import read_text
 from amprewrite.policy.model import OpEntry, Policy
 from amprewrite.policy.names import (
@@ -97,15 +98,13 @@ A test compares with the primitives of the JAX that is installed.
 
 @cache
 def known_ops() -> frozenset[str]:
-    """Return every op that a shipped policy or a rule about operands names.
+    """Return every op that the table of ops or a rule about operands names.
 
     And the primitives of JAX that would be taken for a spelling mistake of one.
     """
     from amprewrite.dtypes.op_rules import OP_RULES  # noqa: PLC0415  # reads a file
 
-    files = (policy_folder() / f"{name}.toml" for name in shipped_policies())
-    tables = (cast("dict[str, object]", _read_toml(f).get("ops", {})) for f in files)
-    return PRIMITIVES.union(OP_RULES, REGION_BOUNDARIES, *tables)
+    return PRIMITIVES.union(OP_RULES, REGION_BOUNDARIES, op_table().ops)
 
 
 @cache
@@ -154,7 +153,8 @@ def _from_file(path: Path, seen: tuple[Path, ...]) -> Policy:
     if isinstance(extends, str):
         base = _extended(extends, path, (*seen, path))
     words = (*base.ops, *known_ops()) if "rules" in data else ()
-    file = read_table(data, str(path), tuple(base.ops), words)
+    known = (*base.ops, *(op_table().ops if "groups" in data else ()))
+    file = read_table(data, str(path), known, words)
     return _merge(base, file, str(path))
 
 
@@ -181,7 +181,6 @@ def _extended(name: str, path: Path, seen: tuple[Path, ...]) -> Policy:
 
 
 def _merge(base: Policy, file: "PolicyFile", name: str) -> Policy:
-    entries = {op: OpEntry(t.op_class, t.why) for op, t in file.ops.items()}
     given = {
         **file.dtypes.model_dump(),
         **file.placement.model_dump(),
@@ -191,10 +190,25 @@ def _merge(base: Policy, file: "PolicyFile", name: str) -> Policy:
     return replace(
         base,
         name=name,
-        ops={**base.ops, **entries},
+        ops=dict(sorted(_entries(base, file).items())),
         rules=(*(table.rule() for table in file.rules), *base.rules),
         **{key: value for key, value in given.items() if value is not None},
     )
+
+
+def _entries(base: Policy, file: "PolicyFile") -> dict[str, OpEntry]:
+    """Return what a file and its base say of each op: a line of its own comes first.
+
+    What the base says of one op stands before what the file says of a group.
+    """
+    entries = dict(base.ops)
+    for group, table in file.groups.items():
+        entry = OpEntry(table.op_class, table.why, group)
+        for op in op_table().members(group):
+            if op not in entries or entries[op].group:
+                entries[op] = entry
+    entries.update({op: OpEntry(t.op_class, t.why) for op, t in file.ops.items()})
+    return entries
 
 
 def _from_jmp(text: str) -> Policy:

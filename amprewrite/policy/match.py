@@ -33,7 +33,7 @@ class Match:
 
 @dataclass
 class Matcher:
-    """Matches ops against overrides, then rules, then ``[ops]``.
+    """Matches ops against overrides, then rules, ``[ops]`` and ``[groups]``.
 
     Attributes:
         policy: The policy.
@@ -81,19 +81,21 @@ class Matcher:
         return self.listed(op)
 
     def listed(self, op: Op) -> Match:
-        """Return the class that ``[ops]`` gives ``op``, whatever a rule says."""
+        """Return the class that the policy gives ``op``, whatever a rule says."""
         names = (op.native, op.canonical)
         if names not in self._listed:
             self._listed[names] = self._look_up(op)
         return self._listed[names]
 
     def _look_up(self, op: Op) -> Match:
-        """Return what ``[ops]`` says; nothing but the names of ``op`` decides."""
+        """Return what it is by its names alone: by ``[ops]``, else by its group."""
         for name in op_keys(op):
             if name in self.policy.ops:
                 entry = self.policy.ops[name]
                 why = entry.why or f"{name} is {entry.op_class} in {self.policy.name}"
-                return Match(entry.op_class, Reason.OPS, f"ops.{name}", why)
+                reason = Reason.GROUP if entry.group else Reason.OPS
+                label = f"groups.{entry.group}" if entry.group else f"ops.{name}"
+                return Match(entry.op_class, reason, label, why)
         reason = Reason.UNCLASSIFIED
         return Match(UNCLASSIFIED.op_class, reason, str(reason), UNCLASSIFIED.why)
 

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from amprewrite.ir import Op
+from amprewrite.ops import op_keys as keys_of_names
 
 
 class OpClass(StrEnum):
@@ -32,13 +33,21 @@ class OpClass(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OpEntry:
-    """One line of a policy's ``[ops]``: the class of an op, and why."""
+    """What a policy says of an op.
+
+    Attributes:
+        op_class: The class.
+        why: The reason.
+        group: The group whose line in ``[groups]`` says so; empty where ``[ops]`` has
+            a line for the op.
+    """
 
     op_class: OpClass
     why: str = ""
+    group: str = ""
 
 
-KEYS = ("path", "op", "native", "op_name", "source")
+KEYS = ("path", "group", "op", "native", "op_name", "source")
 """What a rule may match an op by."""
 
 WILDCARDS = frozenset("*?[")
@@ -47,9 +56,7 @@ WILDCARDS = frozenset("*?[")
 
 def op_keys(op: Op) -> tuple[str, ...]:
     """Return the names under which ``[ops]`` may hold ``op``, most exact first."""
-    packet, dot, _ = op.native.rpartition(".")
-    packets = (packet, packet.replace(".", "::", 1)) if dot else ()
-    return (op.native, *packets, op.canonical)
+    return tuple(keys_of_names(op.canonical, op.native))
 
 
 def key_values(key: str, op: Op) -> tuple[str, ...]:
@@ -57,6 +64,8 @@ def key_values(key: str, op: Op) -> tuple[str, ...]:
     match key:
         case "path":
             return (op.path,)
+        case "group":
+            return (op.traits.group,)
         case "op":
             return op_keys(op)
         case "native":
@@ -88,6 +97,7 @@ class Rule:
             also stands for dots: ``encoder.1.*`` is what is below ``encoder.1``,
             ``*.norm`` every module called ``norm``, and ``encoder.1*`` also
             ``encoder.10``.
+        group: Group of ops, such as ``normalisation``; ``ops.toml`` has them all.
         op: Canonical name, such as ``softmax``, or a native one, such as
             ``mylib::scan``.
         native: The framework's name, such as ``aten.softmax.int``.
@@ -98,6 +108,7 @@ class Rule:
 
     op_class: OpClass
     path: str | None = None
+    group: str | None = None
     op: str | None = None
     native: str | None = None
     op_name: str | None = None
@@ -129,8 +140,9 @@ class Policy:
         low: Name of the low dtype; empty if nothing is lowered.
         full: Name of the full dtype; only values of this dtype are lowered.
         output: ``as-traced``, ``low``, ``full`` or the name of a dtype.
-        ops: Classes by canonical or native name; left out of ``repr``, which they
-            would make 70 kB long.
+        ops: Classes by canonical or native name, those of all members of the groups
+            that a file names among them; left out of ``repr``, which they would make
+            70 kB long.
         rules: Tried in order before ``ops``; the first that matches wins.
         demand: Whether ops that move or combine values run in full precision where
             all their users want it (DESIGN: demand); torch.autocast does not.

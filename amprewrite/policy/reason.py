@@ -16,6 +16,8 @@ class Reason(StrEnum):
     """A rule of the policy."""
     OPS = "ops"
     """A line of the policy's ``[ops]``."""
+    GROUP = "group"
+    """A line of the policy's ``[groups]``."""
     UNCLASSIFIED = "unclassified"
     """Nothing in the policy names the op."""
     LOWERS_NOTHING = "policy"

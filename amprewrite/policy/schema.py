@@ -17,7 +17,7 @@ from amprewrite.dtypes import SYSTEMS, format_of
 from amprewrite.dtypes.promotion import STATIC_SYSTEMS
 from amprewrite.errors import AmpError, PolicyError
 from amprewrite.policy.model import OpClass, Rule
-from amprewrite.policy.spelling import OWN_PRIMITIVE, misspelt, near
+from amprewrite.policy.spelling import OWN_PRIMITIVE, misspelt, near, unknown_group
 
 CLASSES = tuple(str(c) for c in OpClass)
 
@@ -102,7 +102,7 @@ class PromotionTable(_Table):
 
 
 class OpTable(_Table):
-    """One op with a reason: ``{ class = "deny", why = "..." }``."""
+    """One op or group with a reason: ``{ class = "deny", why = "..." }``."""
 
     op_class: OpClass = Field(alias="class")
     why: str = ""
@@ -117,6 +117,7 @@ class RuleTable(OpTable):
     """One entry of ``[[rules]]``: keys that match, and the class."""
 
     path: str | None = None
+    group: str | None = None
     op: str | None = None
     native: str | None = None
     op_name: str | None = None
@@ -135,15 +136,16 @@ class PolicyFile(_Table):
     dtypes: DtypesTable = DtypesTable()
     placement: PlacementTable = PlacementTable()
     promotion: PromotionTable = PromotionTable()
+    groups: dict[str, OpTable] = {}
     ops: dict[str, OpTable] = {}
     rules: list[RuleTable] = []
 
-    @field_validator("ops", mode="before")
+    @field_validator("groups", "ops", mode="before")
     @classmethod
-    def _short_form(cls, ops: object) -> object:
-        if not isinstance(ops, dict):
-            return ops
-        table = cast("dict[object, object]", ops)
+    def _short_form(cls, classes: object) -> object:
+        if not isinstance(classes, dict):
+            return classes
+        table = cast("dict[object, object]", classes)
         short = {
             key: {"class": v} for key, v in table.items() if not isinstance(v, dict)
         }
@@ -167,6 +169,7 @@ def _fields_at(location: tuple[int | str, ...]) -> tuple[str, ...]:
         "dtypes": DtypesTable,
         "placement": PlacementTable,
         "promotion": PromotionTable,
+        "groups": OpTable,
         "ops": OpTable,
         "rules": RuleTable,
     }
@@ -184,22 +187,27 @@ def _mistake(error: ErrorDetails, *table: str) -> str:
             hint = near(str(location[-1]), words)
             return f"{key}: unknown key; want one of {', '.join(words)}{hint}"
         case "missing":
-            return f"{key}: missing; every rule and every op table needs a class"
+            return f"{key}: missing; every rule, op and group table needs a class"
         case "value_error":
             return f"{key}: {error['msg'].removeprefix('Value error, ')}"
         case _:
             return f"{key}: found {error['input']!r}; {error['msg'].lower()}"
 
 
-def _misspelt_ops(
+def _unknown_names(
     file: PolicyFile, known: tuple[str, ...], words: Collection[str]
 ) -> Iterator[str]:
+    for name in file.groups:
+        if found := unknown_group(name):
+            yield f"groups.{name}: {found}"
     for name in file.ops:
         if found := misspelt(name, known):
             yield f"ops.{name}: {found.replace(f' {name!r}', '')}"
     for index, rule in enumerate(file.rules):
         if found := misspelt(rule.op or "", (*words, *file.ops)):
             yield f"rules[{index}].op: {found}{OWN_PRIMITIVE}"
+        if found := unknown_group(rule.group):
+            yield f"rules[{index}].group: {found}"
 
 
 def read_table(
@@ -225,7 +233,7 @@ def read_table(
     except ValidationError as error:
         mistakes = [_mistake(e) for e in error.errors()]
     else:
-        mistakes = list(_misspelt_ops(file, known, words))
+        mistakes = list(_unknown_names(file, known, words))
         if not mistakes:
             return file
     msg = f"policy {where}: {len(mistakes)} mistake{'s' * (len(mistakes) > 1)}"
@@ -256,6 +264,8 @@ def read_rule(data: object, where: str, words: Collection[str] = ()) -> Rule:
         raise PolicyError(msg)
     if found := misspelt(rule.op or "", words):
         raise PolicyError(f"{where}: 1 mistake", [f"op: {found}{OWN_PRIMITIVE}"])
+    if found := unknown_group(rule.group):
+        raise PolicyError(f"{where}: 1 mistake", [f"group: {found}"])
     return rule
 
 

@@ -2,6 +2,9 @@
 
 from collections.abc import Collection
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+from amprewrite.ops import op_table
 
 OWN_PRIMITIVE = "; a primitive of your own goes by native="
 """Advice where what is taken for a spelling mistake may be a name of the user's own."""
@@ -22,3 +25,15 @@ def misspelt(name: str, known: Collection[str]) -> str:
         return ""
     hint = get_close_matches(name, known, n=1, cutoff=0.8)
     return f"unknown op {name!r} (did you mean {hint[0]!r}?)" if hint else ""
+
+
+def unknown_group(glob: str | None) -> str:
+    """Return that no group of ops is ``glob``, with what there is; nothing if one is.
+
+    The groups are fixed: a policy that names another one says nothing.
+    """
+    groups = tuple(op_table().groups) if glob else ()
+    if not glob or any(fnmatchcase(group, glob) for group in groups):
+        return ""
+    want = ", ".join(sorted(groups))
+    return f"unknown group {glob!r}; want one of {want}{near(glob, groups)}"

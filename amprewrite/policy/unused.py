@@ -12,6 +12,7 @@ NEAREST = 3
 
 NAMES = {
     "path": "module path",
+    "group": "group",
     "op": "op",
     "native": "native name",
     "op_name": "op name",

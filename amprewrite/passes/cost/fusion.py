@@ -24,7 +24,12 @@ from amprewrite.passes.cost.cost_model import CostModel, is_view
 from amprewrite.policy import OpClass, Reason
 from amprewrite.policy.match import Match
 
-KEPT = frozenset((Reason.OPS, Reason.DTYPE, Reason.DTYPE_ARGUMENT, Reason.USER_CAST))
+KEPT = frozenset(
+    (
+        *(Reason.OPS, Reason.GROUP, Reason.DTYPE, Reason.DTYPE_ARGUMENT),
+        Reason.USER_CAST,
+    )
+)
 """Why ops are kept whose kernels are generated: comparisons, numbers, integers, casts.
 
 What the policy does not name may be a call of anything, and a fence hides what it is.

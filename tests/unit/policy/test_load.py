@@ -8,7 +8,7 @@ import pytest
 
 from amprewrite import errors, load_policy
 from amprewrite.errors import PolicyError
-from amprewrite.policy import Policy, shipped_policies
+from amprewrite.policy import OpClass, OpEntry, Policy, shipped_policies
 from amprewrite.policy.load import known_ops, policy_folder
 
 
@@ -69,6 +69,54 @@ def test_extends_a_file_beside_it_and_its_rules_come_after(write):
     assert mine.low == "float16"
     assert mine.ops["matmul"].op_class == "deny"
     assert [r.path for r in mine.rules] == ["mine", "base"]
+
+
+def test_a_group_is_all_of_its_ops(write):
+    text = """
+        [groups]
+        softmax = { class = "deny", why = "range" }
+        lookup = "follow"
+        [ops]
+        log_softmax = "accumulate"
+        "mylib::scan" = "allow"
+    """
+    mine = load_policy(write(text)).ops
+    assert mine["softmax"] == OpEntry(OpClass.DENY, "range", "softmax")
+    assert mine["log_softmax"] == OpEntry(OpClass.ACCUMULATE)
+    lookups = {op: e.op_class for op, e in mine.items() if e.group == "lookup"}
+    assert lookups == {"embedding": "follow", "index_select": "follow"}
+    assert "mylib::scan" in mine
+    assert "exp" not in mine
+    assert list(mine) == sorted(mine)
+
+
+def test_what_a_base_says_of_an_op_stands_before_what_a_file_says_of_its_group(write):
+    write('[groups]\nsoftmax = "deny"\n[ops]\nsoftmin = "promote"\n', "base.toml")
+    mine = load_policy(write('extends = "base.toml"\n[groups]\nsoftmax = "allow"\n'))
+    assert mine.ops["softmin"].op_class == "promote"
+    assert mine.ops["softmax"].op_class == "allow"
+
+
+def test_an_op_of_a_policy_with_groups_may_be_misspelt(write):
+    error = refusal(write('[groups]\nsum = "deny"\n[ops]\nsofmax = "deny"\n'))
+    assert error.mistakes == ("ops.sofmax: unknown op (did you mean 'softmax'?)",)
+
+
+def test_an_unknown_group_is_told_the_nearest(write):
+    text = """
+        [groups]
+        softmx = "deny"
+        [[rules]]
+        group = "los"
+        class = "deny"
+        [[rules]]
+        group = "*_sum"
+        class = "deny"
+    """
+    first, second = refusal(write(text)).mistakes
+    assert first.startswith("groups.softmx: unknown group 'softmx'; want one of act")
+    assert first.endswith("(did you mean 'softmax'?)")
+    assert second.startswith("rules[0].group: unknown group 'los'")
 
 
 def test_keys_that_are_not_given_are_inherited(write):

@@ -6,7 +6,15 @@ import pytest
 
 from amprewrite.errors import PolicyError
 from amprewrite.ir import Op
-from amprewrite.policy import Matcher, OpClass, OpEntry, Policy, Rule, load_policy
+from amprewrite.policy import (
+    Matcher,
+    OpClass,
+    OpEntry,
+    Policy,
+    Reason,
+    Rule,
+    load_policy,
+)
 from amprewrite.policy.match import op_keys
 
 
@@ -129,6 +137,31 @@ def test_an_op_of_an_override_that_is_misspelt_is_told_the_nearest(rule):
 def test_ops_that_a_rule_may_name(op):
     policy = a_policy({"mine": "allow"})
     Matcher(policy, [{"op": op, "class": "deny"}])
+
+
+def test_a_group_says_what_its_ops_are():
+    entry = OpEntry(OpClass.DENY, "range", "softmax")
+    policy = Policy("mine", ops={"softmax": entry, "softmin": OpEntry(OpClass.ALLOW)})
+    found = Matcher(policy).match(an_op())
+    assert (found.reason, found.rule) == (Reason.GROUP, "groups.softmax")
+    assert found.why == "range"
+    found = Matcher(policy).match(an_op("softmin", "aten.softmin.int"))
+    assert (found.reason, found.rule) == (Reason.OPS, "ops.softmin")
+
+
+def test_a_rule_matches_by_group():
+    matcher = Matcher(a_policy(), [{"group": "softmax", "class": "allow"}])
+    assert matcher.match(an_op()).rule == "overrides[0]"
+    assert matcher.match(an_op("exp", "aten.exp.default")).rule == "unclassified"
+    (unused,) = Matcher(a_policy(), [{"group": "loss", "class": "deny"}]).unused(
+        [an_op()]
+    )
+    assert "no group is 'loss', there are 'softmax'" in unused
+
+
+def test_a_rule_for_a_group_that_is_none():
+    with pytest.raises(PolicyError, match=r"group: unknown group 'losss'; want one of"):
+        Matcher(a_policy(), [{"group": "losss", "class": "deny"}])
 
 
 def test_no_primitive_of_jax_is_taken_for_a_spelling_mistake():

@@ -1,6 +1,6 @@
 import pytest
 
-from amprewrite.policy.spelling import misspelt, near
+from amprewrite.policy.spelling import misspelt, near, unknown_group
 
 KNOWN = ("matmul", "softmax")
 
@@ -17,3 +17,11 @@ def test_a_name_near_to_an_op_is_misspelt():
 @pytest.mark.parametrize("name", ["softmax", "mylib::softmx", "sofmax*", "new"])
 def test_a_known_name_a_qualified_one_a_glob_and_a_new_one_are_not(name):
     assert misspelt(name, KNOWN) == ""
+
+
+def test_a_group_is_one_of_the_table_or_a_glob_of_some():
+    assert not unknown_group(None)
+    assert not unknown_group("softmax")
+    assert not unknown_group("*_sum")
+    assert unknown_group("*_summ").startswith("unknown group '*_summ'; want one of a")
+    assert unknown_group("softmx").endswith("(did you mean 'softmax'?)")
