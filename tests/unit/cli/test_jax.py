@@ -44,7 +44,9 @@ def test_inspect(function, tmp_path):
     text = done("inspect", function)
     assert "rewritten 1 of" in text
     assert "traced by JAX" in text
-    assert "deny, by ops.exp" in done("inspect", function, "--explain", "exp")
+    assert "deny, by groups.exponential" in done(
+        "inspect", function, "--explain", "exp"
+    )
     graph = done("inspect", function, "--graph")
     assert "%params.w: f32[16,8] input" in graph
     assert "bf16" not in graph

@@ -34,7 +34,7 @@ def test_inspect_json_is_a_plan(model, tmp_path):
 
 def test_inspect_explains_one_op(model):
     text = done("inspect", model, "--explain", "layer_norm")
-    assert "class    deny, by ops.layer_norm" in text
+    assert "class    deny, by groups.normalisation" in text
 
 
 def test_inspect_prints_the_graph_as_it_is(model):

@@ -49,7 +49,7 @@ def test_a_block_under_off_is_left_alone() -> None:
 def test_a_decision_says_everything_about_its_op() -> None:
     decision = plan_of(BLOCK).by_op["softmax"]
     assert (decision.native, decision.path) == ("aten.softmax.int", "body.1")
-    assert (decision.rule, decision.source) == ("ops.softmax", "model.py:8")
+    assert (decision.rule, decision.source) == ("groups.softmax", "model.py:8")
     assert decision.why == "exp and a sum: range and cancellation"
     assert (decision.operands, decision.results) == (("float32",), ("float32",))
 

@@ -51,7 +51,7 @@ def test_an_op_is_explained_by_rule_reason_path_and_casts() -> None:
     assert plan_of(TEXT).explain("square") == dedent("""\
         square = square ()
           at       (root)  
-          class    promote, by ops.square
+          class    promote, by groups.square
           computes float32
           why      mean wants full precision
           because  mean

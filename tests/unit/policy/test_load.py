@@ -2,12 +2,14 @@
 
 import dataclasses
 import os
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from amprewrite import errors, load_policy
 from amprewrite.errors import PolicyError
+from amprewrite.ops import op_table
 from amprewrite.policy import OpClass, OpEntry, Policy, shipped_policies
 from amprewrite.policy.load import known_ops, policy_folder
 
@@ -35,6 +37,19 @@ def test_shipped_policies_all_load():
     assert list(names) == sorted(names)
     for name in names:
         assert load_policy(name).name == name
+
+
+def test_the_policy_that_others_extend_is_one_page():
+    lines = (policy_folder() / "bf16.toml").read_text("utf-8").splitlines()
+    assert len(lines) <= 80
+
+
+@pytest.mark.parametrize("name", ["autocast-cpu", "autocast-cuda", "bf16"])
+def test_a_policy_that_extends_no_other_names_every_group(name):
+    text = (policy_folder() / f"{name}.toml").read_text("utf-8")
+    data = tomllib.loads(text)
+    assert "extends" not in data
+    assert set(op_table().groups) - set(data["groups"]) == {"cast"}
 
 
 def test_a_policy_is_given_back_as_it_is():
