@@ -1,6 +1,6 @@
-"""The public functions: each picks the framework of its model and hands over.
+"""The public functions: each finds the framework of its model and calls it.
 
-What a function needs is imported when it is called: importing the package is light.
+The imports of a function run when it is called: importing the package is light.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from amprewrite.plan.hardware.calibration import Calibration
 
 TARGETS = ("eager", "compiled")
-"""Who runs the result: each op on its own, or a fusing compiler."""
+"""Ways to run the result: op by op, or through a fusing compiler."""
 
 
 def convert(  # noqa: PLR0913  # the public signature; all but two are by keyword
@@ -55,8 +55,8 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
         kwargs: Keyword arguments to capture the model with.
         placement: ``promote``: forward promotion under demand. ``optimal``: the
             cheapest placement that the policy allows, by a minimum cut, with a
-            certificate in ``plan.cost.lower_bound``. ``paint``: TensorFlow's way, to
-            compare with. None is ``optimal`` where a tolerance is given, else
+            certificate in ``plan.cost.lower_bound``. ``paint``: the algorithm of
+            TensorFlow, for comparison. None is ``optimal`` with a tolerance, else
             ``promote``.
         tolerance: For placement ``optimal``: the largest relative L2 error, against
             full precision on ``args``. A number for all float outputs together, a
@@ -67,22 +67,22 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
         overrides: Rules tried before the policy's own; a table such as
             ``{"path": "decoder.*", "class": "deny"}`` is one.
         plan: A plan to apply instead of making one; it needs ``args`` or ``kwargs``.
-            What else the model needs (another signature, the other mode) is planned
-            by its policy and overrides, for its target.
+            Further programs of the model (another signature, the other mode) are
+            planned by its policy and overrides, for its target.
         dynamic_shapes: Extents that vary, as ``torch.export.export`` takes them.
         training: Whether the parameters will be trained: then they stay the original
             objects, and weights are cast as they are used. None takes the mode of the
             model (``model.training``).
-        target: ``eager``, or ``compiled`` for a fusing compiler: what casts and ops
-            cost, and so what placement ``optimal`` chooses. None is how programs of
-            the framework run, ``compiled`` for JAX and ``eager`` for torch, or what
-            ``plan`` was made for. Where ``amprewrite calibrate`` has measured the
-            device of the model, those prices count.
+        target: ``eager``, or ``compiled`` for a fusing compiler: it sets the prices of
+            casts and ops, and so the choices of placement ``optimal``. None is the
+            framework's usual way, ``compiled`` for JAX and ``eager`` for torch, or that
+            of ``plan``. Prices measured by ``amprewrite calibrate`` on the model's
+            device are used.
         compile: Compile the result with inductor.
-        device: The device to plan for, which need not be there: a kind (``cpu``,
-            ``cuda``, for JAX also ``tpu``) or the name of one that ``amprewrite
-            calibrate`` measured, whose prices count. The program is for that device;
-            nothing is moved there. None is the device of the model.
+        device: The device to plan for, which may be absent: a kind (``cpu``, ``cuda``,
+            for JAX also ``tpu``) or the name of a device that ``amprewrite calibrate``
+            measured, with its prices. The program is for that device; nothing is moved
+            there. None is the device of the model.
 
     Returns:
         A program of the same kind, with ``.plan`` and ``.casts``: an ``nn.Module`` with
@@ -131,17 +131,17 @@ def original(converted: Any) -> Any:
     """Return the plain model of a converted one, with the current weights.
 
     Args:
-        converted: What :func:`convert` gave; with JAX also a tree of its kind, such as
-            its gradients. What is not converted is returned as it is.
+        converted: A result of :func:`convert`; with JAX also a tree of its kind, such
+            as its gradients. An unconverted model is returned as it is.
 
     Returns:
-        A model of the user's own class. Of torch: converted for training, the model
-        itself, or where parameters were replaced a copy that shares those; converted
-        for inference, a new model in the dtypes of the given one, whose weights are
-        those of the converted: what was stored low comes back rounded. What was given
-        as an ``ExportedProgram`` comes back as the module of one. Of Equinox with the
-        same leaves; of ``flax.nnx`` with the same variables; of ``flax.linen``, which
-        holds no weights; the function that was converted.
+        A model of the user's own class. For torch: converted for training, the model
+        itself, or a copy that shares replaced parameters; converted for inference, a
+        new model in the dtypes of the given one, with the weights of the converted
+        (those stored low stay rounded); an ``ExportedProgram`` comes back as its
+        module. For Equinox, a module with the same leaves; for ``flax.nnx``, with the
+        same variables; for ``flax.linen``, a module, which holds no weights. For a
+        function, the function that was converted.
 
     Raises:
         UnsupportedError: The model is of no supported kind, a part of a converted
@@ -169,7 +169,7 @@ def inspect(  # noqa: PLR0913  # the public signature; all but two are by keywor
 ) -> Plan:
     """Return the plan that :func:`convert` would apply, without converting.
 
-    A converted module gives the plan that it runs by. The arguments are those of
+    A converted module returns the plan that it runs by. The arguments are those of
     :func:`convert`.
 
     Raises:
@@ -203,15 +203,15 @@ def pareto(  # noqa: PLR0913  # the public signature; all but two are by keyword
     training: bool | None = None,
     target: str | None = None,
 ) -> "tuple[Point, ...]":
-    """Return the cheapest plans for errors from that of the cheapest plan to none.
+    """Return the Pareto front of a model: the cheapest plans for a range of errors.
 
     Args:
         model: As :func:`convert` takes it, not converted.
         policy: As :func:`convert` takes it; it has a low dtype.
         args: Positional call arguments, on which errors are measured.
         kwargs: Keyword call arguments.
-        points: How many errors are aimed at; equal plans and plans that another beats
-            in both error and bytes are left out.
+        points: Number of errors to aim at; equal plans, and plans that another beats in
+            both error and bytes, are left out.
         overrides: As in :func:`convert`.
         dynamic_shapes: As in :func:`convert`.
         training: As in :func:`convert`.
@@ -225,8 +225,9 @@ def pareto(  # noqa: PLR0913  # the public signature; all but two are by keyword
         ArgumentError: Call arguments or overrides are of the wrong kind.
         PolicyError: The policy or an override has mistakes.
         CaptureError: The model cannot be captured.
-        ToleranceError: The model is not finite as it is.
-        UnsupportedError: There is nothing to choose between, or no arguments.
+        ToleranceError: The outputs of the model are not finite.
+        UnsupportedError: The policy has no low dtype, there are fewer than 2 points,
+            the model is converted, or no arguments are given.
     """
     from amprewrite.dispatch import Asked
     from amprewrite.passes.error_budget.pareto import FEWEST, Front
@@ -250,7 +251,7 @@ def pareto(  # noqa: PLR0913  # the public signature; all but two are by keyword
 
 
 def graph_text(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """Return ``model``, as it is or converted, as the text of a program graph.
+    """Return ``model``, converted or not, as the text of a program graph.
 
     Raises:
         CaptureError: The model cannot be captured.
@@ -276,12 +277,12 @@ def save_program(
 
 
 def calibrate() -> "dict[str, Calibration]":
-    """Time every framework that is installed, each on its default device.
+    """Time every installed framework on its default device, and save the results.
 
-    What was measured is kept, and prices what is planned for that device from then on.
+    From then on, plans for that device are priced by the saved results.
 
     Returns:
-        What was measured, by framework.
+        The calibrations, by framework.
 
     Raises:
         UnsupportedError: No framework is installed, or a file cannot be written.
@@ -313,11 +314,11 @@ def verify(  # noqa: PLR0913  # the public signature; most are by keyword
     gradients: bool = False,
     rtol: float | None = None,
 ) -> Report:
-    """Return a report on how far ``converted`` is from ``original``.
+    """Return a report on the errors of ``converted`` against ``original``.
 
     Args:
         original: The model that was converted.
-        converted: What :func:`convert` gave, or any callable of the same signature.
+        converted: A result of :func:`convert`, or any callable of the same signature.
         args: Positional call arguments.
         kwargs: Keyword call arguments.
         reference: Dtype in which ``original`` is run as the reference.

@@ -1,4 +1,4 @@
-"""What ``torch.compile(model, backend="amprewrite")`` finds by entry point."""
+"""The backend of ``torch.compile(model, backend="amprewrite")``, an entry point."""
 
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
@@ -9,7 +9,7 @@ from amprewrite.errors import ArgumentError
 from amprewrite.policy import load_policy
 
 OPTIONS = ("overrides", "placement", "plans", "policy", "target")
-"""What ``options`` may hold."""
+"""Names of the options in ``options``."""
 
 
 def amprewrite(
@@ -19,7 +19,7 @@ def amprewrite(
     options: Mapping[str, Any] | None = None,
     **given: Any,
 ) -> Callable[..., Any]:
-    """Rewrite one dynamo graph.
+    """Rewrite one dynamo graph; return a callable that runs it.
 
     Args:
         module: The ``torch.fx.GraphModule`` that dynamo captured.
@@ -30,8 +30,8 @@ def amprewrite(
         given: The same, as keyword arguments.
 
     Raises:
-        ArgumentError: An option that there is not.
-        PolicyError: No such policy, or a mistake in it.
+        ArgumentError: An option is unknown.
+        PolicyError: The policy is unknown, or has mistakes.
     """
     chosen = {**(options or {}), **given}
     _check_options(chosen)
@@ -46,10 +46,10 @@ def amprewrite(
 
 
 def _check_options(given: Mapping[str, Any]) -> None:
-    """Make sure that there is every option that is given.
+    """Check that every given option exists.
 
     Raises:
-        ArgumentError: There is not.
+        ArgumentError: An option is unknown.
     """
     for name in given:
         if name not in OPTIONS:

@@ -1,4 +1,4 @@
-"""What a framework is asked for: policy, prices, bounds."""
+"""Turn the arguments of the public functions into a request to a framework."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,13 +35,13 @@ def prices(
     kwargs: Mapping[str, Any] | None = None,
     device: Device | None = None,
 ) -> CostModel:
-    """Return the prices of ``target`` that were measured on the device of a model.
+    """Return the prices of ``target`` on the device of a model.
 
-    Where none were, see ``amprewrite calibrate``, the default ones of ``target``.
+    They are measured by ``amprewrite calibrate``; else the default ones of ``target``.
 
     Args:
         model: The model.
-        policy: Has the low dtype.
+        policy: The policy, for its low dtype.
         target: ``eager`` or ``compiled``.
         args: Positional call arguments.
         kwargs: Keyword call arguments.
@@ -66,13 +66,13 @@ def planner(
     placement: str = "promote",
     model: CostModel = EAGER,
 ) -> Planner:
-    """Return what plans by ``policy`` and ``overrides``; see :func:`convert`.
+    """Return the planner for ``policy`` and ``overrides``; see :func:`convert`.
 
     Args:
         policy: The policy.
         overrides: Rules tried before its own.
         placement: Name of the strategy.
-        model: What things cost, see :func:`prices`.
+        model: Prices, see :func:`prices`.
 
     Raises:
         PolicyError: The policy or an override has mistakes.
@@ -87,13 +87,13 @@ def planner(
 
 @dataclass(frozen=True)
 class PlansByPolicy:
-    """Plans by a policy; data alone, so that what holds it can be pickled.
+    """Planner by a policy; plain data, so that its owners can be pickled.
 
     Attributes:
         policy: The policy.
         overrides: Rules tried before its own.
         placement: Name of the strategy.
-        objective: What is minimised.
+        objective: Prices and error costs to minimise.
     """
 
     policy: Policy
@@ -128,7 +128,7 @@ def refuse_beside_plan(
     tolerance: Tolerance | None,
     overrides: Sequence[Rule | Mapping[str, object]],
 ) -> None:
-    """Refuse what a plan that is applied as it is does not take.
+    """Refuse arguments that make a plan beside one that is given.
 
     Raises:
         ArgumentError: ``plan`` is no plan.
@@ -154,7 +154,7 @@ def refuse_beside_plan(
 
 
 def processor_of(policy: Policy) -> Processor | None:
-    """Return what promotes operands by ``policy``; None if it leaves them alone."""
+    """Return the promotion system of ``policy``; None if it promotes nothing."""
     if not policy.promotion:
         return None
     return Processor(
@@ -164,7 +164,7 @@ def processor_of(policy: Policy) -> Processor | None:
 
 @dataclass(frozen=True)
 class Asked:
-    """What ``convert``, ``inspect`` and ``pareto`` are asked for, as they name it.
+    """Arguments of ``convert``, ``inspect`` and ``pareto``, with their meaning.
 
     Attributes:
         model: The model.
@@ -172,8 +172,8 @@ class Asked:
         args: Positional call arguments.
         kwargs: Keyword call arguments.
         overrides: Rules tried before those of the policy.
-        target: Who runs the result; None for who runs programs of the framework.
-        wanted: Name of the placement; None for what the tolerance needs.
+        target: Way to run the result; None for the framework's default.
+        wanted: Name of the placement; None for the default.
         tolerance: Bound on the error.
         device: Name of the device to plan for; None for that of the model.
     """
@@ -189,7 +189,7 @@ class Asked:
     device: object = None
 
     def __post_init__(self) -> None:
-        """Check what no framework is needed for.
+        """Check the arguments that need no framework.
 
         Raises:
             ArgumentError: Call arguments or overrides are of the wrong kind.
@@ -209,12 +209,12 @@ class Asked:
 
     @property
     def runs(self) -> str:
-        """Who runs the result: ``eager`` or ``compiled``."""
+        """Way to run the result: ``eager`` or ``compiled``."""
         return self.framework.default_target() if self.target is None else self.target
 
     @cached_property
     def prices(self) -> CostModel:
-        """What things cost on the device of the model."""
+        """Prices on the device of the model, or the device to plan for."""
         given = self.args, self.kwargs
         return prices(self.model, self.policy, self.runs, *given, self.planned_for)
 
@@ -223,18 +223,18 @@ class Asked:
         """The device to plan for; None for that of the model.
 
         Raises:
-            UnsupportedError: There is none of that name.
+            UnsupportedError: No device has that name.
         """
         if self.device is None:
             return None
         return self.framework.device_named(str(self.device))
 
     def budget(self) -> Budget | None:
-        """Return what plans within the tolerance; None if there is none.
+        """Return the planner within the tolerance; None without a tolerance.
 
         Raises:
-            ToleranceError: It is no tolerance.
-            UnsupportedError: The placement or the call takes none.
+            ToleranceError: The tolerance is no usable bound.
+            UnsupportedError: The placement or the call accepts none.
         """
         if self.tolerance is None:
             return None
@@ -249,10 +249,10 @@ class Asked:
         return Budget(self.tolerance, matcher, Objective(self.prices))
 
     def request(self, budget: RequestBudget | None) -> Request:
-        """Return the request for the framework; it captures for inference or training.
+        """Return the request to the framework, for inference or training.
 
         Args:
-            budget: What plans within a tolerance; None for none.
+            budget: Planner within a tolerance; None without one.
         """
         return Request(
             planner=planner(self.policy, self.overrides, self.placement, self.prices),

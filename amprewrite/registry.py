@@ -1,4 +1,4 @@
-"""Which framework takes a model; none is loaded before a model of it is there."""
+"""Find the framework of a model; none is imported before it is needed."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -10,14 +10,14 @@ from amprewrite.frameworks.base import Framework
 
 
 def torch_fx() -> Framework:
-    """Return the framework torch."""
+    """Return the framework of torch."""
     from amprewrite.frameworks.torch_fx import framework
 
     return framework
 
 
 def jaxpr() -> Framework:
-    """Return the framework JAX."""
+    """Return the framework of JAX."""
     from amprewrite.frameworks.jaxpr import framework
 
     return framework
@@ -48,11 +48,11 @@ TAKES: Mapping[str, tuple[Callable[[object], bool], Callable[[], Framework]]] = 
     "torch": (_is_torch, torch_fx),
     "jax": (_is_jax, jaxpr),
 }
-"""By package: whether a model is of its framework, and the framework."""
+"""For each package, a test for its models and a loader of its framework."""
 
 
 def framework_of(model: object) -> Framework:
-    """Return the framework of ``model``; it is loaded only then.
+    """Return the framework of ``model``, importing it if needed.
 
     Raises:
         UnsupportedError: The model is of no supported kind.
@@ -69,6 +69,6 @@ def framework_of(model: object) -> Framework:
 
 
 def installed() -> Mapping[str, Framework]:
-    """Return the frameworks whose packages are installed, by the package's name."""
+    """Return the frameworks of the installed packages, by package name."""
     names = [name for name in TAKES if find_spec(name) is not None]
     return {name: TAKES[name][1]() for name in names}

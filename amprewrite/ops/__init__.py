@@ -1,4 +1,4 @@
-"""Facts about ops: what each one is, whatever a policy says of it. No opinions."""
+"""Facts about ops, independent of any policy: groups, kernel rules, traits."""
 
 from amprewrite.ops.table import OpTable, op_table, traits_of
 from amprewrite.ops.traits import UNKNOWN, Group, OperandRule, OpTraits, op_keys

@@ -24,7 +24,7 @@ _KINDS: Mapping[str, type[object]] = {
     field.name: type(cast("object", getattr(UNKNOWN, field.name)))
     for field in fields(OpTraits)
 }
-"""The kind of value of each key; a list of names in the file is a tuple of them."""
+"""The type of value of each key; a list of names in the file becomes a tuple."""
 
 _WANTED: Mapping[type[object], str] = {
     bool: "true or false",
@@ -36,13 +36,13 @@ _WANTED: Mapping[type[object], str] = {
 
 @dataclass(frozen=True)
 class OpTable:
-    """Every op that is known.
+    """The table of all known ops.
 
     Attributes:
-        groups: What the ops of each group have in common, in words.
-        ops: What each op is, by canonical name.
-        aten: Op by the packet of ATen, for those that have another name there.
-        jax: Op by the primitive of JAX, for those that have another name there.
+        groups: Description of each group.
+        ops: Traits of each op, by canonical name.
+        aten: Canonical name by ATen packet, for packets of another name.
+        jax: Canonical name by JAX primitive, for primitives of another name.
     """
 
     groups: Mapping[str, str]
@@ -67,7 +67,7 @@ def op_table() -> OpTable:
 
 @cache
 def traits_of(canonical: str, native: str = "") -> OpTraits:
-    """Return what is known of an op; :data:`UNKNOWN` if it has no line.
+    """Return the traits of an op; :data:`UNKNOWN` if it has no line.
 
     Args:
         canonical: The op's name in policies.
@@ -82,12 +82,12 @@ def traits_of(canonical: str, native: str = "") -> OpTraits:
 
 
 def parse_table(text: str, where: str) -> OpTable:
-    """Return the table that ``text`` holds.
+    """Return the table that ``text`` defines.
 
     Args:
         text: TOML: ``[groups]`` with a text for each, ``[ops]`` with a line for each
             op, such as ``"mylib::cube" = { group = "pointwise" }``.
-        where: What the text is called in messages.
+        where: Name of the text in messages.
 
     Raises:
         OpTableError: Lists every mistake with its key.
@@ -132,7 +132,7 @@ def _table(data: Mapping[str, Any], key: str, mistakes: list[str]) -> dict[str, 
 
 
 def _mistakes_of_line(line: object, groups: Mapping[str, object]) -> Iterator[str]:
-    """Yield what is wrong with the line of an op, after its key."""
+    """Yield the mistakes in the line of an op, to be put after its key."""
     if not isinstance(line, dict):
         yield f': found {line!r}; want a table such as {{ group = "pointwise" }}'
         return
@@ -175,10 +175,10 @@ def _traits(line: Mapping[str, Any]) -> OpTraits:
 def _spellings(
     ops: Mapping[str, OpTraits], framework: Framework, mistakes: list[str]
 ) -> dict[str, str]:
-    """Return the op of each spelling, and add to the mistakes where two have one.
+    """Return the op of each spelling, and report spellings of two ops as mistakes.
 
-    Names of ops are those of ATen, so that no other op is spelled so there. JAX may:
-    its ``transpose`` is ``permute``.
+    Names of ops are those of ATen, so no other op may be spelled like one there. In JAX
+    it may: its ``transpose`` is ``permute``.
     """
     found: dict[str, str] = {}
     for op, traits in ops.items():

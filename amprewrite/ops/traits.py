@@ -1,4 +1,4 @@
-"""What one op is, as one line of ``ops.toml`` says it."""
+"""Traits of one op: the keys of a line in ``ops.toml``."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Literal
 
 OperandRule = Literal["equal", "promote", "lead", "any"]
-"""What a kernel does with operands of different float dtypes, see :class:`OpTraits`."""
+"""Kernel rule for operands of different float dtypes, see :class:`OpTraits`."""
 
 
 class Group(StrEnum):
@@ -23,38 +23,39 @@ class OpTraits:
     """Facts about an op; the names are those of the keys in ``ops.toml``.
 
     Attributes:
-        group: What kind of op it is: policies speak of groups. Empty if not known.
-        operand_rule: What ATen's kernel does with operands of different float dtypes
-            (primitives of JAX want equal ones): ``equal`` wants them equal;
-            ``promote`` computes in the widest of those with dimensions, by a cast
-            inside the kernel that costs nothing; ``lead`` takes the dtype of the first
-            and accepts wider ones beside it; ``any`` converts them itself or reads only
-            their metadata. Source: run on a CPU in eager, with float32 and bfloat16
-            operands; ``cat``, ``where`` and the in-place scatters are left at equal:
-            not every overload and device promotes.
-        exact_argument: Whether the result jumps or turns with a small error of a large
-            argument, so that what makes the argument is never lowered.
+        group: Kind of op, by which policies class it. Empty if not known.
+        operand_rule: Treatment of operands of different float dtypes by ATen's kernel
+            (primitives of JAX need equal ones): ``equal`` refuses them; ``promote``
+            computes in the widest of those with dimensions, by a cast inside the kernel
+            that costs nothing; ``lead`` takes the dtype of the first and accepts wider
+            ones beside it; ``any`` converts them itself or reads only their metadata.
+            Source: run on a CPU in eager, with float32 and bfloat16 operands; ``cat``,
+            ``where`` and the in-place scatters are left at equal: not every overload
+            and device promotes.
+        exact_argument: Whether the result jumps, or turns, on a small error of a large
+            argument, so that the ops that compute the argument are never lowered.
         statistic: Whether it is a reduction that other ops compute with, so that a
             rounding of the result may grow: ``mean(x * x) - mean(x) ** 2``.
-        first_moment: Whether it is a sum or a mean, of which a difference is taken.
-        scales: Whether it makes a sum a mean: a product or a quotient.
-        filler: Whether it fills a tensor with one number; made low, that is the low
-            number.
-        orders: Whether it asks which of some numbers is larger; complex ones have no
-            order. In JAX a softmax is made of such an op.
-        chooses: Whether it hands back some of its operands' values, so that a program
-            may ask which: ``x == max(x, y)``.
+        first_moment: Whether it is a sum or a mean, which programs subtract.
+        scales: Whether it is a product or a quotient, which turns a sum into a mean.
+        filler: Whether it fills a tensor with one number, which can be made in any
+            dtype.
+        orders: Whether it compares which number is larger; complex ones have no order.
+            JAX's softmax contains such an op.
+        chooses: Whether it returns some of its operands' values, so that a program may
+            compare them: ``x == max(x, y)``.
         has_dtype_argument: Whether it computes in the dtype that its ``dtype=``
             argument names, where it has the argument. ``linalg_matrix_norm`` has it
             too, but refuses a low operand beside it where it needs a factorisation.
-        rounds_inside: What ATen's low kernel may round beside its results; empty if
-            nothing. Source: see ``frameworks.torch_fx.probes.kernel_rounding``.
-        rounds_inside_from: From how many operands on it may.
-        addend_first: Whether a product takes what is added to it before its factors.
-        aten: Other packets of ATen that are this op; one of the op's own name is so
-            without being listed.
-        jax: Other primitives of JAX that are this op; one of the op's own name, also
-            with dashes, is so without being listed.
+        rounds_inside: Text about roundings inside ATen's low kernel, other than of its
+            results; empty if there are none. Source: see
+            ``frameworks.torch_fx.probes.kernel_rounding``.
+        rounds_inside_from: Least number of operands with which it rounds inside.
+        addend_first: Whether a product has its addend before its factors.
+        aten: Other ATen packets that are this op; the packet of the op's own name is
+            one without being listed.
+        jax: Other JAX primitives that are this op; the one of the op's own name, also
+            with dashes, is one without being listed.
     """
 
     group: str = ""
@@ -75,11 +76,11 @@ class OpTraits:
 
 
 UNKNOWN = OpTraits()
-"""What is known of an op that has no line."""
+"""Traits of an op without a line."""
 
 
 def op_keys(canonical: str, native: str = "") -> Iterator[str]:
-    """Yield the names by which a table may hold an op, the most exact one first.
+    """Yield the names by which a table may list an op, the most exact one first.
 
     Args:
         canonical: The op's name in policies, such as ``softmax``.

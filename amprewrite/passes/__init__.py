@@ -1,4 +1,4 @@
-"""The passes: a program graph and a policy in, a plan out. No framework here."""
+"""The passes: from a program graph and a policy to a plan; no framework is imported."""
 
 from amprewrite.passes.pipeline import PLACEMENTS, Setting, check_placement, make_plan
 

@@ -1,4 +1,4 @@
-"""Why a plan lowers nothing, for the warning that says so."""
+"""The reason why a plan lowers nothing, for its warning."""
 
 from collections import Counter
 
@@ -8,15 +8,15 @@ from amprewrite.plan import DEFAULT_PRICES, Decision, Plan
 from amprewrite.policy import Matcher, OpClass
 
 REASONS = 3
-"""How many reasons are named, the most common first."""
+"""Number of reasons that are named, the most common first."""
 
 
 def why_nothing(graph: ProgramGraph, plan: Plan, matcher: Matcher) -> str:
-    """Return why ``plan`` lowers no op of ``graph``.
+    """Return the reason why ``plan`` lowers no op of ``graph``.
 
     Args:
         graph: The program.
-        plan: Its plan, under a policy that has a low dtype.
+        plan: Its plan, under a policy with a low dtype.
         matcher: The policy and overrides.
     """
     floats = {v.dtype for v in graph.values.values() if is_float(v.dtype)}
@@ -36,7 +36,7 @@ def why_nothing(graph: ProgramGraph, plan: Plan, matcher: Matcher) -> str:
 
 
 def _said(decision: Decision) -> str:
-    """Return what keeps an op from being low, a rule with its place."""
+    """Return the reason that keeps an op full, with the key of its rule."""
     return (
         f"{decision.rule}, {decision.why}" if decision.reason.is_rule else decision.why
     )

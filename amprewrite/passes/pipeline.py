@@ -1,4 +1,4 @@
-"""classify -> demand -> place -> casts -> cost, in this order."""
+"""The pipeline of passes: classify, demand, place, casts, cost."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -36,18 +36,18 @@ from amprewrite.policy import Matcher, Policy
 from amprewrite.policy.match import Match
 
 PLACEMENTS = ("promote", "paint", "optimal")
-"""Strategies that :func:`make_plan` knows."""
+"""Names of the strategies of :func:`make_plan`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How a program was captured and what for.
+    """Settings of a plan that come from the capture and the request.
 
     Attributes:
         placement: Name of the strategy.
         keep_parameter_dtype: Whether parameters keep their dtype, to be trained.
-        captured: How the program was captured, for the plan.
-        objective: What things cost: the prices of a target, and error terms.
+        captured: Description of the capture, for the plan.
+        objective: Prices of a target, and error costs.
         differentiable: Whether gradients may be taken through the program, so that
             casts stay in the bodies of loops.
     """
@@ -60,7 +60,7 @@ class Setting:
 
 
 def check_placement(name: str) -> None:
-    """Make sure that there is a placement called ``name``.
+    """Check that there is a placement called ``name``.
 
     Raises:
         UnsupportedError: There is none.
@@ -76,7 +76,7 @@ def make_plan(graph: ProgramGraph, matcher: Matcher, setting: Setting) -> Plan:
     Args:
         graph: The program.
         matcher: Policy and overrides.
-        setting: How and what for.
+        setting: Settings of the plan.
 
     Raises:
         UnsupportedError: No such placement.
@@ -126,11 +126,11 @@ def make_plan(graph: ProgramGraph, matcher: Matcher, setting: Setting) -> Plan:
 
 
 def output_dtypes(graph: ProgramGraph, policy: Policy) -> tuple[str, ...]:
-    """Return the dtype in which each output of ``graph`` is handed back.
+    """Return the dtype in which each output of ``graph`` is returned.
 
-    Where the policy promotes, a state keeps the dtype in which it is stored, so that it
-    is the same after any number of steps (FLIP 1777 asks for that). Floats never become
-    integers by it.
+    Under a policy that promotes, a state keeps the dtype that it is stored in, so that
+    it is the same after any number of steps (FLIP 1777 asks for that). Floats never
+    become integers by it.
     """
     given = {"low": policy.low or policy.full, "full": policy.full}
     wanted = given.get(policy.output, policy.output)
@@ -182,7 +182,7 @@ def _place(
 
 
 def _promote(situation: Situation, *, keep_parameter_dtype: bool) -> Placement:
-    """Place forward; again with casts before the loops, if some may stand there."""
+    """Place forward; a second time with hoisted casts, if loops allow them."""
     placement, _ = place_with_storage(
         situation, keep_parameter_dtype=keep_parameter_dtype
     )
@@ -198,14 +198,14 @@ def situate(
     classes: Mapping[str, Match],
     outputs: tuple[str, ...],
 ) -> Situation:
-    """Return what is known of ``graph`` before any op is placed.
+    """Return the facts about ``graph`` that placement uses.
 
     Args:
         graph: The program.
         policy: The policy.
         classes: Class of every op.
-        outputs: Dtype of each output, where that demands precision of what makes it:
-            a placement that weighs the cost casts an output like any other value.
+        outputs: Dtype of each output, if it demands precision of its producer: a
+            placement that weighs costs casts an output like any other value.
     """
     demands = Demands()
     if policy.demand and policy.low:

@@ -1,4 +1,4 @@
-"""Policies: which class an op belongs to, as data with reasons."""
+"""Policies: the class of every op, as data with reasons."""
 
 from amprewrite.policy.load import load_policy, shipped_policies
 from amprewrite.policy.match import Matcher

@@ -1,4 +1,4 @@
-"""Read a small text file that anybody may have written, without surprises."""
+"""Read a small text file of unknown origin, within limits."""
 
 import stat
 from collections.abc import Callable

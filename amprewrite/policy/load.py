@@ -1,4 +1,4 @@
-"""Find a policy by name, file or jmp string, and follow what it extends."""
+"""Load a policy by name, file or jmp string, with the policies that it extends."""
 
 import tomllib
 from dataclasses import replace
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from amprewrite.policy.schema import PolicyFile
 
 MAX_BYTES = 2**20
-"""Most bytes of a policy file: twenty times the largest that is shipped."""
+"""Largest size of a policy file: twenty times the largest shipped one."""
 
 MAX_EXTENDS = 32
-"""Most files that extend one another: a few are as many as a person can follow."""
+"""Longest chain of files that extend one another."""
 
 JMP_KEYS = {
     "params": "params",
@@ -90,17 +90,17 @@ PRIMITIVES = frozenset(
         *("scatter-sub", "select_and_scatter", "select_n", "top_k", "unstack"),
     }
 )
-"""Primitives of JAX that no policy names so, and that are near to a name of one.
+"""Primitives of JAX that no policy names, with a name close to that of an op.
 
-A test compares with the primitives of the JAX that is installed.
+A test compares them with the primitives of the installed JAX.
 """
 
 
 @cache
 def known_ops() -> frozenset[str]:
-    """Return every op that the table of ops or a rule about operands names.
+    """Return every op in the table of ops or with a dtype rule.
 
-    And the primitives of JAX that would be taken for a spelling mistake of one.
+    The primitives of JAX that look like a misspelt op are included.
     """
     from amprewrite.dtypes.op_rules import OP_RULES  # noqa: PLC0415  # reads a file
 
@@ -159,7 +159,7 @@ def _from_file(path: Path, seen: tuple[Path, ...]) -> Policy:
 
 
 def _same_file(path: Path, seen: tuple[Path, ...]) -> bool:
-    """Whether ``path`` is one of ``seen``, by this or by another name."""
+    """Return whether ``path`` is one of ``seen``, by this or by another name."""
     try:
         return any(path.resolve() == before.resolve() for before in seen)
     except (OSError, RuntimeError, ValueError):  # a loop of links, a NUL
@@ -197,9 +197,9 @@ def _merge(base: Policy, file: "PolicyFile", name: str) -> Policy:
 
 
 def _entries(base: Policy, file: "PolicyFile") -> dict[str, OpEntry]:
-    """Return what a file and its base say of each op: a line of its own comes first.
+    """Return the entry of each op, from a file and the policy that it extends.
 
-    What the base says of one op stands before what the file says of a group.
+    A line for an op, in the base too, goes before a line for its group.
     """
     entries = dict(base.ops)
     for group, table in file.groups.items():

@@ -1,4 +1,4 @@
-"""Which class an op has, and what said so."""
+"""Match ops against a policy: the class of each op, with the rule behind it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,13 +16,13 @@ UNCLASSIFIED = OpEntry(
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The class of an op, and what said so.
+    """The class of an op, with the source of the decision.
 
     Attributes:
         op_class: The class.
-        reason: What kind of thing decided.
-        rule: The place that said it, for people.
-        why: The reason in words, for people.
+        reason: Kind of the source.
+        rule: Key of the policy that decided, for people.
+        why: Reason as text, for people.
     """
 
     op_class: OpClass
@@ -33,13 +33,13 @@ class Match:
 
 @dataclass
 class Matcher:
-    """Matches ops against overrides, then rules, ``[ops]`` and ``[groups]``.
+    """Matcher of ops: overrides first, then rules, ``[ops]`` and ``[groups]``.
 
     Attributes:
         policy: The policy.
         overrides: Rules that come before the policy's own; tables are accepted.
         full: Names of ops that run in full precision before any rule: those of a custom
-            rule whose function a plan runs in full.
+            rule for a function that a plan runs in full.
         used: Labels of the rules that matched so far.
     """
 
@@ -49,7 +49,7 @@ class Matcher:
     used: set[str] = field(default_factory=set[str])
 
     def __post_init__(self) -> None:
-        """Number the rules once.
+        """Number the rules.
 
         Raises:
             PolicyError: An override is no rule.
@@ -81,14 +81,14 @@ class Matcher:
         return self.listed(op)
 
     def listed(self, op: Op) -> Match:
-        """Return the class that the policy gives ``op``, whatever a rule says."""
+        """Return the class that the policy gives ``op``, ignoring all rules."""
         names = (op.native, op.canonical)
         if names not in self._listed:
             self._listed[names] = self._look_up(op)
         return self._listed[names]
 
     def _look_up(self, op: Op) -> Match:
-        """Return what it is by its names alone: by ``[ops]``, else by its group."""
+        """Return the class by the names of an op: by ``[ops]``, else by its group."""
         for name in op_keys(op):
             if name in self.policy.ops:
                 entry = self.policy.ops[name]
@@ -103,7 +103,7 @@ class Matcher:
         """Return a line for each rule that matched no op, with the nearest names.
 
         Args:
-            ops: Those of the program.
+            ops: Ops of the program.
         """
         return tuple(
             f"{label} {rule} matched no op{why_unused(rule, ops)}"

@@ -11,35 +11,35 @@ from amprewrite.ops import op_keys as keys_of_names
 
 
 class OpClass(StrEnum):
-    """What a policy says about an op; the words of the field in the docs.
+    """Class of an op in a policy; the words are those of the field, see docs/words.md.
 
     The classes correspond to torch autocast's lower_precision_fp, fp32 (and
     fp32_set_opt_dtype) and promote, and to TensorFlow's allow, deny, infer and clear.
     """
 
     ALLOW = "allow"
-    """Runs in low precision: contractions, attention."""
+    """Computes in low precision: contractions, attention."""
     DENY = "deny"
-    """Operands and result are full precision."""
+    """Reads full-precision operands and returns a full-precision result."""
     ACCUMULATE = "accumulate"
     """Full precision inside the kernel; operands and result may be stored low."""
     PROMOTE = "promote"
-    """Runs in the promoted dtype of its operands."""
+    """Computes in the promoted dtype of its operands."""
     FOLLOW = "follow"
-    """Moves data: stores what it is given, bit-exact under a cast."""
+    """Moves data, bit-exact under a cast, in the dtype of its operand."""
     KEEP = "keep"
     """Never touched: runs at the dtypes it was traced with."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpEntry:
-    """What a policy says of an op.
+    """Entry of a policy for one op.
 
     Attributes:
         op_class: The class.
         why: The reason.
-        group: The group whose line in ``[groups]`` says so; empty where ``[ops]`` has
-            a line for the op.
+        group: The group with the line in ``[groups]``; empty where ``[ops]`` has a line
+            for the op.
     """
 
     op_class: OpClass
@@ -48,10 +48,10 @@ class OpEntry:
 
 
 KEYS = ("path", "group", "op", "native", "op_name", "source")
-"""What a rule may match an op by."""
+"""Keys by which a rule may match an op."""
 
 WILDCARDS = frozenset("*?[")
-"""Characters that make a pattern of a glob."""
+"""Characters that make a pattern a glob."""
 
 
 def op_keys(op: Op) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ def op_keys(op: Op) -> tuple[str, ...]:
 
 
 def key_values(key: str, op: Op) -> tuple[str, ...]:
-    """Return what a rule's ``key`` is compared with: one text, or names of one op."""
+    """Return the texts that a rule's ``key`` is compared with, for one op."""
     match key:
         case "path":
             return (op.path,)
@@ -85,16 +85,16 @@ def key_matches(key: str, glob: str, op: Op) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """Keys that match an op, and the class that it then has.
+    """Rule: keys that match ops, and the class of the ops that match.
 
     All keys are shell-style globs, and all that are given must match.
 
     Attributes:
         op_class: The class (``class`` in a file or a table).
-        path: Module path. Without a wildcard it means the module and all that is in
+        path: Module path. Without a wildcard it matches the module and everything in
             it: ``encoder.1`` is ``encoder.1`` and ``encoder.1.norm``, and not
             ``encoder.10``. With one it is a glob over the whole path, in which ``*``
-            also stands for dots: ``encoder.1.*`` is what is below ``encoder.1``,
+            also matches dots: ``encoder.1.*`` is everything below ``encoder.1``,
             ``*.norm`` every module called ``norm``, and ``encoder.1*`` also
             ``encoder.10``.
         group: Group of ops, such as ``normalisation``; ``ops.toml`` has them all.
@@ -145,7 +145,7 @@ class Policy:
             70 kB long.
         rules: Tried in order before ``ops``; the first that matches wins.
         demand: Whether ops that move or combine values run in full precision where
-            all their users want it (DESIGN: demand); torch.autocast does not.
+            all their users demand it; in torch.autocast they do not.
         weak_parameters: Whether a parameter of lower rank than the result adapts to
             the other operand, so that a bias does not bring a value back to full.
         lookups: Dtype class in which a table that is only looked up (an embedding)

@@ -1,4 +1,4 @@
-"""Names under which a shipped policy is known: its own, those of dtypes, of Keras."""
+"""Names of shipped policies: their own, dtypes, and those of Keras and Lightning."""
 
 from pathlib import Path
 from typing import Protocol, TypeAlias
@@ -13,15 +13,15 @@ class DtypeLike(Protocol):
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element."""
+        """Size of one element in bytes."""
         ...
 
 
 PolicyLike: TypeAlias = str | Path | Policy | type | DtypeLike
-"""What is accepted for a policy, see :func:`amprewrite.load_policy`."""
+"""Types accepted as a policy, see :func:`amprewrite.load_policy`."""
 
 DTYPE_POLICIES = {"bfloat16": "bf16", "float16": "fp16", "float32": "off"}
-"""Shipped policy that each dtype to compute in stands for: float32 lowers nothing."""
+"""Shipped policy for each dtype to compute in: float32 lowers nothing."""
 
 ALIASES = {
     **DTYPE_POLICIES,
@@ -32,8 +32,11 @@ ALIASES = {
     "bf16-mixed": "bf16",
     "16-mixed": "fp16",
 }
-"""Other names of shipped policies: dtypes, the names of Keras' ``DTypePolicy`` and of
-Lightning's ``Trainer(precision=)``."""
+"""Other names of shipped policies.
+
+They are dtypes, the names of Keras' ``DTypePolicy`` and of Lightning's
+``Trainer(precision=)``.
+"""
 
 WANTED_DTYPES = ", ".join(DTYPE_POLICIES)
 
@@ -41,7 +44,7 @@ _DATA = ("tuple", "list", "dict")
 
 
 def named_policy(given: object) -> str | Path | Policy:
-    """Return what ``given`` names: a dtype object gives its name.
+    """Return a policy, a path or a name; for a dtype object, the dtype's name.
 
     Raises:
         PolicyError: It is neither a policy, a text or path, nor a dtype that a shipped
@@ -67,7 +70,7 @@ def named_policy(given: object) -> str | Path | Policy:
 
 
 def shipped_name(text: str) -> str:
-    """Return the name of the shipped policy that ``text`` may stand for."""
+    """Return the name of the shipped policy that ``text`` is an alias of."""
     return ALIASES.get(text) or DTYPE_POLICIES.get(from_short_name(text), text)
 
 
@@ -90,7 +93,7 @@ def _dtype_name(given: object) -> str | None:
 
 
 def _meant(given: object) -> str:
-    """Return the advice where call arguments stand in the place of a policy."""
+    """Return a hint if call arguments were passed in the place of a policy."""
     if isinstance(given, dict):
         return "; did you mean kwargs=? Keyword arguments are given by that name"
     if type(given).__name__ in _DATA or hasattr(given, "shape"):

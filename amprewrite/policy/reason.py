@@ -1,13 +1,13 @@
-"""Kinds of things that decide the class of an op: what code reads of a reason."""
+"""Kinds of reasons for the class of an op, for code to branch on."""
 
 from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """What decided the class of an op.
+    """Kind of the source of an op's class.
 
-    The label and the words beside it (``Decision.rule``, ``Decision.why``) are for
-    people: no code compares them.
+    The texts beside it (``Decision.rule``, ``Decision.why``) are for people: no code
+    compares them.
     """
 
     OVERRIDE = "override"
@@ -19,19 +19,19 @@ class Reason(StrEnum):
     GROUP = "group"
     """A line of the policy's ``[groups]``."""
     UNCLASSIFIED = "unclassified"
-    """Nothing in the policy names the op."""
+    """No entry of the policy names the op."""
     LOWERS_NOTHING = "policy"
     """The policy has no low dtype."""
     DTYPE = "dtype"
     """The op touches no value of the full dtype, or one of another float dtype."""
     DTYPE_ARGUMENT = "dtype argument"
-    """The model writes ``dtype=``."""
+    """A ``dtype=`` argument in the model."""
     FENCE = "fence"
-    """The op must not be touched."""
+    """A fence: the op must not be changed."""
     USER_CAST = "user cast"
     """A change of dtype that is written in the model."""
     BODY = "body"
-    """The value passes into or out of the body of a loop, branch or rule."""
+    """A region boundary: a value enters or leaves the body of a loop or branch."""
     MARKER = "marker"
     """A marker in the model asks for a precision."""
     PROMOTION = "promotion"
@@ -41,5 +41,5 @@ class Reason(StrEnum):
 
     @property
     def is_rule(self) -> bool:
-        """Whether the user wrote it for this op; facts about cost leave it alone."""
+        """Whether a user wrote it for this op; cost never overrides it."""
         return self in (Reason.OVERRIDE, Reason.RULE)

@@ -1,4 +1,4 @@
-"""The policy file as pydantic models; every mistake at once, with its key."""
+"""The policy file as pydantic models; all mistakes are reported, with their keys."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal, cast
@@ -22,14 +22,14 @@ from amprewrite.policy.spelling import OWN_PRIMITIVE, misspelt, near, unknown_gr
 CLASSES = tuple(str(c) for c in OpClass)
 
 OUTPUTS = ("as-traced", "low", "full")
-"""What ``output`` may say besides the name of a dtype."""
+"""Values of ``output`` other than the name of a dtype."""
 
 
 SMALLEST = 16
 """Bits of the smallest float that ``low`` and ``full`` may name.
 
-Tensors of 8-bit floats are computed in with a scale for each, and kernels take no plain
-ones: a program in them dies in its first matmul.
+Computing in 8-bit floats needs a scale for each tensor, and kernels accept no unscaled
+ones: a program in them fails at its first matmul.
 """
 
 
@@ -102,7 +102,7 @@ class PromotionTable(_Table):
 
 
 class OpTable(_Table):
-    """One op or group with a reason: ``{ class = "deny", why = "..." }``."""
+    """Table of one op or group with a reason: ``{ class = "deny", why = "..." }``."""
 
     op_class: OpClass = Field(alias="class")
     why: str = ""
@@ -114,7 +114,7 @@ class OpTable(_Table):
 
 
 class RuleTable(OpTable):
-    """One entry of ``[[rules]]``: keys that match, and the class."""
+    """One entry of ``[[rules]]``: keys that match ops, and the class."""
 
     path: str | None = None
     group: str | None = None
@@ -219,11 +219,11 @@ def read_table(
     """Return the policy file held by ``data``.
 
     Args:
-        data: What ``tomllib`` gave.
+        data: Data from ``tomllib``.
         where: Path of the file, for messages.
-        known: Op names of the policy it extends; a name close to one of them, and
-            not qualified by a namespace, is taken for a spelling mistake.
-        words: Every op name that there is; so is what a rule calls an op.
+        known: Op names of the policy it extends; a name close to one of them, and not
+            qualified by a namespace, counts as a spelling mistake.
+        words: All op names; names in rules are checked against them.
 
     Raises:
         PolicyError: Lists every mistake with its key.
@@ -241,13 +241,13 @@ def read_table(
 
 
 def read_rule(data: object, where: str, words: Collection[str] = ()) -> Rule:
-    """Return ``data`` as a rule; tables of ``overrides=`` come this way.
+    """Return ``data`` as a rule; the tables of ``overrides=`` are read by it.
 
     Args:
         data: A rule or its table.
-        where: What it is called in messages.
-        words: Every op name that there is; a name close to one of them, and not
-            qualified by a namespace, is taken for a spelling mistake.
+        where: Its name in messages.
+        words: All op names; a name close to one of them, and not qualified by a
+            namespace, counts as a spelling mistake.
 
     Raises:
         PolicyError: Lists every mistake with its key.

@@ -1,4 +1,4 @@
-"""Spelling mistakes in names, and the words that were meant."""
+"""Spelling mistakes in names, and suggestions of the right name."""
 
 from collections.abc import Collection
 from difflib import get_close_matches
@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from amprewrite.ops import op_table
 
 OWN_PRIMITIVE = "; a primitive of your own goes by native="
-"""Advice where what is taken for a spelling mistake may be a name of the user's own."""
+"""Advice if an apparent spelling mistake may be a name of the user's own."""
 
 
 def near(word: str, words: tuple[str, ...]) -> str:
@@ -17,9 +17,9 @@ def near(word: str, words: tuple[str, ...]) -> str:
 
 
 def misspelt(name: str, known: Collection[str]) -> str:
-    """Return that ``name`` is no op, if it is near to one; names may be new.
+    """Return a message if ``name`` is close to a known op; new names are allowed.
 
-    What is qualified by a namespace, or is a glob, is no spelling mistake.
+    A name qualified by a namespace, or a glob, is no spelling mistake.
     """
     if name in known or not set(".:*?[").isdisjoint(name):
         return ""
@@ -28,9 +28,9 @@ def misspelt(name: str, known: Collection[str]) -> str:
 
 
 def unknown_group(glob: str | None) -> str:
-    """Return that no group of ops is ``glob``, with what there is; nothing if one is.
+    """Return a message if no group matches ``glob``, with the known groups.
 
-    The groups are fixed: a policy that names another one says nothing.
+    The groups are fixed: a line or rule for another one would match no op.
     """
     groups = tuple(op_table().groups) if glob else ()
     if not glob or any(fnmatchcase(group, glob) for group in groups):

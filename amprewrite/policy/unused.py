@@ -1,4 +1,4 @@
-"""Why a rule matched no op, and the nearest names that it could have meant."""
+"""The reason why a rule matched no op, with the nearest names."""
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
@@ -8,7 +8,7 @@ from amprewrite.ir import Op
 from amprewrite.policy.model import Rule, key_matches, key_values
 
 NEAREST = 3
-"""How many names are offered."""
+"""Number of names that are suggested."""
 
 NAMES = {
     "path": "module path",
@@ -18,15 +18,15 @@ NAMES = {
     "op_name": "op name",
     "source": "source line",
 }
-"""What the keys of a rule are called in messages."""
+"""Names of the keys of a rule in messages."""
 
 
 def why_unused(rule: Rule, ops: Sequence[Op]) -> str:
-    """Return why ``rule`` decided about none of ``ops``, as the end of a sentence.
+    """Return the reason why ``rule`` decided no op, as the end of a sentence.
 
     Args:
-        rule: A rule that no op was classified by.
-        ops: Those of the program.
+        rule: A rule that decided no op.
+        ops: Ops of the program.
     """
     if any(rule.matches(op) for op in ops):
         return "; what comes before it decides about all ops that it matches"
@@ -48,7 +48,7 @@ def _nearest(key: str, glob: str, ops: Sequence[Op]) -> str:
 
 
 def _names(key: str, op: Op) -> Iterable[str]:
-    """Return what ``op`` offers for a key: the modules around it are paths, too."""
+    """Return the names of ``op`` for a key: for paths, also the modules around it."""
     if key == "path":
         return accumulate(op.path.split("."), "{}.{}".format)
     return (op.canonical,) if key == "op" else key_values(key, op)

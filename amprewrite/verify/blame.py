@@ -1,9 +1,9 @@
-"""Which op makes the error: its own, apart from what it was handed.
+"""Blame: the error that each op makes itself, apart from that of its operands.
 
 The own error of an op is that of the converted op on the reference's operands, rounded
-to the dtypes that it reads. It holds the rounding of those operands, as the op
-amplifies it, so a norm that reads a large offset in low precision is found although its
-kernel is right. An op that gives what it would give without rounding has none.
+to the dtypes that it reads. It includes the rounding of those operands, as the op
+amplifies it, so that a norm of a large offset in low precision is found although its
+kernel is right. An op without any rounding has none.
 """
 
 from collections.abc import Iterable, Mapping
@@ -48,23 +48,23 @@ def _lost(found: Array, wanted: Array) -> int:
 
 
 class Blame:
-    """Takes the samples of a walk and keeps their errors.
+    """Collector of op samples that keeps their errors.
 
-    A sample of an op that was seen before, in a walk that broke off, replaces it.
+    A second sample of an op, after a walk that was interrupted, replaces the first.
     """
 
     def __init__(self, decisions: Mapping[str, Decision]) -> None:
-        """Remember what each op is."""
+        """Store the decisions, by op name."""
         self.decisions = decisions
         self.found: dict[str, OpError] = {}
 
     def __call__(self, sample: OpSample) -> None:
-        """Keep the errors of one op, not its values."""
+        """Store the errors of one op, not its values."""
         decision = sample.decision or self.decisions[sample.op]
         self.found[sample.op] = op_error(sample, decision)
 
     def errors(self, shares: Mapping[str, float]) -> tuple[OpError, ...]:
-        """Return one for each op with float results, in program order.
+        """Return the errors of each op with float results, in program order.
 
         Args:
             shares: Share of each op in the predicted squared error; empty if unknown.

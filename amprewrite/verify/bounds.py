@@ -1,4 +1,4 @@
-"""How large an error may be expected: from the format, the lengths and the depth.
+"""Expected errors: from the formats, the lengths of contractions and the depth.
 
 With roundings that are independent and centred, the error of ``k`` roundings in a row
 grows with the root of ``k``: it stays below ``confidence * sqrt(k) * u`` with
@@ -6,7 +6,7 @@ probability ``1 - 2 exp(-confidence**2 / 2)``. A contraction of length ``n`` mak
 roundings in the dtype that it accumulates in, and rounds its result once.
 
 The bound holds for a well-conditioned program. A program that loses digits by
-cancellation exceeds it, and that is worth to be told.
+cancellation exceeds it, which deserves a report.
 
 Source: Higham and Mary, A new approach to probabilistic rounding error analysis, SIAM
 J. Sci. Comput. 41(5), 2019, theorem 2.4 and section 3.
@@ -24,13 +24,13 @@ CONFIDENCE = 4.0
 """Multiple of the standard deviation; exceeded by chance in 7 of 10,000 cases."""
 
 MULTIPLE = 4.0
-"""Multiple of the predicted error that is explained by it."""
+"""Multiple of the predicted error that counts as explained by it."""
 
 NOISE = 2.0
-"""Multiple of the original's own error that nobody can ask a conversion to be below."""
+"""Multiple of the original's own error; no bound on a conversion is below it."""
 
 LOW_BASELINES = ("autocast", "cast all")
-"""What could be used instead, in the same low dtype."""
+"""Names of the baselines in the same low dtype."""
 
 ROUNDINGS = 3
 """Roundings that an op in low precision adds: of two operands and of its result."""
@@ -74,14 +74,14 @@ def explained_error(
 ) -> float | None:
     """Return the relative error of an output that the roundings of a plan explain.
 
-    A multiple of the predicted error; where that is not known, of the best that can be
-    had without us in the same dtype. In any case no more than what formats and depth
-    let expect of a well-conditioned program, so that a plan that explains a large error
-    of its own, by rounding where digits cancel, is not excused by it.
+    It is a multiple of the predicted error; if that is not known, of the best baseline
+    in the same dtype. It is never more than formats and depth let expect of a
+    well-conditioned program, so that a plan does not excuse a large error of its own,
+    made by rounding where digits cancel.
 
     Args:
         predicted: First-order error of the outputs.
-        baselines: Errors of the original, and of what could be used instead.
+        baselines: Errors of the original and of the baselines.
         plan: The plan; None if the converted model has none.
         graph: The program, if it is known.
 
@@ -102,10 +102,10 @@ def explained_error(
 
 
 def expected_error(plan: Plan | None, graph: ProgramGraph | None) -> float | None:
-    """Return the relative error to expect of the outputs; None without a plan.
+    """Return the expected relative error of the outputs; None without a plan.
 
-    Without a graph every lowered op counts, as if they stood in one chain. A plan that
-    lowers nothing is held to the roundings of its full dtype.
+    Without a graph, all lowered ops count as one chain. A plan that lowers nothing has
+    the expected error of its full dtype.
     """
     if plan is None:
         return None

@@ -1,4 +1,4 @@
-"""Compare the runs of a model and make the report."""
+"""Compare the runs of a model and build the report."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -29,7 +29,7 @@ def verify(
     call: Call,
     rtol: float | None = None,
 ) -> Report:
-    """Return a report on how far ``converted`` is from ``original``.
+    """Return a report on the errors of ``converted`` against ``original``.
 
     Args:
         framework: The framework of both.
@@ -94,7 +94,7 @@ def _predicted(
 
 @dataclass(frozen=True)
 class _Bound:
-    """What a report is held to; see :class:`Report`."""
+    """Bounds of a report; see :class:`Report`."""
 
     bound: float | None
     together: bool = False
@@ -102,7 +102,7 @@ class _Bound:
 
 
 def _promised(plan: Plan | None, expected: float | None) -> _Bound:
-    """Return the tolerance that a plan was made for, else what is to be expected."""
+    """Return the tolerance that a plan was made for, else the expected error."""
     if plan is not None and plan.tolerance is not None:
         return _Bound(plan.tolerance, together=True)
     if plan is not None and plan.tolerances:
@@ -111,7 +111,7 @@ def _promised(plan: Plan | None, expected: float | None) -> _Bound:
 
 
 def _check_alike(reference: Run, found: Run) -> None:
-    """Make sure that both runs gave the same structure.
+    """Check that both runs gave the same structure.
 
     Raises:
         VerifyError: Names the first output that differs.

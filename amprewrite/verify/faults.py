@@ -1,12 +1,12 @@
-"""Faults: ops that are not what they stand for, told apart from rounding.
+"""Faults: ops that compute something else than the original's, apart from rounding.
 
-A converted op and the original's are given the same operands, rounded to the dtypes
-that the converted one reads; the original's computes in the reference's dtype. They
-differ by what the converted op rounds itself: its result once, and what its kernel
-keeps low inside. An error far above that is no rounding. It is found also where no
-output shows it: a factor on what a normalisation reads changes nothing after it.
+A converted op and the original's op get the same operands, rounded to the dtypes that
+the converted one reads; the original's computes in the reference's dtype. They differ
+by the roundings of the converted op: of its result once, and inside its kernel. An
+error far above that is a fault. It is found even if no output shows it: a factor on the
+operand of a normalisation changes nothing after it.
 
-How far roundings inside may move the result is measured, where it matters: the
+The effect of roundings inside on the result is measured, where it matters: the
 original's op is run again with its operands moved by a unit roundoff each.
 """
 
@@ -23,35 +23,43 @@ from amprewrite.verify.bounds import unit_roundoff
 from amprewrite.verify.metrics import norm, ratio
 
 ROUNDINGS = 4.0
-"""Unit roundoffs that a result may be off. One rounding is at most one; low kernels
-that round inside have 1.2 to 3.1 times the error of one, in the root mean square about
-0.4 unit roundoffs (``ROUND_INSIDE`` of the torch side)."""
+"""Unit roundoffs that a result may be off.
+
+One rounding is at most one; low kernels that round inside have 1.2 to 3.1 times the
+error of one, in the root mean square about 0.4 unit roundoffs (``ROUND_INSIDE`` of the
+torch side).
+"""
 
 LEAST = 2.0**-10
-"""Relative error below which nothing is a fault: sums in another order, and products
-that a device takes in TF32, whose unit roundoff is 2**-11."""
+"""Relative error below which nothing counts as a fault.
+
+Examples are sums in another order, and products that a device computes in TF32, with
+unit roundoff 2**-11.
+"""
 
 LEAST_CONTRACTED = 2.0**-6
 """The same for contractions: TPUs multiply float32 in bfloat16 by default."""
 
 MOVED = 8.0
-"""Multiple of what operands moved by a unit roundoff do to a result, as far as which
-roundings inside may move it."""
+"""Allowed multiple of the measured effect of moved operands.
+
+That is the change of a result when operands move by a unit roundoff.
+"""
 
 DRAWS = 2
-"""How often operands are moved; the larger effect counts."""
+"""Number of random moves of the operands; the larger effect counts."""
 
 
 def kernel_error(sample: OpSample, decision: Decision) -> tuple[float, float] | None:
-    """Return how far an op is from the original's on the same operands.
+    """Return the error of an op against the original's on the same operands.
 
     Args:
         sample: The op.
         decision: Its dtypes.
 
     Returns:
-        The relative error of the result that is furthest beyond what rounding explains
-        of it, and that; None if the original's op cannot be run on these operands.
+        The relative error of the result that exceeds its explained error the most, and
+        that explained error; None if the original's op cannot run on these operands.
     """
     if sample.same is None:
         return None
@@ -82,10 +90,9 @@ def _rounding(decision: Decision, sample: OpSample, size: float, count: int) -> 
 def _moved(
     sample: OpSample, decision: Decision, index: int, known: NDArray[np.bool_]
 ) -> float:
-    """Return the norm of what operands moved by a unit roundoff do to a result.
+    """Return the norm of a result's change when operands move by a unit roundoff.
 
-    It is infinite where the op cannot be run again, or is random: then nothing is
-    known of it.
+    It is infinite, for unknown, if the op cannot be run again or is random.
     """
     unit = max((unit_roundoff(dtype) for dtype in _floats(decision)), default=0.0)
     largest = 0.0
@@ -107,5 +114,5 @@ def _floats(decision: Decision) -> list[str]:
 
 
 def _smallest(dtype: str) -> float:
-    """Return the smallest number above zero, as which all that is below it rounds."""
+    """Return the smallest positive number, to which smaller ones round."""
     return float(format_of(dtype).smallest_subnormal)

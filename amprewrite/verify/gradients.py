@@ -1,4 +1,4 @@
-"""Errors of gradients, of those too that are zero but for rounding."""
+"""Errors of gradients, with those compared by size that are zero but for rounding."""
 
 from collections.abc import Iterator, Mapping
 from math import sqrt
@@ -10,9 +10,12 @@ from amprewrite.verify.metrics import cosine, norm, parts, ratio
 from amprewrite.verify.rows import GradientError
 
 NOISE = 2.0**10
-"""Unit roundoffs of the reference, relative to the root mean square of all gradients,
-below which a gradient of the reference is rounding itself: a key bias of BERT-base has
-1e-17 in float64 where the others have 1e-3, about 50 unit roundoffs."""
+"""Noise level of gradients, in unit roundoffs of the reference.
+
+Relative to the root mean square of all gradients, a reference gradient below it is
+rounding itself: a key bias of BERT-base has 1e-17 in float64 where the others have
+1e-3, about 50 unit roundoffs.
+"""
 
 
 def gradient_errors(
@@ -46,7 +49,7 @@ def gradient_errors(
 
 
 def _root_mean_square(arrays: Mapping[str, Array]) -> float:
-    """Return that of all elements of all arrays."""
+    """Return the root mean square of all elements of all arrays."""
     count = sum(array.size for array in arrays.values())
     squares = sum(norm(array) ** 2 for array in arrays.values())
     return sqrt(squares / count) if count else 0.0

@@ -1,4 +1,4 @@
-"""How far an array is from its reference: plain numpy, in float64.
+"""Errors of an array against its reference, in plain numpy and float64.
 
 Elements where the reference is not finite have no error and are left out of every
 number but the counts; an element that is not finite where the reference is makes the
@@ -73,7 +73,7 @@ def parts(actual: Array, reference: Array) -> tuple[float, float]:
 
 
 def ratio(difference: float, size: float) -> float:
-    """Return ``difference / size``: 0 where nothing differs, infinite from nothing."""
+    """Return ``difference / size``; 0 for no difference, infinite for size zero."""
     if difference == 0:
         return 0.0
     return difference / size if size else inf

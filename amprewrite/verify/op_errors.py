@@ -1,4 +1,4 @@
-"""The error of one op as plain data, and which ops matter most."""
+"""The error of one op as plain data, and the ranking of ops by it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from math import inf, isinf, isnan
 
 @dataclass(frozen=True, slots=True)
 class OpError:
-    """The error of one op; relative, in the Euclidean norm, of its worst result.
+    """The errors of one op; relative, in the Euclidean norm, of its worst result.
 
     Attributes:
         op: Its name in the plan.
@@ -16,17 +16,18 @@ class OpError:
         path: Module path.
         source: ``file:line`` of the user's code.
         precision: Dtype that it computes in.
-        own: Error that it makes by itself; 0 if it rounds nothing.
+        own: Error that it makes itself; 0 if it rounds nothing.
         accumulated: Error of its result in the converted program.
         nonfinite: Elements that are not finite in the converted program and are in
             the reference.
         kernel: Error of the op against the original's on the same rounded operands;
             None if the original's does not run on them.
-        explained: What rounding explains of that; see :mod:`amprewrite.verify.faults`.
-        inserted: Whether it is no op of the model: a cast that the plan put in, or a
-            weight that is stored anew.
-        share: Part of the predicted squared error of the outputs that its roundings
-            make; None if that was not predicted.
+        explained: The part of it that rounding explains; see
+            :mod:`amprewrite.verify.faults`.
+        inserted: Whether it is no op of the model, but a cast that the plan inserted or
+            a weight stored in another dtype.
+        share: Share of its roundings in the predicted squared error of the outputs;
+            None if that was not predicted.
     """
 
     op: str
@@ -45,12 +46,12 @@ class OpError:
 
     @property
     def is_fault(self) -> bool:
-        """Whether it does something else than the original's op, rounding aside."""
+        """Whether its error exceeds the part that rounding explains."""
         return self.kernel is not None and self.kernel > self.explained
 
     @property
     def excess(self) -> float:
-        """Multiple of what rounding explains that a fault differs by; 0 for others."""
+        """Ratio of a fault's error to the part that rounding explains; 0 for others."""
         if self.kernel is None or not self.is_fault:
             return 0.0
         return self.kernel / self.explained if self.explained else inf
@@ -65,7 +66,7 @@ class OpError:
 
     @property
     def fault(self) -> str:
-        """A line that says how far it is from what it stands for."""
+        """A line about its error against the op, or the value, that it replaces."""
         stands_for = "the value handed on" if self.inserted else "the original's op"
         return (
             f"{'inserted ' if self.inserted else ''}op {self.op} ({self.native}, "
@@ -81,13 +82,13 @@ class OpError:
 
 
 def worst(ops: Iterable[OpError], count: int) -> tuple[OpError, ...]:
-    """Return the ops that matter most, the first in the program first among equals.
+    """Return the ops that matter most, in program order among equals.
 
-    Faults come first, by how far they are beyond rounding. Then what made values that
-    are not finite; then the ops by their share of the predicted error of the outputs,
-    for an op with a large error of its own may have no effect on them. Where no share
-    is known their own errors count. An inserted cast that is right is none of them: its
-    rounding belongs to the ops that read it.
+    Faults come first, by their excess over rounding. Then ops that made values that are
+    not finite; then the ops by their share of the predicted error of the outputs,
+    because an op with a large error of its own may not affect them. Without shares,
+    their own errors count. A right inserted cast is never one: its rounding belongs to
+    the ops that read it.
     """
 
     def rank(op: OpError) -> tuple[float, ...]:

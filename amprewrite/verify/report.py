@@ -1,4 +1,4 @@
-"""What ``verify`` found: plain data."""
+"""The report of ``verify`` as plain data."""
 
 import json
 from collections.abc import Mapping
@@ -19,34 +19,33 @@ FORMAT = 2
 
 @dataclass(frozen=True)
 class Report:
-    """How far a converted model is from the original.
+    """Errors of a converted model against the original.
 
     Attributes:
         reference: Dtype in which the original was run as the reference.
         low: Low dtype of the converted model and of the baselines; empty if none.
         error: Relative L2 error over all float outputs together.
-        bound: What ``rtol`` allows each output. Without ``rtol`` the tolerance that
-            the plan was made to keep; else what its roundings explain, see
-            :func:`amprewrite.verify.bounds.explained_error`. None if neither is
-            known.
-        outputs: One for each float output.
-        discrete: One for each output of integers or booleans.
-        together: Whether ``bound`` is on ``error``, of all float outputs together, and
-            not on that of each.
+        bound: Bound on the error of each output: ``rtol`` if given; else the tolerance
+            that the plan was made for; else the error that its roundings explain, see
+            :func:`amprewrite.verify.bounds.explained_error`. None if neither is known.
+        outputs: Errors of each float output.
+        discrete: Errors of each output of integers or booleans.
+        together: Whether ``bound`` is on ``error``, of all float outputs together,
+            instead of each.
         predicted: First-order relative error of the outputs by the roundings of the
             plan, the root of the sum of squares over the outputs; None if unknown.
-        bounds: Bounds on single outputs, by path, where the plan was made for those.
-        jitted: The same when the whole converted function is compiled as one, where
-            the framework does so; XLA may then keep other digits.
-        baselines: The same error for what could be used instead: ``original`` (the
-            noise floor of its own dtype), ``autocast``, ``cast all``; and, where
-            ``jitted`` has rows, for ``converted, jitted``.
+        bounds: Bounds on single outputs, by path, if the plan was made for those.
+        jitted: Errors of each float output with the whole converted function compiled
+            as one, where the framework does so; XLA may then round differently.
+        baselines: The error of alternatives: ``original`` (the noise floor of its own
+            dtype), ``autocast``, ``cast all``; and, where ``jitted`` has rows, of
+            ``converted, jitted``.
         failures: Baselines that could not be run, with the message.
-        ops: One for each op with float results, in program order.
-        gradients: One for each parameter, if asked for.
+        ops: Errors of each op with float results, in program order.
+        gradients: Errors of each parameter's gradient, if requested.
         gradient_baselines: Relative L2 error over all gradients, ``converted`` and the
             baselines.
-        notes: What the user should know.
+        notes: Notes for the user.
     """
 
     reference: str
@@ -68,17 +67,16 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong; see :attr:`problems`."""
+        """Whether there is no problem; see :attr:`problems`."""
         return not self.problems
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """A line for all that is beyond what was allowed, the worst output first.
+        """A line for each problem, the worst output first.
 
-        Those are float outputs beyond their bound, or not finite where the reference
-        is; ops and inserted casts that do something else than what they stand for; and
-        outputs of integers or booleans of which more elements differ from the
-        reference than do in the original itself.
+        Problems are float outputs beyond their bound, or not finite where the reference
+        is; faults of ops and inserted casts; and outputs of integers or booleans with
+        more elements that differ from the reference than in the original itself.
         """
         return tuple(problems(self))
 
@@ -93,14 +91,14 @@ class Report:
         return inf if self.bound is None else self.bound
 
     def bound_of(self, output: OutputError) -> float:
-        """Return the largest error that ``output`` may have; infinite if any."""
+        """Return the bound on the error of ``output``; infinite without one."""
         return self.bounds.get(output.name, inf if self.together else self.limit)
 
     def worst(self, count: int = 3) -> tuple[OpError, ...]:
-        """Return the ops that matter most, the first of them first.
+        """Return the ops that matter most, in order.
 
-        Faults come first, then what made values that are not finite, then the ops by
-        their share of the predicted error of the outputs; without a prediction by
+        Faults come first, then ops that made values that are not finite, then the ops
+        by their share of the predicted error of the outputs; without a prediction by
         their own errors.
         """
         return worst(self.ops, count)

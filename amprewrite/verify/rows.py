@@ -1,4 +1,4 @@
-"""Rows of a report about outputs and gradients: plain data."""
+"""Rows of a report on outputs and gradients, as plain data."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ class OutputError:
 
     Attributes:
         name: Its path in the output's structure: ``past_key_values.0.1``.
-        dtype: Dtype that the converted model gives it in.
+        dtype: Dtype in which the converted model returns it.
         shape: Its shape; complex outputs count as pairs of reals.
         relative_l2: ``|a - r| / |r|`` in the Euclidean norm.
         max_abs: Largest absolute difference.
@@ -19,7 +19,7 @@ class OutputError:
         argmax_agreement: Share of rows with the largest element at the same place.
         nonfinite_reference: Elements of the reference that are not finite.
         nonfinite: Elements of the converted output that are not finite.
-        nonfinite_new: Those of them where the reference is finite.
+        nonfinite_new: Those that are finite in the reference.
     """
 
     name: str
@@ -40,13 +40,13 @@ class OutputError:
 class DiscreteError:
     """The difference of one output of integers, booleans or keys.
 
-    Such an output has no error that grows with the roundings: an element is the
-    reference's or another one. Where two decisions are nearly tied, as in an argmax,
-    a rounding anywhere before them turns one into the other.
+    Such an output has no error that grows with the roundings: an element equals the
+    reference's or does not. If two choices are nearly tied, as in an argmax, a rounding
+    anywhere before them swaps one for the other.
 
     Attributes:
         name: Its path in the output's structure.
-        dtype: Dtype that the converted model gives it in.
+        dtype: Dtype in which the converted model returns it.
         size: Number of elements.
         differing: Elements in which the converted model differs from the reference.
         original: Elements in which the original, in its own dtype, does.
@@ -63,7 +63,7 @@ class DiscreteError:
 
     @property
     def is_violation(self) -> bool:
-        """Whether more elements differ than do in the original itself."""
+        """Whether more elements differ than in the original itself."""
         return max(self.differing, self.jitted) > self.original
 
     def describe(self, reference: str) -> str:
@@ -84,13 +84,13 @@ class GradientError:
 
     Attributes:
         name: The parameter.
-        relative_l2: ``|a - r| / |r|`` in the Euclidean norm. Where ``zero`` is set,
-            ``|a - r| / g``, with ``g`` the norm of a gradient of this size whose
-            elements have the root mean square of all gradients together.
+        relative_l2: ``|a - r| / |r|`` in the Euclidean norm. If ``zero`` is set, ``|a -
+            r| / g``, with ``g`` the norm of a gradient of this size with the root mean
+            square of all gradients together.
         cosine: Cosine of the angle between both; NaN where one of them is zero.
-        zero: Whether ``r`` is zero as far as the original can tell: in the original's
-            own dtype the gradient has no correct digit. Attention, for one, does not
-            depend on the bias of its keys.
+        zero: Whether ``r`` is zero up to rounding: in the original's own dtype the
+            gradient has no correct digit. Attention, for one, does not depend on the
+            bias of its keys.
     """
 
     name: str

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from amprewrite.verify.report import Report
 
 WIDTH = 120
-"""Columns of the HTML form."""
+"""Width of the HTML form, in columns."""
 
 ROWS = 10
-"""Ops and gradients that are shown."""
+"""Number of ops and gradients that are shown."""
 
 
 def _table(title: str, words: tuple[str, ...], numbers: tuple[str, ...]) -> Table:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from amprewrite.verify.report import Report
 
 WORST = 3
-"""Ops that a message names."""
+"""Number of ops that a message names."""
 
 
 def summary_lines(report: "Report") -> Iterator[str]:
@@ -43,7 +43,7 @@ def summary_lines(report: "Report") -> Iterator[str]:
 
 
 def _gradient_lines(report: "Report") -> Iterator[str]:
-    """Yield the error of all gradients, the worst of them, and those that are zero."""
+    """Yield the error of all gradients, the worst of them, and the zero ones."""
     if not report.gradients:
         return
     total = number(report.gradient_baselines.get("converted"))
@@ -64,7 +64,7 @@ def _gradient_lines(report: "Report") -> Iterator[str]:
 
 
 def failure_text(report: "Report") -> str:
-    """Return all that is wrong, the baselines, and the ops to look at."""
+    """Return all problems, the baselines, and the ops to look at."""
     first, *rest = report.problems
     others = ", ".join(f"{k} {number(x)}" for k, x in report.baselines.items())
     head = f"{first} ({others})" if others else first

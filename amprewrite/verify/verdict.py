@@ -1,4 +1,4 @@
-"""What is wrong with a converted model, in words: nothing, if the report is ok."""
+"""The problems of a converted model as lines of text; none if the report is ok."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from amprewrite.verify.rows import OutputError
 
 TIES = "decisions that are nearly tied go either way by rounding"
-"""Said of integers that differ."""
+"""Explanation of integers that differ."""
 
 
 def number(value: float | None) -> str:
@@ -27,7 +27,7 @@ def violations(report: "Report") -> "tuple[OutputError, ...]":
 
 
 def problems(report: "Report") -> Iterator[str]:
-    """Yield a line for all that is beyond what was allowed, the outputs first."""
+    """Yield a line for each problem, the outputs first."""
     for output in violations(report):
         yield _output_text(report, output)
     if report.together:

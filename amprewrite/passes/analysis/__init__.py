@@ -1,1 +1,1 @@
-"""Facts about a program: classes, demand, weights. Nothing is decided here."""
+"""Analyses: facts about a program that placement uses, such as classes and demand."""

@@ -1,10 +1,10 @@
-"""Biases of contractions: additions that a fused linear layer does by itself.
+"""Find additions of a bias to a contraction, which a fused linear layer absorbs.
 
-``x @ w + b`` is one op where a framework has a linear layer and two where it has not.
-Promotion alone would give back full precision after every bias, since parameters are
-full: activations saved for the backward pass took 0.92 of their bytes in float32 then,
-and 0.69 with the addition counted to the contraction (an Equinox transformer in
-bfloat16). The bias is added to the accumulator and the sum is rounded once.
+``x @ w + b`` is one op in a framework with a linear layer, and two in others. Promotion
+alone would return to full precision after every bias, since parameters are full:
+activations saved for the backward pass then took 0.92 of their bytes in float32, and
+0.69 with the addition counted to the contraction (an Equinox transformer in bfloat16).
+The bias is added to the accumulator and the sum is rounded once.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ def find_biases(graph: ProgramGraph, classes: Mapping[str, Match]) -> dict[str, 
 
 
 def _orders(op: Op) -> tuple[tuple[str, str], ...]:
-    """Return the two operands of ``op`` in both orders; nothing if it has not two."""
+    """Return the two operands of ``op`` in both orders; empty for other ops."""
     match op.operands:
         case (one, other):
             return (one, other), (other, one)
@@ -40,7 +40,7 @@ def _orders(op: Op) -> tuple[tuple[str, str], ...]:
 
 
 def _moved_inputs(graph: ProgramGraph, classes: Mapping[str, Match]) -> dict[str, int]:
-    """Return the elements of the input that a value is, only moved about."""
+    """Return the size of the input that each moved value is a copy of."""
     moved = {value.name: value.elements for value in graph.inputs()}
     for op in graph.ops:
         moves = classes[op.name].op_class is OpClass.FOLLOW and not op.mutates
@@ -52,7 +52,7 @@ def _moved_inputs(graph: ProgramGraph, classes: Mapping[str, Match]) -> dict[str
 def _sole_source(
     graph: ProgramGraph, classes: Mapping[str, Match], name: str
 ) -> Op | None:
-    """Return the contraction whose result ``name`` is, moved about and read once."""
+    """Return the contraction that alone determines ``name``, through moves, if any."""
     while len(graph.users[name]) == 1 and name not in graph.outputs:
         maker = graph.producer.get(name)
         if maker is None:

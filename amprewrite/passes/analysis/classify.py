@@ -1,4 +1,4 @@
-"""Give every op its class; the policy says it, a few facts overrule it."""
+"""Classify ops: by the policy, or by facts that overrule it."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ USER_CAST = "cast"
 """Canonical name of a change of dtype that is written in the model."""
 
 MOVES = {"enter": OpClass.FOLLOW, "leave": OpClass.FOLLOW}
-"""Classes of ops between bodies; those that are not here keep their dtype."""
+"""Classes of ops at region boundaries; others keep their dtype."""
 
 _PASSED = {
     "carry": "what a loop carries keeps its dtype",
@@ -20,11 +20,11 @@ _PASSED = {
     "leave": "branches give one dtype",
     "boundary": "a custom rule is written for one dtype",
 }
-"""Why a value is cast where it passes into a body or out of it."""
+"""Reasons for casts of values that enter or leave a body."""
 
 
 def _match(op_class: OpClass, reason: Reason, why: str) -> Match:
-    """Return the class that something else than the policy gives an op."""
+    """Return a class that does not come from the policy."""
     return Match(op_class, reason, str(reason), why)
 
 
@@ -57,9 +57,9 @@ def _classify_op(graph: ProgramGraph, op: Op, matcher: Matcher) -> Match:
 
 
 def lowers_promoted(op: Op, policy: Policy) -> bool:
-    """Return whether ``policy`` lowers an op whose operands promote to its full dtype.
+    """Return whether ``policy`` lowers an op with operands promoted to full.
 
-    What is written into, and what passes into a body or out of it, keeps its dtype.
+    Written storages, and values that enter or leave a body, keep their dtype.
     """
     if not policy.low or not op.reads or op.fence or op.mutates:
         return False
@@ -72,10 +72,10 @@ def lowers_promoted(op: Op, policy: Policy) -> bool:
 
 
 def _classify_promoted(graph: ProgramGraph, op: Op, matcher: Matcher) -> Match:
-    """Return the class of an op that computes in full once its operands are promoted.
+    """Return the class of an op that computes in full after promotion.
 
-    It is that of the same op on full operands: an allow op is low also where one of
-    them is low from the start. What stays as it was traced reads them promoted.
+    It is the class of the same op on full operands: an allow op is low even if one
+    operand was low from the start. A keep op reads them promoted.
     """
     found = _without_contraction(op, _asked(op, matcher.match(op)))
     if op.dtype_argument and op.chosen != "follows":
@@ -89,7 +89,7 @@ def _classify_promoted(graph: ProgramGraph, op: Op, matcher: Matcher) -> Match:
 
 
 def _promoted(graph: ProgramGraph, op: Op) -> Match | None:
-    """Return the class of an op that promotion changed; None for others."""
+    """Return the class of an op changed by promotion; None for others."""
     if op.canonical == ABS_SQUARE:
         why = "the norm of complex numbers sums |x|^2, real^2 + imag^2, and not x*x"
         return _match(OpClass.KEEP, Reason.PROMOTION, why)
@@ -113,7 +113,7 @@ def _promoted(graph: ProgramGraph, op: Op) -> Match | None:
 
 
 def _by_kind(graph: ProgramGraph, op: Op, full: str) -> Match | None:
-    """Return the class of an op that no policy decides about; None for others."""
+    """Return the class of an op that no policy decides; None for others."""
     if (promoted := _promoted(graph, op)) is not None:
         return promoted
     if op.fence:
@@ -134,7 +134,7 @@ def _by_kind(graph: ProgramGraph, op: Op, full: str) -> Match | None:
 
 
 def _untouched(graph: ProgramGraph, op: Op, full: str) -> Match | None:
-    """Return the class of an op that touches no ``full``; None for others."""
+    """Return the class of an op without ``full`` values; None for others."""
     if any(graph.is_dtype(name, full) for name in (*op.operands, *op.results)):
         return None
     why = f"touches no {full}; nothing else is lowered"
@@ -142,7 +142,7 @@ def _untouched(graph: ProgramGraph, op: Op, full: str) -> Match | None:
 
 
 def _asked(op: Op, found: Match) -> Match:
-    """Follow a marker in the model before any rule: it stands closest to the op."""
+    """Return the class that a marker in the model asks for, before any rule."""
     moves = (OpClass.KEEP, OpClass.FOLLOW)
     if not op.asked or found.op_class in moves:
         return found
@@ -152,9 +152,9 @@ def _asked(op: Op, found: Match) -> Match:
 
 
 def _of_written(graph: ProgramGraph, op: Op, found: Match) -> Match:
-    """Let a view of what is written in place follow, whatever a rule says.
+    """Return class follow for a view of a written storage, before any rule.
 
-    Read in another dtype it would be a copy, and what is written to it would be lost.
+    In another dtype it would be a copy, and writes to it would be lost.
     """
     if not graph.written or op.mutates or found.op_class is OpClass.KEEP:
         return found
@@ -166,7 +166,7 @@ def _of_written(graph: ProgramGraph, op: Op, found: Match) -> Match:
 
 
 def _named_dtype(op: Op, found: Match, full: str) -> Match:
-    """Respect a ``dtype=`` that the model writes, such as softmax(dtype=float32)."""
+    """Return the class that a ``dtype=`` argument in the model requires."""
     why = f"the model writes dtype={op.dtype_argument}"
     op_class = OpClass.DENY if op.dtype_argument == full else OpClass.KEEP
     if found.op_class is op_class:
@@ -175,7 +175,7 @@ def _named_dtype(op: Op, found: Match, full: str) -> Match:
 
 
 def _foreign_operand(graph: ProgramGraph, op: Op, full: str) -> str | None:
-    """Return an operand that computes in another float or complex dtype than full."""
+    """Return an operand that is float or complex in another dtype than full."""
     for name in op.operands:
         dtype = graph.values[name].dtype
         if dtype != full and (is_float(dtype) or dtype.startswith("complex")):
@@ -184,10 +184,10 @@ def _foreign_operand(graph: ProgramGraph, op: Op, full: str) -> str | None:
 
 
 def _without_contraction(op: Op, found: Match) -> Match:
-    """Keep an outer product full, such as positions times frequencies.
+    """Return class deny for an outer product, such as positions times frequencies.
 
-    Nothing is summed, so low precision saves nothing and costs the whole error.
-    Measured: a rotary embedding made by a matmul over one element had error 0.66.
+    Nothing is summed, so low precision saves nothing and costs the whole error. A
+    rotary embedding made by a matmul over one element had error 0.66.
     """
     lengthless = op.contracted is not None and op.contracted <= 1
     if found.op_class is not OpClass.ALLOW or not lengthless:

@@ -1,8 +1,8 @@
-"""What is refused about complex numbers: dropping a part, and putting in order.
+"""Refuse ops that truncate complex numbers to real ones, or that order them.
 
-Flax and torch warn of the first at most, and of attention or softmax on complex numbers
-they say nothing: the largest of some complex numbers is by their real parts, and the
-result means nothing (FLIP 1777 asks for an error).
+Flax and torch at most warn of truncation, and silently run attention or softmax on
+complex numbers: the largest is chosen by real parts, and the result is meaningless
+(FLIP 1777 asks for an error).
 """
 
 from amprewrite.dtypes import FORMATS, Behaviour
@@ -13,11 +13,11 @@ from amprewrite.passes.analysis.classify import USER_CAST
 from amprewrite.policy import Policy
 
 _ASKS = (Behaviour.BOOL, Behaviour.FIXED)
-"""Rules of ops that make no numbers of their operands: comparisons, positions."""
+"""Behaviours of ops with results other than numbers: comparisons, positions."""
 
 
 def refuse_complex(graph: ProgramGraph, policy: Policy) -> None:
-    """Make sure that complex numbers are neither ordered nor truncated.
+    """Check that complex numbers are neither ordered nor truncated.
 
     Raises:
         PromotionError: An op puts complex numbers in order.
@@ -46,9 +46,9 @@ def refuse_complex(graph: ProgramGraph, policy: Policy) -> None:
 
 
 def _real_target(graph: ProgramGraph, op: Op) -> str:
-    """Return the real dtype to which ``op`` casts complex operands; empty if none.
+    """Return the real dtype that ``op`` casts complex operands to; empty if none.
 
-    A bool is whether either part is not zero: that drops none.
+    A cast to bool drops no part: it is whether either part is not zero.
     """
     found = ""
     rule = OP_RULES.get(op.canonical)
@@ -65,7 +65,7 @@ def _real_target(graph: ProgramGraph, op: Op) -> str:
 
 
 def _refuse_truncated_states(graph: ProgramGraph) -> None:
-    """Make sure that no state of real numbers is given complex ones.
+    """Check that no state of real numbers is replaced by complex ones.
 
     Raises:
         ComplexTruncationError: Names the state.
@@ -90,5 +90,5 @@ def is_complex(dtype: str) -> bool:
 
 
 def _place(op: Op) -> str:
-    """Return where an op stands: the line of the user, the module, and the op."""
+    """Return the location of an op: the line of the user, the module, and the op."""
     return ": ".join(part for part in (op.source, op.path, op.canonical) if part)

@@ -1,4 +1,4 @@
-"""What is known before ops are placed, and where they are placed."""
+"""Data shared by placements: the facts before placement, and its result."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,19 +11,19 @@ from amprewrite.policy import OpClass, Policy
 from amprewrite.policy.match import Match
 
 Assignment = Literal["low", "full", "accumulator"]
-"""Where an op computes; ``accumulator``: low, with its full accumulator as result."""
+"""Precision of an op; ``accumulator``: low, with its full accumulator as result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where one op computes, and why.
+    """Placement of one op, with its reason.
 
     Attributes:
         precision: Dtype that it computes in.
         operands: Dtype in which each operand is read.
         results: Dtype in which each result is made.
-        why: What decided, beyond the class.
-        causes: Ops that forced it, nearest first.
+        why: Reason beyond the class.
+        causes: Ops that forced the precision, nearest first.
     """
 
     precision: str
@@ -35,7 +35,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class Situation:
-    """What is known before placement.
+    """Facts about a program before placement.
 
     Attributes:
         graph: The program.
@@ -45,11 +45,11 @@ class Situation:
         weak: 0-d values that adapt to other operands.
         weights: For values reached from weights by data movement, those weights.
         low_weights: Weights that are stored low.
-        entries: Ops by which values enter loops, before which they may be cast: none
-            if the program may be differentiated.
-        hoisted: Those of them before which they are, in placement ``promote``.
+        entries: Ops by which values enter loops, if casts may be hoisted before them:
+            none if the program may be differentiated.
+        hoisted: Entries with a hoisted cast, in placement ``promote``.
         mutated: Storages that some op writes in place.
-        followed: For casts that follow other values' dtypes, those values.
+        followed: For casts to the dtype of other values, those values.
         biases: Additions of a bias to a contraction, by op name, with its name.
     """
 
@@ -69,16 +69,17 @@ class Situation:
     hoisted: frozenset[str] = frozenset()
 
     def is_full_statistic(self, op: Op) -> bool:
-        """Return whether ``op`` is a reduction that may be low, but is wanted full."""
+        """Return whether ``op`` may reduce in low, but is demanded in full."""
         accumulates = self.classes[op.name].op_class is OpClass.ACCUMULATE
         full = self.demands.on_op(op) is not Demand.ANY
         return accumulates and full and op.traits.statistic
 
     def reads(self, op: Op) -> tuple[str, ...]:
-        """Return the dtypes in which promoted operands are read at a solver's choice.
+        """Return the dtypes in which promoted operands are read under a solver.
 
-        Empty if none was promoted. A solver gives such ops no assignment: allow ops are
-        low, unless what reads them needs an exact argument, others are as promoted.
+        Empty if none was promoted. A solver does not assign such ops: allow ops are
+        low, unless an exact argument is demanded; others read their operands as
+        promoted.
         """
         allowed = self.classes[op.name].op_class is OpClass.ALLOW
         exact = self.demands.on_op(op) is Demand.EXACT
@@ -95,16 +96,15 @@ class Situation:
 
 @dataclass
 class Placement:
-    """The result: a decision for each op, and the stored dtype of each value.
+    """Result of a placement: a decision for each op, the stored dtype of each value.
 
     Attributes:
         ops: Decision by op name.
         stored: Dtype by value name.
-        low_weights: Weights that were taken to be stored low.
-        pinned: Storages that were kept full.
-        accumulating: Contractions that hand back their accumulators.
-        assignments: Assignments of the ops for which a solver chose them; None if none
-            chose.
+        low_weights: Weights assumed to be stored low.
+        pinned: Storages kept full.
+        accumulating: Contractions that return their accumulators.
+        assignments: The solver's assignments of ops; None without a solver.
     """
 
     ops: dict[str, Placed] = field(default_factory=dict[str, Placed])
@@ -116,4 +116,4 @@ class Placement:
 
 
 NOTHING_PLACED = Placement()
-"""What is known before the first walk."""
+"""Placement before the first walk."""

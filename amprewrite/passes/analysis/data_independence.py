@@ -1,11 +1,11 @@
-"""Values without data that must not be rounded: random draws, positions.
+"""Values that depend on no data and must not be rounded: random draws, positions.
 
-Whether ``uniform(key) < p`` holds is no longer as likely, and no longer the same, once
-the draw is rounded: a mask of dropout drawn in bfloat16 had a relative error of 5e-2 in
-the outputs where full precision had 4e-3. First-order errors do not see it. And what is
-computed of a draw or a position may leave the range: a uniform number in bfloat16 can
-be 1, of which a normal one is infinite (248 of 32,768 were). Nothing is gained either:
-what is made of no data is made anew at each call, or is small.
+Rounding a draw changes the probability, and the outcome, of ``uniform(key) < p``: a
+mask of dropout drawn in bfloat16 had a relative error of 5e-2 in the outputs, against
+4e-3 in full precision. First-order errors do not show it. Ops on a draw or a position
+may also overflow: a uniform number in bfloat16 can be 1, and the normal number made of
+it is infinite (248 of 32,768 were). Low precision gains nothing here: values without
+data are computed anew at each call, or are small.
 """
 
 from collections.abc import Mapping
@@ -17,15 +17,15 @@ from amprewrite.policy import OpClass
 from amprewrite.policy.match import Match
 
 COMPUTING = (OpClass.PROMOTE, OpClass.ACCUMULATE)
-"""Classes of ops that do arithmetic and may be low, contractions left out."""
+"""Classes of ops that do arithmetic and may be low, except contractions."""
 
 
 def exact_ops(graph: ProgramGraph, classes: Mapping[str, Match]) -> frozenset[str]:
-    """Return the ops that make, of no float input, what is compared or computed with.
+    """Return the ops on data-independent values that feed comparisons or arithmetic.
 
-    A comparison is a kept op that reads floats and makes none: ``lt``, ``argmax``. What
-    computes is an op that is denied, or one without data that does arithmetic; data
-    movement alone may be low, as the cast may come before or after it.
+    A comparison is a keep op with float operands and no float result: ``lt``,
+    ``argmax``. Arithmetic is a deny op, or an op on data-independent values of a class
+    in :data:`COMPUTING`; data movement alone may be low, since a cast commutes with it.
 
     Args:
         graph: The program.
@@ -46,7 +46,7 @@ def exact_ops(graph: ProgramGraph, classes: Mapping[str, Match]) -> frozenset[st
 
 
 def _without_data(graph: ProgramGraph) -> set[str]:
-    """Return the float values that no float input or parameter has a part in."""
+    """Return the float values that depend on no float input or parameter."""
     free = {value.name for value in graph.inputs("constant")}
     for op in graph.ops:
         floats = (op.operands[index] for index in graph.float_operands(op))

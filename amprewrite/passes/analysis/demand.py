@@ -1,12 +1,12 @@
-"""Demand, backwards: which values are wanted in full precision by all who read them.
+"""Demand analysis, backwards: the precision that the users of each value need.
 
 ``any < full < exact``. A deny op demands full of its operands, so ``x * x`` under a
 mean is computed in full instead of being rounded first: a fast-variance layer norm
-after a bias of 100 had relative error 610 without demand and 2.9e-3 with it. A
-periodic or stepping op demands exact: what produces its argument is never lowered.
+after a bias of 100 had relative error 610 without demand and 2.9e-3 with it. A periodic
+or stepping op demands exact: the ops that compute its argument are never lowered.
 
 ``mean(x * x) - mean(x) ** 2`` of low means is noise. Where a policy lets statistics
-hand back low (class accumulate) they do so only to those who do not want full.
+return low (class accumulate), they do so only for users that do not demand full.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ from amprewrite.policy.match import Match
 
 
 class Demand(IntEnum):
-    """How precisely a value is wanted."""
+    """Precision that the users of a value need."""
 
     ANY = 0
     FULL = 1
@@ -31,13 +31,13 @@ class Demand(IntEnum):
 
 @dataclass
 class Demands:
-    """Demand on every value, and the op that made it.
+    """Demand on every value, and the op that caused it.
 
     Attributes:
         of: Demand by value name; absent means any.
-        cause: For a value wanted in full or exact, the user that wants it.
+        cause: For a value demanded in full or exact, the user that demands it.
         ops: Demand on an op by its name: exact if any result is, full if all are.
-        origins: Ops that want full by themselves, not for their own users.
+        origins: Ops that demand full by themselves, not for their own users.
     """
 
     of: dict[str, Demand] = field(default_factory=dict[str, Demand])
@@ -57,7 +57,7 @@ class Demands:
         return Demand.ANY if joined is None else joined
 
     def add(self, value: str, demand: Demand, user: str) -> None:
-        """Take note of what ``user`` demands; users are added last one first."""
+        """Record the demand of ``user``; users are added last one first."""
         joined = _join(self.of.get(value), demand)
         self.of[value] = joined
         if joined is Demand.ANY:
@@ -85,7 +85,7 @@ class Demands:
 
 
 def _join(one: Demand | None, other: Demand) -> Demand:
-    """Return exact if one of two demands is exact, else what both have in common."""
+    """Return exact if either demand is exact, else the smaller one."""
     if one is None or other is Demand.EXACT:
         return other
     return one if one is Demand.EXACT else min(one, other)
@@ -99,7 +99,7 @@ def compute_demand(
     Args:
         graph: The program.
         classes: Class of every op.
-        wanted_outputs: Values that leave the program in full precision.
+        wanted_outputs: Outputs demanded in full precision.
     """
     demands = Demands()
     centring = find_centring(graph, classes)
@@ -121,7 +121,7 @@ def compute_demand(
 
 
 def _on_operands(op: Op, op_class: OpClass, on_results: Demand) -> Demand:
-    """Return what ``op`` demands of its operands, given the demand on its results."""
+    """Return the demand of ``op`` on its operands, from that on its results."""
     if op.traits.exact_argument or _steps(op):
         return Demand.EXACT
     match op_class:
@@ -140,6 +140,6 @@ def _on_operands(op: Op, op_class: OpClass, on_results: Demand) -> Demand:
 
 
 def _steps(op: Op) -> bool:
-    """Whether ``op`` casts to integers or booleans, which jump."""
+    """Return whether ``op`` casts to integers or booleans, which jump."""
     numbers = is_float(op.dtype_argument) or op.dtype_argument.startswith("complex")
     return op.canonical == USER_CAST and not numbers

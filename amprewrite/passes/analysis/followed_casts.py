@@ -1,9 +1,9 @@
-"""Which values a cast follows that takes its dtype from others: ``y.to(x.dtype)``.
+"""Find the values that a cast takes its dtype from: ``y.to(x.dtype)``.
 
-A second trace tells that a cast follows, not whom. ``type_as`` says it; otherwise the
-cast ends a stretch in full precision that the model opened itself (``x.float()``, or
-``softmax(..., dtype=float32)``), and what it goes back to is the dtype of what entered.
-A cast that ends no such stretch follows what it converts.
+A second trace shows that a cast follows a dtype, but not of which value. ``type_as``
+names it; otherwise the cast ends a part in full precision that the model began itself
+(``x.float()``, or ``softmax(..., dtype=float32)``), and it returns to the dtype of the
+values that entered that part. A cast that ends no such part follows its own operand.
 """
 
 from collections.abc import Container, Iterator, Mapping
@@ -17,7 +17,7 @@ from amprewrite.policy import OpClass
 from amprewrite.policy.match import Match
 
 MOST = 8
-"""A stretch that more values entered than this is the model itself, not an island."""
+"""Largest number of values that enter a full part; with more it is the whole model."""
 
 
 def find_followed(
@@ -29,8 +29,8 @@ def find_followed(
 ) -> dict[str, tuple[str, ...]]:
     """Return the values that each cast follows, by the name of the cast.
 
-    A cast that follows none gives full precision: it converts integers, which low
-    precision may not hold, or a constant beyond its range.
+    A cast that follows none has a full result: it converts integers, which low
+    precision may not represent, or a constant beyond its range.
 
     Args:
         graph: The program.
@@ -58,7 +58,7 @@ def _follows(op: Op, classes: Mapping[str, Match]) -> bool:
 
 
 class _Finder:
-    """Finds what entered the stretches that the model keeps full."""
+    """Finder of the values that entered each part in full precision."""
 
     def __init__(
         self,
@@ -76,9 +76,9 @@ class _Finder:
                 self.entered.update(dict.fromkeys(op.results, found))
 
     def stands_for(self, source: str) -> list[str]:
-        """Return those of what entered the stretch of ``source`` that the model means.
+        """Return the entered values of ``source``'s part that the cast follows.
 
-        Weights and inputs, such as a mask, may enter beside what was computed.
+        Weights and inputs, such as a mask, may enter beside computed values.
         """
         found = sorted(self.entered.get(source, ()))
         moving = [name for name in found if name not in self.weights]
@@ -98,7 +98,7 @@ class _Finder:
         )
 
     def _source(self, name: str) -> Iterator[str]:
-        """Yield ``name``, or what made it if it is full only for the stretch's sake."""
+        """Yield ``name``, or its producer's operands if the part made it full."""
         maker = self.graph.producer.get(name)
         wanted = self.demands.on(name) is Demand.FULL
         if maker is None or not wanted or not self._computes(maker):

@@ -1,10 +1,10 @@
-"""Differences between a value and its own mean, which cancel.
+"""Find differences between a value and its own mean, which cancel digits.
 
-``x - mean(x)`` loses the digits that both share, so that a rounding of ``x`` grows: by
-the square of the mean over the deviation. A norm says so itself, because it sums the
-squares of the difference; the backward pass of one does not, where the difference goes
-into a contraction. The gradient of ``var(x @ w + 100)``, converted after it was
-differentiated, had relative error 0.1 without this rule and 5e-3 with it.
+``x - mean(x)`` loses the digits that both share, so that a rounding of ``x`` grows by
+the square of the mean over the deviation. In a norm, demand sees this, because it sums
+the squares of the difference; not so in the backward pass of one, where the difference
+feeds a contraction. The gradient of ``var(x @ w + 100)``, converted after
+differentiation, had relative error 0.1 without this rule and 5e-3 with it.
 """
 
 from collections.abc import Mapping
@@ -29,12 +29,12 @@ class _Chaser:
         self.graph, self.classes = graph, classes
 
     def centres(self, op: Op) -> bool:
-        """Whether one operand is a statistic of the other."""
+        """Return whether one operand is a statistic of the other."""
         first, second = op.operands[:2]
         return self._is_statistic(second, first) or self._is_statistic(first, second)
 
     def _is_statistic(self, name: str, of: str) -> bool:
-        """Whether a denied op or a mean made ``name`` of ``of``, scaled and moved."""
+        """Return whether ``name`` is a statistic of ``of``, scaled and moved."""
         wanted = self._source(of)
         while (maker := self.graph.producer.get(name)) is not None:
             op_class = self.classes[maker.name].op_class
@@ -48,7 +48,7 @@ class _Chaser:
         return False
 
     def _source(self, name: str) -> str:
-        """Return the value that ``name`` is, moved about."""
+        """Return the value that ``name`` is a moved copy of."""
         while (maker := self.graph.producer.get(name)) is not None:
             moves = self.classes[maker.name].op_class is OpClass.FOLLOW
             if not moves or not maker.operands:

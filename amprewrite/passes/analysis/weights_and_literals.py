@@ -1,4 +1,4 @@
-"""Facts about values that placement needs: weak, extreme, mutated, parameter-like."""
+"""Facts about values: weights, weak values, literals out of range, fillers."""
 
 from collections.abc import Iterator, Mapping
 
@@ -10,7 +10,7 @@ from amprewrite.policy.match import Match
 
 
 def is_transparent(op: Op, op_class: OpClass) -> bool:
-    """Return whether a weight seen through ``op`` is still that weight.
+    """Return whether the result of ``op`` on a weight counts as that weight.
 
     Data movement is bit-exact under a cast, and so is a user's cast from full to full
     (the copy of a low value in full and low again is the value).
@@ -21,12 +21,12 @@ def is_transparent(op: Op, op_class: OpClass) -> bool:
 def weight_roots(
     graph: ProgramGraph, classes: Mapping[str, Match], full: str
 ) -> dict[str, frozenset[str]]:
-    """Return, for each value reached from weights by data movement alone, the weights.
+    """Return the weights that each value is a moved copy of.
 
     A tensor filled with one number counts too: it can be made in any dtype.
 
-    Movement by indices that an input decides (an embedding) makes an activation. A
-    weight is a full-precision parameter, buffer or constant that nothing mutates.
+    A lookup by indices from an input (an embedding) makes an activation. A weight is a
+    full-precision parameter, buffer or constant that no op writes.
     """
     mutated = mutated_storages(graph)
     fixed = [
@@ -57,11 +57,11 @@ def mutated_storages(graph: ProgramGraph) -> frozenset[str]:
 def weak_values(
     graph: ProgramGraph, classes: Mapping[str, Match], low: str
 ) -> frozenset[str]:
-    """Return the values that adapt to other operands.
+    """Return the weak values, which adapt to other operands.
 
-    These are the 0-d values made of literals only, and tensors filled with a number
-    that survives ``low``, also moved about. One whose dtype the model means is strong:
-    what is added to ``zeros(n, dtype=float32)`` is to be added in float32.
+    They are 0-d values made of literals only, and tensors filled with a number that
+    survives ``low``, also moved ones. A filler with a dtype chosen by the model is
+    strong: additions to ``zeros(n, dtype=float32)`` are meant to be in float32.
 
     Source: JAX's weak types (JEP 9407); Python numbers are arguments, not values.
     """
@@ -84,8 +84,8 @@ def extreme_values(
 ) -> set[str]:
     """Return values made with a finite literal beyond the range of ``low``.
 
-    An additive mask of finfo(float32).min is one: cast plainly it becomes -inf, and a
-    row masked throughout becomes NaN in softmax. Casts of these values saturate.
+    An additive mask of finfo(float32).min is one: a plain cast would make it -inf, and
+    a fully masked row NaN in softmax. Casts of these values saturate.
     """
     largest = format_of(low).max
     moving = (OpClass.FOLLOW, OpClass.PROMOTE, OpClass.KEEP)

@@ -1,1 +1,1 @@
-"""Prices of ops and casts: bytes moved, or times measured on a device."""
+"""Cost models: prices of ops and casts in bytes moved, default or measured."""

@@ -1,4 +1,4 @@
-"""The cost of a plan in bytes, by one function for every placement."""
+"""The cost of a plan in bytes, computed by one function for all placements."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,25 +22,24 @@ from amprewrite.plan.uses import output_sources
 from amprewrite.policy import OpClass
 
 FREE = (OpClass.ALLOW, OpClass.ACCUMULATE, OpClass.PROMOTE, OpClass.FOLLOW)
-"""Classes whose ops may run low or full."""
+"""Classes of ops that may run low or full."""
 
 Errors = Mapping[str | tuple[str, str], float]
-"""Extra cost of low precision, in bytes, by what is low.
+"""Extra cost of low precision, in bytes, by rounding.
 
 The key is the name of a value that is stored low, or (value, op) for a value that is
-stored full and that this op reads low: what is stored low was rounded before. How a
-weight is stored and moved about follows from who reads it, so that only reading it
-counts, however it is stored.
+stored full and read low by that op: a value stored low was rounded before. Storage and
+moves of a weight follow from its readers, so that only reading it counts.
 """
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What placement ``optimal`` minimises, and all placements are priced by.
+    """The objective that placement ``optimal`` minimises, and prices all placements.
 
     Attributes:
         model: Prices of the target.
-        errors: Extra cost of what is low, such as a measured sensitivity times a
+        errors: Extra cost of roundings, such as a measured sensitivity times a
             multiplier; rounded to whole bytes.
     """
 
@@ -48,14 +47,14 @@ class Objective:
     errors: Errors = field(default_factory=dict[str | tuple[str, str], float])
 
     def error(self, *keys: str | tuple[str, str]) -> int:
-        """Return the extra cost of everything that ``keys`` name being low."""
+        """Return the extra cost of the roundings ``keys``."""
         if not self.errors:
             return 0
         return sum(round(self.errors.get(key, 0)) for key in keys)
 
 
 def counted_errors(situation: Situation, op: Op) -> tuple[bool, tuple[str, ...]]:
-    """Return whether ``op`` rounds what it makes, and what it may round by reading."""
+    """Return whether ``op`` rounds its results, and the operands that it may round."""
     weights = situation.weights
     moves = bool(op.results) and all(name in weights for name in op.results)
     free = situation.classes[op.name].op_class in FREE and not op.reads
@@ -69,9 +68,9 @@ def counted_errors(situation: Situation, op: Op) -> tuple[bool, tuple[str, ...]]
 
 
 def speed_cost(situation: Situation, op: Op, fusion: Fusion) -> tuple[int, int]:
-    """Return what an op costs beside its bytes where it runs full, and where low.
+    """Return the costs of an op in full and in low, beside its bytes.
 
-    Both are 0 or more, as a cut wants its costs, and count every turn of a loop.
+    Both are 0 or more, as a cut needs, and count every iteration of a loop.
     """
     graph, model = situation.graph, fusion.model
     op_class = situation.classes[op.name].op_class
@@ -93,7 +92,7 @@ def plan_cost(
     casts: Iterable[Cast],
     objective: Objective | None = None,
 ) -> Cost:
-    """Return what ``casts`` and ops cost.
+    """Return the cost of the casts and ops of a placement.
 
     An op reads its operands and writes its results once; a view moves nothing. A
     symbolic extent counts as one, so that the figure is a lower bound there.
@@ -102,7 +101,7 @@ def plan_cost(
         situation: What was known before placement.
         placement: The placement.
         casts: Its casts.
-        objective: What things cost; None for the prices of eager execution.
+        objective: Prices and error costs; None for the prices of eager execution.
     """
     return _Pricing(situation, placement, objective or Objective()).cost(casts)
 
@@ -110,9 +109,9 @@ def plan_cost(
 def priced_casts(
     situation: Situation, casts: Iterable[Cast], objective: Objective
 ) -> tuple[Cast, ...]:
-    """Return ``casts`` with the bytes that they move by themselves on the target.
+    """Return ``casts`` with the bytes that each moves in a kernel of its own.
 
-    One that a compiler does in another kernel moves none.
+    A cast fused into another kernel moves none.
     """
     fusion = Fusion(situation.graph, situation.classes, objective.model)
     return tuple(
@@ -167,7 +166,7 @@ class _Pricing:
         return moved
 
     def _read(self, op: Op, index: int) -> str:
-        """A generated kernel reads what is in memory, and casts it in registers."""
+        """Return an operand's dtype in memory; kernels cast in registers."""
         name = op.operands[index]
         if op.name not in self.fusion.kernels:
             return self.placement.ops[op.name].operands[index]
@@ -175,7 +174,7 @@ class _Pricing:
         return self.full if full else self.placement.stored[name]
 
     def _version_bytes(self, run: Iterable[Cast]) -> int:
-        """Return what kernels write: each value once in each dtype that is wanted."""
+        """Return the bytes that kernels write: each value once in each wanted dtype."""
         if not self.fusion.kernels:
             return 0
         wanted = {

@@ -1,9 +1,9 @@
-"""What moving, casting and computing cost on a machine: plain data, in bytes.
+"""Prices of moving, casting and computing on a machine, in bytes.
 
-The unit is one byte read from or written to memory. A launch and a multiplication are
-counted as the bytes that could have been moved in the same time, so that one number
-holds all that placement decides about. What ``amprewrite calibrate`` measured takes
-the place of the figures here; see :mod:`amprewrite.passes.cost.measured_costs`.
+The unit is one byte read from or written to memory. Launches and multiplications are
+counted as the bytes that could be moved in the same time, so that one number is
+minimised. Measurements of ``amprewrite calibrate`` replace these figures; see
+:mod:`amprewrite.passes.cost.measured_costs`.
 """
 
 from dataclasses import dataclass, field
@@ -21,28 +21,28 @@ from amprewrite.policy import OpClass
 GENERATED = frozenset(
     (OpClass.PROMOTE, OpClass.FOLLOW, OpClass.DENY, OpClass.ACCUMULATE)
 )
-"""Classes whose kernels a fusing compiler writes itself, and casts into them.
+"""Classes with kernels that a fusing compiler generates, including casts.
 
-Source: inductor and XLA call libraries for contractions and for what they do not know;
-pointwise ops, reductions and data movement they generate.
+Source: inductor and XLA call libraries for contractions and for unknown ops; they
+generate pointwise ops, reductions and data movement.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Prices of one target.
+    """Prices of one target: eager or compiled execution on a device.
 
     Attributes:
         target: Name of the target, ``eager`` or ``compiled``.
         launch: Bytes that could be moved while one cast is started.
         mac_bytes: Bytes that could be moved during one full-precision multiply-add.
-        speedup: How many times faster a low contraction multiplies than a full one.
-        fused: Classes of ops that do the casts beside them in their own kernels, and
-            hand each other values without memory.
+        speedup: Speed of a low contraction relative to a full one.
+        fused: Classes of ops with casts fused into their kernels; they pass values to
+            each other without memory.
         timings: Times of contractions by their shape, in place of ``mac_bytes`` and
             ``speedup``, and of other ops; None if they were not measured.
-        source: Where the prices come from, in words.
-        kernels: What low contractions hand over.
+        source: Origin of the prices, as text.
+        kernels: Accumulator dtypes of low contractions.
     """
 
     target: Literal["eager", "compiled"]
@@ -56,7 +56,7 @@ class CostModel:
 
 
 EAGER = CostModel("eager", launch=32768, mac_bytes=0.2, speedup=8.0)
-"""Every op and cast is a kernel of its own.
+"""Prices of eager execution: every op and cast is a kernel of its own.
 
 ``launch``: 2 us, a small ``Tensor.to`` in eager torch, at 16 GB/s, what one core
 streams; a GPU moves a hundred times more in that time. ``mac_bytes``: two operations
@@ -66,9 +66,9 @@ sheets, half of it to be had in practice.
 """
 
 COMPILED = CostModel("compiled", 0, mac_bytes=0.2, speedup=8.0, fused=GENERATED)
-"""A fusing compiler: only bytes that reach memory count, and casts for libraries.
+"""Prices under a fusing compiler: bytes that reach memory, and casts for libraries.
 
-What does so is said by :mod:`amprewrite.passes.cost.fusion`.
+See :mod:`amprewrite.passes.cost.fusion`.
 """
 
 MODELS = {model.target: model for model in (EAGER, COMPILED)}
@@ -88,10 +88,10 @@ def cost_model(target: str) -> CostModel:
 
 
 def lost_speed(graph: ProgramGraph, op: Op, model: CostModel) -> int:
-    """Return what a contraction loses by running in full, in bytes.
+    """Return the cost of running a contraction in full instead of low, in bytes.
 
-    It is negative where a low one is slower. What an element is smaller in low
-    precision is not part of it.
+    It is negative if a low one is slower. The smaller size of low elements is not part
+    of it.
     """
     if model.timings is not None:
         return round(model.timings.lost(work_of(graph, op)))
@@ -100,7 +100,7 @@ def lost_speed(graph: ProgramGraph, op: Op, model: CostModel) -> int:
 
 
 def low_overhead(graph: ProgramGraph, op: Op, model: CostModel) -> int:
-    """Return what an op that is no contraction costs more in low, beside its bytes."""
+    """Return the extra cost of a low op that is no contraction, beside its bytes."""
     if model.timings is None or is_view(graph, op):
         return 0
     read = sum(read_elements(graph, op, index) for index in graph.float_operands(op))
@@ -109,10 +109,10 @@ def low_overhead(graph: ProgramGraph, op: Op, model: CostModel) -> int:
 
 
 def kernel_overhead(graph: ProgramGraph, op: Op, model: CostModel) -> int:
-    """Return what an op in a generated kernel costs more in low, beside its bytes.
+    """Return the extra cost of an op in a generated kernel in low, beside its bytes.
 
-    What it hands to memory is cast on its way, so that it need not be low itself for a
-    low reader, and saves nothing by it for a full one.
+    Results are cast on the way to memory, so that the op need not be low itself for a
+    low reader, and being low saves nothing for a full one.
     """
     if model.timings is None or is_view(graph, op):
         return 0
@@ -123,7 +123,7 @@ def kernel_overhead(graph: ProgramGraph, op: Op, model: CostModel) -> int:
 def is_view(graph: ProgramGraph, op: Op) -> bool:
     """Return whether ``op`` moves nothing: its results share storage with operands.
 
-    So it is with what passes into a body or out of it: the ops there read and write it.
+    Ops at region boundaries count too: the ops inside read and write the value.
     """
     if op.canonical in REGION_BOUNDARIES:
         return True
@@ -135,7 +135,7 @@ def is_view(graph: ProgramGraph, op: Op) -> bool:
 
 
 def read_elements(graph: ProgramGraph, op: Op, index: int) -> int:
-    """Return how many elements of operand ``index`` an op reads: of a table, rows."""
+    """Return the number of elements that an op reads of operand ``index``."""
     elements = graph.values[op.operands[index]].elements
     if index or op.traits.group != Group.LOOKUP:
         return elements

@@ -1,4 +1,4 @@
-"""How much there is to multiply in a contraction, and in which shape."""
+"""Multiply-adds and shapes of contractions."""
 
 from dataclasses import dataclass
 from math import isqrt, prod
@@ -8,20 +8,22 @@ from amprewrite.ops import Group
 from amprewrite.plan.hardware.calibration import Kind
 
 ROWS_UNKNOWN = 64
-"""Rows of a product where an extent is symbolic: neither thin nor large. What there is
-to multiply still counts that extent as one."""
+"""Rows assumed for a product with a symbolic extent: neither thin nor large.
+
+The number of multiply-adds still counts that extent as one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A contraction as equal products of matrices.
+    """A contraction as a batch of equal matrix products.
 
     Attributes:
-        kind: Which kernel does it.
+        kind: Kind of kernel.
         macs: Multiply-adds of all products.
         batches: Number of products.
         thin: Smallest of the three extents of one product.
-        elements: Elements that are read and made.
+        elements: Number of elements read and written.
     """
 
     kind: Kind
@@ -55,7 +57,7 @@ def multiplications(graph: ProgramGraph, op: Op) -> int:
 
 
 def work_of(graph: ProgramGraph, op: Op) -> Work:
-    """Return what a contraction multiplies.
+    """Return the products that a contraction consists of.
 
     The extents of a product follow from the sizes of its operands and its result and
     the contracted length. Where that is not known, they are guessed as equal.
@@ -92,7 +94,7 @@ def work_of(graph: ProgramGraph, op: Op) -> Work:
 
 
 def _batches(one: Value, other: Value, made: Value, length: int) -> int:
-    """Return how many products there are: ``bmk * bkn / (k * k * bmn)`` is ``b``."""
+    """Return the number of products: ``bmk * bkn / (k * k * bmn)`` is ``b``."""
     pairs = one.elements * other.elements
     return max(pairs // max(length * length * made.elements, 1), 1)
 

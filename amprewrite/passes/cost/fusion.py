@@ -1,17 +1,18 @@
-"""Which values a fusing compiler puts in memory, in which dtypes, and who reads them.
+"""Values that a fusing compiler writes to memory, their dtypes and their readers.
 
-It calls libraries for contractions and for what it does not know, and generates the
-kernels of all else. What kernels hand each other stays in registers, or is kept as the
-compiler likes: XLA for CPUs keeps a low value that all read in full as a full one. In
-memory is, of what they make, what a library reads, what a loop or a branch takes in,
-and outputs: in each dtype that one of them wants, written by the kernel itself, and
-where another kernel reads it too, as it is stored.
+It calls libraries for contractions and unknown ops, and generates the kernels of all
+others. Values between generated kernels stay in registers, or are kept in any dtype:
+XLA for CPUs keeps a low value with full readers only as a full one. In memory are, of
+their results, the operands of libraries, loops and branches, and outputs: in each dtype
+that one of them wants, written by the kernel itself; and if another kernel reads the
+value too, in its stored dtype.
 
-A cast of what a kernel makes, or for a kernel, therefore moves nothing. Any other cast
-is a pass of its own: that of an argument or of a library's result for a library. Where
-a library hands over its accumulator (:mod:`amprewrite.plan.hardware.kernels`), its
-result is in memory in full, whatever it is rounded to: kernels round it as they read
-it, and for a library it is rounded in a pass of its own.
+A cast of a generated kernel's result, or for a generated kernel, therefore moves
+nothing. Any other cast is a pass of its own: that of an argument, or of a library's
+result, for a library. Where a library returns its accumulator
+(:mod:`amprewrite.plan.hardware.kernels`), its result is in memory in full, whatever it
+is rounded to: kernels round it as they read it, and for a library it is rounded in a
+pass of its own.
 
 Measured in the programs that XLA compiles for CPUs by ``benchmarks.jax_compiled``.
 """
@@ -30,28 +31,28 @@ KEPT = frozenset(
         Reason.USER_CAST,
     )
 )
-"""Why ops are kept whose kernels are generated: comparisons, numbers, integers, casts.
+"""Reasons of keep ops with generated kernels: comparisons, numbers, integers, casts.
 
-What the policy does not name may be a call of anything, and a fence hides what it is.
+An op that the policy does not name may call anything, and a fence hides its kernel.
 """
 
 _Use = tuple[str, int]
-"""A use of a value: the name of the op that reads it, and as which operand."""
+"""Use of a value: the name of the op that reads it, and the operand index."""
 
 
 class Fusion:
-    """What a target keeps out of memory; nothing, if it runs op by op.
+    """Values kept out of memory by a target; none if it runs op by op.
 
     Attributes:
         graph: The program.
         model: The prices.
-        kernels: Names of the ops whose kernels the target generates.
+        kernels: Names of the ops with generated kernels.
     """
 
     def __init__(
         self, graph: ProgramGraph, classes: Mapping[str, Match], model: CostModel
     ) -> None:
-        """Take note of the ops whose kernels the target generates.
+        """Find the ops with kernels that the target generates.
 
         Args:
             graph: The program.
@@ -75,14 +76,14 @@ class Fusion:
         return found.op_class in self.model.fused
 
     def makes(self, name: str) -> bool:
-        """Return whether a generated kernel makes value ``name``, or what it views."""
+        """Return whether a generated kernel makes value ``name``, or its base."""
         if not self.kernels:
             return False
         maker = self.graph.producer.get(self.origin(name))
         return maker is not None and maker.name in self.kernels
 
     def absorbs(self, name: str, readers: Iterable[str]) -> bool:
-        """Return whether one cast of ``name`` for ``readers`` is done in kernels."""
+        """Return whether a cast of ``name`` for ``readers`` is fused into kernels."""
         if not self.kernels:
             return False
         if self.makes(name):
@@ -91,23 +92,23 @@ class Fusion:
         return bool(found) and all(reader in self.kernels for reader in found)
 
     def is_versioned(self, name: str) -> bool:
-        """Return whether a kernel writes ``name`` once in each dtype that is wanted.
+        """Return whether a kernel writes ``name`` once in each wanted dtype.
 
-        What is written in place has one dtype.
+        A storage written in place has one dtype.
         """
         return self.makes(name) and self.graph.storage(name) not in self.graph.written
 
     def is_read(self, op: Op, index: int) -> bool:
-        """Return whether ``op`` reads its operand from memory, and nobody did for it.
+        """Return whether ``op`` reads its operand from memory.
 
-        The first kernel reads for the others.
+        Of several generated kernels, only the first one does.
         """
         return op.name not in self.kernels or (op.name, index) in self._kernel_reads
 
     def wants(self, op: Op, index: int) -> bool:
-        """Return whether ``op`` has a versioned operand in memory.
+        """Return whether ``op`` needs its versioned operand in memory.
 
-        What only shares its storage does not: those who read that do.
+        A view does not; the readers of the view do.
         """
         name = op.operands[index]
         if not self.is_versioned(name) or index in op.mutates:
@@ -120,14 +121,14 @@ class Fusion:
         return maker.trips * self.graph.values[name].elements * size
 
     def hands_sums(self, op: Op) -> bool:
-        """Return whether the kernel of ``op`` writes its sums, to be rounded later."""
+        """Return whether the kernel of ``op`` writes full sums, to be rounded later."""
         if not self.kernels or not (self.model.kernels.accumulators and op.accumulates):
             return False
         allowed = self._classes[op.name].op_class is OpClass.ALLOW
         return allowed and len(op.results) == 1
 
     def is_sum(self, name: str) -> bool:
-        """Return whether what is in memory of ``name`` is an accumulator."""
+        """Return whether the memory of ``name`` holds an accumulator."""
         maker = self.graph.producer.get(self.origin(name)) if self.kernels else None
         return maker is not None and self.hands_sums(maker)
 
@@ -136,12 +137,12 @@ class Fusion:
         return self.hands_sums(op) and op.results[0] in self._outside
 
     def origin(self, name: str) -> str:
-        """Return the value that ``name`` is a view of; itself if it is none."""
+        """Return the base that ``name`` is a view of; itself without one."""
         return self._origins.get(name, name)
 
     @cached_property
     def _origins(self) -> dict[str, str]:
-        """For values that share the storage of another, that one."""
+        """The base of each value that shares the storage of another."""
         found: dict[str, str] = {}
         for op in self.graph.ops:
             for name in op.results if self._shares(op) else ():
@@ -153,7 +154,7 @@ class Fusion:
 
     @cached_property
     def _outside(self) -> frozenset[str]:
-        """Values of which a library, a loop or a branch reads, or that are outputs."""
+        """Values read by a library, a loop or a branch, and outputs."""
         read = {
             self.origin(name)
             for op in self.graph.ops
@@ -163,7 +164,7 @@ class Fusion:
         return frozenset(read.union(map(self.origin, self.graph.outputs)))
 
     def _shares(self, op: Op) -> bool:
-        """Whether ``op`` is a view; what passes into a body is read for it."""
+        """Return whether ``op`` is a view, region boundaries excluded."""
         return op.canonical not in REGION_BOUNDARIES and is_view(self.graph, op)
 
     @cached_property

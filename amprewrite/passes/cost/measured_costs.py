@@ -1,4 +1,4 @@
-"""Prices of a target from what was measured on a device."""
+"""Prices of a target from a calibration of the device."""
 
 from dataclasses import replace
 from statistics import fmean
@@ -9,20 +9,22 @@ from amprewrite.passes.cost.timings import Point, Timings
 from amprewrite.plan.hardware.calibration import FULL, Calibration, Kind
 
 MARGIN = 1.05
-"""Times of low ops are taken as this much longer than measured: medians of the same
-program differ by about 5 %, and a gain within that is none to be sure of."""
+"""Factor on measured times of low ops.
+
+Medians of the same program differ by about 5 %, so a gain within that is not certain.
+"""
 
 
 def measured_model(
     base: CostModel, calibration: Calibration, low: str, full: str
 ) -> CostModel | None:
-    """Return ``base`` with prices that were measured; None if ``low`` was not.
+    """Return ``base`` with measured prices; None if ``low`` was not measured.
 
     Args:
-        base: Default prices of the target. A target that starts no casts of its own
+        base: Default prices of the target. A target without launches of casts
             (``launch`` is 0) keeps that: contractions are kernels of a library there
             too, casts are not.
-        calibration: What was measured.
+        calibration: The measured times.
         low: Name of the low dtype.
         full: Name of the full dtype.
     """
@@ -52,7 +54,7 @@ def measured_model(
 
 
 def _points(calibration: Calibration, low: str) -> dict[Kind, tuple[Point, ...]]:
-    """Return seconds for each multiply-add, by kind."""
+    """Return the time of a multiply-add for each measured contraction, by kind."""
     found: dict[Kind, tuple[Point, ...]] = {}
     for timed in calibration.contractions:
         if {FULL, low} <= timed.seconds.keys():
@@ -66,10 +68,10 @@ def _points(calibration: Calibration, low: str) -> dict[Kind, tuple[Point, ...]]
 def _elementwise(
     calibration: Calibration, low: str, bandwidth: float
 ) -> dict[str, float]:
-    """Return the bytes that an element costs more in low precision than its size.
+    """Return the extra cost of an element in low precision, in bytes, by op.
 
-    A low op saves bytes by its size, and time by what was measured; what it saves
-    less in time than in bytes it costs more.
+    A low op saves bytes by its size, and time by the measurement; where it saves less
+    time than bytes, the difference is an extra cost.
     """
     saved = itemsize(FULL) - itemsize(low)
     found: dict[str, float] = {}

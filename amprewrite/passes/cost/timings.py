@@ -1,9 +1,9 @@
-"""How long ops take in low and in full precision, measured: contractions by shape.
+"""Measured times of ops in low and in full precision; contractions by shape.
 
-Thin products are bound by memory, small ones by what it takes to start them, and a low
-dtype may be faster in one shape and slower in another. Times are therefore kept by the
-smallest extent of a product (``thin``) and by the root of the product of the other two
-(``side``), and interpolated between what was measured; beyond it the nearest is taken.
+Thin products are bound by memory, small ones by their launch, and a low dtype may be
+faster in one shape and slower in another. Times are therefore indexed by the smallest
+extent of a product (``thin``) and by the root of the product of the other two
+(``side``), and interpolated between measurements; outside them the nearest is used.
 """
 
 from bisect import bisect
@@ -19,7 +19,7 @@ from amprewrite.plan.hardware.calibration import Kind
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One contraction that was timed.
+    """One timed contraction.
 
     Attributes:
         thin: Smallest extent of one product.
@@ -41,14 +41,14 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Times, as bytes that could be moved meanwhile.
+    """Times of ops, as the number of bytes that could be moved meanwhile.
 
     Attributes:
         points: Contractions, by kind; products are always there.
         saved: Bytes that an element is smaller in low precision.
-        elementwise: By canonical name of an op that is no contraction: by how many
-            bytes an element that it reads or makes costs more in low precision than
-            its size; negative where it costs less.
+        elementwise: By canonical name of an op other than a contraction: the extra cost
+            in bytes of an element, read or written, in low precision, beside its size;
+            negative if it is cheaper.
     """
 
     points: Mapping[Kind, tuple[Point, ...]]
@@ -56,24 +56,25 @@ class Timings:
     elementwise: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def dearer(self, canonical: str) -> float:
-        """Return what an element of an op costs more in low precision, at least 0.
+        """Return the extra cost of an op's element in low precision, at least 0.
 
-        An op that was not timed is as most of those that were.
+        For an op without a measurement it is the median of the others.
         """
         usual = median(self.elementwise.values()) if self.elementwise else 0.0
         return max(self.elementwise.get(canonical, usual), 0.0)
 
     def lost(self, work: Work) -> float:
-        """Return what a contraction loses by running in full, in bytes.
+        """Return the cost of running a contraction in full instead of low, in bytes.
 
-        It is negative where low is slower. What fewer bytes save is taken off: they
-        are counted already, and are part of the time that was measured.
+        It is negative if low is slower. The time saved by moving fewer bytes is
+        subtracted: those bytes are counted separately, but are part of the measured
+        time.
         """
         full, low = self.per_mac(work)
         return work.macs * (full - low) - self.saved * work.elements
 
     def speedup(self, work: Work) -> float:
-        """Return how many times faster a contraction is low than full."""
+        """Return the speed of a low contraction relative to a full one."""
         full, low = self.per_mac(work)
         return full / low
 
@@ -90,7 +91,7 @@ class Timings:
 def _at(
     points: Sequence[Point], thin: float, side: float, of: Callable[[Point], float]
 ) -> float:
-    """Interpolate in the logarithms: by side among equally thin ones, then by thin."""
+    """Interpolate on logarithms: by side among equally thin points, then by thin."""
     ordered = sorted(points, key=lambda point: (point.thin, point.side))
     rows: list[tuple[float, float]] = []
     for extent, group in groupby(ordered, key=lambda point: point.thin):
@@ -100,7 +101,7 @@ def _at(
 
 
 def _between(known: Sequence[tuple[float, float]], at: float) -> float:
-    """Return the value at ``at`` on the line through known points, sorted by place."""
+    """Return the value at ``at`` by linear interpolation of sorted points."""
     index = bisect([place for place, _ in known], at)
     if index in (0, len(known)):
         return known[max(index - 1, 0)][1]

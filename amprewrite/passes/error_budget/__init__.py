@@ -1,1 +1,1 @@
-"""The cheapest plan within an error that the user accepts."""
+"""Search for the cheapest plan within a tolerance on the error."""

@@ -1,4 +1,4 @@
-"""What a framework is handed to plan within a tolerance; it knows no passes."""
+"""The planner within a tolerance that a framework receives; it imports no passes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -21,12 +21,12 @@ from amprewrite.policy import Matcher
 
 @dataclass(frozen=True)
 class Budget:
-    """Plans within a tolerance.
+    """Planner within a tolerance.
 
     Attributes:
-        tolerance: What the user asked for.
-        matcher: Gives a fresh matcher, which remembers the rules that were used.
-        objective: What things cost.
+        tolerance: The tolerance that the user asked for.
+        matcher: Returns a fresh matcher, which records the rules that were used.
+        objective: Prices and error costs.
     """
 
     tolerance: Tolerance
@@ -34,7 +34,7 @@ class Budget:
     objective: Objective
 
     def probes(self, graph: ProgramGraph, *, keep_parameter_dtype: bool) -> Probes:
-        """Return what may be rounded; see :func:`find_probes`."""
+        """Return the roundings to measure; see :func:`find_probes`."""
         return find_probes(
             graph, self.matcher(), keep_parameter_dtype=keep_parameter_dtype
         )
@@ -47,7 +47,7 @@ class Budget:
         return make_plan(graph, self.matcher(), setting)
 
     def plan(self, measured: Measurements) -> Plan:
-        """Return the cheapest plan found that keeps a target, which it remembers.
+        """Return the cheapest plan found within the tolerance, recorded in the plan.
 
         Raises:
             ToleranceError: No plan keeps it.
@@ -58,7 +58,7 @@ class Budget:
         return replace(plan, tolerance=measured.target)
 
     def goal(self, measured: Measurements) -> Goal:
-        """Return what :meth:`plan` looks for."""
+        """Return the goal of the search by :meth:`plan`."""
 
         def plan_for(objective: Objective) -> Plan:
             return self.placed("optimal", measured, objective)
@@ -74,6 +74,6 @@ class Budget:
     def placed(
         self, placement: str, measured: Measurements, objective: Objective
     ) -> Plan:
-        """Return the plan of a placement, at prices that may have errors."""
+        """Return the plan of a placement, at prices that may include errors."""
         setting = Setting(placement, measured.training, measured.captured, objective)
         return make_plan(measured.graph, self.matcher(), setting)

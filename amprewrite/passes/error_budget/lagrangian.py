@@ -1,7 +1,7 @@
-"""The cheapest plan whose error stays within a tolerance.
+"""Lagrangian search for the cheapest plan with a predicted error within a bound.
 
-Errors are given a price in bytes, and the price is raised until the plan of least cost
-has a predicted error within the tolerance. What is measured then is in
+Errors are priced in bytes, and the price is raised until the plan of least cost has a
+predicted error within the bound. Measurements are in
 :mod:`amprewrite.passes.error_budget.measured_search`.
 """
 
@@ -21,27 +21,33 @@ from amprewrite.plan import NOTHING_LOWERED, Plan
 from amprewrite.plan.sensitivity import Key, Measurements, Sensitivity
 
 AUTOCAST = "autocast"
-"""The tolerance that is the error of torch.autocast on the same arguments."""
+"""Tolerance equal to the error of torch.autocast on the same arguments."""
 
 Tolerance: TypeAlias = float | str | Mapping[str, float]
-"""A bound on the relative L2 error of all float outputs together, or of each by path,
-or ``"autocast"``."""
+"""A bound on the relative L2 error of all float outputs together, or by path.
+
+Or ``"autocast"``.
+"""
 
 UNMEASURED = 0.85
-"""Share of the tolerance that a prediction may take which cannot be measured:
-first-order predictions and measurements agreed within 15 % on models with random
-weights, where tried."""
+"""Share of the tolerance for a prediction that cannot be measured.
+
+First-order predictions and measurements agreed within 15 % on models with random
+weights, where tried.
+"""
 
 MEASURED = 0.95
-"""Share of a number that a measurement may take: other inputs differ. Their error
-was that of the measured ones within a few percent on all models tried."""
+"""Share of a numeric tolerance for a measured error, since other inputs differ.
+
+Their error was that of the measured ones within a few percent on all models tried.
+"""
 
 SOLVES = 14
-"""Halvings of the range of prices, about 30 decades: to within half a percent."""
+"""Bisections of the range of prices, about 30 decades: to within half a percent."""
 
 
 def placement_for(placement: str | None, tolerance: object) -> str:
-    """Return ``placement``, or the default one: ``optimal`` where there is a tolerance.
+    """Return ``placement``, or its default: ``optimal`` with a tolerance.
 
     Without a tolerance it is ``promote``.
     """
@@ -51,7 +57,7 @@ def placement_for(placement: str | None, tolerance: object) -> str:
 
 
 def check_tolerance(tolerance: object, placement: str) -> None:
-    """Make sure that ``tolerance`` is one, and that ``placement`` takes it.
+    """Check ``tolerance``, and that ``placement`` accepts one.
 
     Raises:
         ToleranceError: It is no tolerance.
@@ -86,14 +92,14 @@ def _check_number(number: object, where: str) -> None:
 
 @dataclass(frozen=True)
 class Goal:
-    """What a plan is looked for by.
+    """The goal of a search: a program, a bound and the prices.
 
     Attributes:
-        measured: The program, the error of each rounding, and the largest of all.
-        plan_for: Gives the plan of least cost under given errors.
+        measured: The program, the error of each rounding, and the bound.
+        plan_for: Returns the plan of least cost for given error costs.
         model: Prices of the target.
-        share: Share of the target that a measured error may take.
-        others: Plans of other placements, which the one found is not to lose to.
+        share: Share of the target that a measured error may reach.
+        others: Plans of other placements, as candidates beside the search's own.
     """
 
     measured: Measurements
@@ -114,17 +120,17 @@ class Goal:
 
     @property
     def target(self) -> float:
-        """Largest relative L2 error of the outputs."""
+        """Bound on the relative L2 error of the outputs."""
         return self.measured.target
 
 
 @dataclass(frozen=True)
 class Price:
-    """What errors cost.
+    """Price of errors: a multiplier, and ops that are kept full.
 
     Attributes:
         multiplier: Bytes for a mean squared relative error of 1.
-        kept: Ops whose roundings are too dear to be made.
+        kept: Ops with roundings priced too high to be chosen.
     """
 
     multiplier: float
@@ -132,15 +138,16 @@ class Price:
 
 
 class Search:
-    """Looks for plans by what their errors cost; solved prices are kept."""
+    """Search for plans by the price of errors; plans are cached by price."""
 
     def __init__(self, goal: Goal, *, strict: bool = False) -> None:
-        """Find the range of prices between which the cheapest plan changes.
+        """Compute the range of prices in which the cheapest plan changes.
 
         Args:
-            goal: What is looked for.
-            strict: Whether to keep full what has no error to first order: what is
-                only compared, and what no bounded output depends on.
+            goal: The goal of the search.
+            strict: Whether to keep full the roundings without a first-order error:
+                values that are only compared, and values that no bounded output depends
+                on.
         """
         self.goal, self.strict = goal, strict
         self.pin = ceiling(goal.graph, goal.model)
@@ -161,14 +168,14 @@ class Search:
 
     @property
     def dearest(self) -> Price:
-        """The price at which nothing is rounded that need not be."""
+        """The price at which only unavoidable roundings are made."""
         return Price(self.last)
 
     def find(self, target: float) -> Price | None:
-        """Return the price of the cheapest plan found that is predicted within a bound.
+        """Return the price of the cheapest plan found with a prediction in a bound.
 
         Args:
-            target: Largest predicted relative L2 error of the outputs.
+            target: Bound on the predicted relative L2 error of the outputs.
 
         Returns:
             None if there is no such plan.
@@ -193,10 +200,10 @@ class Search:
     def _fill(self, price: Price, target: float) -> Price:
         """Return ``price`` with as few ops kept full as ``target`` needs.
 
-        Alike ops change assignments at one price, all at once: between the plans on
-        both assignments of it there are others. Here the ops that round worst are kept
-        full. That is tried at a price that nearly kept the target, where one op that is
-        kept may tip all that are like it, and at none.
+        Similar ops change assignments at one price, all together: between the two plans
+        at that price there are others. Here the ops with the largest roundings are kept
+        full. It is tried at a price that nearly met the target, where one kept op may
+        change all similar ones, and at price zero.
         """
         worst = self.worst(price)
         low, high = 0, len(worst)
@@ -211,9 +218,9 @@ class Search:
         return filled if self._keeps(filled, target) else Price(self.last)
 
     def worst(self, price: Price) -> list[str]:
-        """Return the ops that round under the plan at a price, the worst first.
+        """Return the ops that round in the plan at a price, the worst first.
 
-        If the search is strict, also those that have no error to first order.
+        A strict search includes those without a first-order error.
         """
         made = self.goal.sensitivity.made(self.plan_at(price), self.goal.graph)
         total: dict[str, float] = defaultdict(float)
@@ -226,9 +233,9 @@ class Search:
         return (self.plan_at(price).predicted_error or 0.0) <= target
 
     def plan_at(self, price: Price) -> Plan:
-        """Return the plan at a price.
+        """Return the plan at a price, with its predicted error.
 
-        Its cost is in bytes alone, and it knows its predicted error.
+        Its cost is in bytes alone.
         """
         if price not in self.plans:
             sensitivity, graph = self.goal.sensitivity, self.goal.graph
@@ -255,11 +262,11 @@ class Search:
         return self.plans[price]
 
     def certified(self, plan: Plan) -> Plan:
-        """Return ``plan`` with what no plan of no larger predicted error undercuts.
+        """Return ``plan`` with a lower bound for all plans of no larger error.
 
-        That is Lagrangian duality: where bytes and errors at a price cost at least
-        ``b``, bytes alone cost at least ``b`` less the price of all errors that there
-        may be. Each error was rounded to whole bytes.
+        By Lagrangian duality: if bytes and errors at a price cost at least ``b``, then
+        bytes alone cost at least ``b`` less the price of the largest allowed error.
+        Each error was rounded to whole bytes.
         """
         error, keys = (plan.predicted_error or 0.0) ** 2, self.goal.sensitivity.all
         found = [
@@ -273,7 +280,7 @@ class Search:
 
 
 def _without_room(line: str) -> str:
-    """Return a warning; where it says that nothing is lowered, with the tolerance."""
+    """Return a warning; "nothing lowered" becomes one about the tolerance."""
     if not line.startswith(NOTHING_LOWERED):
         return line
     head = line.partition(":")[0]
@@ -285,7 +292,7 @@ def _without_errors(
 ) -> Plan:
     """Return ``plan`` with a cost in bytes alone.
 
-    The bound holds for all plans whose errors cost as much as those of this one.
+    The bound holds for all plans with errors of the same total price.
     """
     price = sum(round(errors.get(key, 0)) for key in made)
     cost, bound = plan.cost, plan.cost.lower_bound
@@ -299,7 +306,7 @@ def _without_errors(
 
 
 def _op_of(graph: ProgramGraph, key: Key) -> str:
-    """Return the op that rounds: the reader, or what makes a value that is stored."""
+    """Return the op that rounds: the reader, or the producer of a stored value."""
     if not isinstance(key, str):
         return key[1]
     producer = graph.producer.get(key)

@@ -1,9 +1,9 @@
-"""The cheapest plan whose program, as it runs, stays within a tolerance.
+"""Search for the cheapest plan with a measured error within the tolerance.
 
-Plans are proposed by their predicted errors and measured. Where one is worse than
-predicted, the prediction is asked for less, and where one keeps the tolerance, for
-more. Predictions are too high by a share that is not the same for all plans, so that
-the plans of other placements are tried last, if they are cheaper.
+Plans are proposed by their predicted errors and measured. If a measured error is above
+the bound, the next prediction is lower; if it is within, higher. Predictions are too
+high by a factor that differs between plans, so the plans of other placements are tried
+last, if they are cheaper.
 """
 
 from dataclasses import dataclass, field, replace
@@ -14,49 +14,53 @@ from amprewrite.passes.error_budget.lagrangian import UNMEASURED, Goal, Search
 from amprewrite.plan import Plan
 
 MEASUREMENTS = 8
-"""How many plans are run that the search proposes."""
+"""Largest number of proposed plans that are measured."""
 
 CLOSE = 1.02
-"""Ratio of predictions that are not told apart: other roundings decide."""
+"""Ratio within which two predictions count as equal: other roundings decide."""
 
 GROWTH = 1.08
-"""What the target is multiplied with at least where a measured error keeps it: the
-ratio of predicted to measured differs by so much between plans of one model (1.11 and
-1.20 on BERT-base)."""
+"""Least factor on the prediction after a measured error within the bound.
+
+The ratio of predicted to measured errors differs by as much between plans of one model
+(1.11 and 1.20 on BERT-base).
+"""
 
 ROOM = 1.25
-"""Largest ratio of a prediction to a number that bounds it, whatever is measured: on
-whole models predictions were up to 1.2 times too high, and where one is further off
-(few outputs, roundings that cancel) other inputs have the error that was predicted."""
+"""Largest ratio of a prediction to a numeric bound, despite measurements.
+
+On whole models predictions were up to 1.2 times too high; where one is further off (few
+outputs, roundings that cancel), other inputs have the predicted error.
+"""
 
 STRICTER = 0.5
-"""What the target is multiplied with where a measured error is not finite."""
+"""Factor on the prediction after a measured error that is not finite."""
 
 NAMED = 5
-"""How many ops a message names."""
+"""Number of ops that a message names."""
 
 
 def plan_within(goal: Goal) -> Plan:
-    """Return the cheapest plan found whose program keeps the target.
+    """Return the cheapest plan found with a measured error within the target.
 
     Raises:
-        ToleranceError: No plan does, as far as was looked.
+        ToleranceError: No plan was found.
     """
     return _Trials(goal, Search(goal), goal.share * goal.target).run()
 
 
 @dataclass
 class _Trials:
-    """What was measured so far.
+    """State of the search: measurements, and the best plan so far.
 
     Attributes:
-        goal: What is looked for.
+        goal: The goal of the search.
         search: Proposes plans by their predicted errors.
-        limit: Largest measured error.
-        best: The cheapest plan that keeps it.
-        kept: Largest prediction that was asked for and kept it.
-        failed: Smallest one that did not.
-        errors: What was measured.
+        limit: Bound on the measured error.
+        best: The cheapest plan within the bound.
+        kept: Largest prediction requested with a measured error within the bound.
+        failed: Smallest prediction with a measured error above it.
+        errors: Measured errors.
     """
 
     goal: Goal
@@ -96,7 +100,7 @@ class _Trials:
         return measured
 
     def _next(self, plan: Plan, asked: float, measured: float) -> float:
-        """Take note of what was measured; return which prediction to ask for next."""
+        """Record a measured error; return the prediction to request next."""
         if measured > self.limit:
             # Below what failed: the same plan again would measure the same.
             self.failed = min(asked, plan.predicted_error or 0.0)
@@ -110,7 +114,7 @@ class _Trials:
         return min(asked * max(more, GROWTH), self.failed / CLOSE, room)
 
     def _try_others(self) -> None:
-        """Take the plan of another placement if it is cheaper and keeps the target."""
+        """Take the plan of another placement if it is cheaper and within the target."""
         for other in sorted(self.goal.others(), key=lambda p: p.cost.total_bytes):
             if self.best and other.cost.total_bytes >= self.best.cost.total_bytes:
                 return
@@ -124,12 +128,12 @@ class _Trials:
                 self.best = plan
 
     def _strictly(self) -> Plan:
-        """Look again among the plans that keep full what is only compared.
+        """Search again with values that are only compared kept full.
 
-        It has no error to first order, so that it is low at all prices.
+        They have no first-order error, so that they are low at all prices.
 
         Raises:
-            ToleranceError: None of them will do either.
+            ToleranceError: No such plan is within the target either.
         """
         if not self.search.strict:
             strict = Search(self.goal, strict=True)

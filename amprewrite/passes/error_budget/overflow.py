@@ -1,4 +1,4 @@
-"""The reason of an op that is full because low precision cannot hold its values."""
+"""Reasons of ops that are full because low precision cannot represent their values."""
 
 from dataclasses import replace
 from math import inf
@@ -12,7 +12,7 @@ from amprewrite.plan.sensitivity import Sensitivity
 def explained(
     plan: Plan, graph: ProgramGraph, sensitivity: Sensitivity
 ) -> tuple[Decision, ...]:
-    """Return the decisions; where an infinite error decided, it is the reason."""
+    """Return the decisions, with an infinite error as reason where it decided."""
     return tuple(
         _explained(plan.by_op[op.name], op, plan, sensitivity) for op in graph.ops
     )

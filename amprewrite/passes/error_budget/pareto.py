@@ -1,4 +1,4 @@
-"""Error against bytes: the plans that are the cheapest for some error."""
+"""Pareto front of error and bytes: the plans that are cheapest for some error."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -10,18 +10,18 @@ from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Measurements, Probes
 
 FEWEST = 2
-"""Points at least: the cheapest plan and the most accurate."""
+"""Least number of points: the cheapest plan and the most accurate one."""
 
 LEAST = 1e-2
-"""Share of the largest error that is not told from none."""
+"""Share of the largest error below which errors count as zero."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One plan, and how far its outputs are from those of full precision.
+    """One plan on the front, with its errors.
 
     Attributes:
-        placement: ``optimal``, or a placement that it is compared with.
+        placement: ``optimal``, or another placement for comparison.
         plan: The plan; ``plan.cost.lower_bound`` is its certificate.
         predicted: First-order relative L2 error of all float outputs together.
         measured: That error of its program; None if it draws random numbers.
@@ -35,12 +35,12 @@ class Point:
 
 @dataclass
 class Front:
-    """Stands in for a :class:`Budget`, and keeps the plans of many tolerances.
+    """Substitute for a :class:`Budget` that collects plans for many tolerances.
 
     Attributes:
-        budget: What plans are made with.
-        count: How many errors are aimed at, evenly up to that of the cheapest plan.
-        points: What was found, by falling error, the placement ``promote`` last.
+        budget: The budget that makes the plans.
+        count: Number of errors to aim at, evenly up to that of the cheapest plan.
+        points: The points found, by falling error, placement ``promote`` last.
     """
 
     budget: Budget
@@ -49,11 +49,11 @@ class Front:
 
     @property
     def tolerance(self) -> float:
-        """Any number: errors are those of all float outputs together."""
+        """A placeholder: errors are those of all float outputs together."""
         return 1.0
 
     def probes(self, graph: ProgramGraph, *, keep_parameter_dtype: bool) -> Probes:
-        """Return what may be rounded."""
+        """Return the roundings to measure."""
         return self.budget.probes(graph, keep_parameter_dtype=keep_parameter_dtype)
 
     def promoted(
@@ -65,7 +65,7 @@ class Front:
         )
 
     def plan(self, measured: Measurements) -> Plan:
-        """Fill :attr:`points`; return the cheapest plan."""
+        """Collect :attr:`points`; return the cheapest plan."""
         budget, known = self.budget, measured
         free = budget.placed("optimal", known, budget.objective)
         largest = known.sensitivity.predicted(free, known.graph)

@@ -1,4 +1,4 @@
-"""What may be rounded, and what a rounding that must not happen is made to cost."""
+"""Select the roundings to measure, and the cost of one that must not happen."""
 
 from amprewrite.dtypes import itemsize
 from amprewrite.ir import ProgramGraph
@@ -17,7 +17,7 @@ from amprewrite.plan.sensitivity import Probes
 from amprewrite.policy import Matcher, OpClass
 
 ROUNDING = (OpClass.ALLOW, OpClass.ACCUMULATE, OpClass.PROMOTE)
-"""Classes whose ops round their result; what follows is what it reads, as it was."""
+"""Classes of ops that round their result; follow ops only pass values on."""
 
 
 def find_probes(
@@ -25,7 +25,7 @@ def find_probes(
 ) -> Probes:
     """Return the roundings that placement ``optimal`` may choose for ``graph``.
 
-    What something writes in place has no probe: its values differ over time.
+    A storage that is written in place has no probe: its values change over time.
 
     Args:
         graph: The program.
@@ -63,10 +63,10 @@ def find_probes(
 
 
 def ceiling(graph: ProgramGraph, model: CostModel) -> int:
-    """Return bytes that no plan for ``graph`` costs, whatever it casts.
+    """Return an upper bound on the bytes that any plan for ``graph`` costs.
 
     Every operand and result is moved, and cast both ways, at the size of a complex
-    number at least, and every op runs in the precision in which it is slower.
+    number at least, and every op runs in its slower precision.
     """
     cost = 1
     for op in graph.ops:

@@ -1,11 +1,11 @@
-"""The cheapest placement with its certificate: cuts, and a search around them.
+"""The cheapest placement with its certificate: branch and bound on minimum cuts.
 
-Without free promotions one minimum cut is the answer. With them cuts bound the cost
-from below, and each solution has a true cost; where both meet, it is the optimum, and
-the bound its certificate. Where they do not, the search splits on one op: it is low; or
-full with its first operand full; or with the second; or with none. A part whose bound
-is no better than what was found is dropped. What is left when the limit is reached
-makes the certificate smaller than the cost: it is never claimed to be more than it is.
+Without free promotions one minimum cut is the answer. With them, cuts are lower bounds
+on the cost, and each solution has a true cost; where both meet, it is optimal, and the
+bound is its certificate. Where they do not, the search branches on one op: it is low;
+or full with its first operand full; or with the second; or with none. A branch with a
+bound no better than the best solution is pruned. If the limit of work is reached, the
+open branches make the certificate smaller than the cost: it is never overstated.
 """
 
 from collections.abc import Iterator
@@ -27,25 +27,25 @@ from amprewrite.passes.mincut.operand_rules import Fixed, Relaxation
 from amprewrite.passes.mincut.problem import Problem
 
 STEPS = (1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.125, 0.125)
-"""How far the charges of mixes are moved after each cut of one part."""
+"""Step sizes for the charges of mixes after each cut of one branch."""
 
 WORK = 400_000
-"""Variables in all cuts of a search; about a second for programs of any size."""
+"""Limit on variables in all cuts of a search; about a second for any program."""
 
 LEAST_CUTS = 3
-"""Cuts that are solved for a program of any size, if the first does not settle it."""
+"""Least number of cuts for a program of any size, unless the first suffices."""
 
 IMPOSSIBLE = 2**62
-"""Bound of a part in which nothing is allowed."""
+"""Bound of an infeasible branch."""
 
 
 @dataclass
 class Solution:
-    """The best placement found, and what none can be cheaper than.
+    """The best placement found, and a lower bound on the cost of all.
 
     Attributes:
         full: For each variable whether it is full.
-        cost: What that costs.
+        cost: Cost of the placement.
         bound: No placement costs less; equal to ``cost`` where the search ended.
         cuts: Cuts that were solved.
     """
@@ -64,7 +64,7 @@ def solve(problem: Problem) -> Solution:
 
 @dataclass(order=True)
 class _Part:
-    """A part of the search: what is fixed, and what mixes are charged."""
+    """A branch of the search: fixed variables, and the charges of mixes."""
 
     bound: int
     number: int
@@ -98,12 +98,12 @@ class _Search:
         return self.best
 
     def _is_open(self, parts: list[_Part]) -> bool:
-        """Whether some part may hold a cheaper placement, and can be split."""
+        """Return whether some branch may hold a cheaper placement, and can be split."""
         assert self.best is not None
         return bool(parts) and parts[0].bound < self.best.cost and parts[0].split >= 0
 
     def _split(self, part: _Part) -> Iterator[Fixed]:
-        """Yield what to fix in each part of ``part``; together they cover it."""
+        """Yield the fixed variables of each branch of ``part``; they cover it."""
         mix, fixed = self.problem.groups.mixes[part.split], part.fixed
         known = {FULL, *(variable for variable, _ in fixed)}
         if mix.op not in known:
@@ -116,7 +116,7 @@ class _Search:
         yield fixed
 
     def _bound(self, part: _Part) -> _Part:
-        """Bound a part by cuts, with charges moved to where they were too small."""
+        """Bound a branch by cuts, with charges moved to where they were too small."""
         charges, fixed, bound, split = part.charges, part.fixed, part.bound, part.split
         kept = charges
         for step in STEPS:
@@ -146,6 +146,6 @@ class _Search:
 
 
 def _is_broken(columns: Columns, full: Flags) -> bool:
-    """Whether what is fixed contradicts itself."""
+    """Return whether the fixed variables contradict each other."""
     of_full, of_low, cost = columns
     return bool(((cost < 0) & full[of_full] & ~full[of_low]).any())

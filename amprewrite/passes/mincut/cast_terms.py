@@ -1,7 +1,7 @@
 """The casts that each use of a value may need, as terms of a cut.
 
-What is said here of a use is what :mod:`amprewrite.passes.placement.casts` makes of
-it: which uses share a cast, and which casts the reading kernel does by itself.
+The rules for a use are those of :mod:`amprewrite.passes.placement.casts`: which uses
+share a cast, and which casts the reading kernel does itself.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from amprewrite.plan import OUTPUT
 from amprewrite.plan.uses import uses_of
 
 WRITTEN = "written"
-"""Stands for the body in the keys of what kernels write; bodies are named otherwise."""
+"""Region in the keys of values written by kernels; no real region has this name."""
 
 
 class CastTerms:
@@ -35,12 +35,12 @@ class CastTerms:
     def __init__(
         self, situation: Situation, model: CostModel, ledger: Ledger, *, fold: bool
     ) -> None:
-        """Start with no casts.
+        """Start without casts.
 
         Args:
             situation: What is known before placement.
             model: Prices of the target.
-            ledger: Where costs are entered.
+            ledger: Ledger that receives the costs.
             fold: Whether casts of weights are done once, at conversion.
         """
         self.at, self.model, self.ledger, self.fold = situation, model, ledger, fold
@@ -55,7 +55,7 @@ class CastTerms:
         self._known = set[tuple[str, str]]()
 
     def write(self, op: Op) -> None:
-        """Take note of what ``op`` writes in place: it must be cast anew."""
+        """Start new versions of the storages that ``op`` writes, for new casts."""
         if op.mutates:
             storages = (self.graph.storage(op.operands[i]) for i in op.mutates)
             self.versions.update(storages)
@@ -71,10 +71,10 @@ class CastTerms:
         """Charge the casts of an operand of the full dtype.
 
         Args:
-            op: Who reads.
-            index: Which operand.
+            op: The reader.
+            index: Index of the operand.
             wanted: Variable of the precision in which it is read.
-            only_up: Whether the op takes it full where it is low itself.
+            only_up: Whether a low op accepts the operand in full.
         """
         name = op.operands[index]
         stored = self.stored[name]
@@ -92,16 +92,16 @@ class CastTerms:
             self._group(op, index, name, up=True).uses.append(wanted)
 
     def read_as(self, op: Op, index: int, dtype: str) -> None:
-        """Charge the cast of an operand to a dtype that is known."""
+        """Charge the cast of an operand to a known dtype."""
         name = op.operands[index]
         if not (self.fusion.absorbs(name, (op.name,)) or self._folds(op, index)):
             self._cast_as(op, index, name, dtype)
 
     def keep(self, name: str, wanted: int | str) -> None:
-        """Charge what the kernel that makes a value writes for one use of it.
+        """Charge the write of a value, by its generated kernel, for one use.
 
         Args:
-            name: The value; a kernel writes it once in each dtype that is wanted.
+            name: The value; a kernel writes it once in each wanted dtype.
             wanted: Variable of the precision in which it is read from memory, or its
                 dtype, if that is neither low nor full or the value has no variable of
                 its own.
@@ -134,7 +134,7 @@ class CastTerms:
             self._group(None, 0, name, up=variable == FULL).uses.append(variable)
 
     def on_the_spot(self, op: Op, name: str, made: int) -> None:
-        """Charge the cast of what ``op`` makes low, to be written to in full."""
+        """Charge the cast of a low result of ``op`` into a full storage."""
         readers = [user for user, _ in uses_of(self.graph, name)]
         if not self.fusion.absorbs(name, readers):
             cost = self._price(op, name, self.ledger.full_size)
@@ -158,7 +158,7 @@ class CastTerms:
         return (name, dtype, region, version, saturates, trips)
 
     def _cast_as(self, op: Op | None, index: int, name: str, dtype: str) -> None:
-        """Charge a cast of which one dtype is neither low nor full, or both known."""
+        """Charge a cast with a dtype other than low and full, or with both known."""
         traced = self.values[name].dtype
         if name not in self.stored and dtype == traced:
             return
@@ -177,7 +177,7 @@ class CastTerms:
         self.ledger.constant += self._price(op, name, itemsize(dtype), size)
 
     def _folds(self, op: Op, index: int) -> bool:
-        """Whether the cast of an operand costs nothing in both directions."""
+        """Return whether the cast of an operand costs nothing in both directions."""
         if op.operand_rule == "any":
             return True
         name = op.operands[index]
@@ -198,7 +198,7 @@ class CastTerms:
         return bool(roots) and all(self.values[r].kind != "result" for r in roots)
 
     def _adapts(self, op: Op, name: str) -> bool:
-        """Whether ``name`` is a scalar beside tensors, in a kernel that promotes."""
+        """Return whether ``name`` is a scalar beside tensors, in a promoting kernel."""
         scalar = not self.values[name].shape
         return scalar and any(self.values[n].shape for n in self._full_names(op))
 
@@ -206,12 +206,12 @@ class CastTerms:
         return (name for name in op.operands if name in self.stored)
 
     def promote(self, op: Op, own: int, *, anchored: bool) -> None:
-        """Charge the casts up of an op whose kernel promotes.
+        """Charge the widening casts of an op with a promoting kernel.
 
         Args:
             op: The op.
             own: Variable of the op.
-            anchored: Whether a weight that it reads is full where it is.
+            anchored: Whether a weight that it reads is full if the op is.
         """
         names = list(dict.fromkeys(self._full_names(op)))
         shaped = [name for name in names if self.values[name].shape] or names

@@ -1,4 +1,4 @@
-"""Pausing the collector of cyclic garbage while many objects are made."""
+"""Pause the collector of cyclic garbage while many objects are made."""
 
 import gc
 from collections.abc import Generator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_paused() -> Generator[None]:
-    """Look for no cycles meanwhile; for what makes many objects, and no cycles of them.
+    """Disable garbage collection in the context, for code that makes no cycles.
 
     Measured: an eighth of the time to build the problem of 100,000 ops.
     """

@@ -1,13 +1,13 @@
 """An exact minimum cut on integers of any size, by scipy's compiled maximum flow.
 
-A variable is low or full. A term ``pay(full=a, low=b, cost)`` costs something where
-``a`` is full and ``b`` low: such terms are all that a cut can hold, and with the two
-constants all that placement needs but for free promotions (see ``operand_rule``).
+A variable is low or full. A term ``pay(full=a, low=b, cost)`` costs something if ``a``
+is full and ``b`` low: a cut can express only such terms, and with the two constants
+they are all that placement needs but for free promotions (see ``operand_rules``).
 
-scipy's flow takes 32-bit capacities. Larger ones are solved in rounds: the flow is
-found in multiples of a unit first, then what is left in finer units, down to one, so
-that the result is exact. Of several cuts of least cost the one nearest the source is
-taken, in which most is full: it is unique, so that the result depends on nothing else.
+scipy's flow has 32-bit capacities. Larger ones are solved in rounds: the flow is found
+in multiples of a unit first, then the rest in finer units, down to one, so that the
+result is exact. Of several minimum cuts the one nearest the source is returned, with
+most variables full: it is unique, so the result is deterministic.
 """
 
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ LOW, FULL = 0, 1
 """The two constants, source and sink of the flow."""
 
 INFINITE = -1
-"""Cost of what must not be."""
+"""Cost of a forbidden combination."""
 
 LIMIT = 2**29
 """Largest flow and capacity of one round: two of them must add up below 2**31."""
@@ -39,7 +39,7 @@ class Terms:
     Attributes:
         full: The variables that must be full for a term to cost something.
         low: The variables that must be low.
-        cost: What it costs then, a whole number, or :data:`INFINITE`.
+        cost: Cost of the term, a whole number, or :data:`INFINITE`.
     """
 
     full: list[int] = field(default_factory=list[int])
@@ -70,7 +70,7 @@ Columns = tuple[Numbers, Numbers, Numbers]
 
 
 def price(columns: Columns, variables: Flags) -> int:
-    """Return what ``assignments`` (true: full) cost; terms that forbid are left out."""
+    """Return the cost of ``variables`` (true: full), without forbidding terms."""
     full, low, cost = columns
     paid = cost[variables[full] & ~variables[low]]
     return int(paid[paid > 0].sum())
@@ -94,7 +94,7 @@ def minimum_cut(variables: int, columns: Columns) -> Flags:
 
 
 class _Residual:
-    """A network with both directions of every edge, and what is left of them."""
+    """Residual network with both directions of every edge."""
 
     def __init__(self, size: int, tail: Numbers, head: Numbers, cap: Numbers) -> None:
         keys = np.concatenate((tail * size + head, head * size + tail))
@@ -114,7 +114,7 @@ class _Residual:
         return csr_array((data, columns, starts), shape=(self.size, self.size))
 
     def saturate(self, total: int) -> None:
-        """Push as much as goes; ``total`` is more than the flow can be."""
+        """Push a maximum flow; ``total`` is more than the flow can be."""
         from scipy.sparse.csgraph import maximum_flow  # noqa: PLC0415  # slow too
 
         unit = -(-total // LIMIT)
@@ -129,7 +129,7 @@ class _Residual:
             unit = unit if capped else min(unit - 1, -(-rest // LIMIT))
 
     def full_side(self) -> Flags:
-        """Return which vertices the source does not reach any more."""
+        """Return the vertices that the source does not reach any more."""
         from scipy.sparse.csgraph import breadth_first_order  # noqa: PLC0415  # too
 
         left = (self.left > 0).astype(np.int32)

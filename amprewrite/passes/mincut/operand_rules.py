@@ -1,15 +1,15 @@
-"""Free promotions inside kernels, bounded by terms that a cut can hold.
+"""Free promotions inside kernels, bounded by terms that a cut can express.
 
-A promoting op pays for casting up its operands where it is full and all of them are
-low. No cut holds ``f = full(op) low(a) low(b)``, but it holds lower bounds of it::
+A promoting op pays for casting up its operands if it is full and all of them are low.
+No cut can express ``f = full(op) low(a) low(b)``, but it can express lower bounds::
 
     f >= share * full(op) * (1 - full(a) - full(b))      for a share from 0 to 1
 
-With a share of 0 that is exact unless the op is full and its operands low, with 1
-unless all three are full. One cast may serve several ops, and uses that pay for it in
-any case: its cost is divided among them, and each is charged no more than its part.
-The parts are moved to where the last solution was charged too little, in steps that
-become smaller: the method of multipliers. Every division gives a valid lower bound.
+With a share of 0 it is exact unless the op is full and its operands low, with 1 unless
+all three are full. One cast may serve several ops, and uses that pay for it in any
+case: its cost is divided among them, and each is charged at most its part. The parts
+are moved to where the last solution was charged too little, in decreasing steps: the
+method of multipliers. Every division gives a valid lower bound.
 """
 
 from collections.abc import Iterable
@@ -29,15 +29,15 @@ from amprewrite.passes.mincut.max_flow import (
 from amprewrite.passes.mincut.problem import Problem
 
 Fixed = tuple[tuple[int, bool], ...]
-"""Variables with a fixed value, and whether that is full."""
+"""Variables with a fixed value, and whether it is full."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a solution says about every mix and every cast that mixes share.
+    """Evaluation of a solution on all mixes and on the casts that they share.
 
     Attributes:
-        cost: What the casts cost that mixes share.
+        cost: Cost of the casts that mixes share.
         over: Mixes that are full with more than one full operand.
         wants: Pairs of a mix and a cast where the mix alone wants the cast.
         spare: Pairs where a use wants the cast in any case.
@@ -50,7 +50,7 @@ class Seen:
 
 
 class Relaxation:
-    """All mixes of a problem in columns."""
+    """Relaxation of all mixes of a problem, in columns."""
 
     def __init__(self, problem: Problem) -> None:
         """List operands of mixes, casts of mixes, and other uses of these casts."""
@@ -74,14 +74,14 @@ class Relaxation:
         self.wanted = _column(group.wanted for group in shared)
 
     def nothing(self) -> Numbers:
-        """Return the division in which no mix is charged anything."""
+        """Return the division of costs in which no mix is charged."""
         return np.zeros_like(self.pair_mix)
 
     def terms(self, parts: Numbers, fixed: Fixed) -> tuple[Columns, int]:
-        """Return the terms of a lower bound, and what to add to it.
+        """Return the terms of a lower bound, and the constant to add.
 
         Args:
-            parts: What each mix is charged for each of its casts.
+            parts: Charge of each mix for each of its casts.
             fixed: Variables with a fixed value.
         """
         free, dead = self._free(fixed)
@@ -113,7 +113,7 @@ class Relaxation:
         return (full_of[kept], low_of[kept], cost[kept]), -int(surplus.sum())
 
     def _free(self, fixed: Fixed) -> tuple[Flags, Flags]:
-        """Return which operands are not fixed, and which mixes want no cast surely."""
+        """Return which operands are not fixed, and which mixes surely need no cast."""
         operands, mixes = self.operand.size, self.op.size
         if not fixed:
             return np.ones(operands, np.bool_), np.zeros(mixes, np.bool_)
@@ -125,7 +125,7 @@ class Relaxation:
         return free, dead
 
     def _only_operand(self, free: Flags, left: Numbers) -> Flags:
-        """Return the pairs whose value is the only operand that is not fixed."""
+        """Return the pairs with a value that is the only operand not fixed."""
         last = _like(self.op, -1)
         last[self.operand_mix[free]] = self.operand[free]
         return (left == 1)[self.pair_mix] & (
@@ -133,7 +133,7 @@ class Relaxation:
         )
 
     def look(self, full: Flags) -> Seen:
-        """Return what a solution says about the mixes."""
+        """Evaluate a solution on the mixes."""
         wide = np.bincount(self.operand_mix[full[self.operand]], minlength=self.op.size)
         wants = full[self.op] & (wide == 0)
         paid = np.bincount(self.use_cast[full[self.use]], minlength=self.cost.size) > 0
@@ -149,12 +149,12 @@ class Relaxation:
         )
 
     def move(self, parts: Numbers, seen: Seen, step: float) -> Numbers:
-        """Return a division that charges the solution more nearly what it costs.
+        """Return a division with charges closer to the true cost of a solution.
 
         Args:
-            parts: The division by which the solution was found.
-            seen: What the solution says.
-            step: How far to go, from 0 to 1.
+            parts: The division that led to the solution.
+            seen: Evaluation of the solution.
+            step: Step size, from 0 to 1.
         """
         wanting = _sum(self.pair_cast, seen.wants.astype(np.int64), self.cost.size)
         target = parts.copy()
@@ -170,7 +170,7 @@ class Relaxation:
         return np.where(fits, moved, np.maximum(less, 0)).astype(np.int64)
 
     def widest_gap(self, parts: Numbers, seen: Seen, fixed: Fixed) -> int:
-        """Return the mix whose bound is furthest off in a solution; -1 if none is."""
+        """Return the mix with the largest gap of bound and cost; -1 if none has."""
         free, dead = self._free(fixed)
         open_ = np.bincount(self.operand_mix[free], minlength=self.op.size) > 0
         off = np.where(seen.wants, self.cost[self.pair_cast] - parts, 0)

@@ -15,18 +15,18 @@ REASONS: dict[Assignment, str] = {
     "full": "the least cost has it full",
     "accumulator": "the least cost has it low, and hands back its sums",
 }
-"""Reason for each assignment."""
+"""Text of the reason for each assignment."""
 
 
 @dataclass(frozen=True)
 class Optimum:
-    """The cheapest assignments.
+    """The cheapest assignments, with their certificate.
 
     Attributes:
         chosen: The assignments.
-        cost: What they cost, as the solver counts.
-        bound: What no other assignments undercut.
-        cuts: How many minimum cuts it took.
+        cost: Their cost in the solver.
+        bound: Lower bound on the cost of all assignments.
+        cuts: Number of minimum cuts solved.
     """
 
     chosen: Chosen
@@ -43,13 +43,13 @@ def choose_optimal(
     *,
     keep_parameter_dtype: bool,
 ) -> Optimum:
-    """Return the assignments of least cost, the certificate with them.
+    """Return the assignments of least cost, with their certificate.
 
     Args:
         situation: What is known before placement.
-        freedom: What there is to decide.
-        outputs: Dtype in which each output is handed back.
-        objective: What things cost.
+        freedom: The ops that can be assigned.
+        outputs: Dtype in which each output is returned.
+        objective: Prices and error costs.
         keep_parameter_dtype: Whether parameters keep their dtype, and casts of weights
             run.
     """

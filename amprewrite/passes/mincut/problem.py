@@ -1,9 +1,9 @@
 """The cost of every placement of a program, as terms of a minimum cut.
 
-One variable is the precision of an op, and where a contraction can hand back its full
-accumulator a second one that of its results; a weight that may be stored low has one,
-and so has a storage that is written in place. What the terms say of a placement is what
-:func:`amprewrite.passes.cost.cost.plan_cost` says of the plan made of it.
+A variable is the precision of an op; a contraction that can return its full accumulator
+has a second one for its results; a weight that may be stored low has one, and so has a
+storage that is written in place. The cost of a placement by the terms equals that of
+its plan by :func:`amprewrite.passes.cost.cost.plan_cost`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,13 +33,13 @@ from amprewrite.policy import OpClass
 
 @dataclass(frozen=True)
 class Problem:
-    """A program as a cut.
+    """A program as a minimum cut problem.
 
     Attributes:
-        freedom: What there is to decide.
-        terms: Terms whose cost is the same in every relaxation.
+        freedom: The ops that can be assigned.
+        terms: Terms with a cost that is the same in every relaxation.
         groups: The casts, and the ops that promote for free.
-        constant: What every placement costs.
+        constant: Cost common to all placements.
         variables: Number of variables, with the two constants.
         reads: Variable of the precision in which each assignable op computes.
         makes: Variable of the precision in which it makes its results, where another.
@@ -54,7 +54,7 @@ class Problem:
     makes: Mapping[str, int]
 
     def assignments(self, full: Flags) -> dict[str, Assignment]:
-        """Return the assignments of ops, given which variables are full."""
+        """Return the assignments of ops, from the variables that are full."""
         found: dict[str, Assignment] = {}
         for name, reads in self.reads.items():
             sums = name in self.makes and full[self.makes[name]]
@@ -75,9 +75,9 @@ def build_problem(
 
     Args:
         situation: What is known before placement.
-        freedom: What there is to decide.
-        outputs: Dtype in which each output is handed back.
-        objective: What things cost.
+        freedom: The ops that can be assigned.
+        outputs: Dtype in which each output is returned.
+        objective: Prices and error costs.
         keep_parameter_dtype: Whether parameters keep their dtype, and casts of weights
             run.
     """
@@ -186,9 +186,9 @@ class _Builder:
                 self.ledger.terms.imply(made, self.reads[name])
 
     def _find_weights(self) -> None:
-        """Give a variable to weights that ops may read low: full if one reads full.
+        """Add variables for weights that ops may read low: full if one reads full.
 
-        Tied the other way it need not be: a weight that is stored full costs more.
+        The converse need not be forced: a weight that is stored full costs more.
         """
         if not self.storable:
             return
@@ -204,7 +204,7 @@ class _Builder:
                     self.ledger.terms.imply(variable, weight)
 
     def _join(self, op: Op, own: int) -> None:
-        """Keep the weights full that a move would widen, beside one that is full."""
+        """Keep full the weights that a move would widen beside a full one."""
         for name in dict.fromkeys(op.operands if len(op.operands) > 1 else ()):
             for root in sorted(self.carried.get(name, ())):
                 weight = self.weights.get(root, LOW)
@@ -212,7 +212,7 @@ class _Builder:
                     self.ledger.terms.imply(own, weight)
 
     def _weight_readers(self) -> tuple[dict[str, set[int]], set[str]]:
-        """Return what variables read each weight, and the weights that low ops cast."""
+        """Return the variables that read each weight, and those cast by low ops."""
         readers: dict[str, set[int]] = {}
         casting: set[str] = set()
         for op in self.graph.ops:
@@ -230,7 +230,7 @@ class _Builder:
         return readers, casting
 
     def _follows(self, op: Op) -> bool:
-        """Whether a user's cast moves a weight about."""
+        """Return whether a user's cast moves a weight."""
         return op.canonical == USER_CAST and not op.fence and moves_weights(self.at, op)
 
     def _side(self, op: Op) -> int:
@@ -246,7 +246,7 @@ class _Builder:
         return self.reads.get(op.name, LOW if lowered else FULL)
 
     def _wanted(self, op: Op, index: int) -> int | None:
-        """Return the variable of a full operand as read; None for as it is stored."""
+        """Return the variable of a full operand as read; None for as stored."""
         if op.reads:
             return self._side_of(self.at.reads(op)[index])
         if index in op.mutates or (op.canonical == USER_CAST and not op.fence):
@@ -290,7 +290,7 @@ class _Builder:
         self._pay_op(op, own)
 
     def _read_memory(self, op: Op, index: int, read: int | str, *, view: bool) -> None:
-        """Charge the bytes that an op reads, and those that were written for it."""
+        """Charge the bytes that an op reads, and those written for it."""
         name = op.operands[index]
         if not view and self.fusion.is_read(op, index):
             count = op.trips * read_elements(self.graph, op, index)
@@ -302,7 +302,7 @@ class _Builder:
             self.casts.keep(name, read)
 
     def _keep_full(self, op: Op, name: str, *, beside: bool) -> None:
-        """Keep the weights full that are read as they are stored, if that is full."""
+        """Keep full the weights that are read in their stored dtype, if it is full."""
         if not beside or op.name not in self.reads:
             return
         for root in sorted(self.at.weights.get(name, ())):
@@ -310,20 +310,20 @@ class _Builder:
                 self.ledger.terms.imply(self.stored[name], self.weights[root])
 
     def _seen(self, stored: int, wanted: int | None, *, beside: bool) -> int:
-        """Return the variable of how the op sees an operand that may not be cast."""
+        """Return the variable of an operand as seen by an op that may not cast it."""
         if wanted is None:
             return stored
         return self.ledger.either((wanted, stored)) if beside else wanted
 
     def _is_beside(self, op: Op, index: int) -> bool:
-        """Whether an operand may be wider than the low first one."""
+        """Return whether an operand may be wider than the low first one."""
         placed = op.name in self.reads or op.name in self.freedom.moved
         if op.operand_rule != "lead" or not placed:
             return False
         return any(self.graph.is_dtype(name, self.full) for name in op.operands[:index])
 
     def _read_other(self, op: Op, index: int, *, view: bool) -> None:
-        """An operand that is not of the full dtype: read as traced, or as promoted."""
+        """Charge an operand of another dtype than full, as traced or as promoted."""
         name = op.operands[index]
         dtype = self.at.reads(op)[index] if op.reads else self.values[name].dtype
         inside = op.name in self.fusion.kernels
@@ -377,7 +377,7 @@ class _Builder:
             self.ledger.pay_low(made, count * sizes)
 
     def _made_in(self, op: Op, name: str, made: int) -> int:
-        """A write is made in what it writes to."""
+        """Return the variable of a result; that of its storage for in-place writes."""
         if not op.mutates:
             return made
         storage = self.graph.storage(name)

@@ -1,11 +1,12 @@
-"""Casts as terms of a cut: a value pays once for all who can share the cast.
+"""Shared casts as terms of a cut: a value pays once for all uses of a cast.
 
-Two auxiliary variables a group of uses do it. Casting down costs where the value is
+Each group of uses has two auxiliary variables. Casting down costs if the value is
 stored full and the variable ``all full`` is low, which is full only if every use is;
-casting up costs where ``some full`` is full, as any use makes it, and the value is low.
+casting up costs if ``some full`` is full, as any full use makes it, and the value is
+low.
 
-One cast is not of that form: a kernel that promotes casts its low operands by itself if
-one of them is stored full, so that a full op pays for casting up only if *all* its
+One kind of cast is not of that form: a promoting kernel casts its low operands itself
+if one of them is stored full, so that a full op pays for casting up only if *all* its
 operands are low. Those ops are listed as mixes, for
 :mod:`amprewrite.passes.mincut.operand_rules`.
 """
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from amprewrite.passes.mincut.max_flow import FULL, LOW, Terms
 
 Key = tuple[str, str, str, int, bool, int]
-"""What uses share to share a cast: value, dtype, body, version, saturates, trips."""
+"""Key of a shared cast: value, dtype, region, version, saturates, trips."""
 
 
 @dataclass(slots=True)
@@ -25,12 +26,11 @@ class Group:
 
     Attributes:
         stored: Variable of the precision in which the value is stored.
-        cost: What the cast costs.
+        cost: Cost of the cast.
         up: Whether it widens.
-        uses: Variables of the precisions in which the uses read; one may stand there
-            twice.
+        uses: Variables of the precisions in which the uses read, with repetition.
         mixes: Numbers of the mixes that may want the cast.
-        wanted: Variable that is full where some use wants a cast up; for mixes.
+        wanted: Variable that is full if some use needs a cast up; for mixes.
     """
 
     stored: int
@@ -43,13 +43,13 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """An op whose kernel promotes its operands, two of them stored differently.
+    """An op with a promoting kernel and operands of different storage.
 
     Attributes:
         op: Variable of the op.
         stored: Variables of the precisions in which its operands with dimensions are
             stored.
-        groups: The casts up that it pays for where it is full and all these are low.
+        groups: The casts up that it pays for if it is full and all operands are low.
     """
 
     op: int
@@ -58,10 +58,10 @@ class Mix:
 
 
 class Groups:
-    """All casts of a program that a placement may need, and the ops that promote."""
+    """All casts that a placement may need, and the promoting ops."""
 
     def __init__(self) -> None:
-        """Start with none."""
+        """Start without casts and ops."""
         self.by_key: dict[Key, Group] = {}
         self.mixes: list[Mix] = []
 

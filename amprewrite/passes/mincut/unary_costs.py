@@ -1,4 +1,4 @@
-"""Variables of a cut, and what it costs that each of them is full or low."""
+"""Unary costs of the min-cut variables, and the constant cost."""
 
 from collections.abc import Iterable
 
@@ -6,15 +6,15 @@ from amprewrite.passes.mincut.max_flow import FULL, LOW, Terms
 
 
 class Ledger:
-    """What placement costs, entry by entry.
+    """Ledger of the costs of a placement.
 
     Attributes:
         terms: Terms of two variables.
-        constant: What every placement costs.
+        constant: Cost common to all placements.
     """
 
     def __init__(self, low_size: int, full_size: int) -> None:
-        """Start with the two constants, and nothing to pay.
+        """Start with the two constants, and no costs.
 
         Args:
             low_size: Bytes of one element of the low dtype.
@@ -35,7 +35,7 @@ class Ledger:
         return len(self._alone) - 1
 
     def either(self, variables: Iterable[int]) -> int:
-        """Return a variable that is full where one of ``assignments`` is."""
+        """Return a variable that is full if one of ``variables`` is."""
         found = set(variables)
         if FULL in found or len(found) == 1:
             return FULL if FULL in found else found.pop()
@@ -59,7 +59,7 @@ class Ledger:
         self.constant += cost
 
     def settle(self) -> None:
-        """Turn what was charged to single variables into terms, once, at the end."""
+        """Convert the costs of single variables into terms, once, at the end."""
         self.constant += self._alone[FULL]
         for variable, cost in enumerate(self._alone):
             if variable > FULL and cost > 0:

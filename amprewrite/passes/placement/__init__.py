@@ -1,1 +1,1 @@
-"""Placements, and the casts, stored weights and accumulators that follow from one."""
+"""Placement strategies, and the casts and stored weights that follow from one."""

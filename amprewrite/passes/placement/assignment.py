@@ -1,7 +1,7 @@
-"""Apply an assignment: the placement in which each free op has its precision.
+"""Turn an assignment of ops to precisions into a placement.
 
-What the assignments leave open is placed as everywhere: deny ops full, kept ops as
-traced, moved weights as they are stored, and a weight low if nobody reads it in full.
+Ops without an assignment are placed by their class: deny ops full, keep ops as traced,
+moved weights as stored; a weight is low if no op reads it in full.
 """
 
 from collections.abc import Mapping
@@ -19,10 +19,10 @@ from amprewrite.policy.match import Match
 
 @dataclass(frozen=True)
 class Chosen:
-    """Assignments, and the words in which a decision gives its reason.
+    """Assignments, with the texts for the reasons of decisions.
 
     Attributes:
-        freedom: What there was to decide.
+        freedom: The ops that can be assigned.
         assignments: The assignment of every assignable op.
         reasons: Reason for each assignment, after the one of the op's class.
     """
@@ -35,11 +35,11 @@ class Chosen:
 def place_assignment(
     situation: Situation, chosen: Chosen, *, keep_parameter_dtype: bool
 ) -> tuple[Placement, frozenset[str]]:
-    """Return the placement that ``chosen`` asks for, and the weights stored low.
+    """Return the placement of ``chosen``, and the weights stored low.
 
     Args:
         situation: What is known before placement.
-        chosen: A assignment for every assignable op.
+        chosen: An assignment for every assignable op.
         keep_parameter_dtype: Whether parameters keep their dtype.
     """
     pinned = chosen.freedom.wide_storages(chosen.assignments)
@@ -58,12 +58,12 @@ class SidedWalk(Walk):
     def __init__(
         self, situation: Situation, chosen: Chosen, pinned: frozenset[str]
     ) -> None:
-        """Take the assignments.
+        """Store the assignments.
 
         Args:
             situation: What is known.
             chosen: The assignments.
-            pinned: Storages that are kept full.
+            pinned: Storages kept full.
         """
         super().__init__(situation, pinned, frozenset(), Placement())
         self.chosen = chosen
@@ -89,18 +89,18 @@ class SidedWalk(Walk):
         return replace(placed, results=self._traced(op.results))
 
     def _following_cast(self, op: Op, operands: tuple[str, ...]) -> Placed:
-        """A cast of a weight that is not stored low gives full."""
+        """Return full for a cast of a weight that is not stored low."""
         why = self.at.classes[op.name].why
         return Placed(self.full, operands, (self.full,), why)
 
     def _by_class(self, op: Op, found: Match) -> Placed:
-        """Ops with promoted operands are not assigned; see :meth:`Situation.reads`."""
+        """Place ops with promoted operands without assignment; see Situation.reads."""
         if not op.reads or found.op_class is OpClass.ALLOW:
             return super()._by_class(op, found)
         return self._run(op, self.full, found.why)
 
     def _widens_rows(self, op: Op) -> bool:
-        """A assignment is the dtype of the result, too."""
+        """Return False: an assignment is the dtype of the result, too."""
         del op
         return False
 

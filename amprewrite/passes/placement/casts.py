@@ -1,8 +1,8 @@
-"""Where the stored dtype of a value and the dtype an op reads differ: the casts.
+"""The casts of a placement: where a value is stored and read in different dtypes.
 
-One cast per value, dtype and body, shared by all who read it; a value that is written
-in place after it was cast is cast again. A cast that the reading kernel does itself is
-listed as folded, and so is that of a weight stored low from the start.
+There is one cast per value, dtype and region, shared by all readers; a value that is
+written in place after its cast is cast again. A cast done by the reading kernel itself
+is listed as folded, and so is that of a weight stored low from the start.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from amprewrite.policy import Reason
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """What uses must have in common to share a cast."""
+    """Key that uses must have in common to share a cast."""
 
     value: str
     to_dtype: str
@@ -33,7 +33,7 @@ class _Key:
 
 @dataclass
 class _Group:
-    """The uses that share one cast, and the op that reads it first."""
+    """The uses that share one cast, and its first reader."""
 
     first: Op | None
     from_dtype: str
@@ -49,7 +49,7 @@ def build_casts(
     Args:
         situation: What was known before placement.
         placement: The placement.
-        outputs: Dtype in which each output is handed back.
+        outputs: Dtype in which each output is returned.
         fold: Whether casts of weights are done once, at conversion.
     """
     return _Builder(situation, placement, fold=fold).build(tuple(outputs))
@@ -94,9 +94,9 @@ class _Builder:
                 self._add(op, index, name, wanted, self._folding(op, index, wanted))
 
     def _is_made(self, name: str, dtype: str) -> bool:
-        """Whether ``name`` was made in ``dtype``, though it is stored in another.
+        """Return whether ``name`` was made in ``dtype``, and stored in another.
 
-        What is written in place is read as it is stored.
+        A storage written in place is read in its stored dtype.
         """
         maker = self.graph.producer.get(name)
         if maker is None or self.graph.storage(name) in self.graph.written:
@@ -105,7 +105,7 @@ class _Builder:
         return made[maker.results.index(name)] == dtype
 
     def _is_static(self, name: str) -> bool:
-        """Whether ``name`` is a weight, or a weight moved about, at every run."""
+        """Return whether ``name`` is a weight, or a moved weight, at every run."""
         value = self.graph.values[name]
         if value.kind in ("parameter", "buffer", "constant"):
             return value.alias not in self.at.mutated
@@ -115,16 +115,16 @@ class _Builder:
         )
 
     def _may_copy(self, name: str) -> bool:
-        """Whether a weight may be kept in two dtypes.
+        """Return whether a weight may be kept in two dtypes.
 
-        One of the full dtype has no low copy beside it: low precision is to save
-        memory. What the model itself mixes (tables of another dtype) may have one.
+        A weight of the full dtype has no low copy beside it: low precision is to save
+        memory. A weight of another dtype, mixed by the model itself, may have one.
         """
         lowered = bool(self.at.policy.low) and self.graph.is_dtype(name, self.full)
         return not lowered and self._is_static(name)
 
     def _define(self, op: Op) -> None:
-        """A result kept in another dtype than it was made in is cast on the spot."""
+        """Cast a result at its definition if its stored dtype is another."""
         for index, name in enumerate(op.results):
             made = self.placement.ops[op.name].results[index]
             stored = self.placement.stored[name]
@@ -147,7 +147,7 @@ class _Builder:
                 yield user, index
 
     def _folding(self, op: Op, index: int, wanted: str) -> str:
-        """Return how the kernel itself does this cast; empty if it cannot."""
+        """Return how the cast is folded into the kernel; empty if it cannot be."""
         if op.operand_rule == "any":
             return "kernel"
         if self.fold and not op.around and self._may_copy(op.operands[index]):
@@ -161,9 +161,9 @@ class _Builder:
         return ""
 
     def _promotes(self, op: Op, index: int, wanted: str) -> bool:
-        """Whether a promoting kernel computes operand ``index`` in ``wanted`` itself.
+        """Return whether a promoting kernel converts operand ``index`` itself.
 
-        A scalar beside tensors that were cast is converted whatever it is; placement
+        A scalar beside tensors that were cast is always converted; placement
         ``promote`` is older than this rule and casts it.
         """
         if self.placement.assignments is not None:
@@ -175,7 +175,7 @@ class _Builder:
         return self._kernel_computes(op) == wanted
 
     def _kernel_computes(self, op: Op) -> str:
-        """Return the dtype to which a promoting kernel promotes its operands as stored.
+        """Return the dtype that a promoting kernel computes in for stored operands.
 
         Only operands with dimensions count, unless there are none.
         """

@@ -1,17 +1,17 @@
-"""Which ops a solver may place, which are pinned to full, and which are tied.
+"""Constraints of a solver: assignable ops, ops pinned to full, and ties.
 
-A solver says a assignment for every op that the policy lets run low; everything else
-(deny, keep, user casts) reads and makes what its class says. Pinned to full are what
-makes an exact argument, a number that low cannot hold, what a comparison decides by and
-has no data in it, and a table that the policy stores full.
+A solver assigns every op that the policy lets run low; all others (deny, keep, user
+casts) follow their class. Pinned to full are ops that make an exact argument, use a
+number that low cannot represent, or feed a comparison without depending on data, and
+lookup tables that the policy stores full.
 
-Demand for full precision (see ``demand``) binds three kinds of promote ops, where a
-rounding grows: a square, what is made of statistics alone, and what its own mean is
-subtracted from. The difference itself is low only where the value is made low, so that
-nothing is rounded before the mean is taken away; so it is with what is moved to a
-comparison. Other ops may be low: a residual
-stream before a norm gains by it and loses little, but a fast-variance layer norm after
-a bias of 100 had relative error 0.85 without this rule and 5e-3 with it.
+Demand for full precision (see ``demand``) binds three kinds of promote ops, in which a
+rounding grows: a square, an op on statistics alone, and a value that its own mean is
+subtracted from. The difference itself is low only if the value is made low, so that
+nothing is rounded before the mean is subtracted; the same holds for moves to a
+comparison. Other ops may be low: a residual stream before a norm gains by it and loses
+little, but a fast-variance layer norm after a bias of 100 had relative error 0.85
+without this rule and 5e-3 with it.
 """
 
 from collections.abc import Mapping
@@ -34,19 +34,19 @@ from amprewrite.policy import OpClass
 
 @dataclass(frozen=True)
 class Freedom:
-    """What a solver may decide.
+    """The choices of a solver, and their constraints.
 
     Attributes:
-        assignable: Ops to decide about, in program order.
-        pinned: Ops that run full though their class is free, and why.
-        moved: Ops without a assignment, that are what they read.
+        assignable: Ops to assign, in program order.
+        pinned: Ops that run full though their class is free, with the reason.
+        moved: Ops without an assignment, which have the precision of their operands.
         members: For each storage that is written in place, the ops that view or write
-            it; they have one assignment, and the storage has it too.
-        makers: For each such storage, the ops that make it; where one of them is full,
-            so is the storage.
-        full_storages: Storages that are full whatever the assignments are.
-        accumulators: Ops to decide about that can hand back a full accumulator.
-        requires_low: Ops that may be low only where all of the named ops are.
+            it; all of them and the storage have the same assignment.
+        makers: For each such storage, the ops that make it; if one of them is full, so
+            is the storage.
+        full_storages: Storages that are full under all assignments.
+        accumulators: Assignable ops that can return a full accumulator.
+        requires_low: Ops that may be low only if all of the named ops are.
     """
 
     assignable: tuple[str, ...]
@@ -86,7 +86,7 @@ class Freedom:
         return self.full_storages | wide
 
     def allows(self, assignments: Mapping[str, Assignment]) -> bool:
-        """Return whether ``assignments`` keep the ties."""
+        """Return whether ``assignments`` satisfy the ties."""
         for name, makers in self.requires_low.items():
             full = any(assignments.get(maker, "full") != "low" for maker in makers)
             if full and assignments.get(name) == "low":
@@ -100,7 +100,7 @@ class Freedom:
 
 
 def find_freedom(situation: Situation, *, keep_parameter_dtype: bool) -> Freedom:
-    """Return what a solver may decide in ``situation``.
+    """Return the choices of a solver in ``situation``.
 
     Args:
         situation: What is known before placement.
@@ -164,7 +164,7 @@ class _Finder:
         )
 
     def _casts_weight(self, op: Op) -> bool:
-        """Whether the model casts a weight: it is low where the weight is."""
+        """Return whether the model casts a weight: the cast is low if the weight is."""
         return op.canonical == USER_CAST and moves_weights(self.at, op)
 
     def _sort(self, op: Op) -> None:
@@ -194,7 +194,7 @@ class _Finder:
         return ""
 
     def _grows(self, op: Op) -> str:
-        """Return why a rounding of what ``op`` makes grows; empty if nobody minds."""
+        """Return the reason why a rounding of ``op``'s result grows; empty if none."""
         if self.at.is_full_statistic(op):
             return "it is a statistic"
         promotes = self.at.classes[op.name].op_class is OpClass.PROMOTE
@@ -211,7 +211,7 @@ class _Finder:
         return ""
 
     def _put_behind(self, op: Op, names: list[str]) -> None:
-        """Let ``op`` be low only where the values called ``names`` are made low."""
+        """Allow ``op`` to be low only if the values ``names`` are made low."""
         makers = [self.graph.producer.get(name) for name in names]
         self.requires_low[op.name] = tuple(op.name if op else "" for op in makers)
 
@@ -219,7 +219,7 @@ class _Finder:
         return [name for name in op.operands if self.graph.is_dtype(name, self.full)]
 
     def _centred(self) -> frozenset[str]:
-        """Return the operands of differences from a mean, and what they were moved."""
+        """Return the operands of differences from a mean, through moves."""
         found: set[str] = set()
         for op in reversed(self.graph.ops):
             moves = self.at.classes[op.name].op_class is OpClass.FOLLOW
@@ -240,7 +240,7 @@ class _Finder:
         )
 
     def _tables_kept_full(self) -> frozenset[str]:
-        """Return the values that are tables of lookups alone, if those stay full."""
+        """Return the values that are only lookup tables, if those stay full."""
         if self.at.policy.lookups == "low":
             return frozenset()
         tables = set(only_looked_up(self.at))
@@ -261,7 +261,7 @@ class _Finder:
         return name not in self.pinned and op.accumulates and allowed and plain
 
     def _tie(self) -> None:
-        """Find who touches what is written in place, and pin what must be full."""
+        """Collect the ops on written storages, and pin those that must be full."""
         if not self.graph.written:
             return
         for value in self.graph.inputs():

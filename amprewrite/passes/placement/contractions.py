@@ -1,4 +1,4 @@
-"""How contractions sum and are differentiated: the roundings that a plan fixes."""
+"""Accumulators and derivatives of contractions: the roundings that a plan fixes."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from amprewrite.policy.match import Match
 
 @dataclass(frozen=True, slots=True)
 class Contracted:
-    """How one contraction sums and is differentiated.
+    """Accumulator and derivative dtypes of one contraction.
 
     The attributes are those of :class:`amprewrite.plan.Decision`.
     """
@@ -24,17 +24,17 @@ class Contracted:
 def contracted(
     op: Op, found: Match, placed: Placed, policy: Policy, kernels: Kernels
 ) -> Contracted:
-    """Return how ``op`` sums and is differentiated; empty for what is no contraction.
+    """Return the accumulator and derivative dtypes of ``op``; empty for other ops.
 
     A contraction that sums nothing runs in full precision, but its derivatives sum over
-    everything that it repeats: where the framework lets us, they are low.
+    all its repeats: where the framework allows it, they are low.
 
     Args:
         op: The op.
         found: Its class.
-        placed: Where it computes.
+        placed: Its placement.
         policy: The policy.
-        kernels: What low contractions hand over.
+        kernels: Accumulator dtypes of low contractions on the device.
     """
     low, full = policy.low, policy.full
     untouched = found.op_class is OpClass.KEEP or not low

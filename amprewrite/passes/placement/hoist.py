@@ -1,9 +1,9 @@
-"""Hoisting of casts: what enters a loop is cast once, not at each iteration.
+"""Hoisting of casts out of loops: a value that enters a loop is cast once.
 
-Only where no gradient is taken through the program. With the cast in the body the
-gradients of all iterations add up in full precision; of one cast before the loop they
-would add up in low. (The gradient of a 4096-step RNN had relative error 0.13 so in
-bfloat16, and 2e-3 with the cast in the body.)
+It is done only if no gradient is taken through the program. With the cast in the body,
+the gradients of all iterations add up in full precision; through one cast before the
+loop they would add up in low. (The gradient of a 4096-step RNN then had relative error
+0.13 in bfloat16, and 2e-3 with the cast in the body.)
 """
 
 from amprewrite.ir import Op, ProgramGraph
@@ -12,7 +12,7 @@ from amprewrite.policy import OpClass
 
 
 def loop_entries(graph: ProgramGraph, full: str) -> frozenset[str]:
-    """Return the ops by which full values enter a body that runs more often than they.
+    """Return the ops by which full values enter a body that iterates.
 
     Args:
         graph: The program.
@@ -29,14 +29,14 @@ def loop_entries(graph: ProgramGraph, full: str) -> frozenset[str]:
 
 
 def find_hoisted(situation: Situation, placement: Placement) -> frozenset[str]:
-    """Return the entries of loops whose values are low wherever they are read.
+    """Return the loop entries with values that are low at every read.
 
-    Cast before they enter they have the same bits at each read: data movement is exact
+    A cast before the entry gives the same bits at each read: data movement is exact
     under a cast. A value that some op of the body reads in full stays full.
 
     Args:
         situation: What is known before placement.
-        placement: Where the ops are placed with all casts in the bodies.
+        placement: The placement with all casts in the bodies.
     """
     finder = _Finder(situation, placement)
     return frozenset(
@@ -47,7 +47,7 @@ def find_hoisted(situation: Situation, placement: Placement) -> frozenset[str]:
 
 
 class _Finder:
-    """Goes through the ops backwards, and keeps the values that are only read low."""
+    """Backward pass that collects the values that are only read low."""
 
     def __init__(self, situation: Situation, placement: Placement) -> None:
         self.at, self.placement = situation, placement
@@ -63,7 +63,7 @@ class _Finder:
         return low
 
     def _moves(self, op: Op) -> bool:
-        """Whether ``op`` moves one full value within a body, or into one of a loop."""
+        """Return whether ``op`` moves one full value within a body, or into a loop."""
         placed = self.placement.ops[op.name]
         names = {n for n in op.operands if self.graph.is_dtype(n, self.at.policy.full)}
         entry = op.canonical != "enter" or op.name in self.at.entries

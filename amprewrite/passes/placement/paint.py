@@ -1,12 +1,12 @@
 """Placement ``paint``: the algorithm of TensorFlow's automatic mixed precision.
 
-Kept to compare with. It colours ops by reachability alone: what lies between two ops
-that run low is low, what lies after one that must be full is full. Sizes play no part.
+It is kept for comparison. It colours ops by reachability alone: ops between two low ops
+are low, ops after one that must be full are full. Sizes are ignored.
 
-Source: ``core/grappler/optimizers/auto_mixed_precision.cc`` of TensorFlow 2.21, told in
-our words. Its lists are our classes: allow, deny, infer (promote and accumulate) and
-clear (follow); an op that is kept is on none of them, and stops the paint. Step 4 is
-only done for bfloat16, as there.
+Source: ``core/grappler/optimizers/auto_mixed_precision.cc`` of TensorFlow 2.21. Its
+lists are our classes: allow, deny, infer (promote and accumulate) and clear (follow); a
+keep op is on none of them, and stops the propagation. Step 4 is only done for bfloat16,
+as there.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -20,18 +20,18 @@ PAINTED: dict[Assignment, str] = {
     "low": "painted low: beside or between ops that run low",
     "full": "not painted low",
 }
-"""Why an op has its assignment."""
+"""Text of the reason for each assignment."""
 
 INFER = (OpClass.PROMOTE, OpClass.ACCUMULATE)
 """Classes that TensorFlow infers from their surroundings."""
 
 
 def paint(situation: Situation, freedom: Freedom) -> dict[str, Assignment]:
-    """Return what TensorFlow's algorithm assigns to every assignable op.
+    """Return the assignment of every assignable op by TensorFlow's algorithm.
 
     Args:
         situation: What is known before placement.
-        freedom: What there is to decide; what is pinned counts as denied.
+        freedom: The ops that can be assigned; pinned ones count as denied.
     """
     return _Painter(situation, freedom).run()
 
@@ -64,7 +64,7 @@ class _Painter:
         return self._tie(assignments)
 
     def _spread_deny(self) -> None:
-        """Taint infer ops after a denied one, and clear ops on the way to them."""
+        """Deny infer ops after a denied one, and clear ops on the way to them."""
         ends = self.deny | self.infer
         upstream = self._reach(ends, self._before, self.clear)
         self.deny |= self._reach(self.deny, self._after, upstream)
@@ -83,7 +83,7 @@ class _Painter:
                     self.allow.add(op.name)
 
     def _tie(self, assignments: dict[str, Assignment]) -> dict[str, Assignment]:
-        """Make ops full that are tied to one that is."""
+        """Make ops full that are tied to a full one."""
         while not self.freedom.allows(assignments):
             for storage in self.freedom.wide_storages(assignments):
                 members = self.freedom.members.get(storage, ())
@@ -102,7 +102,7 @@ class _Painter:
         near: Callable[[Op], Iterator[Op]],
         through: set[str],
     ) -> set[str]:
-        """Return ``roots``, and what is reached from them through some ops alone."""
+        """Return ``roots`` and the ops reached from them through given ops alone."""
         found = set(roots)
         waiting = [*found]
         while waiting:

@@ -1,7 +1,7 @@
-"""Placement ``promote``: forward promotion under demand, walked until nothing changes.
+"""Placement ``promote``: forward promotion under demand, iterated to a fixed point.
 
-A storage that some op mutates has one dtype for all its views, and a contraction whose
-results all read in full hands back its sums. Both are known only after a walk.
+A storage that some op writes has one dtype for all its views, and a contraction with
+only full readers returns its accumulator. Both are known only after a walk.
 """
 
 from amprewrite.passes.analysis.classify import USER_CAST
@@ -14,13 +14,13 @@ def place(situation: Situation, before: Placement = NOTHING_PLACED) -> Placement
     """Return the placement of every op.
 
     Args:
-        situation: What is known.
-        before: A placement in the same situation, but perhaps for the weights that
-            are stored low; what it decided about unconcerned ops is taken over.
+        situation: The facts about the program.
+        before: A placement in the same situation, possibly with other weights stored
+            low; its decisions about unaffected ops are reused.
 
-    Mutated storages that some mutator wants in full are found on the way, and so are
-    contractions that all read in full; the walk is repeated with the first pinned and
-    the second handing back their accumulators, until none is added.
+    A walk finds written storages that some writer needs in full, and contractions with
+    only full readers; it is repeated with the former pinned and the latter returning
+    their accumulators, until none is added.
     """
     pinned: frozenset[str] = frozenset()
     wide: frozenset[str] = frozenset()
@@ -35,10 +35,10 @@ def place(situation: Situation, before: Placement = NOTHING_PLACED) -> Placement
 
 
 def _accumulators(situation: Situation, placement: Placement) -> set[str]:
-    """Return the contractions whose results everybody reads in full.
+    """Return the contractions with results that are only read in full.
 
-    Their accumulators are handed back as they are, instead of being rounded and cast
-    up again; ops that only move the result about are seen through.
+    Their accumulators are returned as they are, instead of being rounded and cast up
+    again; ops that only move the result are looked through.
     """
     graph, full = situation.graph, situation.policy.full
     if not any(op.accumulates for op in graph.ops):

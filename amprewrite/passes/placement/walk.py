@@ -1,10 +1,10 @@
-"""One walk of placement ``promote``.
+"""One forward walk of placement ``promote``.
 
-The ops are visited in program order. A deny op computes in full, an allow op in low,
-the others in what reaches them, unless all who read their results want full. What is
-known of each value is the dtype in which it is *stored*, which is that of the op that
-made it, but for two: a weight may be stored low from the start, and a storage that
-some op mutates has one dtype for all its views, however it was made.
+Ops are visited in program order. A deny op computes in full, an allow op in low, the
+others in the promoted dtype of their operands, unless all users demand full. The state
+is the *stored* dtype of each value: that of the op that made it, with two exceptions: a
+weight may be stored low from the start, and a storage that some op writes has one dtype
+for all its views, however it was made.
 """
 
 from collections.abc import Iterator
@@ -25,8 +25,8 @@ from amprewrite.policy.match import Match
 class Walk:
     """One walk over the ops, given the storages and contractions kept in full.
 
-    After the first walk only those ops are visited that depend on a weight, a storage
-    or a contraction that is treated otherwise now, and then those that read others.
+    After the first walk only the ops are visited that depend on a weight, a storage or
+    a contraction that is treated differently now, and then their readers.
 
     Attributes:
         to_pin: Storages that must be kept full, found on the way.
@@ -39,13 +39,13 @@ class Walk:
         accumulating: frozenset[str],
         before: Placement,
     ) -> None:
-        """Take over what was placed before.
+        """Copy the placement of the previous walk.
 
         Args:
-            situation: What is known.
-            pinned: Storages that are kept full.
-            accumulating: Contractions that hand back their sums.
-            before: The placement of the walk before.
+            situation: The facts about the program.
+            pinned: Storages kept full.
+            accumulating: Contractions that return their accumulators.
+            before: Placement of the previous walk.
         """
         self.at = situation
         self.graph = situation.graph
@@ -86,7 +86,7 @@ class Walk:
                 yield self.graph.position[op.name]
 
     def _concerned(self) -> set[int]:
-        """Return the positions of the ops that depend on what is treated otherwise."""
+        """Return the positions of the ops affected by changes since the last walk."""
         now, before = self.out, self.before
         moved = now.low_weights ^ before.low_weights
         pinned = now.pinned ^ before.pinned
@@ -103,7 +103,7 @@ class Walk:
         return concerned
 
     def _store_input(self, name: str) -> bool:
-        """Enter the stored dtype of an input; return whether it is another one now."""
+        """Store the dtype of an input; return whether it changed."""
         dtype = self.graph.values[name].dtype
         return self._store(name, self.low if name in self.at.low_weights else dtype)
 
@@ -113,7 +113,7 @@ class Walk:
         return known != dtype
 
     def _decide(self, op: Op) -> list[str]:
-        """Place ``op``; return which of its results are stored otherwise now."""
+        """Place ``op``; return the results with a changed stored dtype."""
         placed = self.out.ops[op.name] = self._place(op)
         results = placed.results
         if self._widens_rows(op):
@@ -127,10 +127,11 @@ class Walk:
         return changed
 
     def _widens_rows(self, op: Op) -> bool:
-        """Whether ``op`` looks up rows of a table that is low for others' sake.
+        """Return whether ``op`` looks up rows in a low table and stores them full.
 
-        The rows begin a stream to which every layer adds. In bfloat16, T5 with random
-        weights had 1.2 to 1.4 times the error of torch.autocast, whose table is full.
+        The rows begin a residual stream, to which every layer adds. In bfloat16, T5
+        with random weights had 1.2 to 1.4 times the error of torch.autocast, which has
+        a full table.
         """
         if (
             op.traits.group != Group.LOOKUP
@@ -143,13 +144,13 @@ class Walk:
         return low and bool(roots & self.at.low_weights)
 
     def _stored(self, name: str, made: str) -> str:
-        """A pinned storage is kept full from its definition on."""
+        """Return the stored dtype of a result; a pinned storage is always full."""
         if self.out.pinned and self.graph.storage(name) in self.out.pinned:
             return self.graph.values[name].dtype
         return made
 
     def _watch_mutation(self, op: Op, placed: Placed) -> None:
-        """Pin what an op writes in place, if it computes wider than it stores."""
+        """Pin a storage that an op writes, if it computes wider than the storage."""
         for index in op.mutates:
             name = op.operands[index]
             wide = self.full in (placed.precision, placed.operands[index])
@@ -186,7 +187,7 @@ class Walk:
         return op.reads or self._traced(op.operands)
 
     def _keep(self, op: Op, found: Match) -> Placed:
-        """Restore the traced dtypes, but for ops that read only metadata."""
+        """Place a keep op at its traced dtypes; metadata is read in any dtype."""
         results = tuple(
             self.low if name in self.at.low_weights else dtype
             for name, dtype in zip(op.results, self._traced(op.results), strict=True)
@@ -203,14 +204,14 @@ class Walk:
         return Placed(precision, operands, results, found.why)
 
     def _as_promoted(self, op: Op, found: Match) -> Placed:
-        """Read what was promoted while the program was captured in those dtypes."""
+        """Place an op with promoted operands at the dtypes of the capture."""
         results = self._traced(op.results)
         pairs = zip(op.reads, self._traced(op.operands), strict=True)
         precision = next(read for read, traced in pairs if read != traced)
         return Placed(precision, op.reads, results, found.why)
 
     def _user_cast(self, op: Op) -> Placed:
-        """Convert to the dtype that the model names; follow a weight stored low."""
+        """Place a user's cast at its named dtype; follow a weight stored low."""
         operands = tuple(self.out.stored[name] for name in op.operands)
         results = self._traced(op.results)
         noop = op.dtype_argument == self.full and results == (self.full,)
@@ -225,7 +226,7 @@ class Walk:
         return Placed(results[0], operands, results, self.at.classes[op.name].why)
 
     def _keep_alias(self, op: Op) -> None:
-        """Keep full what a cast of full to full is a view of, if it is written to."""
+        """Pin the storage of a cast of full to full that is written in place."""
         storage = self.graph.storage(op.results[0])
         source = op.operands[0] if op.operands else op.results[0]  # a number is cast
         same = self.graph.storage(source) == storage and storage in self.graph.written
@@ -233,14 +234,14 @@ class Walk:
             self.to_pin.add(storage)
 
     def _is_low(self, name: str) -> bool:
-        """Whether a value is low, or the accumulator of an op that computes low."""
+        """Return whether a value is low, or the accumulator of a low op."""
         maker = self.graph.producer.get(name)
         if maker and self.at.classes[maker.name].op_class is OpClass.ALLOW:
             return self.out.ops[maker.name].precision == self.low
         return self.out.stored[name] == self.low
 
     def _following_cast(self, op: Op, operands: tuple[str, ...]) -> Placed:
-        """Convert to the dtype that the followed values are stored in now."""
+        """Place a following cast at the dtype that the followed values have now."""
         if self.graph.storage(op.results[0]) in self.graph.written:
             return self._written_cast(op, operands)
         demand = self.at.demands.on_op(op)
@@ -256,7 +257,7 @@ class Walk:
         return Placed(dtype, operands, (dtype,), why, self._makers(wide or [*followed]))
 
     def _written_cast(self, op: Op, operands: tuple[str, ...]) -> Placed:
-        """Keep a cast whose result is written in place the view or copy that it is."""
+        """Place a cast with a written result: it stays the view or copy that it is."""
         storage = self.graph.storage
         if op.operands and storage(op.operands[0]) == storage(op.results[0]):
             why = "a view of what is written in place: a cast would make it a copy"
@@ -267,7 +268,7 @@ class Walk:
     def _run(
         self, op: Op, precision: str, why: str, causes: tuple[str, ...] = ()
     ) -> Placed:
-        """Compute ``op`` in ``precision``: all its full operands, all its results."""
+        """Place ``op`` in ``precision``: all its full operands and results."""
         full = self.full
         operands = [precision if d == full else d for d in self._read(op)]
         beside = op.operand_rule == "lead" and precision == self.low
@@ -283,7 +284,7 @@ class Walk:
         return tuple(index for index, dtype in pairs if dtype == self.full)
 
     def _results(self, op: Op, precision: str) -> tuple[str, ...]:
-        """Results are made in ``precision``; those of a write, in what is written."""
+        """Return the dtypes of results; of in-place writes, those of the storage."""
         if not op.mutates:
             full = self.full
             traced = self._traced(op.results)
@@ -313,7 +314,7 @@ class Walk:
         return replace(placed, results=self._traced(op.results), why=why)
 
     def _exact(self, op: Op) -> Placed | None:
-        """Run in full what makes the argument of a periodic or stepping op."""
+        """Place in full an op that makes the argument of a periodic or stepping op."""
         if self.at.demands.on_op(op) is not Demand.EXACT:
             return None
         causes = self.at.demands.path(self.graph, op)
@@ -367,10 +368,10 @@ class Walk:
         return strong or names
 
     def _is_wide(self, name: str) -> bool:
-        """Whether an operand that is read in full is stored wider than low.
+        """Return whether an operand that is read in full is stored wider than low.
 
-        Where another operand promoted it, it may be of another dtype: float16 beside
-        bfloat16 makes float32, and an integer may be a position, which low rounds.
+        After promotion by another operand it may have another dtype: float16 beside
+        bfloat16 makes float32, and an integer may be a position, which low would round.
         """
         return self.out.stored[name] not in (self.low, "bool")
 

@@ -1,9 +1,9 @@
-"""Which weights are stored low: those that nobody reads in full.
+"""Choose the weights that are stored low: those that no op reads in full.
 
-Without training a cast of a weight is done once, at conversion; when training only
-tensors filled with one number are made low at once instead of being cast. The answer
-is found by trying: take all candidates for low, place, and drop those that some op
-still reads in full, until none is dropped and no other has become a candidate.
+Without training, a cast of a weight is done once, at conversion; when training, only
+tensors filled with one number are made low instead of being cast. The choice is
+iterative: assume all candidates low, place, and drop those that some op still reads in
+full, until none is dropped and no new candidate appears.
 """
 
 from collections.abc import Callable, Container
@@ -16,18 +16,18 @@ from amprewrite.passes.analysis.weights_and_literals import is_transparent
 from amprewrite.passes.placement.promote import place
 
 Placer = Callable[[Situation, Placement], Placement]
-"""What places all ops, given a placement that differs in the stored weights."""
+"""Function that places all ops, from a placement with other stored weights."""
 
 
 def place_with_storage(
     situation: Situation, *, keep_parameter_dtype: bool, placer: Placer | None = None
 ) -> tuple[Placement, frozenset[str]]:
-    """Return the placement with as many weights stored low as nobody wants in full.
+    """Return the placement with as many weights stored low as possible.
 
     Args:
         situation: What is known before placement.
         keep_parameter_dtype: Whether parameters keep their dtype.
-        placer: What places the ops; None for placement ``promote``.
+        placer: Function that places the ops; None for placement ``promote``.
     """
     place_all = placer or place
 
@@ -57,7 +57,7 @@ def place_with_storage(
 def _leaf_uses(situation: Situation, placement: Placement) -> list[tuple[Op, int, str]]:
     """Return the uses that read a weight to compute, not only to move it.
 
-    An op whose assignment was chosen reads what it says, whatever it does.
+    An assigned op counts as computing: it reads the weight in its precision.
     """
     graph, assignments = situation.graph, placement.assignments or {}
     return [
@@ -70,14 +70,14 @@ def _leaf_uses(situation: Situation, placement: Placement) -> list[tuple[Op, int
 
 
 def moves_weights(situation: Situation, op: Op) -> bool:
-    """Return whether ``op`` only moves weights about, so that its results are such."""
+    """Return whether ``op`` only moves weights, so that its results are weights."""
     return is_transparent(op, situation.classes[op.name].op_class) and all(
         result in situation.weights for result in op.results
     )
 
 
 def _candidates(situation: Situation, placement: Placement) -> frozenset[str]:
-    """Weights of which some use is low, and tables that are only looked up."""
+    """Return the weights with a low use, and tables that are only looked up."""
     low: set[str] = set()
     for op, index, name in _leaf_uses(situation, placement):
         if placement.ops[op.name].operands[index] == situation.policy.low:
@@ -100,10 +100,10 @@ def only_looked_up(situation: Situation) -> frozenset[str]:
 def carried(
     situation: Situation, assignable: Container[str]
 ) -> dict[str, frozenset[str]]:
-    """Return, for each value that is a weight or is moved from some, those weights.
+    """Return, for each weight or moved weight, the weights that it comes from.
 
-    Unlike ``situation.weights`` without what passes an op of ``assignable``, whose
-    results have its own assignment.
+    Unlike ``situation.weights``, it excludes results of ops in ``assignable``, which
+    have an assignment of their own.
     """
     inputs = {value.name for value in situation.graph.inputs()}
     found = {n: r for n, r in situation.weights.items() if n in inputs or n in r}
@@ -116,9 +116,9 @@ def carried(
 
 
 def _read_in_full(situation: Situation, placement: Placement) -> frozenset[str]:
-    """Return the weights that some op reads in full, though they are stored low.
+    """Return the weights that some op reads in full although they are stored low.
 
-    So does a move that joins one with another that is stored full.
+    A move that joins a weight with one that is stored full counts as such a read.
     """
     full = situation.policy.full
     found: set[str] = set()
