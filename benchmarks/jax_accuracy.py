@@ -19,8 +19,8 @@ from jax import tree_util
 from jax.extend import core as jex
 
 import amprewrite
-from amprewrite.frameworks.base import Call
 from amprewrite.frameworks.jaxpr.compare import measure as run_all
+from amprewrite.measure.runs import Call
 from benchmarks import jax_zoo
 from benchmarks.jax_modules import MODULES
 

@@ -27,8 +27,7 @@ TEXT_FOLDERS = [
     ".github",
 ]
 NOT_YET_PLAIN = (
-    *("frameworks/arguments.py", "frameworks/base.py", "frameworks/norms.py"),
-    *("frameworks/timing.py", "frameworks/jaxpr/compare.py"),
+    *("frameworks/arguments.py", "frameworks/base.py", "frameworks/jaxpr/compare.py"),
     *("frameworks/jaxpr/convert.py", "frameworks/jaxpr/probes"),
     *("frameworks/torch_fx/aten", "frameworks/torch_fx/backend.py"),
     *("frameworks/torch_fx/capture", "frameworks/torch_fx/compare.py"),

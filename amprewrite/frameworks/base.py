@@ -1,23 +1,19 @@
-"""What a framework does for the core, and the data that they exchange."""
+"""What a framework does for the core, and what the core asks of it."""
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
 
 from amprewrite.dtypes import Processor
 from amprewrite.errors import UnsupportedError, warn
 from amprewrite.ir import ProgramGraph
-from amprewrite.plan import Decision, Plan
+from amprewrite.measure.runs import Call, Measured
+from amprewrite.measure.samples import Observe, Walked
+from amprewrite.plan import Plan
 from amprewrite.plan.hardware.calibration import Calibration, Device
 from amprewrite.plan.hardware.kernels import Kernels
-from amprewrite.plan.sensitivity import Measurements, Probes, Sensitivity
-
-Array = NDArray[np.float64]
-"""Values of one tensor; complex ones have a last dimension of two."""
+from amprewrite.plan.sensitivity import Measurements, Probes
 
 
 class Planner(Protocol):
@@ -141,120 +137,6 @@ def announce(plan: Plan, announced: set[str] | None = None) -> None:
         if line not in seen:
             seen.add(line)
             warn(line)
-
-
-@dataclass(frozen=True)
-class Call:
-    """What is run, and how.
-
-    Attributes:
-        args: Positional call arguments.
-        kwargs: Keyword call arguments.
-        reference: Name of the dtype in which the original is run as the reference.
-        gradients: Whether the gradients of the parameters are compared too.
-    """
-
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    reference: str = "float64"
-    gradients: bool = False
-
-
-@dataclass(frozen=True)
-class Run:
-    """What one run of a model gave.
-
-    Attributes:
-        outputs: The float outputs, by their path in the output's structure.
-        dtypes: Dtype of every output.
-        others: The outputs that are no floats.
-        gradients: Gradient of a loss over the float outputs, by parameter.
-    """
-
-    outputs: Mapping[str, Array]
-    dtypes: Mapping[str, str] = field(default_factory=dict[str, str])
-    others: Mapping[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
-    gradients: Mapping[str, Array] = field(default_factory=dict[str, Array])
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The runs of a model, its converted form and what could be used instead.
-
-    Attributes:
-        reference: Dtype in which the reference was run, which may not be the one that
-            was asked for.
-        runs: By name, see :mod:`amprewrite.frameworks.run_names`: the reference, the
-            converted model, that compiled as a whole if the framework does so, and the
-            baselines.
-        failures: Baselines that could not be run, with the message.
-        plan: The plan of the converted model; None if it has none.
-        low: Dtype of the low baselines; empty if there are none.
-        notes: What the user should know.
-    """
-
-    reference: str
-    runs: Mapping[str, Run]
-    failures: Mapping[str, str] = field(default_factory=dict[str, str])
-    plan: Plan | None = None
-    low: str = ""
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class OpSample:
-    """The float results of one op, run in three ways.
-
-    Attributes:
-        op: Its name in the plan.
-        reference: In the reference's dtype, on the reference's operands.
-        actual: In the converted program.
-        alone: By the converted program's op, on the reference's operands rounded to
-            the dtypes that it reads.
-        exact: Whether ``alone`` has no rounding of its own: ``same`` has its values.
-        same: What the original's op gives for the same rounded operands, in the
-            reference's dtype; None if it does not run on them.
-        again: Gives that once more with every float operand moved by so many parts of
-            itself, up or down by chance, and with other random numbers, by the number
-            of a draw; None if it does not run again. To be called while the sample is
-            observed.
-        contracts: Whether the op multiplies and adds up.
-        length: How many elements it reads for one that it makes.
-        decision: What a node that was inserted does; None for an op of the plan.
-    """
-
-    op: str
-    reference: tuple[Array, ...]
-    actual: tuple[Array, ...]
-    alone: tuple[Array, ...]
-    exact: bool
-    same: tuple[Array, ...] | None = None
-    again: Callable[[float, int], tuple[Array, ...] | None] | None = None
-    contracts: bool = False
-    length: float = 1.0
-    decision: Decision | None = None
-
-
-Observe = Callable[[OpSample], None]
-"""Takes the samples one by one, in program order; none is kept for the next."""
-
-
-@dataclass(frozen=True)
-class Walked:
-    """How a walk over the ops went.
-
-    Attributes:
-        reference: Dtype of the reference; empty if no walk was possible.
-        graph: The program; None if no walk was possible.
-        notes: What could not be compared, and why.
-        sensitivity: How far the roundings of the plan move the outputs, the error of
-            each output relative to its own norm; None if that could not be measured.
-    """
-
-    reference: str = ""
-    graph: ProgramGraph | None = None
-    notes: tuple[str, ...] = ()
-    sensitivity: Sensitivity | None = None
 
 
 class Stepper(Protocol):

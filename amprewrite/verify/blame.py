@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from amprewrite.frameworks.base import Array, OpSample
+from amprewrite.measure.runs import Array
+from amprewrite.measure.samples import OpSample
 from amprewrite.plan import Decision
 from amprewrite.verify.faults import kernel_error
 from amprewrite.verify.metrics import relative_l2

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from math import inf, isfinite, sqrt
 
 from amprewrite.dtypes.formats import format_of
-from amprewrite.frameworks.run_names import ORIGINAL
 from amprewrite.ir import ProgramGraph
+from amprewrite.measure.run_names import ORIGINAL
 from amprewrite.plan import Plan
 
 CONFIDENCE = 4.0

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from amprewrite.errors import UnsupportedError, VerifyError
-from amprewrite.frameworks.base import Array, Call, Measured, Run, Stepper, Walked
-from amprewrite.frameworks.run_names import CONVERTED, JITTED, ORIGINAL, REFERENCE
+from amprewrite.frameworks.base import Stepper
+from amprewrite.measure.run_names import CONVERTED, JITTED, ORIGINAL, REFERENCE
+from amprewrite.measure.runs import Array, Call, Measured, Run
+from amprewrite.measure.samples import Walked
 from amprewrite.plan import Plan
 from amprewrite.verify.blame import Blame
 from amprewrite.verify.bounds import explained_error

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from amprewrite.dtypes import FORMATS
 from amprewrite.dtypes.formats import format_of
-from amprewrite.frameworks.base import OpSample
+from amprewrite.measure.samples import OpSample
 from amprewrite.plan import Decision
 from amprewrite.verify.bounds import unit_roundoff
 from amprewrite.verify.metrics import norm, ratio

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from math import sqrt
 
-from amprewrite.frameworks.base import Array, Run
-from amprewrite.frameworks.run_names import ORIGINAL, REFERENCE
+from amprewrite.measure.run_names import ORIGINAL, REFERENCE
+from amprewrite.measure.runs import Array, Run
 from amprewrite.verify.bounds import unit_roundoff
 from amprewrite.verify.metrics import cosine, norm, parts, ratio
 from amprewrite.verify.rows import GradientError

@@ -15,7 +15,6 @@ from typing import Any
 
 from amprewrite.dtypes import is_float, itemsize
 from amprewrite.errors import AmpError, UnsupportedError
-from amprewrite.frameworks.base import Call, Measured, Observe, Run, Walked
 from amprewrite.frameworks.jaxpr.capture.trace import check_values
 from amprewrite.frameworks.jaxpr.compat import private
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
@@ -32,7 +31,9 @@ from amprewrite.frameworks.jaxpr.probes.sensitivity import measure_sensitivity, 
 from amprewrite.frameworks.jaxpr.probes.tolerance import sample_of
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import Program, all_steps
-from amprewrite.frameworks.run_names import CONVERTED, JITTED, ORIGINAL, REFERENCE
+from amprewrite.measure.run_names import CONVERTED, JITTED, ORIGINAL, REFERENCE
+from amprewrite.measure.runs import Call, Measured, Run
+from amprewrite.measure.samples import Observe, Walked
 from amprewrite.plan.sensitivity import Sensitivity, probes_of
 
 CAST_ALL = "cast all"

@@ -12,8 +12,6 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from amprewrite.errors import AmpError, CaptureError, NotCapturedError
-from amprewrite.frameworks.base import Call, Measured, Observe, Run, Walked
-from amprewrite.frameworks.run_names import CONVERTED, ORIGINAL, REFERENCE
 from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name, torch_dtype
 from amprewrite.frameworks.torch_fx.capture.export import open_program
 from amprewrite.frameworks.torch_fx.compat.private import pytree
@@ -38,6 +36,9 @@ from amprewrite.frameworks.torch_fx.probes.runner import (
 )
 from amprewrite.frameworks.torch_fx.probes.sensitivity import measure_sensitivity
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, read
+from amprewrite.measure.run_names import CONVERTED, ORIGINAL, REFERENCE
+from amprewrite.measure.runs import Call, Measured, Run
+from amprewrite.measure.samples import Observe, Walked
 from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Sensitivity, probes_of
 

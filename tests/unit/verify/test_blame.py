@@ -3,7 +3,7 @@ from math import inf
 
 import numpy as np
 
-from amprewrite.frameworks.base import OpSample
+from amprewrite.measure.samples import OpSample
 from amprewrite.plan import Decision
 from amprewrite.verify.blame import Blame, op_error
 from amprewrite.verify.op_errors import worst

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from amprewrite.errors import UnsupportedError, VerifyError
-from amprewrite.frameworks.base import Call, Measured, OpSample, Run, Walked
-from amprewrite.frameworks.run_names import CONVERTED, JITTED, ORIGINAL, REFERENCE
 from amprewrite.ir import Op, ProgramGraph, Value
+from amprewrite.measure.run_names import CONVERTED, JITTED, ORIGINAL, REFERENCE
+from amprewrite.measure.runs import Call, Measured, Run
+from amprewrite.measure.samples import OpSample, Walked
 from amprewrite.plan import Decision, Plan
 from amprewrite.plan.sensitivity import Sensitivity
 from amprewrite.verify import Report

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from amprewrite.frameworks.base import Run
-from amprewrite.frameworks.run_names import ORIGINAL, REFERENCE
+from amprewrite.measure.run_names import ORIGINAL, REFERENCE
+from amprewrite.measure.runs import Run
 from amprewrite.verify.gradients import gradient_errors
 
 

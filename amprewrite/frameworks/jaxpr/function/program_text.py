@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.base import Call
 from amprewrite.frameworks.jaxpr.function.pure_function import subject_of
 from amprewrite.frameworks.jaxpr.program.read import read
 from amprewrite.ir.text import outline
+from amprewrite.measure.runs import Call
 
 
 def graph_text(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

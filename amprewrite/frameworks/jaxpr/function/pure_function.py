@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import Any
 
 from amprewrite.dtypes import is_float
-from amprewrite.frameworks.base import Call as Asked
 from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.jaxpr.capture.trace import (
     Call,
@@ -27,6 +26,7 @@ from amprewrite.frameworks.jaxpr.program.inline import inline
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import Program
 from amprewrite.ir import ProgramGraph
+from amprewrite.measure.runs import Call as Asked
 from amprewrite.plan import Plan
 
 

@@ -19,7 +19,7 @@ from math import prod
 from typing import Any
 
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, lax
-from amprewrite.frameworks.timing import LOWS, Scope, medians, processor, scope_of
+from amprewrite.measure.timing import LOWS, Scope, medians, processor, scope_of
 from amprewrite.plan.hardware.calibration import (
     FULL,
     Calibration,

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from amprewrite.dtypes import format_of, is_float
-from amprewrite.frameworks.base import Array, Observe, OpSample
 from amprewrite.frameworks.jaxpr.compat.untyped import jnp
 from amprewrite.frameworks.jaxpr.interpret.control_flow import HANDLERS
 from amprewrite.frameworks.jaxpr.interpret.interpreter import Env, Writer
@@ -32,6 +31,8 @@ from amprewrite.frameworks.jaxpr.probes.runner import to_array
 from amprewrite.frameworks.jaxpr.program.inline import SHARED
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import Atom, Body, Program, Step
+from amprewrite.measure.runs import Array
+from amprewrite.measure.samples import Observe, OpSample
 from amprewrite.plan import OUTPUT, Decision
 
 ONCE = frozenset((*SHARED, "custom_vjp_call"))

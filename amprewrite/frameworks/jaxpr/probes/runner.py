@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from amprewrite.dtypes import is_float
-from amprewrite.frameworks.base import Array, Run
 from amprewrite.frameworks.jaxpr.capture.output_paths import named_arrays
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
 from amprewrite.frameworks.jaxpr.probes.reference_dtypes import is_inexact
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
+from amprewrite.measure.runs import Array, Run
 
 Flat = Callable[..., Any]
 """A function of the arrays of a call, in order; it gives what the call gives."""

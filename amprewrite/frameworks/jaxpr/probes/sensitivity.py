@@ -20,7 +20,6 @@ import numpy as np
 
 from amprewrite.dtypes import format_of, is_float
 from amprewrite.errors import ToleranceError, UnsupportedError
-from amprewrite.frameworks.base import Run
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
 from amprewrite.frameworks.jaxpr.probes.backward_loops import REVERSE
 from amprewrite.frameworks.jaxpr.probes.full_precision import Sample
@@ -30,6 +29,7 @@ from amprewrite.frameworks.jaxpr.probes.value_watch import count_iterations
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import Step, all_steps
 from amprewrite.ir import Op
+from amprewrite.measure.runs import Run
 from amprewrite.plan.sensitivity import Key, Probes, Sensitivity
 
 

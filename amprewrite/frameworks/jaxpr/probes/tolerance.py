@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.base import Budget, Run
+from amprewrite.frameworks.base import Budget
 from amprewrite.frameworks.jaxpr.capture.trace import as_array, check_values
 from amprewrite.frameworks.jaxpr.compat import private
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
@@ -26,8 +26,9 @@ from amprewrite.frameworks.jaxpr.probes.sensitivity import (
 )
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import Program
-from amprewrite.frameworks.norms import norms_of
 from amprewrite.ir import ProgramGraph
+from amprewrite.measure.norms import norms_of
+from amprewrite.measure.runs import Run
 from amprewrite.plan import Decision, Plan
 from amprewrite.plan.sensitivity import Measurements, Sensitivity
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from amprewrite.frameworks.base import Array
 from amprewrite.frameworks.torch_fx.compat.private import pytree
+from amprewrite.measure.runs import Array
 
 
 def to_array(tensor: torch.Tensor) -> Array:

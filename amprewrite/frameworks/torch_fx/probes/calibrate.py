@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from amprewrite.frameworks.timing import LOWS, Scope, medians, processor, scope_of
+from amprewrite.measure.timing import LOWS, Scope, medians, processor, scope_of
 from amprewrite.plan.hardware.calibration import (
     FULL,
     Calibration,

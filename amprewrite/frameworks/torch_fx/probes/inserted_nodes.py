@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch.fx import Node
 
-from amprewrite.frameworks.base import Array, OpSample
 from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
 from amprewrite.frameworks.torch_fx.aten.source_location import module_path, source_line
 from amprewrite.frameworks.torch_fx.probes.arrays import to_array
+from amprewrite.measure.runs import Array
+from amprewrite.measure.samples import OpSample
 from amprewrite.plan import Decision
 
 INSERTED = "inserted"

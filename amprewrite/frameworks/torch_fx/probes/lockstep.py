@@ -18,7 +18,6 @@ import torch
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
-from amprewrite.frameworks.base import Array, Observe, OpSample
 from amprewrite.frameworks.torch_fx.aten import ops
 from amprewrite.frameworks.torch_fx.compat.private import (
     OpOverload,
@@ -38,6 +37,8 @@ from amprewrite.frameworks.torch_fx.probes.operand_dtypes import (
     unrounded,
 )
 from amprewrite.frameworks.torch_fx.probes.rerun import Again
+from amprewrite.measure.runs import Array
+from amprewrite.measure.samples import Observe, OpSample
 from amprewrite.plan import Decision
 
 

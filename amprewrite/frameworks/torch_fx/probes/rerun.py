@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from amprewrite.frameworks.base import Array
 from amprewrite.frameworks.torch_fx.compat.private import fork_rng, pytree
 from amprewrite.frameworks.torch_fx.probes.arrays import floats, to_array
+from amprewrite.measure.runs import Array
 
 REFUSALS = (RuntimeError, TypeError, ValueError, NotImplementedError)
 """What an op raises that has no kernel for the dtypes of its operands."""

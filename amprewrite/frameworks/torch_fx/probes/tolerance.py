@@ -10,8 +10,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from amprewrite.errors import ToleranceError, UnsupportedError
-from amprewrite.frameworks.base import Call, Request, Run
-from amprewrite.frameworks.norms import norms_of
+from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
 from amprewrite.frameworks.torch_fx.capture.export import Captured
 from amprewrite.frameworks.torch_fx.compat import threads
@@ -27,6 +26,8 @@ from amprewrite.frameworks.torch_fx.probes.sensitivity import (
     measure_sensitivity,
 )
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading
+from amprewrite.measure.norms import norms_of
+from amprewrite.measure.runs import Call, Run
 from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Measurements
 

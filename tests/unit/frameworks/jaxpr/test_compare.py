@@ -9,10 +9,10 @@ import numpy as np
 
 import amprewrite
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.base import Call
 from amprewrite.frameworks.jaxpr import compare
 from amprewrite.frameworks.jaxpr.compare import CAST_ALL, measure, walk
-from amprewrite.frameworks.run_names import CONVERTED, JITTED, ORIGINAL, REFERENCE
+from amprewrite.measure.run_names import CONVERTED, JITTED, ORIGINAL, REFERENCE
+from amprewrite.measure.runs import Call
 
 W = jax.random.normal(jax.random.key(1), (8, 4)) / 3
 X = jax.random.normal(jax.random.key(0), (2, 8))

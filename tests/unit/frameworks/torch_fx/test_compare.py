@@ -5,9 +5,9 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 import amprewrite
-from amprewrite.frameworks.base import Call
-from amprewrite.frameworks.run_names import CONVERTED, ORIGINAL, REFERENCE
 from amprewrite.frameworks.torch_fx.compare import measure, walk
+from amprewrite.measure.run_names import CONVERTED, ORIGINAL, REFERENCE
+from amprewrite.measure.runs import Call
 
 X = torch.randn(4, 16)
 

@@ -7,7 +7,6 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp
 
 import amprewrite
-from amprewrite.frameworks.base import Call
 from amprewrite.frameworks.jaxpr.capture.trace import split
 from amprewrite.frameworks.jaxpr.function.pure_function import (
     Pure,
@@ -16,6 +15,7 @@ from amprewrite.frameworks.jaxpr.function.pure_function import (
     subject_of,
 )
 from amprewrite.frameworks.jaxpr.interpret.pipeline import Inputs
+from amprewrite.measure.runs import Call
 
 P = {"w": jnp.ones((3, 3)), "steps": jnp.arange(2)}
 X = jnp.ones((2, 3))

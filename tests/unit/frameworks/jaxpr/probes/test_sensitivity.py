@@ -15,7 +15,6 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from amprewrite.errors import ToleranceError, UnsupportedError
-from amprewrite.frameworks.base import Run
 from amprewrite.frameworks.jaxpr.capture.trace import Tracer, split
 from amprewrite.frameworks.jaxpr.probes.full_precision import Exact, Result, Sample
 from amprewrite.frameworks.jaxpr.probes.runner import to_array
@@ -26,6 +25,7 @@ from amprewrite.frameworks.jaxpr.probes.sensitivity import (
 )
 from amprewrite.frameworks.jaxpr.program.inline import inline
 from amprewrite.frameworks.jaxpr.program.read import read
+from amprewrite.measure.runs import Run
 from amprewrite.passes.error_budget.probe_selection import find_probes
 from amprewrite.plan.sensitivity import DIRECTIONS
 from amprewrite.policy import Matcher, load_policy

@@ -4,7 +4,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from amprewrite.frameworks.timing import Scope
 from amprewrite.frameworks.torch_fx.probes import calibrate
 from amprewrite.frameworks.torch_fx.probes.calibrate import (
     default_device,
@@ -12,6 +11,7 @@ from amprewrite.frameworks.torch_fx.probes.calibrate import (
     device_of,
     measure,
 )
+from amprewrite.measure.timing import Scope
 
 SMALL = Scope(((1, 8), (8, 16)), ((1, 4),), ((4, 2, 6),), (5,), 3, 128, 0.0)
 CPU = torch.device("cpu")

@@ -8,7 +8,6 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import amprewrite
-from amprewrite.frameworks.base import Call, OpSample
 from amprewrite.frameworks.torch_fx import compare
 from amprewrite.frameworks.torch_fx.probes.lockstep import (
     Walk,
@@ -16,6 +15,8 @@ from amprewrite.frameworks.torch_fx.probes.lockstep import (
     to_array,
     widened,
 )
+from amprewrite.measure.runs import Call
+from amprewrite.measure.samples import OpSample
 
 X = torch.randn(4, 16)
 

@@ -5,7 +5,6 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.base import Call
 from amprewrite.frameworks.torch_fx.compat.fake_tensors import fake_mode
 from amprewrite.frameworks.torch_fx.probes.runner import (
     Runner,
@@ -13,6 +12,7 @@ from amprewrite.frameworks.torch_fx.probes.runner import (
     devices_of,
     full_float32,
 )
+from amprewrite.measure.runs import Call
 
 X = torch.randn(4, 3)
 

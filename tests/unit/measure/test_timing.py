@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from amprewrite.frameworks import timing
-from amprewrite.frameworks.timing import (
+from amprewrite.measure import timing
+from amprewrite.measure.timing import (
     ACCELERATOR,
     CPU,
     LEAST_ROUNDS,

@@ -1,4 +1,4 @@
-"""Which contractions and ops are timed on a device, and how: the same everywhere."""
+"""Contractions and ops that are timed on a device, and the clock."""
 
 import re
 import statistics
@@ -24,7 +24,7 @@ MOST_REPEATS, LEAST_ROUNDS, MOST_ROUNDS = 200, 5, 60
 
 @dataclass(frozen=True)
 class Scope:
-    """What is timed.
+    """Sizes of the contractions and ops that are timed.
 
     Attributes:
         products: Rows and side of ``(rows, side) @ (side, side)``.
@@ -75,7 +75,7 @@ ACCELERATOR = Scope(
 
 
 def scope_of(kind: str) -> Scope:
-    """Return what is timed on a device of this kind, such as ``cpu`` or ``cuda``."""
+    """Return the sizes for a kind of device, such as ``cpu`` or ``cuda``."""
     return CPU if kind == "cpu" else ACCELERATOR
 
 

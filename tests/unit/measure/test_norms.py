@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from amprewrite.errors import ToleranceError
-from amprewrite.frameworks.base import Run
-from amprewrite.frameworks.norms import Norms, norms_of
+from amprewrite.measure.norms import Norms, norms_of
+from amprewrite.measure.runs import Run
 
 
 def run(**outputs: list[float]) -> Run:

@@ -1,4 +1,4 @@
-"""How the errors of several outputs make one number, and what bounds it."""
+"""The error of all outputs as one number, and the bound on it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from math import inf, sqrt
 import numpy as np
 
 from amprewrite.errors import ToleranceError
-from amprewrite.frameworks.base import Array, Run
+from amprewrite.measure.runs import Array, Run
 
 
 @dataclass(frozen=True)
 class Norms:
-    """How the errors of several outputs make one number.
+    """Norm of the errors of several outputs.
 
     Attributes:
         factors: Factor on the L2 error of each output that counts, by path.
@@ -41,7 +41,7 @@ def norms_of(
     baseline: Callable[[], Run],
     called: str,
 ) -> Norms:
-    """Return how errors are measured, and what they are bounded by.
+    """Return the norm of the errors, and the bound on it.
 
     Args:
         tolerance: What the user asked for: a bound on all float outputs together, on

@@ -1,0 +1,1 @@
+"""Drivers of measurements, written once for all frameworks."""

@@ -1,0 +1,71 @@
+"""Results of runs of a model and of its converted form, as data."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amprewrite.plan import Plan
+
+Array = NDArray[np.float64]
+"""Values of one tensor; complex ones have a last dimension of two."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """Arguments of a call, the reference dtype, and the wish for gradients.
+
+    Attributes:
+        args: Positional call arguments.
+        kwargs: Keyword call arguments.
+        reference: Name of the dtype in which the original is run as the reference.
+        gradients: Whether the gradients of the parameters are compared too.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    reference: str = "float64"
+    gradients: bool = False
+
+
+@dataclass(frozen=True)
+class Run:
+    """Results of one run of a model.
+
+    Attributes:
+        outputs: The float outputs, by their path in the output's structure.
+        dtypes: Dtype of every output.
+        others: The outputs that are no floats.
+        gradients: Gradient of a loss over the float outputs, by parameter.
+    """
+
+    outputs: Mapping[str, Array]
+    dtypes: Mapping[str, str] = field(default_factory=dict[str, str])
+    others: Mapping[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
+    gradients: Mapping[str, Array] = field(default_factory=dict[str, Array])
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Results of all runs: the reference, the converted model and the baselines.
+
+    Attributes:
+        reference: Dtype in which the reference was run, which may not be the one that
+            was asked for.
+        runs: By name, see :mod:`amprewrite.measure.run_names`: the reference, the
+            converted model, that compiled as a whole if the framework does so, and the
+            baselines.
+        failures: Baselines that could not be run, with the message.
+        plan: The plan of the converted model; None if it has none.
+        low: Dtype of the low baselines; empty if there are none.
+        notes: What the user should know.
+    """
+
+    reference: str
+    runs: Mapping[str, Run]
+    failures: Mapping[str, str] = field(default_factory=dict[str, str])
+    plan: Plan | None = None
+    low: str = ""
+    notes: tuple[str, ...] = ()

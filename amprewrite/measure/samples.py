@@ -1,0 +1,65 @@
+"""Samples of single ops, run in full precision and as converted."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from amprewrite.ir import ProgramGraph
+from amprewrite.measure.runs import Array
+from amprewrite.plan import Decision
+from amprewrite.plan.sensitivity import Sensitivity
+
+
+@dataclass(frozen=True)
+class OpSample:
+    """The float results of one op, run in three ways.
+
+    Attributes:
+        op: Its name in the plan.
+        reference: In the reference's dtype, on the reference's operands.
+        actual: In the converted program.
+        alone: By the converted program's op, on the reference's operands rounded to
+            the dtypes that it reads.
+        exact: Whether ``alone`` has no rounding of its own: ``same`` has its values.
+        same: What the original's op gives for the same rounded operands, in the
+            reference's dtype; None if it does not run on them.
+        again: Gives that once more with every float operand moved by so many parts of
+            itself, up or down by chance, and with other random numbers, by the number
+            of a draw; None if it does not run again. To be called while the sample is
+            observed.
+        contracts: Whether the op multiplies and adds up.
+        length: How many elements it reads for one that it makes.
+        decision: What a node that was inserted does; None for an op of the plan.
+    """
+
+    op: str
+    reference: tuple[Array, ...]
+    actual: tuple[Array, ...]
+    alone: tuple[Array, ...]
+    exact: bool
+    same: tuple[Array, ...] | None = None
+    again: Callable[[float, int], tuple[Array, ...] | None] | None = None
+    contracts: bool = False
+    length: float = 1.0
+    decision: Decision | None = None
+
+
+Observe = Callable[[OpSample], None]
+"""Consumer of samples, called once for each in program order; none is kept."""
+
+
+@dataclass(frozen=True)
+class Walked:
+    """Result of a walk over the ops.
+
+    Attributes:
+        reference: Dtype of the reference; empty if no walk was possible.
+        graph: The program; None if no walk was possible.
+        notes: What could not be compared, and why.
+        sensitivity: How far the roundings of the plan move the outputs, the error of
+            each output relative to its own norm; None if that could not be measured.
+    """
+
+    reference: str = ""
+    graph: ProgramGraph | None = None
+    notes: tuple[str, ...] = ()
+    sensitivity: Sensitivity | None = None
