@@ -45,6 +45,8 @@ BEGINNINGS = re.compile(
 """Beginnings of a sentence or a clause, but of no verb phrase and no noun phrase."""
 CODE_SPAN = re.compile(r"`+[^`]*`+")
 
+INSIDE = re.compile(r"\]\(([^)\s]+)\)")
+"""The target of a link in a page."""
 MACHINE_PATH = re.compile(r"(?<![\w./~*-])/(?:home|mnt|root|tmp|work)(?![\w-])")
 
 
@@ -196,6 +198,16 @@ def test_exceptions_are_needed():
     for name in NO_UNIT_TEST:
         assert needs_mirror(PACKAGE / name), name
         assert not mirror_of(PACKAGE / name).exists(), name
+
+
+@pytest.mark.parametrize("name", ["benchmarks", "docs", "examples"])
+def test_every_file_has_a_line_in_the_index_page_of_its_folder(name):
+    text = (ROOT / name / "README.md").read_text(encoding="utf-8")
+    inside = [link for link in INSIDE.findall(text) if not link.startswith("..")]
+    files = (path for path in (ROOT / name).rglob("*") if path.is_file())
+    there = {path.relative_to(ROOT / name).as_posix() for path in files}
+    cached = {path for path in there if "__pycache__" in path}
+    assert sorted(inside) == sorted(there - cached - {"README.md"})
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "policies").glob("*.toml")), ids=short)
