@@ -12,7 +12,7 @@ from tests.docs.blocks import Block
 FILES = {"python", "toml"}
 """Languages of blocks that are a file, whose path is their first line."""
 
-LEFT_OUT = ("__pycache__", "*.egg-info", "venv", "build", "dist", "results")
+LEFT_OUT = ("__pycache__", "*.egg-info", "venv", "build", "dist")
 HIDDEN = (".git", ".hypothesis", ".venv", ".*_cache")
 """What a copy does without."""
 

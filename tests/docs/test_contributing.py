@@ -32,8 +32,8 @@ def written():
 
 
 def test_there_is_a_recipe_for_each_thing_that_is_added():
-    things = [name.removeprefix("Add a ") for name in RECIPES]
-    assert things == ["policy", "pass", "placement"]
+    things = [name.split()[-1] for name in RECIPES]
+    assert things == ["op", "policy", "pass", "placement", "primitive"]
 
 
 def test_the_way_to_set_up_is_that_of_the_readme():
