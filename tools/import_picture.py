@@ -1,4 +1,4 @@
-"""Draw who imports whom, as Mermaid text in docs/architecture.md.
+"""Draw the import graph as Mermaid text in docs/architecture.md.
 
     python -m tools.import_picture
 
@@ -30,7 +30,7 @@ DRAWN = re.compile(
 
 
 def imports(package: str) -> "nx.DiGraph[str]":
-    """Return who imports whom among the children of ``package``, by their names.
+    """Return the import graph of the children of ``package``, by their names.
 
     Args:
         package: Dotted name of a package in :data:`PACKAGE`.

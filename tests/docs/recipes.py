@@ -53,12 +53,13 @@ def run(command: str, checkout: Path) -> str:
         AssertionError: It failed.
     """
     program, *args = shlex.split(command)
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     done = subprocess.run(
         [*PROGRAMS[program], *args],
         capture_output=True,
         check=False,
         cwd=checkout,
-        env={**os.environ, "PYTHONPATH": str(checkout)},
+        env={**env, "PYTHONPATH": str(checkout)},
         text=True,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
