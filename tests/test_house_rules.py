@@ -27,11 +27,9 @@ TEXT_FOLDERS = [
     ".github",
 ]
 NOT_YET_PLAIN = (
-    *("frameworks/arguments.py", "frameworks/base.py", "frameworks/jaxpr/compare.py"),
-    *("frameworks/jaxpr/convert.py", "frameworks/jaxpr/probes"),
-    *("frameworks/torch_fx/aten", "frameworks/torch_fx/backend.py"),
+    *("frameworks/base.py", "frameworks/torch_fx/backend.py"),
     *("frameworks/torch_fx/capture", "frameworks/torch_fx/compare.py"),
-    *("frameworks/torch_fx/convert.py", "frameworks/torch_fx/probes"),
+    "frameworks/torch_fx/convert.py",
 )
 """Parts of the package with docstrings that are not rewritten yet."""
 

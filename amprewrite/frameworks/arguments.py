@@ -1,4 +1,4 @@
-"""Check the call arguments and rules that users give, once for both frameworks."""
+"""Checks of call arguments and rules from the user, shared by both frameworks."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,14 +7,14 @@ from amprewrite.errors import ArgumentError
 
 
 def check_arguments(args: object, kwargs: object) -> None:
-    """Make sure that call arguments are a tuple and a mapping, where they are given.
+    """Check that call arguments, if given, are a tuple and a mapping.
 
     Args:
         args: Positional call arguments, or None.
         kwargs: Keyword call arguments, or None.
 
     Raises:
-        ArgumentError: They are something else.
+        ArgumentError: They are of another type.
     """
     if args is not None and not isinstance(args, tuple):
         msg = f"args is a {_kind(args)}; want a tuple of the positional call arguments"
@@ -28,9 +28,9 @@ def check_arguments(args: object, kwargs: object) -> None:
 
 
 def check_overrides(overrides: object) -> None:
-    """Make sure that ``overrides`` is a list of rules.
+    """Check that ``overrides`` is a list of rules.
 
-    What its members are is checked where they are read.
+    Its members are checked where they are read.
 
     Raises:
         ArgumentError: It is one rule, or no sequence.
@@ -49,7 +49,7 @@ def _kind(given: object) -> str:
 
 
 def _instead(args: Any) -> str:
-    """Return what to write for ``args``."""
+    """Return a hint on how to pass ``args``."""
     if isinstance(args, Mapping):
         return "; keyword arguments go to kwargs="
     if isinstance(args, list):

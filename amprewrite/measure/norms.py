@@ -15,9 +15,10 @@ class Norms:
     """Norm of the errors of several outputs.
 
     Attributes:
-        factors: Factor on the L2 error of each output that counts, by path.
-        jointly: Whether errors are added as squares; else the largest counts.
-        target: Bound on that number.
+        factors: Factor on the L2 error of each bounded output, by path.
+        jointly: Whether the errors are combined as a root of squares; else as a
+            maximum.
+        target: Bound on the norm.
     """
 
     factors: Mapping[str, float]
@@ -25,7 +26,7 @@ class Norms:
     target: float
 
     def error(self, found: Run, reference: Run) -> float:
-        """Return the number for one run; infinite where an output is not finite."""
+        """Return the norm for one run; infinite if an output is not finite."""
         errors = [
             factor * _norm(found.outputs[path] - reference.outputs[path])
             for path, factor in self.factors.items()
@@ -44,11 +45,11 @@ def norms_of(
     """Return the norm of the errors, and the bound on it.
 
     Args:
-        tolerance: What the user asked for: a bound on all float outputs together, on
-            each by path, or ``"autocast"``.
+        tolerance: The user's tolerance: a bound on all float outputs together, on each
+            by path, or ``"autocast"``.
         reference: The run in full precision.
-        baseline: Gives the run whose error ``"autocast"`` means.
-        called: What that run is called in an error.
+        baseline: Runs the baseline that ``"autocast"`` refers to.
+        called: Name of that baseline in an error.
 
     Raises:
         ToleranceError: The tolerance bounds nothing here.
@@ -79,7 +80,7 @@ def _separate(bounds: Mapping[str, float], sizes: Mapping[str, float]) -> Norms:
     """Return norms in units of the smallest bound.
 
     Raises:
-        ToleranceError: A bound is for what is no float output, or is zero.
+        ToleranceError: A bound is zero, or its path is no float output.
     """
     strictest = min(bounds.values())
     factors: dict[str, float] = {}

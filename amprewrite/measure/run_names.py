@@ -1,10 +1,10 @@
-"""Names of the runs of a model that are compared; this module imports nothing."""
+"""Names of the compared runs of a model; this module imports nothing."""
 
 CONVERTED = "converted"
 """Name of the run of the converted model."""
 
 JITTED = "converted, jitted"
-"""Name of the run of the converted model compiled as a whole, where that is another."""
+"""Name of the run of the converted model compiled as a whole, where that differs."""
 
 ORIGINAL = "original"
 """Name of the run of the original in its own dtype: the noise floor."""

@@ -14,10 +14,10 @@ LOWS = ("bfloat16", "float16")
 
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16",
                 "bf16", "fphp", "asimdhp")  # fmt: skip
-"""Flags of ``/proc/cpuinfo`` by which low contractions are fast or slow."""
+"""Flags of ``/proc/cpuinfo`` that affect the speed of low contractions."""
 
 CHUNK = 2e-4
-"""Seconds that a timed chunk of calls lasts at least: a clock read is 1e-7."""
+"""Least seconds of a timed chunk of calls: a clock read takes 1e-7."""
 
 MOST_REPEATS, LEAST_ROUNDS, MOST_ROUNDS = 200, 5, 60
 
@@ -28,13 +28,13 @@ class Scope:
 
     Attributes:
         products: Rows and side of ``(rows, side) @ (side, side)``.
-        batched: The same, of products of which there are ``batches``.
+        batched: The same for batched products, ``batches`` each.
         convolutions: Channels, groups and side of the image, with a kernel of 3 x 3.
         attention: Lengths, with 4 heads of 64.
-        batches: How many batched products there are.
-        elements: Elements of the tensors that are cast, and of those that other ops
-            read; small enough for a cache near the processor where it is a CPU.
-        seconds: How long one contraction is timed, all dtypes together.
+        batches: Number of products in a batch.
+        elements: Elements of the tensors of casts and other ops; on a CPU they fit into
+            a cache near the processor.
+        seconds: Seconds for one contraction, all dtypes together.
     """
 
     products: tuple[tuple[int, int], ...]
@@ -58,7 +58,7 @@ CPU = Scope(
     convolutions=((16, 1, 32), (64, 1, 16), (64, 64, 32)),
     attention=(32, 128),
 )
-"""About half a minute for each framework on one core without bfloat16."""
+"""Shapes for CPUs: half a minute for each framework on one core without bfloat16."""
 
 ACCELERATOR = Scope(
     products=(
@@ -71,7 +71,7 @@ ACCELERATOR = Scope(
     attention=(32, 128, 512, 2048),
     elements=2**26,
 )
-"""Larger ones too: a device that is not kept busy shows no difference."""
+"""Shapes for accelerators: larger ones too, which keep the device busy."""
 
 
 def scope_of(kind: str) -> Scope:
@@ -86,14 +86,14 @@ def medians(
 ) -> dict[str, float]:
     """Return the median seconds of each run, interleaved in one process.
 
-    What else the machine does comes and goes, and slows down runs that follow each
-    other alike: of all but the first the median ratio to the first one counts, in the
-    same round.
+    Other load on the machine varies over time, and slows down consecutive runs alike:
+    so for all runs but the first, the median ratio to the first one in the same round
+    is used.
 
     Args:
-        runs: What is timed, by name.
-        wait: Waits for what a run gave to be there.
-        seconds: How long all of it may take, about; five rounds are run in any case.
+        runs: The timed functions, by name.
+        wait: Waits until the result of a run is complete.
+        seconds: Approximate limit for all of it; at least five rounds are run.
     """
     repeats: dict[str, int] = {}
     for name, run in runs.items():
@@ -106,9 +106,9 @@ def medians(
     end, rounds = time.perf_counter() + seconds, 0
     while rounds < LEAST_ROUNDS or (rounds < MOST_ROUNDS and time.perf_counter() < end):
         rounds += 1
-        # The other way round each time: who comes after whom must not matter.
+        # Alternate the order: a run must not depend on its predecessor.
         for name, run in sorted(runs.items(), reverse=rounds % 2 == 0):
-            wait(run())  # what it reads is in the cache then, whoever ran before
+            wait(run())  # its data is in the cache then, whichever ran before
             start = time.perf_counter()
             result = None
             for _ in range(repeats[name]):
@@ -126,9 +126,9 @@ def medians(
 
 @cache
 def processor(info: Path = Path("/proc/cpuinfo")) -> tuple[str, str]:
-    """Return the model of the processor, and which instructions for floats it has.
+    """Return the model of the processor, and its floating-point instructions.
 
-    Both are empty where the system does not say.
+    Both are empty if the system does not report them.
     """
     text = info.read_text("utf-8", "replace") if info.exists() else ""
     name = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)

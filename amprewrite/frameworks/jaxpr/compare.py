@@ -1,8 +1,8 @@
-"""Run a JAX function as its reference, as converted, and as it could be used instead.
+"""Run a JAX function as its reference, as converted, and as baselines.
 
 Converted functions are run eagerly, op by op, and compiled as a whole: XLA may keep
-more digits than the program asks for where it fuses ops, and the two differ by as much
-as each is wrong. Both are compared with the reference, never with each other.
+excess precision where it fuses ops, and the two then differ by as much as each differs
+from the reference. Both are compared with the reference, never with each other.
 """
 
 # JAX's own types are partial: what its functions give is unknown to a type checker.
@@ -40,17 +40,17 @@ CAST_ALL = "cast all"
 """Name of the run with every float argument low."""
 
 SCALE = 65536.0
-"""Factor on the loss of functions in float16, whose gradients would vanish without.
+"""Factor on the loss of functions in float16, against vanishing gradients.
 
 Source: the initial scale of torch.amp.GradScaler.
 """
 
 
 def measure(original: Any, converted: Any, call: Call) -> Measured:
-    """Run both functions, and the original in the ways that a user has without us.
+    """Run both functions, and the original as each baseline.
 
-    What fails on the way to a baseline is recorded; the original and the converted
-    function must run.
+    The failure of a baseline is recorded; the original and the converted function must
+    run.
 
     Raises:
         UnsupportedError: Gradients are wanted, and the original has none; or an
@@ -84,14 +84,14 @@ def measure(original: Any, converted: Any, call: Call) -> Measured:
 def walk(original: Any, converted: Any, call: Call, observe: Observe) -> Walked:
     """Compare every op of a converted function with the original's.
 
-    Where an op does not run in the dtype of the reference, the walk is begun again in
+    If an op does not run in the dtype of the reference, the walk starts again in
     float32.
 
     Args:
         original: The function.
-        converted: What ``convert`` made of it.
+        converted: The converted function.
         call: Arguments; the reference dtype.
-        observe: Takes a sample of each op; that of the last walk counts.
+        observe: Receives a sample of each op; those of the last walk count.
     """
     prepared = prepared_of(converted, call)
     if prepared is None:
@@ -118,7 +118,7 @@ def walk(original: Any, converted: Any, call: Call, observe: Observe) -> Walked:
 def _sensitivity(
     subject: Subject, prepared: Prepared, notes: list[str]
 ) -> Sensitivity | None:
-    """Return how far the roundings of a plan move the outputs, if that can be had."""
+    """Return the sensitivity of the outputs to a plan, if it can be measured."""
     if not prepared.plan.lowered:
         return None
     arguments = prepared.program, prepared.graph, subject.arrays, subject.result
@@ -133,7 +133,7 @@ def _sensitivity(
 
 
 def _is_same_program(program: Program, prepared: Prepared) -> bool:
-    """Whether a plan is for a program, but for casts that only a low trace shows."""
+    """Return whether a plan is for a program, ignoring casts from a low trace."""
     one, two = (
         [
             (step.name, step.primitive, len(step.operands))
@@ -150,7 +150,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _original(subject: Subject, runner: Runner) -> Run:
-    """Return the run of the original as it is.
+    """Return the run of the unchanged original.
 
     Raises:
         UnsupportedError: Gradients are wanted, and it has none.
@@ -171,8 +171,8 @@ def _original(subject: Subject, runner: Runner) -> Run:
 def _wide_dtypes(subject: Subject, target: str) -> Dtypes:
     """Return the float dtypes that are narrower than ``target``, each with it.
 
-    Those are float32, and what the arguments and constants have: a dtype that occurs
-    only in between is one that the program rounds to on purpose.
+    They are float32 and the dtypes of arguments and constants: a dtype that occurs only
+    in between is one that the program rounds to on purpose.
     """
     program = subject.program
     held = {dtype_name(program.avals[n]) for n in (*program.inputs, *program.constants)}
@@ -182,7 +182,7 @@ def _wide_dtypes(subject: Subject, target: str) -> Dtypes:
 
 
 def _context(reference: str) -> AbstractContextManager[Any]:
-    """Let float64 exist, or products of float32 be float32, while it is entered."""
+    """Enable float64, or full-precision float32 products, in the context."""
     if reference == "float64":
         return jax.enable_x64(True)
     return jax.default_matmul_precision("highest")
@@ -191,7 +191,7 @@ def _context(reference: str) -> AbstractContextManager[Any]:
 def _reference(
     subject: Subject, runner: Runner, wanted: str
 ) -> tuple[Run, str, list[str]]:
-    """Return the reference run, its dtype, and what is to be said about it."""
+    """Return the reference run, its dtype, and notes about it."""
     notes: list[str] = []
     for dtype in dict.fromkeys((wanted, "float32")):
         wide = Wide(subject.program, _wide_dtypes(subject, dtype))
@@ -224,10 +224,10 @@ def _run_wide(subject: Subject, runner: Runner, wide: Wide) -> Run:
 
 
 def _cast_all(subject: Subject, runner: Runner, low: str) -> Run:
-    """Run the original on low arguments, as it could be used without us.
+    """Run the original on low arguments, as the simplest alternative.
 
-    What it closed over is out of a user's reach and would bring everything back to
-    float32: a function that closed over arrays is run with every value low.
+    Closed-over arrays are out of a user's reach and would promote everything to
+    float32: a function with such arrays is run with every value low.
     """
     program = subject.program
     if any(is_float(dtype_name(program.avals[name])) for name in program.constants):

@@ -1,4 +1,4 @@
-"""Convert and inspect JAX functions and modules: trace -> read -> passes -> write."""
+"""Convert and inspect JAX functions and modules: trace, read, plan, write."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,12 +30,12 @@ def convert(model: Callable[..., Any], request: Request) -> Any:
 
 
 def again(model: Callable[..., Any], request: Request) -> Any:
-    """Convert what was converted before: a copy, which brings its plan along."""
+    """Convert a copy of a model that was converted, with the plan of the first."""
     return _converted(model, request, announces=True)
 
 
 def inspect(model: Any, request: Request) -> Plan:
-    """Return the plan of ``model``; a converted one gives its own.
+    """Return the plan of ``model``; for a converted one, its own.
 
     Raises:
         NotCapturedError: ``model`` is converted, and was not called yet.
@@ -54,10 +54,10 @@ def inspect(model: Any, request: Request) -> Plan:
 
 
 def _refuse_shapes(request: Request) -> None:
-    """Make sure that no ``dynamic_shapes`` are given: JAX traces for each shape.
+    """Refuse ``dynamic_shapes``: JAX traces a function for each shape.
 
     Raises:
-        UnsupportedError: They are.
+        UnsupportedError: They are given.
     """
     if request.dynamic_shapes is not None:
         msg = (
@@ -68,7 +68,7 @@ def _refuse_shapes(request: Request) -> None:
 
 
 def converted_function_of(model: Any) -> ConvertedFunction | None:
-    """Return what runs a converted function or module; None if it is not converted."""
+    """Return the converted function of a function or module; None for others."""
     if isinstance(model, ConvertedFunction):
         return model
     adapter = adapter_of(model)
@@ -76,9 +76,9 @@ def converted_function_of(model: Any) -> ConvertedFunction | None:
 
 
 def original(model: Any) -> Any:
-    """Return a converted function or module as what it was; others as they are.
+    """Return the plain function or module of a converted one; others as they are.
 
-    A module has the weights that the converted one has now.
+    A module has the current weights of the converted one.
     """
     if isinstance(model, ConvertedFunction):
         return model.closed.function if model.closed else model.function
@@ -87,7 +87,7 @@ def original(model: Any) -> Any:
 
 
 def _check_is_function(model: Any) -> None:
-    """Check that ``model`` does not keep its state where JAX cannot see it.
+    """Check that ``model`` does not hold state that JAX cannot see.
 
     Raises:
         UnsupportedError: It is a layer or a model of Keras, or a method of one.

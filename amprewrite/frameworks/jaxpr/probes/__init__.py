@@ -1,1 +1,1 @@
-"""Probes: sensitivities, values watched while a program runs, lockstep runs."""
+"""Probes: sensitivities, watched values, and lockstep runs against a reference."""

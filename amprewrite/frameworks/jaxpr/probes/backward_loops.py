@@ -1,9 +1,9 @@
-"""Run bodies such that they can be differentiated backwards, and as what they compute.
+"""Run bodies in a way that reverse-mode differentiation can handle.
 
-A loop of unknown length turns as often as it was seen to. A custom rule is a user's,
-and may be no derivative (one that clips gradients, or lets them pass a ``round``), so
-that the body itself is differentiated; the rule is asked where that gives no number,
-as for a norm at zero, or where the body cannot be differentiated.
+A loop of unknown length runs its observed number of iterations. A custom rule is the
+user's, and may be no derivative (it may clip gradients, or pass them through a
+``round``), so the body itself is differentiated; the rule is used where that gives no
+number, as for a norm at zero, or where the body cannot be differentiated.
 """
 
 # JAX's own types are partial: what its functions give is unknown to a type checker.
@@ -33,7 +33,7 @@ from amprewrite.plan.sensitivity import Key
 
 
 def run_body(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
-    """Run the only body of a step where it stands, as if nothing were around it."""
+    """Run the only body of a step in place, without its control flow."""
     if step.primitive in SHARED:
         return writer.shared_outputs(step, env)
     (body,) = step.bodies
@@ -43,7 +43,7 @@ def run_body(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
 
 
 def _while(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
-    """Run a loop as one of known length, if it carries floats."""
+    """Run a loop with a known number of iterations, if it carries floats."""
     assert isinstance(writer, Prober)
     carried = any(is_inexact(dtype_name(v.aval)) for v in step.eqn.outvars)
     if not carried or step.name not in writer.iterations:
@@ -59,7 +59,7 @@ def _while(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
 
 
 def _rule(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
-    """Run a custom rule's body, probed, with the rule beside it for derivatives."""
+    """Run a custom rule's body with probes, and the rule's derivative as fallback."""
     assert isinstance(writer, Prober)
     names = list(dict.fromkeys(a for a in step.operands if isinstance(a, str)))
     keys = [key for key in _keys(step) if key in writer.tokens]
@@ -78,14 +78,14 @@ def _rule(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
 
     has_body = _is_differentiable(body, tokens, *values)
     has_rule = _is_differentiable(rule, *values)
-    writer.failed = None  # it was only tried
+    writer.failed = None  # a failure of the trial only
     if has_body and has_rule:
         return _beside(body, rule)(tokens, *values)
     return rule(*values) if has_rule else body(tokens, *values)
 
 
 def _keys(step: Step) -> Iterator[Key]:
-    """Yield the keys of all that may be rounded in the bodies of a step, each once."""
+    """Yield the rounding keys in the bodies of a step, without repetition."""
     found: dict[Key, None] = {}
     for inner in all_steps((step,)):
         found.update(dict.fromkeys(inner.results))
@@ -105,11 +105,11 @@ def _names(atoms: Sequence[Any]) -> list[str]:
 
 
 def _beside(body: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``body`` with its own derivative, and that of ``rule`` where it has none.
+    """Return ``body`` with its own derivative, or that of ``rule`` where it has none.
 
     Args:
-        body: Takes tokens and arrays.
-        rule: Takes the same arrays, and gives the same.
+        body: Function of tokens and arrays.
+        rule: Function of the same arrays, with the same results.
     """
 
     def forward(tokens: list[Any], *given: Any) -> tuple[Any, Any]:
@@ -133,7 +133,7 @@ def _finite(first: Any, second: Any) -> Any:
 
 
 def _is_differentiable(function: Callable[..., Any], *operands: Any) -> bool:
-    """Whether JAX finds a derivative of ``function``, without computing it."""
+    """Return whether JAX can differentiate ``function``, without computing it."""
 
     def pulled(*given: Any) -> None:
         made, pull = jax.vjp(function, *given)
@@ -157,4 +157,4 @@ REVERSE: dict[str, Handler] = {
     "custom_vjp_call": _rule,
     "while": _while,
 }
-"""Who runs a step of a probed program, by its primitive."""
+"""Functions that run the steps of a probed program, by primitive."""

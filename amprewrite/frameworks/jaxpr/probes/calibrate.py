@@ -1,10 +1,10 @@
-"""Time contractions, other ops and casts of JAX, and what low contractions hand over.
+"""Time contractions, other ops and casts of JAX, and the accumulators of contractions.
 
 XLA for CPUs computes bfloat16 x bfloat16 -> float32 in about half of float32's time,
 and -> bfloat16 in about all of it, because it converts the operands first (1024 x 1024
 x 1024 on a Zen 5 core with avx512_bf16: 0.51 and 1.09). Rounding the accumulator
-afterwards is therefore faster there. GPUs and TPUs round inside the kernel. Which is
-faster is measured, and times of low contractions are those of the faster way.
+afterwards is therefore faster there. GPUs and TPUs round inside the kernel. The faster
+way is measured, and low contractions are timed in it.
 """
 
 # JAX's own types are partial: what its functions give is unknown to a type checker.
@@ -32,19 +32,22 @@ from amprewrite.plan.hardware.devices import named_device
 from amprewrite.plan.hardware.kernels import Kernels
 
 DEFAULTS = {"cpu": True, "gpu": False, "cuda": False, "rocm": False, "tpu": False}
-"""Whether a backend hands over accumulators where nothing was measured."""
+"""Whether a backend's contractions return accumulators by default."""
 
 CHAIN, SHORT = 8, 2**22
-"""Contractions in a row, each of the result of the one before: what it takes to call a
-compiled function, some microseconds, is shared among them. Those of more multiply-adds
-than the second number are timed one by one."""
+"""Number of chained contractions in a timed run, and the limit for chaining.
+
+Each takes the result of the one before, so that the cost of a call, some microseconds,
+is shared. Contractions of more multiply-adds than the second number are timed one by
+one.
+"""
 
 FEW = 8
-"""Elements of an array that takes no time but that of starting its cast."""
+"""Elements of an array with a cast that takes only the time of its launch."""
 
 PLAIN = (((1,), (0,)), ((), ()))
 BATCHED = (((2,), (1,)), ((0,), (0,)))
-"""Dimension numbers of one product, and of several."""
+"""Dimension numbers of one product, and of a batch."""
 
 ELEMENTWISE: Mapping[str, tuple[Callable[..., Any], int]] = {
     "add": (jnp.add, 2),
@@ -54,7 +57,7 @@ ELEMENTWISE: Mapping[str, tuple[Callable[..., Any], int]] = {
     "mul": (jnp.multiply, 2),
     "tanh": (jnp.tanh, 1),
 }
-"""Ops by canonical name, and how many arrays they read."""
+"""Ops by canonical name, with their numbers of operands."""
 
 
 def default_target() -> str:
@@ -63,16 +66,16 @@ def default_target() -> str:
 
 
 def kernels(device: Device, found: Calibration | None) -> Kernels:
-    """Return what low contractions are to hand over on ``device``.
+    """Return the accumulator dtypes of low contractions on ``device``.
 
-    Sums of derivatives are handed over in full where they may run over several devices,
-    and where they are wanted so, as gradients of weights are. Without bfloat16
-    instructions that costs a CPU time: a step took 1.04 (a transformer) to 1.2 (a
-    recurrent network) of what it takes with gradients of weights that are rounded.
+    Sums of derivatives are returned in full if they may run over several devices, or if
+    full ones are needed, as for gradients of weights. Without bfloat16 instructions
+    this costs time on a CPU: a step took 1.04 (a transformer) to 1.2 (a recurrent
+    network) times that with rounded gradients of weights.
 
     Args:
         device: The device.
-        found: What was measured on it; None if nothing was.
+        found: The calibration of it; None without one.
     """
     measured = found.emits_accumulators if found else None
     default = DEFAULTS.get(device.kind, False)
@@ -81,7 +84,7 @@ def kernels(device: Device, found: Calibration | None) -> Kernels:
 
 
 def describe() -> Device:
-    """Return what times on the default device depend on.
+    """Return the default device with the conditions that its timings depend on.
 
     The speed of float32 on a GPU depends on whether it may use TF32.
     """
@@ -103,13 +106,13 @@ def describe() -> Device:
 
 
 def _processors() -> int:
-    """Return how many processors this process may use, as XLA counts its threads."""
+    """Return the number of processors of this process, as XLA counts its threads."""
     allowed = getattr(os, "sched_getaffinity", None)
     return len(allowed(0)) if allowed else os.cpu_count() or 1
 
 
 def device_of(_model: Any, _args: Any, _kwargs: Any) -> Device:
-    """Return the device on which JAX runs: the default one, whatever the model is."""
+    """Return the device that JAX runs on: the default one for every model."""
     return describe()
 
 
@@ -118,10 +121,10 @@ KINDS = {"cpu": "cpu", "gpu": "gpu", "cuda": "gpu", "tpu": "tpu"}
 
 
 def named(name: str) -> Device:
-    """Return the device that ``name`` asks for; see :func:`named_device`.
+    """Return the device called ``name``; see :func:`named_device`.
 
     Raises:
-        UnsupportedError: There is none of that name.
+        UnsupportedError: There is no device of that name.
     """
 
     def present(kind: str) -> Device | None:
@@ -132,10 +135,10 @@ def named(name: str) -> Device:
 
 
 def measure(scope: Scope | None = None) -> Calibration:
-    """Time everything on the default device.
+    """Time contractions, other ops and casts on the default device.
 
     Args:
-        scope: What is timed; None for what suits the device.
+        scope: Shapes to time; None for those of the kind of device.
     """
     device = describe()
     return _Bench(device, scope or scope_of(device.kind)).measure()
@@ -156,7 +159,7 @@ class _Bench:
         )
 
     def _emits_accumulators(self) -> bool:
-        """Return whether the largest product is faster with sums in full precision."""
+        """Return whether the largest product is faster with full-precision sums."""
         rows, side = self.scope.products[-1]
         low, shapes = LOWS[0], ((rows, side), (side, side))
         ways = {"low": (low, low), "full": (low, FULL)}
@@ -197,15 +200,15 @@ class _Bench:
         terms: int,
         ways: Mapping[str, tuple[str, str]] | None = None,
     ) -> dict[str, float]:
-        """Return seconds of one contraction, by name of the way.
+        """Return the seconds of one contraction, by name of the variant.
 
         Args:
-            run: Contracts two operands into sums of a dtype, as large as the first.
-            shapes: Of the operands.
-            terms: Terms of each sum: the second operand is such that a sum of ones
-                stays 1, and the numbers neither large nor tiny.
-            ways: Dtype of the operands and of the sums, by name; None for every dtype
-                as a converted program has it.
+            run: Contracts two operands into sums of a dtype, shaped as the first.
+            shapes: Shapes of the operands.
+            terms: Terms of each sum: the second operand is scaled so that a sum of ones
+                is 1, and numbers stay in range.
+            ways: Dtypes of the operands and of the sums, by name; None for every dtype
+                as in a converted program.
         """
         if ways is None:
             lows = {low: (low, FULL if self.sums else low) for low in LOWS}

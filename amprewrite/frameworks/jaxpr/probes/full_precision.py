@@ -1,7 +1,7 @@
-"""Run a program as it was traced, in full precision: what roundings are compared with.
+"""Run a program as traced, in full precision, as the baseline of roundings.
 
-It computes what the function computes, but prints nothing, and contracts in the
-precision of its operands also where a device would take fewer digits by default.
+It computes the function without printing, and contracts in the precision of its
+operands even if a device would use fewer digits by default.
 """
 
 # JAX's own types are partial: what its functions give is unknown to a type checker.
@@ -22,7 +22,7 @@ from amprewrite.frameworks.jaxpr.program.program import Program, RegionBoundary,
 from amprewrite.ir import ProgramGraph
 
 PRINTS = frozenset(("debug_callback", "debug_print"))
-"""Primitives that tell the user something, and give nothing."""
+"""Primitives that only print or report."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Sample:
 
     Attributes:
         program: The program.
-        graph: What was read of it.
+        graph: Its program graph.
         inputs: The arrays, in the program's order.
-        result: How the outputs are put together.
+        result: Structure and names of the outputs.
     """
 
     program: Program
@@ -46,20 +46,20 @@ class Sample:
         return self.result.named(outputs)
 
     def on(self, constants: Mapping[str, Any]) -> Program:
-        """Return the program with other arrays for those that it closed over.
+        """Return the program with other arrays for its closed-over ones.
 
-        Arrays that a compiled function closes over are copied into its code.
+        A compiled function copies its closed-over arrays into its code.
         """
         return replace(self.program, constants=constants)
 
 
 @dataclass(frozen=True)
 class Result:
-    """How what a function gives is made of outputs, and named.
+    """Structure and names of a function's result.
 
     Attributes:
-        call: Structure of all that it gives.
-        pick: Picks what the user sees of it.
+        call: Structure of the whole result.
+        pick: Selects the user's part of it.
     """
 
     call: Call
@@ -71,14 +71,14 @@ class Result:
 
 
 class Exact(Widener):
-    """Binds every equation as it was traced; contractions lose no digits."""
+    """Interpreter that binds every equation as traced, at full precision."""
 
     def __init__(self, program: Program) -> None:
-        """Take the program."""
+        """Wrap the program."""
         super().__init__(Wide(program, {}))
 
     def run(self, steps: Iterable[Step], env: Env) -> None:
-        """Run ``steps``, but those that only print."""
+        """Run ``steps``, except those that only print."""
         super().run((s for s in steps if s.primitive not in PRINTS), env)
 
     def pass_boundary(self, boundary: RegionBoundary, env: Env, which: int = 0) -> Any:
@@ -93,12 +93,12 @@ class Exact(Widener):
         return self.made(boundary.makes, passed)
 
     def fed(self, name: str, op: str, value: Any) -> Any:
-        """Return a value as ``op`` reads it; probes change it."""
+        """Return a value as ``op`` reads it; probes override this."""
         del name, op
         return value
 
     def made(self, name: str, value: Any) -> Any:
-        """Return a value that was made."""
+        """Return a produced value; probes override this."""
         del name
         return value
 
@@ -119,11 +119,11 @@ class Exact(Widener):
         return self.computed(replace(step, operands=operands), given)
 
     def computed(self, step: Step, given: Env) -> list[Any]:
-        """Return the results of a step on given operands; probes change them."""
+        """Return the results of a step on given operands; probes override this."""
         return list(map(self.made, step.results, self.evaluated(step, given)))
 
     def evaluated(self, step: Step, given: Env) -> list[Any]:
-        """Return the results of a step whose operands are ``given``."""
+        """Return the results of a step with operands ``given``."""
         if step.conjugates:
             return [abs_square(given[str(step.operands[0])])]
         return super()._plain(step, given)

@@ -1,10 +1,10 @@
-"""Identities whose derivative says what a rounding would do.
+"""Probes: identities with a derivative that is the effect of a rounding.
 
-A probe takes a value and a token, a number that changes nothing. For a direction ``r``
-in the outputs the derivative of ``r . y`` by the token is ``g . delta``: the gradient
-``g`` at the value, times the error ``delta`` of rounding it. In a loop the token is one
-for all iterations, whose derivative is the sum over them, as the errors of all
-iterations add up.
+A probe takes a value and a token, a number without effect. For a direction ``r`` in the
+outputs the derivative of ``r . y`` by the token is ``g . delta``: the gradient ``g`` at
+the value, times the error ``delta`` of rounding it. A loop has one token for all its
+iterations, with the sum over them as derivative, as the errors of all iterations add
+up.
 """
 
 # JAX's own types are partial: what its functions give is unknown to a type checker.
@@ -36,7 +36,7 @@ FAILURES = (
     TypeError,
     ValueError,
 )
-"""What JAX raises where it cannot differentiate."""
+"""Errors that JAX raises where it cannot differentiate."""
 
 
 @dataclass(frozen=True)
@@ -52,17 +52,17 @@ class Rounding:
     saturates: bool = False
 
     def rounded(self, value: Any) -> Any:
-        """Return ``value`` as low holds it, in its own dtype."""
+        """Return ``value`` rounded to low, in its own dtype."""
         # Without the barrier a compiler may leave both casts out.
         low = lax.optimization_barrier(value.astype(jnp.dtype(self.low)))
         return low.astype(value.dtype)
 
     def error(self, value: Any, made: Any = None) -> Any:
-        """Return the error of every element of ``value``; none where it is not finite.
+        """Return the rounding error of each element; 0 where it is not finite.
 
         Args:
             value: The array, in full precision.
-            made: What the low kernel rounds in its place; None if it rounds ``value``.
+            made: Value that the low kernel rounds instead; None if it rounds ``value``.
         """
         held = value if made is None else made
         finite = jnp.isfinite(value)
@@ -91,8 +91,8 @@ def _backward(rounding: Rounding, held: tuple[Any, Any], grad: Any) -> tuple[Any
 def _moved(rounding: Rounding, value: Any, made: Any, grad: Any) -> tuple[Any, ...]:
     """Return the gradients of the value and of the token.
 
-    A gradient that is NaN counts as none: so it is where the infinite derivative of a
-    root or a logarithm meets the zero of a ``where`` that drops its value.
+    A NaN gradient counts as zero: it arises where the infinite derivative of a root or
+    a logarithm meets the zero of a ``where`` that drops its value.
     """
     grad = jnp.where(jnp.isnan(grad), 0, grad)
     error = rounding.error(value, made)
@@ -105,11 +105,11 @@ _probe.defvjp(_forward, _backward)
 
 
 class Prober(Exact):
-    """Runs a program with a probe on every value that has a token.
+    """Interpreter of a program with a probe on every value that has a token.
 
     Attributes:
-        tokens: The tokens by what they stand for.
-        iterations: How often each loop turns, by the name of its step.
+        tokens: The tokens by rounding key.
+        iterations: Trip count of each loop, by the name of its step.
         failed: The innermost step that could not be differentiated.
     """
 
@@ -121,14 +121,14 @@ class Prober(Exact):
         iterations: Mapping[str, int],
         handlers: Mapping[str, Handler],
     ) -> None:
-        """Take the program and the tokens.
+        """Wrap the program with its tokens.
 
         Args:
             program: The program.
-            roundings: The rounding of a value, and those that saturate instead.
+            roundings: The rounding of values, and those that saturate instead.
             tokens: A zero for each rounding.
-            iterations: How often each loop turns.
-            handlers: Who runs the steps that have bodies, before the usual ones.
+            iterations: Trip count of each loop.
+            handlers: Functions that run steps with bodies, before the usual ones.
         """
         super().__init__(program)
         self.handlers = {**HANDLERS, **handlers}
@@ -138,7 +138,7 @@ class Prober(Exact):
 
     @contextmanager
     def using(self, tokens: Mapping[Key, Any]) -> Generator[None]:
-        """Take these tokens alone while it is entered."""
+        """Use only ``tokens`` in the context."""
         held, self.tokens = self.tokens, tokens
         try:
             yield
@@ -146,7 +146,7 @@ class Prober(Exact):
             self.tokens = held
 
     def run(self, steps: Iterable[Step], env: Env) -> None:
-        """Run ``steps``, and remember which of them cannot be differentiated."""
+        """Run ``steps``, recording the innermost one that cannot be differentiated."""
         for step in steps:
             try:
                 super().run((step,), env)
@@ -155,15 +155,15 @@ class Prober(Exact):
                 raise
 
     def fed(self, name: str, op: str, value: Any) -> Any:
-        """Return a value behind a probe, if ``op`` may read it low."""
+        """Return a value through a probe, if ``op`` may read it low."""
         return self._probed((name, op), name, value)
 
     def made(self, name: str, value: Any) -> Any:
-        """Return a value behind a probe, if it may be stored low."""
+        """Return a value through a probe, if it may be stored low."""
         return self._probed(name, name, value)
 
     def computed(self, step: Step, given: Env) -> list[Any]:
-        """Return the results of a step, behind probes of all that its kernel rounds."""
+        """Return the results of a step, with probes on all roundings of its kernel."""
         made = self.evaluated(step, given)
         probed = self.tokens.keys() & step.results
         inner = self._in_stages(step, given) if probed else []
@@ -173,7 +173,7 @@ class Prober(Exact):
         return [self._probed(name, name, value, low) for name, value, low in pairs]
 
     def _in_stages(self, step: Step, given: Env) -> list[Any]:
-        """Return what the low kernel rounds at last; nothing if it rounds only that."""
+        """Return the last value that the low kernel rounds; empty if it is alone."""
         full = self.stored(step.results[0])
         changed = with_rounded_numbers(step, self.rounding.low, full)
         staged = None if step.conjugates else STAGED.get(step.primitive)
@@ -196,5 +196,6 @@ class Prober(Exact):
         (*_, atom) = (None, *step.operands)
         if step.primitive != "stop_gradient" or not isinstance(atom, str):
             return super()._plain(step, env)
-        value = self.fed(atom, step.name, env[atom])  # an error passes as by any move
+        # an error passes as through any move
+        value = self.fed(atom, step.name, env[atom])
         return [self.made(step.results[0], value)]

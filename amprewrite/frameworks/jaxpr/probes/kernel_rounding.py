@@ -1,8 +1,8 @@
-"""What the low kernel of an op makes of operands that are not rounded.
+"""Roundings inside the low kernel of an op, apart from those of its operands.
 
-A number written in the program is rounded with its op, and some primitives are computed
-in stages, each of which is rounded. Operands are taken as they are: what rounding them
-does has probes of its own.
+A literal number is rounded with its op, and some primitives are computed in stages,
+each of which is rounded. Operands are taken unrounded: their rounding has probes of its
+own.
 """
 
 # JAX's own types are partial: what its functions give is unknown to a type checker.
@@ -20,13 +20,13 @@ from amprewrite.frameworks.jaxpr.interpret.interpreter import number
 from amprewrite.frameworks.jaxpr.program.program import Atom, Number, Step
 
 Round = Callable[[Any], Any]
-"""Rounds an array to low, and gives it in full precision."""
+"""Function that rounds an array to low, and returns it in full precision."""
 
 
 def with_rounded_numbers(step: Step, low: str, full: str) -> Step:
     """Return ``step`` with its numbers of dtype ``full`` rounded to ``low``.
 
-    It is ``step`` itself where that changes none.
+    It is ``step`` itself if no number changes.
     """
 
     def rounded(atom: Atom) -> Atom:
@@ -42,7 +42,7 @@ def with_rounded_numbers(step: Step, low: str, full: str) -> Step:
 
 
 def _power(value: Any, params: Mapping[str, Any], low: Round) -> Any:
-    """Multiply and square by turns, as JAX lowers a power to products."""
+    """Return the power by repeated squaring, as JAX lowers it to products."""
     exponent = abs(params["y"])
     made, square = None, value
     while exponent:
@@ -57,7 +57,7 @@ def _power(value: Any, params: Mapping[str, Any], low: Round) -> Any:
 
 
 def _logistic(value: Any, params: Mapping[str, Any], low: Round) -> Any:
-    """Return ``1 / (1 + exp(-x))``, to which XLA expands it."""
+    """Return ``1 / (1 + exp(-x))``, the expansion that XLA uses."""
     del params
     return 1 / low(1 + low(jnp.exp(-value)))
 
@@ -66,9 +66,9 @@ STAGED: Mapping[str, Callable[[Any, Mapping[str, Any], Round], Any]] = {
     "integer_pow": _power,
     "logistic": _logistic,
 }
-"""Primitives that are rounded between their stages.
+"""Primitives that are rounded between their stages, with the staged computation.
 
-Of the unary primitives of ``jax.lax``, compiled by XLA on a CPU, these alone had an
+Of the unary primitives of ``jax.lax``, compiled by XLA on a CPU, only these had an
 error 1.2 times that of rounding the result once, or more, in bfloat16 and float16;
-beside ``erf_inv``, a polynomial that has no such few stages.
+except for ``erf_inv``, a polynomial without so few stages.
 """

@@ -1,9 +1,9 @@
 """Run two forms of one program side by side, step by step: reference and converted.
 
-Each step of both is run on its own operands (the error so far), and the converted one
-once more on the reference's operands, rounded to the dtypes that they are stored in
-(the error that it makes by itself). Bodies that run once where they stand are entered;
-a loop is one step. Values are dropped after their last use.
+Each step of both is run on its own operands (the accumulated error), and the converted
+one once more on the reference's operands, rounded to the dtypes that they are stored in
+(its own error). Bodies that run once in place are entered; a loop is one step. Values
+are freed after their last use.
 """
 
 # JAX's own types are partial: what its functions give is unknown to a type checker.
@@ -36,27 +36,27 @@ from amprewrite.measure.samples import Observe, OpSample
 from amprewrite.plan import OUTPUT, Decision
 
 ONCE = frozenset((*SHARED, "custom_vjp_call"))
-"""Primitives whose body runs once, where it stands."""
+"""Primitives with a body that runs once, in place."""
 
 Pair = tuple[Step, Step]
-"""One step: of the converted program, of the reference."""
+"""One step of the converted program, and its twin in the reference."""
 
 Envs = tuple[Env, Env]
-"""Values by name, of both."""
+"""Values by name, of the converted program and of the reference."""
 
 
 class Half:
     """One of the two programs.
 
     Args:
-        writer: Runs its steps.
-        context: Gives what must be entered while they run.
+        writer: Interpreter of its steps.
+        context: Makes the context in which they run.
     """
 
     def __init__(
         self, writer: Writer, context: Callable[[], AbstractContextManager[Any]]
     ) -> None:
-        """Remember who runs it."""
+        """Store the interpreter and the context."""
         self.writer, self.context = writer, context
 
     def run(self, step: Step, env: Env) -> None:
@@ -72,7 +72,7 @@ class Half:
         return {**env, **dict(zip(names, entered, strict=True))}
 
     def leave(self, step: Step, which: int, inner: Env, env: Env) -> None:
-        """Take the results of a body out of it."""
+        """Store the results of a body in the outer values."""
         rows = zip(step.results, step.bodies[which].outputs, step.leaves, strict=True)
         with self.context():
             for name, atom, leave in rows:
@@ -89,8 +89,8 @@ class Lockstep:
     Args:
         prepared: The program and its plan.
         wide: The reference.
-        context: Gives what must be entered while the reference runs.
-        observe: Takes a sample of each op.
+        context: Makes the context in which the reference runs.
+        observe: Receives a sample of each op.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Lockstep:
         context: Callable[[], AbstractContextManager[Any]],
         observe: Observe,
     ) -> None:
-        """Remember what to compare."""
+        """Store the two programs to compare."""
         self.prepared, self.wide, self.observe = prepared, wide, observe
         self.ours = Half(Writer(prepared, HANDLERS), nullcontext)
         self.theirs = Half(Widener(wide), context)
@@ -120,7 +120,7 @@ class Lockstep:
             self._handed(f"{name} for {OUTPUT}", env[name], read)
 
     def _steps(self, ours: Program | Body, theirs: Program | Body, envs: Envs) -> None:
-        """Run the steps of both, as they stand in one body or at top level."""
+        """Run the steps of both in one body or at top level."""
         last = [_last_uses(part.steps, part.outputs) for part in (ours, theirs)]
         for pair in zip(ours.steps, theirs.steps, strict=True):
             which = self._once(pair, envs)
@@ -133,7 +133,7 @@ class Lockstep:
                     env.pop(name, None)
 
     def _once(self, pair: Pair, envs: Envs) -> int | None:
-        """Return which body of a step runs once where it stands; None if none does."""
+        """Return the index of the body that runs once in place; None without one."""
         step = pair[0]
         if step.primitive in ONCE and step.bodies:
             return 0
@@ -142,11 +142,11 @@ class Lockstep:
         halves = zip((self.ours, self.theirs), pair, envs, strict=True)
         picked = {int(half.writer.get(s.operands[0], env)) for half, s, env in halves}
         if len(picked) > 1:
-            return None  # rounding took the program elsewhere
+            return None  # rounding changed the branch
         return min(max(picked.pop(), 0), len(step.bodies) - 1)
 
     def _enter(self, pair: Pair, which: int, envs: Envs) -> None:
-        """Compare the steps of a body that runs once where it stands."""
+        """Compare the steps of a body that runs once in place."""
         ours, theirs = (step.bodies[which] for step in pair)
         inner = self.ours.enter(ours, envs[0]), self.theirs.enter(theirs, envs[1])
         for cross in filter(None, ours.enters):
@@ -199,7 +199,7 @@ class Lockstep:
             self.observe(sample)
 
     def _handed(self, name: str, held: Any, read: Any) -> None:
-        """Compare a value with what a cast of the plan makes of it."""
+        """Compare a value with the result of an inserted cast of it."""
         before, after = dtype_name(held), dtype_name(read)
         if before == after or not (is_float(before) and is_float(after)):
             return
@@ -225,7 +225,7 @@ class _Again:
     """A step of the original and operands for it, in the reference's dtypes."""
 
     def __init__(self, walk: Lockstep, pair: Pair, other: Env, fed: Env) -> None:
-        """Read the operands as the converted step does; nothing is run."""
+        """Read the operands as the converted step does; run nothing."""
         step, self.twin = pair
         self.theirs = walk.theirs
         self.given: Env = {}
@@ -240,7 +240,7 @@ class _Again:
         return self._run(dict(self.given))
 
     def __call__(self, unit: float, draw: int) -> tuple[Array, ...]:
-        """Return them with every float operand moved by ``unit``, up or down."""
+        """Return the results with every float operand moved by ``unit``, up or down."""
         draws = np.random.default_rng(draw)
 
         def moved(value: Any) -> Any:
@@ -265,13 +265,13 @@ def _is_equal(found: Array, wanted: Array) -> bool:
 
 
 def _length(read: Env, made: tuple[Array, ...]) -> float:
-    """Return how many elements a step reads for one that it makes."""
+    """Return the number of elements that a step reads for each that it makes."""
     largest = max((np.size(value) for value in read.values()), default=0)
     return largest / max(1, min(array.size for array in made))
 
 
 def _inserted(name: str, before: str, after: str) -> Decision:
-    """Return what a cast does, as a row of a plan says it."""
+    """Return the decision about an inserted cast, as a row of a plan."""
     return Decision(
         op=name,
         canonical="cast",
@@ -286,7 +286,7 @@ def _inserted(name: str, before: str, after: str) -> Decision:
 
 
 def _samples(step: Step, floats: Sequence[bool]) -> Iterator[tuple[str, list[int]]]:
-    """Yield the ops of the plan that stand for a step, with positions of results."""
+    """Yield the ops of the plan for a step, with positions of their results."""
     positions = [i for i, flag in enumerate(floats) if flag]
     if not step.bodies:
         yield step.name, positions
@@ -304,7 +304,7 @@ def _names(step: Step) -> list[str]:
 def _last_uses(
     steps: Iterable[Step], outputs: Iterable[Atom]
 ) -> Mapping[str, list[str]]:
-    """Return for each step the values, made here, that nobody uses after it."""
+    """Return for each step the values made here that are not used after it."""
     held = tuple(steps)
     made = {name for step in held for name in step.results}
     seen = {atom for atom in outputs if isinstance(atom, str)}
@@ -319,8 +319,8 @@ def _last_uses(
 def _rounded(exact: Any, like: Any) -> Any:
     """Return ``exact`` in the dtype of ``like``.
 
-    Where the program has brought large numbers into the range of its dtype (a mask of
-    -3.4e38 in float16) the copy is brought there too.
+    If the program clamped large numbers to the range of its dtype (a mask of -3.4e38 in
+    float16), the copy is clamped too.
     """
     name = dtype_name(like)
     if not is_inexact(name) or dtype_name(exact) == name:

@@ -1,6 +1,6 @@
-"""Run loops that must end: one that rounding keeps from it gives NaN.
+"""Run loops with a limit on iterations; one that does not end gives NaN.
 
-A loop that turns until little changes may never do so in low precision.
+A loop that iterates until a change is small may never end in low precision.
 """
 
 # JAX's own types are partial: what its functions give is unknown to a type checker.
@@ -18,15 +18,14 @@ from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import Step
 
 PATIENCE = 4
-"""How many times as often as in full precision a loop may turn, and this often more."""
+"""Limit on a loop's iterations, as a multiple of those in full precision."""
 
 
 def ending(iterations: Mapping[str, int]) -> dict[str, Handler]:
-    """Return who runs the steps with bodies, such that every loop ends.
+    """Return functions that run steps with bodies, such that every loop ends.
 
     Args:
-        iterations: How often each loop turns in full precision, by the name of its
-            step.
+        iterations: Trip count of each loop in full precision, by the name of its step.
     """
 
     def handler(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
@@ -50,7 +49,7 @@ def ending(iterations: Mapping[str, int]) -> dict[str, Handler]:
 
 
 def _spoilt(value: Any, goes_on: Any) -> Any:
-    """Return NaN in the place of floats, if their loop has not ended."""
+    """Return floats as NaN if their loop has not ended."""
     if not is_float(dtype_name(value)):
         return value
     return jnp.where(goes_on, jnp.asarray(jnp.nan, value.dtype), value)

@@ -1,8 +1,8 @@
-"""Run a program in other dtypes than it was traced in: the reference of ``verify``.
+"""Run a program in other dtypes than traced: the reference of ``verify``.
 
-The function is traced as it is and every value of a float dtype is replaced as the
-program runs. Calling it on wider arguments would not do: what it pins by ``astype``,
-and what it closed over, would stay narrow.
+The function is traced as it is, and every value of a float dtype is replaced as the
+program runs. Calling it on wider arguments would not suffice: values pinned by
+``astype``, and closed-over ones, would stay narrow.
 """
 
 # JAX's own types are partial: what its functions give is unknown to a type checker.
@@ -30,16 +30,16 @@ from amprewrite.frameworks.jaxpr.program.program import (
 )
 
 Dtypes = Mapping[str, str]
-"""Float dtypes by name, each with what replaces it."""
+"""Replacements of float dtypes, by name."""
 
 REFUSALS = (NotImplementedError, RuntimeError, TypeError, ValueError)
-"""What JAX raises where an op has no kernel for a dtype."""
+"""Errors that JAX raises if an op has no kernel for a dtype."""
 
 REDUCES = ("reduce", "reduce_window", "reduce_precision")
 """Fences that run in any dtype."""
 
 DRAWS = ("bitcast_convert_type", "random_gamma")
-"""Primitives whose bits or random numbers depend on the dtype."""
+"""Primitives with bits or random numbers that depend on the dtype."""
 
 
 @dataclass
@@ -48,8 +48,8 @@ class Wide:
 
     Attributes:
         program: The program, as traced.
-        dtypes: What is replaced.
-        traced_x64: Whether 64-bit types were enabled where it was traced.
+        dtypes: Replacements of its dtypes.
+        traced_x64: Whether 64-bit types were enabled during the trace.
         kept: Steps that ran in the dtypes they were traced in, with their primitives.
     """
 
@@ -64,11 +64,11 @@ class Wide:
         return list(map(writer.enter, self.program.inputs, arrays))
 
     def run(self, inputs: Iterable[Any]) -> list[Any]:
-        """Return the outputs on what :meth:`inputs` gave."""
+        """Return the outputs on arrays from :meth:`inputs`."""
         return Widener(self).program(inputs)
 
     def other(self, dtype: str) -> str:
-        """Return what replaces ``dtype``."""
+        """Return the replacement of ``dtype``."""
         return self.dtypes.get(dtype, dtype)
 
     def converted(
@@ -77,7 +77,7 @@ class Wide:
         operands: Sequence[Any],
         tangents: Iterable[int] = (),  # noqa: ARG002  # they are values like others
     ) -> list[Any]:
-        """Return what ``fun`` gives on arrays in the other dtypes.
+        """Return the outputs of ``fun`` on arrays, in the replaced dtypes.
 
         It is traced with the dtypes that it was written for.
         """
@@ -94,7 +94,7 @@ class Wide:
 
 
 class Widener(Writer):
-    """Binds every equation as it was traced, its float dtypes replaced."""
+    """Interpreter that binds every equation as traced, with replaced dtypes."""
 
     def __init__(self, wide: Wide) -> None:  # no plan: there is nothing to decide
         self.wide: Wide = wide
@@ -103,9 +103,9 @@ class Widener(Writer):
         self.casts = {}
 
     def enter(self, name: str, value: Any) -> Any:
-        """Return an array from outside as the program reads it.
+        """Return an array from outside in the dtype that the program reads.
 
-        It is rounded to the dtype that was traced first: JAX does so when it is called.
+        It is first rounded to the traced dtype, as JAX does in a call.
         """
         dtype = dtype_name(self.wide.program.avals[name])
         if isinstance(value, (np.ndarray, np.generic)):
@@ -113,7 +113,7 @@ class Widener(Writer):
         return _as(value, self.wide.other(dtype))
 
     def start(self, inputs: Iterable[Any]) -> Env:
-        """Return the values that are known before the first step."""
+        """Return the values that exist before the first step."""
         program = self.wide.program
         env = {name: self.enter(name, x) for name, x in program.constants.items()}
         env.update(zip(program.inputs, inputs, strict=True))
@@ -127,7 +127,7 @@ class Widener(Writer):
         return [self.get(atom, env) for atom in program.outputs]
 
     def rule_dtype(self, aval: Any) -> str:
-        """Return the dtype in which a rule of the user takes a value of ``aval``."""
+        """Return the dtype in which a user's rule receives a value of type ``aval``."""
         return self.wide.other(dtype_name(aval))
 
     def stored(self, name: str) -> str:
@@ -178,14 +178,14 @@ class Widener(Writer):
 
 
 def _is_pinned(step: Step) -> bool:
-    """Whether a step must run in the dtypes that it was traced in."""
+    """Return whether a step must run in its traced dtypes."""
     fenced = bool(step.fence) and step.primitive not in REDUCES
     bodied = step.primitive.startswith("scatter")  # its body is replaced
     return step.primitive in DRAWS or (fenced and not bodied)
 
 
 def _as(value: Any, dtype: str) -> Any:
-    """Return a float or complex ``value`` in ``dtype``; anything else as it is."""
+    """Return a float or complex ``value`` in ``dtype``; others as they are."""
     name = dtype_name(value)
     if name == dtype or not is_inexact(name):
         return value
@@ -193,7 +193,7 @@ def _as(value: Any, dtype: str) -> Any:
 
 
 def is_inexact(dtype: str) -> bool:
-    """Return whether a dtype holds rounded numbers: floats or complex ones."""
+    """Return whether a dtype is inexact: float or complex."""
     return is_float(dtype) or dtype in ("complex64", "complex128")
 
 

@@ -1,4 +1,4 @@
-"""Run a JAX function on one set of arguments and hand back arrays."""
+"""Run a JAX function on one set of arguments, and return its arrays."""
 
 # JAX's own types are partial: what its functions give is unknown to a type checker.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
@@ -18,7 +18,7 @@ from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.measure.runs import Array, Run
 
 Flat = Callable[..., Any]
-"""A function of the arrays of a call, in order; it gives what the call gives."""
+"""Function of the arrays of a call, in order; it returns the call's result."""
 
 
 def to_array(value: Any) -> Array:
@@ -32,13 +32,13 @@ def to_array(value: Any) -> Array:
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs functions on one set of arrays.
+    """Runner of functions on one set of arrays.
 
     Attributes:
         arrays: The arrays of the call.
         names: Their names.
-        trained: Positions of those whose gradients are compared; empty for none.
-        scale: Factor on the loss, taken out of the gradients again.
+        trained: Positions of the arrays that get gradients; empty for none.
+        scale: Factor on the loss, divided out of the gradients again.
     """
 
     arrays: Sequence[Any]
@@ -54,12 +54,12 @@ class Runner:
         jitted: bool,
         derived_jitted: bool = True,
     ) -> Run:
-        """Call ``function`` and return what it gave.
+        """Call ``function`` and return its results, with gradients if requested.
 
         Args:
-            function: Takes the arrays.
-            arrays: The arrays in other dtypes, if they are not to be run as they are.
-            jitted: Whether all of it is compiled as one.
+            function: Function of the arrays.
+            arrays: The arrays in other dtypes; None to use those of the call.
+            jitted: Whether it is compiled as a whole.
             derived_jitted: Whether its derivative is; op by op takes much longer.
         """
         given = self.arrays if arrays is None else arrays

@@ -1,9 +1,10 @@
-"""How much each rounding moves the outputs of a JAX program, to first order.
+"""First-order sensitivity of the outputs of a JAX program to each rounding.
 
 The program runs once in full precision with a probe on every value that may be rounded,
 and is differentiated backwards from random directions in the outputs; see
-:mod:`probes`. It runs op by op, whose small kernels are compiled once for all layers
-that are alike; what JAX keeps for a backward pass is held meanwhile, in full precision.
+:mod:`identities`. It runs op by op, with small kernels that are compiled once for all
+equal layers; JAX's residuals for the backward pass are held in full precision
+meanwhile.
 """
 
 # JAX's own types are partial: what its functions give is unknown to a type checker.
@@ -35,11 +36,11 @@ from amprewrite.plan.sensitivity import Key, Probes, Sensitivity
 
 @dataclass(frozen=True)
 class Watched:
-    """What the values of a program say.
+    """Results of watching the values of a program.
 
     Attributes:
-        peaks: For values that low precision cannot hold, the largest magnitude.
-        iterations: How often loops of unknown length turn, by the name of their step.
+        peaks: Largest magnitude of the values that low precision cannot represent.
+        iterations: Trip counts of loops of unknown length, by the name of their step.
     """
 
     peaks: Mapping[str, float]
@@ -53,16 +54,16 @@ def measure_sensitivity(
     watched: Watched,
     directions: int | None = None,
 ) -> Sensitivity:
-    """Return the error of every rounding that ``probes`` names.
+    """Return the error of every rounding in ``probes``.
 
     Args:
-        sample: The program and what it is run on.
-        probes: What may be rounded.
-        factors: Factor on the error of each output that counts; one over the norm of
-            all outputs makes relative errors of it. None for one over the norm of each.
-        watched: What :func:`watch` saw.
-        directions: Number of random directions in the outputs; None for those that
-            ``probes`` ask for.
+        sample: The program and its arguments.
+        probes: The roundings to measure.
+        factors: Factor on the error of each bounded output; one over the norm of all
+            outputs gives relative errors. None for one over the norm of each.
+        watched: Results of :func:`watch`.
+        directions: Number of random directions in the outputs; None for the number in
+            ``probes``.
 
     Raises:
         UnsupportedError: An op cannot be differentiated.
@@ -86,10 +87,10 @@ def measure_sensitivity(
 
 
 def check_finite(sample: Sample, reference: Run, bounded: Container[str]) -> None:
-    """Make sure that there are outputs to bound, and that they are finite.
+    """Check that there are outputs to bound, and that they are finite.
 
     Args:
-        sample: The program and what it was run on.
+        sample: The program and its arguments.
         reference: Its outputs in full precision.
         bounded: Paths of the outputs that are bounded; the others may be infinite.
 
@@ -106,11 +107,11 @@ def check_finite(sample: Sample, reference: Run, bounded: Container[str]) -> Non
 
 
 def watch(sample: Sample, probes: Probes) -> Watched:
-    """Run a program to see what its values alone say; not at all if nothing is asked.
+    """Run a program to find peaks and trip counts, if they are needed.
 
     Args:
-        sample: The program and what it is run on.
-        probes: What may be rounded.
+        sample: The program and its arguments.
+        probes: The roundings to measure.
     """
     limit = float(format_of(probes.low).max)
     narrow = limit < float(format_of(probes.full).max) / 2
@@ -134,7 +135,7 @@ def watch(sample: Sample, probes: Probes) -> Watched:
 
 
 def _keys(probes: Probes) -> tuple[Key, ...]:
-    """Return all that may be rounded, in an order that does not change."""
+    """Return all rounding keys in a fixed order."""
     return (*sorted(probes.stored), *sorted(probes.read))
 
 
@@ -156,7 +157,7 @@ class _Pulled:
         self.paths: list[str] = []
 
     def rows(self, directions: int) -> tuple[Any, int]:
-        """Return ``g . delta`` by direction and key, and how many directions."""
+        """Return ``g . delta`` by direction and key, and the number of directions."""
         tokens = [jnp.zeros((), jnp.float32) for _ in self.keys]
         try:
             made, pull = jax.vjp(self._outputs, tokens)
@@ -166,7 +167,8 @@ class _Pulled:
                 # Op by op, JAX compiles the body of a manual mesh at each call.
                 pull = partial(jax.jit(lambda pull, rays: pull(rays)), pull)
             numbers = sum(part.size for part in made)
-            count = directions if numbers > 1 else 1  # a number has one direction
+            # a single number has one direction
+            count = directions if numbers > 1 else 1
             rows = [pull(self._rays(made, i, numbers))[0] for i in range(count)]
         except FAILURES as error:
             raise self._blamed(error) from error
@@ -178,7 +180,7 @@ class _Pulled:
         return self.sample.program.steps
 
     def _outputs(self, tokens: Sequence[Any]) -> list[Any]:
-        """Return the outputs that count, as arrays of real numbers."""
+        """Return the bounded outputs, as arrays of real numbers."""
         named = dict(zip(self.keys, tokens, strict=True))
         program = self.sample.program
         self.prober = Prober(program, self.roundings, named, self.iterations, REVERSE)
@@ -212,7 +214,7 @@ class _Pulled:
         return rays
 
     def _blamed(self, error: Exception) -> UnsupportedError:
-        """Return the error of an op that has no derivative, with its name."""
+        """Return the error about an op without a derivative, with its name."""
         text, graph = str(error), self.sample.graph
         failed = self.prober.failed if self.prober else None
         suspects = [failed] if failed else self._steps

@@ -1,4 +1,4 @@
-"""Plan within a tolerance: sensitivity by JAX, candidates measured as they run."""
+"""Plan within a tolerance: JAX sensitivities, and measurements of candidates."""
 
 # JAX's own types are partial: what its functions give is unknown to a type checker.
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
@@ -39,22 +39,22 @@ REUSED = (
 """Warning of a plan for a signature that was not measured."""
 
 OPTIONS = {"xla_allow_excess_precision": False}
-"""XLA may leave roundings out where it fuses; measured are those of the plan."""
+"""Compiler options that keep the plan's roundings in fused kernels."""
 
 Build = Callable[[Plan], Prepared]
-"""Gives what runs a program by a plan."""
+"""Function from a plan to a runnable program."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """What was measured of a program.
+    """Measurements of one program.
 
     Attributes:
         graph: The program.
         sensitivity: The error of each rounding.
         target: Bound on the error.
         errors: Measured error of each plan that was tried, by its decisions.
-        excess: That of the chosen plan over its predicted error.
+        excess: Measured over predicted error of the chosen plan.
     """
 
     graph: ProgramGraph
@@ -66,12 +66,12 @@ class Known:
     excess: float = 1.0
 
     def error(self, plan: Plan) -> float:
-        """Return the error of a plan, for other arguments than those measured."""
+        """Return the error of a plan, estimated if it was not measured."""
         found = self.errors.get(plan.decisions)
         return self.excess * (plan.predicted_error or 0.0) if found is None else found
 
     def is_of(self, graph: ProgramGraph) -> bool:
-        """Whether ``graph`` is this program, perhaps with other extents."""
+        """Return whether ``graph`` is this program, possibly with other extents."""
         return _shape_free(graph) == _shape_free(self.graph)
 
 
@@ -83,31 +83,32 @@ def _shape_free(graph: ProgramGraph) -> list[Any]:
 
 
 class Tolerant:
-    """Plans the programs of one function within a tolerance.
+    """Planner of the programs of one function within a tolerance.
 
-    A program is measured on the arguments that it is first met with; the same program
-    for arguments of other shapes is planned by what was measured.
+    A program is measured on its first arguments; the same program for arguments of
+    other shapes is planned by these measurements.
     """
 
     def __init__(self, budget: Budget, captured: str) -> None:
-        """Take what was asked for.
+        """Store the tolerance; nothing is measured yet.
 
         Args:
-            budget: The tolerance, and what plans within it.
-            captured: How programs are captured, for their plans.
+            budget: The tolerance, with its planner.
+            captured: Description of the capture, for plans.
         """
         self.budget, self.captured = budget, captured
         self.known: list[Known] = []
 
     def plan(self, sample: Sample, build: Build) -> Plan:
-        """Return the cheapest plan found that keeps the tolerance.
+        """Return the cheapest plan found within the tolerance.
 
         Args:
             sample: The program and the arguments.
-            build: Gives what runs it by a plan.
+            build: Makes a plan runnable.
 
         Raises:
-            ToleranceError: No plan keeps it, or the function is not finite as it is.
+            ToleranceError: No plan is within it, or the function's outputs are not
+                finite.
             UnsupportedError: An op cannot be differentiated, no output is a float, or
                 the arguments have no values.
         """
@@ -193,7 +194,7 @@ class Tolerant:
 def sample_of(
     program: Program, graph: ProgramGraph, arrays: Iterable[Any], result: Result
 ) -> Sample:
-    """Return a program and the arrays of a call as what is measured."""
+    """Return a program with the arrays of a call, to be measured."""
     inputs = [x if isinstance(x, jax.Array) else as_array(x) for x in arrays]
     return Sample(program, graph, inputs, result)
 
@@ -203,7 +204,7 @@ def _values(sample: Sample) -> list[Any]:
 
 
 def _run(sample: Sample, function: Callable[[Program, list[Any]], list[Any]]) -> Run:
-    """Run a program, compiled, with the roundings that it asks for."""
+    """Run a program, compiled, with the roundings of its plan."""
     names: list[str] = []
 
     def named(inputs: list[Any], constants: Mapping[str, Any]) -> list[Any]:

@@ -1,7 +1,7 @@
-"""Run a program op by op and watch values: peaks, iterations of loops, failures.
+"""Run a program op by op and observe its values: peaks, trip counts, failures.
 
-Nothing is compiled, so that loops run one turn after the other, in order. What a manual
-mesh does inside is not seen, only what comes out of it.
+Nothing is compiled, so that loops run one iteration after the other, in order. Values
+inside a manual mesh are not observed, only its results.
 """
 
 # JAX's own types are partial: what its functions give is unknown to a type checker.
@@ -23,7 +23,7 @@ from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import RegionBoundary, Step
 
 Look = Callable[[str, str, Any], None]
-"""Takes the name of an op, of a float value that it makes, and the value."""
+"""Callback for each float value: the name of its op, its own name, the value."""
 
 
 def _unseen(op: str, name: str, value: Any) -> None:
@@ -31,14 +31,14 @@ def _unseen(op: str, name: str, value: Any) -> None:
 
 
 def count_iterations(sample: Sample, look: Look = _unseen) -> Mapping[str, int]:
-    """Run a program, show its values, and return how often its loops turn.
+    """Run a program with a callback for its values; return the trip counts of loops.
 
     Args:
-        sample: The program and what it runs on.
-        look: Is shown every float value, those from outside first.
+        sample: The program and its arguments.
+        look: Callback for every float value, those from outside first.
 
     Returns:
-        The most iterations that each loop of unknown length makes, by its step's name.
+        The largest trip count of each loop of unknown length, by its step's name.
     """
     watcher = _Watcher(sample, look)
     with private.evaluated_now(), jax.disable_jit():
@@ -92,7 +92,7 @@ def _while(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
 
 
 def _scan(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
-    """Run a loop turn by turn; JAX must trace one that does not turn at all."""
+    """Run a loop iteration by iteration; JAX must trace one without iterations."""
     with jax.disable_jit(step.eqn.params["length"] > 0):
         return HANDLERS["scan"](writer, step, env)
 
@@ -102,4 +102,4 @@ WATCHED: dict[str, Handler] = {
     "scan": _scan,
     "while": _while,
 }
-"""Who runs a step whose values are looked at, by its primitive."""
+"""Functions that run the steps of an observed program, by primitive."""

@@ -1,4 +1,4 @@
-"""The arguments of a call of an operator, by the operator's schema."""
+"""The arguments of an operator call, looked up by the operator's schema."""
 
 from collections.abc import Hashable, Iterator, Mapping
 from functools import lru_cache
@@ -8,7 +8,7 @@ from amprewrite.frameworks.torch_fx.compat import private
 
 
 class Called(Protocol):
-    """A call of an operator: a node, or one that is being traced."""
+    """A call of an operator: a node, or a call that is being traced."""
 
     @property
     def target(self) -> Any:
@@ -17,17 +17,17 @@ class Called(Protocol):
 
     @property
     def args(self) -> tuple[Any, ...]:
-        """Its positional arguments."""
+        """The positional arguments of the call."""
         ...
 
     @property
     def kwargs(self) -> Mapping[str, Any]:
-        """Its keyword arguments."""
+        """The keyword arguments of the call."""
         ...
 
     @property
     def meta(self) -> dict[str, Any]:
-        """What is known of its value."""
+        """Metadata about its value."""
         ...
 
 
@@ -42,7 +42,7 @@ def argument(node: Called, name: str) -> object:
 
 
 def tensor_slots(node: Called) -> Iterator[Any]:
-    """Yield what is given where the schema has tensors: also numbers and None."""
+    """Yield the arguments for tensors in the schema: also numbers and None."""
     for formal in private.formals(node.target):
         kind = str(formal.type)
         if "Tensor" not in kind:
@@ -62,13 +62,13 @@ def writes_first(node: Called) -> bool:
 
 
 NUMBER_TYPES = ("number", "Optional[number]", "Tensor")
-"""Schema types of arguments whose Python numbers meet tensor elements.
+"""Schema types of arguments with Python numbers that meet tensor elements.
 
-``x + 1e-8`` is ``add.Tensor`` with a number where a tensor may stand.
+``x + 1e-8`` is ``add.Tensor`` with a number in the place of a tensor.
 """
 
 FILLS = ("value", "fill_value")
-"""Names of arguments that fill elements, whatever their schema type."""
+"""Names of arguments that fill elements, of any schema type."""
 
 
 def numbers(node: Called) -> Iterator[tuple[str, float]]:
@@ -97,7 +97,7 @@ def has_argument(node: Called, name: str) -> bool:
 
 
 def position(node: Called, name: str) -> tuple[int, bool]:
-    """Return the position of an argument in the schema, and whether it has none."""
+    """Return the schema position of an argument, and whether it is keyword-only."""
     for index, formal in enumerate(private.formals(node.target)):
         if formal.name == name:
             return index, formal.kwarg_only

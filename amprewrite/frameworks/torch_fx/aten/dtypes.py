@@ -1,13 +1,13 @@
-"""The dtypes of torch by their neutral names."""
+"""Conversion between torch dtypes and dtype names."""
 
 import torch
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """Return the neutral name of a torch dtype."""
+    """Return the name of a torch dtype."""
     return str(dtype).removeprefix("torch.")
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """Return the torch dtype of a neutral name."""
+    """Return the torch dtype called ``name``."""
     return getattr(torch, name)

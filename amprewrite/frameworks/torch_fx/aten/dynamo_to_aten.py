@@ -1,7 +1,7 @@
-"""Lower a dynamo graph of torch functions to the ATen level that export gives.
+"""Lower a dynamo graph of torch functions to the ATen level of torch.export.
 
-Higher-order ops keep their place: an activation checkpoint's body is lowered too, the
-bodies of a custom ``autograd.Function`` stay as the user wrote them.
+Higher-order ops stay in place: the body of an activation checkpoint is lowered too, the
+bodies of a custom ``autograd.Function`` are left as the user wrote them.
 """
 
 from typing import Any, Self
@@ -14,19 +14,19 @@ from amprewrite.frameworks.torch_fx.aten.rnn_cells import FUNCTIONS
 from amprewrite.frameworks.torch_fx.compat import private
 
 CHECKPOINTS = frozenset(("tag_activation_checkpoint",))
-"""Higher-order ops that stand for torch.utils.checkpoint."""
+"""Names of the higher-order ops of torch.utils.checkpoint."""
 
 
 def checkpoint_region(body: GraphModule, *args: Any) -> Any:
-    """Run ``body`` under activation checkpointing, as the model asks."""
+    """Run ``body`` under activation checkpointing, as in the model."""
     return private.checkpointed(body, *args)
 
 
 def lower(module: GraphModule, inputs: list[Any]) -> GraphModule:
-    """Return ``module`` at the ATen level, before decomposition if it can be.
+    """Return ``module`` at the ATen level, before decomposition if possible.
 
     Args:
-        module: A graph of torch functions and methods, as dynamo gives it.
+        module: A graph of torch functions and methods, from dynamo.
         inputs: Fake values of its placeholders.
     """
 
@@ -42,7 +42,7 @@ def lower(module: GraphModule, inputs: list[Any]) -> GraphModule:
 
 
 class _Lowering(Interpreter):
-    """Runs a graph under the tracer; records higher-order ops itself."""
+    """Interpreter that runs a graph under the tracer, and records higher-order ops."""
 
     def __init__(self, module: GraphModule) -> None:
         super().__init__(module)
@@ -52,7 +52,7 @@ class _Lowering(Interpreter):
         return self
 
     def __exit__(self, *failure: object) -> None:
-        """Close the regions that a failure leaves open."""
+        """Close the autocast regions that a failure left open."""
         while self.regions:
             self.regions.pop().__exit__(None, None, None)
 
@@ -72,7 +72,7 @@ class _Lowering(Interpreter):
         return super().call_function(target, args, kwargs)
 
     def _higher_order(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """Record a call that has bodies; lower that of an activation checkpoint."""
+        """Record a call with bodies; lower the body of an activation checkpoint."""
         if target.name() not in CHECKPOINTS:
             run = super().call_function
             return private.record_higher_order(
@@ -86,9 +86,9 @@ class _Lowering(Interpreter):
         )
 
     def _autocast(self, args: Any) -> Any:
-        """Open or close a region of autocast, for the dtypes of the ops in it too.
+        """Open or close an autocast region, so that its ops get their dtypes.
 
-        Called as dynamo does, what opens one is recorded and opens nothing.
+        A plain call, as dynamo makes it, is recorded but opens nothing.
         """
         if isinstance(args[0], torch.autocast):
             return self.regions.pop().__exit__(None, None, None)
@@ -98,14 +98,14 @@ class _Lowering(Interpreter):
 
 
 def _switch_gradients(*, entered: bool, given: bool) -> bool:
-    """Enter or leave a region without gradients, which stands for an inference mode.
+    """Enter or leave a no-grad region that replaces an inference mode.
 
     Args:
-        entered: Whether it is entered.
-        given: Then whether the mode is on; otherwise what entering returned.
+        entered: Whether the region is entered.
+        given: On entry, whether the mode is on; on exit, the result of the entry.
 
     Returns:
-        Whether gradients were on before.
+        The gradient mode before the call.
     """
     before = torch.is_grad_enabled()
     torch.set_grad_enabled(before and not given if entered else given)

@@ -1,7 +1,7 @@
-"""How ATen spells the canonical ops, and what its kernels do with mixed dtypes.
+"""ATen spellings of the canonical ops, and of ops with bodies.
 
-The canonical name of an op is the name of its ATen packet without the underscore of
-the in-place form; the table of ops lists the exceptions, and this module the names that
+The canonical name of an op is the name of its ATen packet without the underscore of the
+in-place form; the table of ops lists the exceptions, and this module the names that
 depend on the arguments. A custom operator keeps its qualified name, such as
 ``mylib.scan``.
 """
@@ -17,11 +17,11 @@ from amprewrite.frameworks.torch_fx.compat import private
 from amprewrite.ops import OperandRule, op_table, traits_of
 
 FRAMEWORK_ONLY = frozenset(("_assert_tensor_metadata",))
-"""Packets that check the traced dtypes; dropped, because the dtypes change."""
+"""Packets that only check traced dtypes; dropped, because the dtypes change."""
 
 
 def operand_rule(native: str, canonical: str) -> OperandRule:
-    """Return what the kernel does with different float dtypes; prims never promote."""
+    """Return the kernel's rule for different float dtypes; prims never promote."""
     if native.startswith("prims."):
         return "equal"
     return traits_of(canonical, native).operand_rule
@@ -35,27 +35,30 @@ REGIONS: Mapping[str, tuple[int, str]] = {
     "wrap_with_autocast": (4, "inside an autocast region that the model writes"),
     "wrap_with_set_grad_enabled": (1, ""),
 }
-"""Higher-order ops whose body runs once where it stands: position of the body among
-the arguments, and why its ops must stay as traced (empty if they may change). The
-operands follow the body. ``checkpoint_region`` is our own form of a checkpoint. Any
-other higher-order op is a fence: its body is left as it was traced."""
+"""Higher-order ops with a body that runs once in place.
+
+The position of the body among the arguments, and the reason why its ops must stay as
+traced (empty if they may change). The operands follow the body. ``checkpoint_region``
+is our own form of a checkpoint. Any other higher-order op is a fence: its body is left
+as it was traced.
+"""
 
 IDENTIFIER_ARGUMENT = frozenset(("invoke_subgraph",))
-"""Higher-order ops with one more argument, a name, between body and operands."""
+"""Higher-order ops with an identifier between body and operands."""
 
 
 AUTOCAST_SPAN = ("_enter_autocast", "_exit_autocast")
-"""Calls between which dynamo leaves the ops of an autocast region of the model."""
+"""Calls around the ops of an autocast region of the model in a dynamo graph."""
 
 
 GRAD_SWITCH = "_set_grad_enabled"
-"""Call by which dynamo leaves the gradient mode of the ops that follow."""
+"""Call in a dynamo graph that sets the gradient mode of the ops after it."""
 
 
 def handed_back(node: Node) -> Node | None:
-    """Return the operand that an op hands back as it is, though fake tensors copy it.
+    """Return the operand that an op returns itself, though fake tensors copy it.
 
-    Of all operators in torch's own samples only ``dropout`` that drops nothing differs
+    Of all operators in torch's own samples only ``dropout`` that drops nothing is one
     (measured, torch 2.13): its decomposition clones, its kernel does not.
     """
     if packet_name(node.target) != "dropout":
@@ -73,7 +76,7 @@ def region_name(target: object) -> str:
 
 
 def native_name(target: object) -> str:
-    """Return the name of an op as plans show it: ``aten.linear.default``."""
+    """Return the name of an op in plans: ``aten.linear.default``."""
     if private.is_overload(target):
         return str(target)
     if private.is_higher_order(target):
@@ -102,7 +105,7 @@ def canonical_name(node: Called) -> str:
 
 
 def _cast_or_move(node: Called, _name: str) -> str:
-    """``to`` with a dtype is a user cast; without, it moves between devices."""
+    """Return ``cast`` for ``to`` with a change of dtype; else it moves devices."""
     result, source = node.meta.get("val"), node.args[0]
     held = source.meta.get("val") if isinstance(source, Node) else None
     given = isinstance(argument(node, "dtype"), torch.dtype)
@@ -111,9 +114,9 @@ def _cast_or_move(node: Called, _name: str) -> str:
 
 
 def names_tensor(node: Called) -> bool:
-    """Return whether a cast takes its dtype from a tensor that it is given.
+    """Return whether a cast takes its dtype from a tensor argument.
 
-    Only floats: an integer gives its dtype as if it were written.
+    An integer tensor does not count: its dtype is as good as written.
     """
     other = argument(node, "other")
     val = other.meta.get("val") if isinstance(other, Node) else other
@@ -123,24 +126,24 @@ def names_tensor(node: Called) -> bool:
 
 
 def _pow(node: Called, name: str) -> str:
-    """A small integer exponent is a product, not a power of two reals."""
+    """Return ``integer_pow`` for small integer exponents, which are products."""
     exponent = node.args[1] if len(node.args) > 1 else None
     small = isinstance(exponent, (int, float)) and exponent in (2, 3, 4)
     return "integer_pow" if small else name
 
 
 def _batch_norm(node: Called, name: str) -> str:
-    """Without training no statistics are computed."""
+    """Return the inference form without training: it computes no statistics."""
     return f"{name}_inference" if argument(node, "training") is False else name
 
 
 def _divide(node: Called, name: str) -> str:
-    """With a rounding mode a division is a step."""
+    """Return ``floor_divide`` with a rounding mode: a step function."""
     return "floor_divide" if argument(node, "rounding_mode") else name
 
 
 def _extremum(node: Called, name: str) -> str:
-    """The overload over a dimension gives indices, the binary one is a maximum."""
+    """Return the name of an extremum by overload: indices, reduction or binary."""
     overload = str(node.target).rpartition(".")[2]
     if overload in ("dim", "names_dim"):
         return f"{name}_dim"
@@ -150,22 +153,22 @@ def _extremum(node: Called, name: str) -> str:
 
 
 def _view(node: Called, name: str) -> str:
-    """``view(dtype)`` reinterprets bits."""
+    """Return ``bitcast`` for ``view(dtype)``, which reinterprets bits."""
     return "bitcast" if str(node.target).endswith(".dtype") else name
 
 
 def _scatter(node: Called, name: str) -> str:
-    """With a reduction, values at repeated places are combined."""
+    """Return ``scatter_reduce`` with a reduction, which combines repeated places."""
     return "scatter_reduce" if argument(node, "reduce") else name
 
 
 def _put(node: Called, name: str) -> str:
-    """When it accumulates, values at repeated places are added."""
+    """Return ``scatter_add`` for an accumulating put: repeated places add up."""
     return "scatter_add" if argument(node, "accumulate") else name
 
 
 def _pad(node: Called, name: str) -> str:
-    """Each mode is an op of its own."""
+    """Return the op of a padding mode."""
     mode, widths = argument(node, "mode"), argument(node, "pad")
     if mode == "circular":
         return "_pad_circular"
@@ -191,11 +194,11 @@ REFINED: Mapping[str, Callable[[Called, str], str]] = {
     "type_as": _cast_or_move,
     "view": _view,
 }
-"""Names that depend on the arguments."""
+"""Functions that name ops by their arguments, by packet."""
 
 
 def contracted_length(node: Node, canonical: str) -> int | None:
-    """Return the length over which a contraction sums; None if not known."""
+    """Return the length that a contraction sums over; None if not known."""
     shapes = [
         tuple(arg.meta["val"].shape)
         for arg in node.args
@@ -216,7 +219,7 @@ def contracted_length(node: Node, canonical: str) -> int | None:
 
 
 def _einsum_length(node: Node) -> int | None:
-    """Return the product of the extents of the labels that vanish."""
+    """Return the product of the extents of the summed labels."""
     equation, operands, *_ = private.positional(node)
     if not isinstance(equation, str) or "->" not in equation or "." in equation:
         return None

@@ -1,4 +1,4 @@
-"""The tensors of an output, by their path in its structure."""
+"""Names for the tensors of an output: their paths in its structure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -15,8 +15,9 @@ WHOLE = "output"
 def named_tensors(output: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the tensors of ``output`` with their paths: ``past_key_values.0.1``.
 
-    Mappings (the outputs of transformers among them) give their keys, named tuples and
-    dataclasses their fields, sequences and other registered containers their positions.
+    Path components are the keys of mappings (also of transformers' outputs), the fields
+    of named tuples and dataclasses, and the positions in sequences and other registered
+    containers.
     """
     if isinstance(output, torch.Tensor):
         yield path or WHOLE, output

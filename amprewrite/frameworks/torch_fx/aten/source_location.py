@@ -1,4 +1,4 @@
-"""Where a node comes from: a module of the model, a line of the user's code."""
+"""Origin of a node: the module of the model, and the line of the user's code."""
 
 import inspect
 import os
@@ -15,24 +15,24 @@ _LIBRARY = os.path.dirname(torch.__file__) + os.sep  # noqa: PTH120  # compared 
 _OWN = os.path.dirname(errors.__file__) + os.sep  # noqa: PTH120  # compared as text
 
 Frame: TypeAlias = tuple[str, int]
-"""A file and a line in it."""
+"""File and line number."""
 
 _NO_MODULE = "_empty_nn_module_stack"
-"""What export writes for the sizes that it adds where extents vary."""
+"""Prefix in module stacks of the sizes that export adds for varying extents."""
 
 
 _ROOT = re.compile(r"^[LG]\['(\w+)'\]")
-"""How dynamo writes the local or global variable that a path begins with."""
+"""Pattern of the local or global variable at the start of dynamo's paths."""
 
 MODEL = "L['self']"
-"""The variable that a path begins with where dynamo captures a module."""
+"""Variable at the start of paths in a graph of a module captured by dynamo."""
 
 
 def model_variable(graph: Graph) -> str:
-    """Return the variable of a dynamo graph that holds its model.
+    """Return the variable in a dynamo graph that refers to its model.
 
-    Where a function is captured that calls one model, a global or a local, that is
-    its variable, so that paths begin inside of it as they do for a module.
+    If a captured function calls one model, a global or a local, it is that variable, so
+    that paths begin inside the model as they do for a module.
     """
     roots = {
         found.group() for node in graph.nodes if (found := _ROOT.match(_stacked(node)))
@@ -41,12 +41,12 @@ def model_variable(graph: Graph) -> str:
 
 
 def module_path(node: Node, model: str = MODEL) -> str:
-    """Return the path of the innermost module that ``node`` stands in.
+    """Return the path of the innermost module around ``node``.
 
     Args:
         node: The node.
-        model: The variable of the model, see :func:`model_variable`; another one that
-            a path begins with stays as its first word.
+        model: The variable of the model, see :func:`model_variable`; any other variable
+            stays as the first component of a path.
     """
     path = _ROOT.sub(r"\1", _stacked(node).replace(model, "", 1))
     path = path.replace("._modules['", ".").replace("']", "")
@@ -55,7 +55,7 @@ def module_path(node: Node, model: str = MODEL) -> str:
 
 
 def _stacked(node: Node) -> str:
-    """Return the path of the innermost module as the tracer writes it."""
+    """Return the path of the innermost module as the tracer records it."""
     stack: dict[str, tuple[str, Any]] = node.meta.get("nn_module_stack") or {}
     paths = [path for path, _ in stack.values() if not path.startswith(_NO_MODULE)]
     return paths[-1] if paths else ""
@@ -81,10 +81,10 @@ def source_frame(node: Node) -> Frame | None:
 
 
 def user_frames() -> list[Frame]:
-    """Return what :func:`source_frame` may say of a node that is made now.
+    """Return the frames that :func:`source_frame` may find for a node made now.
 
-    The innermost frame outside the framework and, if it is another, the innermost
-    ``forward``: a tracer that notes no other frames is the rule, not the exception.
+    They are the innermost frame outside the framework and, if it is another, the
+    innermost ``forward``: most tracers record no other frames.
     """
     found: list[Frame] = []
     frame = inspect.currentframe()  # inspect.stack reads every source file

@@ -1,1 +1,1 @@
-"""Probes: sensitivities, roundings inside kernels, two graphs run in lockstep."""
+"""Probes: sensitivities, roundings inside kernels, and runs in lockstep."""

@@ -1,4 +1,4 @@
-"""Tensors as float64 arrays, which is what ``verify`` compares."""
+"""Convert tensors to float64 arrays, the form that ``verify`` compares."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ def to_array(tensor: torch.Tensor) -> Array:
     held = tensor.detach()
     if held.is_complex():
         held = torch.view_as_real(held.resolve_conj())
-    # A copy: the program may write to the tensor after this.
+    # A copy: the program may write to the tensor later.
     wide = held.to(device="cpu", dtype=torch.float64, copy=True)
     return np.asarray(wide.numpy())
 

@@ -23,10 +23,10 @@ from amprewrite.plan.hardware.devices import named_device
 from amprewrite.plan.hardware.kernels import Kernels
 
 HEADS, WIDTH = 4, 64
-"""Heads of the attention that is timed, and the width of each."""
+"""Heads of the timed attention, and the width of each."""
 
 FEW = 8
-"""Elements of a tensor that takes no time but that of starting its cast."""
+"""Elements of a tensor with a cast that takes only the time of its launch."""
 
 Op = Callable[..., torch.Tensor]
 
@@ -51,16 +51,16 @@ ELEMENTWISE: Mapping[str, tuple[Op, int]] = {
     "silu": (functional.silu, 1),
     "tanh": (torch.tanh, 1),
 }
-"""Ops by canonical name, and how many tensors they read."""
+"""Ops by canonical name, with their numbers of operands."""
 
 ROW = 64
-"""Length of the last dimension of what they read."""
+"""Length of the last dimension of their operands."""
 
 
 def device_of(
     model: Any, args: tuple[Any, ...] | None, kwargs: Mapping[str, Any] | None
 ) -> Device:
-    """Return the device of a model: of its first weight, or of its arguments."""
+    """Return the device of a model: that of its first weight, or of its arguments."""
     weights: Any = getattr(model, "state_dict", dict)
     held: Any = weights() if callable(weights) else weights
     given = chain(held.values(), args or (), (kwargs or {}).values())
@@ -74,10 +74,10 @@ KINDS = {"cpu": "cpu", "cuda": "cuda", "gpu": "cuda"}
 
 
 def named(name: str) -> Device:
-    """Return the device that ``name`` asks for; see :func:`named_device`.
+    """Return the device called ``name``; see :func:`named_device`.
 
     Raises:
-        UnsupportedError: There is none of that name.
+        UnsupportedError: There is no device of that name.
     """
 
     def present(kind: str) -> Device | None:
@@ -88,24 +88,24 @@ def named(name: str) -> Device:
 
 
 def default_target() -> str:
-    """Return ``eager``: a module runs op by op, unless someone compiles it."""
+    """Return ``eager``: a module runs op by op, unless it is compiled."""
     return "eager"
 
 
 def kernels(_device: Device, _found: Calibration | None) -> Kernels:
-    """Return what low contractions hand over: in torch they round themselves."""
+    """Return the accumulator dtypes of low contractions: kernels of torch round."""
     return Kernels()
 
 
 def default_device() -> torch.device:
-    """Return the accelerator that torch has, or the CPU."""
+    """Return the available accelerator, or the CPU."""
     accelerator = torch.accelerator.is_available()
     found = torch.accelerator.current_accelerator() if accelerator else None
     return found or torch.device("cpu")
 
 
 def describe(device: torch.device) -> Device:
-    """Return what times on ``device`` depend on.
+    """Return ``device`` with the conditions that its timings depend on.
 
     The speed of float32 on a GPU depends on whether it may use TF32.
     """
@@ -130,11 +130,11 @@ def describe(device: torch.device) -> Device:
 def measure(
     device: torch.device | None = None, scope: Scope | None = None
 ) -> Calibration:
-    """Time everything on ``device``.
+    """Time contractions, other ops and casts on ``device``.
 
     Args:
         device: The device; None for the default accelerator, or the CPU.
-        scope: What is timed; None for what suits the device.
+        scope: Shapes to time; None for those of the kind of device.
     """
     device = device or default_device()
     with torch.no_grad():
@@ -187,11 +187,11 @@ class _Bench:
         """Time a contraction.
 
         Args:
-            kind: Which kernel.
+            kind: Kind of kernel.
             run: The contraction.
-            shapes: Of its operands.
+            shapes: Shapes of its operands.
             sizes: The smallest extent of one product, and the product of the others.
-            batches: How many products there are.
+            batches: Number of products.
         """
         thin, rest = sizes
         seconds = self._medians(run, shapes)

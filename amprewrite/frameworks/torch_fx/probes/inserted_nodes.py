@@ -1,7 +1,7 @@
-"""Compare the nodes that a rewriting inserted, and the weights that it stores anew.
+"""Compare inserted nodes and stored weights with the values that they replace.
 
-Whatever is inserted hands on one of the values that it reads, in another dtype, range
-or layout: casts, the bringing of masks into range, copies, parts of a list.
+Every inserted node passes on one of its operands, in another dtype, range or layout:
+casts, clamps of masks, copies, parts of a list.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from amprewrite.measure.samples import OpSample
 from amprewrite.plan import Decision
 
 INSERTED = "inserted"
-"""Class of what the plan has no decision for: it only hands values on."""
+"""Class of nodes without a decision in the plan: they only pass values on."""
 
 
 def inserted_sample(
@@ -28,18 +28,18 @@ def inserted_sample(
     handed: Sequence[torch.Tensor],
     limit: float,
 ) -> OpSample | None:
-    """Return what a node hands on, beside the value that it was handed.
+    """Return a sample of an inserted node's value and of its source.
 
     Args:
         node: The node.
         name: Its name in the whole program.
         made: Its value.
-        handed: The float tensors that it could have handed on.
-        limit: Largest finite number of the low dtype; what is beyond it may become
-            anything, and counts as zero.
+        handed: Its float operands.
+        limit: Largest finite number of the low dtype; larger values may become
+            anything, and count as zero.
 
     Returns:
-        None where nothing can be compared: no float, or none of that shape.
+        None if nothing can be compared: no float, or no operand of that shape.
     """
     if not isinstance(made, torch.Tensor) or not made.is_floating_point():
         return None
@@ -64,7 +64,7 @@ def inserted_sample(
 
 
 def is_rounded(held: object, wanted: object) -> bool:
-    """Whether a stored weight is the original's, rounded to its dtype."""
+    """Return whether a stored weight is the original's, rounded to its dtype."""
     if not (isinstance(held, torch.Tensor) and isinstance(wanted, torch.Tensor)):
         return True
     if held.layout != torch.strided or held.shape != wanted.shape:
@@ -78,7 +78,7 @@ def _distance(one: Array, two: Array) -> float:
 
 
 def _decision(node: Node, name: str, dtypes: tuple[str, str]) -> Decision:
-    """Return what an inserted node does, as a row of a plan says it."""
+    """Return the decision about an inserted node, as a row of a plan."""
     is_weight = node.op == "get_attr"
     native = f"stored {node.target}" if is_weight else str(node.target)
     return Decision(

@@ -1,13 +1,13 @@
-"""What kernels round inside, measured by running them low.
+"""Roundings inside kernels, measured by running them in low precision.
 
-A low contraction adds in full and rounds its result once, and so do pointwise kernels.
-Ops that torch composes of others also round what passes between those, and recurrent
-layers what passes from step to step: the error of their results is that of the kernel.
-Which kernels do so depends on the device, its instructions and the version of torch, so
-that none is taken to: the error of an op that may round inside is measured on the
-operands that it has in the model, and whether a contraction does at all on a sample.
+A low contraction sums in full and rounds its result once, and so do pointwise kernels.
+Ops that torch composes of others also round the values between those, and recurrent
+layers the values between steps: the error of their results is that of the kernel. It
+depends on the device, its instructions and the version of torch, so nothing is assumed:
+the error of an op that may round inside is measured on its operands in the model, and
+for a contraction, a sample shows first whether it rounds inside.
 
-Which ops may round inside, the table of ops says (``rounds_inside``).
+The table of ops lists the ops that may round inside (``rounds_inside``).
 Source: torch 2.13 on a CPU in bfloat16, on torch's own samples (``op_db``, as far as
 names match) and on a few of ours: the error of these is 1.2 to 3.1 times that of
 rounding their exact results with the instructions AVX2, and on others some round once
@@ -39,26 +39,26 @@ SAMPLES: Mapping[str, Sample] = {
     "matmul": (torch.matmul, ((16, 256), (256, 16))),
     "mv": (torch.mv, ((16, 256), (256,))),
 }
-"""Contractions that are measured in a model where this sample rounds inside.
+"""Contractions that are measured in a model if this sample rounds inside.
 
-They round once wherever tried (torch 2.13, CPUs with SSE4.1 to AVX2). A GPU that is
+They rounded once in all tests (torch 2.13, CPUs with SSE4.1 to AVX2). A GPU that is
 allowed to add in low precision (``torch.backends.cuda.matmul``) does not.
 """
 
 ONCE = 1.1
-"""Greatest error, in those of rounding the exact result, of a kernel that rounds once.
+"""Largest error of a kernel that rounds once, relative to rounding the exact result.
 
-Those that do were at 1.00 on the samples, the others at 1.2 and more.
+Kernels that round once were at 1.00 on the samples, the others at 1.2 and more.
 """
 
 
 @dataclass
 class Kernels:
-    """Which ops round inside on the devices of a program.
+    """Record of the ops that round inside, on the devices of a program.
 
     Attributes:
         low: The low dtype.
-        samples: What was found of contractions, by canonical name and device.
+        samples: Results for contractions, by canonical name and device.
     """
 
     low: torch.dtype
@@ -71,7 +71,7 @@ class Kernels:
 
         Args:
             op: The op.
-            operands: What it reads, with tensors anywhere.
+            operands: Its operands, with tensors at any depth.
         """
         if op.traits.rounds_inside:
             return len(op.operands) >= op.traits.rounds_inside_from
@@ -114,13 +114,13 @@ def kernel_error(
     full: torch.dtype,
     low: Callable[[torch.Tensor], torch.Tensor],
 ) -> Any:
-    """Return how far the low results of an op are from those in full precision.
+    """Return the errors of an op's low results against those in full precision.
 
-    Both read the same rounded operands, whose own errors are not part of it.
+    Both read the same rounded operands: the errors of those are not included.
 
     Args:
         run: Calls the op with operands.
-        operands: What it reads, with tensors anywhere.
+        operands: Its operands, with tensors at any depth.
         full: The full dtype; other tensors are left as they are.
         low: Casts a tensor to the low dtype.
 
@@ -154,7 +154,7 @@ def _states(devices: Sequence[int]) -> list[torch.Tensor]:
 
 
 def _difference(found: Any, wanted: Any) -> Any:
-    """Return the error of a result; where it is not finite in full there is none."""
+    """Return the error of a result; 0 where the full result is not finite."""
     if isinstance(wanted, torch.Tensor) and wanted.is_floating_point():
         return torch.where(wanted.isfinite(), found.to(wanted.dtype) - wanted, 0)
     return wanted

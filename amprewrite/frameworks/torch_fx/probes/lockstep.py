@@ -1,9 +1,9 @@
 """Run two graphs of one model side by side, op by op: the reference and the rewritten.
 
-The rewritten graph has the ops of the original under the same names, and casts between
-them. Each op of both is run on its own operands (the error so far), and the rewritten
-one once more on the reference's operands, rounded to the dtypes that it reads (the
-error that it makes by itself). Values are dropped after their last use.
+The rewritten graph has the ops of the original under the same names, with casts between
+them. Each op of both is run on its own operands (the accumulated error), and the
+rewritten one once more on the reference's operands, rounded to the dtypes that it reads
+(its own error). Values are freed after their last use.
 """
 
 from collections import defaultdict
@@ -44,7 +44,7 @@ from amprewrite.plan import Decision
 
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Generator[None]:
-    """Let what names no dtype be made in ``dtype``."""
+    """Set torch's default dtype in the context."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -54,13 +54,13 @@ def default_dtype(dtype: torch.dtype) -> Generator[None]:
 
 
 class Walk:
-    """One graph that is run node by node.
+    """Execution of one graph, node by node.
 
     Args:
-        owner: The module whose attributes the graph reads.
+        owner: The module with the attributes that the graph reads.
         graph: The graph.
         inputs: One value for each placeholder.
-        wide: Dtypes that are replaced, with what replaces them; empty to run as is.
+        wide: Replacements of dtypes; empty to run unchanged.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Walk:
         return widened(filled, self.wide)
 
     def run(self, node: Node) -> Any:
-        """Run one node, keep its value and return it."""
+        """Run one node, store its value and return it."""
         match node.op:
             case "placeholder":
                 value = next(self._inputs)
@@ -99,19 +99,19 @@ class Walk:
         return value
 
     def call(self, node: Node, operands: tuple[Any, Any]) -> Any:
-        """Return what the op of ``node`` gives for other operands."""
+        """Return the result of the op of ``node`` on other operands."""
         function: Any = node.target
         dtype = self.wide.get(torch.get_default_dtype())
         with default_dtype(dtype) if dtype else nullcontext():
             return function(*operands[0], **operands[1])
 
     def release(self, node: Node) -> None:
-        """Drop the values that ``node`` was the last to use."""
+        """Drop the values with ``node`` as their last user."""
         for used in self._last.get(node, ()):
             self.values.pop(used, None)
 
     def run_to(self, stop: Node | None) -> None:
-        """Run what stands before ``stop`` and was not run; ``stop`` is left to do."""
+        """Run the nodes before ``stop`` that were not run yet."""
         for node in self._rest:
             if node is stop:
                 return
@@ -120,7 +120,7 @@ class Walk:
                 self.release(node)
 
     def outputs(self) -> Any:
-        """Return the outputs; every node was run."""
+        """Return the outputs, after all nodes were run."""
         (output,) = self.graph.find_nodes(op="output")
         return self.operands(output.args[0])
 
@@ -141,7 +141,7 @@ class Walk:
 
 
 def _last_uses(graph: Graph) -> Mapping[Node, list[Node]]:
-    """Return for each node the values that nobody uses after it."""
+    """Return for each node the values that are not used after it."""
     last: dict[Node, list[Node]] = defaultdict(list)
     seen: set[Node] = set()
     for node in reversed(graph.nodes):
@@ -163,7 +163,7 @@ def widened(structure: Any, wide: Mapping[torch.dtype, torch.dtype]) -> Any:
 
 
 def widen_bodies(module: nn.Module, wide: Mapping[torch.dtype, torch.dtype]) -> None:
-    """Replace the dtypes that the graphs below ``module`` name, in place."""
+    """Replace dtypes in the arguments of the graphs below ``module``, in place."""
     for part in module.modules():
         if isinstance(part, GraphModule):
             for node in part.graph.nodes:
@@ -178,9 +178,9 @@ class Lockstep:
 
     Args:
         decisions: The ops to compare, by name.
-        observe: Takes their samples.
-        contractions: Those of the ops that multiply and add up.
-        limit: Largest finite number of the low dtype, to which masks are brought.
+        observe: Receives their samples.
+        contractions: Names of the ops that multiply and sum.
+        limit: Largest finite number of the low dtype, to which masks are clamped.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class Lockstep:
         contractions: Collection[str] = (),
         limit: float = inf,
     ) -> None:
-        """Remember what to compare."""
+        """Store the ops to compare."""
         self.decisions, self.observe = decisions, observe
         self.contractions, self.limit = contractions, limit
         self.unmatched: list[str] = []
@@ -202,7 +202,7 @@ class Lockstep:
         Args:
             ours: The rewritten graph.
             theirs: The reference.
-            prefix: What the names of ops in this body begin with.
+            prefix: Prefix of the names of ops in this body.
         """
         for node in ours.graph.nodes:
             name, twin = prefix + node.name, theirs.named.get(node.name)
@@ -232,7 +232,7 @@ class Lockstep:
         theirs: tuple[Walk, Node],
         prefix: str,
     ) -> None:
-        """Compare the ops of a body that runs once where it stands."""
+        """Compare the ops of a body that runs once in place."""
         inner = [body_of(walk, node, start) for walk, node in (ours, theirs)]
         with region_mode(ours[1]):
             outputs = self.walk(inner[0], inner[1], prefix)
@@ -240,7 +240,7 @@ class Lockstep:
             walk.values[node] = value
 
     def _inserted(self, ours: Walk, node: Node, name: str) -> None:
-        """Compare what an inserted node hands on with what it was handed."""
+        """Compare the value of an inserted node with its source."""
         handed = floats([ours.values[used] for used in node.all_input_nodes])
         sample = inserted_sample(node, name, ours.values[node], handed, self.limit)
         if sample is not None:
@@ -306,7 +306,7 @@ class Lockstep:
 
 
 class _Draws:
-    """Lets a random op draw the same numbers each time it is run."""
+    """Random state of an op, to draw the same numbers at each run."""
 
     def __init__(self, node: Node) -> None:
         tags: Collection[Any] = getattr(node.target, "tags", ())
@@ -317,7 +317,7 @@ class _Draws:
             self.devices = torch.cuda.get_rng_state_all() if cuda else []
 
     def rewind(self) -> None:
-        """Put the generators back."""
+        """Restore the random generators."""
         if self.random:
             torch.set_rng_state(self.host)
             if self.devices:
@@ -325,13 +325,13 @@ class _Draws:
 
 
 def _writes(node: Node) -> bool:
-    """Whether the op of ``node`` may write to its operands."""
+    """Return whether the op of ``node`` may write to its operands."""
     known, target = isinstance(node.target, OpOverload), cast("Any", node.target)
     return not known or is_mutable(target)
 
 
 def body_start(node: Node) -> int | None:
-    """Return where the operands of a body that runs where it stands begin."""
+    """Return the index of the first operand of a body that runs in place."""
     if not is_higher_order(node.target) or node.kwargs:
         return None
     name = node.target.name()
@@ -341,7 +341,7 @@ def body_start(node: Node) -> int | None:
 
 
 def body_of(walk: Walk, node: Node, start: int) -> Walk:
-    """Return a walk over the body of ``node``, not begun."""
+    """Return a new walk over the body of ``node``."""
     operands = walk.operands(node.args)
     position = ops.REGIONS[ops.region_name(node.target)][0]
     body = operands[position]
@@ -350,7 +350,7 @@ def body_of(walk: Walk, node: Node, start: int) -> Walk:
 
 @contextmanager
 def region_mode(node: Node) -> Generator[None]:
-    """Be in the autocast region that ``node`` opens, if it opens one."""
+    """Enter the autocast region that ``node`` opens, if any."""
     if ops.region_name(node.target) != "wrap_with_autocast":
         yield
         return
@@ -360,5 +360,5 @@ def region_mode(node: Node) -> Generator[None]:
 
 
 def _is_same(found: Array, wanted: Array) -> bool:
-    """Whether two arrays have the same values, NaN being the same as NaN."""
+    """Return whether two arrays have the same values; NaN equals NaN."""
     return bool(np.array_equal(found, wanted, equal_nan=True))

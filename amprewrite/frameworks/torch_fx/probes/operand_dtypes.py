@@ -1,4 +1,4 @@
-"""Operands of the same op in two graphs: those of one in the dtypes of the other."""
+"""Operands of one graph's op converted to the dtypes of its twin's operands."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ def paired(
 ) -> tuple[Any, Any]:
     """Return arguments of the structure ``shape``, each leaf joined with the other's.
 
-    What ``other`` has in another structure joins with itself: nothing is known of it.
+    A part of another structure in ``other`` is joined with itself.
     """
 
     def pair(one: Any, two: Any) -> Any:
@@ -34,8 +34,8 @@ def paired(
 def rounded(read: Any, exact: Any) -> Any:
     """Return a copy of ``exact`` in the dtype and layout of ``read``.
 
-    Where the program has brought large numbers into the range of its dtype (a mask of
-    -3.4e38 in float16) the copy is brought there too.
+    If the program clamped large numbers to the range of its dtype (a mask of -3.4e38 in
+    float16), the copy is clamped too.
     """
     if not isinstance(read, torch.Tensor):
         return read
@@ -51,7 +51,7 @@ def rounded(read: Any, exact: Any) -> Any:
 
 
 def unrounded(exact: Any, read: Any) -> Any:
-    """Return ``read`` in the dtype of ``exact``, and whatever is no tensor as is."""
+    """Return ``read`` in the dtype of ``exact``; values but tensors unchanged."""
     if not isinstance(exact, torch.Tensor):
         return exact
     if not isinstance(read, torch.Tensor) or read.shape != exact.shape:

@@ -1,4 +1,4 @@
-"""The probe of a value: an identity that finds what rounding here would do."""
+"""The probe of a value: an identity that records the effect of rounding it."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,7 +8,7 @@ import torch
 from amprewrite.plan.sensitivity import Key
 
 Found = list[tuple[Key, torch.Tensor]]
-"""What the probes found in one backward pass: ``g . delta`` by key."""
+"""Records of the probes in one backward pass: ``g . delta`` by key."""
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,8 @@ class Rounding:
 
     Attributes:
         low: The low dtype.
-        saturated: Values whose finite numbers stay finite.
-        kernels: Errors of values whose kernels round more than them, as measured.
+        saturated: Values with finite numbers that stay finite.
+        kernels: Measured errors of values from kernels that round inside.
     """
 
     low: torch.dtype
@@ -26,7 +26,7 @@ class Rounding:
     kernels: dict[Key, torch.Tensor] = field(default_factory=dict[Key, torch.Tensor])
 
     def error(self, value: torch.Tensor, key: Key) -> torch.Tensor:
-        """Return the error of each element; none where ``value`` is not finite."""
+        """Return the error of each element; 0 where ``value`` is not finite."""
         saturates = (key if isinstance(key, str) else key[0]) in self.saturated
         error = self.kernels.get(key)
         if error is None:
@@ -36,18 +36,18 @@ class Rounding:
         return error if finite.all() else torch.where(finite, error, 0)
 
     def saturate(self, value: torch.Tensor) -> torch.Tensor:
-        """Return ``value`` in the low dtype; what is finite stays finite."""
+        """Return ``value`` in the low dtype, clamped to its finite range."""
         limit = torch.finfo(self.low).max
         held = torch.where(value.isinf(), value, value.clamp(-limit, limit))
         return held.to(self.low)
 
 
 class Probe(torch.autograd.Function):
-    """An identity whose backward pass adds to a list what a rounding here would do.
+    """Identity with a backward pass that records the effect of rounding its input.
 
-    The token is a number that every probe takes, so that all are differentiated. A
-    gradient that is NaN counts as none: so it is where the infinite derivative of a
-    root or a logarithm meets the zero of a ``where`` that drops its value.
+    The token is a number that every probe reads, so that all are differentiated. A NaN
+    gradient counts as zero: it arises where the infinite derivative of a root or a
+    logarithm meets the zero of a ``where`` that drops its value.
     """
 
     @staticmethod
@@ -59,14 +59,14 @@ class Probe(torch.autograd.Function):
         rounding: Rounding,
         found: Found,
     ) -> torch.Tensor:
-        """Return ``value`` as it is."""
+        """Return ``value`` unchanged."""
         ctx.save_for_backward(value)
         ctx.key, ctx.rounding, ctx.found = key, rounding, found
         return value.view_as(value)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        """Add ``g . delta`` to what was found; the gradient passes as it is."""
+        """Record ``g . delta`` and return the gradient unchanged."""
         (value,), (grad,) = ctx.saved_tensors, grads
         grad = torch.where(grad.isnan(), 0, grad)
         delta = ctx.rounding.error(value, ctx.key)

@@ -1,4 +1,4 @@
-"""Run the original's op on the operands that the converted one was given."""
+"""Run the original's op on the operands of the converted one."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from amprewrite.frameworks.torch_fx.probes.arrays import floats, to_array
 from amprewrite.measure.runs import Array
 
 REFUSALS = (RuntimeError, TypeError, ValueError, NotImplementedError)
-"""What an op raises that has no kernel for the dtypes of its operands."""
+"""Errors that an op raises if it has no kernel for its operands' dtypes."""
 
 
 class Again:
@@ -18,15 +18,15 @@ class Again:
 
     Args:
         run: Calls the op with operands.
-        operands: Positional and keyword operands, tensors anywhere in them. What the
-            op writes to is a copy.
+        operands: Positional and keyword operands, with tensors at any depth. Operands
+            that the op writes are copies.
         writes: Whether the op may write to its operands.
     """
 
     def __init__(
         self, run: Callable[[Any], Any], operands: Any, *, writes: bool = False
     ) -> None:
-        """Take both; nothing is run."""
+        """Store the op and the operands; nothing is run."""
         self.run, self.operands, self.writes = run, operands, writes
 
     @property
@@ -39,13 +39,13 @@ class Again:
         return self._results(lambda tensor: tensor.clone() if self.writes else tensor)
 
     def __call__(self, unit: float, draw: int) -> tuple[Array, ...] | None:
-        """Return them with every float operand moved by ``unit``, up or down.
+        """Return the results with every float operand moved by ``unit``, up or down.
 
-        Random ops draw other numbers than before. The random state stays as it is.
+        Random ops draw other numbers than before. The random state is restored.
 
         Args:
-            unit: Part of itself by which each element is moved.
-            draw: Which of the many ways to choose up and down.
+            unit: Relative amount by which each element is moved.
+            draw: Seed of the choice between up and down.
         """
         held = floats(self.operands)
         devices = sorted({t.device.index or 0 for t in held if t.is_cuda})

@@ -1,4 +1,4 @@
-"""Run a model on copies of its arguments and hand back arrays; change nothing."""
+"""Run a model on copies of its arguments, without side effects, and return arrays."""
 
 import copy
 from collections.abc import Callable, Generator, Mapping
@@ -22,12 +22,12 @@ Dtypes = Mapping[torch.dtype, torch.dtype]
 
 @dataclass
 class Runner:
-    """Runs models on copies of one set of arguments, from one random state.
+    """Runner of models on copies of one set of arguments, from one random state.
 
     Attributes:
-        call: The arguments; whether gradients are wanted.
-        devices: CUDA devices whose random state may change.
-        scale: Factor on the loss, taken out of the gradients again.
+        call: The arguments, and whether gradients are requested.
+        devices: CUDA devices with a random state that may change.
+        scale: Factor on the loss, divided out of the gradients again.
         random: Whether a run drew random numbers.
     """
 
@@ -49,7 +49,7 @@ class Runner:
 
     @contextmanager
     def isolated(self, model: object) -> Generator[None]:
-        """Leave the random state and the buffers of ``model`` as they are now."""
+        """Restore the random state and the buffers of ``model`` after the context."""
         buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
         before = [(buffer, buffer.clone()) for buffer in buffers]
         with fork_rng(self.devices):
@@ -71,7 +71,7 @@ class Runner:
     def run(
         self, model: object, function: Callable[..., Any], dtypes: Dtypes | None = None
     ) -> Run:
-        """Call ``function``, which runs ``model``, and return what it gave."""
+        """Call ``function``, which runs ``model``, and return its results."""
         args, kwargs = self.arguments(dtypes or {})
         with self.isolated(model):
             found = dict(named_tensors(function(*args, **kwargs)))
@@ -122,10 +122,10 @@ def _loss(found: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
 
 
 def check_values(what: str, root: nn.Module, call: Call) -> None:
-    """Check that a model and its arguments have values, for what runs the model.
+    """Check that a model and its arguments have values, before a run.
 
     Args:
-        what: What runs it, for the message.
+        what: Name of the caller, for the message.
         root: The model.
         call: The arguments.
 
@@ -147,7 +147,7 @@ def check_values(what: str, root: nn.Module, call: Call) -> None:
 
 
 def devices_of(root: nn.Module, call: Call) -> list[int]:
-    """Return the CUDA devices whose random state may change."""
+    """Return the CUDA devices with a random state that may change."""
     held = pytree.tree_leaves((call.args, dict(call.kwargs)))
     tensors = [x for x in held if isinstance(x, torch.Tensor)]
     found = (*tensors, *root.parameters(), *root.buffers())
@@ -156,7 +156,7 @@ def devices_of(root: nn.Module, call: Call) -> list[int]:
 
 @contextmanager
 def full_float32(devices: list[int]) -> Generator[None]:
-    """Let float32 products on CUDA be float32, not TF32."""
+    """Disable TF32 in float32 products on CUDA, in the context."""
     if not devices:
         yield
         return

@@ -1,9 +1,9 @@
-"""How much each rounding moves the outputs of an ATen graph, to first order.
+"""First-order sensitivity of the outputs of an ATen graph to each rounding.
 
 The graph runs once in full precision under autograd. Every value that may be rounded
-passes a probe, an identity that keeps it; a backward pass from a random direction in
-the outputs gives it the gradient ``g`` there, and with the rounding error ``delta`` of
-the value the outputs move by ``g . delta`` along that direction. What a value costs is
+passes a probe, an identity that saves it; a backward pass from a random direction in
+the outputs gives the gradient ``g`` there, and with the rounding error ``delta`` of the
+value the outputs move by ``g . delta`` along that direction. The error of a rounding is
 the mean square over directions. An op that reads a value has a probe of its own, so
 that only the gradient through that edge counts.
 """
@@ -35,26 +35,26 @@ from amprewrite.ir import Op
 from amprewrite.plan.sensitivity import Key, Probes, Sensitivity
 
 FAILURES = (RuntimeError, TypeError, ValueError, NotImplementedError)
-"""What ops raise that have no gradient."""
+"""Errors raised by ops without a gradient."""
 
 
 Scales = Callable[[Mapping[str, torch.Tensor]], Mapping[str, float]]
-"""Gives for the outputs by path the factor on each output's error."""
+"""Function from outputs by path to the factor on each output's error."""
 
 
 def measure_sensitivity(
     reading: Reading, probes: Probes, inputs: Sequence[Any], scales: Scales
 ) -> Sensitivity:
-    """Return the error of every rounding that ``probes`` names.
+    """Return the error of every rounding in ``probes``.
 
-    The random state is the caller's to keep.
+    The caller restores the random state.
 
     Args:
         reading: The program.
-        probes: What may be rounded.
+        probes: The roundings to measure.
         inputs: A value for each placeholder; the program may write to them.
-        scales: Gives the factor on the error of each float output that is bounded;
-            one over the norm of all outputs makes relative errors of it.
+        scales: Returns the factor on the error of each bounded float output; one over
+            the norm of all outputs gives relative errors.
 
     Raises:
         ToleranceError: The outputs have no norm, or one that is bounded is not finite.
@@ -77,14 +77,14 @@ def measure_sensitivity(
 
 
 def _real(output: torch.Tensor) -> torch.Tensor:
-    """Return an output as real numbers, a complex one as pairs."""
+    """Return an output as real numbers; a complex one as pairs."""
     if not output.is_complex():
         return output
     return torch.view_as_real(output.resolve_conj())
 
 
 class _Prober:
-    """Runs a program with a probe on every value that may be rounded."""
+    """Interpreter with a probe on every value that may be rounded."""
 
     def __init__(self, reading: Reading, probes: Probes) -> None:
         self.reading, self.probes = reading, probes
@@ -127,10 +127,10 @@ class _Prober:
 
     def _run_op(self, walk: Walk, node: Node, op: Op) -> None:
         if ops.region_name(node.target) == ops.GRAD_SWITCH:
-            walk.values[node] = None  # what runs without gradients has errors too
+            walk.values[node] = None  # results without gradients have errors too
             return
         args, kwargs = self._fed(walk, node, op)
-        if op.canonical == "detach":  # an error passes it as any other view
+        if op.canonical == "detach":  # an error passes it as it passes any view
             value = args[0].view_as(args[0])
         else:
             try:
@@ -147,9 +147,9 @@ class _Prober:
         walk.values[node] = self._made(value, leaves)
 
     def _measure(self, walk: Walk, node: Node, operands: Any, leaves: Leaves) -> None:
-        """Take note of the errors of an op whose kernel rounds inside.
+        """Record the errors of an op with a kernel that rounds inside.
 
-        A finite operand that low cannot hold saturates: its own error is infinite.
+        A finite operand beyond the low range saturates: its own error is infinite.
         """
         errors = kernel_error(
             lambda given: walk.call(node, given),
@@ -160,7 +160,7 @@ class _Prober:
         self._each(errors, leaves, lambda e, n: self.rounding.kernels.update({n: e}))
 
     def _fed(self, walk: Walk, node: Node, op: Op) -> tuple[Any, Any]:
-        """Return the arguments of a node, those that it may read low behind probes."""
+        """Return the arguments of a node, with probes on those that it may read low."""
 
         def feed(used: Node) -> Any:
             return self._each(
@@ -209,7 +209,7 @@ class _Prober:
     def sensitivity(
         self, outputs: Mapping[str, torch.Tensor], scales: Mapping[str, float]
     ) -> Sensitivity:
-        """Return what backward passes from random directions find."""
+        """Return the sensitivity from backward passes in random directions."""
         numbers = sum(tensor.numel() for tensor in outputs.values())
         count = (
             self.probes.directions if numbers > 1 else 1
@@ -241,7 +241,7 @@ class _Prober:
         )
 
     def _pass(self, loss: torch.Tensor, *, keep: bool) -> Mapping[Key, float]:
-        """Return how far each rounding moves ``loss``, by one backward pass."""
+        """Return the change of ``loss`` by each rounding, from one backward pass."""
         total: dict[Key, float] = defaultdict(float)
         if not loss.requires_grad:
             return total
@@ -258,9 +258,9 @@ class _Prober:
         return total
 
     def _overflow(self, every: dict[Key, float]) -> dict[str, float]:
-        """Make the errors of values that low cannot hold infinite; return their peaks.
+        """Set errors of values beyond the low range to infinite; return their peaks.
 
-        Also of those that no output depends on smoothly: what argmax reads.
+        That includes values without a smooth effect on the outputs, as read by argmax.
         """
         limit, peaks = torch.finfo(self.rounding.low).max, dict[str, float]()
         for key, tensor in self.peaks.items():
@@ -270,7 +270,7 @@ class _Prober:
         return peaks
 
     def _blamed(self, error: Exception) -> UnsupportedError:
-        """Return the error of a backward pass, with the op that it names."""
+        """Return the error about a backward pass, with the op that it names."""
         text = str(error)
         for op in self.reading.graph.ops:
             if op.native in text or op.native.rpartition(".")[0] + " " in text:
@@ -281,10 +281,10 @@ class _Prober:
 
 
 def _check_differentiable(op: Op, operands: Any, value: Any) -> None:
-    """Make sure that gradients pass an op that is no part of torch.
+    """Check that gradients pass through an op that is no part of torch.
 
     Raises:
-        UnsupportedError: They do not.
+        UnsupportedError: They do not pass.
     """
     made = floats(value)
     if any("NotImplemented" in type(t.grad_fn).__name__ for t in made):
@@ -326,7 +326,7 @@ def _not_finite(
 
 
 class _Hunt(_Prober):
-    """Finds the first op whose result is not finite."""
+    """Finder of the first op with a result that is not finite."""
 
     def __init__(
         self, reading: Reading, test: Callable[[torch.Tensor], torch.Tensor]

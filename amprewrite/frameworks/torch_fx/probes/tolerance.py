@@ -1,4 +1,4 @@
-"""Plan within a tolerance: sensitivity by autograd, candidates measured as they run."""
+"""Plan within a tolerance: autograd sensitivities, and measurements of candidates."""
 
 import copy
 from collections.abc import Callable
@@ -35,7 +35,7 @@ RANDOM = (
     "the model draws random numbers, and low kernels may draw others: its error was "
     "predicted, not measured; call eval() to have it measured"
 )
-"""Warning of a plan whose program was not measured."""
+"""Warning of a plan for a program that was not measured."""
 
 
 def plan_by_tolerance(
@@ -47,20 +47,20 @@ def plan_by_tolerance(
     *,
     training: bool,
 ) -> Plan:
-    """Return the cheapest plan found that keeps the tolerance of ``request``.
+    """Return the cheapest plan found within the tolerance of ``request``.
 
     Args:
         reading: The captured program.
         root: The model.
-        request: What the user asked for, a budget among it.
-        captured: What was read.
-        build: Gives the module that runs a captured program by a plan; the program
-            is rewritten.
+        request: The request, with a budget.
+        captured: The capture of the program.
+        build: Returns the module that runs a captured program by a plan; the program is
+            rewritten.
         training: Whether parameters keep their dtype.
 
     Raises:
-        ToleranceError: No plan keeps it, the model is not finite as it is, or does
-            not run under the autocast that bounds it.
+        ToleranceError: No plan is within it, the model's outputs are not finite, or it
+            does not run under the autocast that sets the bound.
         UnsupportedError: An op cannot be differentiated, no output is a float, or
             the model or its arguments have no values.
     """
@@ -108,7 +108,7 @@ def _autocast(root: nn.Module, runner: Runner, low: str) -> Run:
     """Run a model under torch.autocast.
 
     Raises:
-        ToleranceError: It does not run there.
+        ToleranceError: It fails there.
     """
     device = "cuda" if runner.devices else "cpu"
     try:
@@ -136,7 +136,7 @@ def _copied(module: GraphModule) -> GraphModule:
 
 
 def refuse_lazy(cause: str) -> UnsupportedError:
-    """Return the error of a model that is not captured as one graph beforehand."""
+    """Return the error that a model was not captured as one graph beforehand."""
     msg = (
         f"tolerance needs the model as one graph, with arguments to measure it on, "
         f"and it could not be had: {cause}; leave tolerance=None"
