@@ -95,7 +95,7 @@ class ToleranceError(AmpError, ValueError):
     Attributes:
         best: Smallest relative error of the outputs that was reached; None if no plan
             was tried.
-        ops: Ops whose rounding no plan avoids, the worst first.
+        ops: Ops that round under every plan, the worst first.
     """
 
     def __init__(

@@ -307,7 +307,7 @@ def test_values_that_are_known_in_a_trace_will_do():
 
 
 def test_what_cannot_be_kept_is_an_error_that_says_why():
-    with pytest.raises(ToleranceError, match="hands low outputs back") as caught:
+    with pytest.raises(ToleranceError, match="policy returns low outputs") as caught:
         within(
             clipped, (W, FLAT), 1e-4, "params=float32,compute=bfloat16,output=bfloat16"
         )

@@ -182,7 +182,7 @@ def test_an_overflow_is_kept_full_without_being_named() -> None:
 def test_a_bound_that_the_policy_makes_impossible_is_an_error() -> None:
     """Outputs that are handed back low are rounded, whatever the ops do."""
     model, arguments = made("mlp")
-    with pytest.raises(ToleranceError, match="hands low outputs back") as caught:
+    with pytest.raises(ToleranceError, match="policy returns low outputs") as caught:
         convert(
             model, arguments(), 1e-4, "params=float32,compute=bfloat16,output=bfloat16"
         )

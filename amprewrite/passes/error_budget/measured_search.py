@@ -159,14 +159,14 @@ class _Trials:
         goal, names = self.goal, self.search.worst(self.search.dearest)
         ops = [f"%{name}" for name in names[:NAMED]]
         because = (
-            f"what no plan keeps full is rounded by {', '.join(ops)}"
+            f"every plan rounds at {', '.join(ops)}"
             if ops
-            else "the error is not that of roundings which a plan chooses: the policy "
-            "hands low outputs back, or float32 itself is no better"
+            else "it is not caused by ops that a plan lowers: the policy returns low "
+            "outputs, or float32 itself is no better"
         )
         msg = (
-            f"no plan found with a relative error of {goal.target:.3g}: the best has "
-            f"{best:.3g}; {because}; allow a larger tolerance, or let the policy keep "
-            f"more ops full"
+            f"no plan found with a relative error of at most {goal.target:.3g}; the "
+            f"smallest one is {best:.3g}: {because}; allow a larger tolerance, or "
+            f"give more ops class deny in the policy"
         )
         return ToleranceError(msg, best, names)
