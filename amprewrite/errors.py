@@ -1,7 +1,7 @@
 """The errors and the warning of this package; each error is also a builtin exception.
 
-A message says where, what was found, what is wanted and what to do. The parts that
-a program may want to read (a key, an op, a list of mistakes) are attributes too.
+A message has the place, the thing found, the thing wanted and a remedy. The parts that
+a program may need (a key, an op, a list of mistakes) are attributes too.
 """
 
 import inspect
@@ -73,7 +73,7 @@ class PlanMismatchError(AmpError, ValueError):
 
 
 class NotCapturedError(AmpError, RuntimeError):
-    """A converted module was asked for its plan before its first call."""
+    """The plan of a converted module was requested before its first call."""
 
 
 class VerifyError(AmpError, AssertionError):
@@ -107,15 +107,14 @@ class ToleranceError(AmpError, ValueError):
 
 
 class OptimizerError(AmpError, ValueError):
-    """An optimizer holds parameters that are not those of the model it is to train."""
+    """An optimizer holds parameters that do not belong to the model to train."""
 
 
 class LossScaleError(AmpError, FloatingPointError):
     """Gradients that are not finite while the loss scale is at its minimum.
 
     Attributes:
-        parameter: Name of the first parameter whose gradient is not finite; empty if
-            it is not known.
+        parameter: Name of the first parameter with such a gradient; empty if unknown.
     """
 
     def __init__(self, message: str, parameter: str = "") -> None:

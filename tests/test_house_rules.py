@@ -27,7 +27,7 @@ TEXT_FOLDERS = [
     ".github",
 ]
 NOT_YET_PLAIN = (
-    *("frameworks/base.py", "frameworks/torch_fx/backend.py"),
+    "frameworks/torch_fx/backend.py",
     *("frameworks/torch_fx/capture", "frameworks/torch_fx/compare.py"),
     "frameworks/torch_fx/convert.py",
 )

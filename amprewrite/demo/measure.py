@@ -142,7 +142,7 @@ def timing(
     """Time the variants in turns, so that all see the same state of the machine.
 
     Args:
-        variants: What to run, by name.
+        variants: Functions to time, by name.
         args: Arguments; the first is [batch, tokens].
         budget: Seconds after which no other round starts; one round that is not
             counted comes before.

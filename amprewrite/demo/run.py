@@ -44,11 +44,11 @@ class Figures:
     """The results of the demo.
 
     Attributes:
-        machine: What it ran on.
+        machine: Name of the processor.
         load: Processes that wanted a core at the end, on average over a minute, for
             each core; None where the system does not say.
         plan: The plan for the sentences' own shape, so that bytes are known.
-        report: What ``verify`` says of the converted model.
+        report: Report of ``verify`` on the converted model.
         errors: Errors against float64, by variant.
         neighbours: Neighbours against float64, by variant.
         parameter_bytes: Bytes of the parameters, by variant.

@@ -77,9 +77,10 @@ def differences(systems: Sequence[System], pairs: Pairs) -> list[Difference]:
     Args:
         systems: The systems to compare, on the dtypes that all of them have.
         pairs: ``arrays``: each unordered pair of arrays; ``zero_d``: each array with
-            each 0-d array, of value 1; ``numbers``: each array with each Python
-            number, weakness aside, for a number makes more results weak in JAX than
-            differ; ``values``: each array with numbers whose value decides in NumPy 1.
+            each 0-d array, of value 1; ``numbers``: each array with each Python number,
+            ignoring weakness, because in JAX a number makes more results weak than
+            different; ``values``: each array with numbers that NumPy 1 promotes by
+            value.
     """
     found: list[Difference] = []
     for a, b in _pairs(systems, pairs):

@@ -183,7 +183,7 @@ def is_float(name: str) -> bool:
 def itemsize(name: str) -> int:
     """Return the bytes of one element; sub-byte elements take one, unpacked.
 
-    0 for a dtype that is no number format (a random key, a quantized integer): nothing
-    casts it, so its bytes are nobody's choice.
+    0 for a dtype that is no number format (a random key, a quantized integer): such
+    values are never cast, so their bytes affect no choice.
     """
     return -(-FORMATS[name].bits // 8) if name in FORMATS else 0

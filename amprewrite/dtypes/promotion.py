@@ -57,7 +57,7 @@ def promote_types(a: str, b: str, system: str = "jax", *, x64: bool = False) -> 
         b: A dtype name.
         system: One of ``SYSTEMS``.
         x64: For JAX: whether uint32 and int32 make int64. No dtype is narrowed here,
-            also in 32-bit mode, for that is what ``jax.numpy.promote_types`` does.
+            even in 32-bit mode, as in ``jax.numpy.promote_types``.
 
     Raises:
         PromotionError: If there is no common dtype.

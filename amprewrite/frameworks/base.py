@@ -1,4 +1,4 @@
-"""What a framework does for the core, and what the core asks of it."""
+"""The protocol that frameworks implement for the core, and their requests."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from amprewrite.plan.sensitivity import Measurements, Probes
 
 
 class Planner(Protocol):
-    """Gives the plan for a program; it knows the policy, the framework does not."""
+    """Function that plans a program by a policy, which the framework does not know."""
 
     def __call__(
         self,
@@ -33,7 +33,7 @@ class Planner(Protocol):
         Args:
             graph: The program.
             keep_parameter_dtype: Whether parameters keep their dtype, to be trained.
-            captured: How the program was captured, for the plan.
+            captured: Description of the capture, for the plan.
             differentiable: Whether gradients may be taken through the program.
             full: Names of ops that another plan has decided to run in full precision.
         """
@@ -41,7 +41,7 @@ class Planner(Protocol):
 
 
 class Budget(Protocol):
-    """Plans within a tolerance, from what the framework measures."""
+    """Planner within a tolerance, from measurements by the framework."""
 
     @property
     def tolerance(self) -> "float | str | Mapping[str, float]":
@@ -49,7 +49,7 @@ class Budget(Protocol):
         ...
 
     def probes(self, graph: ProgramGraph, *, keep_parameter_dtype: bool) -> Probes:
-        """Return what may be rounded, to be measured."""
+        """Return the roundings to measure."""
         ...
 
     def promoted(
@@ -59,16 +59,16 @@ class Budget(Protocol):
         ...
 
     def plan(self, measured: Measurements) -> Plan:
-        """Return the cheapest plan found that keeps the target."""
+        """Return the cheapest plan found within the target."""
         ...
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for.
+    """Request to convert or inspect a model.
 
     Attributes:
-        planner: Gives the plan for a captured program.
+        planner: Plans a captured program.
         args: Positional call arguments; None to capture at the first call.
         kwargs: Keyword call arguments.
         plan: A plan to apply instead of making one.
@@ -76,10 +76,10 @@ class Request:
         training: Whether parameters are trained; None for the mode of the model.
         target: ``eager`` or ``compiled``.
         compile: Whether to compile the result.
-        processor: Promotes operands of different dtypes; None leaves them alone.
-        low: Dtype in which the model is traced a second time, to tell the casts that
-            it means; empty if nothing is lowered.
-        budget: Plans instead of ``planner`` where the user gave a tolerance.
+        processor: Promotion system for operands of different dtypes; None for none.
+        low: Dtype of a second trace of the model, which reveals user casts; empty if
+            nothing is lowered.
+        budget: Planner in place of ``planner`` if the user gave a tolerance.
         device: Kind of the device to plan for; empty for that of the model.
     """
 
@@ -98,16 +98,16 @@ class Request:
 
     @property
     def has_arguments(self) -> bool:
-        """Whether the model can be captured now."""
+        """Whether there are arguments to capture the model with now."""
         return self.args is not None or self.kwargs is not None
 
     def to_pickle(self, first: Plan | None) -> "Request":
         """Return the request for a copy that is captured at its first call.
 
         Args:
-            first: The plan of the first program. It goes along where it was given or
-                measured, and is applied to the first program again; else the same
-                policy gives the same plan.
+            first: The plan of the first program. If it was given or measured, it is
+                kept and applied to the first program again; otherwise the same policy
+                leads to the same plan.
         """
         goes = self.plan is not None or self.budget is not None
         plan = (first or self.plan) if goes else None
@@ -115,7 +115,7 @@ class Request:
 
 
 def refuse_plan(request: Request) -> None:
-    """Refuse a plan without arguments: nothing shows whether it fits.
+    """Refuse a plan without arguments: it cannot be compared with a program.
 
     Raises:
         UnsupportedError: ``request`` has a plan.
@@ -126,11 +126,11 @@ def refuse_plan(request: Request) -> None:
 
 
 def announce(plan: Plan, announced: set[str] | None = None) -> None:
-    """Warn of what a plan says the user should know.
+    """Emit the warnings of a plan that the user has not seen.
 
     Args:
         plan: The plan.
-        announced: Lines that the user has seen; new ones are added.
+        announced: Warnings that the user has seen; new ones are added.
     """
     seen = announced if announced is not None else set[str]()
     for line in plan.warnings:
@@ -140,10 +140,10 @@ def announce(plan: Plan, announced: set[str] | None = None) -> None:
 
 
 class Stepper(Protocol):
-    """Runs a model and its converted form side by side, for ``verify``."""
+    """Runner of a model and its converted form side by side, for ``verify``."""
 
     def measure(self, original: Any, converted: Any, call: Call, /) -> Measured:
-        """Run a model, its converted form and what could be used instead."""
+        """Run a model, its converted form and the baselines."""
         ...
 
     def walk(
@@ -154,10 +154,10 @@ class Stepper(Protocol):
 
 
 class Framework(Stepper, Protocol):
-    """What a framework does: everything that the core asks of torch or of JAX.
+    """The interface of a framework: all that the core requires of torch or JAX.
 
-    The module ``framework`` of each package is one. A model is of the user's own class,
-    and so is what becomes of it: their types are known to the framework alone.
+    The module ``framework`` of each package implements it. Models are of the user's own
+    classes, plain and converted: their types are known to the framework alone.
     """
 
     def convert(self, model: Any, request: Request, /) -> Any:
@@ -165,11 +165,11 @@ class Framework(Stepper, Protocol):
         ...
 
     def inspect(self, model: Any, request: Request, /) -> Plan:
-        """Return the plan by which :meth:`convert` would convert, or has converted."""
+        """Return the plan that :meth:`convert` would apply, or has applied."""
         ...
 
     def original(self, converted: Any, /) -> Any:
-        """Return the plain model of a converted one, with the weights of now."""
+        """Return the plain model of a converted one, with its current weights."""
         ...
 
     def graph_text(
@@ -200,17 +200,17 @@ class Framework(Stepper, Protocol):
         kwargs: Mapping[str, Any] | None,
         /,
     ) -> Device:
-        """Return the device on which a model runs."""
+        """Return the device that a model runs on."""
         ...
 
     def device_named(self, name: str, /) -> Device:
-        """Return the device of a name, which need not be there."""
+        """Return the device of a name, which may be absent."""
         ...
 
     def default_target(self) -> str:
-        """Return who runs programs of the framework: ``eager`` or ``compiled``."""
+        """Return the usual way to run its programs: ``eager`` or ``compiled``."""
         ...
 
     def kernels(self, device: Device, found: Calibration | None, /) -> Kernels:
-        """Return what low contractions hand over on a device."""
+        """Return the accumulator dtypes of low contractions on a device."""
         ...

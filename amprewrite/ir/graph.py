@@ -51,7 +51,7 @@ class Value:
         dtype: Name of the dtype it was traced with.
         shape: Extents; a symbolic extent is its expression as a string.
         kind: Origin of the value: an input, parameter, constant, ... or an op's result.
-        alias: Name of the value whose storage it shares; its own name if none.
+        alias: Name of the value that owns its storage; its own name if it is no view.
         elements: Number of elements; a symbolic extent counts as one (a lower bound).
     """
 
@@ -100,14 +100,14 @@ class Op:
         literals: Python numbers among the arguments.
         dtype_argument: The dtype that a ``dtype=`` argument names; empty if the op
             has none or it is not given.
-        chosen: How the model chose that dtype: ``pinned`` if it stays what it is when
-            the model is traced in low precision, ``follows`` if it becomes low with
-            the other dtypes (``y.to(x.dtype)``); empty if that is not known.
+        chosen: How the model chose that dtype: ``pinned`` if it is the same when the
+            model is traced in low precision, ``follows`` if it becomes low with the
+            other dtypes (``y.to(x.dtype)``); empty if that is not known.
         has_dtype_argument: Whether a ``dtype=`` argument can set the op's computing
             dtype.
         contracted: Length of the contracted dimension of a contraction; None if
             unknown or not a contraction.
-        masks: Indices of operands that are additive masks, whose casts saturate.
+        masks: Indices of operands that are additive masks; their casts saturate.
         accumulates: Whether a contraction can hand back its full-precision accumulator.
         reads: Dtype in which each operand was read where the program was captured with
             its operands promoted; empty if each was read as it was stored.

@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Call:
-    """Arguments of a call, the reference dtype, and the wish for gradients.
+    """Arguments of a call, the reference dtype, and whether gradients are compared.
 
     Attributes:
         args: Positional call arguments.
@@ -52,15 +52,15 @@ class Measured:
     """Results of all runs: the reference, the converted model and the baselines.
 
     Attributes:
-        reference: Dtype in which the reference was run, which may not be the one that
-            was asked for.
+        reference: Dtype in which the reference was run, possibly another one than
+            requested.
         runs: By name, see :mod:`amprewrite.measure.run_names`: the reference, the
-            converted model, that compiled as a whole if the framework does so, and the
-            baselines.
+            converted model, that model compiled as a whole if the framework does so,
+            and the baselines.
         failures: Baselines that could not be run, with the message.
         plan: The plan of the converted model; None if it has none.
         low: Dtype of the low baselines; empty if there are none.
-        notes: What the user should know.
+        notes: Notes for the user.
     """
 
     reference: str

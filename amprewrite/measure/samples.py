@@ -17,18 +17,18 @@ class OpSample:
         op: Its name in the plan.
         reference: In the reference's dtype, on the reference's operands.
         actual: In the converted program.
-        alone: By the converted program's op, on the reference's operands rounded to
+        alone: Results of the converted op alone, on the reference's operands rounded to
             the dtypes that it reads.
-        exact: Whether ``alone`` has no rounding of its own: ``same`` has its values.
-        same: What the original's op gives for the same rounded operands, in the
+        exact: Whether ``alone`` has no rounding of its own, so that it equals ``same``.
+        same: Results of the original's op on the same rounded operands, in the
             reference's dtype; None if it does not run on them.
-        again: Gives that once more with every float operand moved by so many parts of
-            itself, up or down by chance, and with other random numbers, by the number
-            of a draw; None if it does not run again. To be called while the sample is
+        again: Function that runs it again with every float operand moved up or down at
+            random by a relative amount, and with other random numbers, by the number of
+            a draw; None if it does not run again. It is valid while the sample is
             observed.
-        contracts: Whether the op multiplies and adds up.
-        length: How many elements it reads for one that it makes.
-        decision: What a node that was inserted does; None for an op of the plan.
+        contracts: Whether the op multiplies and sums.
+        length: Number of elements that it reads for each that it makes.
+        decision: Decision of an inserted node; None for an op of the plan.
     """
 
     op: str
@@ -54,9 +54,9 @@ class Walked:
     Attributes:
         reference: Dtype of the reference; empty if no walk was possible.
         graph: The program; None if no walk was possible.
-        notes: What could not be compared, and why.
-        sensitivity: How far the roundings of the plan move the outputs, the error of
-            each output relative to its own norm; None if that could not be measured.
+        notes: Comparisons that failed, with the reasons.
+        sensitivity: Sensitivity of the outputs to the roundings of the plan, the error
+            of each output relative to its own norm; None if it could not be measured.
     """
 
     reference: str = ""

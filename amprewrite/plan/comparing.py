@@ -18,7 +18,7 @@ from amprewrite.policy import OpClass
 
 
 def compares(graph: ProgramGraph, op: Op, op_class: str) -> bool:
-    """Return whether ``op``, of class ``op_class``, computes no float from floats."""
+    """Return whether ``op`` compares floats: it reads some, and makes none."""
     makes = any(is_float(graph.values[name].dtype) for name in op.results)
     reads = bool(graph.float_operands(op))
     return op_class == OpClass.KEEP and bool(op.results) and not makes and reads

@@ -17,9 +17,9 @@ def read_text(
     Args:
         path: The file.
         largest: Most bytes that it may have.
-        want: What it should be, for messages: ``a TOML file``.
-        refuse: Makes the error that is raised where it is no regular file, is too
-            large, cannot be read, or is no UTF-8.
+        want: Description of the expected file, for messages: ``a TOML file``.
+        refuse: Makes the error for a path that is no regular file, is too large, cannot
+            be read, or is no UTF-8.
     """
     try:
         found = path.stat()

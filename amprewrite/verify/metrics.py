@@ -26,8 +26,8 @@ class Errors:
             square of ``r``: elements near zero count relative to the array's size.
         sqnr_db: Signal to quantization noise, ``-20 log10(relative_l2)``, in dB.
         cosine: Cosine of the angle between both; NaN where one of them is zero.
-        argmax_agreement: Share of rows (last dimension) whose largest element is at
-            the same place; None for scalars and rows of one element.
+        argmax_agreement: Share of rows (last dimension) with the largest element at the
+            same place; None for scalars and rows of one element.
         nonfinite_reference: Number of elements of ``r`` that are not finite.
         nonfinite: Number of elements of ``a`` that are not finite.
         nonfinite_new: Number of those where ``r`` is finite.

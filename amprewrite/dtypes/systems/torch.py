@@ -115,8 +115,8 @@ class TorchRules:
         zero_d = [x.dtype for x in operands if not x.ndim and not x.weak]
         numbers = [self._number(x.kind) for x in operands if x.weak]
         # Inside a group torch joins from left to right, so uint16, uint32 and float32
-        # are refused, but not float32, uint16 and uint32. Then numbers lift 0-d
-        # tensors, and what these make together lifts arrays.
+        # are refused, but not float32, uint16 and uint32. Then numbers promote 0-d
+        # tensors, and the result of these promotes arrays.
         groups = [reduce(_join, group) for group in (numbers, zero_d, arrays) if group]
         dtype = reduce(lambda lower, higher: _combine(higher, lower), groups)
         return ResultType(dtype, weak=False)

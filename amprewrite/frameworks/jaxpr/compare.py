@@ -5,7 +5,7 @@ excess precision where it fuses ops, and the two then differ by as much as each 
 from the reference. Both are compared with the reference, never with each other.
 """
 
-# JAX's own types are partial: what its functions give is unknown to a type checker.
+# JAX's own types are partial: a type checker does not know its functions' results.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 

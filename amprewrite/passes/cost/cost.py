@@ -98,7 +98,7 @@ def plan_cost(
     symbolic extent counts as one, so that the figure is a lower bound there.
 
     Args:
-        situation: What was known before placement.
+        situation: The facts before placement.
         placement: The placement.
         casts: Its casts.
         objective: Prices and error costs; None for the prices of eager execution.

@@ -58,11 +58,11 @@ class CostModel:
 EAGER = CostModel("eager", launch=32768, mac_bytes=0.2, speedup=8.0)
 """Prices of eager execution: every op and cast is a kernel of its own.
 
-``launch``: 2 us, a small ``Tensor.to`` in eager torch, at 16 GB/s, what one core
-streams; a GPU moves a hundred times more in that time. ``mac_bytes``: two operations
-at 0.1 byte each, the balance of an A100 (2.0 TB/s for 19.5 Tflop/s of float32, from
-its data sheet); an H200 has 0.07. ``speedup``: 16 on both for bfloat16 by their data
-sheets, half of it to be had in practice.
+``launch``: 2 us, a small ``Tensor.to`` in eager torch, at 16 GB/s, the bandwidth of one
+core; a GPU moves a hundred times more in that time. ``mac_bytes``: two operations at
+0.1 byte each, the balance of an A100 (2.0 TB/s for 19.5 Tflop/s of float32, from its
+data sheet); an H200 has 0.07. ``speedup``: 16 on both for bfloat16 by their data
+sheets, half of it in practice.
 """
 
 COMPILED = CostModel("compiled", 0, mac_bytes=0.2, speedup=8.0, fused=GENERATED)

@@ -36,9 +36,9 @@ class Work:
 def multiplications(graph: ProgramGraph, op: Op) -> int:
     """Return the multiply-adds of a contraction; a symbolic extent counts as one.
 
-    Where the contracted length is not known, attention is two products over the
-    length of the keys, and what else there is counts as one matrix product: the root
-    of the product of the sizes of its operands and its result.
+    If the contracted length is not known, attention counts as two products over the
+    length of the keys, and any other op as one matrix product: the root of the product
+    of the sizes of its operands and its result.
     """
     values = graph.values
     made = sum(values[name].elements for name in op.results[:1])

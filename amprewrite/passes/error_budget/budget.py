@@ -67,7 +67,7 @@ class Budget:
             names = ("promote", "paint")
             return [self.placed(name, measured, self.objective) for name in names]
 
-        # What is measured beside it has the same inputs: no room is needed for others.
+        # The baseline is measured on the same inputs: no room is needed for others.
         share = 1.0 if self.tolerance == AUTOCAST else MEASURED
         return Goal(measured, plan_for, self.objective.model, share, others)
 

@@ -155,8 +155,8 @@ class Search:
         self.bounds: dict[float, int] = {}  # on bytes and errors, by multiplier
         finite = [e for e in goal.sensitivity.all.values() if e and isfinite(e)]
         total = sum(finite, 0.0)
-        # From where all errors together cost less than a byte, to where what one
-        # rounding may take of the target costs more than the program.
+        # From a price at which all errors together cost less than a byte, to one at
+        # which the share of the target for one rounding costs more than the program.
         share = (UNMEASURED * goal.target) ** 2 / max(len(finite), 1)
         self.first = 1 / total if total else 1.0
         self.last = max(self.pin / share * 10, self.first)

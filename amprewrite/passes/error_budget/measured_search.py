@@ -102,7 +102,7 @@ class _Trials:
     def _next(self, plan: Plan, asked: float, measured: float) -> float:
         """Record a measured error; return the prediction to request next."""
         if measured > self.limit:
-            # Below what failed: the same plan again would measure the same.
+            # Below the failed prediction: the same plan would have the same error.
             self.failed = min(asked, plan.predicted_error or 0.0)
             ratio = self.limit / measured if isfinite(measured) else STRICTER
             return max(self.failed * ratio, sqrt(self.failed * self.kept))

@@ -38,7 +38,7 @@ class CastTerms:
         """Start without casts.
 
         Args:
-            situation: What is known before placement.
+            situation: The facts before placement.
             model: Prices of the target.
             ledger: Ledger that receives the costs.
             fold: Whether casts of weights are done once, at conversion.

@@ -46,7 +46,7 @@ def choose_optimal(
     """Return the assignments of least cost, with their certificate.
 
     Args:
-        situation: What is known before placement.
+        situation: The facts before placement.
         freedom: The ops that can be assigned.
         outputs: Dtype in which each output is returned.
         objective: Prices and error costs.

@@ -74,7 +74,7 @@ def build_problem(
     """Return the cost of every placement of a program.
 
     Args:
-        situation: What is known before placement.
+        situation: The facts before placement.
         freedom: The ops that can be assigned.
         outputs: Dtype in which each output is returned.
         objective: Prices and error costs.

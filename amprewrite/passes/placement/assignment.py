@@ -38,7 +38,7 @@ def place_assignment(
     """Return the placement of ``chosen``, and the weights stored low.
 
     Args:
-        situation: What is known before placement.
+        situation: The facts before placement.
         chosen: An assignment for every assignable op.
         keep_parameter_dtype: Whether parameters keep their dtype.
     """
@@ -61,7 +61,7 @@ class SidedWalk(Walk):
         """Store the assignments.
 
         Args:
-            situation: What is known.
+            situation: The facts about the program.
             chosen: The assignments.
             pinned: Storages kept full.
         """

@@ -47,7 +47,7 @@ def build_casts(
     """Return every cast of a placement, in order of first use.
 
     Args:
-        situation: What was known before placement.
+        situation: The facts before placement.
         placement: The placement.
         outputs: Dtype in which each output is returned.
         fold: Whether casts of weights are done once, at conversion.

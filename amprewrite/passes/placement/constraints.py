@@ -103,7 +103,7 @@ def find_freedom(situation: Situation, *, keep_parameter_dtype: bool) -> Freedom
     """Return the choices of a solver in ``situation``.
 
     Args:
-        situation: What is known before placement.
+        situation: The facts before placement.
         keep_parameter_dtype: Whether parameters keep their dtype, so that only tensors
             filled with a number may be stored low.
     """

@@ -35,7 +35,7 @@ def find_hoisted(situation: Situation, placement: Placement) -> frozenset[str]:
     under a cast. A value that some op of the body reads in full stays full.
 
     Args:
-        situation: What is known before placement.
+        situation: The facts before placement.
         placement: The placement with all casts in the bodies.
     """
     finder = _Finder(situation, placement)

@@ -30,7 +30,7 @@ def paint(situation: Situation, freedom: Freedom) -> dict[str, Assignment]:
     """Return the assignment of every assignable op by TensorFlow's algorithm.
 
     Args:
-        situation: What is known before placement.
+        situation: The facts before placement.
         freedom: The ops that can be assigned; pinned ones count as denied.
     """
     return _Painter(situation, freedom).run()

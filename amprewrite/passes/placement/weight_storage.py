@@ -25,7 +25,7 @@ def place_with_storage(
     """Return the placement with as many weights stored low as possible.
 
     Args:
-        situation: What is known before placement.
+        situation: The facts before placement.
         keep_parameter_dtype: Whether parameters keep their dtype.
         placer: Function that places the ops; None for placement ``promote``.
     """

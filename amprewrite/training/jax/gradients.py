@@ -39,7 +39,7 @@ class Asked:
         loss_scale: The loss scale.
         argnums: Positional arguments that are differentiated.
         has_aux: Whether ``fun`` returns auxiliary data beside the value.
-        axis_name: Mapped axes over whose devices gradients must be finite.
+        axis_name: Mapped axes over which gradients must be finite on all devices.
         filters: Whether only the float arrays of the first argument are differentiated.
         options: Other arguments of ``convert``.
     """
@@ -95,8 +95,9 @@ def value_and_grad(
     Args:
         fun: Function that returns a scalar, with ``has_aux`` a pair (scalar, any
             pytree).
-        policy: What ``amprewrite.convert`` takes. None runs ``fun`` as it is; so does
-            a function, or a model among its arguments, that is converted already.
+        policy: A policy, as for ``amprewrite.convert``. None runs ``fun`` unconverted,
+            and so does a function, or a model among its arguments, that is converted
+            already.
         loss_scale: A loss scale; None scales nothing, as ``NoOpLossScale()`` does.
         argnums: Positional arguments that are differentiated.
         has_aux: Whether ``fun`` returns auxiliary data beside the value.

@@ -1,6 +1,6 @@
 """Trees of arrays: finiteness, selection, and partition into floats and the rest."""
 
-# JAX's own types are partial: what its functions give is unknown to a type checker.
+# JAX's own types are partial: a type checker does not know its functions' results.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
@@ -33,9 +33,9 @@ def finite_leaves(tree: Tree, axis_name: Any = None) -> Any:
 
     Args:
         tree: Any pytree; leaves that are no floats are finite and are left out.
-        axis_name: Mapped axis, or axes, over whose devices a leaf must be finite; for
-            ``shard_map`` and ``pmap``. Under ``jit`` an array is one array on however
-            many devices, and needs none.
+        axis_name: Mapped axis, or axes, of ``shard_map`` or ``pmap``: a leaf must be
+            finite on all their devices. Under ``jit`` an array is one array on any
+            number of devices, and needs none.
     """
     leaves = filter(is_inexact, tree_util.tree_leaves(tree))
     flags = [jnp.isfinite(leaf).all() for leaf in leaves]
@@ -58,8 +58,8 @@ def all_finite(tree: Tree, axis_name: Any = None) -> Any:
 def select_tree(pred: Any, a: Tree, b: Tree) -> Tree:
     """Return ``a`` where ``pred`` is true, else ``b``, leaf by leaf, bit for bit.
 
-    Python numbers that differ become arrays; those that do not stay what they are, as
-    they may be settings. Leaves that are no numbers are taken from ``a``.
+    Python numbers that differ become arrays; equal ones are unchanged, as they may be
+    settings. Leaves that are no numbers are taken from ``a``.
 
     Args:
         pred: A bool, or a bool scalar.

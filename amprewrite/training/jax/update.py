@@ -1,6 +1,6 @@
 """Optimizer steps that are skipped if gradients are not finite; accumulation."""
 
-# JAX's own types are partial: what its functions give is unknown to a type checker.
+# JAX's own types are partial: a type checker does not know its functions' results.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
@@ -26,8 +26,8 @@ def optimizer_update(
 ) -> tuple[Tree, Tree]:
     """Return the model and the state of the optimizer after a step.
 
-    Where gradients are not finite, both are what they were, bit for bit: parameters,
-    moments and counters.
+    If gradients are not finite, both are unchanged, bit for bit: parameters, moments
+    and counters.
 
     Args:
         model: Parameters, or a module that holds them; any pytree. With a
@@ -85,7 +85,7 @@ def accumulate(
 
     Args:
         gradients: Function of one batch, as :func:`value_and_grad` returns it.
-        batches: A pytree of arrays whose first axis counts the batches.
+        batches: A pytree of arrays with the batches along the first axis.
         loss_scale: The loss scale that ``gradients`` scales with.
         axis_name: As for :func:`value_and_grad`.
 

@@ -142,7 +142,7 @@ class GradScaler:
         A ``closure`` is called once, before the step; it has to scale its loss.
 
         Returns:
-            What the optimizer or the closure gives; None if the step was skipped.
+            The result of the optimizer or the closure; None if the step was skipped.
 
         Raises:
             RuntimeError: It was called already since the last update, no loss was

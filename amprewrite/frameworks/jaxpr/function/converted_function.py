@@ -165,7 +165,7 @@ class ConvertedFunction:
         """Return the program for a call, how its outputs are built, and its arrays.
 
         Raises:
-            CaptureError: The function cannot be traced, or changes what it closes over.
+            CaptureError: The function cannot be traced, or changes closed-over state.
         """
         if self.closed is not None and (name := self.closed.changed()) is not None:
             self._trace_anew(name)

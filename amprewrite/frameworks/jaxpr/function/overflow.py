@@ -4,7 +4,7 @@ float16 ends at 65504. A program with larger values silently returns infinities 
 one run on the arguments of the conversion shows it.
 """
 
-# JAX's own types are partial: what its functions give is unknown to a type checker.
+# JAX's own types are partial: a type checker does not know its functions' results.
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 

@@ -172,7 +172,7 @@ class Inputs:
         states: Pairs of an output and the input that it replaces, by position.
         processor: Promotion system used while the program was traced.
         search: Searches a plan, in place of the planner.
-        full_in: Returns the ops that run in full whatever the policy says.
+        full_in: Returns the ops that run in full under any policy.
     """
 
     names: tuple[str, ...] = ()

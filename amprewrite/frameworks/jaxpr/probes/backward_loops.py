@@ -6,7 +6,7 @@ user's, and may be no derivative (it may clip gradients, or pass them through a
 number, as for a norm at zero, or where the body cannot be differentiated.
 """
 
-# JAX's own types are partial: what its functions give is unknown to a type checker.
+# JAX's own types are partial: a type checker does not know its functions' results.
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false
 

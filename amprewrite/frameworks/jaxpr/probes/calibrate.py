@@ -7,7 +7,7 @@ afterwards is therefore faster there. GPUs and TPUs round inside the kernel. The
 way is measured, and low contractions are timed in it.
 """
 
-# JAX's own types are partial: what its functions give is unknown to a type checker.
+# JAX's own types are partial: a type checker does not know its functions' results.
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false
 

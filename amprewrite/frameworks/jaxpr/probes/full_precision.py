@@ -4,7 +4,7 @@ It computes the function without printing, and contracts in the precision of its
 operands even if a device would use fewer digits by default.
 """
 
-# JAX's own types are partial: what its functions give is unknown to a type checker.
+# JAX's own types are partial: a type checker does not know its functions' results.
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 

@@ -7,7 +7,7 @@ iterations, with the sum over them as derivative, as the errors of all iteration
 up.
 """
 
-# JAX's own types are partial: what its functions give is unknown to a type checker.
+# JAX's own types are partial: a type checker does not know its functions' results.
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 

@@ -5,7 +5,7 @@ program runs. Calling it on wider arguments would not suffice: values pinned by
 ``astype``, and closed-over ones, would stay narrow.
 """
 
-# JAX's own types are partial: what its functions give is unknown to a type checker.
+# JAX's own types are partial: a type checker does not know its functions' results.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 

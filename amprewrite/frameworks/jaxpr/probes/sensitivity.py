@@ -7,7 +7,7 @@ equal layers; JAX's residuals for the backward pass are held in full precision
 meanwhile.
 """
 
-# JAX's own types are partial: what its functions give is unknown to a type checker.
+# JAX's own types are partial: a type checker does not know its functions' results.
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false
 

@@ -1,6 +1,6 @@
 """Plan within a tolerance: JAX sensitivities, and measurements of candidates."""
 
-# JAX's own types are partial: what its functions give is unknown to a type checker.
+# JAX's own types are partial: a type checker does not know its functions' results.
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 

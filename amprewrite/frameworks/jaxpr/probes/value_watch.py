@@ -4,7 +4,7 @@ Nothing is compiled, so that loops run one iteration after the other, in order. 
 inside a manual mesh are not observed, only its results.
 """
 
-# JAX's own types are partial: what its functions give is unknown to a type checker.
+# JAX's own types are partial: a type checker does not know its functions' results.
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 

@@ -256,7 +256,8 @@ def noting_functions(note: Callable[[type], None]) -> Generator[None]:
     """Call ``note`` with the class whenever a custom autograd function is applied.
 
     Models often bind ``apply`` once (``ste = StraightThrough.apply``), so that
-    replacing ``autograd.Function.apply`` misses it; what that calls is replaced.
+    replacing ``autograd.Function.apply`` misses it; the function that it calls is
+    replaced.
     """
     level: Any = autograd_function._SingleLevelFunction
     thread = get_ident()
