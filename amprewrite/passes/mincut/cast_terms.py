@@ -1,21 +1,18 @@
 """The casts that each use of a value may need, as terms of a cut.
 
-The rules for a use are those of :mod:`amprewrite.passes.placement.casts`: which uses
-share a cast, and which casts the reading kernel does itself.
+Which uses share a cast, and which casts the reading kernel does by itself, is said by
+:mod:`amprewrite.passes.placement.cast_rules`, by which the plan's casts are made too.
 """
-
-from collections import Counter
-from collections.abc import Iterable
 
 from amprewrite.dtypes import itemsize
 from amprewrite.ir import Op
 from amprewrite.passes.analysis.context import Situation
-from amprewrite.passes.analysis.weights_and_literals import extreme_values
 from amprewrite.passes.cost.cost_model import CostModel
 from amprewrite.passes.cost.fusion import Fusion
 from amprewrite.passes.mincut.max_flow import FULL, LOW
-from amprewrite.passes.mincut.shared_casts import Group, Groups, Key
+from amprewrite.passes.mincut.shared_casts import Group, Groups
 from amprewrite.passes.mincut.unary_costs import Ledger
+from amprewrite.passes.placement.cast_rules import CastKey, CastRules, cast_price
 from amprewrite.plan import OUTPUT
 from amprewrite.plan.uses import uses_of
 
@@ -43,29 +40,21 @@ class CastTerms:
             ledger: Ledger that receives the costs.
             fold: Whether casts of weights are done once, at conversion.
         """
-        self.at, self.model, self.ledger, self.fold = situation, model, ledger, fold
+        self.model, self.ledger = model, ledger
+        self.rules = CastRules(situation, fold=fold)
         self.graph, self.values = situation.graph, situation.graph.values
         self.full, self.low = situation.policy.full, situation.policy.low
         self.fusion = Fusion(self.graph, situation.classes, model)
         self.groups, self.stored = Groups(), dict[str, int]()
         self.anchors = set[int]()
-        self.static = frozenset(filter(self._is_static, self.values))
-        self.extreme = extreme_values(self.graph, situation.classes, self.low)
-        self.versions: Counter[str] = Counter()
         self._known = set[tuple[str, str]]()
-
-    def write(self, op: Op) -> None:
-        """Start new versions of the storages that ``op`` writes, for new casts."""
-        if op.mutates:
-            storages = (self.graph.storage(op.operands[i]) for i in op.mutates)
-            self.versions.update(storages)
 
     def _price(
         self, op: Op | None, name: str, to_size: int, from_size: int | None = None
     ) -> int:
         size = self.ledger.low_size if from_size is None else from_size
-        once = self.values[name].elements * (size + to_size) + self.model.launch
-        return once * op.trips if op else once
+        elements, launch = self.values[name].elements, self.model.launch
+        return (op.trips if op else 1) * cast_price(elements, size, to_size, launch)
 
     def read(self, op: Op, index: int, wanted: int, *, only_up: bool) -> None:
         """Charge the casts of an operand of the full dtype.
@@ -113,7 +102,7 @@ class CastTerms:
                 self.ledger.constant += self.fusion.written(origin, itemsize(wanted))
             return
         for dtype, never, up in ((self.low, FULL, False), (self.full, LOW, True)):
-            key = (origin, dtype, WRITTEN, 0, False, 0)
+            key = CastKey(origin, dtype, WRITTEN, 0, False, 0)
             group = self.groups.by_key.get(key)
             if group is None:
                 cost = self.fusion.written(origin, itemsize(dtype))
@@ -141,30 +130,19 @@ class CastTerms:
             self.ledger.terms.pay(self.stored[name], made, cost)
 
     def _group(self, op: Op | None, index: int, name: str, *, up: bool) -> Group:
-        masked = op is not None and index in op.masks
-        saturates = not up and (masked or name in self.extreme)
-        key = self._key(op, name, self.full if up else self.low, saturates=saturates)
+        key = self.rules.key(op, index, name, self.full if up else self.low)
         found = self.groups.by_key.get(key)
         if found is None:
             cost = self._price(op, name, self.ledger.full_size)
             found = self.groups.by_key[key] = Group(self.stored[name], cost, up)
         return found
 
-    def _key(self, op: Op | None, name: str, dtype: str, *, saturates: bool) -> Key:
-        version = 0
-        if self.versions:
-            version = self.versions[self.graph.storage(name)]
-        region, trips = (op.around, op.trips) if op else ("", 1)
-        return (name, dtype, region, version, saturates, trips)
-
     def _cast_as(self, op: Op | None, index: int, name: str, dtype: str) -> None:
         """Charge a cast with a dtype other than low and full, or with both known."""
         traced = self.values[name].dtype
         if name not in self.stored and dtype == traced:
             return
-        masked = op is not None and index in op.masks
-        saturates = dtype == self.low and (masked or name in self.extreme)
-        key = self._key(op, name, dtype, saturates=saturates)
+        key = self.rules.key(op, index, name, dtype)
         if key in self.groups.by_key:
             return
         self.groups.by_key[key] = Group(FULL, 0, up=True)
@@ -178,32 +156,10 @@ class CastTerms:
 
     def _folds(self, op: Op, index: int) -> bool:
         """Return whether the cast of an operand costs nothing in both directions."""
-        if op.operand_rule == "any":
+        if self.rules.folding(op, index):
             return True
-        name = op.operands[index]
-        mixed = name not in self.stored  # by the model: see _may_copy in casts
-        if self.fold and mixed and name in self.static and not op.around:
-            return True
-        if op.reads:
-            return False
-        if index == 0 and self.at.takes_dtype(op):
-            return True
-        return op.operand_rule == "promote" and self._adapts(op, name)
-
-    def _is_static(self, name: str) -> bool:
-        value = self.values[name]
-        if value.kind in ("parameter", "buffer", "constant"):
-            return value.alias not in self.at.mutated
-        roots = self.at.weights.get(name, frozenset[str]())
-        return bool(roots) and all(self.values[r].kind != "result" for r in roots)
-
-    def _adapts(self, op: Op, name: str) -> bool:
-        """Return whether ``name`` is a scalar beside tensors, in a promoting kernel."""
-        scalar = not self.values[name].shape
-        return scalar and any(self.values[n].shape for n in self._full_names(op))
-
-    def _full_names(self, op: Op) -> Iterable[str]:
-        return (name for name in op.operands if name in self.stored)
+        promotes = self.rules.promotes(op)
+        return promotes and self.rules.adapts(op, op.operands[index])
 
     def promote(self, op: Op, own: int, *, anchored: bool) -> None:
         """Charge the widening casts of an op with a promoting kernel.
@@ -213,8 +169,7 @@ class CastTerms:
             own: Variable of the op.
             anchored: Whether a weight that it reads is full if the op is.
         """
-        names = list(dict.fromkeys(self._full_names(op)))
-        shaped = [name for name in names if self.values[name].shape] or names
+        shaped = list(dict.fromkeys(self.rules.promoted(op)))
         variables = [self.stored[name] for name in shaped]
         if FULL in variables or (anchored and not self.anchors.isdisjoint(variables)):
             return

@@ -130,7 +130,7 @@ class _Builder:
             own = self._side(op)
             view = is_view(self.graph, op)
             self._read(op, own, view=view)
-            self.casts.write(op)
+            self.casts.rules.write(op)
             self._make(op, own, view=view)
         pairs = zip(output_sources(self.graph), outputs, strict=True)
         for name, dtype in dict.fromkeys(pairs):

@@ -15,9 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from amprewrite.passes.mincut.max_flow import FULL, LOW, Terms
-
-Key = tuple[str, str, str, int, bool, int]
-"""Key of a shared cast: value, dtype, region, version, saturates, trips."""
+from amprewrite.passes.placement.cast_rules import CastKey
 
 
 @dataclass(slots=True)
@@ -61,8 +59,8 @@ class Groups:
     """All casts that a placement may need, and the promoting ops."""
 
     def __init__(self) -> None:
-        """Start without casts and ops."""
-        self.by_key: dict[Key, Group] = {}
+        """Start with none."""
+        self.by_key = dict[CastKey, Group]()
         self.mixes: list[Mix] = []
 
     def mix(self, op: int, pairs: Iterable[tuple[int, Group | None]]) -> None:

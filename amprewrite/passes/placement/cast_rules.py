@@ -1,0 +1,149 @@
+"""Rules of casts: sharing between uses, folding into kernels, saturation.
+
+The casts of a plan (:mod:`amprewrite.passes.placement.casts`) and the terms of the
+minimum cut (:mod:`amprewrite.passes.mincut.cast_terms`) are made by these rules, and
+both are priced by :func:`cast_price`, so that the certificate speaks of the plan.
+"""
+
+from collections import Counter
+from typing import NamedTuple
+
+from amprewrite.ir import Op
+from amprewrite.passes.analysis.context import Situation
+from amprewrite.passes.analysis.weights_and_literals import extreme_values
+from amprewrite.plan.fields import Folding
+
+
+class CastKey(NamedTuple):
+    """Key of a cast: uses with equal keys share it.
+
+    Attributes:
+        value: The value.
+        to_dtype: Dtype to which it is cast.
+        region: Body in which it is cast; empty for the top level.
+        version: How often its storage was written in place before.
+        saturate: Whether what is out of range becomes the largest finite number.
+        trips: Iterations of the loops around it, multiplied.
+    """
+
+    value: str
+    to_dtype: str
+    region: str
+    version: int
+    saturate: bool
+    trips: int
+
+
+class CastRules:
+    """Rules of the casts of one program, which is gone through in program order.
+
+    Attributes:
+        fold: Whether casts of weights are done once, at conversion.
+    """
+
+    def __init__(self, situation: Situation, *, fold: bool) -> None:
+        """Start before the first op.
+
+        Args:
+            situation: What is known before placement.
+            fold: Whether casts of weights are done once, at conversion.
+        """
+        self.at, self.fold = situation, fold
+        self.graph, self.values = situation.graph, situation.graph.values
+        self.low, self.full = situation.policy.low, situation.policy.full
+        self._extreme = (
+            extreme_values(self.graph, situation.classes, self.low)
+            if self.low
+            else frozenset[str]()
+        )
+        self._versions: Counter[str] = Counter()
+
+    def write(self, op: Op) -> None:
+        """Start new versions of the storages that ``op`` writes, for new casts."""
+        if op.mutates:
+            storages = (self.graph.storage(op.operands[i]) for i in op.mutates)
+            self._versions.update(storages)
+
+    def key(
+        self, op: Op | None, index: int, name: str, dtype: str, *, folded: bool = False
+    ) -> CastKey:
+        """Return the key that uses of ``name`` as ``dtype`` share with one another.
+
+        Args:
+            op: The op that reads; None for an output.
+            index: Number of the operand, or of the output.
+            name: The value that is read.
+            dtype: Dtype in which it is read.
+            folded: Whether the kernel casts it, which saturates nothing.
+        """
+        masked = op is not None and index in op.masks
+        narrow = dtype == self.low and not folded
+        saturate = narrow and (masked or name in self._extreme)
+        version = self._versions[self.graph.storage(name)] if self._versions else 0
+        region, trips = (op.around, op.trips) if op else ("", 1)
+        return CastKey(name, dtype, region, version, saturate, trips)
+
+    def folding(self, op: Op, index: int) -> Folding:
+        """Return the way in which a cast of an operand is free under every assignment.
+
+        ``kernel``: the kernel reads every dtype; ``copy``: a weight that is kept in
+        both; ``dtype``: the kernel is told its dtype. Empty where that depends on how
+        the other operands are stored, see :meth:`promoted`, or where a cast is needed.
+        """
+        if op.operand_rule == "any":
+            return "kernel"
+        if self.fold and not op.around and self.may_copy(op.operands[index]):
+            return "copy"
+        if not op.reads and index == 0 and self.at.takes_dtype(op):
+            return "dtype"
+        return ""
+
+    def promotes(self, op: Op) -> bool:
+        """Return whether the kernel of ``op`` promotes its operands by itself."""
+        return op.operand_rule == "promote" and not op.reads
+
+    def promoted(self, op: Op) -> list[str]:
+        """Return the operands that determine the dtype to which a kernel promotes.
+
+        They are those of the full dtype with dimensions, without them all of it.
+        """
+        names = [name for name in op.operands if self.graph.is_dtype(name, self.full)]
+        return [name for name in names if self.values[name].shape] or names
+
+    def adapts(self, op: Op, name: str) -> bool:
+        """Return whether ``name`` is a scalar beside full tensors.
+
+        A kernel that promotes converts it to their dtype, whatever it is.
+        """
+        if self.values[name].shape:
+            return False
+        return any(self.values[other].shape for other in self.promoted(op))
+
+    def may_copy(self, name: str) -> bool:
+        """Return whether a weight may be kept in two dtypes.
+
+        One of the full dtype has no low copy beside it: low precision is to save
+        memory. What the model itself mixes (tables of another dtype) may have one.
+        """
+        lowered = bool(self.low) and self.graph.is_dtype(name, self.full)
+        return not lowered and self.is_static(name)
+
+    def is_static(self, name: str) -> bool:
+        """Return whether ``name`` is a weight at every run, also one moved about."""
+        value = self.values[name]
+        if value.kind in ("parameter", "buffer", "constant"):
+            return value.alias not in self.at.mutated
+        roots = self.at.weights.get(name, frozenset[str]())
+        return bool(roots) and all(self.values[r].kind != "result" for r in roots)
+
+
+def cast_price(elements: int, from_size: int, to_size: int, launch: int = 0) -> int:
+    """Return the cost of one cast in bytes: each element is read and written once.
+
+    Args:
+        elements: Elements of the value.
+        from_size: Bytes of an element before; 0 if that is counted elsewhere.
+        to_size: Bytes of an element after.
+        launch: Bytes that could be moved while a cast is started.
+    """
+    return elements * (from_size + to_size) + launch
