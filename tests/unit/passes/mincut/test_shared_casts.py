@@ -4,8 +4,11 @@ import numpy as np
 
 from amprewrite.passes.mincut.max_flow import FULL, Terms, price
 from amprewrite.passes.mincut.shared_casts import Group, Groups
+from amprewrite.passes.placement.cast_rules import CastKey
 
 STORED, ONE, OTHER = 2, 3, 4
+
+DOWN, UP = (CastKey("v", dtype, "", 0, False, 1) for dtype in ("low", "full"))
 
 
 def cheapest(terms: Terms, count: int, *assignments: bool) -> int:
@@ -22,7 +25,7 @@ def cheapest(terms: Terms, count: int, *assignments: bool) -> int:
 
 def test_a_cast_down_is_paid_once_for_two_low_readers() -> None:
     groups, terms = Groups(), Terms()
-    group = groups.by_key["v", "low", "", 0, False, 1] = Group(STORED, 6, up=False)
+    group = groups.by_key[DOWN] = Group(STORED, 6, up=False)
     group.uses += [ONE, OTHER]
     count = groups.add_to(terms, 5)
     assert cheapest(terms, count, True, False, False) == 6
@@ -33,7 +36,7 @@ def test_a_cast_down_is_paid_once_for_two_low_readers() -> None:
 
 def test_a_cast_up_is_paid_once_for_two_full_readers() -> None:
     groups, terms = Groups(), Terms()
-    group = groups.by_key["v", "full", "", 0, False, 1] = Group(STORED, 6, up=True)
+    group = groups.by_key[UP] = Group(STORED, 6, up=True)
     group.uses += [ONE, OTHER]
     count = groups.add_to(terms, 5)
     assert cheapest(terms, count, False, True, True) == 6
@@ -43,7 +46,7 @@ def test_a_cast_up_is_paid_once_for_two_full_readers() -> None:
 
 def test_a_single_reader_needs_no_auxiliary_variable() -> None:
     groups, terms = Groups(), Terms()
-    groups.by_key["v", "low", "", 0, False, 1] = Group(STORED, 6, up=False, uses=[ONE])
+    groups.by_key[DOWN] = Group(STORED, 6, up=False, uses=[ONE])
     assert groups.add_to(terms, 5) == 5
     assert (terms.full, terms.low, terms.cost) == ([STORED], [ONE], [6])
 
@@ -51,7 +54,7 @@ def test_a_single_reader_needs_no_auxiliary_variable() -> None:
 def test_a_reader_that_is_tied_to_the_value_pays_nothing() -> None:
     groups, terms = Groups(), Terms()
     own = Group(STORED, 6, up=False, uses=[STORED])
-    groups.by_key["v", "low", "", 0, False, 1] = own
+    groups.by_key[DOWN] = own
     groups.add_to(terms, 5)
     assert terms.cost == []
 
