@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 
-from amprewrite.passes.mincut.shared_casts import Group, Key
+from amprewrite.passes.mincut.shared_casts import Group
 from tests.placement_problem import problem_of
 
 
-def groups_of(text: str, *, keep_parameter_dtype: bool = False) -> Mapping[Key, Group]:
-    return problem_of(text, keep_parameter_dtype=keep_parameter_dtype).groups.by_key
+def groups_of(
+    text: str, *, keep_parameter_dtype: bool = False
+) -> Mapping[tuple[object, ...], Group]:
+    problem = problem_of(text, keep_parameter_dtype=keep_parameter_dtype)
+    return {tuple(key): group for key, group in problem.groups.by_key.items()}
 
 
 BLOCK = """
