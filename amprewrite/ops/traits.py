@@ -93,3 +93,14 @@ def op_keys(canonical: str, native: str = "") -> Iterator[str]:
         yield packet
         yield packet.replace(".", "::", 1)
     yield canonical
+
+
+def line_key(canonical: str, native: str = "") -> str:
+    """Return the name by which a line for an op is written: ``mylib::cube``.
+
+    Args:
+        canonical: The op's name in policies; that of a custom operator is qualified.
+        native: The framework's name.
+    """
+    qualified = canonical == native.rpartition(".")[0]
+    return canonical.replace(".", "::", 1) if qualified else canonical

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from amprewrite.ops import line_key
+
 if TYPE_CHECKING:
     from amprewrite.plan.model import Cast, Decision, Plan
 
@@ -39,9 +41,11 @@ def summary_lines(plan: "Plan") -> Iterator[str]:
         yield f"prices: {plan.prices}"
     if plan.unclassified:
         names = Counter(decision.native for decision in plan.unclassified)
-        yield "unclassified, run as traced: " + ", ".join(
-            f"{name} ({n})" for name, n in sorted(names.items())
-        )
+        listed = ", ".join(f"{name} ({n})" for name, n in sorted(names.items()))
+        first = min(plan.unclassified, key=lambda decision: decision.native)
+        key = line_key(first.canonical, first.native)
+        yield f"unclassified, run as traced: {listed}"
+        yield f'  a line under [ops] of a policy gives a class: "{key}" = "promote"'
     yield from (f"warning: {warning}" for warning in plan.warnings)
 
 

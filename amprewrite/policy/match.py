@@ -4,14 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from amprewrite.ir import Op
+from amprewrite.ops import line_key
 from amprewrite.policy.load import known_ops
-from amprewrite.policy.model import OpClass, OpEntry, Policy, Rule, op_keys
+from amprewrite.policy.model import OpClass, Policy, Rule, op_keys
 from amprewrite.policy.reason import Reason
 from amprewrite.policy.unused import why_unused
-
-UNCLASSIFIED = OpEntry(
-    OpClass.KEEP, "no policy names this op, so it runs at the dtypes it was traced with"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +94,7 @@ class Matcher:
                 label = f"groups.{entry.group}" if entry.group else f"ops.{name}"
                 return Match(entry.op_class, reason, label, why)
         reason = Reason.UNCLASSIFIED
-        return Match(UNCLASSIFIED.op_class, reason, str(reason), UNCLASSIFIED.why)
+        return Match(OpClass.KEEP, reason, str(reason), _why_unclassified(op))
 
     def unused(self, ops: Sequence[Op] = ()) -> tuple[str, ...]:
         """Return a line for each rule that matched no op, with the nearest names.
@@ -126,3 +123,15 @@ def _read(
 
     words = (*policy.ops, *known_ops())
     return [read_rule(r, f"overrides[{i}]", words) for i, r in enumerate(overrides)]
+
+
+def _why_unclassified(op: Op) -> str:
+    """Return why an op that no policy names runs as it does, and the line to write."""
+    head = "no policy names this op, so it runs at the dtypes it was traced with"
+    if group := op.traits.group:
+        return f'{head}; want a line under [groups], such as {group} = "promote"'
+    key = line_key(op.canonical, op.native)
+    return (
+        f'{head}; want a line under [ops] of a policy, such as "{key}" = "promote", or '
+        f'one in ops.toml for all policies, such as "{key}" = {{ group = "pointwise" }}'
+    )

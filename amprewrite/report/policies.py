@@ -39,19 +39,23 @@ def names_table() -> Table:
 
 
 def policy_table(policy: Policy) -> Table:
-    """Return a row for each rule, in order of trial, then one for each op."""
+    """Return a row for each rule, in order of trial, then one for each op.
+
+    The group is that whose class an op has; empty where the policy names the op itself.
+    """
     settings = ", ".join(f"{key} {_shown(policy, key)}" for key in SETTINGS)
     table = Table(
         box=box.SIMPLE_HEAD, title=settings, title_justify="left", min_width=70
     )
-    for head in ("op", "class", "why"):
+    for head in ("op", "class", "group", "why"):
         table.add_column(head, overflow="fold")
     for index, rule in enumerate(policy.rules):
-        cells = (f"rules[{index}] {rule}", str(rule.op_class), rule.why)
+        cells = (f"rules[{index}] {rule}", str(rule.op_class), "", rule.why)
         table.add_row(*(Text(cell) for cell in cells))
     table.add_section()
     for name, entry in policy.ops.items():
-        table.add_row(Text(name), str(entry.op_class), Text(entry.why))
+        cells = (name, str(entry.op_class), entry.group, entry.why)
+        table.add_row(*(Text(cell) for cell in cells))
     return table
 
 
@@ -60,7 +64,7 @@ def policy_json(policy: Policy) -> dict[str, Any]:
     return {
         "name": policy.name,
         **{key: getattr(policy, key) for key in SETTINGS},
-        "ops": {n: {"class": e.op_class, "why": e.why} for n, e in policy.ops.items()},
+        "ops": {name: _entry_json(entry) for name, entry in policy.ops.items()},
         "rules": [_rule_json(rule) for rule in policy.rules],
     }
 
@@ -86,6 +90,12 @@ def _shown(policy: Policy, key: str) -> str:
 
 def _class_of(ops: Mapping[str, OpEntry], name: str) -> str:
     return str(ops[name].op_class) if name in ops else "not named"
+
+
+def _entry_json(entry: OpEntry) -> dict[str, str]:
+    """Return the class, the reason and the group of an entry of a policy."""
+    found = {"class": str(entry.op_class), "why": entry.why}
+    return {**found, "group": entry.group} if entry.group else found
 
 
 def _rule_json(rule: Rule) -> dict[str, str]:

@@ -14,7 +14,7 @@ linear = linear(%x, %w) -> %h: f32[4,8]
   | native="aten.linear.default" path="body.0" source="model.py:7"
 square = square(%h) -> %q: f32[4,8]
 mean = mean(%q) -> %m: f32[4]
-scan = scan(%m) -> %s: f32[4]
+scan = mylib.scan(%m) -> %s: f32[4]
   | native="mylib.scan.default"
 return %s
 """
@@ -26,7 +26,8 @@ def test_the_summary_says_what_was_lowered_and_cast() -> None:
         rewritten 1 of 4 ops to bfloat16
         classes: allow 1, deny 1, keep 1, promote 1
         casts: 2 at run time (384 bytes, 0 of weights), 1 folded (1 of weights in all)
-        unclassified, run as traced: mylib.scan.default (1)""")
+        unclassified, run as traced: mylib.scan.default (1)
+          a line under [ops] of a policy gives a class: "mylib::scan" = "promote\"""")
 
 
 def test_the_summary_says_where_measured_prices_come_from() -> None:

@@ -139,6 +139,15 @@ def test_ops_that_a_rule_may_name(op):
     Matcher(policy, [{"op": op, "class": "deny"}])
 
 
+def test_what_nothing_names_is_told_the_line_to_write():
+    policy = a_policy({"softmax": "deny"})
+    why = Matcher(policy).match(an_op("mylib.cube", "mylib.cube.default")).why
+    assert 'under [ops] of a policy, such as "mylib::cube" = "promote"' in why
+    assert '"mylib::cube" = { group = "pointwise" }' in why
+    why = Matcher(policy).match(an_op("exp", "aten.exp.default")).why
+    assert why.endswith('under [groups], such as exponential = "promote"')
+
+
 def test_a_group_says_what_its_ops_are():
     entry = OpEntry(OpClass.DENY, "range", "softmax")
     policy = Policy("mine", ops={"softmax": entry, "softmin": OpEntry(OpClass.ALLOW)})

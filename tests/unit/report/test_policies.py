@@ -37,11 +37,18 @@ def test_the_table_has_rules_before_ops(tmp_path):
     assert text.index("rules[0]") < text.index("softmax")
     assert "[because]" in text  # not read as markup
     assert "low bfloat16" in text
+    (row,) = (line for line in text.splitlines() if line.split()[:1] == ["mse_loss"])
+    assert row.split()[:4] == ["mse_loss", "deny", "loss", "a"]
 
 
 def test_json_has_everything(tmp_path):
     found = json.loads(json.dumps(policies.policy_json(with_rule(tmp_path))))
     assert found["ops"]["gelu"] == {"class": "deny", "why": ""}
+    assert found["ops"]["silu"] == {
+        "class": "promote",
+        "why": "",
+        "group": "activation",
+    }
     assert found["rules"] == [{"path": "head.*", "why": "[because]", "class": "deny"}]
     assert found["low"] == "bfloat16"
 
