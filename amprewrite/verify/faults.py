@@ -26,8 +26,8 @@ ROUNDINGS = 4.0
 """Unit roundoffs that a result may be off.
 
 One rounding is at most one; low kernels that round inside have 1.2 to 3.1 times the
-error of one, in the root mean square about 0.4 unit roundoffs (``ROUND_INSIDE`` of the
-torch side).
+error of one, in the root mean square about 0.4 unit roundoffs (``rounds_inside`` in the
+table of ops).
 """
 
 LEAST = 2.0**-10
