@@ -1,5 +1,7 @@
 """The table of ops: what it holds, how strictly it is read."""
 
+import subprocess
+import sys
 import tomllib
 from itertools import groupby, pairwise
 
@@ -148,3 +150,14 @@ def test_an_op_is_found_by_each_of_its_names(canonical, native, group):
 
 def test_of_what_has_no_line_nothing_is_known():
     assert traits_of("mylib.scan", "mylib.scan.default") is UNKNOWN
+
+
+def test_importing_the_package_does_not_read_the_table():
+    program = (
+        "import amprewrite\n"
+        "from amprewrite.ops import op_table\n"
+        "assert not op_table.cache_info().currsize\n"
+        "amprewrite.load_policy('bf16')\n"
+        "assert op_table.cache_info().currsize\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
