@@ -1,7 +1,7 @@
-"""What a model holds in Python: to see what its forward writes, and to put it back.
+"""Attributes of a model: find those that its forward writes, and restore them.
 
-Containers are looked at one level deep. Buffers are left out: a capture keeps what is
-written to them.
+Containers are compared one level deep. Buffers are left out: a capture keeps writes to
+them.
 """
 
 import copy
@@ -17,20 +17,23 @@ _SET_UP = (vars(nn.Module()).keys() - {"_parameters"}) | {
     "_flat_weights",
     "_flat_weight_refs",
 }
-"""What torch's own modules have: hooks, other modules, the mode, and the list that a
-recurrent layer makes of its parameters; no state of a call."""
+"""Attributes of torch's own modules that are no state of a call.
+
+They are hooks, submodules, the mode, and the list that a recurrent layer makes of its
+parameters.
+"""
 
 _NUMBERS = (int, float, complex, str, bytes, torch.dtype, torch.device)
 
 _CONTAINERS: tuple[type[Any], ...] = (list, dict, set)
 
 Held = tuple[Any, Any]
-"""An attribute, and the content that it has if it is a container."""
+"""An attribute's value, and a copy of its content if it is a container."""
 
 
 @dataclass(frozen=True)
 class Attributes:
-    """The attributes of all modules of a model, as they were.
+    """Snapshot of the attributes of all modules of a model.
 
     Attributes:
         parts: Path and module, with its attributes by their names.
@@ -40,7 +43,7 @@ class Attributes:
 
     @classmethod
     def of(cls, model: nn.Module) -> "Attributes":
-        """Remember those of ``model``, but not of parts that are yet to be set up."""
+        """Record those of ``model``, except for parts that are not set up yet."""
         untyped: Any = model
         return cls(
             tuple(
@@ -51,7 +54,7 @@ class Attributes:
         )
 
     def names(self) -> list[str]:
-        """Return what has another value now, as the model's code calls it."""
+        """Return the names of changed attributes, as the model's code spells them."""
         return [
             ".".join(("self", *path.split("."), name)).replace("..", ".")
             for path, part, before in self.parts
@@ -59,7 +62,7 @@ class Attributes:
         ]
 
     def restore(self) -> None:
-        """Put everything back."""
+        """Restore all recorded attributes."""
         for _, part, before in self.parts:
             for name in _changed(part, before):
                 if name not in before:
@@ -80,12 +83,12 @@ def _own(part: nn.Module) -> dict[str, Any]:
 
 
 def _content(value: Any) -> Any:
-    """Return a copy of a container; None of anything else."""
+    """Return a copy of a container; None for anything else."""
     return copy.copy(value) if isinstance(value, _CONTAINERS) else None
 
 
 def _changed(part: nn.Module, before: dict[str, Held]) -> Iterator[str]:
-    """Yield the attributes that differ; not new flags, which say "this is set up"."""
+    """Yield the changed attributes, except new flags that only say "this is set up"."""
     now = _own(part)
     for name in [*before, *(now.keys() - before.keys())]:
         if name not in before:

@@ -1,10 +1,10 @@
-"""Tell the casts that a model means from those that follow, by a second trace.
+"""Tell pinned user casts from those that follow a dtype, by a second trace.
 
 A trace in float32 has both ``x.float()`` and ``y.to(x.dtype)`` as casts to float32. In
-a run with low parameters and inputs the first still gives float32, so it is pinned;
-the second gives the low dtype, so it follows. Nothing is computed: the second run is
+a run with low parameters and inputs the first still returns float32, so it is pinned;
+the second returns the low dtype, so it follows. Nothing is computed: the second run is
 on fake tensors, which took a fifth of the time of ``torch.export`` (a Llama of ten
-layers), and models without a cast to float32 have none.
+layers), and models without a cast to float32 need none.
 """
 
 import contextlib
@@ -38,19 +38,19 @@ from amprewrite.ir.graph import Chosen
 from amprewrite.ops import op_table
 
 CHOSEN = "amprewrite_chosen"
-"""Key in a node's meta: how the model chose the dtype that the node names."""
+"""Metadata key of a node: how the model chose the dtype that the node names."""
 
 FULL = torch.float32
-"""The dtype whose casts are in doubt: parameters and inputs of it are lowered."""
+"""The dtype of ambiguous casts: parameters and inputs of it are lowered."""
 
 NAMED = frozenset(("bfloat16", "double", "float", "half"))
-"""Methods that cast to the dtype that they are called by."""
+"""Tensor methods named after the dtype that they cast to."""
 
 CASTS = NAMED | {"to", "type"}
-"""Methods of a tensor that ATen has as a cast to a dtype that is named."""
+"""Tensor methods that ATen records as a cast to an explicit dtype."""
 
 Site = tuple[Frame, str]
-"""A line of the user's code, and what is called there."""
+"""A line of the user's code, and the function called there."""
 
 
 def tell_casts(
@@ -60,15 +60,15 @@ def tell_casts(
     kwargs: Mapping[str, Any],
     low: torch.dtype,
 ) -> Iterator[str]:
-    """Note on every node that names float32 how the model chose it, where it shows.
+    """Record on every node that names float32 how the model chose it, if known.
 
     Yields:
-        What the user should know: casts in doubt because the second run stopped.
+        A warning for the user: ambiguous casts, because the second run stopped.
 
     Args:
-        module: ``model`` as it was captured.
-        model: The model; it is left as it is.
-        args: Positional call arguments, with which it was captured.
+        module: The capture of ``model``.
+        model: The model; it is not changed.
+        args: Positional call arguments of the capture.
         kwargs: Keyword call arguments.
         low: Dtype of the second run.
     """
@@ -106,12 +106,12 @@ def _nodes(module: GraphModule) -> Iterator[Node]:
 
 
 def _tell(nodes: list[Node], seen: list[Chosen], *, whole: bool) -> bool:
-    """Note on the nodes of one line what was seen there; return whether all show.
+    """Record on the nodes of one line the observed choices; return if all are known.
 
     Args:
         nodes: The nodes, in program order.
-        seen: What was seen, in the order of the calls.
-        whole: Whether the second run came to its end.
+        seen: Observed choices, in the order of the calls.
+        whole: Whether the second run completed.
     """
     if whole and len(set(seen)) == 1:  # the same at every turn, in every layer
         seen = seen[:1] * len(nodes)
@@ -128,9 +128,9 @@ def _is_full(node: Node) -> bool:
 
 
 def _site(node: Node, low: torch.dtype) -> Site | None:
-    """Return where a node names float32, by its own choice or after another tensor.
+    """Return the site where a node names float32, explicitly or by another tensor.
 
-    Those that name the low dtype are seen in a second run as well, and count.
+    Nodes that name the low dtype count too: they appear in the second run as well.
     """
     val = node.meta.get("val")
     is_either = isinstance(val, torch.Tensor) and val.dtype in (FULL, low)
@@ -148,7 +148,7 @@ def _site(node: Node, low: torch.dtype) -> Site | None:
 
 @dataclass
 class _Recorder(torch.overrides.TorchFunctionMode):
-    """Notes, for each call that names a dtype, whether its result is low or full."""
+    """Mode that records, for each call that names a dtype, its result's dtype."""
 
     low: torch.dtype
     chosen: dict[Site, list[Chosen]] = field(
@@ -157,13 +157,13 @@ class _Recorder(torch.overrides.TorchFunctionMode):
     stopped: str = ""
 
     def __post_init__(self) -> None:
-        """Set up the mode itself."""
+        """Initialise the base class."""
         super().__init__()
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Run ``func``; what refuses operands of two dtypes gets them all in low."""
+        """Run ``func``; if it needs equal dtypes, with all operands in low."""
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if _needs_equal(name):
@@ -178,7 +178,7 @@ class _Recorder(torch.overrides.TorchFunctionMode):
         return result
 
     def _equal(self, given: Any) -> Any:
-        """Return arguments of one float dtype: low, where low and full meet."""
+        """Return arguments of one float dtype: low, if low and full are mixed."""
         leaves = private.pytree.tree_leaves(given)
         met = {leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor)}
         if not met.issuperset((FULL, self.low)):
@@ -192,14 +192,14 @@ class _Recorder(torch.overrides.TorchFunctionMode):
 
 
 def _needs_equal(name: str) -> bool:
-    """Whether a function of torch refuses operands of different float dtypes."""
+    """Return whether a function of torch refuses operands of different float dtypes."""
     packet = name.strip("_")
     rule = OP_RULES.get(op_table().aten.get(packet, packet))
     return rule is not None and rule.needs_equal
 
 
 def _names_dtype(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call says which dtype its result has."""
+    """Return whether a call sets the dtype of its result explicitly."""
     kinds = (torch.dtype, torch.Tensor) if name == "to" else torch.dtype
     others = (*args[1:], *kwargs.values())
     return name in NAMED or any(isinstance(arg, kinds) for arg in others)
@@ -207,13 +207,13 @@ def _names_dtype(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
 
 @contextlib.contextmanager
 def _second_run(recorder: _Recorder, model: nn.Module) -> Generator[None]:
-    """Run what is inside under the recorder; what it cannot run stays in doubt.
+    """Run the context's body under the recorder; casts after a failure stay ambiguous.
 
-    A second run may fail where the first did not: the code asks for a value, or for a
-    dtype that it writes itself. What was seen before that is kept.
+    A second run may fail where the first did not: the code may need a value, or a dtype
+    that it names itself. Observations before the failure are kept.
     """
     attributes = Attributes.of(model)
-    quiet = settings.quiet()  # what kernels say of dtypes that nobody chose
+    quiet = settings.quiet()  # warnings about dtypes that no user chose
     try:
         with quiet, threads.as_if_exported(), torch.no_grad(), recorder:
             yield

@@ -1,7 +1,7 @@
 """Tell a mistake in ``dynamic_shapes=`` from a model that export cannot capture.
 
-The second goes through dynamo, which knows no ``dynamic_shapes=``; going there with the
-first would lose what the user asked for.
+Such a model is captured by dynamo, which has no ``dynamic_shapes=``; with a mistake in
+it, that would silently ignore the user's request.
 """
 
 import re
@@ -15,7 +15,7 @@ from amprewrite.frameworks.torch_fx.capture.export import export_model, offendin
 from amprewrite.frameworks.torch_fx.compat import private
 
 PER_SIGNATURE = "dynamic_shapes= is not used: dynamo captures once per signature"
-"""Said in the plan of a model that export cannot capture, whatever its shapes."""
+"""Note in the plan of a model that export cannot capture with any shapes."""
 
 _ADVICE = re.compile(
     r"For more information|The error above occurred|Alternatively, you could also"
@@ -23,10 +23,10 @@ _ADVICE = re.compile(
 
 
 def refuse_unused(*, captured: bool) -> None:
-    """Refuse ``dynamic_shapes=`` where nothing is exported.
+    """Refuse ``dynamic_shapes=`` if nothing is exported.
 
     Raises:
-        UnsupportedError: Always; says what to do.
+        UnsupportedError: Always; its message has the remedy.
     """
     msg = (
         "dynamic_shapes= is for a module that is exported, and this program was "
@@ -45,13 +45,13 @@ def refuse_mistake(
     dynamic_shapes: Any,
     failure: CaptureError,
 ) -> None:
-    """Raise if it is ``dynamic_shapes`` for which ``model`` could not be exported.
+    """Raise if ``model`` could not be exported because of ``dynamic_shapes``.
 
-    It is where the model can be exported without; and where export fails before it
-    has run the model, in another way than it fails without.
+    That is so if the model can be exported without it; or if export fails before it has
+    run the model, and not in the same way as without it.
 
     Raises:
-        CaptureError: Says what is wrong with ``dynamic_shapes``.
+        CaptureError: Describes the mistake in ``dynamic_shapes``.
     """
     error = failure.__cause__ or failure
     try:
@@ -73,19 +73,19 @@ def refuse_mistake(
 
 
 def _text(error: BaseException) -> str:
-    """Return what export says, without its advice on how to read more."""
+    """Return the message of export without its advice on further reading."""
     lines = (_ADVICE.split(line)[0].strip() for line in str(error).splitlines())
     return " ".join(line for line in lines if line).rstrip(".")
 
 
 def _missing_axes(shapes: Any, given: Any, path: str) -> Iterator[str]:
-    """Yield the axes that a tensor does not have; export only says IndexError.
+    """Yield the axes that a tensor does not have; export only raises IndexError.
 
     Args:
-        shapes: What ``dynamic_shapes`` has for ``given``. A mapping for a sequence has
-            the names of the arguments, in order.
+        shapes: The part of ``dynamic_shapes`` for ``given``. A mapping for a sequence
+            has the names of the arguments, in order.
         given: An argument, or a structure of them.
-        path: How to name it.
+        path: Its name in messages.
     """
     if isinstance(given, torch.Tensor):
         axes = _items(shapes) if isinstance(shapes, Mapping) else {}
@@ -101,7 +101,7 @@ def _missing_axes(shapes: Any, given: Any, path: str) -> Iterator[str]:
 
 
 def _items(structure: Any) -> dict[Any, Any]:
-    """Return the parts of a mapping or a sequence; none of anything else."""
+    """Return the parts of a mapping or a sequence; empty for anything else."""
     if isinstance(structure, Mapping):
         return dict(cast("Mapping[Any, Any]", structure))
     return dict(enumerate(structure)) if private.is_sequence(structure) else {}

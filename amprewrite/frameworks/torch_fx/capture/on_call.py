@@ -1,7 +1,7 @@
-"""Capture a model by ``torch.export`` when it is called, once for each signature.
+"""Capture a model by ``torch.export`` at its calls, once for each signature.
 
-Promotion needs this way: dynamo runs the model's own ops before they can be rewritten,
-and those refuse operands of different dtypes.
+Promotion needs it: dynamo runs the model's own ops before they can be rewritten, and
+those refuse operands of different dtypes.
 """
 
 from collections import OrderedDict
@@ -17,7 +17,7 @@ from amprewrite.frameworks.torch_fx.compat import private, threads
 from amprewrite.plan import Plan
 
 MANY = 16
-"""Captured signatures that are kept, those used last; each took a capture."""
+"""Largest number of captured signatures that are kept; the oldest are dropped."""
 
 TOO_MANY = (
     f"{MANY} signatures were captured, one for each shape of the arguments, and no "
@@ -26,7 +26,7 @@ TOO_MANY = (
 )
 
 Capture = Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
-"""Returns the converted module for call arguments."""
+"""Function from call arguments to the converted module."""
 
 
 def late_runner(
@@ -37,7 +37,7 @@ def late_runner(
     Args:
         model: The model; its mode is part of a signature.
         capture: Converts it for one signature.
-        plans: Gets the plan of each signature, those that are kept no longer included.
+        plans: List that receives the plan of each signature, and keeps all.
         follows: Whether a conversion reads the model's own tensors; if not, all are
             captured again after one was written to.
     """
@@ -70,7 +70,7 @@ def late_runner(
 
 
 def _changed(model: nn.Module, marks: list[Mark]) -> bool:
-    """Return whether a tensor changed since the last call; note the state of all."""
+    """Return whether a tensor changed since the last call; record the state of all."""
     tensors = (*model.parameters(), *model.buffers())
     if len(tensors) == len(marks) and all(map(Mark.holds, marks, tensors)):
         return False
@@ -79,14 +79,14 @@ def _changed(model: nn.Module, marks: list[Mark]) -> bool:
 
 
 def state_key(model: nn.Module) -> object:
-    """Return what decides the program of a model: modes, and which tensors it has."""
+    """Return a key of the state that a program depends on: modes, tensors, dtypes."""
     modes = tuple((id(part), part.training) for part in model.modules())
     tensors = (*model.parameters(), *model.buffers())
     return modes, tuple((id(tensor), tensor.dtype) for tensor in tensors)
 
 
 def signature_key(arguments: Any) -> object:
-    """Return what decides the program of a call: structure, types, and other values."""
+    """Return a key of the arguments that a program depends on: types and values."""
     leaves, structure = private.pytree.tree_flatten(arguments)
     return repr(structure), tuple(map(_leaf_key, leaves))
 

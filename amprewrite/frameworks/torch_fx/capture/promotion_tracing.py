@@ -1,9 +1,9 @@
-"""Trace a model of mixed dtypes: promote the operands of each op before it sees them.
+"""Trace a model of mixed dtypes with the operands of each op promoted.
 
 Most ops of torch refuse operands of different dtypes, so that such a model cannot even
-be captured. While it is, every op's operands are cast to their common dtype by the
-rules of a promotion system, and the graph notes these casts. They are taken out again
-before the graph is read: the plan then has them, with their reasons, as any other cast.
+be captured. During the capture, every op's operands are cast to their common dtype by
+the rules of a promotion system, and the graph marks these casts. They are removed again
+before the graph is read: the plan then has them, with reasons, as any other cast.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -22,30 +22,30 @@ from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name, torch_dtype
 from amprewrite.frameworks.torch_fx.compat import private, settings
 
 READS = "amprewrite_reads"
-"""Key in a node's meta: the dtypes in which it reads the nodes among its arguments."""
+"""Metadata key of a node: the dtypes in which it reads its operands."""
 
 Cast = Callable[..., torch.Tensor]
-"""Casts a tensor and notes it in the graph, unless ``written=True``."""
+"""Function that casts a tensor, marked in the graph unless ``written=True``."""
 
 Writes = list[tuple[torch.Tensor, torch.Tensor]]
-"""Tensors, and the casts that an op writes to in their places."""
+"""Pairs of a tensor, and the cast of it that an op writes to instead."""
 
 STATISTICS = ("running_mean", "running_var")
-"""Arguments of normalisations that are written to where the batch makes statistics."""
+"""Arguments of normalisations that are updated if the batch makes statistics."""
 
 BY_BATCH = ("training", "use_input_stats")
-"""Arguments that say whether it does."""
+"""Arguments that are true if the batch makes statistics."""
 
 
 @dataclass
 class Call:
-    """A call of an operator that is being traced, seen as a node of a graph.
+    """A call of an operator that is being traced, with the interface of a node.
 
     Attributes:
         target: The operator.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
-        meta: Nothing: the values are the arguments themselves.
+        meta: Empty: the arguments are the values themselves.
     """
 
     target: Any
@@ -56,7 +56,7 @@ class Call:
 
 @contextmanager
 def promoting(processor: Processor | None) -> Generator[None]:
-    """Promote the operands of what is traced inside; None leaves them alone."""
+    """Promote the operands of ops traced inside; None promotes nothing."""
     if processor is None:
         yield
         return
@@ -66,14 +66,14 @@ def promoting(processor: Processor | None) -> Generator[None]:
 
 
 class PromotionRefused(Exception):  # noqa: N818  # it carries an error, and is none
-    """Carries an error out of the tracer: an operator of Python hides a TypeError.
+    """Carrier of an error out of the tracer, because operators hide a TypeError.
 
     Args:
         reason: The error.
     """
 
     def __init__(self, reason: PromotionError | ComplexTruncationError) -> None:
-        """Take the error to carry."""
+        """Store the error to carry."""
         super().__init__(str(reason))
         self.reason = reason
 
@@ -89,14 +89,14 @@ class _Promoter:
     def __call__(
         self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], cast: Cast
     ) -> tuple[tuple[Any, ...], Mapping[str, Any], Writes]:
-        """Return the arguments of a call, cast to what the op computes in.
+        """Return the arguments of a call, cast to the computing dtype of the op.
 
         Statistics that it updates are cast too, and their casts written back: kernels
-        want them in the dtype of the parameters, and a state keeps its own.
+        need them in the dtype of the parameters, and a state keeps its own.
 
         Raises:
-            PromotionRefused: With why there is no common dtype, or that an imaginary
-                part would be dropped.
+            PromotionRefused: Carries the error: there is no common dtype, or an
+                imaginary part would be dropped.
         """
         call = Call(target, args, kwargs)
         name = ops.canonical_name(call)
@@ -161,13 +161,13 @@ def _operand(tensor: torch.Tensor) -> Operand:
 
 
 def _written(rule: Rule) -> Rule:
-    """Return the rule of the in-place form: what torch refuses follows the first."""
+    """Return the rule of the in-place form: the first operand sets the dtype."""
     behaviour = Behaviour.FOLLOW_SELF if rule.needs_equal else Behaviour.PRESERVE
     return replace(rule, behaviour=behaviour, equal=True)
 
 
 def take_out_promotions(module: GraphModule) -> None:
-    """Erase the casts that :func:`promoting` noted; their readers remember them."""
+    """Erase the casts marked by :func:`promoting`, recording them at their readers."""
     for part in module.modules():
         if not isinstance(part, GraphModule):
             continue

@@ -1,4 +1,4 @@
-"""Whether a tensor changed since a copy of it was made."""
+"""Detect whether a tensor changed since a copy of it was made."""
 
 import weakref
 from typing import Any
@@ -10,15 +10,16 @@ from amprewrite.frameworks.torch_fx.compat import private
 
 
 class Mark:
-    """The state of a tensor: which it is, how often it was written to, and its memory.
+    """The state of a tensor: its identity, its number of writes, and its memory.
 
-    Seen are writes that torch counts (in place, by an optimizer, ``load_state_dict``),
-    another tensor, and other memory (``weight.data = other``). Not seen are writes
-    through ``weight.data``, NumPy or a pointer: torch does not count them.
+    Detected are writes that torch counts (in place, by an optimizer,
+    ``load_state_dict``), another tensor, and other memory (``weight.data = other``).
+    Not detected are writes through ``weight.data``, NumPy or a pointer: torch does not
+    count them.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        """Note the state of ``tensor``; neither it nor its memory is kept alive."""
+        """Record the state of ``tensor``; neither it nor its memory is kept alive."""
         self._tensor, self._writes = weakref.ref(tensor), private.writes(tensor)
         # A weak reference, so that the memory is freed and its identity is not reused.
         self._memory: Any = None
@@ -26,7 +27,7 @@ class Mark:
             self._memory = StorageWeakRef(tensor.untyped_storage())
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Return whether ``tensor`` is as it was noted."""
+        """Return whether ``tensor`` is unchanged since it was recorded."""
         if self._tensor() is not tensor or self._writes != private.writes(tensor):
             return False
         identity = None if self._memory is None else self._memory.cdata

@@ -1,4 +1,4 @@
-"""What happens before a capture: a first run that leaves no trace."""
+"""First run of a model before a capture, without side effects."""
 
 import copy
 from collections.abc import Callable, Generator, Mapping
@@ -15,14 +15,14 @@ from amprewrite.frameworks.torch_fx.capture.export import offending_line
 from amprewrite.frameworks.torch_fx.compat import fake_tensors, private, threads
 
 _NO_GRADIENTS = "None of the inputs have requires_grad"
-"""What reentrant checkpoints say; here of the first run alone."""
+"""Warning of reentrant checkpoints, silenced in the first run."""
 
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Generator[None]:
-    """Leave the model's buffers and attributes and the random state as they were.
+    """Restore the model's buffers and attributes and the random state at the end.
 
-    Parameters are not copied; what the forward writes to one is warned of.
+    Parameters are not copied; a write to one by the forward gives a warning.
     """
     attributes = Attributes.of(model)
     written = {name: private.writes(p) for name, p in _parameters(model)}
@@ -57,7 +57,7 @@ def warm_up(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     """Call the model once on copies of its arguments.
 
     transformers installs hooks under a lock at the first call, which dynamo cannot
-    trace; and arguments with which the model itself fails are found here.
+    trace; and it shows if the model itself fails on these arguments.
 
     Raises:
         CaptureError: The model fails on these arguments.
@@ -75,7 +75,7 @@ def warm_up(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 
 
 def _mixed(model: nn.Module, arguments: Any) -> str:
-    """Return what helps a model whose parts and arguments have several float dtypes."""
+    """Return advice for a model with parts and arguments of several float dtypes."""
     leaves = private.pytree.tree_leaves(arguments)
     given = (leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
     tensors = (*model.parameters(), *model.buffers(), *given)
@@ -87,7 +87,7 @@ def _mixed(model: nn.Module, arguments: Any) -> str:
 
 
 def has_values(model: nn.Module, *arguments: Any) -> bool:
-    """Return whether all tensors are real ones: neither fake nor on the meta device."""
+    """Return whether all tensors have values: none is fake or on the meta device."""
     given = private.pytree.tree_leaves(arguments)
     leaves = (leaf for leaf in given if isinstance(leaf, torch.Tensor))
     held = [*model.parameters(), *model.buffers(), *leaves]
@@ -101,10 +101,10 @@ def try_run(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> None:
-    """Run ``model`` by ``run`` on copies of its arguments and leave no trace.
+    """Run ``model`` by ``run`` on copies of its arguments, without side effects.
 
-    Without gradients, which is faster; with them, where they are on and the model
-    needs them in its forward (forces as the gradient of an energy).
+    It runs without gradients, which is faster, unless gradients are enabled and the
+    model needs them in its forward (forces as the gradient of an energy).
     """
     try:
         # reentrant checkpoints say so, of this run alone
