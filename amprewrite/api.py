@@ -336,7 +336,7 @@ def verify(  # noqa: PLR0913  # the public signature; most are by keyword
             neither float64 nor float32.
     """
     from amprewrite.frameworks.arguments import check_arguments
-    from amprewrite.frameworks.base import Call
+    from amprewrite.measure.runs import Call
     from amprewrite.registry import framework_of
     from amprewrite.verify.compare import verify as compare
 

@@ -35,8 +35,9 @@ class Report:
         predicted: First-order relative error of the outputs by the roundings of the
             plan, the root of the sum of squares over the outputs; None if unknown.
         bounds: Bounds on single outputs, by path, if the plan was made for those.
-        jitted: Errors of each float output with the whole converted function compiled
-            as one, where the framework does so; XLA may then round differently.
+        jitted: Errors of each float output with the whole converted model compiled as
+            one, which may then round differently: always for JAX; for torch if the plan
+            is for target ``compiled``, or the module was compiled by ``compile=True``.
         baselines: The error of alternatives: ``original`` (the noise floor of its own
             dtype), ``autocast``, ``cast all``; and, where ``jitted`` has rows, of
             ``converted, jitted``.

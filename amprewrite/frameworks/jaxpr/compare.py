@@ -9,12 +9,14 @@ from the reference. Both are compared with the reference, never with each other.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
-from contextlib import AbstractContextManager
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from amprewrite.dtypes import is_float, itemsize
-from amprewrite.errors import AmpError, UnsupportedError
+from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.jaxpr.capture.trace import check_values
 from amprewrite.frameworks.jaxpr.compat import private
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
@@ -31,19 +33,17 @@ from amprewrite.frameworks.jaxpr.probes.sensitivity import measure_sensitivity, 
 from amprewrite.frameworks.jaxpr.probes.tolerance import sample_of
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import Program, all_steps
-from amprewrite.measure.run_names import CONVERTED, JITTED, ORIGINAL, REFERENCE
+from amprewrite.ir import ProgramGraph
+from amprewrite.measure.compare import compare, first_line, loss_scale
+from amprewrite.measure.compare import walk as walk_both
+from amprewrite.measure.run_names import ORIGINAL
 from amprewrite.measure.runs import Call, Measured, Run
 from amprewrite.measure.samples import Observe, Walked
-from amprewrite.plan.sensitivity import Sensitivity, probes_of
+from amprewrite.plan import Plan
+from amprewrite.plan.sensitivity import Probes, Sensitivity
 
 CAST_ALL = "cast all"
 """Name of the run with every float argument low."""
-
-SCALE = 65536.0
-"""Factor on the loss of functions in float16, against vanishing gradients.
-
-Source: the initial scale of torch.amp.GradScaler.
-"""
 
 
 def measure(original: Any, converted: Any, call: Call) -> Measured:
@@ -60,32 +60,68 @@ def measure(original: Any, converted: Any, call: Call) -> Measured:
     check_values("verify", subject.arrays)
     prepared = prepared_of(converted, call)
     plan = None if prepared is None else prepared.plan
-    low = plan.low if plan is not None else "bfloat16"
     runner = Runner(
         arrays=subject.arrays,
         names=subject.names,
         trained=subject.trained if call.gradients else (),
-        scale=SCALE if low == "float16" else 1.0,
+        scale=loss_scale(plan),
     )
-    runs = {ORIGINAL: _original(subject, runner)}
-    runs[REFERENCE], dtype, notes = _reference(subject, runner, call.reference)
-    theirs = replace(runner, arrays=other.arrays)
-    runs[CONVERTED] = theirs.run(other.flat, jitted=False, derived_jitted=False)
-    runs[JITTED] = theirs.run(other.flat, jitted=True)
-    failures: dict[str, str] = {}
-    if low:
-        try:
-            runs[CAST_ALL] = _cast_all(subject, runner, low)
-        except Exception as error:  # noqa: BLE001  # a baseline's failure is a finding
-            failures[CAST_ALL] = _first_line(error)
-    return Measured(dtype, runs, failures, plan, low, tuple(notes))
+    plain = _original(subject, runner)
+    return compare(_Measurer(subject, other, runner, plan, plain), call.reference)
+
+
+@dataclass(frozen=True)
+class _Measurer:
+    """Runner of a function and its converted form.
+
+    Attributes:
+        subject: The function.
+        other: Its converted form.
+        runner: Runs both.
+        plan: The plan of the converted form.
+        plain: The run of the function as it is.
+    """
+
+    subject: Subject
+    other: Subject
+    runner: Runner
+    plan: Plan | None
+    plain: Run
+    model: str = "function"
+
+    def reference(self, dtype: str) -> tuple[Run, list[str]]:
+        wide = Wide(self.subject.program, _wide_dtypes(self.subject, dtype))
+        with _context(dtype):
+            run = _run_wide(self.subject, self.runner, wide)
+        if not wide.kept:
+            return run, []
+        which = ", ".join(sorted(set(wide.kept.values())))
+        note = (
+            f"the reference runs {len(wide.kept)} steps in the dtypes that they "
+            f"were traced in: {which}"
+        )
+        return run, [note]
+
+    def converted(self) -> Run:
+        return self._theirs.run(self.other.flat, jitted=False, derived_jitted=False)
+
+    def compiled(self) -> Run:
+        return self._theirs.run(self.other.flat, jitted=True)
+
+    def baselines(self, low: str) -> Mapping[str, Callable[[], Run]]:
+        cast_all = {CAST_ALL: partial(_cast_all, self.subject, self.runner, low)}
+        return {ORIGINAL: lambda: self.plain, **(cast_all if low else {})}
+
+    def notes(self) -> list[str]:
+        return []
+
+    @property
+    def _theirs(self) -> Runner:
+        return replace(self.runner, arrays=self.other.arrays)
 
 
 def walk(original: Any, converted: Any, call: Call, observe: Observe) -> Walked:
     """Compare every op of a converted function with the original's.
-
-    If an op does not run in the dtype of the reference, the walk starts again in
-    float32.
 
     Args:
         original: The function.
@@ -98,38 +134,53 @@ def walk(original: Any, converted: Any, call: Call, observe: Observe) -> Walked:
         kind = type(converted).__name__
         return Walked(notes=(f"no errors by op: a {kind} has no plan",))
     subject, other = subject_of(original, call), subject_of(converted, call)
-    if not _is_same_program(subject.program, prepared):
-        return Walked(notes=("no errors by op: the original is another program",))
-    notes: list[str] = []
-    program = replace(prepared.program, constants=subject.program.constants)
-    found = _sensitivity(subject, replace(prepared, program=program), notes)
-    for reference in dict.fromkeys((call.reference, "float32")):
-        wide = Wide(program, _wide_dtypes(subject, reference))
-        steps = Lockstep(prepared, wide, lambda: _context(reference), observe)  # noqa: B023  # called in this turn
-        try:
-            steps.walk(other.arrays, subject.arrays)
-        except REFUSALS as error:
-            notes.append(f"no errors by op in {reference}: {_first_line(error)}")
-        else:
-            return Walked(reference, prepared.graph, tuple(notes), found)
-    return Walked(notes=tuple(notes))
+    return walk_both(_Walker(subject, other, prepared), call.reference, observe)
 
 
-def _sensitivity(
-    subject: Subject, prepared: Prepared, notes: list[str]
-) -> Sensitivity | None:
-    """Return the sensitivity of the outputs to a plan, if it can be measured."""
-    if not prepared.plan.lowered:
-        return None
-    arguments = prepared.program, prepared.graph, subject.arrays, subject.result
-    probes = probes_of(prepared.plan, prepared.graph)
-    try:
+@dataclass(frozen=True)
+class _Walker:
+    """A function and its converted form, to be run side by side.
+
+    Attributes:
+        subject: The function.
+        other: Its converted form.
+        prepared: The program of the converted form, with its plan.
+    """
+
+    subject: Subject
+    other: Subject
+    prepared: Prepared
+    refusals: tuple[type[Exception], ...] = REFUSALS
+
+    @property
+    def plan(self) -> Plan:
+        return self.prepared.plan
+
+    def isolated(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def read(self) -> ProgramGraph | str:
+        if not _is_same_program(self.subject.program, self.prepared):
+            return "the original is another program"
+        return self.prepared.graph
+
+    def sensitivity(self, probes: Probes) -> Sensitivity:
+        subject, graph = self.subject, self.prepared.graph
         with private.evaluated_now():
-            sample = sample_of(*arguments)
+            sample = sample_of(self._program, graph, subject.arrays, subject.result)
             return measure_sensitivity(sample, probes, None, watch(sample, probes))
-    except (AmpError, *REFUSALS) as error:
-        notes.append(f"no predicted error: {_first_line(error)}")
-        return None
+
+    def steps(self, dtype: str, observe: Observe) -> list[str]:
+        wide = Wide(self._program, _wide_dtypes(self.subject, dtype))
+        steps = Lockstep(self.prepared, wide, lambda: _context(dtype), observe)
+        steps.walk(self.other.arrays, self.subject.arrays)
+        return []
+
+    @property
+    def _program(self) -> Program:
+        """The program of the plan, with the constants of the original."""
+        constants = self.subject.program.constants
+        return replace(self.prepared.program, constants=constants)
 
 
 def _is_same_program(program: Program, prepared: Prepared) -> bool:
@@ -143,10 +194,6 @@ def _is_same_program(program: Program, prepared: Prepared) -> bool:
         for p in (program, prepared.program)
     )
     return one == two
-
-
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def _original(subject: Subject, runner: Runner) -> Run:
@@ -163,7 +210,7 @@ def _original(subject: Subject, runner: Runner) -> Run:
         replace(runner, trained=()).run(subject.flat, jitted=False)  # its own mistakes
         msg = (
             f"gradients=True: the original cannot be differentiated "
-            f"({_first_line(error)}); verify it with gradients=False"
+            f"({first_line(error)}); verify it with gradients=False"
         )
         raise UnsupportedError(msg) from error
 
@@ -186,34 +233,6 @@ def _context(reference: str) -> AbstractContextManager[Any]:
     if reference == "float64":
         return jax.enable_x64(True)
     return jax.default_matmul_precision("highest")
-
-
-def _reference(
-    subject: Subject, runner: Runner, wanted: str
-) -> tuple[Run, str, list[str]]:
-    """Return the reference run, its dtype, and notes about it."""
-    notes: list[str] = []
-    for dtype in dict.fromkeys((wanted, "float32")):
-        wide = Wide(subject.program, _wide_dtypes(subject, dtype))
-        try:
-            with _context(dtype):
-                run = _run_wide(subject, runner, wide)
-        except Exception as error:
-            if dtype == "float32":
-                raise
-            notes.append(
-                f"the reference is float32: the function does not run in {dtype} "
-                f"({_first_line(error)})"
-            )
-            continue
-        if wide.kept:
-            which = ", ".join(sorted(set(wide.kept.values())))
-            notes.append(
-                f"the reference runs {len(wide.kept)} steps in the dtypes that they "
-                f"were traced in: {which}"
-            )
-        return run, dtype, notes
-    raise AssertionError  # float32 returns or raises
 
 
 def _run_wide(subject: Subject, runner: Runner, wide: Wide) -> Run:

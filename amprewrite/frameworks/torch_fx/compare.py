@@ -1,8 +1,9 @@
 """Run a torch model as its reference, as converted, and as it could be used instead."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from amprewrite.errors import AmpError, CaptureError, NotCapturedError
+from amprewrite.errors import CaptureError, NotCapturedError
 from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name, torch_dtype
 from amprewrite.frameworks.torch_fx.capture.export import open_program
 from amprewrite.frameworks.torch_fx.compat.private import pytree
@@ -36,20 +37,31 @@ from amprewrite.frameworks.torch_fx.probes.runner import (
 )
 from amprewrite.frameworks.torch_fx.probes.sensitivity import measure_sensitivity
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, read
-from amprewrite.measure.run_names import CONVERTED, ORIGINAL, REFERENCE
+from amprewrite.ir import ProgramGraph
+from amprewrite.measure.compare import compare, loss_scale
+from amprewrite.measure.compare import walk as walk_both
+from amprewrite.measure.run_names import JITTED, ORIGINAL
 from amprewrite.measure.runs import Call, Measured, Run
 from amprewrite.measure.samples import Observe, Walked
 from amprewrite.plan import Plan
-from amprewrite.plan.sensitivity import Sensitivity, probes_of
+from amprewrite.plan.sensitivity import Probes, Sensitivity
 
-SCALE = 65536.0
-"""Factor on the loss of models in float16, whose gradients would vanish without.
+REFUSALS = (CaptureError, RuntimeError, TypeError, ValueError, NotImplementedError)
+"""Exceptions of a capture that fails, and of kernels that do not take a dtype."""
 
-Source: the initial scale of torch.amp.GradScaler.
-"""
-
-REFUSALS = (RuntimeError, TypeError, ValueError, NotImplementedError)
-"""What kernels raise that do not take a dtype."""
+LOW_WEIGHTS = (
+    "converted for inference: weights are stored low, and gradients do not reach those "
+    "that have a second copy; convert with training=True to train"
+)
+RANDOM = (
+    "the model draws random numbers; each run starts from the same seed, but kernels "
+    "of other dtypes may draw others: call eval() to compare without"
+)
+RANDOM_COMPILED = (
+    "the converted model is not compared compiled: the compiler draws other random "
+    "numbers"
+)
+"""Notes for the user."""
 
 
 @one_at_a_time
@@ -63,45 +75,108 @@ def measure(original: Any, converted: Callable[..., Any], call: Call) -> Measure
         UnsupportedError: The model or its arguments have no values.
     """
     register_caches()
-    root = _root(original)
-    plan = _plan(converted)
-    low = plan.low if plan is not None else "bfloat16"
+    root, plan = _root(original), _plan(converted)
     check_values("verify", root, call)
-    runner = Runner(call, devices_of(root, call))
-    runner.scale = SCALE if low == "float16" else 1.0
-    reference, dtype, notes = _reference(root, runner)
-    runs = {REFERENCE: reference, CONVERTED: runner.run(converted, converted)}
-    failures: dict[str, str] = {}
-    for name, attempt in _baselines(root, runner, low):
-        try:
-            runs[name] = attempt()
-        except Exception as error:  # noqa: BLE001  # a baseline's failure is a finding
-            failures[name] = _first_line(error)
-    if call.gradients and plan is not None and (plan.storage or _has_copies(plan)):
-        notes.append(
-            "converted for inference: weights are stored low, and gradients do not "
-            "reach those that have a second copy; convert with training=True to train"
-        )
-    if runner.random:
-        notes.append(
-            "the model draws random numbers; each run starts from the same seed, but "
-            "kernels of other dtypes may draw others: call eval() to compare without"
-        )
-    return Measured(dtype, runs, failures, plan, low, tuple(notes))
+    runner = Runner(call, devices_of(root, call), loss_scale(plan))
+    return compare(_Measurer(root, converted, runner, plan), call.reference)
+
+
+@dataclass(frozen=True)
+class _Measurer:
+    """Runner of a model and its converted form.
+
+    Attributes:
+        root: The model.
+        other: Its converted form.
+        runner: Runs both.
+        plan: The plan of the converted form.
+    """
+
+    root: nn.Module
+    other: Callable[..., Any]
+    runner: Runner
+    plan: Plan | None
+    model: str = "model"
+
+    def reference(self, dtype: str) -> tuple[Run, list[str]]:
+        dtypes = _wide(self.root, self.runner.call, torch_dtype(dtype))
+        if dtype != "float32":
+            return _run_wide(self.root, self.runner, dtypes)
+        with full_float32(self.runner.devices):
+            return _run_wide(self.root, self.runner, dtypes)
+
+    def converted(self) -> Run:
+        if not self._is_compiled:
+            return self.runner.run(self.other, self.other)
+        with torch.compiler.set_stance("force_eager"):
+            return self.runner.run(self.other, self.other)
+
+    def compiled(self) -> Run | None:
+        """Run the model as it is if it was compiled in place."""
+        if not self._is_compiled or self.runner.random:
+            return None
+        return self.runner.run(self.other, self.other)
+
+    def baselines(self, low: str) -> Mapping[str, Callable[[], Run]]:
+        """Return the original, autocast, every value low, and a compiled run.
+
+        The last is for a plan that is made for a compiler: there may be none here.
+        """
+        root, runner = self.root, self.runner
+        found: dict[str, Callable[[], Run]] = {
+            ORIGINAL: partial(runner.run, root, root)
+        }
+        if self._is_for_compiler and not self._is_compiled and not runner.random:
+            found[JITTED] = partial(_compiled, self.other, runner)
+        if low:
+            dtype = torch_dtype(low)
+            found["autocast"] = partial(_autocast, root, runner, dtype)
+            found["cast all"] = partial(_cast_all, root, runner, dtype)
+        return found
+
+    def notes(self) -> list[str]:
+        notes: list[str] = []
+        plan = self.plan
+        if self.runner.call.gradients and plan is not None:
+            notes += [LOW_WEIGHTS] if plan.storage or _has_copies(plan) else []
+        if self.runner.random:
+            notes += [RANDOM, *([RANDOM_COMPILED] if self._is_for_compiler else [])]
+        return notes
+
+    @property
+    def _whole(self) -> ConvertedModule | None:
+        """The converted form, if it is a module of one graph."""
+        if not isinstance(self.other, ConvertedModule) or self.other.rewritten is None:
+            return None
+        return self.other
+
+    @property
+    def _is_compiled(self) -> bool:
+        """Whether the converted form is one graph that was compiled in place."""
+        return self._whole is not None and self._whole.is_compiled
+
+    @property
+    def _is_for_compiler(self) -> bool:
+        """Whether the converted form is one graph that is to run compiled."""
+        planned = self.plan is not None and self.plan.target == "compiled"
+        return self._whole is not None and (planned or self._is_compiled)
+
+
+def _compiled(model: Callable[..., Any], runner: Runner) -> Run:
+    """Run a model compiled as a whole, and leave it as it is."""
+    untyped: Any = torch
+    return runner.run(model, untyped.compile(model))
 
 
 @one_at_a_time
 def walk(original: Any, converted: Any, call: Call, observe: Observe) -> Walked:
     """Compare every op of a converted module with the original's.
 
-    Where an op does not run in the dtype of the reference, the walk is begun again in
-    float32.
-
     Args:
         original: The model.
         converted: What ``convert`` made of it.
         call: Arguments; the reference dtype.
-        observe: Takes a sample of each op; that of the last walk counts.
+        observe: Receives a sample of each op; those of the last walk count.
     """
     if not isinstance(converted, ConvertedModule) or converted.rewritten is None:
         lazy = isinstance(converted, LazyModule)
@@ -110,45 +185,58 @@ def walk(original: Any, converted: Any, call: Call, observe: Observe) -> Walked:
         )
         note = f"no errors by op: {what} has no graph of the whole model"
         return Walked(notes=(note,))
-    root = _root(original)
-    args, kwargs = converted.arranged(call.args, call.kwargs)
-    arranged = replace(call, args=args, kwargs=kwargs, gradients=False)
-    runner = Runner(arranged, devices_of(root, call))
-    notes: list[str] = []
-    found: Sensitivity | None = None
-    for reference in dict.fromkeys((call.reference, "float32")):
-        try:
-            with runner.isolated(root), runner.isolated(converted):
-                reading = read(capture(original, args, kwargs).module)
-                if not _is_same_program(reading, converted.plan):
-                    note = "no errors by op: captured again it is another program"
-                    return Walked(notes=(note,))
-                if reference == call.reference:
-                    found = _sensitivity(reading, converted.plan, runner, notes)
-                dtypes = _wide(root, call, torch_dtype(reference))
-                unmatched = _lockstep(reading, converted, runner, dtypes, observe)
-        except (CaptureError, *REFUSALS) as error:
-            notes.append(f"no errors by op in {reference}: {_first_line(error)}")
-        else:
-            notes += (f"{name} is not compared: other shapes" for name in unmatched)
-            return Walked(reference, reading.graph, tuple(notes), found)
-    return Walked(notes=tuple(notes))
+    return walk_both(_Walker(original, converted, call), call.reference, observe)
 
 
-def _sensitivity(
-    reading: Reading, plan: Plan, runner: Runner, notes: list[str]
-) -> Sensitivity | None:
-    """Return how far the roundings of a plan move the outputs, if that can be had."""
-    if not plan.lowered:
-        return None
-    probes = probes_of(plan, reading.graph)
-    inputs = pytree.tree_leaves(runner.arguments({}))
-    try:
-        with full_float32(runner.devices):
-            return measure_sensitivity(reading, probes, inputs, _relative)
-    except (AmpError, *REFUSALS) as error:
-        notes.append(f"no predicted error: {_first_line(error)}")
-        return None
+class _Walker:
+    """A model and its converted form, to be run side by side.
+
+    Args:
+        original: The model.
+        converted: Its converted form.
+        call: The arguments.
+    """
+
+    refusals: tuple[type[Exception], ...] = REFUSALS
+
+    def __init__(self, original: Any, converted: ConvertedModule, call: Call) -> None:
+        """Arrange the arguments as at the capture."""
+        self.original, self.converted, self.call = original, converted, call
+        args, kwargs = converted.arranged(call.args, call.kwargs)
+        arranged = replace(call, args=args, kwargs=kwargs, gradients=False)
+        self.root, self.plan = _root(original), converted.plan
+        self.runner = Runner(arranged, devices_of(self.root, call))
+        self.reading: Reading | None = None
+
+    @contextmanager
+    def isolated(self) -> Generator[None]:
+        runner = self.runner
+        with runner.isolated(self.root), runner.isolated(self.converted):
+            yield
+
+    def read(self) -> ProgramGraph | str:
+        """Capture the original again: each walk changes the dtypes of what it runs."""
+        call = self.runner.call
+        module = capture(self.original, call.args, call.kwargs).module
+        self.reading = read(module)
+        if not _is_same_program(self.reading, self.plan):
+            return "captured again it is another program"
+        return self.reading.graph
+
+    def sensitivity(self, probes: Probes) -> Sensitivity:
+        inputs = pytree.tree_leaves(self.runner.arguments({}))
+        with full_float32(self.runner.devices):
+            return measure_sensitivity(self._read, probes, inputs, _relative)
+
+    def steps(self, dtype: str, observe: Observe) -> list[str]:
+        dtypes = _wide(self.root, self.call, torch_dtype(dtype))
+        found = _lockstep(self._read, self.converted, self.runner, dtypes, observe)
+        return [f"{name} is not compared: other shapes" for name in found]
+
+    @property
+    def _read(self) -> Reading:
+        assert self.reading is not None
+        return self.reading
 
 
 def _relative(outputs: Mapping[str, torch.Tensor]) -> dict[str, float]:
@@ -209,10 +297,6 @@ def _has_copies(plan: Plan) -> bool:
     return any(cast.folding == "copy" for cast in plan.casts)
 
 
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-
-
 def _wide(root: nn.Module, call: Call, target: torch.dtype) -> Dtypes:
     """Return the float dtypes of the model and its inputs, each with ``target``."""
     leaves = pytree.tree_leaves((call.args, dict(call.kwargs)))
@@ -249,41 +333,23 @@ class _Widen(TorchFunctionMode):
         return func(*args, **given)
 
 
-def _reference(root: nn.Module, runner: Runner) -> tuple[Run, str, list[str]]:
-    """Return the reference run, its dtype, and what is to be said about it."""
-    wanted = runner.call.reference
-    dtypes = _wide(root, runner.call, torch_dtype(wanted))
-    notes: list[str] = []
-    if wanted != "float32":
-        try:
-            return (*_run_wide(root, runner, dtypes, notes), notes)
-        except Exception as error:  # noqa: BLE001  # any failure of the model itself
-            notes.append(
-                f"the reference is float32: the model does not run in {wanted} "
-                f"({_first_line(error)})"
-            )
-    dtypes = _wide(root, runner.call, torch.float32)
-    with full_float32(runner.devices):
-        return (*_run_wide(root, runner, dtypes, notes), notes)
-
-
-def _run_wide(
-    root: nn.Module, runner: Runner, dtypes: Dtypes, notes: list[str]
-) -> tuple[Run, str]:
+def _run_wide(root: nn.Module, runner: Runner, dtypes: Dtypes) -> tuple[Run, list[str]]:
+    """Return the run of a model in wider dtypes, and what is to be said about it."""
     if not dtypes:
-        return runner.run(root, root), "float32"
+        return runner.run(root, root), []
     target = next(iter(dtypes.values()))
     model = copy.deepcopy(root)
     _convert(model, dtypes)
     mode = _Widen(dtypes)
     with mode, default_dtype(dtypes.get(torch.get_default_dtype(), target)):
         run = runner.run(model, model, dtypes)
-    if mode.replaced:
-        notes.append(
-            f"the model names a float dtype in {mode.replaced} calls; in the reference "
-            f"they are {dtype_name(target)}"
-        )
-    return run, dtype_name(target)
+    if not mode.replaced:
+        return run, []
+    note = (
+        f"the model names a float dtype in {mode.replaced} calls; in the reference "
+        f"they are {dtype_name(target)}"
+    )
+    return run, [note]
 
 
 def _convert(model: nn.Module, dtypes: Dtypes) -> None:
@@ -293,18 +359,6 @@ def _convert(model: nn.Module, dtypes: Dtypes) -> None:
     for part in model.modules():
         if isinstance(part, nn.RNNBase):
             part.flatten_parameters()  # its kernels want the weights in one piece
-
-
-def _baselines(
-    root: nn.Module, runner: Runner, low: str
-) -> Iterator[tuple[str, Callable[[], Run]]]:
-    """Yield what could be used instead: the original, autocast, every value low."""
-    yield ORIGINAL, partial(runner.run, root, root)
-    if not low:
-        return
-    dtype = torch_dtype(low)
-    yield "autocast", partial(_autocast, root, runner, dtype)
-    yield "cast all", partial(_cast_all, root, runner, dtype)
 
 
 def _autocast(root: nn.Module, runner: Runner, dtype: torch.dtype) -> Run:

@@ -86,6 +86,11 @@ class ConvertedModule(KeepsDtypes):
         """The graph that runs, owned by this module; None without a single graph."""
         return self.__dict__.get("_graph_module")
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether calls run compiled: the module was compiled in place."""
+        return self.__dict__.get("_compiled_call_impl") is not None
+
     def arranged(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -5,8 +5,9 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 import amprewrite
+from amprewrite.frameworks.torch_fx import compare
 from amprewrite.frameworks.torch_fx.compare import measure, walk
-from amprewrite.measure.run_names import CONVERTED, ORIGINAL, REFERENCE
+from amprewrite.measure.run_names import CONVERTED, JITTED, ORIGINAL, REFERENCE
 from amprewrite.measure.runs import Call
 
 X = torch.randn(4, 16)
@@ -125,6 +126,61 @@ def test_a_baseline_that_fails_is_recorded():
 def test_a_converted_model_that_fails_raises():
     with pytest.raises(ZeroDivisionError):
         measured(nn.Linear(16, 16), lambda _: 1 / 0)
+
+
+class Pointwise(nn.Module):
+    """Products of roundings that a compiler leaves out where it fuses ops."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x):
+        y = self.linear(x).relu() * 1.7 + 0.3
+        return (y * y * y) @ y.T
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{"target": "compiled"}, {"compile": True}])
+def test_a_model_for_a_compiler_is_also_run_compiled(options):
+    model = Pointwise().eval()
+    converted = amprewrite.convert(model, args=(X,), **options)
+    found = measured(model, converted)
+    assert list(found.runs)[:4] == [REFERENCE, CONVERTED, ORIGINAL, JITTED]
+    assert (found.failures, found.notes) == ({}, ())
+    outputs = {name: run.outputs["output"] for name, run in found.runs.items()}
+    with torch.no_grad():
+        eager = amprewrite.convert(model, args=(X,), target="compiled")(X)
+        fused = converted(X) if "compile" in options else torch.compile(converted)(X)
+    assert (outputs[CONVERTED] == eager.double().numpy()).all()
+    assert (outputs[JITTED] == fused.double().numpy()).all()
+    assert (outputs[JITTED] != outputs[CONVERTED]).any()
+    gradients = measured(model, converted, gradients=True).runs
+    assert gradients[JITTED].gradients.keys() == gradients[CONVERTED].gradients.keys()
+
+
+def test_a_model_that_runs_op_by_op_is_not_compiled():
+    assert JITTED not in measured(nn.Linear(16, 16)).runs
+
+
+def test_a_compiler_that_is_not_there_is_recorded(monkeypatch):
+    def refuse(*_args):
+        msg = "no compiler"
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr(compare, "_compiled", refuse)
+    model = nn.Linear(16, 16).eval()
+    found = measured(model, amprewrite.convert(model, args=(X,), target="compiled"))
+    assert found.failures == {JITTED: "RuntimeError: no compiler"}
+
+
+def test_a_model_that_draws_random_numbers_is_not_compared_compiled(monkeypatch):
+    monkeypatch.setattr(compare, "_compiled", None)
+    model = nn.Sequential(nn.Linear(16, 16), nn.Dropout()).train()
+    converted = amprewrite.convert(model, args=(X,), target="compiled")
+    found = measure(model, converted, Call((X,), {}))
+    assert JITTED not in (*found.runs, *found.failures)
+    assert "is not compared compiled" in found.notes[1]
 
 
 def test_random_numbers_are_told():
