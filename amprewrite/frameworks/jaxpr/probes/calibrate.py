@@ -13,20 +13,21 @@ way is measured, and low contractions are timed in it.
 
 import os
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import prod
 from typing import Any
 
+from jax import Array
+
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, lax
+from amprewrite.measure.calibrate import Kernel, calibrate, product
 from amprewrite.measure.timing import LOWS, Scope, medians, processor, scope_of
 from amprewrite.plan.hardware.calibration import (
     FULL,
     Calibration,
-    Casts,
-    Contraction,
     Device,
-    Elementwise,
+    Kind,
 )
 from amprewrite.plan.hardware.devices import named_device
 from amprewrite.plan.hardware.kernels import Kernels
@@ -41,13 +42,6 @@ Each takes the result of the one before, so that the cost of a call, some micros
 is shared. Contractions of more multiply-adds than the second number are timed one by
 one.
 """
-
-FEW = 8
-"""Elements of an array with a cast that takes only the time of its launch."""
-
-PLAIN = (((1,), (0,)), ((), ()))
-BATCHED = (((2,), (1,)), ((0,), (0,)))
-"""Dimension numbers of one product, and of a batch."""
 
 ELEMENTWISE: Mapping[str, tuple[Callable[..., Any], int]] = {
     "add": (jnp.add, 2),
@@ -141,128 +135,89 @@ def measure(scope: Scope | None = None) -> Calibration:
         scope: Shapes to time; None for those of the kind of device.
     """
     device = describe()
-    return _Bench(device, scope or scope_of(device.kind)).measure()
+    scope = scope or scope_of(device.kind)
+    bench = _Bench(scope)
+    return calibrate(bench, device, scope, emits=bench.emits)
 
 
 class _Bench:
-    def __init__(self, device: Device, scope: Scope) -> None:
-        self.device, self.scope = device, scope
-        self.sums = self._emits_accumulators()
+    """Kernels of JAX on the default device, as functions to time."""
 
-    def measure(self) -> Calibration:
-        return Calibration(
-            device=self.device,
-            contractions=tuple(self._contractions()),
-            elementwise=tuple(map(self._elementwise, ELEMENTWISE)),
-            casts={low: self._casts(low) for low in LOWS},
-            emits_accumulators=self.sums,
-        )
+    kinds: tuple[Kind, ...] = ("product", "batched", "convolution")
 
-    def _emits_accumulators(self) -> bool:
-        """Return whether the largest product is faster with full-precision sums."""
-        rows, side = self.scope.products[-1]
-        low, shapes = LOWS[0], ((rows, side), (side, side))
-        ways = {"low": (low, low), "full": (low, FULL)}
-        found = self._chained(partial(_dot, PLAIN), shapes, side, ways)
-        return found["full"] < found["low"]
+    def __init__(self, scope: Scope) -> None:
+        """Time the largest product with sums of both dtypes."""
+        self.elements, low = scope.elements, LOWS[0]
+        rows, side = scope.products[-1]
+        largest = product(rows, side)
+        ways = {"low": low, "full": FULL}
+        runs = {name: self._chained(largest, low, d) for name, d in ways.items()}
+        found = medians(runs, self.wait, scope.seconds)
+        self.emits = found["full"] < found["low"]
 
-    def _contractions(self) -> Iterator[Contraction]:
-        scope, count = self.scope, self.scope.batches
-        for rows, side in scope.products:
-            shapes = ((rows, side), (side, side))
-            seconds = self._chained(partial(_dot, PLAIN), shapes, side)
-            macs = rows * side**2
-            yield Contraction(kind="product", thin=rows, macs=macs, seconds=seconds)
-        for rows, side in scope.batched:
-            shapes = ((count, rows, side), (count, side, side))
-            yield Contraction(
-                kind="batched",
-                thin=rows,
-                macs=rows * side**2,
-                batches=count,
-                seconds=self._chained(partial(_dot, BATCHED), shapes, side),
-            )
-        for channels, groups, image in scope.convolutions:
-            inside = channels // groups
-            shapes = ((1, channels, image, image), (channels, inside, 3, 3))
-            run = partial(_convolution, groups)
-            yield Contraction(
-                kind="convolution",
-                thin=min(channels, inside * 9, image**2),
-                macs=channels * inside * 9 * image**2,
-                seconds=self._chained(run, shapes, inside * 9),
-            )
+    @property
+    def ops(self) -> dict[str, int]:
+        rows = ELEMENTWISE.items()
+        return {name: self.elements * (count + 1) for name, (_, count) in rows}
 
-    def _chained(
-        self,
-        run: Callable[..., Any],
-        shapes: tuple[tuple[int, ...], ...],
-        terms: int,
-        ways: Mapping[str, tuple[str, str]] | None = None,
-    ) -> dict[str, float]:
-        """Return the seconds of one contraction, by name of the variant.
+    def contraction(self, kernel: Kernel, dtype: str) -> Callable[[], Array]:
+        return self._chained(kernel, dtype, FULL if self.emits else dtype)
+
+    def repeats(self, kernel: Kernel) -> int:
+        return 1 if prod(kernel.shapes[0]) * kernel.terms > SHORT else CHAIN
+
+    def _chained(self, kernel: Kernel, dtype: str, sums: str) -> Callable[[], Array]:
+        """Return a function that runs contractions, each of the result before.
+
+        The second operand is scaled so that a sum of ones is 1, and numbers stay in
+        range.
 
         Args:
-            run: Contracts two operands into sums of a dtype, shaped as the first.
-            shapes: Shapes of the operands.
-            terms: Terms of each sum: the second operand is scaled so that a sum of ones
-                is 1, and numbers stay in range.
-            ways: Dtypes of the operands and of the sums, by name; None for every dtype
-                as in a converted program.
+            kernel: The contraction.
+            dtype: Dtype of the operands.
+            sums: Dtype of the sums.
         """
-        if ways is None:
-            lows = {low: (low, FULL if self.sums else low) for low in LOWS}
-            ways = {FULL: (FULL, FULL), **lows}
-        count = 1 if prod(shapes[0]) * terms > SHORT else CHAIN
+        count, run = self.repeats(kernel), _CONTRACT[kernel.kind]
 
-        def chain(sums: str, x: Any, w: Any) -> Any:
+        def chain(x: Array, w: Array) -> Array:
             for _ in range(count):
-                x = run(x, w, sums).astype(x.dtype)
+                x = run(kernel, x, w, sums).astype(x.dtype)
             return x
 
-        runs: dict[str, Callable[[], Any]] = {}
-        for name, (dtype, sums) in ways.items():
-            x = jnp.ones(shapes[0], dtype)
-            w = jnp.full(shapes[1], 1.0 / terms, dtype)
-            runs[name] = partial(jax.jit(partial(chain, sums)), x, w)
-        found = medians(runs, jax.block_until_ready, self.scope.seconds)
-        return {name: seconds / count for name, seconds in found.items()}
+        x = jnp.ones(kernel.shapes[0], dtype)
+        w = jnp.full(kernel.shapes[1], 1.0 / kernel.terms, dtype)
+        return partial(jax.jit(chain), x, w)
 
-    def _elementwise(self, name: str) -> Elementwise:
-        run, count = ELEMENTWISE[name]
-        elements, compiled = self.scope.elements, jax.jit(run)
-        runs = {
-            dtype: partial(compiled, *(jnp.ones(elements, dtype),) * count)
-            for dtype in (FULL, *LOWS)
-        }
-        seconds = medians(runs, jax.block_until_ready, self.scope.seconds)
-        return Elementwise(op=name, elements=elements * (count + 1), seconds=seconds)
+    def elementwise(self, op: str, dtype: str) -> Callable[[], Array]:
+        run, count = ELEMENTWISE[op]
+        return partial(jax.jit(run), *(jnp.ones(self.elements, dtype),) * count)
 
-    def _casts(self, low: str) -> Casts:
-        elements = self.scope.elements
-        full = jnp.ones(elements, FULL)
-        down, up = (
-            jax.jit(partial(lax.convert_element_type, new_dtype=d)) for d in (low, FULL)
-        )
-        runs = {
-            "down": partial(down, full),
-            "up": partial(up, full.astype(low)),
-            "launch": partial(down, jnp.ones(FEW, FULL)),
-        }
-        found = medians(runs, jax.block_until_ready, self.scope.seconds)
-        return Casts(elements=elements, **found)
+    def cast(self, before: str, after: str, elements: int) -> Callable[[], Array]:
+        convert = partial(lax.convert_element_type, new_dtype=after)
+        return partial(jax.jit(convert), jnp.ones(elements, before))
+
+    def wait(self, result: Array) -> object:
+        return jax.block_until_ready(result)
 
 
-def _dot(dims: Any, x: Any, w: Any, sums: str) -> Any:
+def _dot(dims: Any, _: Kernel, x: Array, w: Array, sums: str) -> Array:
     return lax.dot_general(x, w, dims, preferred_element_type=jnp.dtype(sums))
 
 
-def _convolution(groups: int, x: Any, w: Any, sums: str) -> Any:
+def _convolution(kernel: Kernel, x: Array, w: Array, sums: str) -> Array:
     return lax.conv_general_dilated(
         x,
         w,
         window_strides=(1, 1),
         padding="SAME",
-        feature_group_count=groups,
+        feature_group_count=kernel.groups,
         preferred_element_type=jnp.dtype(sums),
     )
+
+
+_CONTRACT: Mapping[str, Callable[[Kernel, Array, Array, str], Array]] = {
+    "product": partial(_dot, (((1,), (0,)), ((), ()))),
+    "batched": partial(_dot, (((2,), (1,)), ((0,), (0,)))),
+    "convolution": _convolution,
+}
+"""Contractions by kind: functions of two operands and the dtype of the sums."""

@@ -1,7 +1,7 @@
 """Time contractions, other ops and casts of torch on a device."""
 
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -9,24 +9,17 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from amprewrite.measure.timing import LOWS, Scope, medians, processor, scope_of
+from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
+from amprewrite.measure.calibrate import WIDTH, Kernel, calibrate, product
+from amprewrite.measure.timing import Scope, medians, processor, scope_of
 from amprewrite.plan.hardware.calibration import (
     FULL,
     Calibration,
-    Casts,
-    Contraction,
     Device,
-    Elementwise,
     Kind,
 )
 from amprewrite.plan.hardware.devices import named_device
 from amprewrite.plan.hardware.kernels import Kernels
-
-HEADS, WIDTH = 4, 64
-"""Heads of the timed attention, and the width of each."""
-
-FEW = 8
-"""Elements of a tensor with a cast that takes only the time of its launch."""
 
 Op = Callable[..., torch.Tensor]
 
@@ -137,103 +130,64 @@ def measure(
         scope: Shapes to time; None for those of the kind of device.
     """
     device = device or default_device()
+    scope = scope or scope_of(device.type)
+    bench = _Bench(device, scope.elements)
     with torch.no_grad():
-        return _Bench(device, scope or scope_of(device.type)).measure()
+        linear = bench.contraction(product(WIDTH, WIDTH), FULL)
+        medians({FULL: linear}, bench.wait, scope.seconds)  # the clock speeds up
+        return calibrate(bench, describe(device), scope)
 
 
 class _Bench:
-    def __init__(self, device: torch.device, scope: Scope) -> None:
-        self.device, self.scope = device, scope
-        self.dtypes = (FULL, *LOWS)
+    """Kernels of torch on a device, as functions to time."""
 
-    def measure(self) -> Calibration:
-        self._medians(functional.linear, ((WIDTH, WIDTH),) * 2)  # the clock speeds up
-        return Calibration(
-            device=describe(self.device),
-            contractions=tuple(self._contractions()),
-            elementwise=tuple(map(self._elementwise, ELEMENTWISE)),
-            casts={low: self._casts(low) for low in LOWS},
-        )
+    kinds: tuple[Kind, ...] = ("product", "batched", "convolution", "attention")
 
-    def _contractions(self) -> Iterator[Contraction]:
-        scope, count = self.scope, self.scope.batches
-        for rows, side in scope.products:
-            shapes = ((rows, side), (side, side))
-            yield self._timed("product", functional.linear, shapes, (rows, side**2))
-        for rows, side in scope.batched:
-            shapes = ((count, rows, side), (count, side, side))
-            yield self._timed("batched", torch.bmm, shapes, (rows, side**2), count)
-        for channels, groups, image in scope.convolutions:
-            inside = channels // groups
-            shapes = ((1, channels, image, image), (channels, inside, 3, 3))
-            run = partial(functional.conv2d, padding=1, groups=groups)
-            extents = sorted((channels, inside * 9, image**2))
-            sizes = (extents[0], extents[1] * extents[2])
-            yield self._timed("convolution", run, shapes, sizes)
-        for length in scope.attention:
-            shape = (1, HEADS, length, WIDTH)
-            run = functional.scaled_dot_product_attention
-            sizes = (min(length, WIDTH), 2 * length * max(length, WIDTH))
-            yield self._timed("attention", run, (shape,) * 3, sizes, HEADS)
+    def __init__(self, device: torch.device, elements: int) -> None:
+        """Take the device and the number of elements that other ops read."""
+        self.device, self.elements = device, elements
 
-    def _timed(
-        self,
-        kind: Kind,
-        run: Op,
-        shapes: tuple[tuple[int, ...], ...],
-        sizes: tuple[int, int],
-        batches: int = 1,
-    ) -> Contraction:
-        """Time a contraction.
-
-        Args:
-            kind: Kind of kernel.
-            run: The contraction.
-            shapes: Shapes of its operands.
-            sizes: The smallest extent of one product, and the product of the others.
-            batches: Number of products.
-        """
-        thin, rest = sizes
-        seconds = self._medians(run, shapes)
-        return Contraction(
-            kind=kind, thin=thin, macs=thin * rest, batches=batches, seconds=seconds
-        )
-
-    def _medians(
-        self, run: Op, shapes: tuple[tuple[int, ...], ...]
-    ) -> dict[str, float]:
-        runs = {
-            dtype: partial(run, *(self._filled(shape, dtype) for shape in shapes))
-            for dtype in self.dtypes
+    @property
+    def ops(self) -> dict[str, int]:
+        made = {"mean": self.elements // ROW}
+        return {
+            name: self.elements * count + made.get(name, self.elements)
+            for name, (_, count) in ELEMENTWISE.items()
         }
-        return medians(runs, self._wait, self.scope.seconds)
+
+    def contraction(self, kernel: Kernel, dtype: str) -> Callable[[], torch.Tensor]:
+        run: Op = _CONTRACT[kernel.kind]
+        if kernel.kind == "convolution":
+            run = partial(run, padding=1, groups=kernel.groups)
+        return partial(run, *(self._filled(shape, dtype) for shape in kernel.shapes))
+
+    def repeats(self, _kernel: Kernel) -> int:
+        return 1
+
+    def elementwise(self, op: str, dtype: str) -> Callable[[], torch.Tensor]:
+        run, count = ELEMENTWISE[op]
+        shape = (max(self.elements // ROW, 1), min(self.elements, ROW))
+        return partial(run, *(self._filled(shape, dtype) for _ in range(count)))
+
+    def cast(
+        self, before: str, after: str, elements: int
+    ) -> Callable[[], torch.Tensor]:
+        held, wanted = self._filled((elements,), before), torch_dtype(after)
+        return lambda: held.to(wanted)
+
+    def wait(self, _result: torch.Tensor) -> None:
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize(self.device)
 
     def _filled(self, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
         # Not random: ones are no special case to any kernel, and need no generator.
-        kind: torch.dtype = getattr(torch, dtype)
-        return torch.ones(shape, dtype=kind, device=self.device)
+        return torch.ones(shape, dtype=torch_dtype(dtype), device=self.device)
 
-    def _elementwise(self, name: str) -> Elementwise:
-        run, count = ELEMENTWISE[name]
-        elements = self.scope.elements
-        shapes = ((max(elements // ROW, 1), min(elements, ROW)),) * count
-        touched = elements * count + (elements // ROW if name == "mean" else elements)
-        return Elementwise(
-            op=name, elements=touched, seconds=self._medians(run, shapes)
-        )
 
-    def _casts(self, low: str) -> Casts:
-        kind: torch.dtype = getattr(torch, low)
-        full = self._filled((self.scope.elements,), FULL)
-        few, lower = self._filled((FEW,), FULL), full.to(kind)
-        runs = {
-            "down": lambda: full.to(kind),
-            "up": lambda: lower.to(torch.float32),
-            "launch": lambda: few.to(kind),
-        }
-        found = medians(runs, self._wait, self.scope.seconds)
-        return Casts(elements=self.scope.elements, **found)
-
-    def _wait(self, _: object) -> None:
-        if self.device.type != "cpu":
-            torch.accelerator.synchronize(self.device)
+_CONTRACT: Mapping[str, Op] = {
+    "product": functional.linear,
+    "batched": torch.bmm,
+    "convolution": functional.conv2d,
+    "attention": functional.scaled_dot_product_attention,
+}
+"""Contractions by kind."""
