@@ -10,10 +10,10 @@ from amprewrite.errors import UnsupportedError, warn
 from amprewrite.ir import ProgramGraph
 from amprewrite.measure.runs import Call, Measured
 from amprewrite.measure.samples import Observe, Walked
+from amprewrite.measure.tolerance import Budget
 from amprewrite.plan import Plan
 from amprewrite.plan.hardware.calibration import Calibration, Device
 from amprewrite.plan.hardware.kernels import Kernels
-from amprewrite.plan.sensitivity import Measurements, Probes
 
 
 class Planner(Protocol):
@@ -37,29 +37,6 @@ class Planner(Protocol):
             differentiable: Whether gradients may be taken through the program.
             full: Names of ops that another plan has decided to run in full precision.
         """
-        ...
-
-
-class Budget(Protocol):
-    """Planner within a tolerance, from measurements by the framework."""
-
-    @property
-    def tolerance(self) -> "float | str | Mapping[str, float]":
-        """Bound on the relative L2 error of all float outputs, or of each by path."""
-        ...
-
-    def probes(self, graph: ProgramGraph, *, keep_parameter_dtype: bool) -> Probes:
-        """Return the roundings to measure."""
-        ...
-
-    def promoted(
-        self, graph: ProgramGraph, *, keep_parameter_dtype: bool, captured: str
-    ) -> Plan:
-        """Return the plan of placement ``promote`` for ``graph``."""
-        ...
-
-    def plan(self, measured: Measurements) -> Plan:
-        """Return the cheapest plan found within the target."""
         ...
 
 

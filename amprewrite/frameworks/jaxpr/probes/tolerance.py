@@ -5,11 +5,10 @@
 # pyright: reportUnknownVariableType=false
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.base import Budget
 from amprewrite.frameworks.jaxpr.capture.trace import as_array, check_values
 from amprewrite.frameworks.jaxpr.compat import private
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
@@ -20,6 +19,7 @@ from amprewrite.frameworks.jaxpr.probes.loop_ends import PATIENCE, ending
 from amprewrite.frameworks.jaxpr.probes.reference_dtypes import is_inexact
 from amprewrite.frameworks.jaxpr.probes.runner import to_array
 from amprewrite.frameworks.jaxpr.probes.sensitivity import (
+    Watched,
     check_finite,
     measure_sensitivity,
     watch,
@@ -27,10 +27,10 @@ from amprewrite.frameworks.jaxpr.probes.sensitivity import (
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import Program
 from amprewrite.ir import ProgramGraph
-from amprewrite.measure.norms import norms_of
 from amprewrite.measure.runs import Run
-from amprewrite.plan import Decision, Plan
-from amprewrite.plan.sensitivity import Measurements, Sensitivity
+from amprewrite.measure.tolerance import Budget, Known, plan_known, plan_within
+from amprewrite.plan import Plan
+from amprewrite.plan.sensitivity import Probes, Sensitivity
 
 REUSED = (
     "planned for other types of arguments by the errors measured on the first ones: "
@@ -43,43 +43,6 @@ OPTIONS = {"xla_allow_excess_precision": False}
 
 Build = Callable[[Plan], Prepared]
 """Function from a plan to a runnable program."""
-
-
-@dataclass(frozen=True)
-class Known:
-    """Measurements of one program.
-
-    Attributes:
-        graph: The program.
-        sensitivity: The error of each rounding.
-        target: Bound on the error.
-        errors: Measured error of each plan that was tried, by its decisions.
-        excess: Measured over predicted error of the chosen plan.
-    """
-
-    graph: ProgramGraph
-    sensitivity: Sensitivity
-    target: float
-    errors: Mapping[tuple[Decision, ...], float] = field(
-        default_factory=dict[tuple[Decision, ...], float]
-    )
-    excess: float = 1.0
-
-    def error(self, plan: Plan) -> float:
-        """Return the error of a plan, estimated if it was not measured."""
-        found = self.errors.get(plan.decisions)
-        return self.excess * (plan.predicted_error or 0.0) if found is None else found
-
-    def is_of(self, graph: ProgramGraph) -> bool:
-        """Return whether ``graph`` is this program, possibly with other extents."""
-        return _shape_free(graph) == _shape_free(self.graph)
-
-
-def _shape_free(graph: ProgramGraph) -> list[Any]:
-    return [
-        (op.name, op.native, op.operands, op.results, op.region, op.dtype_argument)
-        for op in graph.ops
-    ]
 
 
 class Tolerant:
@@ -114,7 +77,8 @@ class Tolerant:
         """
         known = next((k for k in self.known if k.is_of(sample.graph)), None)
         if known is not None:
-            plan = self._plan(known, known.error)
+            how = self.captured
+            plan = plan_known(self.budget, known, known.error, how, trains=True)
             return plan.with_warnings(REUSED)
         check_values("tolerance", sample.inputs)
         if any(map(private.is_tracer, _values(sample))):
@@ -125,70 +89,62 @@ class Tolerant:
             )
             raise UnsupportedError(msg)
         with private.evaluated_now():
-            return self._measured(sample, build)
+            subject = _Subject(sample, build, self.budget, self.captured)
+            plan, known = plan_within(self.budget, subject)
+            self.known.append(known)
+            return plan
 
-    def _measured(self, sample: Sample, build: Build) -> Plan:
-        graph, errors = sample.graph, dict[tuple[Decision, ...], float]()
 
+class _Subject:
+    """Program of a function on the arrays of a call; arrays keep their dtypes."""
+
+    trains, is_random = True, False
+
+    def __init__(self, sample: Sample, build: Build, budget: Budget, how: str) -> None:
+        """Store the program; nothing is run yet."""
+        self.sample, self.build, self.budget, self.captured = sample, build, budget, how
+        self.watched = Watched({}, {})
+
+    @property
+    def graph(self) -> ProgramGraph:
+        return self.sample.graph
+
+    @property
+    def baseline_name(self) -> str:
+        if not self.watched.iterations:
+            return "placement 'promote'"
+        return (
+            f"placement 'promote' (a loop that turns over {PATIENCE} times as often as "
+            f"in full precision counts as one that never ends)"
+        )
+
+    def reference(self, probes: Probes) -> Run:
         def exact(program: Program, inputs: list[Any]) -> list[Any]:
             runner = Exact(program)
             return runner.program(runner.wide.inputs(inputs))
 
-        def run(plan: Plan) -> Run:
-            made, handlers = build(plan), ending(watched.iterations)
+        found, bounds = _run(self.sample, exact), self.budget.tolerance
+        named = bounds if isinstance(bounds, Mapping) else found.outputs
+        check_finite(self.sample, found, named)
+        self.watched = watch(self.sample, probes)
+        return found
 
-            def planned(program: Program, inputs: list[Any]) -> list[Any]:
-                context = replace(made, program=program)
-                return Writer(context, handlers).program(inputs)
+    def baseline(self, _: Probes) -> Run:
+        how = self.captured
+        make = self.budget.promoted
+        return self.run(make(self.graph, keep_parameter_dtype=True, captured=how))
 
-            return _run(sample, planned)
+    def sensitivity(self, probes: Probes, factors: Mapping[str, float]) -> Sensitivity:
+        return measure_sensitivity(self.sample, probes, factors, self.watched)
 
-        reference = _run(sample, exact)
-        bounds = self.budget.tolerance
-        named = bounds if isinstance(bounds, Mapping) else reference.outputs
-        check_finite(sample, reference, named)
-        probes = self.budget.probes(graph, keep_parameter_dtype=True)
-        watched = watch(sample, probes)
-        endless = (
-            f" (a loop that turns over {PATIENCE} times as often as in full precision "
-            f"counts as one that never ends)"
-        )
-        norms = norms_of(
-            self.budget.tolerance,
-            reference,
-            lambda: run(
-                self.budget.promoted(
-                    graph, keep_parameter_dtype=True, captured=self.captured
-                )
-            ),
-            "placement 'promote'" + (endless if watched.iterations else ""),
-        )
-        found = measure_sensitivity(sample, probes, norms.factors, watched)
+    def run(self, plan: Plan) -> Run:
+        made, handlers = self.build(plan), ending(self.watched.iterations)
 
-        def measure(plan: Plan) -> float:
-            errors[plan.decisions] = norms.error(run(plan), reference)
-            return errors[plan.decisions]
+        def planned(program: Program, inputs: list[Any]) -> list[Any]:
+            context = replace(made, program=program)
+            return Writer(context, handlers).program(inputs)
 
-        known = Known(graph, found, norms.target)
-        plan = self._plan(known, measure)
-        known = replace(known, errors=errors)
-        if plan.predicted_error:
-            excess = errors[plan.decisions] / plan.predicted_error
-            known = replace(known, excess=excess)
-        self.known.append(known)
-        return plan
-
-    def _plan(self, known: Known, measure: Callable[[Plan], float]) -> Plan:
-        return self.budget.plan(
-            Measurements(
-                graph=known.graph,
-                training=True,  # arrays keep their dtypes
-                captured=self.captured,
-                sensitivity=known.sensitivity,
-                target=known.target,
-                measure=measure,
-            )
-        )
+        return _run(self.sample, planned)
 
 
 def sample_of(

@@ -1,8 +1,8 @@
 """Plan within a tolerance: autograd sensitivities, and measurements of candidates."""
 
 import copy
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,10 +26,11 @@ from amprewrite.frameworks.torch_fx.probes.sensitivity import (
     measure_sensitivity,
 )
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading
-from amprewrite.measure.norms import norms_of
+from amprewrite.ir import ProgramGraph
 from amprewrite.measure.runs import Call, Run
+from amprewrite.measure.tolerance import plan_within
 from amprewrite.plan import Plan
-from amprewrite.plan.sensitivity import Measurements
+from amprewrite.plan.sensitivity import Probes, Sensitivity
 
 RANDOM = (
     "the model draws random numbers, and low kernels may draw others: its error was "
@@ -66,42 +67,64 @@ def plan_by_tolerance(
     """
     budget = request.budget
     assert budget is not None
-    probes = budget.probes(reading.graph, keep_parameter_dtype=training)
     call = Call(request.args or (), dict(request.kwargs or {}))
     check_values("tolerance", root, call)
     runner = Runner(call, devices_of(root, call))
-    with full_float32(runner.devices):
-        reference = runner.run(root, root)
-        norms = norms_of(
-            budget.tolerance,
-            reference,
-            lambda: _autocast(root, runner, probes.low),
-            "torch.autocast",
-        )
-        inputs = pytree.tree_leaves(runner.arguments({}))
-        with runner.isolated(root):
-            sensitivity = measure_sensitivity(
-                reading, probes, inputs, lambda _: norms.factors
-            )
-
-    def measure(plan: Plan) -> float | None:
-        if runner.random:
-            return None
-        again = replace(captured, module=_copied(captured.module))
-        converted = build(again, plan)
-        return norms.error(runner.run(converted, converted), reference)
-
-    plan = budget.plan(
-        Measurements(
-            graph=reading.graph,
-            training=training,
-            captured=captured.how,
-            sensitivity=sensitivity,
-            target=norms.target,
-            measure=measure,
-        )
-    )
+    subject = _Subject(reading, root, runner, captured, build, training)
+    plan, _ = plan_within(budget, subject)
     return plan.with_warnings(RANDOM) if runner.random else plan
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """Program of a model on the arguments of a call, to be planned.
+
+    Attributes:
+        reading: The captured program.
+        root: The model.
+        runner: Runs both.
+        capture: The capture of the program.
+        build: Returns the module that runs a captured program by a plan.
+        trains: Whether parameters keep their dtype.
+    """
+
+    reading: Reading
+    root: nn.Module
+    runner: Runner
+    capture: Captured
+    build: Callable[[Captured, Plan], nn.Module]
+    trains: bool
+    baseline_name: str = "torch.autocast"
+
+    @property
+    def graph(self) -> ProgramGraph:
+        return self.reading.graph
+
+    @property
+    def captured(self) -> str:
+        return self.capture.how
+
+    @property
+    def is_random(self) -> bool:
+        return self.runner.random
+
+    def reference(self, _: Probes) -> Run:
+        with full_float32(self.runner.devices):
+            return self.runner.run(self.root, self.root)
+
+    def baseline(self, probes: Probes) -> Run:
+        with full_float32(self.runner.devices):
+            return _autocast(self.root, self.runner, probes.low)
+
+    def sensitivity(self, probes: Probes, factors: Mapping[str, float]) -> Sensitivity:
+        inputs = pytree.tree_leaves(self.runner.arguments({}))
+        with full_float32(self.runner.devices), self.runner.isolated(self.root):
+            return measure_sensitivity(self.reading, probes, inputs, lambda _: factors)
+
+    def run(self, plan: Plan) -> Run:
+        again = replace(self.capture, module=_copied(self.capture.module))
+        converted = self.build(again, plan)
+        return self.runner.run(converted, converted)
 
 
 def _autocast(root: nn.Module, runner: Runner, low: str) -> Run:

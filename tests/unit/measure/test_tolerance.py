@@ -1,0 +1,144 @@
+"""The order of measurements, and the knowledge of a program, on given numbers."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from amprewrite.measure.runs import Run
+from amprewrite.measure.tolerance import Known, plan_known, plan_within
+from amprewrite.plan import Decision, Plan
+from amprewrite.plan.sensitivity import Measurements, Probes, Sensitivity
+from tests.placement_problem import graph_of
+
+GRAPH = graph_of("""
+    %x: f32[2] input
+    y = tanh(%x) -> %v: f32[2]
+    return %v
+""")
+PROBES = Probes("bfloat16", "float32", frozenset({"v"}), frozenset())
+KNOWN = Sensitivity({"v": 1e-6}, {}, 4)
+PLAN = Plan("bf16", "optimal", "bfloat16", "float32", "", (), ())
+LOWERED = Decision(
+    op="y",
+    canonical="tanh",
+    native="tanh",
+    op_class="allow",
+    precision="bfloat16",
+    rule="tanh",
+    why="a test",
+    operands=("bfloat16",),
+    results=("bfloat16",),
+)
+
+
+class Chosen:
+    """A budget that tries two plans and takes the last, with a predicted error."""
+
+    def __init__(self, tolerance: float | str | Mapping[str, float] = 0.5) -> None:
+        self.tolerance = tolerance
+        self.asked: list[Measurements] = []
+        self.errors: list[float | None] = []
+        self.keeps: list[bool] = []
+
+    def probes(self, graph: object, *, keep_parameter_dtype: bool) -> Probes:
+        assert graph is GRAPH
+        self.keeps.append(keep_parameter_dtype)
+        return PROBES
+
+    def promoted(self, *_args: object, **_options: object) -> Plan:
+        raise AssertionError
+
+    def plan(self, measured: Measurements) -> Plan:
+        self.asked.append(measured)
+        plans = (PLAN, replace(PLAN, decisions=(LOWERED,), predicted_error=0.25))
+        self.errors += map(measured.measure, plans)
+        return plans[-1]
+
+
+class Numbers:
+    """A program with outputs that are given; the calls are kept in order."""
+
+    graph, captured, baseline_name = GRAPH, "by hand", "the baseline"
+
+    def __init__(self, *, is_random: bool = False, trains: bool = False) -> None:
+        self.is_random, self.trains = is_random, trains
+        self.calls: list[object] = []
+
+    def reference(self, probes: Probes) -> Run:
+        self.calls.append(("reference", probes))
+        return made(4.0)
+
+    def baseline(self, probes: Probes) -> Run:
+        self.calls.append(("baseline", probes))
+        return made(5.0)
+
+    def sensitivity(self, probes: Probes, factors: Mapping[str, float]) -> Sensitivity:
+        self.calls.append(("sensitivity", probes, dict(factors)))
+        return KNOWN
+
+    def run(self, plan: Plan) -> Run:
+        self.calls.append(plan.decisions)
+        return made(6.0 if plan.decisions else 4.0)
+
+
+def made(number: float) -> Run:
+    return Run({"output": np.array([number])})
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_program_is_measured_and_planned(trains: bool) -> None:  # noqa: FBT001  # as pytest gives it
+    budget, subject = Chosen(), Numbers(trains=trains)
+    plan, known = plan_within(budget, subject)
+    assert plan.decisions == (LOWERED,)
+    assert subject.calls == [
+        ("reference", PROBES),
+        ("sensitivity", PROBES, {"output": 0.25}),
+        (),
+        (LOWERED,),
+    ]
+    (asked,) = budget.asked
+    assert (asked.graph, asked.training, asked.captured) == (GRAPH, trains, "by hand")
+    assert (asked.sensitivity, asked.target, budget.keeps) == (KNOWN, 0.5, [trains])
+    assert budget.errors == [0.0, 0.5]
+    assert known == Known(GRAPH, KNOWN, 0.5, {(): 0.0, (LOWERED,): 0.5}, 2.0)
+
+
+def test_autocast_is_the_error_of_the_baseline() -> None:
+    budget, subject = Chosen("autocast"), Numbers()
+    assert plan_within(budget, subject)[1].target == 0.25
+    assert subject.calls[1] == ("baseline", PROBES)
+
+
+def test_random_numbers_are_not_measured() -> None:
+    budget, subject = Chosen(), Numbers(is_random=True)
+    _, known = plan_within(budget, subject)
+    assert budget.errors == [None, None]
+    assert (known.errors, known.excess) == ({}, 1.0)
+
+
+def test_an_error_that_was_not_measured_is_predicted() -> None:
+    known = Known(GRAPH, KNOWN, 0.5, {(): 0.125}, 2.0)
+    lowered = replace(PLAN, decisions=(LOWERED,), predicted_error=0.25)
+    assert known.error(PLAN) == 0.125
+    assert known.error(lowered) == 0.5
+    budget = Chosen()
+    assert plan_known(budget, known, known.error, "again", trains=True) == lowered
+    assert (budget.errors, budget.asked[0].captured) == ([0.125, 0.5], "again")
+
+
+def test_a_program_is_known_with_other_extents() -> None:
+    known = Known(GRAPH, KNOWN, 0.5)
+    longer = graph_of("""
+        %x: f32[5] input
+        y = tanh(%x) -> %v: f32[5]
+        return %v
+    """)
+    other = graph_of("""
+        %x: f32[2] input
+        z = tanh(%x) -> %v: f32[2]
+        return %v
+    """)
+    assert known.is_of(longer)
+    assert not known.is_of(other)
