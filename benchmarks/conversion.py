@@ -17,6 +17,7 @@ import transformers
 
 from amprewrite.dispatch import planner
 from amprewrite.frameworks.torch_fx import convert as torch_side
+from amprewrite.frameworks.torch_fx.capture.one_graph import capture
 from benchmarks import zoo
 
 DEPTHS = (2, 10, 50, 200)
@@ -39,7 +40,7 @@ def measure(case: zoo.Case, rounds: int) -> dict[str, float]:
             lambda: torch.export.export(model, args, kwargs, strict=False)
         )
         export.append(seconds)
-        captured = torch_side.capture(model, args, kwargs)
+        captured = capture(model, args, kwargs)
         seconds, converted = _seconds(
             partial(torch_side.assemble, model, captured, request)
         )

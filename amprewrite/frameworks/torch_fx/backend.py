@@ -18,10 +18,8 @@ from amprewrite.frameworks.base import Planner, announce
 from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
 from amprewrite.frameworks.torch_fx.aten.dynamo_to_aten import lower
 from amprewrite.frameworks.torch_fx.aten.source_location import model_variable
-from amprewrite.frameworks.torch_fx.capture.export import (
-    drop_dtype_checks,
-    model_device,
-)
+from amprewrite.frameworks.torch_fx.capture.export import model_device
+from amprewrite.frameworks.torch_fx.capture.program import drop_dtype_checks
 from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark
 from amprewrite.frameworks.torch_fx.capture.warmup import warm_up
 from amprewrite.frameworks.torch_fx.compat import (

@@ -3,33 +3,24 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.fx import GraphModule
 
-from amprewrite.dtypes import Processor
 from amprewrite.errors import AmpError, CaptureError, UnsupportedError
 from amprewrite.frameworks.base import Request, announce, refuse_plan
-from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
 from amprewrite.frameworks.torch_fx.backend import Backend, lazy_runner
-from amprewrite.frameworks.torch_fx.capture.cast_intent import tell_casts
 from amprewrite.frameworks.torch_fx.capture.dynamic_shapes import (
     PER_SIGNATURE,
     refuse_mistake,
     refuse_unused,
 )
-from amprewrite.frameworks.torch_fx.capture.export import (
-    WITHOUT_ARGS,
-    Captured,
-    Seen,
-    export_model,
-    model_device,
-    open_graph,
-    open_program,
-)
+from amprewrite.frameworks.torch_fx.capture.export import WITHOUT_ARGS, model_device
 from amprewrite.frameworks.torch_fx.capture.on_call import late_runner
+from amprewrite.frameworks.torch_fx.capture.one_graph import capture_for
+from amprewrite.frameworks.torch_fx.capture.program import Captured, Model, is_program
 from amprewrite.frameworks.torch_fx.capture.warmup import (
     copies,
     try_run,
@@ -61,10 +52,7 @@ from amprewrite.frameworks.torch_fx.rewrite.read import Reading, read
 from amprewrite.plan import Plan
 from amprewrite.plan.validation.fit import check_fits
 
-__all__ = ["Request", "assemble", "capture", "convert", "inspect", "original"]
-
-Model = nn.Module | torch.export.ExportedProgram
-"""What can be converted."""
+__all__ = ["Request", "assemble", "convert", "inspect", "original"]
 
 
 @threads.one_at_a_time
@@ -101,7 +89,7 @@ def _converted(model: Model, request: Request) -> nn.Module:
             return _late(run, request, use)
         return _lazy(run, request, "", use)
     try:
-        captured = _captured(model, request)
+        captured = capture_for(model, root, request)
     except CaptureError as error:
         return _captured_lazily(model, request, _not_shapes(model, request, error))
     reason = captured.seen.reason(training=_trains(root, request))
@@ -125,15 +113,15 @@ def inspect(model: Model, request: Request) -> Plan:
     if not request.has_arguments and isinstance(model, nn.Module):
         msg = "inspect needs args=, the arguments that the model is called with"
         raise UnsupportedError(msg)
-    refuse_wrapped(_root(model))
+    root = _root(model)
+    refuse_wrapped(root)
     try:
-        captured = _captured(model, request)
+        captured = capture_for(model, root, request)
     except CaptureError as error:
         found = _not_shapes(model, request, error)
         if request.processor is None and request.budget is None:
             found = CaptureError(f"{found}; {WITHOUT_ARGS}")
         raise found from error.__cause__
-    root = _root(model)
     return _plan(read_runnable(captured, request, root), captured, request, root)
 
 
@@ -157,71 +145,11 @@ def _trains(model: nn.Module, request: Request) -> bool:
 
 def _mode(model: nn.Module) -> Literal["", "train", "eval"]:
     """Return the mode of a model; a program has that in which it was captured."""
-    return "" if _is_program(model) else "train" if model.training else "eval"
+    return "" if is_program(model) else "train" if model.training else "eval"
 
 
 def _root(model: Model) -> nn.Module:
     return model if isinstance(model, nn.Module) else model.module(check_guards=False)
-
-
-def _captured(model: Model, request: Request) -> Captured:
-    call = request.args, request.kwargs, request.dynamic_shapes
-    captured = capture(model, *call, request.processor, request.device)
-    if request.plan is None and request.low and not _is_program(model):
-        given = request.args or (), request.kwargs or {}
-        low = torch_dtype(request.low)
-        notes = tell_casts(captured.module, _root(model), *given, low)
-        return replace(captured, notes=tuple(notes))
-    return captured
-
-
-def capture(
-    model: Model,
-    args: tuple[Any, ...] | None,
-    kwargs: Mapping[str, Any] | None,
-    dynamic_shapes: Any = None,
-    processor: Processor | None = None,
-    device: str = "",
-) -> Captured:
-    """Return ``model`` captured for the given call arguments.
-
-    Args:
-        model: As :func:`convert` takes it.
-        args: Positional call arguments.
-        kwargs: Keyword call arguments.
-        dynamic_shapes: As ``torch.export.export`` takes it.
-        processor: Promotes operands of different dtypes.
-        device: Kind of the device to plan for; empty for that of the model.
-
-    Raises:
-        CaptureError: The model cannot be captured.
-        PromotionError: Operands have no common dtype.
-        UnsupportedError: ``dynamic_shapes`` for what is captured already.
-    """
-    if isinstance(model, nn.Module) and not _is_program(model):
-        given = args or (), kwargs or {}
-        return export_model(model, *given, dynamic_shapes, processor, device)
-    if dynamic_shapes is not None:
-        refuse_unused(captured=True)
-    if not isinstance(model, nn.Module):
-        return Captured(open_program(model), "given as an exported program", Seen())
-    return Captured(open_graph(model), "given as an ATen-level graph", Seen())
-
-
-def _is_program(
-    model: Model,
-) -> TypeGuard[GraphModule | torch.export.ExportedProgram]:
-    """Return whether ``model`` is captured: ATen ops in a graph, as export gives it."""
-    if not isinstance(model, nn.Module):
-        return True
-    if not isinstance(model, GraphModule):
-        return False
-    calls = [n for n in model.graph.nodes if n.op in ("call_function", "call_method")]
-    return private.call_structure(model.graph) is not None and all(
-        n.op == "call_function" and "val" in n.meta
-        for n in calls
-        if isinstance(n.target, private.OpOverload)
-    )
 
 
 def _plan(
@@ -325,7 +253,7 @@ def _in_mode(
     try:
         wanted = replace(request, args=args, kwargs=kwargs, plan=None, training=True)
         with lent(root, owner):
-            return assemble(root, _captured(root, wanted), wanted)
+            return assemble(root, capture_for(root, root, wanted), wanted)
     finally:
         for module, training in before:
             module.training = training

@@ -1,30 +1,31 @@
 """Capture a model as an ATen-level graph with ``torch.export``.
 
 One pass over the model under fake tensors: no weights are copied, nothing is run.
-What export cannot capture faithfully goes the other way, through dynamo at the first
-call (see :mod:`backend`); :func:`needs_dynamo` and :class:`CaptureError` tell which.
+What export cannot capture raises :class:`CaptureError`; what it does not keep is noted
+(:class:`amprewrite.frameworks.torch_fx.capture.seen.Seen`).
 """
 
-import copy
-import re
-from collections.abc import Generator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from typing import Any, TypeGuard
 
 import torch
-from torch.fx import GraphModule, traceback
+from torch.fx import traceback
 from torch.nn.parameter import is_lazy
 
 from amprewrite.dtypes import Processor
 from amprewrite.errors import CaptureError
-from amprewrite.frameworks.torch_fx.aten import ops
 from amprewrite.frameworks.torch_fx.aten.rnn_cells import cells_written_out
-from amprewrite.frameworks.torch_fx.capture.attributes import Attributes
+from amprewrite.frameworks.torch_fx.capture.program import Captured, open_program
 from amprewrite.frameworks.torch_fx.capture.promotion_tracing import (
     PromotionRefused,
     promoting,
     take_out_promotions,
+)
+from amprewrite.frameworks.torch_fx.capture.seen import (
+    Seen,
+    watching,
+    watching_attributes,
 )
 from amprewrite.frameworks.torch_fx.compat import private, settings, threads
 
@@ -33,70 +34,6 @@ WITHOUT_ARGS = (
     "graph cannot go on"
 )
 """What to do where export fails, and nothing else was tried."""
-
-MACHINERY = (
-    *("torch._library.", "torch._functorch.", "torch._higher_order_ops."),
-    *("torch._dynamo.", "torch._export.", "torch._subclasses."),
-)
-"""Packages whose autograd functions stand for an op that a graph keeps whole, such as a
-custom op with its own derivative; others are inlined, torch's own among them."""
-
-_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
-
-
-@dataclass
-class Seen:
-    """What the model was seen to use while it was captured.
-
-    Attributes:
-        functions: Names of custom ``autograd.Function`` classes; export inlines their
-            forward and drops their backward.
-        checkpoints: Number of activation checkpoints; export inlines them.
-        hooks: Number of hooks on gradients; export drops them.
-        written: Attributes that the forward writes; export takes them back.
-        seeds: How often the forward seeds the random generator; export does so once,
-            while it traces.
-    """
-
-    functions: list[str] = field(default_factory=list[str])
-    checkpoints: int = 0
-    hooks: int = 0
-    written: list[str] = field(default_factory=list[str])
-    seeds: int = 0
-
-    def reason(self, *, training: bool) -> str:
-        """Return why the capture is not faithful; empty if it is."""
-        if self.written:
-            names = ", ".join(self.written)
-            return f"export does not write what forward writes to {names}"
-        if self.seeds:
-            return "export does not record that forward seeds the random generator"
-        if not training:
-            return ""
-        if self.functions:
-            return (
-                f"export drops the backward of {', '.join(sorted(set(self.functions)))}"
-            )
-        if self.checkpoints:
-            return "export removes activation checkpoints"
-        return "export drops hooks on gradients" if self.hooks else ""
-
-
-@dataclass
-class Captured:
-    """A private graph module, and what was seen while capturing.
-
-    Attributes:
-        module: The program.
-        how: How it was captured, for the plan.
-        seen: What the model uses.
-        notes: What the user should know of the capture.
-    """
-
-    module: GraphModule
-    how: str
-    seen: Seen
-    notes: tuple[str, ...] = ()
 
 
 def model_device(model: torch.nn.Module) -> str:
@@ -199,8 +136,8 @@ def _export(
         stack.enter_context(settings.inference_without_gradients())
         stack.enter_context(settings.unmarked((args, dict(kwargs))))
         stack.enter_context(cells_written_out(planned_for or device))
-        stack.enter_context(_watch(seen))
-        stack.enter_context(_watch_attributes(model, seen))
+        stack.enter_context(watching(seen))
+        stack.enter_context(watching_attributes(model, seen))
         stack.enter_context(promoting(processor))
         stack.enter_context(settings.distinct_casts())
         stack.enter_context(settings.regions_opened())
@@ -225,42 +162,6 @@ def _export(
     return Captured(module, how if gradients else f"{how} without gradients", seen)
 
 
-def open_program(program: torch.export.ExportedProgram) -> GraphModule:
-    """Return the graph module of an exported program, without its run-time checks."""
-    module = program.module(check_guards=False)
-    drop_dtype_checks(module)
-    return module
-
-
-def open_graph(model: GraphModule) -> GraphModule:
-    """Return a captured module with graphs of its own, without its run-time checks.
-
-    Tensors are shared; a shallow copy would share the graph, and what is rewritten
-    would be the user's.
-    """
-    kept = [t for part in model.modules() for t in vars(part).values()]
-    held = (*kept, *model.parameters(), *model.buffers())
-    shared = {id(t): t for t in held if isinstance(t, torch.Tensor)}
-    module = copy.deepcopy(model, shared)
-    for node in module.graph.find_nodes(op="call_module", target="_guards_fn"):
-        module.graph.erase_node(node)
-    drop_dtype_checks(module)
-    return module
-
-
-def drop_dtype_checks(module: GraphModule) -> None:
-    """Erase assertions about the traced dtypes, which are about to change."""
-    for part in module.modules():
-        if isinstance(part, GraphModule):
-            for node in list(part.graph.nodes):
-                name = getattr(
-                    getattr(node.target, "overloadpacket", None), "__name__", ""
-                )
-                if name in ops.FRAMEWORK_ONLY:
-                    part.graph.erase_node(node)
-            part.recompile()
-
-
 def _outside_inference(value: Any) -> Any:
     """Return an argument as a tensor that autograd may record, if it is one."""
     if not _is_tensor(value) or not value.is_inference():
@@ -271,66 +172,6 @@ def _outside_inference(value: Any) -> Any:
 
 def _is_tensor(value: object) -> TypeGuard[torch.Tensor]:
     return isinstance(value, torch.Tensor)
-
-
-@contextmanager
-def _watch(seen: Seen) -> Generator[None]:
-    """Note custom autograd functions and checkpoints while the model is traced."""
-
-    def noted_function(kind: type) -> None:
-        if kind.__name__ == "CheckpointFunction":
-            seen.checkpoints += 1
-        elif not kind.__module__.startswith(MACHINERY):
-            seen.functions.append(kind.__name__)
-
-    def noted_checkpoint() -> None:
-        seen.checkpoints += 1
-
-    def noted_hook(tensor: torch.Tensor, hook: Any) -> Any:
-        seen.hooks += 1
-        return register(tensor, hook)
-
-    def noted_seed(seed: int) -> torch.Generator:
-        seen.seeds += 1
-        return manual_seed(seed)
-
-    manual_seed: Any = vars(torch)["manual_seed"]
-    register: Any = vars(torch.Tensor)["register_hook"]
-    with (
-        private.fork_rng([]),
-        threads.replaced(torch, "manual_seed", noted_seed),
-        threads.replaced(torch.random, "manual_seed", noted_seed),
-        threads.replaced(torch.Tensor, "register_hook", noted_hook),
-        settings.noting_functions(noted_function),
-        settings.noting_checkpoints(noted_checkpoint),
-    ):
-        yield
-
-
-@contextmanager
-def _watch_attributes(model: torch.nn.Module, seen: Seen) -> Generator[None]:
-    """Note what the forward leaves in attributes, and put them back.
-
-    Export does so too, but for those that are new.
-    """
-    outside, before = Attributes.of(model), list[Attributes]()
-
-    def enter(*_: object) -> None:
-        before.append(Attributes.of(model))
-
-    def leave(*_: object) -> None:
-        seen.written = before.pop().names()
-
-    hooks = (
-        model.register_forward_pre_hook(enter, prepend=True),
-        model.register_forward_hook(leave),
-    )
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-        outside.restore()
 
 
 def _capture_error(model: torch.nn.Module, error: Exception) -> CaptureError:

@@ -14,7 +14,7 @@ from amprewrite.dtypes import FORMATS, Behaviour, Rule, is_float
 from amprewrite.dtypes.op_rules import OP_RULES
 from amprewrite.errors import CaptureError
 from amprewrite.frameworks.base import Request
-from amprewrite.frameworks.torch_fx.capture.export import Captured
+from amprewrite.frameworks.torch_fx.capture.program import Captured
 from amprewrite.frameworks.torch_fx.capture.warmup import has_values, try_run
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, read
 from amprewrite.ir import Op, ProgramGraph

@@ -7,7 +7,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from amprewrite.errors import CaptureError
 from amprewrite.frameworks.torch_fx.capture import export
@@ -50,39 +49,6 @@ def test_an_error_that_was_never_raised_has_no_line() -> None:
     assert export.offending_line(ValueError("made, not raised")) == ""
 
 
-def test_a_custom_function_is_noted() -> None:
-    class Twice(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            del ctx
-            return x * 2
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            del ctx
-            return grad
-
-    seen = exported(lambda _, x: Twice.apply(x)).seen
-    assert seen.functions == ["Twice"]
-    assert seen.reason(training=True) == "export drops the backward of Twice"
-
-
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_a_checkpoint_is_noted(*, reentrant: bool) -> None:
-    def forward(m: Any, x: Any) -> Any:
-        return checkpoint(m.a, x, use_reentrant=reentrant)
-
-    seen = exported(forward, x().requires_grad_(), a=nn.Linear(8, 8)).seen
-    assert seen.checkpoints
-    assert seen.reason(training=True) == "export removes activation checkpoints"
-
-
-def test_a_plain_model_gives_no_reason_against_export() -> None:
-    captured = exported(lambda m, x: m.a(x), a=nn.Linear(8, 8))
-    assert captured.seen.reason(training=True) == ""
-    assert captured.how == "captured by torch.export"
-
-
 def test_the_device_of_a_model_is_that_of_its_tensors() -> None:
     assert export.model_device(nn.Linear(2, 2)) == "cpu"
     assert export.model_device(nn.ReLU()) == "cpu"
@@ -93,16 +59,6 @@ def test_a_model_on_two_devices_is_refused() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
     with pytest.raises(CaptureError, match="tensors on cpu, meta; want one device"):
         export.model_device(model)
-
-
-def test_checks_of_traced_dtypes_are_dropped() -> None:
-    model = Program(lambda m, x: m.a(x.to(torch.float32)), a=nn.Linear(8, 8)).eval()
-    program = torch.export.export(model, (x(),), strict=False)
-    module = export.open_program(program)
-    names = [str(n.target) for n in module.graph.nodes]
-    assert not [name for name in names if "_assert_tensor_metadata" in name]
-    value = x()
-    assert torch.equal(module(value), model(value))
 
 
 def test_parameters_of_a_capture_are_those_of_the_model() -> None:
@@ -138,27 +94,6 @@ def test_a_region_that_transformers_opens_under_autocast_only_is_seen() -> None:
         str(n.target) for n in exported(forward, a=nn.Linear(8, 8)).module.graph.nodes
     ]
     assert any("autocast" in name for name in names)
-
-
-def test_functions_of_torch_itself_are_noted_but_not_those_of_custom_ops() -> None:
-    seen = export.Seen()
-    given = torch.randn(2, 4, 3, 3, requires_grad=True)
-    with export._watch(seen):
-        nn.CrossMapLRN2d(2)(given)
-    assert seen.functions == ["CrossMapLRN2d"]
-    assert "drops the backward of CrossMapLRN2d" in seen.reason(training=True)
-    other = export.Seen()
-
-    doubled = torch.library.custom_op(
-        "amptest::doubled",
-        lambda x: x * 2,
-        mutates_args=(),
-        schema="(Tensor x) -> Tensor",
-    )
-    doubled.register_autograd(lambda _context, gradient: gradient * 2)
-    with export._watch(other):
-        doubled(given)
-    assert other.functions == []
 
 
 @pytest.mark.parametrize("gradients", [True, False])

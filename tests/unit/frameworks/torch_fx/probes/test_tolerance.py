@@ -10,7 +10,7 @@ from torch import nn
 
 import amprewrite
 from amprewrite.errors import ToleranceError, UnsupportedError
-from amprewrite.frameworks.torch_fx.convert import capture
+from amprewrite.frameworks.torch_fx.capture.one_graph import capture
 from amprewrite.frameworks.torch_fx.probes import tolerance
 
 

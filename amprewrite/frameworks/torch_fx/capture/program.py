@@ -1,0 +1,85 @@
+"""A captured program: ATen ops in a graph, as export gives it."""
+
+import copy
+from dataclasses import dataclass
+from typing import TypeGuard
+
+import torch
+from torch import nn
+from torch.fx import GraphModule
+
+from amprewrite.frameworks.torch_fx.aten import ops
+from amprewrite.frameworks.torch_fx.capture.seen import Seen
+from amprewrite.frameworks.torch_fx.compat import private
+
+Model = nn.Module | torch.export.ExportedProgram
+"""What can be converted."""
+
+
+@dataclass
+class Captured:
+    """A private graph module, and what was seen while capturing.
+
+    Attributes:
+        module: The program.
+        how: How it was captured, for the plan.
+        seen: What the model uses.
+        notes: What the user should know of the capture.
+    """
+
+    module: GraphModule
+    how: str
+    seen: Seen
+    notes: tuple[str, ...] = ()
+
+
+def is_program(
+    model: Model,
+) -> TypeGuard[GraphModule | torch.export.ExportedProgram]:
+    """Return whether ``model`` is captured: ATen ops in a graph, as export gives it."""
+    if not isinstance(model, nn.Module):
+        return True
+    if not isinstance(model, GraphModule):
+        return False
+    calls = [n for n in model.graph.nodes if n.op in ("call_function", "call_method")]
+    return private.call_structure(model.graph) is not None and all(
+        n.op == "call_function" and "val" in n.meta
+        for n in calls
+        if isinstance(n.target, private.OpOverload)
+    )
+
+
+def open_program(program: torch.export.ExportedProgram) -> GraphModule:
+    """Return the graph module of an exported program, without its run-time checks."""
+    module = program.module(check_guards=False)
+    drop_dtype_checks(module)
+    return module
+
+
+def open_graph(model: GraphModule) -> GraphModule:
+    """Return a captured module with graphs of its own, without its run-time checks.
+
+    Tensors are shared; a shallow copy would share the graph, and what is rewritten
+    would be the user's.
+    """
+    kept = [t for part in model.modules() for t in vars(part).values()]
+    held = (*kept, *model.parameters(), *model.buffers())
+    shared = {id(t): t for t in held if isinstance(t, torch.Tensor)}
+    module = copy.deepcopy(model, shared)
+    for node in module.graph.find_nodes(op="call_module", target="_guards_fn"):
+        module.graph.erase_node(node)
+    drop_dtype_checks(module)
+    return module
+
+
+def drop_dtype_checks(module: GraphModule) -> None:
+    """Erase assertions about the traced dtypes, which are about to change."""
+    for part in module.modules():
+        if isinstance(part, GraphModule):
+            for node in list(part.graph.nodes):
+                name = getattr(
+                    getattr(node.target, "overloadpacket", None), "__name__", ""
+                )
+                if name in ops.FRAMEWORK_ONLY:
+                    part.graph.erase_node(node)
+            part.recompile()

@@ -1,0 +1,116 @@
+"""What a model was seen to use while it was captured, and export does not keep."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from amprewrite.frameworks.torch_fx.capture.attributes import Attributes
+from amprewrite.frameworks.torch_fx.compat import private, settings, threads
+
+MACHINERY = (
+    *("torch._library.", "torch._functorch.", "torch._higher_order_ops."),
+    *("torch._dynamo.", "torch._export.", "torch._subclasses."),
+)
+"""Packages whose autograd functions stand for an op that a graph keeps whole, such as a
+custom op with its own derivative; others are inlined, torch's own among them."""
+
+
+@dataclass
+class Seen:
+    """What the model was seen to use while it was captured.
+
+    Attributes:
+        functions: Names of custom ``autograd.Function`` classes; export inlines their
+            forward and drops their backward.
+        checkpoints: Number of activation checkpoints; export inlines them.
+        hooks: Number of hooks on gradients; export drops them.
+        written: Attributes that the forward writes; export takes them back.
+        seeds: How often the forward seeds the random generator; export does so once,
+            while it traces.
+    """
+
+    functions: list[str] = field(default_factory=list[str])
+    checkpoints: int = 0
+    hooks: int = 0
+    written: list[str] = field(default_factory=list[str])
+    seeds: int = 0
+
+    def reason(self, *, training: bool) -> str:
+        """Return why the capture is not faithful; empty if it is."""
+        if self.written:
+            names = ", ".join(self.written)
+            return f"export does not write what forward writes to {names}"
+        if self.seeds:
+            return "export does not record that forward seeds the random generator"
+        if not training:
+            return ""
+        if self.functions:
+            return (
+                f"export drops the backward of {', '.join(sorted(set(self.functions)))}"
+            )
+        if self.checkpoints:
+            return "export removes activation checkpoints"
+        return "export drops hooks on gradients" if self.hooks else ""
+
+
+@contextmanager
+def watching(seen: Seen) -> Generator[None]:
+    """Note custom autograd functions and checkpoints while the model is traced."""
+
+    def noted_function(kind: type) -> None:
+        if kind.__name__ == "CheckpointFunction":
+            seen.checkpoints += 1
+        elif not kind.__module__.startswith(MACHINERY):
+            seen.functions.append(kind.__name__)
+
+    def noted_checkpoint() -> None:
+        seen.checkpoints += 1
+
+    def noted_hook(tensor: torch.Tensor, hook: Any) -> Any:
+        seen.hooks += 1
+        return register(tensor, hook)
+
+    def noted_seed(seed: int) -> torch.Generator:
+        seen.seeds += 1
+        return manual_seed(seed)
+
+    manual_seed: Any = vars(torch)["manual_seed"]
+    register: Any = vars(torch.Tensor)["register_hook"]
+    with (
+        private.fork_rng([]),
+        threads.replaced(torch, "manual_seed", noted_seed),
+        threads.replaced(torch.random, "manual_seed", noted_seed),
+        threads.replaced(torch.Tensor, "register_hook", noted_hook),
+        settings.noting_functions(noted_function),
+        settings.noting_checkpoints(noted_checkpoint),
+    ):
+        yield
+
+
+@contextmanager
+def watching_attributes(model: torch.nn.Module, seen: Seen) -> Generator[None]:
+    """Note what the forward leaves in attributes, and put them back.
+
+    Export does so too, but for those that are new.
+    """
+    outside, before = Attributes.of(model), list[Attributes]()
+
+    def enter(*_: object) -> None:
+        before.append(Attributes.of(model))
+
+    def leave(*_: object) -> None:
+        seen.written = before.pop().names()
+
+    hooks = (
+        model.register_forward_pre_hook(enter, prepend=True),
+        model.register_forward_hook(leave),
+    )
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        outside.restore()

@@ -1,0 +1,77 @@
+"""What a model was seen to use, for which its capture is not faithful."""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from amprewrite.frameworks.torch_fx.capture.export import export_model
+from amprewrite.frameworks.torch_fx.capture.program import Captured
+from amprewrite.frameworks.torch_fx.capture.seen import Seen, watching
+from tests.torch_programs import Program
+
+
+def x() -> Any:
+    return torch.randn(4, 8)
+
+
+def exported(function: Any, *args: Any, **parts: Any) -> Captured:
+    return export_model(Program(function, **parts).eval(), args or (x(),), {})
+
+
+def test_a_custom_function_is_noted() -> None:
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            del ctx
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            del ctx
+            return grad
+
+    seen = exported(lambda _, x: Twice.apply(x)).seen
+    assert seen.functions == ["Twice"]
+    assert seen.reason(training=True) == "export drops the backward of Twice"
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpoint_is_noted(*, reentrant: bool) -> None:
+    def forward(m: Any, x: Any) -> Any:
+        return checkpoint(m.a, x, use_reentrant=reentrant)
+
+    seen = exported(forward, x().requires_grad_(), a=nn.Linear(8, 8)).seen
+    assert seen.checkpoints
+    assert seen.reason(training=True) == "export removes activation checkpoints"
+
+
+def test_a_plain_model_gives_no_reason_against_export() -> None:
+    captured = exported(lambda m, x: m.a(x), a=nn.Linear(8, 8))
+    assert captured.seen.reason(training=True) == ""
+    assert captured.how == "captured by torch.export"
+
+
+def test_functions_of_torch_itself_are_noted_but_not_those_of_custom_ops() -> None:
+    seen = Seen()
+    given = torch.randn(2, 4, 3, 3, requires_grad=True)
+    with watching(seen):
+        nn.CrossMapLRN2d(2)(given)
+    assert seen.functions == ["CrossMapLRN2d"]
+    assert "drops the backward of CrossMapLRN2d" in seen.reason(training=True)
+    other = Seen()
+
+    doubled = torch.library.custom_op(
+        "amptest::doubled",
+        lambda x: x * 2,
+        mutates_args=(),
+        schema="(Tensor x) -> Tensor",
+    )
+    doubled.register_autograd(lambda _context, gradient: gradient * 2)
+    with watching(other):
+        doubled(given)
+    assert other.functions == []
