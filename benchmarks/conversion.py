@@ -16,8 +16,10 @@ import torch
 import transformers
 
 from amprewrite.dispatch import planner
-from amprewrite.frameworks.torch_fx import convert as torch_side
+from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.torch_fx.assemble import assemble
 from amprewrite.frameworks.torch_fx.capture.one_graph import capture
+from amprewrite.frameworks.torch_fx.subject import Subject
 from benchmarks import zoo
 
 DEPTHS = (2, 10, 50, 200)
@@ -33,7 +35,7 @@ def _seconds(run: Callable[[], Any]) -> tuple[float, Any]:
 def measure(case: zoo.Case, rounds: int) -> dict[str, float]:
     """Return median seconds of export and of the rest, and their ratio."""
     model, args, kwargs = case
-    request = torch_side.Request(planner("bf16"), args, kwargs)
+    request = Request(planner("bf16"), args, kwargs)
     export, rest, ops = [], [], 0
     for _ in range(rounds):
         seconds, _ = _seconds(
@@ -42,7 +44,7 @@ def measure(case: zoo.Case, rounds: int) -> dict[str, float]:
         export.append(seconds)
         captured = capture(model, args, kwargs)
         seconds, converted = _seconds(
-            partial(torch_side.assemble, model, captured, request)
+            partial(assemble, Subject.of(model, request), captured)
         )
         rest.append(seconds)
         ops = len(converted.plan.decisions)

@@ -27,7 +27,7 @@ from torch.utils import _pytree as pytree  # noqa: TID251
 import amprewrite
 from amprewrite.dispatch import planner
 from amprewrite.frameworks.base import Request
-from amprewrite.frameworks.torch_fx import convert as torch_side
+from amprewrite.frameworks.torch_fx import framework as torch_side
 from amprewrite.frameworks.torch_fx.capture.one_graph import capture
 from amprewrite.frameworks.torch_fx.rewrite.read import read
 from amprewrite.ir import ProgramGraph

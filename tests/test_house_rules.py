@@ -29,7 +29,6 @@ TEXT_FOLDERS = [
 NOT_YET_PLAIN = (
     "frameworks/torch_fx/backend.py",
     *("frameworks/torch_fx/capture", "frameworks/torch_fx/compare.py"),
-    "frameworks/torch_fx/convert.py",
 )
 """Parts of the package with docstrings that are not rewritten yet."""
 

@@ -1,7 +1,8 @@
 """PyTorch as the core uses it: see :class:`amprewrite.frameworks.base.Framework`."""
 
 from amprewrite.frameworks.torch_fx.compare import measure, walk
-from amprewrite.frameworks.torch_fx.convert import convert, inspect, original
+from amprewrite.frameworks.torch_fx.convert import convert, inspect
+from amprewrite.frameworks.torch_fx.module.original import original
 from amprewrite.frameworks.torch_fx.module.program_export import (
     graph_text,
     save_program,

@@ -4,12 +4,13 @@ A scaled loss is visible in the gradient that reaches the outputs of the model a
 first backward pass: whatever the means of scaling, its numbers are large.
 """
 
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from amprewrite.errors import warn
+from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.torch_fx.compat import private
 
 SMALLEST = 2.0**-14
@@ -33,6 +34,16 @@ _ADVICE = (
     "gradients below 6e-08 become zero in float16; scale the loss, with "
     "torch.amp.GradScaler or amprewrite.training.torch.GradScaler, or use bf16"
 )
+
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def watch_training(module: M, request: Request) -> M:
+    """Return ``module``, watched where ``request`` asks for one to train in float16."""
+    if request.low == "float16" and request.training is not False:
+        watch(module)
+    return module
 
 
 def watch(module: nn.Module) -> None:

@@ -1,6 +1,9 @@
 """What is converted, how it is captured, and what comes back."""
 
 import copy
+import sys
+from collections import Counter
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -150,3 +153,40 @@ def test_the_result_may_be_compiled_by_inductor() -> None:
     model, value = a_model(), x()
     program = amprewrite.convert(model, args=(value,), target="compiled", compile=True)
     assert relative_error(in_full(program, value), in_full(model, value)) < 2 * ROUNDING
+
+
+WAY_IN = {"assemble", "build", "convert", "planning", "strategies", "subject"}
+"""Modules of their own and a folder, through which every conversion goes."""
+
+
+def test_a_conversion_goes_once_through_each_module_on_its_way() -> None:
+    """Down to the first cast node, read in the order in which functions are called."""
+    model, value = a_model(), x()
+    package = "amprewrite.frameworks.torch_fx."
+    entered: list[str] = []
+    above: list[str] = []
+
+    def note(frame: Any, event: str, _: object) -> None:
+        name = frame.f_globals.get("__name__", "")
+        if event != "call" or not name.startswith("amprewrite"):
+            return
+        if entered[-1:] != [name]:
+            entered.append(name)
+        if frame.f_code.co_name == "_cast_node" and not above:
+            while frame is not None:
+                above.append(frame.f_globals.get("__name__", ""))
+                frame = frame.f_back
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        amprewrite.convert(model, args=(value,))
+    finally:
+        sys.setprofile(before)
+    parts = [n.removeprefix(package) for n in entered if n.startswith(package)]
+    way = Counter(part for part in parts if part.partition(".")[0] in WAY_IN)
+    assert {part.partition(".")[0] for part in way} == WAY_IN
+    assert max(way.values()) <= 2
+    calls = [n for n, _ in groupby(n for n in above if n.startswith("amprewrite"))]
+    assert calls[-1] == "amprewrite.api"
+    assert set(Counter(calls).values()) == {1}

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 from amprewrite.errors import PlanMismatchError
-from amprewrite.frameworks.torch_fx import convert
+from amprewrite.frameworks.torch_fx.capture.one_graph import capture
 from amprewrite.frameworks.torch_fx.rewrite.apply_plan import rewrite
 from amprewrite.frameworks.torch_fx.rewrite.read import read
 from tests.torch_programs import Program
@@ -17,7 +17,7 @@ from tests.torch_programs import Program
 
 def reading_of(function: Any) -> Any:
     model = Program(function, a=nn.Linear(8, 8)).eval()
-    captured = convert.capture(model, (torch.randn(4, 8),), {})
+    captured = capture(model, (torch.randn(4, 8),), {})
     return read(captured.module)
 
 

@@ -1,0 +1,49 @@
+"""Plan a captured program: by the policy alone, or within a tolerance."""
+
+from dataclasses import replace
+
+from amprewrite.frameworks.torch_fx.build import build
+from amprewrite.frameworks.torch_fx.capture.export import model_device
+from amprewrite.frameworks.torch_fx.capture.program import Captured
+from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
+from amprewrite.frameworks.torch_fx.probes.tolerance import plan_by_tolerance
+from amprewrite.frameworks.torch_fx.rewrite.read import Reading, read
+from amprewrite.frameworks.torch_fx.subject import Subject
+from amprewrite.plan import Plan
+
+SLOW_FLOAT16 = (
+    "float16 on a CPU: most CPUs have no float16 matrix kernels, and it ran 4 times "
+    "slower than float32 where measured; use bf16 there"
+)
+"""Warning of a plan for a CPU."""
+
+
+def plan_for(subject: Subject, captured: Captured, reading: Reading) -> Plan:
+    """Return the plan for a captured program.
+
+    Args:
+        subject: The model and the request.
+        captured: The program.
+        reading: The same program as it was read.
+
+    Raises:
+        ToleranceError: No plan keeps the tolerance.
+        UnsupportedError: The error of the model cannot be measured.
+    """
+    root, request = subject.root, subject.request
+
+    def candidate(captured: Captured, plan: Plan) -> ConvertedModule:
+        return build(root, read(captured.module), plan, shared=True)
+
+    if request.budget is None:
+        plan = request.planner(
+            reading.graph, keep_parameter_dtype=subject.trains, captured=captured.how
+        )
+    else:
+        plan = plan_by_tolerance(
+            reading, root, request, captured, candidate, training=subject.trains
+        )
+    plan = replace(plan, mode=subject.mode).with_warnings(*captured.notes)
+    device = request.device or model_device(root)
+    slow = plan.low == "float16" and device == "cpu"
+    return plan.with_warnings(SLOW_FLOAT16) if slow else plan

@@ -1,0 +1,93 @@
+"""Capture by dynamo when the model is called: several graphs, with breaks between."""
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import nn
+
+from amprewrite.errors import AmpError, CaptureError
+from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.torch_fx.backend import Backend, lazy_runner
+from amprewrite.frameworks.torch_fx.capture.warmup import (
+    copies,
+    try_run,
+    undisturbed,
+    warm_up,
+)
+from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule, Use, run_later
+from amprewrite.frameworks.torch_fx.probes.tolerance import refuse_lazy
+from amprewrite.frameworks.torch_fx.subject import Subject
+from amprewrite.plan import Plan
+
+
+def dynamo(subject: Subject, cause: CaptureError | None) -> LazyModule:
+    """Return a module that dynamo captures at its first call.
+
+    Args:
+        subject: The model and the request.
+        cause: The reason for which export passed the model on; the module is then
+            called once on the arguments, so that it has a plan. None without one.
+
+    Raises:
+        CaptureError: The model itself fails on its arguments, or dynamo does; or what
+            is asked for needs the model as one graph.
+        UnsupportedError: A tolerance is asked for, which needs one graph too; or the
+            model holds something that cannot be copied.
+    """
+    if cause is not None:
+        return _called_once(subject, cause)
+    model, use = run_later(subject.root, trains=subject.trains)
+    return _lazy(model, subject.request, "", use)
+
+
+def _called_once(subject: Subject, cause: CaptureError) -> LazyModule:
+    refuse_several_graphs(subject, cause)
+    args, kwargs = subject.args, subject.kwargs
+    warm_up(subject.root, args, kwargs)
+    model, use = run_later(subject.root, trains=subject.trains)
+    lazy = _lazy(model, subject.request, str(cause), use)
+    try:
+        if subject.trains and torch.is_grad_enabled():
+            with undisturbed(model):
+                lazy(*copies(args), **copies(dict(kwargs)))
+        else:
+            try_run(lazy, model, args, kwargs)
+    except AmpError:  # says by itself what is wrong
+        raise
+    except Exception as error:
+        msg = f"{cause}; dynamo cannot capture it either: {str(error).strip()[:500]}"
+        raise CaptureError(msg) from error
+    return lazy
+
+
+def refuse_several_graphs(subject: Subject, cause: CaptureError) -> None:
+    """Refuse to take over from export where the model is needed as one graph.
+
+    Raises:
+        CaptureError: A plan is applied, or operands are promoted; or the model is a
+            program already.
+        UnsupportedError: A tolerance is to be kept.
+    """
+    request = subject.request
+    if request.plan is not None:
+        raise CaptureError(f"{cause}; plan= needs one graph for the model") from cause
+    if not isinstance(subject.model, nn.Module) or request.processor is not None:
+        raise cause
+    if request.budget is not None:
+        raise refuse_lazy(str(cause)) from cause
+
+
+def _lazy(model: nn.Module, request: Request, reason: str, use: Use) -> LazyModule:
+    plans = list[Plan]()
+    compiled = request.compile or request.target == "compiled"
+    backend = Backend(
+        planner=request.planner,
+        target="compiled" if compiled else "eager",
+        plans=plans,
+        reason=reason,
+        reports=True,
+        training=lambda: use.trained,  # not the model: torch keeps backends for ever
+    )
+    again = partial(_lazy, request=request, reason=reason, use=replace(use))
+    return LazyModule(model, lazy_runner(model, backend), plans, again, use)

@@ -1,0 +1,44 @@
+"""Capture by ``torch.export`` while the model is converted: one graph, and its plan."""
+
+from torch import nn
+
+from amprewrite.errors import CaptureError
+from amprewrite.frameworks.torch_fx.assemble import assemble
+from amprewrite.frameworks.torch_fx.capture.dynamic_shapes import (
+    PER_SIGNATURE,
+    refuse_mistake,
+)
+from amprewrite.frameworks.torch_fx.capture.one_graph import capture_for
+from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
+from amprewrite.frameworks.torch_fx.subject import Subject
+
+
+def export_now(subject: Subject) -> ConvertedModule | CaptureError:
+    """Return the converted module, or why export cannot capture the model faithfully.
+
+    Raises:
+        CaptureError: It is ``dynamic_shapes`` for which it cannot be captured; or the
+            model itself refuses the dtypes of its arguments.
+        PlanMismatchError: The plan that was given was made for another program.
+    """
+    try:
+        captured = capture_for(subject.model, subject.root, subject.request)
+    except CaptureError as error:
+        return beside_shapes(subject, error)
+    reason = captured.seen.reason(training=subject.trains)
+    if reason and subject.request.dynamic_shapes is not None:
+        reason = f"{reason}; {PER_SIGNATURE}"
+    return CaptureError(reason) if reason else assemble(subject, captured)
+
+
+def beside_shapes(subject: Subject, error: CaptureError) -> CaptureError:
+    """Return why the model could not be captured, for another reason than its shapes.
+
+    Raises:
+        CaptureError: ``dynamic_shapes`` is wrong for the model.
+    """
+    model, shapes = subject.model, subject.request.dynamic_shapes
+    if shapes is None or not isinstance(model, nn.Module):
+        return error
+    refuse_mistake(model, subject.args, subject.kwargs, shapes, error)
+    return CaptureError(f"{error}; {PER_SIGNATURE}")

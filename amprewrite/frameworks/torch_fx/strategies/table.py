@@ -1,0 +1,69 @@
+"""The ways to capture a torch model, in the order in which they are tried."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import nn
+
+from amprewrite.errors import CaptureError
+from amprewrite.frameworks.torch_fx.strategies.dynamo import dynamo
+from amprewrite.frameworks.torch_fx.strategies.export_now import export_now
+from amprewrite.frameworks.torch_fx.strategies.export_on_call import export_on_call
+from amprewrite.frameworks.torch_fx.subject import Subject
+
+Result = nn.Module | CaptureError
+"""The converted module, or why the next strategy is to be tried."""
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """One way to capture a model.
+
+    Attributes:
+        name: Its name.
+        when: When it is tried.
+        applies: Whether it is tried, by ``when``.
+        convert: Returns the converted module, or why the model passes on to the next
+            strategy that applies. Its second argument is why the model was passed on
+            to this one, None if it was not.
+        passes_on: Reasons to pass on; without any, a failure is the user's to see.
+    """
+
+    name: str
+    when: str
+    applies: Callable[[Subject], bool]
+    convert: Callable[[Subject, CaptureError | None], Result]
+    passes_on: tuple[str, ...] = ()
+
+
+STRATEGIES = (
+    Strategy(
+        name="export now",
+        when="there are arguments, or the model is an exported program",
+        applies=lambda subject: subject.at_once,
+        convert=lambda subject, _: export_now(subject),
+        passes_on=(
+            "torch.export cannot capture the model, with or without dynamic_shapes",
+            "forward writes to attributes, which export takes back",
+            "forward seeds the random generator, which export does once",
+            "a trained model has its own backward, checkpoints or gradient hooks",
+        ),
+    ),
+    Strategy(
+        name="export on call",
+        when="there are no arguments, and operands are promoted: dynamo would run the "
+        "model's own ops on operands of different dtypes, which they refuse",
+        applies=lambda subject: (
+            not subject.at_once and subject.request.processor is not None
+        ),
+        convert=lambda subject, _: export_on_call(subject),
+    ),
+    Strategy(
+        name="dynamo",
+        when="no other strategy captured the model; refused where it is needed as one "
+        "graph, for a plan, a tolerance or promotion",
+        applies=lambda _: True,
+        convert=dynamo,
+    ),
+)
+"""Every strategy; the last one applies to every model and passes none on."""

@@ -1,0 +1,52 @@
+"""The model of a conversion with its request, and the facts that follow from both."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from torch import nn
+
+from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.torch_fx.capture.program import Model, is_program
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model and the request to convert it.
+
+    Attributes:
+        model: The model as it was given.
+        root: The module that it is; of an exported program, the module of one.
+        request: Policy, arguments and options.
+        args: Positional call arguments; empty if none are given.
+        kwargs: Keyword call arguments; empty if none are given.
+        at_once: Whether it can be captured now: it has arguments, or needs none.
+        trains: Whether parameters keep their dtype, to be trained.
+        mode: Mode of the model; a program has that in which it was captured.
+    """
+
+    model: Model
+    root: nn.Module
+    request: Request
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    at_once: bool
+    trains: bool
+    mode: Literal["", "train", "eval"]
+
+    @classmethod
+    def of(cls, model: Model, request: Request) -> Self:
+        """Return ``model`` with its request and the facts that follow from both."""
+        is_module = isinstance(model, nn.Module)
+        root = model if is_module else model.module(check_guards=False)
+        training = root.training
+        return cls(
+            model=model,
+            root=root,
+            request=request,
+            args=request.args or (),
+            kwargs=request.kwargs or {},
+            at_once=request.has_arguments or not is_module,
+            trains=training if request.training is None else request.training,
+            mode="" if is_program(root) else "train" if training else "eval",
+        )

@@ -1,0 +1,98 @@
+"""Which strategy captures a model, and what passes it on to the next."""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import amprewrite
+from amprewrite.dispatch import planner, processor_of
+from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.torch_fx.strategies.table import STRATEGIES
+from amprewrite.frameworks.torch_fx.subject import Subject
+from amprewrite.policy import load_policy
+from tests.torch_programs import Program
+
+X = torch.ones(2, 4)
+MODEL = nn.Linear(4, 4)
+EXPORTED = torch.export.export(MODEL, (X,), strict=False)
+PROMOTES = processor_of(load_policy("promote"))
+
+
+def subject(model: Any, args: Any, processor: Any = None) -> Subject:
+    request = Request(planner("bf16"), args, None, processor=processor)
+    return Subject.of(model, request)
+
+
+def test_there_are_three_and_the_last_applies_to_every_model() -> None:
+    assert [s.name for s in STRATEGIES] == ["export now", "export on call", "dynamo"]
+    assert STRATEGIES[-1].applies(subject(MODEL, None))
+    assert [bool(s.passes_on) for s in STRATEGIES] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "processor", "name"),
+    [
+        (MODEL, (X,), None, "export now"),
+        (MODEL, (X,), PROMOTES, "export now"),
+        (EXPORTED, None, None, "export now"),
+        (EXPORTED, None, PROMOTES, "export now"),
+        (MODEL, None, PROMOTES, "export on call"),
+        (MODEL, None, None, "dynamo"),
+        (EXPORTED.module(), None, None, "dynamo"),
+    ],
+)
+def test_the_first_that_applies(
+    model: Any, args: Any, processor: Any, name: str
+) -> None:
+    asked = subject(model, args, processor)
+    assert next(s.name for s in STRATEGIES if s.applies(asked)) == name
+
+
+def counts(m: Any, x: Any) -> Any:
+    m.calls = m.calls + 1
+    return m.a(x)
+
+
+def seeds(m: Any, x: Any) -> Any:
+    torch.manual_seed(0)
+    return m.a(x)
+
+
+def branches(m: Any, x: Any) -> Any:
+    return m.a(x) if x.sum() > 0 else x
+
+
+def checkpoints(m: Any, x: Any) -> Any:
+    return checkpoint(m.a, x, use_reentrant=False)
+
+
+REASONS = [
+    (branches, False, "cannot be captured by torch.export at "),
+    (counts, False, "export does not write what forward writes to self.calls"),
+    (seeds, False, "export does not record that forward seeds"),
+    (checkpoints, True, "export removes activation checkpoints"),
+]
+"""One for each line of the table."""
+
+
+@pytest.mark.parametrize(("forward", "training", "reason"), REASONS)
+def test_every_reason_to_pass_a_model_on_is_said_in_its_plan(
+    forward: Any, training: Any, reason: str
+) -> None:
+    assert len(STRATEGIES[0].passes_on) == len(REASONS)
+    model: Any = Program(forward, a=nn.Linear(4, 4))
+    model.calls = 0
+    program = amprewrite.convert(model, args=(X,), training=training)
+    assert program.plan.captured.startswith("captured by torch.compile (dynamo): ")
+    assert reason in program.plan.captured
+
+
+def test_what_is_dropped_from_training_is_captured_for_inference() -> None:
+    model = Program(checkpoints, a=nn.Linear(4, 4)).eval()
+    program = amprewrite.convert(model, args=(X,))
+    assert program.plan.captured == "captured by torch.export"

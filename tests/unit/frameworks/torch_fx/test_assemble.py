@@ -1,0 +1,47 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn
+
+import amprewrite
+from amprewrite.dispatch import planner
+from amprewrite.errors import PlanMismatchError, UnsupportedError
+from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.torch_fx.assemble import assemble
+from amprewrite.frameworks.torch_fx.capture.one_graph import capture
+from amprewrite.frameworks.torch_fx.subject import Subject
+
+X = torch.ones(2, 4)
+
+
+def a_model() -> Any:
+    return nn.Sequential(nn.Linear(4, 4), nn.Dropout()).eval()
+
+
+def assembled(model: Any, **fields: Any) -> Any:
+    subject = Subject.of(model, Request(planner("bf16"), (X,), **fields))
+    return assemble(subject, capture(model, (X,), None))
+
+
+def test_the_plan_is_made_or_the_one_that_is_given() -> None:
+    made = assembled(a_model()).plan
+    assert made == amprewrite.inspect(a_model(), args=(X,))
+    given = replace(made, policy_digest="another")
+    assert assembled(a_model(), plan=given).plan == given
+    other = amprewrite.inspect(nn.ReLU().eval(), args=(X,))
+    with pytest.raises(PlanMismatchError):
+        assembled(a_model(), plan=other)
+
+
+def test_the_other_mode_is_captured_where_the_model_is_trained() -> None:
+    model = a_model()
+    trained = assembled(model, training=True)
+    trained.train()(X)
+    assert trained.plan.mode == "train"
+    assert not model.training
+    with pytest.raises(UnsupportedError, match="converted for inference in eval mode"):
+        assembled(model).train()
