@@ -81,6 +81,8 @@ class Situation:
         low, unless an exact argument is demanded; others read their operands as
         promoted.
         """
+        if not op.reads:
+            return ()
         allowed = self.classes[op.name].op_class is OpClass.ALLOW
         exact = self.demands.on_op(op) is Demand.EXACT
         if exact or not allowed or not lowers_promoted(op, self.policy):

@@ -115,9 +115,13 @@ def priced_casts(
     """
     fusion = Fusion(situation.graph, situation.classes, objective.model)
     return tuple(
-        replace(cast, bytes=0) if fusion.absorbs(cast.value, cast.consumers) else cast
-        for cast in casts
+        cast if _is_paid(fusion, cast) else replace(cast, bytes=0) for cast in casts
     )
+
+
+def _is_paid(fusion: Fusion, cast: Cast) -> bool:
+    """Return whether ``cast`` is a kernel of its own at run time."""
+    return not (cast.folded or fusion.absorbs(cast.value, cast.consumers))
 
 
 class _Pricing:
@@ -131,7 +135,7 @@ class _Pricing:
 
     def cost(self, casts: Iterable[Cast]) -> Cost:
         run = [cast for cast in casts if not cast.folded]
-        paid = [c for c in run if not self.fusion.absorbs(c.value, c.consumers)]
+        paid = [cast for cast in run if _is_paid(self.fusion, cast)]
         cast_bytes = sum(cast.bytes for cast in paid)
         op_bytes = sum(op.trips * self._op_bytes(op) for op in self.graph.ops)
         op_bytes += self._version_bytes(run)

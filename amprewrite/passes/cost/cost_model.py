@@ -87,6 +87,18 @@ def cost_model(target: str) -> CostModel:
     return MODELS[target]
 
 
+def cast_bytes(elements: int, from_size: int, to_size: int, trips: int) -> int:
+    """Return the bytes that a cast moves: each element is read and written once.
+
+    Args:
+        elements: Elements of the value.
+        from_size: Bytes of an element before; 0 if they are counted elsewhere.
+        to_size: Bytes of an element after.
+        trips: Iterations of the loops around it, multiplied.
+    """
+    return trips * elements * (from_size + to_size)
+
+
 def lost_speed(graph: ProgramGraph, op: Op, model: CostModel) -> int:
     """Return the cost of running a contraction in full instead of low, in bytes.
 

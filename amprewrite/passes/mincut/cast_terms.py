@@ -1,20 +1,19 @@
 """The casts that each use of a value may need, as terms of a cut.
 
-Which uses share a cast, and which casts the reading kernel does by itself, is said by
-:mod:`amprewrite.passes.placement.cast_rules`, by which the plan's casts are made too.
+The rules for sharing and folding casts are those of the plan's casts, see
+:mod:`amprewrite.passes.placement.cast_rules`; so are the prices.
 """
 
 from amprewrite.dtypes import itemsize
 from amprewrite.ir import Op
 from amprewrite.passes.analysis.context import Situation
-from amprewrite.passes.cost.cost_model import CostModel
+from amprewrite.passes.cost.cost_model import CostModel, cast_bytes
 from amprewrite.passes.cost.fusion import Fusion
 from amprewrite.passes.mincut.max_flow import FULL, LOW
 from amprewrite.passes.mincut.shared_casts import Group, Groups
 from amprewrite.passes.mincut.unary_costs import Ledger
-from amprewrite.passes.placement.cast_rules import CastKey, CastRules, cast_price
+from amprewrite.passes.placement.cast_rules import CastKey, CastRules
 from amprewrite.plan import OUTPUT
-from amprewrite.plan.uses import uses_of
 
 WRITTEN = "written"
 """Region in the keys of values written by kernels; no real region has this name."""
@@ -49,12 +48,16 @@ class CastTerms:
         self.anchors = set[int]()
         self._known = set[tuple[str, str]]()
 
-    def _price(
-        self, op: Op | None, name: str, to_size: int, from_size: int | None = None
-    ) -> int:
-        size = self.ledger.low_size if from_size is None else from_size
-        elements, launch = self.values[name].elements, self.model.launch
-        return (op.trips if op else 1) * cast_price(elements, size, to_size, launch)
+    def _price(self, key: CastKey, from_size: int, to_size: int) -> int:
+        elements = self.values[key.value].elements
+        moved = cast_bytes(elements, from_size, to_size, key.trips)
+        return moved + key.trips * self.model.launch
+
+    def _is_paid(self, op: Op, index: int) -> bool:
+        """Return whether a cast of an operand is a kernel of its own."""
+        if not self.rules.may_cast(op, index) or self.rules.folding(op, index):
+            return False
+        return not self.fusion.absorbs(op.operands[index], (op.name,))
 
     def read(self, op: Op, index: int, wanted: int, *, only_up: bool) -> None:
         """Charge the casts of an operand of the full dtype.
@@ -67,24 +70,17 @@ class CastTerms:
         """
         name = op.operands[index]
         stored = self.stored[name]
-        if stored == wanted or self._folds(op, index):
-            return
-        if self.fusion.absorbs(name, (op.name,)):
+        if stored == wanted or not self._is_paid(op, index):
             return
         if wanted != FULL and stored != LOW and not only_up:
             self._group(op, index, name, up=False).uses.append(wanted)
-        if (
-            wanted != LOW
-            and stored != FULL
-            and (op.operand_rule != "promote" or op.reads)
-        ):
+        if wanted != LOW and stored != FULL and not self.rules.promotes(op):
             self._group(op, index, name, up=True).uses.append(wanted)
 
     def read_as(self, op: Op, index: int, dtype: str) -> None:
         """Charge the cast of an operand to a known dtype."""
-        name = op.operands[index]
-        if not (self.fusion.absorbs(name, (op.name,)) or self._folds(op, index)):
-            self._cast_as(op, index, name, dtype)
+        if self._is_paid(op, index):
+            self._cast_as(op, index, op.operands[index], dtype)
 
     def keep(self, name: str, wanted: int | str) -> None:
         """Charge the write of a value, by its generated kernel, for one use.
@@ -124,16 +120,17 @@ class CastTerms:
 
     def on_the_spot(self, op: Op, name: str, made: int) -> None:
         """Charge the cast of a low result of ``op`` into a full storage."""
-        readers = [user for user, _ in uses_of(self.graph, name)]
+        readers = [user for user, _ in self.rules.made_uses(name)]
         if not self.fusion.absorbs(name, readers):
-            cost = self._price(op, name, self.ledger.full_size)
+            key = self.rules.made_key(op, name, self.full)
+            cost = self._price(key, self.ledger.low_size, self.ledger.full_size)
             self.ledger.terms.pay(self.stored[name], made, cost)
 
     def _group(self, op: Op | None, index: int, name: str, *, up: bool) -> Group:
         key = self.rules.key(op, index, name, self.full if up else self.low)
         found = self.groups.by_key.get(key)
         if found is None:
-            cost = self._price(op, name, self.ledger.full_size)
+            cost = self._price(key, self.ledger.low_size, self.ledger.full_size)
             found = self.groups.by_key[key] = Group(self.stored[name], cost, up)
         return found
 
@@ -147,19 +144,11 @@ class CastTerms:
             return
         self.groups.by_key[key] = Group(FULL, 0, up=True)
         if name in self.stored:
-            trips = op.trips if op else 1
-            self.ledger.size(self.stored[name], trips * self.values[name].elements)
+            self.ledger.size(self.stored[name], key.trips * self.values[name].elements)
             size = 0
         else:
             size = itemsize(traced)
-        self.ledger.constant += self._price(op, name, itemsize(dtype), size)
-
-    def _folds(self, op: Op, index: int) -> bool:
-        """Return whether the cast of an operand costs nothing in both directions."""
-        if self.rules.folding(op, index):
-            return True
-        promotes = self.rules.promotes(op)
-        return promotes and self.rules.adapts(op, op.operands[index])
+        self.ledger.constant += self._price(key, size, itemsize(dtype))
 
     def promote(self, op: Op, own: int, *, anchored: bool) -> None:
         """Charge the widening casts of an op with a promoting kernel.
@@ -176,8 +165,7 @@ class CastTerms:
         pairs: list[tuple[int, Group | None]] = []
         for name in shaped:
             index = op.operands.index(name)
-            paid = not self.fusion.absorbs(name, (op.name,))
-            paid = paid and not self._folds(op, index) and index not in op.mutates
+            paid = self._is_paid(op, index)
             group = self._group(op, index, name, up=True) if paid else None
             pairs.append((self.stored[name], group))
         self.groups.mix(own, pairs)

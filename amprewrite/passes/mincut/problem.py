@@ -277,14 +277,14 @@ class _Builder:
             self._read_memory(op, index, read, view=view)
             if self.objective.errors and index == op.operands.index(name):
                 self._read_error(op, name, seen)
-            if index in op.mutates:
+            if not self.casts.rules.may_cast(op, index):
                 continue
             if wanted is not None:
                 self.casts.read(op, index, wanted, only_up=beside)
                 self._keep_full(op, name, beside=beside)
             elif other:
                 self.casts.read_as(op, index, other)
-        if op.operand_rule == "promote" and not op.reads:
+        if self.casts.rules.promotes(op):
             anchored = op.name not in self.freedom.moved
             self.casts.promote(op, own, anchored=anchored)
         self._pay_op(op, own)
@@ -329,7 +329,7 @@ class _Builder:
         inside = op.name in self.fusion.kernels
         read = self.values[name].dtype if inside else dtype
         self._read_memory(op, index, read, view=view)
-        if dtype != self.values[name].dtype and index not in op.mutates:
+        if dtype != self.values[name].dtype:
             self.casts.read_as(op, index, dtype)
 
     def _pay_op(self, op: Op, own: int) -> None:

@@ -1,17 +1,23 @@
 """Rules of casts: sharing between uses, folding into kernels, saturation.
 
 The casts of a plan (:mod:`amprewrite.passes.placement.casts`) and the terms of the
-minimum cut (:mod:`amprewrite.passes.mincut.cast_terms`) are made by these rules, and
-both are priced by :func:`cast_price`, so that the certificate speaks of the plan.
+minimum cut (:mod:`amprewrite.passes.mincut.cast_terms`) follow from these rules. Both
+are priced as :func:`amprewrite.passes.cost.cost.plan_cost` prices a plan, so that the
+value of the cut is the cost of the plan.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from amprewrite.ir import Op
 from amprewrite.passes.analysis.context import Situation
 from amprewrite.passes.analysis.weights_and_literals import extreme_values
 from amprewrite.plan.fields import Folding
+from amprewrite.plan.uses import uses_of
+
+ON_THE_SPOT = -1
+"""Version of a value that is cast where it is made, before anything is written."""
 
 
 class CastKey(NamedTuple):
@@ -21,7 +27,8 @@ class CastKey(NamedTuple):
         value: The value.
         to_dtype: Dtype to which it is cast.
         region: Body in which it is cast; empty for the top level.
-        version: How often its storage was written in place before.
+        version: How often its storage was written in place before; ``ON_THE_SPOT``
+            for a result that is cast where it is made.
         saturate: Whether what is out of range becomes the largest finite number.
         trips: Iterations of the loops around it, multiplied.
     """
@@ -39,16 +46,21 @@ class CastRules:
 
     Attributes:
         fold: Whether casts of weights are done once, at conversion.
+        scalars: Whether promoting kernels convert scalars beside tensors.
     """
 
-    def __init__(self, situation: Situation, *, fold: bool) -> None:
+    def __init__(
+        self, situation: Situation, *, fold: bool, scalars: bool = True
+    ) -> None:
         """Start before the first op.
 
         Args:
             situation: What is known before placement.
             fold: Whether casts of weights are done once, at conversion.
+            scalars: Whether promoting kernels convert scalars beside tensors.
+                Placement ``promote`` is older than this rule and casts them.
         """
-        self.at, self.fold = situation, fold
+        self.at, self.fold, self.scalars = situation, fold, scalars
         self.graph, self.values = situation.graph, situation.graph.values
         self.low, self.full = situation.policy.low, situation.policy.full
         self._extreme = (
@@ -83,12 +95,31 @@ class CastRules:
         region, trips = (op.around, op.trips) if op else ("", 1)
         return CastKey(name, dtype, region, version, saturate, trips)
 
+    def made_key(self, op: Op, name: str, dtype: str) -> CastKey:
+        """Return the key of the cast of a result that is stored as another ``dtype``.
+
+        Args:
+            op: The op that makes it.
+            name: The result.
+            dtype: Dtype in which it is stored.
+        """
+        return CastKey(name, dtype, op.region, ON_THE_SPOT, False, op.trips)
+
+    def made_uses(self, name: str) -> list[tuple[str, int]]:
+        """Return the uses of a result cast where it is made; no cast without any."""
+        return [*uses_of(self.graph, name)]
+
+    def may_cast(self, op: Op, index: int) -> bool:
+        """Return whether an operand may be cast, not being written in place."""
+        return index not in op.mutates
+
     def folding(self, op: Op, index: int) -> Folding:
         """Return the way in which a cast of an operand is free under every assignment.
 
-        ``kernel``: the kernel reads every dtype; ``copy``: a weight that is kept in
-        both; ``dtype``: the kernel is told its dtype. Empty where that depends on how
-        the other operands are stored, see :meth:`promoted`, or where a cast is needed.
+        ``kernel``: the kernel reads every dtype, or converts a scalar; ``copy``: a
+        weight that is kept in both; ``dtype``: the kernel is told its dtype. Empty
+        where that depends on how the other operands are stored, see
+        :meth:`promotion`, or where a cast is needed.
         """
         if op.operand_rule == "any":
             return "kernel"
@@ -96,7 +127,24 @@ class CastRules:
             return "copy"
         if not op.reads and index == 0 and self.at.takes_dtype(op):
             return "dtype"
+        if self.scalars and self.promotes(op) and self.adapts(op, op.operands[index]):
+            return "kernel"
         return ""
+
+    def promotion(self, op: Op, stored: Mapping[str, str]) -> str:
+        """Return the dtype to which the kernel of ``op`` converts operands by itself.
+
+        It is full if one of :meth:`promoted` is stored full; empty for kernels that do
+        not promote.
+
+        Args:
+            op: The op.
+            stored: Dtype in which each value is stored.
+        """
+        if not self.promotes(op):
+            return ""
+        wide = any(stored[name] == self.full for name in self.promoted(op))
+        return self.full if wide else self.low
 
     def promotes(self, op: Op) -> bool:
         """Return whether the kernel of ``op`` promotes its operands by itself."""
@@ -135,15 +183,3 @@ class CastRules:
             return value.alias not in self.at.mutated
         roots = self.at.weights.get(name, frozenset[str]())
         return bool(roots) and all(self.values[r].kind != "result" for r in roots)
-
-
-def cast_price(elements: int, from_size: int, to_size: int, launch: int = 0) -> int:
-    """Return the cost of one cast in bytes: each element is read and written once.
-
-    Args:
-        elements: Elements of the value.
-        from_size: Bytes of an element before; 0 if that is counted elsewhere.
-        to_size: Bytes of an element after.
-        launch: Bytes that could be moved while a cast is started.
-    """
-    return elements * (from_size + to_size) + launch

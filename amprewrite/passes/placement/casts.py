@@ -11,14 +11,12 @@ from dataclasses import dataclass, field
 from amprewrite.dtypes import itemsize
 from amprewrite.ir import Op
 from amprewrite.passes.analysis.context import Placement, Situation
-from amprewrite.passes.placement.cast_rules import CastKey, CastRules, cast_price
+from amprewrite.passes.cost.cost_model import cast_bytes
+from amprewrite.passes.placement.cast_rules import CastKey, CastRules
 from amprewrite.plan import OUTPUT, Cast
 from amprewrite.plan.fields import Folding
-from amprewrite.plan.uses import output_sources, uses_of
+from amprewrite.plan.uses import output_sources
 from amprewrite.policy import Reason
-
-ON_THE_SPOT = -1
-"""Version of a value that is cast where it is made, before anything is written."""
 
 
 @dataclass
@@ -51,7 +49,8 @@ class _Builder:
     ) -> None:
         self.at, self.graph = situation, situation.graph
         self.low, self.placement = situation.policy.low, placement
-        self.rules = CastRules(situation, fold=fold)
+        assigned = placement.assignments is not None
+        self.rules = CastRules(situation, fold=fold, scalars=assigned)
         self.groups: dict[tuple[CastKey, Folding], _Group] = {}
 
     def build(self, outputs: tuple[str, ...]) -> tuple[Cast, ...]:
@@ -75,7 +74,8 @@ class _Builder:
             zip(op.operands, placed.operands, strict=True)
         ):
             other = self.placement.stored[name] != wanted
-            if other and index not in op.mutates and not self._is_made(name, wanted):
+            other = other and self.rules.may_cast(op, index)
+            if other and not self._is_made(name, wanted):
                 self._add(op, index, name, wanted, self._folding(op, index, wanted))
 
     def _is_made(self, name: str, dtype: str) -> bool:
@@ -96,39 +96,25 @@ class _Builder:
             stored = self.placement.stored[name]
             if made == stored:
                 continue
-            key = CastKey(name, stored, op.region, ON_THE_SPOT, False, op.trips)
-            uses = [*uses_of(self.graph, name)]
+            key = self.rules.made_key(op, name, stored)
+            uses = self.rules.made_uses(name)
             why = "some op writes it in place in full precision"
             if self.graph.storage(name) not in self.graph.written:
                 why = "rows of a table that is stored low for other readers"
-                uses = [*self._readers(name, stored)]
+                uses = [use for use in uses if self._reads(*use, stored)]
             if uses:
                 self.groups[key, ""] = _Group(op, made, why, uses)
 
-    def _readers(self, name: str, dtype: str) -> Iterator[tuple[str, int]]:
-        """Yield the uses of ``name`` that read it in ``dtype``."""
-        for user, index in uses_of(self.graph, name):
-            placed = self.placement.ops.get(user)  # an output is no op
-            if placed is None or placed.operands[index] == dtype:
-                yield user, index
+    def _reads(self, user: str, index: int, dtype: str) -> bool:
+        placed = self.placement.ops.get(user)  # an output is no op
+        return placed is None or placed.operands[index] == dtype
 
     def _folding(self, op: Op, index: int, wanted: str) -> Folding:
         """Return how the kernel itself does this cast; empty if it cannot."""
-        found = self.rules.folding(op, index)
-        if found or not self.rules.promotes(op):
+        if found := self.rules.folding(op, index):
             return found
-        return "kernel" if self._promotes(op, index, wanted) else ""
-
-    def _promotes(self, op: Op, index: int, wanted: str) -> bool:
-        """Return whether a promoting kernel converts operand ``index`` itself.
-
-        Placement ``promote`` is older than the rule of scalars and casts them.
-        """
-        assigned = self.placement.assignments is not None
-        if assigned and self.rules.adapts(op, op.operands[index]):
-            return True
-        stored = map(self.placement.stored.get, self.rules.promoted(op))
-        return (self.rules.full if self.rules.full in stored else self.low) == wanted
+        promoted = self.rules.promotion(op, self.placement.stored)
+        return "kernel" if promoted == wanted else ""
 
     def _add(
         self, op: Op | None, index: int, name: str, wanted: str, folding: Folding
@@ -173,7 +159,7 @@ class _Builder:
             from_dtype=group.from_dtype,
             to_dtype=key.to_dtype,
             shape=value.shape,
-            bytes=0 if folding else key.trips * cast_price(value.elements, *sizes),
+            bytes=0 if folding else cast_bytes(value.elements, *sizes, key.trips),
             producer=producer.name if producer else "",
             uses=tuple(group.uses),
             is_weight=self.rules.is_static(key.value),

@@ -8,6 +8,7 @@ from amprewrite.errors import UnsupportedError
 from amprewrite.passes.cost.cost_model import (
     COMPILED,
     EAGER,
+    cast_bytes,
     cost_model,
     is_view,
     kernel_overhead,
@@ -42,6 +43,12 @@ GRAPH = graph_of(TEXT)
 )
 def test_multiplications_are_known_or_guessed(op: str, count: int) -> None:
     assert multiplications(GRAPH, GRAPH.op_by_name[op]) == count
+
+
+def test_a_cast_reads_and_writes_each_element_in_each_iteration() -> None:
+    assert cast_bytes(10, 4, 2, trips=1) == 60
+    assert cast_bytes(10, 4, 2, trips=3) == 180
+    assert cast_bytes(10, 4, 2, trips=0) == 0
 
 
 def test_running_full_loses_the_speed_of_low() -> None:

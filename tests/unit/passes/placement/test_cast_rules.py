@@ -1,6 +1,6 @@
 """The rules by which casts are shared, folded and saturated."""
 
-from amprewrite.passes.placement.cast_rules import CastKey, CastRules, cast_price
+from amprewrite.passes.placement.cast_rules import ON_THE_SPOT, CastKey, CastRules
 from tests.placement_problem import situation_of
 
 TEXT = """
@@ -41,8 +41,45 @@ def test_kernels_fold_casts_in_their_own_ways() -> None:
     assert rules.folding(ops["e"], 0) == "kernel"
     assert rules.folding(ops["c"], 0) == "dtype"
     assert rules.folding(ops["a"], 1) == ""
+    assert rules.folding(ops["b"], 1) == "kernel"
+    assert rules.folding(ops["b"], 0) == ""
+    assert CastRules(at, fold=True, scalars=False).folding(ops["b"], 1) == ""
     assert rules.promotes(ops["b"])
     assert not rules.promotes(ops["a"])
+
+
+def test_a_promoting_kernel_converts_to_the_widest_stored_dtype() -> None:
+    text = """
+        %x: f32[4,8] input
+        %y: f32[4,8] input
+        %s: f32[] input
+        a = mul(%x, %y, %s) -> %h: f32[4,8]
+          | operand_rule="promote"
+        b = linear(%x, %y) -> %k: f32[4,8]
+        return %h, %k
+    """
+    at = situation_of(text)
+    rules, (mul, linear) = CastRules(at, fold=True), at.graph.ops
+    low = {"x": "bfloat16", "y": "bfloat16", "s": "float32"}
+    assert rules.promotion(mul, low) == "bfloat16"  # a scalar widens nothing
+    assert rules.promotion(mul, {**low, "y": "float32"}) == "float32"
+    assert rules.promotion(linear, low) == ""
+
+
+def test_results_are_cast_where_they_are_made_if_something_reads_them() -> None:
+    at = situation_of(TEXT)
+    rules, op = CastRules(at, fold=True), at.graph.ops[2]
+    key = CastKey("p", "float32", "", ON_THE_SPOT, False, 1)
+    assert rules.made_key(op, "p", "float32") == key
+    assert rules.made_uses("p") == [("d", 0)]
+    assert rules.made_uses("n") == []
+
+
+def test_an_operand_that_is_written_is_read_as_it_is_stored() -> None:
+    at = situation_of(TEXT)
+    rules, op = CastRules(at, fold=True), at.graph.ops[3]
+    assert not rules.may_cast(op, 0)
+    assert rules.may_cast(op, 1)
 
 
 def test_a_low_copy_is_kept_of_what_the_model_itself_mixes_alone() -> None:
@@ -79,8 +116,3 @@ def test_masked_operands_saturate_where_they_become_low() -> None:
     assert not rules.key(op, 1, "x", "float32").saturate
     assert not rules.key(op, 1, "x", "bfloat16", folded=True).saturate
     assert not rules.key(op, 0, "p", "bfloat16").saturate
-
-
-def test_a_cast_is_read_and_written_once() -> None:
-    assert cast_price(10, 4, 2) == 60
-    assert cast_price(10, 4, 2, launch=7) == 67
