@@ -121,7 +121,7 @@ class CastTerms:
     def on_the_spot(self, op: Op, name: str, made: int) -> None:
         """Charge the cast of a low result of ``op`` into a full storage."""
         readers = [user for user, _ in self.rules.made_uses(name)]
-        if not self.fusion.absorbs(name, readers):
+        if readers and not self.fusion.absorbs(name, readers):
             key = self.rules.made_key(op, name, self.full)
             cost = self._price(key, self.ledger.low_size, self.ledger.full_size)
             self.ledger.terms.pay(self.stored[name], made, cost)

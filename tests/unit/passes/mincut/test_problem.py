@@ -49,6 +49,15 @@ PROGRAMS = {
         exp = exp(%h) -> %y: f32[64,64]
         return %y
     """,
+    "a write in place beside a result that nothing reads": """
+        %x: f32[64,64] input
+        %w: f32[64,64] parameter
+        one = linear(%x, %w) -> %a: f32[64,64]; %b: f32[64,64] alias %a
+          | contracted=64
+        two = exp(%a) -> %y: f32[64,64] alias %a
+          | mutates=[0]
+        return %y
+    """,
     "a tied table": """
         %t: f32[100,64] parameter
         %i: i64[16] input
