@@ -26,12 +26,6 @@ TEXT_FOLDERS = [
     *("amprewrite", "benchmarks", "docs", "examples", "policies", "tests", "tools"),
     ".github",
 ]
-NOT_YET_PLAIN = (
-    "frameworks/torch_fx/backend.py",
-    *("frameworks/torch_fx/capture", "frameworks/torch_fx/compare.py"),
-)
-"""Parts of the package with docstrings that are not rewritten yet."""
-
 RELATIVES = re.compile(
     r"\b(?:what|who)(?:ever)?\b|\bwho(?:m|se)\b|\bwherever\b", re.IGNORECASE
 )
@@ -260,19 +254,8 @@ def unplain_lines(path):
 
 def test_first_lines_of_docstrings_are_plain():
     """A verb or noun phrase in the field's words; see docs/words.md for ours."""
-    found = {
-        short(path): lines
-        for path in modules()
-        if not path.relative_to(PACKAGE).as_posix().startswith(NOT_YET_PLAIN)
-        and (lines := unplain_lines(path))
-    }
+    found = {short(path): lines for path in modules() if (lines := unplain_lines(path))}
     assert not found
-
-
-@pytest.mark.parametrize("name", NOT_YET_PLAIN)
-def test_parts_that_are_plain_are_in_no_list(name):
-    paths = [p for p in modules() if p.relative_to(PACKAGE).as_posix().startswith(name)]
-    assert any(map(unplain_lines, paths))
 
 
 def test_the_rules_can_fail():

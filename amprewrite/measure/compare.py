@@ -54,7 +54,7 @@ class Measurer(Protocol):
         ...
 
     def compiled(self) -> Run | None:
-        """Run the converted model compiled as a whole; None if nobody runs it so."""
+        """Run the converted model compiled as a whole; None if that does not apply."""
         ...
 
     def baselines(self, low: str, /) -> Mapping[str, Callable[[], Run]]:

@@ -129,7 +129,7 @@ def _read_toml(path: Path) -> dict[str, object]:
     except RecursionError as error:
         msg = "is nested too deeply to be read; a policy has tables of two levels"
         raise refuse(msg) from error
-    except ValueError as error:  # besides what is no TOML, numbers of 5,000 digits
+    except ValueError as error:  # no TOML, or numbers of 5,000 digits
         msg = f"is no TOML: {error}; an op can have only one class"
         raise refuse(msg) from error
 
@@ -163,7 +163,7 @@ def _same_file(path: Path, seen: tuple[Path, ...]) -> bool:
     try:
         return any(path.resolve() == before.resolve() for before in seen)
     except (OSError, RuntimeError, ValueError):  # a loop of links, a NUL
-        return False  # reading it says what is wrong
+        return False  # reading it raises the right error
 
 
 def _extended(name: str, path: Path, seen: tuple[Path, ...]) -> Policy:

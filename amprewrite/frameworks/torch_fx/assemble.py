@@ -1,4 +1,4 @@
-"""From a captured program to the module that is handed back: read, plan, build."""
+"""From a captured program to the converted module: read, plan, build."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,8 +32,8 @@ def assemble(subject: Subject, captured: Captured) -> ConvertedModule:
 
     Raises:
         CaptureError: The model itself refuses the dtypes of its arguments.
-        PlanMismatchError: The plan that was given was made for another program.
-        ToleranceError: No plan keeps the tolerance.
+        PlanMismatchError: The given plan was made for another program.
+        ToleranceError: No plan is within the tolerance.
     """
     root, request, trains = subject.root, subject.request, subject.trains
     reading = read_runnable(captured, request, root)

@@ -1,7 +1,7 @@
-"""The way through dynamo: a ``torch.compile`` backend that rewrites each graph.
+"""Capture by dynamo: a ``torch.compile`` backend that rewrites each graph.
 
-Handles what export does not: graph breaks, custom autograd functions, data-dependent
-control flow.
+It handles models that export cannot: graph breaks, custom autograd functions,
+data-dependent control flow.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -34,7 +34,7 @@ from amprewrite.frameworks.torch_fx.rewrite.read import Reading, read
 from amprewrite.plan import Plan, join_plans
 
 NO_GRAPH = "rewritten 0 ops: dynamo captured no graph of this model; convert with args"
-"""What is said of a model in which dynamo finds nothing but breaks."""
+"""Warning about a model in which dynamo finds only graph breaks."""
 
 
 @dataclass(eq=False)
@@ -42,12 +42,12 @@ class Backend:
     """A backend of ``torch.compile``; calling it rewrites one graph.
 
     Attributes:
-        planner: Gives the plan for a captured program.
+        planner: Plans a captured program.
         target: ``eager`` or ``compiled``.
-        plans: Every plan is appended to it.
-        reason: Why export was not used; said in the plans.
+        plans: List that receives every plan.
+        reason: Reason why export was not used; it is part of the plans.
         reports: Whether the caller warns, once for all graphs, instead of each.
-        training: Says whether parameters are trained; None to ask torch.
+        training: Returns whether parameters are trained; None to ask torch.
     """
 
     planner: Planner
@@ -100,7 +100,7 @@ class Backend:
         for name, dtype in plan.storage:
             if name in weights:
                 stored[weights[name]] = torch_dtype(dtype)
-            else:  # a constant, which the graph has as an attribute
+            else:  # a constant, which is an attribute of the graph
                 _lower_constant(graph, reading.weights[name], torch_dtype(dtype))
         if self.target == "compiled":
             example = [
@@ -115,7 +115,7 @@ class Backend:
 def _lower_constant(
     module: GraphModule, names: Sequence[str], dtype: torch.dtype
 ) -> None:
-    """Hold a constant of ``module`` in ``dtype``, under each of its names."""
+    """Store a constant of ``module`` in ``dtype``, under each of its names."""
     low = lowered(attribute(module, names[0]), dtype)
     for name in names:
         path, _, last = name.rpartition(".")
@@ -137,15 +137,15 @@ def _with_low_weights(
     stored: Mapping[int, torch.dtype],
     trained: Callable[[], bool] | None,
 ) -> Callable[..., Any]:
-    """Call ``run`` with low copies of weights, made once and again after a change.
+    """Return ``run`` called with cached low copies of weights.
 
-    A copy is kept for as long as its weight lives, in its place in memory, and no write
-    to it is counted; once the weights are trained, none is.
+    A copy is valid for as long as its weight lives, in its place in memory, and no
+    write to it is counted; once the weights are trained, no copy is kept.
 
     Args:
-        run: What is called.
+        run: The function to call.
         stored: Dtypes of the copies, by the position of the weight.
-        trained: Whether the weights are trained by now; None if nobody knows.
+        trained: Returns whether the weights have been trained; None if unknown.
     """
     copies: dict[int, tuple[Mark, torch.Tensor]] = {}
 
@@ -169,7 +169,7 @@ def _with_low_weights(
 
 
 def _restore_paths(source: GraphModule, lowered_graph: GraphModule) -> None:
-    """Placeholders of the lowered graph take the names of the dynamo graph's."""
+    """Rename placeholders of the lowered graph as those of the dynamo graph."""
     pairs = zip(
         source.graph.find_nodes(op="placeholder"),
         lowered_graph.graph.find_nodes(op="placeholder"),
@@ -182,7 +182,7 @@ def _restore_paths(source: GraphModule, lowered_graph: GraphModule) -> None:
 def lazy_runner(model: nn.Module, backend: Backend) -> Callable[..., Any]:
     """Return ``model`` as a function that dynamo captures and ``backend`` rewrites.
 
-    The function raises CaptureError for what the backend cannot read, and the error
+    The function raises CaptureError if the backend cannot read a graph, and the error
     of a plan that is refused.
     """
     compiled = dynamo_alone.compiled(model, backend, _while_captured)
@@ -224,6 +224,6 @@ def lazy_runner(model: nn.Module, backend: Backend) -> Callable[..., Any]:
 
 @contextmanager
 def _while_captured() -> Generator[None]:
-    """Let attention be ops, and masks need no values, in what dynamo captures."""
+    """Make dynamo capture attention as ops, and masks without their values."""
     with settings.slow_attention_path(), settings.plain_causal_hint():
         yield

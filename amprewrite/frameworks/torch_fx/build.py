@@ -23,9 +23,9 @@ def build(
 
     Args:
         root: The model.
-        reading: The program as it was read; it is rewritten in place.
+        reading: The program with its graph; it is rewritten in place.
         plan: The plan.
-        shared: Whether tensors whose dtype stays are the model's own, not copies.
+        shared: Whether tensors that keep their dtype are the model's own, not copies.
 
     Raises:
         PlanMismatchError: The plan was made for another program.

@@ -1,4 +1,4 @@
-"""Run a torch model as its reference, as converted, and as it could be used instead."""
+"""Run a torch model as its reference, as converted, and as baselines."""
 
 import copy
 from collections.abc import Callable, Generator, Mapping
@@ -66,10 +66,10 @@ RANDOM_COMPILED = (
 
 @one_at_a_time
 def measure(original: Any, converted: Callable[..., Any], call: Call) -> Measured:
-    """Run both models, and the original in the ways that a user has without us.
+    """Run both models, and the original as each baseline.
 
-    The random state and the buffers of both stay as they were. What fails on the way to
-    a baseline is recorded; the original and the converted model must run.
+    The random state and the buffers of both are restored. The failure of a baseline is
+    recorded; the original and the converted model must run.
 
     Raises:
         UnsupportedError: The model or its arguments have no values.
@@ -174,7 +174,7 @@ def walk(original: Any, converted: Any, call: Call, observe: Observe) -> Walked:
 
     Args:
         original: The model.
-        converted: What ``convert`` made of it.
+        converted: The converted model.
         call: Arguments; the reference dtype.
         observe: Receives a sample of each op; those of the last walk count.
     """
@@ -215,7 +215,7 @@ class _Walker:
             yield
 
     def read(self) -> ProgramGraph | str:
-        """Capture the original again: each walk changes the dtypes of what it runs."""
+        """Capture the original again: each walk changes the dtypes of its graph."""
         call = self.runner.call
         module = capture(self.original, call.args, call.kwargs).module
         self.reading = read(module)
@@ -247,9 +247,9 @@ def _relative(outputs: Mapping[str, torch.Tensor]) -> dict[str, float]:
 
 
 def _is_same_program(reading: Reading, plan: Plan) -> bool:
-    """Whether the ops that make tensors are those of the plan.
+    """Return whether the ops that make tensors are those of the plan.
 
-    Extents that vary are computed by ops that a capture with fixed ones does not have.
+    Varying extents are computed by ops that a capture with fixed ones does not have.
     """
     names = [(op.name, op.native) for op in reading.graph.ops if op.results]
     return names == [(d.op, d.native) for d in plan.decisions if d.results]
@@ -308,7 +308,7 @@ def _wide(root: nn.Module, call: Call, target: torch.dtype) -> Dtypes:
 
 
 class _Widen(TorchFunctionMode):
-    """Runs a model in wider dtypes, also where it names its own."""
+    """Mode that runs a model in wider dtypes, also where it names a dtype."""
 
     def __init__(self, dtypes: Dtypes) -> None:
         super().__init__()
@@ -334,7 +334,7 @@ class _Widen(TorchFunctionMode):
 
 
 def _run_wide(root: nn.Module, runner: Runner, dtypes: Dtypes) -> tuple[Run, list[str]]:
-    """Return the run of a model in wider dtypes, and what is to be said about it."""
+    """Return the run of a model in wider dtypes, and notes about it."""
     if not dtypes:
         return runner.run(root, root), []
     target = next(iter(dtypes.values()))
@@ -353,7 +353,7 @@ def _run_wide(root: nn.Module, runner: Runner, dtypes: Dtypes) -> tuple[Run, lis
 
 
 def _convert(model: nn.Module, dtypes: Dtypes) -> None:
-    """Bring parameters and buffers to other dtypes, in place; ties stay."""
+    """Convert parameters and buffers to other dtypes, in place; ties are kept."""
     for held in (*model.parameters(), *model.buffers()):
         held.data = held.data.to(dtypes.get(held.dtype, held.dtype))
     for part in model.modules():

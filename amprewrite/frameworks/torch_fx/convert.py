@@ -1,4 +1,4 @@
-"""Convert and inspect torch models: capture -> read -> passes -> write."""
+"""Convert and inspect torch models: capture, read, plan, rewrite."""
 
 from torch import nn
 

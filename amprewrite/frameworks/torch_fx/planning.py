@@ -24,10 +24,10 @@ def plan_for(subject: Subject, captured: Captured, reading: Reading) -> Plan:
     Args:
         subject: The model and the request.
         captured: The program.
-        reading: The same program as it was read.
+        reading: The program graph of that program.
 
     Raises:
-        ToleranceError: No plan keeps the tolerance.
+        ToleranceError: No plan is within the tolerance.
         UnsupportedError: The error of the model cannot be measured.
     """
     root, request = subject.root, subject.request

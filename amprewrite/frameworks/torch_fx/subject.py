@@ -16,13 +16,13 @@ class Subject:
 
     Attributes:
         model: The model as it was given.
-        root: The module that it is; of an exported program, the module of one.
+        root: Its module; of an exported program, the module of that.
         request: Policy, arguments and options.
         args: Positional call arguments; empty if none are given.
         kwargs: Keyword call arguments; empty if none are given.
         at_once: Whether it can be captured now: it has arguments, or needs none.
         trains: Whether parameters keep their dtype, to be trained.
-        mode: Mode of the model; a program has that in which it was captured.
+        mode: Mode of the model; of a program, that of its capture.
     """
 
     model: Model

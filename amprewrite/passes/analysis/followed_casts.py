@@ -88,7 +88,7 @@ class _Finder:
     def _entered(self, op: Op) -> frozenset[str]:
         floats = [op.operands[index] for index in self.graph.float_operands(op)]
         if op.dtype_argument and op.chosen == "pinned" and floats:
-            inside = self.entered.get(floats[0])  # a cast of what is full already
+            inside = self.entered.get(floats[0])  # a cast of a value that is full
             return inside or frozenset(self._source(floats[0]))
         left = self.classes[op.name].op_class is OpClass.ALLOW
         if left or _follows(op, self.classes):

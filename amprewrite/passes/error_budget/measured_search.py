@@ -120,7 +120,7 @@ class _Trials:
                 return
             known = self.goal.sensitivity.predicted(other, self.goal.graph)
             plan = replace(other, predicted_error=known, placement="optimal")
-            alike = self.goal.share == 1.0  # measured beside what bounds it
+            alike = self.goal.share == 1.0  # measured on the inputs of the bound
             if not alike and known > ROOM * self.goal.target:
                 continue
             measured = self._measure(plan)

@@ -94,7 +94,7 @@ def _swept(search: Search, count: int) -> Iterator[Plan]:
     largest = cheapest.predicted_error or 0.0
     for step in reversed(range(count - 1)):
         price = search.find(largest * step / (count - 1))
-        if price is None:  # what is left is rounded whatever the price is
+        if price is None:  # the rest is rounded at every price
             yield search.plan_at(search.dearest)
             return
         yield search.plan_at(price)

@@ -256,7 +256,7 @@ class _Builder:
             return None
         return self.reads.get(op.name, FULL)
 
-    # --- what an op reads ----------------------------------------------------------
+    # --- operands of an op --------------------------------------------------------
 
     def _read(self, op: Op, own: int, *, view: bool) -> None:
         moved, inside = op.name in self.freedom.moved, op.name in self.fusion.kernels
@@ -347,7 +347,7 @@ class _Builder:
         elif self.stored[name] != seen:
             self.ledger.terms.pay(self.stored[name], seen, error)
 
-    # --- what an op makes ----------------------------------------------------------
+    # --- results of an op ---------------------------------------------------------
 
     def _make(self, op: Op, own: int, *, view: bool) -> None:
         variable = self._made(op, own)

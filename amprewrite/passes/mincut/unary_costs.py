@@ -22,7 +22,7 @@ class Ledger:
         """
         self.low_size, self.full_size = low_size, full_size
         self.terms, self.constant = Terms(), 0
-        self._alone = [0, 0]  # by variable: what it costs more to be full than low
+        self._alone = [0, 0]  # by variable: extra cost of full over low
 
     @property
     def variables(self) -> int:

@@ -81,7 +81,7 @@ class SidedWalk(Walk):
         found = self.at.classes[op.name]
         words = [text for text in (found.why, self.chosen.reasons[assignment]) if text]
         placed = self._run(op, self._dtype(assignment), "; ".join(words))
-        if op.canonical == USER_CAST:  # the cast that it is converts what is stored
+        if op.canonical == USER_CAST:  # it converts its operand as stored
             stored = tuple(self.out.stored[name] for name in op.operands)
             return replace(placed, operands=stored)
         if assignment != "accumulator":

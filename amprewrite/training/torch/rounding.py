@@ -29,7 +29,7 @@ def stochastic(full: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
     limit = torch.finfo(LOW).max
     held = torch.where(full.isfinite(), full.clamp(-limit, limit), full)
     bits = held.view(torch.int32)
-    moved = bits + torch.where(full.isfinite(), draws, 0)  # carries into what is kept
+    moved = bits + torch.where(full.isfinite(), draws, 0)  # carries into the kept bits
     cut = moved & -(1 << DROPPED)
     return torch.where(full.isfinite(), cut.view(torch.float32), full).to(LOW)
 

@@ -134,7 +134,7 @@ def _is_cast(frames: Iterable[tuple[str, str]]) -> bool:
     names: list[str] = []
     for file, name in frames:
         if file.startswith(_OWN):
-            continue  # what promotes while JAX traces
+            continue  # our own promotion during a trace
         if not file.startswith(_JAX):
             first = next((i for i, n in enumerate(names) if n in CASTS), len(names))
             outer = names[first:]

@@ -280,7 +280,7 @@ class Writer:
             return self._contract(step, bind, (operands[0], operands[1]))
         if untouched and not _filled(step, decision, full):
             return primitive.bind(*operands, **params)
-        if decision.op_class == "accumulate":  # what XLA adds up in is its own choice
+        if decision.op_class == "accumulate":  # XLA chooses the accumulator
             wide = [cast(x, full) if dtype_name(x) == low else x for x in operands]
             return primitive.bind(*wide, **params)
         if primitive.name in TYPED_BODIES:

@@ -205,7 +205,7 @@ class Lockstep:
             return
         wanted, found = to_array(held), to_array(read)
         bounded = np.abs(wanted) <= float(format_of(after).max)
-        # Masks may be brought into range: what is beyond it counts as zero.
+        # Masks may be clamped to the range: values beyond it count as zero.
         wanted, found = np.where(bounded, wanted, 0), np.where(bounded, found, 0)
         self.observe(
             OpSample(

@@ -1,8 +1,8 @@
 """Capture a model as an ATen-level graph with ``torch.export``.
 
-One pass over the model under fake tensors: no weights are copied, nothing is run.
-What export cannot capture raises :class:`CaptureError`; what it does not keep is noted
-(:class:`amprewrite.frameworks.torch_fx.capture.seen.Seen`).
+One pass over the model under fake tensors: no weights are copied, nothing is run. A
+model that export cannot capture raises :class:`CaptureError`; facts that export does
+not keep are recorded (:class:`amprewrite.frameworks.torch_fx.capture.seen.Seen`).
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ WITHOUT_ARGS = (
     "convert without args may work: it captures at the first call, with breaks where a "
     "graph cannot go on"
 )
-"""What to do where export fails, and nothing else was tried."""
+"""Advice if export fails, and no other way was tried."""
 
 
 def model_device(model: torch.nn.Module) -> str:
@@ -65,10 +65,10 @@ def export_model(
 ) -> Captured:
     """Return ``model`` captured for ``args`` and ``kwargs`` by torch.export.
 
-    Gradients are on, so that the model's regions without them are seen. A model that
-    autograd refuses there (a write to a part of a ``chunk``, an ``out=``) runs without
-    gradients alone, and is captured so; unless it has autograd functions of its own,
-    whose forward runs without gradients in a model that has them.
+    Gradients are enabled, so that the model's regions without them are recorded. A
+    model that autograd refuses there (a write to a part of a ``chunk``, an ``out=``)
+    runs only without gradients, and is captured so; unless it has autograd functions of
+    its own, with a forward that runs without gradients in a model that has them.
 
     Args:
         model: The model.
@@ -81,7 +81,7 @@ def export_model(
 
     Raises:
         CaptureError: Names the first line of the user's code that cannot be captured.
-        PromotionError: Operands have no common dtype; names the line, too.
+        PromotionError: Operands have no common dtype; the line is named too.
         ComplexTruncationError: An imaginary part would be dropped there.
     """
     given = (model, (args, kwargs, dynamic_shapes), processor, planned_for)
@@ -97,7 +97,7 @@ def export_model(
 
 
 _AUTOGRAD = ("modified inplace", "in-place operation", "automatic differentiation")
-"""Words by which autograd refuses an op whose operands need gradients.
+"""Words in the errors by which autograd refuses an op in place or with ``out=``.
 
 Source: torch/csrc/autograd/VariableTypeUtils.h and variable.cpp (torch 2.13).
 """
@@ -116,11 +116,11 @@ def _export(
     *,
     gradients: bool = True,
 ) -> Captured:
-    """Return ``model`` captured with gradients on or off; note what it uses.
+    """Return ``model`` captured with gradients on or off; record its features.
 
     Raises:
         CaptureError: Names the first line of the user's code that cannot be captured.
-        PromotionError: Operands have no common dtype; names the line, too.
+        PromotionError: Operands have no common dtype; the line is named too.
         ComplexTruncationError: An imaginary part would be dropped there.
     """
     args, kwargs, dynamic_shapes = given
@@ -163,7 +163,7 @@ def _export(
 
 
 def _outside_inference(value: Any) -> Any:
-    """Return an argument as a tensor that autograd may record, if it is one."""
+    """Return a tensor argument as one that autograd may record; others unchanged."""
     if not _is_tensor(value) or not value.is_inference():
         return value
     with torch.inference_mode(mode=False):
@@ -190,7 +190,7 @@ def _capture_error(model: torch.nn.Module, error: Exception) -> CaptureError:
 
 
 def offending_line(error: BaseException) -> str:
-    """Return the innermost line of code outside the framework, or an empty string."""
+    """Return the innermost line of code outside the framework; empty without one."""
     frames: list[tuple[str, int]] = []
     trace = error.__traceback__
     while trace is not None:

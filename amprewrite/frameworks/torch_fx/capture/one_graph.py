@@ -23,19 +23,19 @@ from amprewrite.frameworks.torch_fx.capture.seen import Seen
 
 
 def capture_for(model: Model, root: nn.Module, request: Request) -> Captured:
-    """Return ``model`` captured as ``request`` asks for it.
+    """Return ``model`` captured as ``request`` requires.
 
     Args:
-        model: What was given to be converted.
-        root: The module that it is, or that is made of it.
-        request: What is asked for. Unless it has a plan, the program says which casts
-            the model means to have, see
+        model: The model as given.
+        root: Its module, possibly made from an exported program.
+        request: The request. Unless it has a plan, the capture records which casts the
+            model means to have, see
             :mod:`amprewrite.frameworks.torch_fx.capture.cast_intent`.
 
     Raises:
         CaptureError: The model cannot be captured.
         PromotionError: Operands have no common dtype.
-        UnsupportedError: ``dynamic_shapes`` for what is captured already.
+        UnsupportedError: ``dynamic_shapes`` for a program that is captured already.
     """
     call = request.args, request.kwargs, request.dynamic_shapes
     captured = capture(model, *call, request.processor, request.device)
@@ -68,7 +68,7 @@ def capture(
     Raises:
         CaptureError: The model cannot be captured.
         PromotionError: Operands have no common dtype.
-        UnsupportedError: ``dynamic_shapes`` for what is captured already.
+        UnsupportedError: ``dynamic_shapes`` for a program that is captured already.
     """
     if isinstance(model, nn.Module) and not is_program(model):
         given = args or (), kwargs or {}

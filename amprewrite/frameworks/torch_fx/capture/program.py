@@ -1,4 +1,4 @@
-"""A captured program: ATen ops in a graph, as export gives it."""
+"""A captured program: ATen ops in a graph, as torch.export returns it."""
 
 import copy
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ from amprewrite.frameworks.torch_fx.capture.seen import Seen
 from amprewrite.frameworks.torch_fx.compat import private
 
 Model = nn.Module | torch.export.ExportedProgram
-"""What can be converted."""
+"""Types of models that can be converted."""
 
 
 @dataclass
 class Captured:
-    """A private graph module, and what was seen while capturing.
+    """A private graph module, with the observations of its capture.
 
     Attributes:
         module: The program.
-        how: How it was captured, for the plan.
-        seen: What the model uses.
-        notes: What the user should know of the capture.
+        how: Description of the capture, for the plan.
+        seen: Features that the model uses.
+        notes: Notes for the user on the capture.
     """
 
     module: GraphModule
@@ -36,7 +36,7 @@ class Captured:
 def is_program(
     model: Model,
 ) -> TypeGuard[GraphModule | torch.export.ExportedProgram]:
-    """Return whether ``model`` is captured: ATen ops in a graph, as export gives it."""
+    """Return whether ``model`` is a captured program: ATen ops in a graph."""
     if not isinstance(model, nn.Module):
         return True
     if not isinstance(model, GraphModule):
@@ -59,8 +59,8 @@ def open_program(program: torch.export.ExportedProgram) -> GraphModule:
 def open_graph(model: GraphModule) -> GraphModule:
     """Return a captured module with graphs of its own, without its run-time checks.
 
-    Tensors are shared; a shallow copy would share the graph, and what is rewritten
-    would be the user's.
+    Tensors are shared; a shallow copy would share the graph, and the rewriting would
+    change the user's.
     """
     kept = [t for part in model.modules() for t in vars(part).values()]
     held = (*kept, *model.parameters(), *model.buffers())

@@ -1,4 +1,4 @@
-"""What a model was seen to use while it was captured, and export does not keep."""
+"""Features of a model seen during the capture that export does not keep."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -14,22 +14,25 @@ MACHINERY = (
     *("torch._library.", "torch._functorch.", "torch._higher_order_ops."),
     *("torch._dynamo.", "torch._export.", "torch._subclasses."),
 )
-"""Packages whose autograd functions stand for an op that a graph keeps whole, such as a
-custom op with its own derivative; others are inlined, torch's own among them."""
+"""Packages with autograd functions that stand for an op which a graph keeps whole.
+
+An example is a custom op with its own derivative; other autograd functions are inlined,
+torch's own included.
+"""
 
 
 @dataclass
 class Seen:
-    """What the model was seen to use while it was captured.
+    """Features that a model was seen to use during the capture.
 
     Attributes:
         functions: Names of custom ``autograd.Function`` classes; export inlines their
             forward and drops their backward.
         checkpoints: Number of activation checkpoints; export inlines them.
         hooks: Number of hooks on gradients; export drops them.
-        written: Attributes that the forward writes; export takes them back.
-        seeds: How often the forward seeds the random generator; export does so once,
-            while it traces.
+        written: Attributes that the forward writes; export restores them.
+        seeds: Number of times that the forward seeds the random generator; export does
+            it only while tracing.
     """
 
     functions: list[str] = field(default_factory=list[str])
@@ -39,7 +42,7 @@ class Seen:
     seeds: int = 0
 
     def reason(self, *, training: bool) -> str:
-        """Return why the capture is not faithful; empty if it is."""
+        """Return the reason why the capture is not faithful; empty if it is."""
         if self.written:
             names = ", ".join(self.written)
             return f"export does not write what forward writes to {names}"
@@ -58,7 +61,7 @@ class Seen:
 
 @contextmanager
 def watching(seen: Seen) -> Generator[None]:
-    """Note custom autograd functions and checkpoints while the model is traced."""
+    """Record custom autograd functions and checkpoints while the model is traced."""
 
     def noted_function(kind: type) -> None:
         if kind.__name__ == "CheckpointFunction":
@@ -92,9 +95,9 @@ def watching(seen: Seen) -> Generator[None]:
 
 @contextmanager
 def watching_attributes(model: torch.nn.Module, seen: Seen) -> Generator[None]:
-    """Note what the forward leaves in attributes, and put them back.
+    """Record attributes that the forward writes, and restore them.
 
-    Export does so too, but for those that are new.
+    Export restores them too, but not new ones.
     """
     outside, before = Attributes.of(model), list[Attributes]()
 

@@ -68,7 +68,7 @@ def measure_sensitivity(
         if not found:
             msg = "tolerance bounds the error of float outputs; this model gives none"
             raise UnsupportedError(msg)
-        factors = scales(found)  # what is not bounded has none, and may be infinite
+        factors = scales(found)  # unbounded outputs have none, and may be infinite
         bounded = {name: t for name, t in found.items() if name in factors}
         broken = [name for name, t in bounded.items() if not bool(t.isfinite().all())]
         if broken:

@@ -39,7 +39,7 @@ def view_again(
         before: Node before which the views are inserted.
     """
     views = [(op, n) for op, n in path if not op.mutates and op.canonical != "cast"]
-    if not views:  # a node of its own, which has the name of what was written
+    if not views:  # an alias, to have the name of the written value
         with before.graph.inserting_before(before):
             whole = before.graph.call_function(aten.alias.default, (base,))
         whole.meta = {"val": base.meta["val"], "amprewrite": VIEWED_AGAIN}

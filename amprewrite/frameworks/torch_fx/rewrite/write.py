@@ -80,7 +80,7 @@ class _Writer:
         """Insert a cast at the definition of a value, replacing it in every body."""
         leaves = self.reading.leaves
         places = [n for n in (made, *made.users) if leaves.get(n) == cast.value]
-        if not places:  # a part of a list that nobody takes apart
+        if not places:  # a list element without a node of its own
             return
         readers = {place: list(place.users) for place in places}
         with made.graph.inserting_before(places[0].next):
@@ -291,7 +291,7 @@ def _write_cast(decision: Decision, node: Node) -> None:
     dtype = torch_dtype(decision.results[0])
     if arguments.argument(node, "dtype") is not None:
         _set_argument(node, "dtype", dtype)
-    else:  # type_as and to.other name another tensor, whose dtype may have changed
+    else:  # type_as and to.other name a tensor of a possibly changed dtype
         node.target, node.args, node.kwargs = aten.to.dtype, (node.args[0], dtype), {}
 
 

@@ -1,1 +1,1 @@
-"""The ways to capture a torch model: their table, and a file for each."""
+"""The strategies to capture a torch model: their table, and a file for each."""

@@ -30,9 +30,9 @@ def dynamo(subject: Subject, cause: CaptureError | None) -> LazyModule:
             called once on the arguments, so that it has a plan. None without one.
 
     Raises:
-        CaptureError: The model itself fails on its arguments, or dynamo does; or what
-            is asked for needs the model as one graph.
-        UnsupportedError: A tolerance is asked for, which needs one graph too; or the
+        CaptureError: The model itself, or dynamo, fails on the arguments; or the
+            request needs the model as one graph.
+        UnsupportedError: A tolerance is requested, which needs one graph too; or the
             model holds something that cannot be copied.
     """
     if cause is not None:
@@ -53,7 +53,7 @@ def _called_once(subject: Subject, cause: CaptureError) -> LazyModule:
                 lazy(*copies(args), **copies(dict(kwargs)))
         else:
             try_run(lazy, model, args, kwargs)
-    except AmpError:  # says by itself what is wrong
+    except AmpError:  # its message is complete
         raise
     except Exception as error:
         msg = f"{cause}; dynamo cannot capture it either: {str(error).strip()[:500]}"
@@ -62,12 +62,12 @@ def _called_once(subject: Subject, cause: CaptureError) -> LazyModule:
 
 
 def refuse_several_graphs(subject: Subject, cause: CaptureError) -> None:
-    """Refuse to take over from export where the model is needed as one graph.
+    """Refuse to replace export if the request needs the model as one graph.
 
     Raises:
         CaptureError: A plan is applied, or operands are promoted; or the model is a
             program already.
-        UnsupportedError: A tolerance is to be kept.
+        UnsupportedError: The request has a tolerance.
     """
     request = subject.request
     if request.plan is not None:

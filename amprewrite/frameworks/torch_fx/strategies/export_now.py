@@ -14,12 +14,12 @@ from amprewrite.frameworks.torch_fx.subject import Subject
 
 
 def export_now(subject: Subject) -> ConvertedModule | CaptureError:
-    """Return the converted module, or why export cannot capture the model faithfully.
+    """Return the converted module, or the reason why export is not faithful.
 
     Raises:
-        CaptureError: It is ``dynamic_shapes`` for which it cannot be captured; or the
-            model itself refuses the dtypes of its arguments.
-        PlanMismatchError: The plan that was given was made for another program.
+        CaptureError: ``dynamic_shapes`` prevents the capture; or the model itself
+            refuses the dtypes of its arguments.
+        PlanMismatchError: The given plan was made for another program.
     """
     try:
         captured = capture_for(subject.model, subject.root, subject.request)
@@ -32,7 +32,7 @@ def export_now(subject: Subject) -> ConvertedModule | CaptureError:
 
 
 def beside_shapes(subject: Subject, error: CaptureError) -> CaptureError:
-    """Return why the model could not be captured, for another reason than its shapes.
+    """Return the reason why the model could not be captured, other than its shapes.
 
     Raises:
         CaptureError: ``dynamic_shapes`` is wrong for the model.

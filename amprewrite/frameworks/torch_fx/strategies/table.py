@@ -1,4 +1,4 @@
-"""The ways to capture a torch model, in the order in which they are tried."""
+"""The strategies to capture a torch model, in the order in which they are tried."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,21 +12,21 @@ from amprewrite.frameworks.torch_fx.strategies.export_on_call import export_on_c
 from amprewrite.frameworks.torch_fx.subject import Subject
 
 Result = nn.Module | CaptureError
-"""The converted module, or why the next strategy is to be tried."""
+"""The converted module, or the reason to try the next strategy."""
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """One way to capture a model.
+    """One strategy to capture a model.
 
     Attributes:
         name: Its name.
-        when: When it is tried.
-        applies: Whether it is tried, by ``when``.
-        convert: Returns the converted module, or why the model passes on to the next
-            strategy that applies. Its second argument is why the model was passed on
-            to this one, None if it was not.
-        passes_on: Reasons to pass on; without any, a failure is the user's to see.
+        when: Text of the condition under which it is tried.
+        applies: The condition as a function.
+        convert: Returns the converted module, or the reason why the model passes on to
+            the next strategy that applies. Its second argument is the reason why the
+            model was passed on to this one, None if it was not.
+        passes_on: Reasons to pass on; without any, a failure is raised.
     """
 
     name: str
