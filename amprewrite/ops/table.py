@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, cast, get_args
@@ -15,7 +14,7 @@ from amprewrite.ops.traits import UNKNOWN, OperandRule, OpTraits, op_keys
 
 Framework = Literal["aten", "jax"]
 
-FILE = Path(str(files("amprewrite"))) / "ops" / "ops.toml"
+FILE = Path(__file__).with_name("ops.toml")
 """The table."""
 
 TABLES = ("groups", "ops")

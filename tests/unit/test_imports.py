@@ -37,6 +37,7 @@ def test_importing_loads_no_framework(module):
 USED_LATER = {
     *("matplotlib", "ml_dtypes", "networkx", "numpy", "pydantic", "pydantic_core"),
     *("rich", "scipy", "typer"),
+    *("tempfile", "zipfile"),  # both come with importlib.resources
 }
 """What computes, validates, solves and draws: loaded by what needs it."""
 
