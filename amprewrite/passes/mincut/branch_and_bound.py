@@ -57,9 +57,16 @@ class Solution:
 
 
 @collector_paused()
-def solve(problem: Problem) -> Solution:
-    """Return the cheapest placement of a problem, with its certificate."""
-    return _Search(problem).run()
+def solve(problem: Problem, most_cuts: int | None = None) -> Solution:
+    """Return the cheapest placement of a problem, with its certificate.
+
+    Args:
+        problem: The problem.
+        most_cuts: Limit on the number of cuts; None for the limit of ``WORK``.
+    """
+    if most_cuts is None:
+        most_cuts = max(LEAST_CUTS, WORK // problem.variables)
+    return _Search(problem, most_cuts).run()
 
 
 @dataclass(order=True)
@@ -74,12 +81,12 @@ class _Part:
 
 
 class _Search:
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, most_cuts: int) -> None:
         self.problem = problem
         self.base = problem.terms.columns()
         self.relaxation = Relaxation(problem)
         self.best: Solution | None = None
-        self.cuts, self.limit = 0, max(LEAST_CUTS, WORK // problem.variables)
+        self.cuts, self.limit = 0, most_cuts
 
     def run(self) -> Solution:
         parts = [self._bound(_Part(0, 0, (), self.relaxation.nothing()))]
