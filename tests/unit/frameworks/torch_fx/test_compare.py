@@ -5,7 +5,6 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 import amprewrite
-from amprewrite.frameworks.torch_fx import compare
 from amprewrite.frameworks.torch_fx.compare import measure, walk
 from amprewrite.measure.run_names import CONVERTED, JITTED, ORIGINAL, REFERENCE
 from amprewrite.measure.runs import Call
@@ -168,14 +167,14 @@ def test_a_compiler_that_is_not_there_is_recorded(monkeypatch):
         msg = "no compiler"
         raise RuntimeError(msg)
 
-    monkeypatch.setattr(compare, "_compiled", refuse)
+    monkeypatch.setattr(torch, "compile", refuse)
     model = nn.Linear(16, 16).eval()
     found = measured(model, amprewrite.convert(model, args=(X,), target="compiled"))
     assert found.failures == {JITTED: "RuntimeError: no compiler"}
 
 
 def test_a_model_that_draws_random_numbers_is_not_compared_compiled(monkeypatch):
-    monkeypatch.setattr(compare, "_compiled", None)
+    monkeypatch.setattr(torch, "compile", None)
     model = nn.Sequential(nn.Linear(16, 16), nn.Dropout()).train()
     converted = amprewrite.convert(model, args=(X,), target="compiled")
     found = measure(model, converted, Call((X,), {}))

@@ -11,7 +11,6 @@ from jax import lax
 
 import amprewrite
 from amprewrite.errors import AmpWarning
-from amprewrite.frameworks.jaxpr.function import converted_function
 
 KEY = jax.random.key(0)
 X = jax.random.normal(KEY, (4, 8))
@@ -82,15 +81,29 @@ def test_what_prints_is_not_run_for_this(capfd):
     assert capfd.readouterr().out == ""
 
 
-@pytest.mark.parametrize("policy", ["bf16", "promote", "off"])
-def test_other_dtypes_cost_no_run(policy, monkeypatch):
-    seen = []
-    monkeypatch.setattr(
-        "amprewrite.frameworks.jaxpr.function.overflow.count_iterations",
-        lambda *_: seen.append(1),
-    )
-    assert warned(large, policy) == []
-    assert seen == []
+def counted():
+    """Return a program that overflows, and a list that grows by each of its runs."""
+    runs = []
+
+    def note(y):
+        runs.append(y)
+        return y
+
+    def program(x, v, w):
+        y = large(x, v, w)
+        return jax.pure_callback(note, jax.ShapeDtypeStruct(y.shape, y.dtype), y)
+
+    return program, runs
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_run"),
+    [("fp16", True), ("bf16", False), ("promote", False), ("off", False)],
+)
+def test_other_dtypes_cost_no_run(policy, is_run):
+    program, runs = counted()
+    assert bool(warned(program, policy)) == is_run
+    assert bool(runs) == is_run
 
 
 def test_nothing_is_run_without_values():
@@ -98,9 +111,9 @@ def test_nothing_is_run_without_values():
     assert warned(large, args=shapes) == []
 
 
-def test_only_the_arguments_of_the_conversion_are_tried(monkeypatch):
-    monkeypatch.setattr(
-        converted_function, "overflows", lambda *_: pytest.fail("it was run")
-    )
-    amprewrite.convert(large, "fp16")(X, LARGE, W)
-    amprewrite.inspect(large, "fp16", args=(X, LARGE, W))
+def test_only_the_arguments_of_the_conversion_are_tried():
+    program, runs = counted()
+    amprewrite.inspect(program, "fp16", args=(X, LARGE, W))
+    assert runs == []
+    amprewrite.convert(program, "fp16")(X, LARGE, W).block_until_ready()
+    assert len(runs) == 1  # the call itself

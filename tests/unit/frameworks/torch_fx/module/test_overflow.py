@@ -98,13 +98,29 @@ def test_the_runs_leave_no_trace() -> None:
     assert all(torch.equal(t, state[name]) for name, t in model.state_dict().items())
 
 
-@pytest.mark.parametrize("policy", ["bf16", "promote", "off"])
-def test_other_dtypes_cost_no_run(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        pytest.fail("the model was run")
+SEEN: list[Any] = []
 
-    monkeypatch.setattr(overflow, "try_run", refuse)
-    assert warned(large(), policy) == []
+
+@torch.library.custom_op("amprewrite_test_overflow::watched", mutates_args=())
+def watched(x: torch.Tensor) -> torch.Tensor:
+    SEEN.append(x)
+    return x.clone()
+
+
+@watched.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_run"),
+    [("fp16", True), ("bf16", False), ("promote", False), ("off", False)],
+)
+def test_other_dtypes_cost_no_run(policy: str, *, is_run: bool) -> None:
+    model = Program(lambda s, x: watched(s.a(x)), a=layer()).eval()
+    SEEN.clear()
+    assert warned(model, policy) == []
+    assert bool(SEEN) == is_run
 
 
 def test_nothing_is_run_without_values() -> None:
