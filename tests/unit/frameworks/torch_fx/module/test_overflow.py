@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn
+from torch import Tensor, nn
 
 import amprewrite
 from amprewrite.errors import AmpWarning
@@ -102,13 +102,13 @@ SEEN: list[Any] = []
 
 
 @torch.library.custom_op("amprewrite_test_overflow::watched", mutates_args=())
-def watched(x: torch.Tensor) -> torch.Tensor:
+def watched(x: Tensor) -> Tensor:
     SEEN.append(x)
     return x.clone()
 
 
 @watched.register_fake
-def _(x: torch.Tensor) -> torch.Tensor:
+def _(x: Tensor) -> Tensor:
     return torch.empty_like(x)
 
 
