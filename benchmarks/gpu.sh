@@ -20,7 +20,6 @@ export PYTHONPATH="$root${AMPREWRITE_SITE:+:$AMPREWRITE_SITE}${PYTHONPATH:+:$PYT
 export HF_HUB_OFFLINE=1                  # no model is fetched
 export PYTHONUNBUFFERED=1                # what was printed is there if a step is stopped
 export XLA_PYTHON_CLIENT_PREALLOCATE=false  # JAX and torch share the memory of one card
-export TORCHINDUCTOR_CACHE_DIR="${TORCHINDUCTOR_CACHE_DIR:-/tmp/amprewrite-inductor}"
 
 cd "$root"
 exec python3 -m benchmarks.gpu --out "$@"
