@@ -16,6 +16,7 @@ from amprewrite.cli.options import (
     rules,
     writable,
 )
+from amprewrite.cli.progress import progress
 from amprewrite.cli.show import say, show, show_json
 from amprewrite.factories import load_factory
 from amprewrite.report.pareto import pareto_json, pareto_table
@@ -43,16 +44,19 @@ def pareto(  # noqa: PLR0913  # options
     written = writable(output, *SUFFIXES)
     if written is not None:
         load_matplotlib()
-    given = load_factory(target)
-    found = api.pareto(
-        given.model,
-        policy,
-        args=given.args,
-        kwargs=given.kwargs,
-        points=points,
-        overrides=rules(override or ()),
-        target=runs,
-    )
+    with progress(2) as work:
+        work.step("load the model")
+        given = load_factory(target)
+        work.step("plan and measure")
+        found = api.pareto(
+            given.model,
+            policy,
+            args=given.args,
+            kwargs=given.kwargs,
+            points=points,
+            overrides=rules(override or ()),
+            target=runs,
+        )
     if written is not None:
         plot_pareto(found, written)
         say(f"wrote {written}: error against bytes of {len(found)} plans")

@@ -6,6 +6,7 @@ from itertools import chain
 from amprewrite import api
 from amprewrite.cli.group import app
 from amprewrite.cli.options import AsJson
+from amprewrite.cli.progress import progress
 from amprewrite.cli.show import say, show, show_json
 from amprewrite.plan.hardware.calibration import cache_file
 
@@ -33,7 +34,9 @@ def calibrate(*, as_json: AsJson = False) -> None:
     that device are priced by the measurements, and placement ``optimal`` keeps ops in
     full precision that are slower in low precision.
     """
-    found = api.calibrate()
+    with progress(1) as work:
+        work.step("time contractions, other ops and casts")
+        found = api.calibrate()
     if as_json:
         show_json({name: one.model_dump(mode="json") for name, one in found.items()})
     else:

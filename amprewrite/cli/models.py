@@ -24,6 +24,7 @@ from amprewrite.cli.options import (
     tolerance_of,
     writable,
 )
+from amprewrite.cli.progress import progress
 from amprewrite.cli.show import say, show, show_json
 from amprewrite.factories import ModelCall, load_factory
 from amprewrite.plan.table import decision_table
@@ -41,6 +42,14 @@ def inspect(  # noqa: PLR0913  # options
     explain: Annotated[
         str | None, typer.Option(metavar="OP", help="Say why one op runs as it does.")
     ] = None,
+    modules: Annotated[
+        bool,
+        typer.Option(
+            "--modules",
+            help="Show the modules inside of repeated blocks, which share a row "
+            "otherwise.",
+        ),
+    ] = False,
     ops: Annotated[bool, typer.Option("--ops", help="Show every decision.")] = False,
     graph: Graph = False,
     output: Annotated[
@@ -53,16 +62,19 @@ def inspect(  # noqa: PLR0913  # options
     With --graph, the program as it is before conversion.
     """
     written = writable(output, ".json")
-    given = load_factory(target)
-    plan = api.inspect(
-        given.model,
-        policy,
-        args=given.args,
-        kwargs=given.kwargs,
-        placement=placement,
-        tolerance=tolerance_of(tolerance),
-        overrides=rules(override or ()),
-    )
+    with progress(2) as work:
+        work.step("load the model")
+        given = load_factory(target)
+        work.step("plan")
+        plan = api.inspect(
+            given.model,
+            policy,
+            args=given.args,
+            kwargs=given.kwargs,
+            placement=placement,
+            tolerance=tolerance_of(tolerance),
+            overrides=rules(override or ()),
+        )
     if written is not None:
         save_plan(plan, written)
     if as_json:
@@ -72,7 +84,7 @@ def inspect(  # noqa: PLR0913  # options
     elif graph:
         show(_graph_text(given.model, given))
     else:
-        show(plan.summary(), modules_table(plan))
+        show(plan.summary(), modules_table(plan, by_layer=not modules))
         show(*([decision_table(plan)] if ops else []))
 
 
@@ -101,14 +113,18 @@ def convert(  # noqa: PLR0913  # options
     With --graph, the program as it is after conversion.
     """
     written = [path for path in output or () if writable(path, ".json", ".pt2")]
-    given = load_factory(target)
-    converted = _convert(given, policy, placement, tolerance, override, plan)
-    for path in written:
-        if path.suffix == ".json":
-            save_plan(converted.plan, path)
-        else:
-            api.save_program(converted, given.args, given.kwargs, path)
-            say(f"wrote {path}: the converted model; torch.export.load reads it")
+    with progress(2 + len(written)) as work:
+        work.step("load the model")
+        given = load_factory(target)
+        work.step("convert")
+        converted = _convert(given, policy, placement, tolerance, override, plan)
+        for path in written:
+            work.step(f"write {path.name}")
+            if path.suffix == ".json":
+                save_plan(converted.plan, path)
+            else:
+                api.save_program(converted, given.args, given.kwargs, path)
+                say(f"wrote {path}: the converted model; torch.export.load reads it")
     if as_json:
         show_json(converted.plan.to_json())
     else:
@@ -165,16 +181,20 @@ def verify(  # noqa: PLR0913  # options
     as_json: AsJson = False,
 ) -> None:
     """Convert a model, and compare the result with the model in full precision."""
-    given = load_factory(target)
-    converted = _convert(given, policy, placement, tolerance, override, plan)
-    report = api.verify(
-        given.model,
-        converted,
-        given.args,
-        given.kwargs,
-        reference=reference,
-        gradients=gradients,
-    )
+    with progress(3) as work:
+        work.step("load the model")
+        given = load_factory(target)
+        work.step("convert")
+        converted = _convert(given, policy, placement, tolerance, override, plan)
+        work.step("verify")
+        report = api.verify(
+            given.model,
+            converted,
+            given.args,
+            given.kwargs,
+            reference=reference,
+            gradients=gradients,
+        )
     if rtol is not None:
         report = replace(report, bound=rtol, together=False, bounds={})
     if as_json:

@@ -1,4 +1,4 @@
-"""A plan summed up by module, with the equal layers of a stack in one row."""
+"""A plan summed up by module, with the repeated blocks of a stack in one row."""
 
 import re
 from collections import Counter, defaultdict
@@ -6,16 +6,19 @@ from dataclasses import dataclass, field
 
 from rich import box
 from rich.table import Table
-from rich.text import Text
 
 from amprewrite.dtypes import short_name
 from amprewrite.plan import Plan
+from amprewrite.report.dotted import DottedName
 
 ROOT = "(root)"
 """Name of the model itself in the table; its module path is empty."""
 
-HEADS = ("other", "casts", "folded", "weights", "cast bytes")
+HEADS = ("other", "casts", "folded", "weights", "bytes")
 """Column heads after those of op counts; an empty column is not shown."""
+
+UNITS = ("", "k", "M", "G", "T")
+"""Prefixes of bytes, each a thousand times the one before."""
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
@@ -68,14 +71,46 @@ def row_names(plan: Plan) -> dict[str, str]:
     return {path: row(path) for path in ops}
 
 
-def module_rows(plan: Plan) -> dict[str, Row]:
-    """Return the rows by name, in program order; see :func:`row_names`."""
-    names = row_names(plan)
+def layer_names(plan: Plan) -> dict[str, str]:
+    """Return the row of each module path, in program order, with blocks rolled up.
+
+    All that is in the outermost blocks of a stack shares one row: ``layer.3.norm`` is
+    in ``layer.*``. A block that is the only one of its stack keeps its number.
+    """
+    return {path: name for path, (name, _) in _layers(plan).items()}
+
+
+def _layers(plan: Plan) -> dict[str, tuple[str, str]]:
+    """Return the row of each module path, and the block or module that it counts as."""
+    found: dict[str, tuple[str, str]] = {}
+    for path, name in row_names(plan).items():
+        parts = name.split(".")
+        depth = parts.index("*") + 1 if "*" in parts else None
+        block = ".".join(path.split(".")[:depth])
+        found[path] = ".".join(parts[:depth]), block
+    blocks = Counter(name for name, _ in set(found.values()))
+    return {
+        path: (name if blocks[name] > 1 else block, block)
+        for path, (name, block) in found.items()
+    }
+
+
+def module_rows(plan: Plan, *, by_layer: bool = False) -> dict[str, Row]:
+    """Return the rows by name, in program order.
+
+    Args:
+        plan: The plan.
+        by_layer: Whether whole blocks share a row, see :func:`layer_names`; otherwise
+            only equal modules in them do, see :func:`row_names`.
+    """
+    each = {path: (name, path) for path, name in row_names(plan).items()}
+    names = _layers(plan) if by_layer else each
     rows: dict[str, Row] = {}
 
     def row_of(path: str) -> Row:
-        row = rows.setdefault(names[path], Row())
-        row.paths.add(path)
+        name, counted = names[path]
+        row = rows.setdefault(name, Row())
+        row.paths.add(counted)
         return row
 
     for decision in plan.decisions:
@@ -89,9 +124,17 @@ def module_rows(plan: Plan) -> dict[str, Row]:
     return rows
 
 
-def modules_table(plan: Plan) -> Table:
-    """Return one row for each kind of module: its ops by dtype, its casts."""
-    rows = module_rows(plan)
+def modules_table(plan: Plan, *, by_layer: bool = False) -> Table:
+    """Return a table of modules with their ops by dtype and their casts.
+
+    It fits into 80 columns: long paths are broken at their dots, and bytes have units.
+
+    Args:
+        plan: The plan.
+        by_layer: Whether the repeated blocks of a stack share one row; otherwise equal
+            modules of such blocks do.
+    """
+    rows = module_rows(plan, by_layer=by_layer)
     dtypes = [dtype for dtype in (plan.low, plan.full) if dtype]
     heads = [*(f"{short_name(dtype)} ops" for dtype in dtypes), *HEADS]
     cells = {path: _counts(row, dtypes) for path, row in rows.items()}
@@ -99,18 +142,30 @@ def modules_table(plan: Plan) -> Table:
     used = [index for index, total in enumerate(totals) if total]
     table = Table(title="casts by module", title_justify="left")
     table.box, table.collapse_padding, table.pad_edge = box.SIMPLE_HEAD, True, False
-    table.add_column("module", overflow="fold")
-    stacked = any(len(row.paths) > 1 for row in rows.values())
-    if stacked:
-        table.add_column("modules", justify="right")
+    table.add_column("module")
     for index in used:
-        table.add_column(heads[index], justify="right")
+        table.add_column(heads[index], justify="right", no_wrap=True)
+
+    def shown(counts: list[int]) -> list[str]:
+        texts = [*(f"{n:,}" if n else "" for n in counts[:-1]), _bytes(counts[-1])]
+        return [texts[index] for index in used]
+
     for path, row in rows.items():
-        shown = [f"{n:,}" if (n := cells[path][index]) else "" for index in used]
-        table.add_row(Text(path or ROOT), *[str(len(row.paths))] * stacked, *shown)
+        many = len(row.paths)
+        suffix = f" x{many}" if many > 1 else ""
+        table.add_row(DottedName(path or ROOT, suffix), *shown(cells[path]))
     table.add_section()
-    table.add_row("all", *[""] * stacked, *(f"{totals[index]:,}" for index in used))
+    table.add_row("all", *(shown(totals) if totals else ()))
     return table
+
+
+def _bytes(count: int) -> str:
+    """Return a number of bytes with three digits or more and a unit; empty for none."""
+    power, scaled = 0, float(count)
+    while round(scaled) >= 1000 and power + 1 < len(UNITS):  # noqa: PLR2004  # 1 kB
+        power, scaled = power + 1, scaled / 1000
+    digits = 0 if not power or scaled >= 100 else 1  # noqa: PLR2004  # 3 digits
+    return f"{scaled:.{digits}f} {UNITS[power]}B" if count else ""
 
 
 def _counts(row: Row, dtypes: list[str]) -> list[int]:

@@ -1,11 +1,19 @@
 """A plan by module: layers of a stack share a row, parts of a Sequential do not."""
 
 import io
+from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
 from amprewrite.plan import Cast, Decision, Plan
-from amprewrite.report.modules import module_rows, modules_table, row_names
+from amprewrite.report.modules import (
+    _bytes,
+    layer_names,
+    module_rows,
+    modules_table,
+    row_names,
+)
 
 
 def decision(path, canonical="linear", precision="bfloat16"):
@@ -21,8 +29,8 @@ def plan(decisions, casts=(), low="bfloat16"):
     return Plan("p", "promote", low, "float32", "given", tuple(decisions), tuple(casts))
 
 
-def text_of(table):
-    console = Console(file=io.StringIO(), width=120, record=True)
+def text_of(table, width=120):
+    console = Console(file=io.StringIO(), width=width, record=True)
     console.print(table)
     return console.export_text()
 
@@ -63,8 +71,57 @@ def test_the_table_has_totals_and_no_empty_column():
     assert "(root)" in text
     assert "bf16 ops" in text
     assert "f32 ops" not in text
-    assert text.split()[-4:] == ["all", "2", "1", "12"]
+    assert text.split()[-5:] == ["all", "2", "1", "12", "B"]
 
 
 def test_a_plan_without_ops():
     assert "all" in text_of(modules_table(plan([], low="")))
+
+
+def blocks(count=12):
+    inner = ("attention.self.query", "intermediate.intermediate_act_fn", "output.norm")
+    paths = [f"bert.encoder.layer.{n}.{name}" for n in range(count) for name in inner]
+    return plan(
+        [decision("bert.embeddings"), *map(decision, paths), decision("pooler")],
+        [cast(path) for path in paths],
+    )
+
+
+def test_repeated_blocks_are_one_row_with_their_number():
+    rows = module_rows(blocks(), by_layer=True)
+    assert list(rows) == ["bert.embeddings", "bert.encoder.layer.*", "pooler"]
+    layers = rows["bert.encoder.layer.*"]
+    assert (len(layers.paths), layers.ops.total(), layers.casts) == (12, 36, 36)
+    assert layers.cast_bytes == 36 * 12
+    text = text_of(modules_table(blocks(), by_layer=True), width=80)
+    assert "bert.encoder.layer.* x12" in text
+
+
+def test_a_block_without_another_keeps_its_number():
+    inside = [decision("1.a"), decision("1.b")]
+    found = plan([decision("0"), *inside, decision("2", "gelu")])
+    assert set(layer_names(found).values()) == {"0", "1", "2"}
+    assert list(module_rows(found, by_layer=True)) == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("by_layer", [True, False])
+def test_the_table_fits_80_columns(by_layer):
+    huge = [cast("bert.pooler", is_weight=True, folded=w) for w in (True, False)]
+    found = blocks(1000)
+    found = replace(found, casts=(*found.casts, *huge, cast("pooler", folded=True)))
+    text = text_of(modules_table(found, by_layer=by_layer), width=80)
+    assert max(map(len, text.splitlines())) <= 80
+    for head in ("bf16 ops", "casts", "folded", "weights", "bytes", "36.0 kB"):
+        assert head in text, "no number and no head is broken"
+    assert not by_layer or len(text.splitlines()) < 12
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        *((0, ""), (1, "1 B"), (999, "999 B"), (1000, "1.0 kB"), (12_345, "12.3 kB")),
+        *((999_400, "999 kB"), (999_600, "1.0 MB"), (10**15, "1000 TB")),
+    ],
+)
+def test_bytes_have_units(count, text):
+    assert _bytes(count) == text
