@@ -6,8 +6,17 @@ file or model that it names, told in one line, and with ``--json`` also as an ob
 with the key ``error`` on stdout; 3, an internal error, with its traceback.
 """
 
-from amprewrite.cli import curve, machine, models, policies, promotion
+from amprewrite.cli import curve, doctor, machine, models, policies, promotion
 from amprewrite.cli.group import app, main
 
 # Importing the commands adds them.
-__all__ = ["app", "curve", "machine", "main", "models", "policies", "promotion"]
+__all__ = [
+    "app",
+    "curve",
+    "doctor",
+    "machine",
+    "main",
+    "models",
+    "policies",
+    "promotion",
+]

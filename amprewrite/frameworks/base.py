@@ -1,6 +1,6 @@
 """The protocol that frameworks implement for the core, and their requests."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -130,6 +130,25 @@ class Stepper(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Sample:
+    """A small model on a device, to try a conversion there.
+
+    Attributes:
+        device: The device.
+        bfloat16: Whether it has instructions for bfloat16; None if unknown.
+        why: The instructions or the generation that this follows from.
+        model: The model.
+        args: Positional call arguments.
+    """
+
+    device: Device
+    bfloat16: bool | None
+    why: str
+    model: Any
+    args: tuple[Any, ...]
+
+
 class Framework(Stepper, Protocol):
     """The interface of a framework: all that the core requires of torch or JAX.
 
@@ -178,6 +197,10 @@ class Framework(Stepper, Protocol):
         /,
     ) -> Device:
         """Return the device that a model runs on."""
+        ...
+
+    def samples(self) -> Sequence[Sample]:
+        """Return a small model on each kind of device that is there."""
         ...
 
     def device_named(self, name: str, /) -> Device:

@@ -16,6 +16,9 @@ INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "am
                 "bf16", "fphp", "asimdhp")  # fmt: skip
 """Flags of ``/proc/cpuinfo`` that affect the speed of low contractions."""
 
+BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")
+"""Instructions that contract bfloat16: of x86, tiles of x86, of ARM."""
+
 CHUNK = 2e-4
 """Least seconds of a timed chunk of calls: a clock read takes 1e-7."""
 
@@ -136,3 +139,17 @@ def processor(info: Path = Path("/proc/cpuinfo")) -> tuple[str, str]:
     known = flags[1].split() if flags else []
     have = " ".join(flag for flag in INSTRUCTIONS if flag in known)
     return (name[1].strip() if name else "", have)
+
+
+def bfloat16_instructions(
+    info: Path = Path("/proc/cpuinfo"),
+) -> tuple[bool | None, str]:
+    """Return whether the processor contracts bfloat16, and by which instructions.
+
+    None if the system does not report the instructions.
+    """
+    _, instructions = processor(info)
+    found = [flag for flag in BFLOAT16 if flag in instructions.split()]
+    if not instructions:
+        return None, "the system does not report the instructions of the CPU"
+    return bool(found), ", ".join(found) or f"none of {', '.join(BFLOAT16)}"

@@ -2,6 +2,7 @@
 
 from amprewrite.frameworks.jaxpr.compare import measure, walk
 from amprewrite.frameworks.jaxpr.convert import convert, inspect, original
+from amprewrite.frameworks.jaxpr.devices import samples
 from amprewrite.frameworks.jaxpr.function.program_text import graph_text, save_program
 from amprewrite.frameworks.jaxpr.probes.calibrate import (
     default_target,
@@ -22,6 +23,7 @@ __all__ = [
     "kernels",
     "measure",
     "original",
+    "samples",
     "save_program",
     "walk",
 ]

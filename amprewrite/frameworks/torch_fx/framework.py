@@ -2,6 +2,7 @@
 
 from amprewrite.frameworks.torch_fx.compare import measure, walk
 from amprewrite.frameworks.torch_fx.convert import convert, inspect
+from amprewrite.frameworks.torch_fx.devices import samples
 from amprewrite.frameworks.torch_fx.module.original import original
 from amprewrite.frameworks.torch_fx.module.program_export import (
     graph_text,
@@ -26,6 +27,7 @@ __all__ = [
     "kernels",
     "measure",
     "original",
+    "samples",
     "save_program",
     "walk",
 ]

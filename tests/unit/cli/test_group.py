@@ -16,7 +16,7 @@ from tests.command_line import done, run
 
 def test_no_command_shows_the_commands():
     output = run().output
-    commands = "calibrate convert demo inspect policy promote verify"
+    commands = "calibrate convert demo doctor inspect policy promote verify"
     for command in commands.split():
         assert command in output
 

@@ -9,6 +9,7 @@ from amprewrite.measure.timing import (
     ACCELERATOR,
     CPU,
     LEAST_ROUNDS,
+    bfloat16_instructions,
     medians,
     processor,
     scope_of,
@@ -83,6 +84,23 @@ def test_a_processor_is_known_by_its_name_and_instructions(tmp_path: Path) -> No
     arm.write_text("processor : 0\nFeatures\t: fp asimd fphp bf16\n")
     assert processor(arm) == ("", "bf16 fphp")
     assert processor(tmp_path / "none") == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("flags", "found"),
+    [
+        ("flags : avx2 avx512_bf16 amx_bf16", (True, "avx512_bf16, amx_bf16")),
+        ("Features : fphp bf16", (True, "bf16")),
+        ("flags : avx2 avx512f", (False, "none of avx512_bf16, amx_bf16, bf16")),
+    ],
+)
+def test_instructions_for_bfloat16(tmp_path: Path, flags: str, found: object) -> None:
+    info = tmp_path / "cpuinfo"
+    info.write_text(f"{flags}\n")
+    assert bfloat16_instructions(info) == found
+    unknown, why = bfloat16_instructions(tmp_path / "none")
+    assert unknown is None
+    assert "does not report" in why
 
 
 def test_larger_contractions_are_timed_on_accelerators() -> None:
