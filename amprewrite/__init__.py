@@ -1,7 +1,7 @@
 """A compiler for precision: reads a model as a graph, places casts, proves it right."""
 
 from amprewrite import errors
-from amprewrite.api import convert, inspect, original, pareto, verify
+from amprewrite.api import convert, inspect, original, pareto, plan_of, verify
 from amprewrite.marks import full_precision, low_precision
 from amprewrite.plan import Plan
 from amprewrite.policy import Policy, Rule, load_policy
@@ -21,5 +21,6 @@ __all__ = [
     "low_precision",
     "original",
     "pareto",
+    "plan_of",
     "verify",
 ]

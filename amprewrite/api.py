@@ -191,6 +191,27 @@ def inspect(  # noqa: PLR0913  # the public signature; all but two are by keywor
     return asked.framework.inspect(model, request)
 
 
+def plan_of(model: Any) -> Plan:
+    """Return the plan by which a converted or compiled model runs.
+
+    Args:
+        model: A result of :func:`convert`, also under ``torch.compile``, ``jax.jit`` or
+            ``jax.grad``; a result of ``torch.compile(..., backend="amprewrite")``, a
+            module or a function; or a torch module that holds such modules.
+
+    Returns:
+        The plan. Plans of several graphs or signatures are joined, with numbered op
+        names.
+
+    Raises:
+        NotCapturedError: It is captured at its first call, and was not called yet.
+        UnsupportedError: It is neither converted nor compiled.
+    """
+    from amprewrite.registry import framework_of_result
+
+    return framework_of_result(model).plan_of(model)
+
+
 def pareto(  # noqa: PLR0913  # the public signature; all but two are by keyword
     model: Any,
     policy: PolicyLike = "bf16",

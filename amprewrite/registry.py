@@ -68,6 +68,17 @@ def framework_of(model: object) -> Framework:
     raise UnsupportedError(msg)
 
 
+def framework_of_result(model: object) -> Framework:
+    """Return the framework of a model, or of a result of ``torch.compile``.
+
+    Raises:
+        UnsupportedError: The model is of no supported kind.
+    """
+    if "torch" in sys.modules and hasattr(model, "_torchdynamo_orig_callable"):
+        return torch_fx()
+    return framework_of(model)
+
+
 def installed() -> Mapping[str, Framework]:
     """Return the frameworks of the installed packages, by package name."""
     names = [name for name in TAKES if find_spec(name) is not None]

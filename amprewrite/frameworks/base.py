@@ -168,6 +168,10 @@ class Framework(Stepper, Protocol):
         """Return the plain model of a converted one, with its current weights."""
         ...
 
+    def plan_of(self, model: Any, /) -> Plan:
+        """Return the plan of a converted model, or of one that it compiled."""
+        ...
+
     def graph_text(
         self, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], /
     ) -> str:

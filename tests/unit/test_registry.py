@@ -25,6 +25,13 @@ def test_a_function_is_of_jax():
     assert registry.framework_of(lambda x: x) is registry.jaxpr()
 
 
+def test_a_function_that_torch_compiled_is_torch():
+    torch = pytest.importorskip("torch")
+    compiled = torch.compile(lambda x: x + 1, backend="eager")
+    assert registry.framework_of_result(compiled) is registry.torch_fx()
+    assert registry.framework_of_result(torch.nn.ReLU()) is registry.torch_fx()
+
+
 @pytest.mark.parametrize("name", registry.TAKES)
 def test_a_framework_has_all_that_is_asked_of_it(name):
     pytest.importorskip(name)

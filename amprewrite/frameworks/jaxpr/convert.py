@@ -53,6 +53,26 @@ def inspect(model: Any, request: Request) -> Plan:
     return made.plan
 
 
+def plan_of(model: Any) -> Plan:
+    """Return the plan of a converted function or module, bare or under ``jax.jit``.
+
+    Raises:
+        NotCapturedError: It was not called yet.
+        UnsupportedError: It is not converted.
+    """
+    found = model
+    while converted_function_of(found) is None and hasattr(found, "__wrapped__"):
+        found = found.__wrapped__
+    if converted_function_of(found) is None:
+        msg = (
+            f"found a {type(model).__name__} without a plan; want a result of "
+            f"amprewrite.convert, or such a one under jax.jit or jax.grad"
+        )
+        raise UnsupportedError(msg)
+    adapter = adapter_of(found)
+    return found.plan if adapter is None else adapter.plan_of(found)
+
+
 def _refuse_shapes(request: Request) -> None:
     """Refuse ``dynamic_shapes``: JAX traces a function for each shape.
 

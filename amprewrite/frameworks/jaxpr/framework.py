@@ -1,7 +1,7 @@
 """JAX as the core uses it: see :class:`amprewrite.frameworks.base.Framework`."""
 
 from amprewrite.frameworks.jaxpr.compare import measure, walk
-from amprewrite.frameworks.jaxpr.convert import convert, inspect, original
+from amprewrite.frameworks.jaxpr.convert import convert, inspect, original, plan_of
 from amprewrite.frameworks.jaxpr.devices import samples
 from amprewrite.frameworks.jaxpr.function.program_text import graph_text, save_program
 from amprewrite.frameworks.jaxpr.probes.calibrate import (
@@ -23,6 +23,7 @@ __all__ = [
     "kernels",
     "measure",
     "original",
+    "plan_of",
     "samples",
     "save_program",
     "walk",

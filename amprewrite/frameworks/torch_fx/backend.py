@@ -28,6 +28,7 @@ from amprewrite.frameworks.torch_fx.compat import (
     settings,
     threads,
 )
+from amprewrite.frameworks.torch_fx.compiled_plans import note
 from amprewrite.frameworks.torch_fx.module.state import attribute, lowered
 from amprewrite.frameworks.torch_fx.rewrite.apply_plan import rewrite
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, read
@@ -82,6 +83,7 @@ class Backend:
         plan = self.planner(reading.graph, keep_parameter_dtype=training, captured=how)
         plan = rewrite(reading, plan)
         lowered_graph.recompile()
+        note(plan)
         if plan not in self.plans:  # dynamo captures again for another grad mode
             self.plans.append(plan)
             if not self.reports:

@@ -1,6 +1,7 @@
 """PyTorch as the core uses it: see :class:`amprewrite.frameworks.base.Framework`."""
 
 from amprewrite.frameworks.torch_fx.compare import measure, walk
+from amprewrite.frameworks.torch_fx.compiled_plans import plan_of
 from amprewrite.frameworks.torch_fx.convert import convert, inspect
 from amprewrite.frameworks.torch_fx.devices import samples
 from amprewrite.frameworks.torch_fx.module.original import original
@@ -27,6 +28,7 @@ __all__ = [
     "kernels",
     "measure",
     "original",
+    "plan_of",
     "samples",
     "save_program",
     "walk",

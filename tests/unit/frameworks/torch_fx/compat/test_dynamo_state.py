@@ -1,0 +1,88 @@
+"""What is read of dynamo while it captures, by private names."""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn
+
+from amprewrite.frameworks.torch_fx.compat import dynamo_state
+
+
+class Model(nn.Module):
+    def forward(self, x: Any, times: int = 1) -> Any:
+        return x * times
+
+
+def captures(model: Any, *calls: Any, **given: Any) -> list[Any]:
+    """What is read in the backend, at each capture."""
+    found: list[Any] = []
+
+    def run(module: Any, _: Any) -> Any:
+        converter = dynamo_state.current_converter()
+        code, owner = dynamo_state.current_code(), dynamo_state.current_self()
+        last = dynamo_state.is_last_capture(converter)
+        found.append((converter, code, owner, last))
+        dynamo_state.capture_on(converter)
+        return module.forward
+
+    torch.compiler.reset()
+    compiled: Any = torch.compile(model, backend=run, dynamic=False, **given)
+    for call in calls:
+        compiled(*call)
+    return [compiled, *found]
+
+
+X = torch.ones(2)
+
+
+def test_the_frame_of_a_module_is_its_forward() -> None:
+    model = Model()
+    compiled, (converter, code, owner, last) = captures(model, (X,))
+    assert (code, owner, last) == (Model.forward.__code__, model, False)
+    assert converter in dynamo_state.converters(compiled)
+    assert dynamo_state.compiled_module(compiled) is model
+
+
+def test_the_frame_of_a_function_has_no_self() -> None:
+    def function() -> Any:
+        return torch.ones(2) + X
+
+    compiled, (converter, code, owner, _) = captures(function, (), fullgraph=True)
+    assert (code, owner) == (function.__code__, None)
+    assert converter in dynamo_state.converters(compiled)
+    assert dynamo_state.compiled_module(compiled) is None
+
+
+def test_outside_of_a_capture_there_is_no_frame() -> None:
+    assert dynamo_state.current_converter() is None
+    assert dynamo_state.current_code() is None
+    assert dynamo_state.current_self() is None
+
+
+@pytest.mark.parametrize("model", [Model(), print, 3])
+def test_what_is_not_compiled_has_no_converter(model: Any) -> None:
+    assert dynamo_state.converters(model) == []
+
+
+def test_more_captures_are_made_than_by_default() -> None:
+    _, *found = captures(Model(), *((X, times) for times in range(12)))
+    assert len(found) == 12
+    assert not any(last for *_, last in found)
+
+
+def test_the_limit_of_the_user_stays() -> None:
+    calls = [(X, times) for times in range(4)]
+    _, *found = captures(Model(), *calls, recompile_limit=2)
+    assert [last for *_, last in found] == [False, True]
+
+
+def test_equal_backends_share_captures() -> None:
+    def parts(**options: Any) -> Any:
+        compiled = torch.compile(Model(), backend="eager", **options)
+        return dynamo_state.converters(compiled)[0]
+
+    assert dynamo_state.same_backend(parts(), parts())
+    assert not dynamo_state.same_backend(parts(), parts(dynamic=True))
