@@ -8,7 +8,10 @@ import pytest
 from tests.docs.blocks import blocks_of, matches
 
 FOLDER = Path(__file__).parents[2] / "docs"
-GUIDES = {path.stem: path for path in FOLDER.glob("*.md")}
+GUIDES = {
+    path.relative_to(FOLDER).with_suffix("").as_posix(): path
+    for path in FOLDER.rglob("*.md")
+}
 NEEDS = {
     "architecture": ("torch", "jax"),
     "distributed": ("torch", "jax"),

@@ -1,0 +1,122 @@
+"""The site builds without a warning or the network, and has all public names."""
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from amprewrite import errors
+from tests.docs.links import ROOT
+from tools import command_page, policy_page, site_hooks, site_roles
+
+for library in ("mkdocs", "material", "mkdocstrings"):
+    pytest.importorskip(library)
+
+PACKAGES = (
+    *("amprewrite", "amprewrite.plan", "amprewrite.policy", "amprewrite.dtypes"),
+    *("amprewrite.training.torch", "amprewrite.training.jax"),
+    *("amprewrite.verify", "amprewrite.compat.mpx", "amprewrite.compat.jmp"),
+)
+"""Packages with public names in ``__all__``."""
+
+ASSET = re.compile(
+    r"<(?:script|link|img|iframe)[^>]+(?:src|href)=\"?((?:https?:)?//\S+)"
+)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Folder of the site, built once."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(folder)]
+    environ = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        command, capture_output=True, check=False, cwd=ROOT, env=environ, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def texts(folder):
+    return {path: path.read_text(encoding="utf-8") for path in folder.rglob("*.html")}
+
+
+def public_names():
+    """The dotted names of each public object, that of its module among them."""
+    for name in PACKAGES:
+        if name.rpartition(".")[2] == "torch":
+            pytest.importorskip("torch")
+        elif name.startswith(("amprewrite.training", "amprewrite.compat")):
+            pytest.importorskip("jax")
+    found = [
+        (f"{package}.{name}", getattr(module, name))
+        for package in PACKAGES
+        for module in [importlib.import_module(package)]
+        for name in module.__all__
+    ]
+    found += [
+        (f"amprewrite.errors.{name}", error)
+        for name, error in vars(errors).items()
+        if isinstance(error, type) and error.__module__ == errors.__name__
+    ]
+    names = {}
+    for name, value in found:
+        own = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
+        names.setdefault(id(value), set()).update({name, ".".join(own)})
+    return names.values()
+
+
+@pytest.mark.slow
+def test_every_public_name_has_its_entry(site):
+    shown = set(re.findall(r'id="([\w.]+)"', "".join(texts(site).values())))
+    missing = [sorted(names) for names in public_names() if not names & shown]
+    shown_otherwise = {"amprewrite.__version__", "amprewrite.errors"}
+    found = {name for names in missing for name in names} - {"."}
+    assert found == shown_otherwise, "give it a line in a page of docs/reference"
+
+
+@pytest.mark.slow
+def test_nothing_is_fetched_from_elsewhere(site):
+    found = {path.name: ASSET.findall(text) for path, text in texts(site).items()}
+    assert len(found) > 10
+    assert not {name: links for name, links in found.items() if links}
+
+
+@pytest.mark.slow
+def test_no_role_is_left_in_the_text(site):
+    assert not [p.name for p, t in texts(site).items() if re.search(r":\w+:<code>", t)]
+
+
+def test_assets_of_elsewhere_are_found():
+    assert ASSET.findall('<script src="https://a.b/c.js"></script>')
+    assert ASSET.findall('<link rel=x href="//a.b/c.css">')
+    assert not ASSET.findall('<script src="c.js"></script><a href="https://a.b">')
+
+
+@pytest.mark.parametrize("tool", [policy_page, command_page], ids=["policy", "command"])
+def test_a_page_that_is_written_by_a_tool_is_up_to_date(tool):
+    assert tool.PAGE.read_text(encoding="utf-8") == tool.page(), (
+        f"run: python -m {tool.__name__}"
+    )
+
+
+def test_links_out_of_the_site_become_names():
+    def named(text):
+        return site_hooks.named(text, Path("howto"))
+
+    assert named("[a](b.md) [c](../d.md#e) [f](https://g.h)") == (
+        "[a](b.md) [c](../d.md#e) [f](https://g.h)"
+    )
+    assert named("[examples/x](../../examples/x)") == "`examples/x`"
+    assert named("[ops.toml](../../a/ops.toml)") == "`a/ops.toml`"
+    assert named("[the table](../../a/ops.toml#b)") == "the table (`a/ops.toml`)"
+
+
+def test_roles_become_code():
+    assert site_roles.plain("as :func:`convert` and :class:`~a.b.C`") == (
+        "as `convert` and `a.b.C`"
+    )
