@@ -8,6 +8,8 @@ import inspect
 import warnings
 from collections.abc import Sequence
 
+from amprewrite.user_code import runs_users
+
 
 class AmpError(Exception):
     """Base of all errors of this package; catch it to catch them all."""
@@ -139,27 +141,13 @@ class UnsupportedError(AmpError, NotImplementedError):
     """A construct or a framework that is not supported."""
 
 
-BETWEEN = frozenset(
-    {
-        *("amprewrite", "click", "contextlib", "equinox", "flax", "functools", "jax"),
-        *("jaxlib", "optax", "torch", "typer"),
-    }
-)
-"""Packages skipped in the search for the user's line: no user wrote their code."""
-
-
 def warn(message: str) -> None:
     """Warn with an :class:`AmpWarning` that points to the line of the user.
 
-    That is the innermost frame outside of this package and the frameworks. All warnings
+    That is the innermost one outside of this package and the frameworks. All warnings
     of this package go through here.
     """
     frame, level = inspect.currentframe(), 1
-    while frame is not None and is_between(frame.f_globals.get("__name__", "")):
+    while frame is not None and not runs_users(frame):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, AmpWarning, stacklevel=level)
-
-
-def is_between(module: str) -> bool:
-    """Return whether a module belongs to a package of :data:`BETWEEN`."""
-    return module.partition(".")[0] in BETWEEN

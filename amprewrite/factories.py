@@ -11,7 +11,8 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, TypeVar, cast
 
-from amprewrite.errors import TargetError, is_between
+from amprewrite.errors import TargetError
+from amprewrite.user_code import raised_at
 
 _Found = TypeVar("_Found")
 
@@ -105,19 +106,10 @@ def _run(text: str, call: Callable[[], _Found]) -> _Found:
     except TargetError:
         raise
     except (Exception, SystemExit) as error:  # the user's code may raise anything
-        msg = f"target {text!r}: {type(error).__name__}: {error}{_line_of(error)}"
+        line = raised_at(error)
+        where = f" ({line[0]}:{line[1]})" if line else ""
+        msg = f"target {text!r}: {type(error).__name__}: {error}{where}"
         raise TargetError(msg) from error
-
-
-def _line_of(error: BaseException) -> str:
-    """Return where the innermost frame of the user's code is, as `` (file:line)``."""
-    trace, last = error.__traceback__, ""
-    while trace is not None:
-        name, module = trace.tb_frame.f_code.co_filename, trace.tb_frame.f_globals
-        if not (name.startswith("<") or is_between(module.get("__name__", ""))):
-            last = f" ({name}:{trace.tb_lineno})"
-        trace = trace.tb_next
-    return last
 
 
 def _as_target(found: object, text: str) -> ModelCall:

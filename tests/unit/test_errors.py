@@ -80,23 +80,24 @@ def test_errors_survive_a_trip_between_processes() -> None:
 
 def test_a_warning_points_to_the_line_of_the_user() -> None:
     """Past the lines of this package and of the frameworks that call it."""
-    inner = {"__name__": "amprewrite.frameworks.base", "warn": errors.warn}
-    exec("def announce(): warn('what happened')", inner)  # a module
-    outer = {"__name__": "torch.nn.modules.module", "call": inner["announce"]}
-    exec("def forward(): call()", outer)  # a framework
-    forward: Any = outer["forward"]
+    between = {"warn": errors.warn, "__file__": errors.__file__}
+    text = compile("def announce(): warn('what happened')", errors.__file__, "exec")
+    exec(text, between)
+    exec("def generated(): announce()", between)  # as the __init__ of a dataclass is
+    generated: Any = between["generated"]
     with pytest.warns(errors.AmpWarning, match="what happened") as caught:
-        forward()
+        generated()
     assert caught[0].filename == __file__
     line = test_a_warning_points_to_the_line_of_the_user.__code__.co_firstlineno + 8
     assert caught[0].lineno == line
 
 
-def test_a_package_whose_name_begins_alike_is_the_users() -> None:
-    mine = {"__name__": "torch_models.bert", "warn": errors.warn}
+def test_a_module_named_as_one_of_this_package_is_the_users() -> None:
+    """As pytest names the files of a clone in a folder ``amprewrite``."""
+    mine = {"__name__": "amprewrite.tests.test_mine", "warn": errors.warn}
     with pytest.warns(errors.AmpWarning) as caught:
-        exec(compile("warn('here')", "bert.py", "exec"), mine)
-    assert caught[0].filename == "bert.py"
+        exec(compile("warn('here')", "/x/amprewrite/tests/test_mine.py", "exec"), mine)
+    assert caught[0].filename == "/x/amprewrite/tests/test_mine.py"
 
 
 def test_the_warning_is_a_users_warning() -> None:

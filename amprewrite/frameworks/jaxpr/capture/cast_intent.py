@@ -27,6 +27,7 @@ from amprewrite.frameworks.jaxpr.program.program import (
     Step,
     all_steps,
 )
+from amprewrite.user_code import is_users
 
 if TYPE_CHECKING:
     from amprewrite.ir.graph import Chosen
@@ -100,7 +101,7 @@ def _traced_before(program: Program) -> Iterator[str]:
 @cache
 def _may_cast(file: str) -> bool:
     """Return whether a user's file spells a cast; an unreadable one may."""
-    if not file or not private.is_users(file):
+    if not file or not is_users(file):
         return False
     lines = linecache.getlines(file)
     return not lines or any(_SPELLED.search(line) for line in lines)

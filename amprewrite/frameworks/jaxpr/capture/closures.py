@@ -25,6 +25,7 @@ import numpy as np
 
 from amprewrite.frameworks.jaxpr.compat import private
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, tree_util
+from amprewrite.user_code import is_users
 
 tree: Any = tree_util
 """Untyped view of ``jax.tree_util``: JAX's types are partial."""
@@ -72,7 +73,7 @@ class Walk:
             yield from self.function(vars(type(function)).get("__call__"))
 
     def _plain(self, function: types.FunctionType) -> Iterator[Held]:
-        if not private.is_users(function.__code__.co_filename):
+        if not is_users(function.__code__.co_filename):
             return
         for defaults in (function.__defaults__, function.__kwdefaults__):
             if defaults is not None:
@@ -205,4 +206,4 @@ def _is_users(kind: type) -> bool:
     """Return whether a class is written by the user."""
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None) or ""
-    return kind.__module__ == "__main__" or (bool(file) and private.is_users(file))
+    return kind.__module__ == "__main__" or (bool(file) and is_users(file))

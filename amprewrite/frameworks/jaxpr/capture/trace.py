@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from amprewrite.errors import CaptureError, UnsupportedError
 from amprewrite.frameworks.jaxpr.capture.promotion_tracing import tracing
 from amprewrite.frameworks.jaxpr.compat import private
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, tree_util
+from amprewrite.user_code import raised_at
 
 
 @dataclass(frozen=True)
@@ -245,24 +247,10 @@ def _check_hashable(call: Call, arguments: Any) -> None:
 
 def _message(error: Exception) -> str:
     text = str(error).strip().split("\n")[0]
-    where = f" at {line}" if (line := _line_of(error)) else ""
+    line = raised_at(error)
+    where = f" at {PurePath(line[0]).name}:{line[1]}" if line else ""
     return (
         f"cannot trace the function{where}: {text} A traced function must not decide "
         f"by the values of arrays in Python; use jax.lax.cond, or make the argument "
         f"static by passing a Python value"
     )
-
-
-def _line_of(error: BaseException) -> str:
-    """Return ``file:line`` of the innermost frame of the user; empty without one."""
-    frames: Any = error.__traceback__
-    line = ""
-    while frames is not None:
-        code = frames.tb_frame.f_code
-        here = _user_line(code.co_filename, frames.tb_lineno)
-        line, frames = here or line, frames.tb_next
-    return line
-
-
-def _user_line(file: str, line: int) -> str:
-    return f"{file.rpartition('/')[2]}:{line}" if private.is_users(file) else ""

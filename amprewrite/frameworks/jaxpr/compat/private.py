@@ -3,38 +3,23 @@
 import functools
 import inspect
 import os
-import re
-import sysconfig
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from unittest import mock
 
-import jaxlib
 import numpy as np
 from jax._src import core as memories
 from jax._src.interpreters import partial_eval as policies
 from jax._src.lax import lax as lax_functions
 from jax.extend import linear_util, source_info_util
+from jax.flatten_util import ravel_pytree
 
-from amprewrite import errors
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jex
+from amprewrite.user_code import is_in, is_users, runs_users
 
 Eqn = Any
 """A ``jax.extend.core.JaxprEqn``; its attributes carry no types in JAX."""
-
-_LIBRARIES = re.compile(
-    "|".join(
-        rf"[\\/]{name}[\\/]"
-        for name in ("jax", "jaxlib", "flax", "equinox", "optax", "jaxtyping", "haiku")
-    )
-)
-_LIBRARY = os.path.dirname(inspect.getfile(jax)) + os.sep  # noqa: PTH120  # plain too
-_KERNELS = os.path.dirname(inspect.getfile(jaxlib)) + os.sep  # noqa: PTH120  # frames hold plain strings
-_JAX = (_LIBRARY, _KERNELS)
-_STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
-_OWN = os.path.dirname(errors.__file__) + os.sep  # noqa: PTH120  # frames hold plain strings
-_SITE = re.compile(r"[\\/](site|dist)-packages[\\/]")
 
 
 def is_tracer(value: object) -> bool:
@@ -93,8 +78,8 @@ def current_line() -> str:
     """Return ``file:line`` of the user's own code that is being traced."""
     frame = inspect.currentframe()
     while frame is not None:
-        file = frame.f_code.co_filename
-        if is_users(file):
+        if runs_users(frame):
+            file = frame.f_code.co_filename
             return f"{os.path.basename(file)}:{frame.f_lineno}"  # noqa: PTH119  # a frame holds a plain string
         frame = frame.f_back
     return ""
@@ -133,9 +118,9 @@ def is_written_cast(traceback: Any) -> bool:
 def _is_cast(frames: Iterable[tuple[str, str]]) -> bool:
     names: list[str] = []
     for file, name in frames:
-        if file.startswith(_OWN):
+        if is_in(file, "amprewrite"):
             continue  # our own promotion during a trace
-        if not file.startswith(_JAX):
+        if not is_in(file, "jax", "jaxlib"):
             first = next((i for i, n in enumerate(names) if n in CASTS), len(names))
             outer = names[first:]
             return bool(outer) and WRAPPERS.issuperset(outer) and is_users(file)
@@ -187,20 +172,13 @@ def files_of(traceback: Any) -> frozenset[str]:
 
 def is_unravelled(traceback: Any) -> bool:
     """Return whether an equation splits an array that ``ravel_pytree`` joined."""
-    return any(file.endswith("/flatten_util.py") for file in files_of(traceback))
+    return inspect.getfile(ravel_pytree) in files_of(traceback)
 
 
 def file_of(eqn: Eqn) -> str:
     """Return the file of the function that a ``jit`` calls; empty if not known."""
     info = getattr(body_of(eqn).jaxpr, "debug_info", None)
     return getattr(info, "func_filename", None) or ""
-
-
-@functools.cache
-def is_users(file: str) -> bool:
-    """Return whether a frame of ``file`` is the user's own code."""
-    library = _SITE.search(file) is not None and _LIBRARIES.search(file) is not None
-    return not (library or file.startswith((_STANDARD, _OWN, *_JAX, "<frozen")))
 
 
 def body_of(eqn: Eqn) -> Any:

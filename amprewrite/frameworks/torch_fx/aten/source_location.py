@@ -3,20 +3,13 @@
 import inspect
 import os
 import re
-from typing import Any, TypeAlias
+from typing import Any
 
-import torch
 from torch.fx import Graph, Node
 
-from amprewrite import errors
+from amprewrite.user_code import Line, is_users, runs_users
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-_LIBRARY = os.path.dirname(torch.__file__) + os.sep  # noqa: PTH120  # compared as text
-_OWN = os.path.dirname(errors.__file__) + os.sep  # noqa: PTH120  # compared as text
-
-Frame: TypeAlias = tuple[str, int]
-"""File and line number."""
-
 _NO_MODULE = "_empty_nn_module_stack"
 """Prefix in module stacks of the sizes that export adds for varying extents."""
 
@@ -70,29 +63,29 @@ def source_line(node: Node) -> str:
     return f"{os.path.basename(file)}:{line}"  # noqa: PTH119  # 8 times faster than Path, once an op
 
 
-def source_frame(node: Node) -> Frame | None:
+def source_frame(node: Node) -> Line | None:
     """Return the innermost frame outside the framework; None if there is no frame."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     if not frames:
         return None
-    users = (frame for frame in reversed(frames) if not frame[0].startswith(_LIBRARY))
+    users = (frame for frame in reversed(frames) if is_users(frame[0]))
     file, line = next(users, frames[-1])
     return file, int(line)
 
 
-def user_frames() -> list[Frame]:
+def user_frames() -> list[Line]:
     """Return the frames that :func:`source_frame` may find for a node made now.
 
     They are the innermost frame outside the framework and, if it is another, the
     innermost ``forward``: most tracers record no other frames.
     """
-    found: list[Frame] = []
+    found: list[Line] = []
     frame = inspect.currentframe()  # inspect.stack reads every source file
     while frame is not None:
         code = frame.f_code
         is_forward = code.co_name == "forward"
         here = code.co_filename, frame.f_lineno
-        if not code.co_filename.startswith((_LIBRARY, _OWN)):
+        if runs_users(frame):
             if not found or (is_forward and here not in found):
                 found.append(here)
             if is_forward:

@@ -21,7 +21,6 @@ from amprewrite.dtypes.op_rules import OP_RULES
 from amprewrite.frameworks.torch_fx.aten import arguments, ops
 from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
 from amprewrite.frameworks.torch_fx.aten.source_location import (
-    Frame,
     source_frame,
     source_line,
     user_frames,
@@ -36,6 +35,7 @@ from amprewrite.frameworks.torch_fx.compat import (
 )
 from amprewrite.ir.graph import Chosen
 from amprewrite.ops import op_table
+from amprewrite.user_code import Line
 
 CHOSEN = "amprewrite_chosen"
 """Metadata key of a node: how the model chose the dtype that the node names."""
@@ -49,7 +49,7 @@ NAMED = frozenset(("bfloat16", "double", "float", "half"))
 CASTS = NAMED | {"to", "type"}
 """Tensor methods that ATen records as a cast to an explicit dtype."""
 
-Site = tuple[Frame, str]
+Site = tuple[Line, str]
 """A line of the user's code, and the function called there."""
 
 

@@ -28,6 +28,7 @@ from amprewrite.frameworks.torch_fx.capture.seen import (
     watching_attributes,
 )
 from amprewrite.frameworks.torch_fx.compat import private, settings, threads
+from amprewrite.user_code import raised_at
 
 WITHOUT_ARGS = (
     "convert without args may work: it captures at the first call, with breaks where a "
@@ -190,12 +191,6 @@ def _capture_error(model: torch.nn.Module, error: Exception) -> CaptureError:
 
 
 def offending_line(error: BaseException) -> str:
-    """Return the innermost line of code outside the framework; empty without one."""
-    frames: list[tuple[str, int]] = []
-    trace = error.__traceback__
-    while trace is not None:
-        frames.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
-        trace = trace.tb_next
-    own = ("/torch/", "/amprewrite/", "contextlib.py", "/sympy/")
-    users = [f for f in frames if not any(part in f[0] for part in own)]
-    return f"{users[-1][0]}:{users[-1][1]}" if users else ""
+    """Return the innermost line of the user as ``file:line``; empty without one."""
+    line = raised_at(error)
+    return f"{line[0]}:{line[1]}" if line else ""

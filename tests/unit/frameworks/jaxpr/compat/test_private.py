@@ -7,6 +7,7 @@ import pytest
 jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec as P
 
 from amprewrite.frameworks.jaxpr.compat import private
@@ -69,9 +70,6 @@ def test_a_line_is_the_users_own():
     line = private.source_line(first(lambda x: x + 1).source_info.traceback)
     assert line.startswith("test_private.py:")
     assert private.source_line(None) == ""
-    assert not private.is_users(jax.__file__)
-    assert not private.is_users("<frozen runpy>")
-    assert private.is_users("model.py")
 
 
 def test_a_jit_only_calls_unless_it_fixes_something():
@@ -164,6 +162,16 @@ def test_transformations_of_an_equation_are_named():
     assert private.transformations(plain) == frozenset()
 
 
+def test_an_equation_of_ravel_pytree_is_told_from_a_users_file_of_that_name(tmp_path):
+    _, unravel = ravel_pytree([X, X])
+    splits = jax.make_jaxpr(unravel)(jnp.ones(8)).jaxpr.eqns
+    assert any(private.is_unravelled(eqn.source_info.traceback) for eqn in splits)
+    scope = {}
+    text = "def f(x): return x[:2]"
+    exec(compile(text, str(tmp_path / "flatten_util.py"), "exec"), scope)
+    assert not private.is_unravelled(first(scope["f"]).source_info.traceback)
+
+
 def test_the_line_that_is_traced_is_the_users():
     seen = []
     jax.make_jaxpr(lambda _: seen.append(private.current_line()))(X)
@@ -172,14 +180,15 @@ def test_the_line_that_is_traced_is_the_users():
 
 
 def test_a_directory_of_the_user_may_be_called_jax(tmp_path):
-    file = tmp_path / "jax" / "model.py"
-    file.parent.mkdir()
+    file = tmp_path / "site-packages" / "amprewrite" / "jax" / "model.py"
+    file.parent.mkdir(parents=True)
     file.write_text("def f(x):\n    return x.astype('float32')\n")
     scope = {}
     exec(compile(file.read_text(), str(file), "exec"), scope)
     eqn = first(scope["f"], X.astype(jnp.bfloat16))
     assert private.is_written_cast(eqn.source_info.traceback)
     assert str(file) in private.files_of(eqn.source_info.traceback)
+    assert private.source_line(eqn.source_info.traceback) == "model.py:2"
     assert private.files_of(None) == frozenset()
     scope = {}
     exec("def f(x): return x.astype('float32')", scope)  # as in a shell

@@ -1,5 +1,6 @@
 """Capturing a model by export: what it used, and what cannot be captured."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 from amprewrite.errors import CaptureError
+from amprewrite.frameworks.torch_fx.aten.source_location import source_line
 from amprewrite.frameworks.torch_fx.capture import export
 from tests.torch_programs import Program
 
@@ -43,6 +45,30 @@ def test_the_innermost_line_outside_the_framework_is_found() -> None:
     line = fails.__code__.co_firstlineno + 1
     found = export.offending_line(caught.value)
     assert found.endswith(f"test_export.py:{line}")
+
+
+USERS = """
+from torch import nn
+class Branching(nn.Module):
+    def forward(self, x):
+        return x if x.max() > 0 else -x
+class Doubling(nn.Module):
+    def forward(self, x):
+        return x * 2
+"""
+
+
+def test_a_directory_of_the_user_may_be_called_torch(tmp_path: Path) -> None:
+    """Or as this package, in a clone; its lines are the user's."""
+    file = tmp_path / "amprewrite" / "torch" / "model.py"
+    found: dict[str, Any] = {}
+    exec(compile(USERS, str(file), "exec"), found)
+    with pytest.raises(CaptureError) as caught:
+        export.export_model(found["Branching"]().eval(), (x(),), {})
+    assert f"{file}:5: " in str(caught.value)
+    graph = export.export_model(found["Doubling"]().eval(), (x(),), {}).module.graph
+    (node,) = graph.find_nodes(op="call_function", target=torch.ops.aten.mul.Tensor)
+    assert source_line(node) == "model.py:8"
 
 
 def test_an_error_that_was_never_raised_has_no_line() -> None:
