@@ -109,6 +109,7 @@ class PlansByPolicy:
         captured: str,
         differentiable: bool = True,
         full: Collection[str] = (),
+        elsewhere: Collection[str] = (),
     ) -> Plan:
         """Return the plan for ``graph``; see ``frameworks.base.Planner``."""
         setting = Setting(
@@ -117,6 +118,7 @@ class PlansByPolicy:
             captured,
             self.objective,
             differentiable,
+            elsewhere,
         )
         matcher = Matcher(self.policy, self.overrides, frozenset(full))
         return make_plan(graph, matcher, setting)

@@ -27,6 +27,7 @@ class Planner(Protocol):
         captured: str,
         differentiable: bool = True,
         full: Collection[str] = (),
+        elsewhere: Collection[str] = (),
     ) -> Plan:
         """Return the plan for ``graph``.
 
@@ -36,6 +37,7 @@ class Planner(Protocol):
             captured: Description of the capture, for the plan.
             differentiable: Whether gradients may be taken through the program.
             full: Names of ops that another plan has decided to run in full precision.
+            elsewhere: Module paths of the model that other programs run.
         """
         ...
 

@@ -1,6 +1,6 @@
 """The pipeline of passes: classify, demand, place, casts, cost."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from amprewrite.dtypes import FORMATS, is_float, same_kind
@@ -50,6 +50,7 @@ class Setting:
         objective: Prices of a target, and error costs.
         differentiable: Whether gradients may be taken through the program, so that
             casts stay in the bodies of loops.
+        elsewhere: Module paths of the model that other programs run.
     """
 
     placement: str = "promote"
@@ -57,6 +58,7 @@ class Setting:
     captured: str = "given as a graph"
     objective: Objective = field(default_factory=Objective)
     differentiable: bool = True
+    elsewhere: Collection[str] = ()
 
 
 def check_placement(name: str) -> None:
@@ -122,7 +124,7 @@ def make_plan(graph: ProgramGraph, matcher: Matcher, setting: Setting) -> Plan:
         overrides=matcher.given,
         policy_digest=policy_digest(policy),
     )
-    return plan.with_warnings(*_warnings(graph, plan, matcher))
+    return plan.with_warnings(*_warnings(graph, plan, matcher, setting.elsewhere))
 
 
 def output_dtypes(graph: ProgramGraph, policy: Policy) -> tuple[str, ...]:
@@ -252,8 +254,11 @@ def _decision(
     )
 
 
-def _warnings(graph: ProgramGraph, plan: Plan, matcher: Matcher) -> Iterator[str]:
-    yield from (f"unused rule: {line}" for line in matcher.unused(graph.ops))
+def _warnings(
+    graph: ProgramGraph, plan: Plan, matcher: Matcher, elsewhere: Collection[str]
+) -> Iterator[str]:
+    unused = matcher.unused(graph.ops, elsewhere)
+    yield from (f"unused rule: {line}" for line in unused)
     if not plan.low or plan.lowered:
         return
     why = why_nothing(graph, plan, matcher)

@@ -1,6 +1,6 @@
 """Match ops against a policy: the class of each op, with the rule behind it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from amprewrite.ir import Op
@@ -96,16 +96,20 @@ class Matcher:
         reason = Reason.UNCLASSIFIED
         return Match(OpClass.KEEP, reason, str(reason), _why_unclassified(op))
 
-    def unused(self, ops: Sequence[Op] = ()) -> tuple[str, ...]:
+    def unused(
+        self, ops: Sequence[Op] = (), elsewhere: Collection[str] = ()
+    ) -> tuple[str, ...]:
         """Return a line for each rule that matched no op, with the nearest names.
 
         Args:
             ops: Ops of the program.
+            elsewhere: Module paths of the model that other programs run: a rule by such
+                a path has its ops there.
         """
         return tuple(
             f"{label} {rule} matched no op{why_unused(rule, ops)}"
             for _, label, rule in self._rules
-            if label not in self.used
+            if label not in self.used and not rule.names_one_of(elsewhere)
         )
 
 

@@ -1,6 +1,6 @@
 """A policy in memory: classes of ops, rules, dtypes and switches."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -76,10 +76,17 @@ def key_values(key: str, op: Op) -> tuple[str, ...]:
             return (op.source,)
 
 
+def path_matches(glob: str, path: str) -> bool:
+    """Return whether ``glob`` matches a module path: see :attr:`Rule.path`."""
+    if WILDCARDS.isdisjoint(glob):
+        return path == glob or (glob != "" and path.startswith(f"{glob}."))
+    return fnmatchcase(path, glob)
+
+
 def key_matches(key: str, glob: str, op: Op) -> bool:
     """Return whether ``glob`` matches ``op`` by ``key``."""
-    if key == "path" and WILDCARDS.isdisjoint(glob):
-        return op.path == glob or (glob != "" and op.path.startswith(f"{glob}."))
+    if key == "path":
+        return path_matches(glob, op.path)
     return any(fnmatchcase(text, glob) for text in key_values(key, op))
 
 
@@ -118,6 +125,11 @@ class Rule:
     def matches(self, op: Op) -> bool:
         """Return whether every key that is given matches ``op``."""
         return all(key_matches(key, glob, op) for key, glob in self.keys.items())
+
+    def names_one_of(self, paths: Iterable[str]) -> bool:
+        """Return whether the rule has a path, which matches one of ``paths``."""
+        glob = self.path
+        return glob is not None and any(path_matches(glob, path) for path in paths)
 
     @property
     def keys(self) -> dict[str, str]:

@@ -4,9 +4,10 @@ It handles models that export cannot: graph breaks, custom autograd functions,
 data-dependent control flow.
 """
 
+import copy
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -28,11 +29,13 @@ from amprewrite.frameworks.torch_fx.compat import (
     settings,
     threads,
 )
-from amprewrite.frameworks.torch_fx.compiled_plans import note
+from amprewrite.frameworks.torch_fx.compiled_plans import Captured, current
+from amprewrite.frameworks.torch_fx.instances import Instances, Place, place_of
 from amprewrite.frameworks.torch_fx.module.state import attribute, lowered
 from amprewrite.frameworks.torch_fx.rewrite.apply_plan import rewrite
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, read
 from amprewrite.plan import Plan, join_plans
+from amprewrite.policy.reason import Reason
 
 NO_GRAPH = "rewritten 0 ops: dynamo captured no graph of this model; convert with args"
 """Warning about a model in which dynamo finds only graph breaks."""
@@ -68,50 +71,112 @@ class Backend:
         names = [
             n.meta["example_value"] for n in module.graph.find_nodes(op="placeholder")
         ]
-        lowered_graph = lower(module, names)
-        drop_dtype_checks(lowered_graph)
-        _restore_paths(module, lowered_graph)
-        weights = _weights(lowered_graph, inputs)
-        reading = read(lowered_graph, weights, model_variable(lowered_graph.graph))
+        graph = lower(module, names)
+        drop_dtype_checks(graph)
+        _restore_paths(module, graph)
         trains = any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
         training = torch.is_grad_enabled() and trains
         if self.training is not None:
             training = self.training()
+        model, weights = model_variable(graph.graph), _weights(graph, inputs)
+        first = _Lowered(graph, model, weights, training, current())
+        place, local = place_of(module, model, weights, inputs)
+        if place is None or not place.prefix:
+            return self._built(first, place, inputs)
+        untouched = copy.deepcopy(graph)  # for the other modules that run this graph
+        built = self._built(first, place, inputs)
+
+        def make(other: Place, given: tuple[Any, ...]) -> Callable[..., Any]:
+            again = replace(first, graph=copy.deepcopy(untouched))
+            return self._built(again, other, given)
+
+        return Instances(built, place, local, make)
+
+    def _built(
+        self, lowered_graph: "_Lowered", place: Place | None, inputs: Sequence[Any]
+    ) -> Callable[..., Any]:
+        """Return the rewritten form of a graph, for a module at ``place``."""
+        weights, training = lowered_graph.weights, lowered_graph.training
+        reading = read(lowered_graph.graph, weights, lowered_graph.model)
+        elsewhere = frozenset[str]()
+        if place is not None:
+            reading.graph = place.paths.renamed(reading.graph, place.prefix)
+            elsewhere = place.paths.elsewhere(reading.graph)
         how = "captured by torch.compile (dynamo)"
         if self.reason:
             how = f"{how}: {self.reason}"
-        plan = self.planner(reading.graph, keep_parameter_dtype=training, captured=how)
+        plan = self.planner(
+            reading.graph,
+            keep_parameter_dtype=training,
+            captured=how,
+            elsewhere=elsewhere,
+        )
         plan = rewrite(reading, plan)
-        lowered_graph.recompile()
-        note(plan)
+        lowered_graph.graph.recompile()
+        lowered_graph.captured.note(plan)
         if plan not in self.plans:  # dynamo captures again for another grad mode
             self.plans.append(plan)
-            if not self.reports:
+            is_part = place is not None and place.prefix
+            if not self.reports and (plan.lowered or not is_part):
                 announce(plan)
-        return self._finish(reading, plan, weights, inputs)
+        return self._finish(reading, plan, lowered_graph, inputs)
 
     def _finish(
         self,
         reading: Reading,
         plan: Plan,
-        weights: Mapping[str, int],
-        inputs: list[Any],
+        lowered_graph: "_Lowered",
+        inputs: Sequence[Any],
     ) -> Callable[..., Any]:
-        graph = reading.module
+        graph, weights = reading.module, lowered_graph.weights
         stored: dict[int, torch.dtype] = {}
         for name, dtype in plan.storage:
             if name in weights:
                 stored[weights[name]] = torch_dtype(dtype)
             else:  # a constant, which is an attribute of the graph
                 _lower_constant(graph, reading.weights[name], torch_dtype(dtype))
-        if self.target == "compiled":
+        compiled = lowered_graph.compiled
+        if self.target != "compiled":
+            run = graph.forward
+        elif (run := compiled.get(substance := _without_paths(plan))) is None:
             example = [
                 x.to(stored[i]) if i in stored else x for i, x in enumerate(inputs)
             ]
             run = private.compile_with_inductor(graph, example)
-        else:
-            run = graph.forward
+            compiled[substance] = run
         return _with_low_weights(run, stored, self.training) if stored else run
+
+
+@dataclass
+class _Lowered:
+    """A dynamo graph at the ATen level.
+
+    Attributes:
+        graph: The graph.
+        model: The variable of the captured module.
+        weights: Position of each placeholder that is a parameter.
+        training: Whether parameters are trained.
+        captured: The captures that it belongs to.
+        compiled: Its compiled forms, by plan, for all modules that run it.
+    """
+
+    graph: GraphModule
+    model: str
+    weights: Mapping[str, int]
+    training: bool
+    captured: Captured
+    compiled: dict[Plan, Callable[..., Any]] = field(
+        default_factory=dict[Plan, Callable[..., Any]]
+    )
+
+
+def _without_paths(plan: Plan) -> Plan:
+    """Return ``plan`` without the module paths and reasons, which nothing runs by."""
+    decisions = [
+        replace(d, path="", rule="", why="", reason=Reason.RULE) for d in plan.decisions
+    ]
+    casts = [replace(cast, path="", why="") for cast in plan.casts]
+    return replace(plan, decisions=tuple(decisions), casts=tuple(casts))
 
 
 def _lower_constant(

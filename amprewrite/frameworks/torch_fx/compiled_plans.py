@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 from torch import nn
 
@@ -25,19 +25,22 @@ class Captured:
 
     Attributes:
         plans: Their plans, without repetitions.
-        modules: The modules whose methods were captured.
     """
 
     plans: list[Plan] = field(default_factory=list[Plan])
-    modules: WeakSet[nn.Module] = field(default_factory=WeakSet[nn.Module])
+
+    def note(self, plan: Plan) -> None:
+        """Add the plan of a graph."""
+        if plan not in self.plans:
+            self.plans.append(plan)
 
 
 _CAPTURED: WeakKeyDictionary[Any, Captured] = WeakKeyDictionary()
 """Captures by dynamo's converter, which lives as long as the compiled callable."""
 
 
-def note(plan: Plan) -> None:
-    """Add the plan of the graph that dynamo captures now to those of its caller.
+def current() -> Captured:
+    """Return the captures to which the one that dynamo makes now belongs.
 
     Dynamo stops after eight captures of a function and runs it as it is; the limit is
     raised here, and there is a warning when that one is reached.
@@ -45,16 +48,14 @@ def note(plan: Plan) -> None:
     converter = dynamo_state.current_converter()
     code = dynamo_state.current_code()
     if converter is None or code is None:
-        return
+        return Captured()
     held = _CAPTURED.setdefault(converter, Captured())
-    if isinstance(module := dynamo_state.current_self(), nn.Module):
-        held.modules.add(module)
-    if plan not in held.plans:
-        held.plans.append(plan)
+    dynamo_state.set_apart(converter)
     dynamo_state.capture_on(converter)
     if dynamo_state.is_last_capture(converter):
         where = f"{code.co_name} ({code.co_filename}:{code.co_firstlineno})"
         warn(LIMIT.format(name=where))
+    return held
 
 
 def plan_of(model: Any) -> Plan:
@@ -78,8 +79,7 @@ def plan_of(model: Any) -> Plan:
     if dynamo_state.converters(model):
         msg = (
             f"this compiled {kind} has no plan: backend 'amprewrite' captured no graph "
-            f"of it yet; call it once; want torch.compile(model, backend='amprewrite') "
-            f"(of a function compiled twice, dynamo runs the graphs of the first)"
+            f"of it yet; call it once; want torch.compile(model, backend='amprewrite')"
         )
         raise NotCapturedError(msg)
     msg = (
@@ -103,23 +103,8 @@ def _plans(model: Any) -> Iterator[Plan]:
 
 
 def _captured(model: Any) -> list[Plan]:
-    """Return the plans of the graphs that were captured of a compiled model.
-
-    If there are none, those that dynamo runs instead: of the same module, compiled
-    elsewhere with equal options.
-    """
-    converters = dynamo_state.converters(model)
-    own = [plan for one in converters for plan in _plans_by(one)]
-    if own or not converters:
-        return own
-    module = dynamo_state.compiled_module(model)
-    return [
-        plan
-        for other, captured in list(_CAPTURED.items())
-        if module in captured.modules
-        and dynamo_state.same_backend(converters[0], other)
-        for plan in captured.plans
-    ]
+    """Return the plans of the graphs that were captured of a compiled model."""
+    return [plan for one in dynamo_state.converters(model) for plan in _plans_by(one)]
 
 
 def _plans_by(converter: Any) -> Iterable[Plan]:

@@ -92,6 +92,17 @@ def test_unused_rules_are_named():
     )
 
 
+def test_a_rule_for_what_runs_elsewhere_is_not_unused():
+    rules = [
+        {"path": "decoder.1", "class": "deny"},
+        {"path": "*.norm", "op": "softmax", "class": "deny"},
+        {"path": "decodre", "class": "deny"},
+        {"op": "softmax", "class": "deny"},
+    ]
+    unused = Matcher(a_policy(), rules).unused((), ["decoder.1.mlp", "decoder.norm"])
+    assert [line[:12] for line in unused] == ["overrides[2]", "overrides[3]"]
+
+
 def test_a_rule_behind_one_that_took_its_ops_is_unused():
     matcher = Matcher(
         a_policy(), [{"op": "*", "class": "deny"}, {"op": "softmax", "class": "keep"}]

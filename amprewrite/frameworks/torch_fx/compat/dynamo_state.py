@@ -3,12 +3,14 @@
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
 from torch import nn
 from torch._guards import CompileContext
+from torch.fx import GraphModule
 
 MOST_CAPTURES = 256
 """Captures of a function that are made; dynamo itself stops after eight.
@@ -65,6 +67,32 @@ def current_self() -> Any:
     return frame.f_locals.get(*first) if first else None
 
 
+def outermost_module() -> nn.Module | None:
+    """Return the outermost module that is running, up to the compiled callable.
+
+    None if that is a function and no module of it is running.
+    """
+    context: Any = _dynamo().eval_frame.OptimizeContext
+    captured = current_self()
+    found = captured if isinstance(captured, nn.Module) else None
+    for frame in _outwards(_conversion() or sys._getframe(1)):
+        if not frame.f_code.co_argcount and "self" not in frame.f_code.co_freevars:
+            continue
+        held = frame.f_locals.get("self")
+        if isinstance(held, context):
+            return found
+        if isinstance(held, nn.Module):
+            found = held
+    return found
+
+
+def parameter_sources(module: GraphModule) -> dict[str, str]:
+    """Return the source of each placeholder of a dynamo graph, as dynamo spells it."""
+    nodes: list[Any] = module.graph.find_nodes(op="placeholder")
+    sources = {node.name: getattr(node, "_dynamo_source", None) for node in nodes}
+    return {name: source.name for name, source in sources.items() if source is not None}
+
+
 def capture_on(converter: Any) -> None:
     """Raise the number of captures of a compiled function to :data:`MOST_CAPTURES`.
 
@@ -106,18 +134,13 @@ def converters(compiled: Any) -> list[Any]:
     return found
 
 
-def compiled_module(compiled: Any) -> nn.Module | None:
-    """Return the module that was compiled; None for a function."""
-    if isinstance(compiled, nn.Module):
-        inner: Any = getattr(compiled, "_orig_mod", compiled)
-        return inner
-    return None
+def set_apart(converter: Any) -> None:
+    """Make dynamo capture for one compiled callable alone.
 
-
-def same_backend(one: Any, other: Any) -> bool:
-    """Return whether dynamo runs the captures of one converter for the other too.
-
-    It does so for equal backends with equal options.
+    It runs the captures of another one where the backend and its options are equal: by
+    the plans of another model, which its ``plans`` and ``plan_of`` would not have.
     """
-    innermost: Any = _dynamo().eval_frame.innermost_backend
-    return bool(innermost(one) == innermost(other))
+    innermost: Any = _dynamo().eval_frame.innermost_backend(converter)
+    compiler = getattr(innermost, "compiler_fn", None)
+    if compiler is not None and not isinstance(compiler, partial):
+        innermost.compiler_fn = partial(compiler)  # a partial equals itself alone

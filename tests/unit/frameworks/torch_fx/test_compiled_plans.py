@@ -80,12 +80,14 @@ def test_models_have_plans_of_their_own() -> None:
     assert amprewrite.plan_of(full).policy == "off"
 
 
-def test_a_capture_that_is_shared_is_the_plan_of_both() -> None:
-    model = a_model()
-    first, second = compiled(model), compiled(model)
-    in_full(first, X)
-    in_full(second, X)  # dynamo runs the capture of the first
-    assert amprewrite.plan_of(second) == amprewrite.plan_of(first)
+def test_equal_calls_of_torch_compile_capture_for_themselves() -> None:
+    model, plans = a_model(), [list[Any](), list[Any]()]
+    for held in plans:
+        module = compiled(model, options={"plans": held})
+        in_full(module, X)
+        assert amprewrite.plan_of(module) == held[0]
+    with pytest.raises(NotCapturedError):
+        amprewrite.plan_of(compiled(model))
 
 
 def test_a_module_has_the_plans_of_its_parts() -> None:

@@ -43,7 +43,6 @@ def test_the_frame_of_a_module_is_its_forward() -> None:
     compiled, (converter, code, owner, last) = captures(model, (X,))
     assert (code, owner, last) == (Model.forward.__code__, model, False)
     assert converter in dynamo_state.converters(compiled)
-    assert dynamo_state.compiled_module(compiled) is model
 
 
 def test_the_frame_of_a_function_has_no_self() -> None:
@@ -53,7 +52,6 @@ def test_the_frame_of_a_function_has_no_self() -> None:
     compiled, (converter, code, owner, _) = captures(function, (), fullgraph=True)
     assert (code, owner) == (function.__code__, None)
     assert converter in dynamo_state.converters(compiled)
-    assert dynamo_state.compiled_module(compiled) is None
 
 
 def test_outside_of_a_capture_there_is_no_frame() -> None:
@@ -79,10 +77,71 @@ def test_the_limit_of_the_user_stays() -> None:
     assert [last for *_, last in found] == [False, True]
 
 
-def test_equal_backends_share_captures() -> None:
-    def parts(**options: Any) -> Any:
-        compiled = torch.compile(Model(), backend="eager", **options)
-        return dynamo_state.converters(compiled)[0]
+@pytest.mark.parametrize(("sets_apart", "expected"), [(False, 1), (True, 3)])
+def test_equal_backends_are_set_apart(sets_apart: Any, expected: int) -> None:
+    captured: list[Any] = []
 
-    assert dynamo_state.same_backend(parts(), parts())
-    assert not dynamo_state.same_backend(parts(), parts(dynamic=True))
+    def run(module: Any, _: Any) -> Any:
+        captured.append(module)
+        if sets_apart:
+            dynamo_state.set_apart(dynamo_state.current_converter())
+        return module.forward
+
+    torch.compiler.reset()
+    model = Model()
+    for _ in range(3):
+        compiled: Any = torch.compile(model, backend=run)
+        compiled(X)
+        compiled(X)
+    assert len(captured) == expected
+
+
+class Around(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Model()
+
+    def forward(self, x: Any) -> Any:
+        torch._dynamo.graph_break()
+        return self.inner.forward(x)
+
+
+def test_the_outermost_module_is_the_compiled_one() -> None:
+    found: list[Any] = []
+
+    def run(module: Any, _: Any) -> Any:
+        found.append(dynamo_state.outermost_module())
+
+        def call(*inputs: Any) -> Any:
+            found.append(dynamo_state.outermost_module())
+            return module.forward(*inputs)
+
+        return call
+
+    torch.compiler.reset()
+    part = Around()
+    whole: Any = nn.Sequential(torch.compile(part, backend=run))
+    whole(X)
+    assert found == [part, part]
+    model = Model()
+    torch.compile(lambda x: model(x) + 1, backend=run)(X)
+    assert found[2:] == [None, None]
+
+
+def test_placeholders_have_their_sources() -> None:
+    found: list[Any] = []
+
+    def run(module: Any, _: Any) -> Any:
+        found.append(dynamo_state.parameter_sources(module))
+        return module.forward
+
+    class Weighted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(2))
+
+        def forward(self, x: Any) -> Any:
+            return x * self.w
+
+    torch.compile(Weighted(), backend=run)(X)
+    assert sorted(found[0].values()) == ["L['self']._parameters['w']", "L['x']"]
