@@ -23,7 +23,8 @@ HEAD = """# Shipped policies
 
 A policy gives each op one of six [classes](../words.md#classes). It speaks of groups of
 ops first, and then of the ops that differ from their group. `amprewrite policy NAME`
-prints the class of every op, `amprewrite policy NAME --diff OTHER` what differs.
+prints the class of every op, `amprewrite policy NAME --diff OTHER` what differs;
+[write a policy](../howto/write_a_policy.md) says how to change one.
 
 """
 

@@ -1,10 +1,12 @@
-"""Every Python block of the guides runs and prints what the guide shows."""
+"""Every block of the guides runs and prints what the guide shows."""
 
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.command_line import done
 from tests.docs.blocks import blocks_of, matches
 
 FOLDER = Path(__file__).parents[2] / "docs"
@@ -20,6 +22,17 @@ NEEDS = {
     "placement": ("torch",),
     "training_jax": ("jax", "equinox", "flax", "optax"),
     "training_torch": ("torch",),
+    "howto/call_arguments": ("torch", "jax"),
+    "howto/find_the_layer": ("torch",),
+    "howto/jax_objects": ("jax", "equinox", "flax"),
+    "howto/keep_full": ("torch",),
+    "howto/other_shapes": ("torch",),
+    "howto/plans": ("torch",),
+    "howto/train_fp16": ("torch", "jax", "optax"),
+    "howto/verify_report": ("torch",),
+    "howto/what_is_lowered": ("torch", "jax"),
+    "howto/write_a_policy": ("torch",),
+    "reference/plan_file": ("torch",),
 }
 """What the blocks of a guide import."""
 
@@ -34,7 +47,7 @@ def test_no_output_stands_apart_from_its_block(name):
 
 
 @pytest.mark.parametrize("name", sorted(GUIDES))
-def test_python_blocks_run_in_order(name, tmp_path, monkeypatch, capsys):
+def test_blocks_run_in_order(name, tmp_path, monkeypatch, capsys):
     for library in NEEDS.get(name, ()):
         pytest.importorskip(library)
     if torch := sys.modules.get("torch"):  # loaded here, it is not seeded yet
@@ -42,8 +55,14 @@ def test_python_blocks_run_in_order(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for block in blocks_of(GUIDES[name].read_text(encoding="utf-8")):
-        if block.language == "python":
-            where = f"docs/{name}.md:{block.line}"
+        where = f"docs/{name}.md:{block.line}"
+        if block.language == "toml":  # its first line names the file
+            Path(block.text.splitlines()[0].removeprefix("# ")).write_text(block.text)
+        elif block.language == "shell":
+            commands = [shlex.split(line)[1:] for line in block.text.splitlines()]
+            printed = "".join(done(*command) for command in commands)
+            assert matches(block.output, printed), f"{where}:\n{printed}"
+        elif block.language == "python":
             exec(compile(block.text, where, "exec"), names)
             printed = capsys.readouterr().out
             if block.output is not None:

@@ -1,0 +1,227 @@
+"""Mistakes that raise what the page of troubleshooting quotes, a function for each."""
+
+import inspect
+from pathlib import Path
+
+import jax.numpy as jnp
+import torch
+from torch import nn
+
+import amprewrite
+from amprewrite.dtypes import promote_types
+from amprewrite.factories import load_factory
+from amprewrite.ir import parse_graph
+from amprewrite.ops.table import parse_table
+from amprewrite.training.jax import DynamicLossScale, StaticLossScale, value_and_grad
+from amprewrite.training.torch import GradScaler
+
+x = torch.ones(3, 4)
+args = (x,)
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)).eval()
+
+
+class Floats(nn.Module):
+    def forward(self, z):
+        return z.float()
+
+
+class Softmax(nn.Module):
+    def forward(self, z):
+        return torch.softmax(z, -1)
+
+
+def args_no_tuple():
+    amprewrite.convert(model(), args=x)  # pyright: ignore[reportArgumentType]
+
+
+def overrides_no_list():
+    rule = {"path": "2", "class": "deny"}
+    amprewrite.convert(model(), args=args, overrides=rule)  # pyright: ignore[reportArgumentType]
+
+
+def keywords_as_args():
+    call = {"input": x}
+    amprewrite.verify(model(), model(), call)  # pyright: ignore[reportArgumentType]
+
+
+def unknown_policy():
+    amprewrite.convert(model(), "bf61", args=args)
+
+
+def arguments_as_policy():
+    amprewrite.convert(model(), args)  # pyright: ignore[reportArgumentType]
+
+
+def policy_file():
+    Path("mine.toml").write_text(
+        'extends = "bf16"\n[ops]\ngelu = "denied"\n'
+        '[[rules]]\npaths = "head"\nclass = "deny"\n'
+    )
+    amprewrite.load_policy("mine.toml")
+
+
+def misspelt_op():
+    rule = {"op": "layernorm", "class": "deny"}
+    amprewrite.convert(model(), args=args, overrides=[rule])
+
+
+def traced_branch():
+    amprewrite.convert(lambda y: y if y.sum() > 0 else -y, args=(jnp.ones(3),))
+
+
+def wrong_call():
+    amprewrite.convert(model(), args=(x, x))
+
+
+def not_captured():
+    assert amprewrite.convert(model()).plan
+
+
+def other_program():
+    plan = amprewrite.inspect(model(), args=args)
+    other = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    amprewrite.convert(other, args=args, plan=plan)
+
+
+def no_plan_file():
+    amprewrite.Plan.load("none.json")
+
+
+def other_policy():
+    plan = amprewrite.inspect(model(), args=args)
+    amprewrite.convert(model(), "fp16", args=args, plan=plan)
+
+
+def beyond_rtol():
+    converted = amprewrite.convert(model(), args=args)
+    amprewrite.verify(model(), converted, args, rtol=1e-6)
+
+
+def zero_tolerance():
+    amprewrite.convert(model(), args=args, tolerance=0.0)
+
+
+def tolerance_out_of_reach():
+    amprewrite.convert(model(), args=args, tolerance=1e-30)
+
+
+def unknown_output():
+    amprewrite.convert(model(), args=args, tolerance={"logits": 1e-3})
+
+
+def no_common_dtype():
+    promote_types("float8_e4m3fn", "bfloat16")
+
+
+def complex_order():
+    z = torch.ones(3, dtype=torch.complex64)
+    amprewrite.convert(Softmax().eval(), args=(z,))
+
+
+def complex_truncation():
+    z = torch.ones(3, dtype=torch.complex64)
+    amprewrite.convert(Floats().eval(), args=(z,))
+
+
+def broken_graph():
+    parse_graph("%x: f32[2] input\nexp(%x)\n")
+
+
+def broken_op_table():
+    parse_table(
+        '[groups]\npointwise = "one by one"\n[ops]\nmul = { groups = 1 }\n', "ops"
+    )
+
+
+def other_optimizer():
+    fast = amprewrite.convert(model().train(), "fp16", args=args)
+    other = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
+    scaler = GradScaler("cpu", model=fast)
+    scaler.scale(fast(x).sum()).backward()
+    scaler.step(other)
+
+
+def scale_at_minimum():
+    weight = nn.Parameter(torch.ones(2))
+    scaler = GradScaler("cpu", init_scale=2.0**-14)
+    scaler.scale(weight.sum() * torch.inf).backward()
+    scaler.step(torch.optim.SGD([weight], lr=0.1))
+    scaler.update()
+
+
+def jax_scale_at_minimum():
+    def loss(params):
+        return (params["w"] @ params["w"] * jnp.inf).sum()
+
+    lowest = DynamicLossScale(1.0)
+    value_and_grad(loss, "fp16", loss_scale=lowest)({"w": jnp.ones((2, 2))})
+
+
+def no_target():
+    load_factory("model.py:build")
+
+
+def half():
+    amprewrite.convert(model(), args=args).half()
+
+
+def no_args():
+    amprewrite.inspect(model())
+
+
+def no_model():
+    amprewrite.convert("model.pt")
+
+
+def unknown_target():
+    amprewrite.convert(model(), args=args, target="fast")
+
+
+def unknown_placement():
+    amprewrite.convert(model(), args=args, placement="optmal")
+
+
+def no_plan():
+    amprewrite.plan_of(model())
+
+
+def unused_rule():
+    rule = {"path": "haed", "class": "deny"}
+    amprewrite.convert(model(), args=args, overrides=[rule])
+
+
+def nothing_lowered():
+    amprewrite.convert(nn.Sequential(nn.LayerNorm(4)).eval(), args=args)
+
+
+def float16_on_a_cpu():
+    amprewrite.convert(model(), "fp16", args=args)
+
+
+def beyond_float16():
+    amprewrite.convert(model(), "fp16", args=(x * 1e7,))
+
+
+def scale_not_needed():
+    value_and_grad(lambda w: (w @ w).sum(), "bf16", loss_scale=StaticLossScale(2.0))(
+        jnp.ones((2, 2))
+    )
+
+
+def edited_plan():
+    plan = amprewrite.inspect(model(), args=args)
+    data = plan.to_json()
+    data["decisions"][0]["op_class"] = "allows"
+    amprewrite.Plan.from_json(data)
+
+
+MISTAKES = {
+    name: found
+    for name, found in globals().items()
+    if inspect.isfunction(found) and found.__module__ == __name__ and name != "model"
+}
+"""The functions by name."""
