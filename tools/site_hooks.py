@@ -1,10 +1,12 @@
-"""Hooks of mkdocs.yml: links to files outside of the site become names of files.
+"""Hooks of mkdocs.yml: links to files outside of the site, and tabs by framework.
 
 Pages in docs/ are read on a code host too, where links to examples, measurements and
-sources lead somewhere. The site holds docs/ alone.
+sources lead somewhere, and blocks for torch and for JAX stand one below the other. The
+site holds docs/ alone, and shows such blocks in tabs.
 """
 
 import re
+import textwrap
 from pathlib import Path
 
 from mkdocs.structure.pages import Page
@@ -13,11 +15,18 @@ LINK = re.compile(
     r"\[(?P<text>(?:[^\]\[]|\[[^\]]*\])+)\]\((?P<target>[^()\s#]+)(?:#[^()\s]*)?\)"
 )
 CODE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+PAIR = re.compile(
+    r"^In torch:\n\n(?P<torch>(?:^```\w+$.*?^```\n)+)\n"
+    r"In JAX:\n\n(?P<jax>(?:^```\w+$.*?^```\n)+)",
+    re.MULTILINE | re.DOTALL,
+)
+"""Blocks for torch, then blocks for JAX."""
+
 SCHEME = re.compile(r"[a-z]+:")
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Return the text of a page with the links out of docs/ as text.
+    """Return the text of a page for the site.
 
     Args:
         markdown: The text of the page.
@@ -25,9 +34,24 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """
     parts = CODE.split(markdown)
     folder = Path(page.file.src_path).parent
-    return "".join(
-        part if part.startswith("```") else named(part, folder) for part in parts
+    return tabbed(
+        "".join(
+            part if part.startswith("```") else named(part, folder) for part in parts
+        )
     )
+
+
+def tabbed(markdown: str) -> str:
+    """Return a text with the blocks for torch and for JAX in tabs."""
+
+    def tabs(found: re.Match[str]) -> str:
+        shown = {"torch": found["torch"], "JAX": found["jax"]}
+        return "\n".join(
+            f'=== "{title}"\n\n{textwrap.indent(blocks, " " * 4)}'
+            for title, blocks in shown.items()
+        )
+
+    return PAIR.sub(tabs, markdown)
 
 
 def named(text: str, folder: Path) -> str:

@@ -116,6 +116,15 @@ def test_links_out_of_the_site_become_names():
     assert named("[the table](../../a/ops.toml#b)") == "the table (`a/ops.toml`)"
 
 
+def test_blocks_of_both_frameworks_become_tabs():
+    torch, jax = "```python\nx\n```\n```text\ny\n```\n", "```python\nz\n```\n"
+    found = site_hooks.tabbed(f"a\n\nIn torch:\n\n{torch}\nIn JAX:\n\n{jax}\nb\n")
+    start, tabs = found.split('=== "torch"')
+    assert (start, found.count("```")) == ("a\n\n", 6)
+    assert '=== "JAX"\n\n    ```python\n    z\n    ```\n' in tabs
+    assert site_hooks.tabbed("In torch:\n\n```python\n```\n").startswith("In torch")
+
+
 def test_roles_become_code():
     assert site_roles.plain("as :func:`convert` and :class:`~a.b.C`") == (
         "as `convert` and `a.b.C`"
