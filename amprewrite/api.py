@@ -283,14 +283,28 @@ def graph_text(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     return framework_of(model).graph_text(model, args, kwargs)
 
 
+def program_files(model: Any) -> Mapping[str, str]:
+    """Return the suffixes that :func:`save_program` accepts, and the reader of each.
+
+    Raises:
+        UnsupportedError: The model is of no supported kind.
+    """
+    from amprewrite.registry import framework_of
+
+    return framework_of(model).program_files()
+
+
 def save_program(
     converted: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], path: Path
 ) -> None:
-    """Write a converted model to ``path``, for the framework to load.
+    """Write a converted model to ``path``, in the format that its suffix names.
+
+    ``.pt2`` is an exported program of torch, ``.onnx`` ONNX, ``.stablehlo`` an exported
+    program of JAX for CPU, CUDA and TPU.
 
     Raises:
         CaptureError: The model cannot be exported.
-        UnsupportedError: The framework has no file for it.
+        UnsupportedError: The framework has no such file, or a package is missing.
     """
     from amprewrite.registry import framework_of
 

@@ -1,5 +1,6 @@
 """The commands for one model: inspect, convert, verify."""
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,6 +27,7 @@ from amprewrite.cli.options import (
 )
 from amprewrite.cli.progress import progress
 from amprewrite.cli.show import say, show, show_json
+from amprewrite.errors import AmpWarning
 from amprewrite.factories import ModelCall, load_factory
 from amprewrite.plan.table import decision_table
 from amprewrite.report.modules import modules_table
@@ -100,9 +102,11 @@ def convert(  # noqa: PLR0913  # options
     output: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="PLAN.json|MODEL.pt2",
-            help="Write the plan, or the converted model for torch.export.load. May be "
-            "given twice.",
+            "--output",
+            "--out",
+            metavar="PLAN.json|MODEL.pt2|MODEL.onnx|MODEL.stablehlo",
+            help="Write the plan, or the converted model: for torch.export.load, as "
+            "ONNX, or for jax.export.deserialize. May be given several times.",
         ),
     ] = None,
     graph: Graph = False,
@@ -112,10 +116,14 @@ def convert(  # noqa: PLR0913  # options
 
     With --graph, the program as it is after conversion.
     """
-    written = [path for path in output or () if writable(path, ".json", ".pt2")]
+    kinds = (".json", ".pt2", ".onnx", ".stablehlo")
+    written = [path for path in output or () if writable(path, *kinds)]
     with progress(2 + len(written)) as work:
         work.step("load the model")
         given = load_factory(target)
+        readers = api.program_files(given.model)
+        for path in written:  # before any work: a file of the other framework
+            writable(path, ".json", *readers)
         work.step("convert")
         converted = _convert(given, policy, placement, tolerance, override, plan)
         for path in written:
@@ -123,12 +131,23 @@ def convert(  # noqa: PLR0913  # options
             if path.suffix == ".json":
                 save_plan(converted.plan, path)
             else:
-                api.save_program(converted, given.args, given.kwargs, path)
-                say(f"wrote {path}: the converted model; torch.export.load reads it")
+                _save(converted, given, path)
+                reader = readers[path.suffix]
+                say(f"wrote {path}: the converted model; {reader} reads it")
     if as_json:
         show_json(converted.plan.to_json())
     else:
         show(_graph_text(converted, given) if graph else converted.plan.summary())
+
+
+def _save(converted: Any, given: ModelCall, path: Path) -> None:  # noqa: ANN401  # any model
+    """Write a converted model, and print the warnings about its file."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", AmpWarning)
+        api.save_program(converted, given.args, given.kwargs, path)
+    for warning in caught:
+        if issubclass(warning.category, AmpWarning):
+            say(f"amprewrite: warning: {warning.message}")
 
 
 def _graph_text(model: Any, target: ModelCall) -> str:  # noqa: ANN401  # any model

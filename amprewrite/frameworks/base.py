@@ -180,6 +180,10 @@ class Framework(Stepper, Protocol):
         """Return a model, plain or converted, as the text of a program graph."""
         ...
 
+    def program_files(self) -> Mapping[str, str]:
+        """Return the suffixes of the files of programs, and the reader of each."""
+        ...
+
     def save_program(
         self,
         converted: Any,

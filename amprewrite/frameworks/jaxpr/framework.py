@@ -3,7 +3,11 @@
 from amprewrite.frameworks.jaxpr.compare import measure, walk
 from amprewrite.frameworks.jaxpr.convert import convert, inspect, original, plan_of
 from amprewrite.frameworks.jaxpr.devices import samples
-from amprewrite.frameworks.jaxpr.function.program_text import graph_text, save_program
+from amprewrite.frameworks.jaxpr.function.program_export import (
+    program_files,
+    save_program,
+)
+from amprewrite.frameworks.jaxpr.function.program_text import graph_text
 from amprewrite.frameworks.jaxpr.probes.calibrate import (
     default_target,
     device_of,
@@ -24,6 +28,7 @@ __all__ = [
     "measure",
     "original",
     "plan_of",
+    "program_files",
     "samples",
     "save_program",
     "walk",

@@ -7,6 +7,7 @@ from amprewrite.frameworks.torch_fx.devices import samples
 from amprewrite.frameworks.torch_fx.module.original import original
 from amprewrite.frameworks.torch_fx.module.program_export import (
     graph_text,
+    program_files,
     save_program,
 )
 from amprewrite.frameworks.torch_fx.probes.calibrate import (
@@ -29,6 +30,7 @@ __all__ = [
     "measure",
     "original",
     "plan_of",
+    "program_files",
     "samples",
     "save_program",
     "walk",

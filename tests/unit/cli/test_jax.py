@@ -7,6 +7,9 @@ import pytest
 
 pytest.importorskip("jax")
 
+import jax.numpy as jnp
+from jax import export
+
 from amprewrite.plan import Plan
 from amprewrite.verify import Report
 from tests.command_line import done, mistake, run
@@ -64,6 +67,16 @@ def test_convert(function, tmp_path):
     assert "bf16" not in done("convert", function, "--plan", plan, "--graph")
 
 
+def test_convert_writes_the_program(function, tmp_path):
+    file = tmp_path / "model.stablehlo"
+    result = run("convert", function, "--out", file)
+    assert result.exit_code == 0, result.stderr
+    assert "jax.export.deserialize reads it" in result.stderr
+    params = {"w": jnp.ones((16, 8)) / 3, "b": jnp.arange(8.0)}
+    found = export.deserialize(bytearray(file.read_bytes()))
+    assert found.call(params, jnp.ones((4, 16)) / 3).shape == (4, 8)
+
+
 def test_verify(function):
     text = done("verify", function, "--gradients", "--rtol", "0.5")
     assert "bound 0.5: ok" in text
@@ -90,4 +103,4 @@ def test_mistakes_are_one_line(function, tmp_path):
     line = mistake("inspect", function.replace("build", "branches"))
     assert "cannot trace the function at jax_function_of_a_test.py:" in line
     line = mistake("convert", function, "--output", tmp_path / "model.pt2")
-    assert "write its plan" in line
+    assert line.endswith("want a name that ends in .json or .stablehlo")

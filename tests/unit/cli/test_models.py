@@ -88,6 +88,22 @@ def test_convert_writes_plan_and_program(model, tmp_path):
     assert loaded(torch.randn(4, 16)).dtype == torch.float32
 
 
+def test_convert_writes_onnx_and_its_warning(model, tmp_path):
+    pytest.importorskip("onnxscript")
+    for policy, warned in (("fp16", 0), ("bf16", 1)):
+        file = tmp_path / f"{policy}.onnx"
+        result = run("convert", model, "--policy", policy, "--out", file)
+        assert result.exit_code == 0, result.stderr
+        assert file.stat().st_size > 500
+        assert f"wrote {file}: the converted model; ONNX Runtime" in result.stderr
+        assert result.stderr.count("amprewrite: warning: ") == warned
+
+
+def test_a_file_of_jax_is_refused_for_torch(model, tmp_path):
+    line = mistake("convert", model, "--output", tmp_path / "model.stablehlo")
+    assert line.endswith("want a name that ends in .json or .pt2 or .onnx")
+
+
 def test_convert_applies_a_plan(model, tmp_path):
     plan = tmp_path / "plan.json"
     done("inspect", model, "--override", "op=linear,class=deny", "--output", plan)

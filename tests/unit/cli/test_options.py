@@ -39,3 +39,9 @@ def test_plans_that_do_not_fit_are_one_line(model, tmp_path):
     broken = tmp_path / "broken.json"
     broken.write_text("{")
     assert "is no JSON" in mistake("convert", model, "--plan", broken)
+
+
+@pytest.mark.parametrize("name", ["model.txt", "model", "model.pt"])
+def test_an_unknown_file_is_told_the_known_ones(model, name):
+    known = "want a name that ends in .json or .pt2 or .onnx or .stablehlo"
+    assert known in mistake("convert", model, "--out", name)

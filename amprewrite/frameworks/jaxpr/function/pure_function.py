@@ -93,9 +93,12 @@ def _no_plan(
     captured: str,
     differentiable: bool = True,
     full: Collection[str] = (),
+    elsewhere: Collection[str] = (),
 ) -> Plan:
     """Raise: stands for the planner of a module that is never run."""
-    raise AssertionError((graph, keep_parameter_dtype, captured, differentiable, full))
+    raise AssertionError(
+        (graph, keep_parameter_dtype, captured, differentiable, full, elsewhere)
+    )
 
 
 @dataclass(frozen=True)

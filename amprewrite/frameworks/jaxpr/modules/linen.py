@@ -65,6 +65,11 @@ def converted_function_of(model: Any) -> ConvertedFunction | None:
     return found
 
 
+def call_of(model: Any) -> Callable[..., Any]:
+    """Return the function that a module is called by, outside of other modules."""
+    return model.apply
+
+
 def plan_of(model: Any) -> Plan:
     """Return the plan of a converted module."""
     found: Any = converted_function_of(model)

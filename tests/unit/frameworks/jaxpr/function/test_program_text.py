@@ -7,8 +7,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp
 
 import amprewrite
-from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.jaxpr.function.program_text import graph_text, save_program
+from amprewrite.frameworks.jaxpr.function.program_text import graph_text
 from amprewrite.ir.text import parse_graph
 
 ARGS = (jnp.ones((2, 4)), jnp.ones((4, 3)))
@@ -33,9 +32,3 @@ def test_the_text_of_a_converted_function_has_its_casts():
     assert "cast(%x) -> %convert_element_type: bf16[2,4]" in graph_text(
         converted, ARGS, {}
     )
-
-
-def test_a_file_for_torch_is_refused(tmp_path):
-    converted = amprewrite.convert(product, args=ARGS)
-    with pytest.raises(UnsupportedError, match=r"or use jax\.export\.export"):
-        save_program(converted, ARGS, {}, tmp_path / "model.pt2")
