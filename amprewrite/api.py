@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.plan import Plan
+from amprewrite.plan.bounds import Point, Tolerance
 from amprewrite.policy import PolicyLike, Rule, load_policy
 from amprewrite.verify import Report
 
 if TYPE_CHECKING:
-    from amprewrite.passes.error_budget.lagrangian import Tolerance
-    from amprewrite.passes.error_budget.pareto import Point
     from amprewrite.plan.hardware.calibration import Calibration
 
 TARGETS = ("eager", "compiled")
@@ -29,7 +28,7 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
     args: tuple[Any, ...] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     placement: str | None = None,
-    tolerance: "Tolerance | None" = None,
+    tolerance: Tolerance | None = None,
     overrides: Sequence[Rule | Mapping[str, object]] = (),
     plan: Plan | None = None,
     dynamic_shapes: Any = None,
@@ -160,7 +159,7 @@ def inspect(  # noqa: PLR0913  # the public signature; all but two are by keywor
     args: tuple[Any, ...] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     placement: str | None = None,
-    tolerance: "Tolerance | None" = None,
+    tolerance: Tolerance | None = None,
     overrides: Sequence[Rule | Mapping[str, object]] = (),
     dynamic_shapes: Any = None,
     training: bool | None = None,
@@ -223,7 +222,7 @@ def pareto(  # noqa: PLR0913  # the public signature; all but two are by keyword
     dynamic_shapes: Any = None,
     training: bool | None = None,
     target: str | None = None,
-) -> "tuple[Point, ...]":
+) -> tuple[Point, ...]:
     """Return the Pareto front of a model: the cheapest plans for a range of errors.
 
     Args:

@@ -16,12 +16,8 @@ from amprewrite.passes.cost.cost import Objective
 from amprewrite.passes.cost.cost_model import EAGER, CostModel, cost_model
 from amprewrite.passes.cost.measured_costs import measured_model
 from amprewrite.passes.error_budget.budget import Budget
-from amprewrite.passes.error_budget.lagrangian import (
-    Tolerance,
-    check_tolerance,
-    placement_for,
-)
 from amprewrite.plan import Plan
+from amprewrite.plan.bounds import Tolerance, check_tolerance, placement_for
 from amprewrite.plan.hardware.calibration import Device, load_calibration
 from amprewrite.policy import Matcher, Policy, PolicyLike, Rule, load_policy
 from amprewrite.registry import framework_of

@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from amprewrite.passes.error_budget.pareto import Point
+from amprewrite.plan.bounds import Point
 
 HEADS = (
     *("placement", "lowered", "casts", "cast bytes", "op bytes", "total bytes"),

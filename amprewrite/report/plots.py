@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.passes.error_budget.pareto import Point
+from amprewrite.plan.bounds import Point
 
 SUFFIXES = (".svg", ".png", ".pdf")
 """Suffixes of the file formats that can be written."""

@@ -5,16 +5,12 @@ from dataclasses import dataclass, replace
 
 from amprewrite.ir import ProgramGraph
 from amprewrite.passes.cost.cost import Objective
-from amprewrite.passes.error_budget.lagrangian import (
-    AUTOCAST,
-    MEASURED,
-    Goal,
-    Tolerance,
-)
+from amprewrite.passes.error_budget.lagrangian import MEASURED, Goal
 from amprewrite.passes.error_budget.measured_search import plan_within
 from amprewrite.passes.error_budget.probe_selection import find_probes
 from amprewrite.passes.pipeline import Setting, make_plan
 from amprewrite.plan import Plan
+from amprewrite.plan.bounds import AUTOCAST, Tolerance
 from amprewrite.plan.sensitivity import Measurements, Probes
 from amprewrite.policy import Matcher
 

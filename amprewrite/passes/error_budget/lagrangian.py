@@ -8,10 +8,8 @@ predicted error within the bound. Measurements are in
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from math import exp, floor, inf, isfinite, log
-from typing import Any, TypeAlias, cast
+from math import exp, floor, isfinite, log
 
-from amprewrite.errors import ToleranceError, UnsupportedError
 from amprewrite.ir import ProgramGraph
 from amprewrite.passes.cost.cost import Objective
 from amprewrite.passes.cost.cost_model import CostModel
@@ -19,15 +17,6 @@ from amprewrite.passes.error_budget.overflow import explained
 from amprewrite.passes.error_budget.probe_selection import ceiling
 from amprewrite.plan import NOTHING_LOWERED, Plan
 from amprewrite.plan.sensitivity import Key, Measurements, Sensitivity
-
-AUTOCAST = "autocast"
-"""Tolerance equal to the error of torch.autocast on the same arguments."""
-
-Tolerance: TypeAlias = float | str | Mapping[str, float]
-"""A bound on the relative L2 error of all float outputs together, or by path.
-
-Or ``"autocast"``.
-"""
 
 UNMEASURED = 0.85
 """Share of the tolerance for a prediction that cannot be measured.
@@ -44,50 +33,6 @@ Their error was that of the measured ones within a few percent on all models tri
 
 SOLVES = 14
 """Bisections of the range of prices, about 30 decades: to within half a percent."""
-
-
-def placement_for(placement: str | None, tolerance: object) -> str:
-    """Return ``placement``, or its default: ``optimal`` with a tolerance.
-
-    Without a tolerance it is ``promote``.
-    """
-    if placement is not None:
-        return placement
-    return "promote" if tolerance is None else "optimal"
-
-
-def check_tolerance(tolerance: object, placement: str) -> None:
-    """Check ``tolerance``, and that ``placement`` accepts one.
-
-    Raises:
-        ToleranceError: It is no tolerance.
-        UnsupportedError: The placement takes none.
-    """
-    if placement != "optimal":
-        msg = (
-            f"placement {placement!r} takes no tolerance, only 'optimal' does; leave "
-            f"placement out, which is then 'optimal', or leave tolerance=None"
-        )
-        raise UnsupportedError(msg)
-    if isinstance(tolerance, Mapping):
-        bounds = cast("Mapping[Any, Any]", tolerance)
-        if not bounds:
-            msg = "tolerance={} bounds no output; name one, or pass one number for all"
-            raise ToleranceError(msg)
-        for path, number in bounds.items():
-            _check_number(number, f"tolerance[{path!r}]")
-    elif tolerance != AUTOCAST:
-        _check_number(tolerance, "tolerance")
-
-
-def _check_number(number: object, where: str) -> None:
-    known = isinstance(number, (int, float)) and not isinstance(number, bool)
-    if not (known and 0.0 < cast("float", number) < inf):
-        msg = (
-            f"{where} is {number!r}; want a relative error above 0 such as 1e-3, "
-            f"{AUTOCAST!r}, or a table of output paths with numbers"
-        )
-        raise ToleranceError(msg)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from amprewrite.ir import ProgramGraph
 from amprewrite.passes.error_budget.budget import Budget
 from amprewrite.passes.error_budget.lagrangian import Search
 from amprewrite.plan import Plan
+from amprewrite.plan.bounds import Point
 from amprewrite.plan.sensitivity import Measurements, Probes
 
 FEWEST = 2
@@ -14,23 +15,6 @@ FEWEST = 2
 
 LEAST = 1e-2
 """Share of the largest error below which errors count as zero."""
-
-
-@dataclass(frozen=True)
-class Point:
-    """One plan on the front, with its errors.
-
-    Attributes:
-        placement: ``optimal``, or another placement for comparison.
-        plan: The plan; ``plan.cost.lower_bound`` is its certificate.
-        predicted: First-order relative L2 error of all float outputs together.
-        measured: That error of its program; None if it draws random numbers.
-    """
-
-    placement: str
-    plan: Plan
-    predicted: float
-    measured: float | None
 
 
 @dataclass

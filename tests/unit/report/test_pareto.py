@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from amprewrite.passes.error_budget.pareto import Point
+from amprewrite.plan.bounds import Point
 from amprewrite.report.pareto import pareto_json, pareto_table
 from tests.tolerance_goal import sensitivity
 from tests.unit.passes.error_budget.test_pareto import swept

@@ -1,19 +1,12 @@
-"""What a tolerance is, and the search for plans by predicted errors."""
+"""The search for plans by predicted errors."""
 
 from dataclasses import replace
-from math import inf, nan
+from math import inf
 
-import pytest
-
-from amprewrite.errors import ToleranceError, UnsupportedError
 from amprewrite.passes.cost.cost import Objective
 from amprewrite.passes.cost.cost_model import EAGER
 from amprewrite.passes.error_budget import lagrangian
-from amprewrite.passes.error_budget.lagrangian import (
-    Search,
-    check_tolerance,
-    placement_for,
-)
+from amprewrite.passes.error_budget.lagrangian import Search
 from tests.tolerance_goal import goal, plan_for, sensitivity
 
 
@@ -47,29 +40,3 @@ def test_no_price_makes_all_predictions() -> None:
     assert search.find(8e-3) == search.cheapest
     assert search.find(-1.0) is None
     assert search.plan_at(search.dearest).predicted_error == 0.0
-
-
-@pytest.mark.parametrize("number", [0, -1e-3, inf, nan, True, "auto", None, [1e-3]])
-def test_what_bounds_nothing_is_refused(number: object) -> None:
-    with pytest.raises(ToleranceError, match="want a relative error above 0"):
-        check_tolerance(number, "optimal")
-    with pytest.raises(ToleranceError, match=r"tolerance\['y'\] is"):
-        check_tolerance({"y": number}, "optimal")
-
-
-def test_a_table_without_outputs_is_refused() -> None:
-    with pytest.raises(ToleranceError, match="bounds no output"):
-        check_tolerance({}, "optimal")
-
-
-def test_the_default_placement_takes_a_tolerance_where_there_is_one() -> None:
-    assert placement_for(None, None) == "promote"
-    assert placement_for(None, 1e-3) == "optimal"
-    assert placement_for("promote", 1e-3) == "promote"  # which is then refused
-
-
-@pytest.mark.parametrize("bound", [1e-3, 1, "autocast", {"y": 1e-3}])
-def test_bounds_are_taken_by_one_placement(bound: object) -> None:
-    check_tolerance(bound, "optimal")
-    with pytest.raises(UnsupportedError, match="placement 'paint' takes no tolerance"):
-        check_tolerance(bound, "paint")

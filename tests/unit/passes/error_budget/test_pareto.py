@@ -7,7 +7,8 @@ import pytest
 
 from amprewrite.passes.cost.cost import Objective
 from amprewrite.passes.error_budget.budget import Budget
-from amprewrite.passes.error_budget.pareto import Front, Point
+from amprewrite.passes.error_budget.pareto import Front
+from amprewrite.plan.bounds import Point
 from amprewrite.plan.sensitivity import Measurements, Sensitivity
 from amprewrite.policy import Matcher, load_policy
 from tests.tolerance_goal import COUNT, GRAPH, sensitivity

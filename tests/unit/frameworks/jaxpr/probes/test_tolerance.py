@@ -12,7 +12,7 @@ import numpy as np
 import amprewrite
 from amprewrite.errors import ToleranceError, UnsupportedError
 from amprewrite.frameworks.jaxpr.probes import tolerance
-from amprewrite.passes.error_budget.lagrangian import Tolerance
+from amprewrite.plan.bounds import Tolerance
 from tests.jax_programs import normal, weight
 
 W, X = weight(256, 256), normal(128, 256)
