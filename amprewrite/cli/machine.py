@@ -1,6 +1,7 @@
 """The commands that measure this machine: the demo, and the calibration."""
 
 import time
+from dataclasses import asdict
 from itertools import chain
 
 from amprewrite import api
@@ -38,7 +39,7 @@ def calibrate(*, as_json: AsJson = False) -> None:
         work.step("time contractions, other ops and casts")
         found = api.calibrate()
     if as_json:
-        show_json({name: one.model_dump(mode="json") for name, one in found.items()})
+        show_json({name: asdict(one) for name, one in found.items()})
     else:
         from amprewrite.cli.calibration import calibration_parts
 

@@ -59,6 +59,20 @@ class _Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class _Positive:
+    """Annotation of a finite number above zero."""
+
+    def __get_pydantic_core_schema__(
+        self, source: type, handler: "GetCoreSchemaHandler"
+    ) -> "CoreSchema":
+        """Return the schema by which pydantic reads such a number."""
+        from pydantic import Field  # noqa: PLC0415  # only to read a file
+
+        limits = Field(gt=0.0, allow_inf_nan=False)
+        return handler.generate_schema(Annotated[source, limits])
+
+
+@dataclass(frozen=True, slots=True)
 class _OneOf:
     """Annotation of a text that must be one of some words."""
 
@@ -122,6 +136,12 @@ Index = Annotated[int, _Limits(0, MAX_COUNT)]
 
 Error = Annotated[float, _Limits(0)]
 """A relative error."""
+
+Seconds = Annotated[float, _Positive()]
+"""A measured time."""
+
+Extent = Annotated[int, _Limits(1, MAX_COUNT)]
+"""Number of elements, products or multiply-adds of what was timed."""
 
 MANY = _Limits(longest=MAX_ITEMS)
 """Annotation that bounds the length of a sequence read from a file."""

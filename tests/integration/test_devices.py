@@ -1,5 +1,6 @@
 """Plans for a device that is not there."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def test_the_warning_of_float16_is_about_the_device_that_is_planned_for() -> Non
 
 def test_prices_of_a_named_device_count() -> None:
     device = Device(framework="torch", version="2", kind="cuda", name="NVIDIA X1")
-    save_calibration(calibration().model_copy(update={"device": device}))
+    save_calibration(replace(calibration(), device=device))
     model, x = nn.Linear(64, 64).eval(), torch.ones(2, 64)
     for name in ("nvidia x1", "cuda"):
         plan = amprewrite.inspect(model, args=(x,), device=name)

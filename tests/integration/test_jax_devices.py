@@ -1,5 +1,6 @@
 """Plans for a device that is not there, of JAX programs."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_prices_of_a_named_device_count() -> None:
     device = Device(framework="jax", version="0", kind="tpu", name="TPU v9")
-    save_calibration(calibration().model_copy(update={"device": device}))
+    save_calibration(replace(calibration(), device=device))
     x = jax.ShapeDtypeStruct((64, 64), "float32")
     for name in ("tpu", "TPU v9"):
         plan = amprewrite.inspect(lambda x: x @ x, args=(x,), device=name)

@@ -76,9 +76,7 @@ def test_a_plan_rounds_alike_on_another_machine(name, emits, tmp_path, monkeypat
     plan = amprewrite.inspect(fun, args=args)
     here = jaxprs(amprewrite.convert(fun, args=args, plan=plan), args)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    measured = calibration().model_copy(
-        update={"device": describe(), "emits_accumulators": emits}
-    )
+    measured = replace(calibration(), device=describe(), emits_accumulators=emits)
     save_calibration(measured)
     jax.clear_caches()
     again = amprewrite.convert(fun, args=args, plan=plan)
@@ -90,9 +88,7 @@ def test_another_calibration_makes_another_plan(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     found = []
     for emits in (True, False):
-        measured = calibration().model_copy(
-            update={"device": describe(), "emits_accumulators": emits}
-        )
+        measured = replace(calibration(), device=describe(), emits_accumulators=emits)
         save_calibration(measured)
         plan = amprewrite.inspect(fun, args=args)
         found.append({d.accumulator for d in plan.decisions if d.accumulator})

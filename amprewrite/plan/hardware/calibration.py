@@ -9,12 +9,16 @@ made under other conditions are not found.
 import hashlib
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from amprewrite.errors import UnsupportedError, warn
+from amprewrite.plan.fields import Extent, Seconds
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 FULL = "float32"
 """Dtype that the low dtypes are compared with."""
@@ -22,14 +26,14 @@ FULL = "float32"
 Kind = Literal["product", "batched", "convolution", "attention"]
 """Kinds of contractions that take different times at equal extents."""
 
-Seconds = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
+
+class _Table:
+    """Base of the tables of a file, which have no other keys than their fields."""
+
+    __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
+@dataclass(frozen=True, kw_only=True)
 class Device(_Table):
     """Conditions under which timings hold.
 
@@ -54,6 +58,7 @@ class Device(_Table):
         return f"{self.name} ({self.kind}{extra}) by {self.framework} {self.version}"
 
 
+@dataclass(frozen=True, kw_only=True)
 class Contraction(_Table):
     """Times of one contraction, or of a batch of equal ones.
 
@@ -66,12 +71,13 @@ class Contraction(_Table):
     """
 
     kind: Kind
-    thin: Count
-    macs: Count
-    batches: Count = 1
+    thin: Extent
+    macs: Extent
+    batches: Extent = 1
     seconds: Mapping[str, Seconds]
 
 
+@dataclass(frozen=True, kw_only=True)
 class Elementwise(_Table):
     """Times of an elementwise op.
 
@@ -82,10 +88,11 @@ class Elementwise(_Table):
     """
 
     op: str
-    elements: Count
+    elements: Extent
     seconds: Mapping[str, Seconds]
 
 
+@dataclass(frozen=True, kw_only=True)
 class Casts(_Table):
     """Times of casts between float32 and a low dtype.
 
@@ -96,12 +103,13 @@ class Casts(_Table):
         launch: Seconds to cast a tensor of a few elements.
     """
 
-    elements: Count
+    elements: Extent
     down: Seconds
     up: Seconds
     launch: Seconds
 
 
+@dataclass(frozen=True, kw_only=True)
 class Calibration(_Table):
     """Times measured on one device.
 
@@ -131,9 +139,35 @@ def cache_folder() -> Path:
 
 def cache_file(device: Device) -> Path:
     """Return the calibration file of ``device``."""
-    key = device.model_dump_json().encode("utf-8")
+    key = _adapter(Device).dump_json(device)
     name = f"{device.framework}-{device.kind}-{hashlib.sha256(key).hexdigest()[:12]}"
     return cache_folder() / f"{name}.json"
+
+
+@cache
+def _adapter(kind: type[_Table]) -> "TypeAdapter[_Table]":
+    from pydantic import TypeAdapter  # noqa: PLC0415  # only to read or write a file
+
+    return TypeAdapter(kind)
+
+
+def read_calibration(text: str) -> Calibration:
+    """Return the calibration that a file holds.
+
+    Raises:
+        ValueError: The text is none; the message has the first mistake and its place.
+    """
+    from pydantic import ValidationError  # noqa: PLC0415  # only to read a file
+
+    try:
+        found = _adapter(Calibration).validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        msg = f"{where}: {first['msg']}" if where else first["msg"]
+        raise ValueError(msg) from error
+    assert isinstance(found, Calibration)
+    return found
 
 
 def load_calibration(device: Device) -> Calibration | None:
@@ -144,15 +178,11 @@ def load_calibration(device: Device) -> Calibration | None:
     """
     file = cache_file(device)
     try:
-        found = Calibration.model_validate_json(file.read_text("utf-8"))
+        found = read_calibration(file.read_text("utf-8"))
         reason = "" if found.device == device else f"it is of {found.device}"
     except FileNotFoundError:
         return None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        found, reason = None, f"{where}: {first['msg']}" if where else first["msg"]
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # a wrong encoding is a ValueError
         found, reason = None, str(error).split("\n")[0]
     if not reason:
         return found
@@ -168,12 +198,15 @@ def save_calibration(calibration: Calibration) -> Path:
 
     Raises:
         UnsupportedError: It cannot be written.
+        ValueError: It holds what no file may: a time that is not above zero, say.
     """
     file = cache_file(calibration.device)
+    text = _adapter(Calibration).dump_json(calibration, indent=1).decode("utf-8")
+    read_calibration(text)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         part = file.with_name(f"{file.name}.{os.getpid()}")
-        part.write_text(calibration.model_dump_json(indent=1) + "\n", "utf-8")
+        part.write_text(f"{text}\n", "utf-8")
         part.replace(file)
     except OSError as error:
         msg = (

@@ -2,10 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
-from pydantic import ValidationError
-
 from amprewrite.errors import UnsupportedError
-from amprewrite.plan.hardware.calibration import Calibration, Device, cache_folder
+from amprewrite.plan.hardware.calibration import Device, cache_folder, read_calibration
 
 
 def measured_devices(framework: str) -> list[Device]:
@@ -16,8 +14,8 @@ def measured_devices(framework: str) -> list[Device]:
     found: list[Device] = []
     for file in sorted(cache_folder().glob(f"{framework}-*.json")):
         try:
-            calibration = Calibration.model_validate_json(file.read_text("utf-8"))
-        except (OSError, UnicodeDecodeError, ValidationError):
+            calibration = read_calibration(file.read_text("utf-8"))
+        except (OSError, ValueError):  # a wrong encoding is a ValueError
             continue
         found.append(calibration.device)
     return found

@@ -1,5 +1,7 @@
 """What was measured, as it is printed."""
 
+from dataclasses import replace
+
 from rich.table import Table
 
 from amprewrite.cli.calibration import calibration_parts
@@ -22,21 +24,17 @@ def test_speeds_are_printed_by_shape_and_op(capsys):
 
 def test_what_is_measured_for_jax_alone_is_said():
     found = calibration()
-    parts = list(
-        calibration_parts(found.model_copy(update={"emits_accumulators": True}))
-    )
+    parts = list(calibration_parts(replace(found, emits_accumulators=True)))
     assert parts[-1] == "bfloat16 contractions hand over float32 sums"
-    other = found.model_copy(update={"emits_accumulators": False})
+    other = replace(found, emits_accumulators=False)
     assert "hand over bfloat16 sums" in str(list(calibration_parts(other))[-1])
 
 
 def test_several_at_once_and_what_was_not_timed_are_told():
     found = calibration()
     first = found.contractions[0]
-    one = first.model_copy(
-        update={"batches": 16, "kind": "batched", "seconds": {"float32": 1e-6}}
-    )
-    parts = calibration_parts(found.model_copy(update={"contractions": (one,)}))
+    one = replace(first, batches=16, kind="batched", seconds={"float32": 1e-6})
+    parts = calibration_parts(replace(found, contractions=(one,)))
     table = next(part for part in parts if isinstance(part, Table))
     cells = [list(column.cells) for column in table.columns]
     assert [cell[0] for cell in cells] == ["16 x batched", "8", "512", "1.0", "", ""]

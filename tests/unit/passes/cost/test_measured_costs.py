@@ -1,5 +1,7 @@
 """Seconds that were measured become bytes that could be moved meanwhile."""
 
+from dataclasses import replace
+
 import pytest
 
 from amprewrite.passes.cost.cost_model import COMPILED, EAGER, CostModel
@@ -63,5 +65,5 @@ def test_what_was_not_measured_has_no_prices(low: str, full: str) -> None:
 
 
 def test_without_products_there_are_no_prices() -> None:
-    found = calibration().model_copy(update={"contractions": ()})
+    found = replace(calibration(), contractions=())
     assert measured_model(EAGER, found, "bfloat16", "float32") is None

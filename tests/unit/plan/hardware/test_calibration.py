@@ -3,12 +3,14 @@
 import json
 import re
 import warnings
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from amprewrite.errors import AmpWarning, UnsupportedError
 from amprewrite.plan.hardware.calibration import (
+    Elementwise,
     cache_file,
     cache_folder,
     load_calibration,
@@ -45,20 +47,20 @@ def test_what_is_kept_is_found_again() -> None:
 @pytest.mark.parametrize("field", ["framework", "version", "kind", "name", "features"])
 def test_what_was_measured_elsewhere_is_not_used(field: str) -> None:
     save_calibration(FOUND)
-    other = DEVICE.model_copy(update={field: "other"})
+    other = replace(DEVICE, **{field: "other"})
     assert load_calibration(other) is None
     save_calibration(calibration(other))
     assert load_calibration(DEVICE) == FOUND
 
 
 def without(key: str) -> str:
-    data = FOUND.model_dump(mode="json")
+    data = asdict(FOUND)
     del data[key]
     return json.dumps(data)
 
 
 def changed(**parts: object) -> str:
-    return json.dumps({**FOUND.model_dump(mode="json"), **parts})
+    return json.dumps({**asdict(FOUND), **parts})
 
 
 @pytest.mark.parametrize(
@@ -68,10 +70,11 @@ def changed(**parts: object) -> str:
         ("[]", "Input should be an object"),
         (without("casts"), "casts: Field required"),
         (changed(format=2), "format: Input should be 1"),
-        (changed(future=1), "future: Extra inputs"),
-        (changed(casts={"float16": {**FOUND.model_dump()["casts"]["float16"],
+        (changed(future=1), "future: Unexpected"),
+        (changed(device={**asdict(DEVICE), "future": 1}), "device.future: "),
+        (changed(casts={"float16": {**asdict(FOUND)["casts"]["float16"],
                                     "down": 0.0}}), "casts.float16.down: "),
-        (changed(device={**DEVICE.model_dump(), "name": "Other"}), "it is of Other"),
+        (changed(device={**asdict(DEVICE), "name": "Other"}), "it is of Other"),
         ("\ud800", "codec can't decode"),
     ],
 )  # fmt: skip
@@ -100,7 +103,15 @@ def test_a_folder_that_cannot_be_written_is_said(
         assert load_calibration(DEVICE) is None
 
 
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_time_that_cannot_be_is_not_kept(seconds: float) -> None:
+    op = Elementwise(op="add", elements=1, seconds={"float32": seconds})
+    with pytest.raises(ValueError, match=r"^elementwise\.0\.seconds\.float32: "):
+        save_calibration(replace(FOUND, elementwise=(op,)))
+    assert not cache_folder().exists()
+
+
 def test_a_device_is_said_in_words() -> None:
     assert str(DEVICE) == "Slow & Sons (cpu) by torch 2.0"
-    featured = DEVICE.model_copy(update={"features": "avx2, 1 threads"})
+    featured = replace(DEVICE, features="avx2, 1 threads")
     assert str(featured) == "Slow & Sons (cpu, avx2, 1 threads) by torch 2.0"

@@ -1,5 +1,6 @@
 """Devices by name."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,8 @@ def test_a_kind_is_what_is_there_or_what_was_measured_or_unknown() -> None:
     assert measured_devices(DEVICE.framework) == [DEVICE]
     assert measured_devices("other") == []
     assert named(kind) == DEVICE
-    other = DEVICE.model_copy(update={"name": "another"})
-    save_calibration(calibration().model_copy(update={"device": other}))
+    other = replace(DEVICE, name="another")
+    save_calibration(replace(calibration(), device=other))
     assert named(kind).name == kind
     assert named("gpu:0").kind == "cuda"
 
@@ -38,8 +39,8 @@ def test_a_kind_is_what_is_there_or_what_was_measured_or_unknown() -> None:
 def test_a_measured_device_goes_by_its_name() -> None:
     save_calibration(calibration())
     assert named(DEVICE.name.upper()) == DEVICE
-    newer = DEVICE.model_copy(update={"version": "2.13.0"})
-    save_calibration(calibration().model_copy(update={"device": newer}))
+    newer = replace(DEVICE, version="2.13.0")
+    save_calibration(replace(calibration(), device=newer))
     assert named(DEVICE.name) == newer
 
 

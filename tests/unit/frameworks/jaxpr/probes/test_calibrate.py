@@ -1,5 +1,7 @@
 """What is timed on a device of JAX, and what low contractions hand over."""
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("jax")
@@ -28,7 +30,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def device(kind):
-    return describe().model_copy(update={"kind": kind})
+    return replace(describe(), kind=kind)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +81,7 @@ def test_without_measurements_there_are_defaults():
 
 @pytest.mark.parametrize("sums", [True, False])
 def test_what_was_measured_goes_before_the_default(found, sums):
-    measured = found.model_copy(update={"emits_accumulators": sums})
+    measured = replace(found, emits_accumulators=sums)
     assert kernels(describe(), measured).accumulators is sums
 
 
