@@ -6,32 +6,30 @@ The imports of a function run when it is called: importing the package is light.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.plan import Plan
 from amprewrite.plan.bounds import Point, Tolerance
+from amprewrite.plan.hardware.calibration import Calibration, save_calibration
 from amprewrite.policy import PolicyLike, Rule, load_policy
 from amprewrite.verify import Report
-
-if TYPE_CHECKING:
-    from amprewrite.plan.hardware.calibration import Calibration
 
 TARGETS = ("eager", "compiled")
 """Ways to run the result: op by op, or through a fusing compiler."""
 
 
 def convert(  # noqa: PLR0913  # the public signature; all but two are by keyword
-    model: Any,
+    model: object,
     policy: PolicyLike | None = None,
     *,
-    args: tuple[Any, ...] | None = None,
-    kwargs: Mapping[str, Any] | None = None,
+    args: tuple[object, ...] | None = None,
+    kwargs: Mapping[str, object] | None = None,
     placement: str | None = None,
     tolerance: Tolerance | None = None,
     overrides: Sequence[Rule | Mapping[str, object]] = (),
     plan: Plan | None = None,
-    dynamic_shapes: Any = None,
+    dynamic_shapes: object = None,
     training: bool | None = None,
     target: str | None = None,
     compile: bool = False,  # noqa: A002  # the public name
@@ -126,7 +124,7 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
     return asked.framework.convert(model, request)
 
 
-def original(converted: Any) -> Any:
+def original(converted: object) -> Any:
     """Return the plain model of a converted one, with the current weights.
 
     Args:
@@ -153,15 +151,15 @@ def original(converted: Any) -> Any:
 
 
 def inspect(  # noqa: PLR0913  # the public signature; all but two are by keyword
-    model: Any,
+    model: object,
     policy: PolicyLike = "bf16",
     *,
-    args: tuple[Any, ...] | None = None,
-    kwargs: Mapping[str, Any] | None = None,
+    args: tuple[object, ...] | None = None,
+    kwargs: Mapping[str, object] | None = None,
     placement: str | None = None,
     tolerance: Tolerance | None = None,
     overrides: Sequence[Rule | Mapping[str, object]] = (),
-    dynamic_shapes: Any = None,
+    dynamic_shapes: object = None,
     training: bool | None = None,
     target: str | None = None,
     device: str | None = None,
@@ -190,7 +188,7 @@ def inspect(  # noqa: PLR0913  # the public signature; all but two are by keywor
     return asked.framework.inspect(model, request)
 
 
-def plan_of(model: Any) -> Plan:
+def plan_of(model: object) -> Plan:
     """Return the plan by which a converted or compiled model runs.
 
     Args:
@@ -212,14 +210,14 @@ def plan_of(model: Any) -> Plan:
 
 
 def pareto(  # noqa: PLR0913  # the public signature; all but two are by keyword
-    model: Any,
+    model: object,
     policy: PolicyLike = "bf16",
     *,
-    args: tuple[Any, ...] | None = None,
-    kwargs: Mapping[str, Any] | None = None,
+    args: tuple[object, ...] | None = None,
+    kwargs: Mapping[str, object] | None = None,
     points: int = 8,
     overrides: Sequence[Rule | Mapping[str, object]] = (),
-    dynamic_shapes: Any = None,
+    dynamic_shapes: object = None,
     training: bool | None = None,
     target: str | None = None,
 ) -> tuple[Point, ...]:
@@ -270,7 +268,9 @@ def pareto(  # noqa: PLR0913  # the public signature; all but two are by keyword
     return tuple(front.points)
 
 
-def graph_text(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+def graph_text(
+    model: object, args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> str:
     """Return ``model``, converted or not, as the text of a program graph.
 
     Raises:
@@ -282,7 +282,7 @@ def graph_text(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     return framework_of(model).graph_text(model, args, kwargs)
 
 
-def program_files(model: Any) -> Mapping[str, str]:
+def program_files(model: object) -> Mapping[str, str]:
     """Return the suffixes that :func:`save_program` accepts, and the reader of each.
 
     Raises:
@@ -294,7 +294,10 @@ def program_files(model: Any) -> Mapping[str, str]:
 
 
 def save_program(
-    converted: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], path: Path
+    converted: object,
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+    path: Path,
 ) -> None:
     """Write a converted model to ``path``, in the format that its suffix names.
 
@@ -310,7 +313,7 @@ def save_program(
     framework_of(converted).save_program(converted, args, kwargs, path)
 
 
-def calibrate() -> "dict[str, Calibration]":
+def calibrate() -> dict[str, Calibration]:
     """Time every installed framework on its default device, and save the results.
 
     From then on, plans for that device are priced by the saved results.
@@ -322,7 +325,6 @@ def calibrate() -> "dict[str, Calibration]":
         UnsupportedError: No framework is installed, or a file cannot be written.
     """
     from amprewrite import registry
-    from amprewrite.plan.hardware.calibration import save_calibration
 
     frameworks = registry.installed()
     if not frameworks:
@@ -339,10 +341,10 @@ def calibrate() -> "dict[str, Calibration]":
 
 
 def verify(  # noqa: PLR0913  # the public signature; most are by keyword
-    original: Any,
-    converted: Any,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any] | None = None,
+    original: object,
+    converted: object,
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object] | None = None,
     *,
     reference: str = "float64",
     gradients: bool = False,

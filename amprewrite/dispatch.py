@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
 
 from amprewrite.dtypes import Processor
 from amprewrite.errors import ArgumentError, UnsupportedError
@@ -27,8 +26,8 @@ def prices(
     model: object,
     policy: Policy,
     target: str,
-    args: tuple[Any, ...] | None = None,
-    kwargs: Mapping[str, Any] | None = None,
+    args: tuple[object, ...] | None = None,
+    kwargs: Mapping[str, object] | None = None,
     device: Device | None = None,
 ) -> CostModel:
     """Return the prices of ``target`` on the device of a model.
@@ -176,10 +175,10 @@ class Asked:
         device: Name of the device to plan for; None for that of the model.
     """
 
-    model: Any
+    model: object
     policy: Policy
-    args: tuple[Any, ...] | None
-    kwargs: Mapping[str, Any] | None
+    args: tuple[object, ...] | None
+    kwargs: Mapping[str, object] | None
     overrides: Sequence[Rule | Mapping[str, object]]
     target: str | None
     wanted: str | None = None

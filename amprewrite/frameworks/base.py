@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from amprewrite.dtypes import Processor
 from amprewrite.errors import UnsupportedError, warn
@@ -63,10 +63,10 @@ class Request:
     """
 
     planner: Planner
-    args: tuple[Any, ...] | None = None
-    kwargs: Mapping[str, Any] | None = None
+    args: tuple[object, ...] | None = None
+    kwargs: Mapping[str, object] | None = None
     plan: Plan | None = None
-    dynamic_shapes: Any = None
+    dynamic_shapes: object = None
     training: bool | None = None
     target: str = "eager"
     compile: bool = False
@@ -121,12 +121,12 @@ def announce(plan: Plan, announced: set[str] | None = None) -> None:
 class Stepper(Protocol):
     """Runner of a model and its converted form side by side, for ``verify``."""
 
-    def measure(self, original: Any, converted: Any, call: Call, /) -> Measured:
+    def measure(self, original: object, converted: object, call: Call, /) -> Measured:
         """Run a model, its converted form and the baselines."""
         ...
 
     def walk(
-        self, original: Any, converted: Any, call: Call, observe: Observe, /
+        self, original: object, converted: object, call: Call, observe: Observe, /
     ) -> Walked:
         """Step through a model and its converted form op by op."""
         ...
@@ -147,35 +147,35 @@ class Sample:
     device: Device
     bfloat16: bool | None
     why: str
-    model: Any
-    args: tuple[Any, ...]
+    model: object
+    args: tuple[object, ...]
 
 
 class Framework(Stepper, Protocol):
     """The interface of a framework: all that the core requires of torch or JAX.
 
     The module ``framework`` of each package implements it. Models are of the user's own
-    classes, plain and converted: their types are known to the framework alone.
+    classes, plain and converted: objects here, whose kind the framework checks.
     """
 
-    def convert(self, model: Any, request: Request, /) -> Any:
+    def convert(self, model: object, request: Request, /) -> object:
         """Return the converted model."""
         ...
 
-    def inspect(self, model: Any, request: Request, /) -> Plan:
+    def inspect(self, model: object, request: Request, /) -> Plan:
         """Return the plan that :meth:`convert` would apply, or has applied."""
         ...
 
-    def original(self, converted: Any, /) -> Any:
+    def original(self, converted: object, /) -> object:
         """Return the plain model of a converted one, with its current weights."""
         ...
 
-    def plan_of(self, model: Any, /) -> Plan:
+    def plan_of(self, model: object, /) -> Plan:
         """Return the plan of a converted model, or of one that it compiled."""
         ...
 
     def graph_text(
-        self, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], /
+        self, model: object, args: tuple[object, ...], kwargs: Mapping[str, object], /
     ) -> str:
         """Return a model, plain or converted, as the text of a program graph."""
         ...
@@ -186,9 +186,9 @@ class Framework(Stepper, Protocol):
 
     def save_program(
         self,
-        converted: Any,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        converted: object,
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
         path: Path,
         /,
     ) -> None:
@@ -201,9 +201,9 @@ class Framework(Stepper, Protocol):
 
     def device_of(
         self,
-        model: Any,
-        args: tuple[Any, ...] | None,
-        kwargs: Mapping[str, Any] | None,
+        model: object,
+        args: tuple[object, ...] | None,
+        kwargs: Mapping[str, object] | None,
         /,
     ) -> Device:
         """Return the device that a model runs on."""

@@ -24,8 +24,8 @@ class Call:
         gradients: Whether the gradients of the parameters are compared too.
     """
 
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+    args: tuple[object, ...]
+    kwargs: Mapping[str, object]
     reference: str = "float64"
     gradients: bool = False
 

@@ -6,7 +6,7 @@ A plan can be read, compared, edited as JSON and applied in another process.
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from amprewrite.errors import PlanMismatchError
 from amprewrite.plan.fields import (
@@ -32,9 +32,6 @@ from amprewrite.plan.text import (
     summary_lines,
 )
 from amprewrite.policy import Reason, Rule
-
-if TYPE_CHECKING:
-    from rich.console import Group
 
 OUTPUT = "output"
 """Consumer name of a cast that restores the dtype of a program output."""
@@ -326,7 +323,7 @@ class Plan:
         """Return the summary."""
         return self.summary()
 
-    def __rich__(self) -> "Group":
+    def __rich__(self) -> Any:  # noqa: ANN401  # rich's own, loaded when it prints
         """Return the table that rich prints."""
         from amprewrite.plan.table import plan_table  # noqa: PLC0415  # rich only if used
 

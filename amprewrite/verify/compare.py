@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -26,8 +25,8 @@ REFERENCES = ("float64", "float32")
 
 def verify(
     framework: Stepper,
-    original: Any,
-    converted: Any,
+    original: object,
+    converted: object,
     call: Call,
     rtol: float | None = None,
 ) -> Report:

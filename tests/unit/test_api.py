@@ -3,17 +3,23 @@
 import inspect as signatures
 import subprocess
 import sys
-from typing import Any, cast
+from collections.abc import Iterator
+from types import FunctionType
+from typing import Any, cast, get_type_hints
 
 import pytest
 
 import amprewrite
+from amprewrite import api
 from amprewrite.errors import (
     ArgumentError,
     PlanMismatchError,
     PolicyError,
     UnsupportedError,
 )
+from amprewrite.plan.bounds import Point
+from amprewrite.user_code import is_in
+from amprewrite.verify import Report
 from tests.plan_text import plan_of
 
 
@@ -39,6 +45,28 @@ def test_the_public_signatures_are_those_of_the_docs() -> None:
         *("original", "converted", "args", "kwargs"),
         *("reference", "gradients", "rtol"),
     ]
+
+
+def public_functions() -> Iterator[FunctionType]:
+    """The functions, and the methods of the classes that are not generated."""
+    given = [getattr(amprewrite, name) for name in amprewrite.__all__]
+    for found in (*vars(api).values(), *given, Report):
+        parts = vars(found).values() if isinstance(found, type) else [found]
+        for part in parts:
+            function = getattr(part, "fget", getattr(part, "__func__", part))
+            if isinstance(function, FunctionType):
+                yield function
+
+
+def test_annotations_are_found_after_a_light_import() -> None:
+    """As documentation tools and validators of calls read them."""
+    written = {
+        f for f in public_functions() if is_in(signatures.getfile(f), "amprewrite")
+    }
+    hints = {f.__qualname__: get_type_hints(f) for f in written}
+    assert {"convert", "inspect", "pareto", "calibrate", "Plan.load"} <= set(hints)
+    assert hints["pareto"]["return"] == tuple[Point, ...]
+    assert [name for name, found in hints.items() if "return" not in found] == []
 
 
 @pytest.mark.parametrize("function", [amprewrite.convert, amprewrite.inspect])

@@ -1,13 +1,22 @@
-"""JAX as the core uses it: see :class:`amprewrite.frameworks.base.Framework`."""
+"""JAX as the core uses it: see :class:`amprewrite.frameworks.base.Framework`.
 
-from amprewrite.frameworks.jaxpr.compare import measure, walk
-from amprewrite.frameworks.jaxpr.convert import convert, inspect, original, plan_of
+The core knows models as objects; here they are checked, and become functions or modules
+of JAX, which have no common type.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from amprewrite.errors import UnsupportedError
+from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.jaxpr import compare
+from amprewrite.frameworks.jaxpr import convert as conversion
+from amprewrite.frameworks.jaxpr.convert import original, plan_of
 from amprewrite.frameworks.jaxpr.devices import samples
-from amprewrite.frameworks.jaxpr.function.program_export import (
-    program_files,
-    save_program,
-)
-from amprewrite.frameworks.jaxpr.function.program_text import graph_text
+from amprewrite.frameworks.jaxpr.function import program_export, program_text
+from amprewrite.frameworks.jaxpr.function.adapters import adapter_of
+from amprewrite.frameworks.jaxpr.function.program_export import program_files
 from amprewrite.frameworks.jaxpr.probes.calibrate import (
     default_target,
     device_of,
@@ -15,6 +24,9 @@ from amprewrite.frameworks.jaxpr.probes.calibrate import (
 )
 from amprewrite.frameworks.jaxpr.probes.calibrate import measure as calibrate
 from amprewrite.frameworks.jaxpr.probes.calibrate import named as device_named
+from amprewrite.measure.runs import Call, Measured
+from amprewrite.measure.samples import Observe, Walked
+from amprewrite.plan import Plan
 
 __all__ = [
     "calibrate",
@@ -33,3 +45,55 @@ __all__ = [
     "save_program",
     "walk",
 ]
+
+
+def convert(model: object, request: Request) -> object:
+    """Return the converted function or module; see :func:`amprewrite.convert`."""
+    return conversion.convert(_model(model), request)
+
+
+def inspect(model: object, request: Request) -> Plan:
+    """Return the plan that :func:`convert` would apply, or has applied."""
+    return conversion.inspect(_model(model), request)
+
+
+def measure(original: object, converted: object, call: Call) -> Measured:
+    """Run a function or module, its converted form and the baselines."""
+    return compare.measure(_model(original), _model(converted), call)
+
+
+def walk(original: object, converted: object, call: Call, observe: Observe) -> Walked:
+    """Step through a model and its converted form op by op."""
+    return compare.walk(_model(original), _model(converted), call, observe)
+
+
+def graph_text(
+    model: object, args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> str:
+    """Return a model, plain or converted, as the text of a program graph."""
+    return program_text.graph_text(_model(model), args, kwargs)
+
+
+def save_program(
+    converted: object,
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+    path: Path,
+) -> None:
+    """Write a converted model to a file that ``jax.export.deserialize`` reads."""
+    program_export.save_program(_model(converted), args, kwargs, path)
+
+
+def _model(found: object) -> Any:
+    """Return a function or module as it is.
+
+    Raises:
+        UnsupportedError: It is neither.
+    """
+    if not callable(found) and adapter_of(found) is None:
+        msg = (
+            f"found a {type(found).__name__}; want a function of JAX arrays, or a "
+            f"module of Equinox or Flax"
+        )
+        raise UnsupportedError(msg)
+    return found

@@ -58,7 +58,7 @@ def current() -> Captured:
     return held
 
 
-def plan_of(model: Any) -> Plan:
+def plan_of(model: object) -> Plan:
     """Return the plan of a converted module, or of one that was compiled.
 
     Args:
@@ -89,7 +89,7 @@ def plan_of(model: Any) -> Plan:
     raise UnsupportedError(msg)
 
 
-def _plans(model: Any) -> Iterator[Plan]:
+def _plans(model: object) -> Iterator[Plan]:
     """Yield the plans of a model; if it has none itself, those of its parts."""
     own = getattr(model, "plan", None)
     if isinstance(own, Plan):
@@ -102,12 +102,12 @@ def _plans(model: Any) -> Iterator[Plan]:
             yield from _plans(part)
 
 
-def _captured(model: Any) -> list[Plan]:
+def _captured(model: object) -> list[Plan]:
     """Return the plans of the graphs that were captured of a compiled model."""
     return [plan for one in dynamo_state.converters(model) for plan in _plans_by(one)]
 
 
-def _plans_by(converter: Any) -> Iterable[Plan]:
+def _plans_by(converter: object) -> Iterable[Plan]:
     try:
         found = _CAPTURED.get(converter)
     except TypeError:  # the part of a chain that is not hashable

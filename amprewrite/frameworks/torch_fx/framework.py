@@ -1,15 +1,25 @@
-"""PyTorch as the core uses it: see :class:`amprewrite.frameworks.base.Framework`."""
+"""PyTorch as the core uses it: see :class:`amprewrite.frameworks.base.Framework`.
 
-from amprewrite.frameworks.torch_fx.compare import measure, walk
+The core knows models as objects; here they are checked, and become models of torch.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from torch import nn
+from torch.export import ExportedProgram
+
+from amprewrite.errors import UnsupportedError
+from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.torch_fx import compare
+from amprewrite.frameworks.torch_fx import convert as conversion
+from amprewrite.frameworks.torch_fx.capture.program import Model, open_program
 from amprewrite.frameworks.torch_fx.compiled_plans import plan_of
-from amprewrite.frameworks.torch_fx.convert import convert, inspect
 from amprewrite.frameworks.torch_fx.devices import samples
+from amprewrite.frameworks.torch_fx.module import program_export
 from amprewrite.frameworks.torch_fx.module.original import original
-from amprewrite.frameworks.torch_fx.module.program_export import (
-    graph_text,
-    program_files,
-    save_program,
-)
+from amprewrite.frameworks.torch_fx.module.program_export import program_files
 from amprewrite.frameworks.torch_fx.probes.calibrate import (
     default_target,
     device_of,
@@ -17,6 +27,9 @@ from amprewrite.frameworks.torch_fx.probes.calibrate import (
 )
 from amprewrite.frameworks.torch_fx.probes.calibrate import measure as calibrate
 from amprewrite.frameworks.torch_fx.probes.calibrate import named as device_named
+from amprewrite.measure.runs import Call, Measured
+from amprewrite.measure.samples import Observe, Walked
+from amprewrite.plan import Plan
 
 __all__ = [
     "calibrate",
@@ -35,3 +48,67 @@ __all__ = [
     "save_program",
     "walk",
 ]
+
+
+def convert(model: object, request: Request) -> nn.Module:
+    """Return the converted model; see :func:`amprewrite.convert`."""
+    return conversion.convert(_model(model), request)
+
+
+def inspect(model: object, request: Request) -> Plan:
+    """Return the plan that :func:`convert` would apply, or has applied."""
+    return conversion.inspect(_model(model), request)
+
+
+def measure(original: object, converted: object, call: Call) -> Measured:
+    """Run a model, its converted form and the baselines."""
+    return compare.measure(_model(original), _callable(converted), call)
+
+
+def walk(original: object, converted: object, call: Call, observe: Observe) -> Walked:
+    """Step through a model and its converted form op by op."""
+    return compare.walk(_model(original), converted, call, observe)
+
+
+def graph_text(
+    model: object, args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> str:
+    """Return a model, plain or converted, as the text of a program graph."""
+    return program_export.graph_text(_module(model), args, kwargs)
+
+
+def save_program(
+    converted: object,
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+    path: Path,
+) -> None:
+    """Export a converted model and write it to a file."""
+    program_export.save_program(_module(converted), args, kwargs, path)
+
+
+def _model(found: object) -> Model:
+    if not isinstance(found, (nn.Module, ExportedProgram)):
+        _refuse(found, "a torch.nn.Module, GraphModule or ExportedProgram")
+    return found
+
+
+def _module(found: object) -> nn.Module:
+    model = _model(found)
+    return model if isinstance(model, nn.Module) else open_program(model)
+
+
+def _callable(found: object) -> Callable[..., Any]:
+    if not callable(found):
+        _refuse(found, "a converted model, or a callable of its signature")
+    return found
+
+
+def _refuse(found: object, wanted: str) -> NoReturn:
+    """Raise an error that names the kind of an object.
+
+    Raises:
+        UnsupportedError: Always.
+    """
+    msg = f"found a {type(found).__name__}; want {wanted}"
+    raise UnsupportedError(msg)

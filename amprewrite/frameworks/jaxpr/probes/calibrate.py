@@ -105,7 +105,7 @@ def _processors() -> int:
     return len(allowed(0)) if allowed else os.cpu_count() or 1
 
 
-def device_of(_model: Any, _args: Any, _kwargs: Any) -> Device:
+def device_of(_model: object, _args: object, _kwargs: object) -> Device:
     """Return the device that JAX runs on: the default one for every model."""
     return describe()
 

@@ -51,7 +51,9 @@ ROW = 64
 
 
 def device_of(
-    model: Any, args: tuple[Any, ...] | None, kwargs: Mapping[str, Any] | None
+    model: object,
+    args: tuple[object, ...] | None,
+    kwargs: Mapping[str, object] | None,
 ) -> Device:
     """Return the device of a model: that of its first weight, or of its arguments."""
     weights: Any = getattr(model, "state_dict", dict)

@@ -6,8 +6,10 @@ import pytest
 
 pytest.importorskip("jax")
 
-from amprewrite.frameworks.base import Framework, Stepper
+from amprewrite.errors import UnsupportedError
+from amprewrite.frameworks.base import Framework, Request, Stepper
 from amprewrite.frameworks.jaxpr import framework
+from amprewrite.measure.runs import Call
 
 EVERY = {**vars(Stepper), **vars(Framework)}
 ASKED = {n: f for n, f in EVERY.items() if not n.startswith("_")}
@@ -21,3 +23,19 @@ def test_it_offers_what_is_asked_and_nothing_else():
 def test_every_function_takes_what_it_is_given(name):
     given = list(inspect.signature(ASKED[name]).parameters)[1:]
     inspect.signature(getattr(framework, name)).bind(*given)
+
+
+def test_what_is_no_function_or_module_is_refused():
+    call = Call((1.0,), {})
+    for refused in (
+        lambda: framework.convert(3, Request(None)),
+        lambda: framework.inspect(3, Request(None)),
+        lambda: framework.measure(3, abs, call),
+        lambda: framework.measure(abs, 3, call),
+        lambda: framework.walk(3, abs, call, None),
+        lambda: framework.walk(abs, 3, call, None),
+        lambda: framework.graph_text(3, (), {}),
+        lambda: framework.save_program(3, (), {}, "no.stablehlo"),
+    ):
+        with pytest.raises(UnsupportedError, match="found a int; want a function of"):
+            refused()

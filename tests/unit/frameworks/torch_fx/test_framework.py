@@ -4,10 +4,12 @@ import inspect
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-from amprewrite.frameworks.base import Framework, Stepper
+from amprewrite.errors import UnsupportedError
+from amprewrite.frameworks.base import Framework, Request, Stepper
 from amprewrite.frameworks.torch_fx import framework
+from amprewrite.measure.runs import Call
 
 EVERY = {**vars(Stepper), **vars(Framework)}
 ASKED = {n: f for n, f in EVERY.items() if not n.startswith("_")}
@@ -21,3 +23,32 @@ def test_it_offers_what_is_asked_and_nothing_else():
 def test_every_function_takes_what_it_is_given(name):
     given = list(inspect.signature(ASKED[name]).parameters)[1:]
     inspect.signature(getattr(framework, name)).bind(*given)
+
+
+X = torch.ones(2, 4)
+MODEL = torch.nn.Linear(4, 4).eval()
+
+
+def test_what_is_no_model_of_torch_is_refused():
+    model = r"found a int; want a torch\.nn\.Module, GraphModule or ExportedProgram"
+    for call in (
+        lambda: framework.convert(3, Request(None)),
+        lambda: framework.inspect(3, Request(None)),
+        lambda: framework.measure(3, MODEL, Call((X,), {})),
+        lambda: framework.walk(3, MODEL, Call((X,), {}), None),
+        lambda: framework.graph_text(3, (X,), {}),
+        lambda: framework.save_program(3, (X,), {}, "no.pt2"),
+    ):
+        with pytest.raises(UnsupportedError, match=model):
+            call()
+    with pytest.raises(UnsupportedError, match="found a int; want a converted model"):
+        framework.measure(MODEL, 3, Call((X,), {}))
+
+
+def test_an_exported_program_has_a_text_and_a_file(tmp_path):
+    program = torch.export.export(MODEL, (X,))
+    text = framework.graph_text(program, (X,), {})
+    assert "linear = linear(%input_1, %weight, %bias)" in text
+    framework.save_program(program, (X,), {}, tmp_path / "model.pt2")
+    loaded = torch.export.load(tmp_path / "model.pt2").module()
+    assert torch.equal(loaded(X), MODEL(X))
