@@ -141,7 +141,7 @@ Seconds = Annotated[float, _Positive()]
 """A measured time."""
 
 Extent = Annotated[int, _Limits(1, MAX_COUNT)]
-"""Number of elements, products or multiply-adds of what was timed."""
+"""Number of elements, products or multiply-adds in a timed kernel."""
 
 MANY = _Limits(longest=MAX_ITEMS)
 """Annotation that bounds the length of a sequence read from a file."""
