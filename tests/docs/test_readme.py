@@ -14,7 +14,7 @@ from tests.docs.blocks import blocks_of, matches
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = blocks_of(TEXT)
-MAX_LINES = 150
+MAX_LINES = 130
 
 INSTALLS = (
     'pip install -c constraints.txt ".[demo]" && amprewrite demo',

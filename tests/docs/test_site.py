@@ -6,12 +6,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
+import amprewrite
 from amprewrite import errors
 from tests.docs.links import ROOT
-from tools import command_page, policy_page, site_hooks, site_roles
+from tools import command_page, plan_picture, policy_page, site_hooks, site_roles
 
 for library in ("mkdocs", "material", "mkdocstrings"):
     pytest.importorskip(library)
@@ -97,8 +99,12 @@ def test_assets_of_elsewhere_are_found():
     assert not ASSET.findall('<script src="c.js"></script><a href="https://a.b">')
 
 
-@pytest.mark.parametrize("tool", [policy_page, command_page], ids=["policy", "command"])
+@pytest.mark.parametrize(
+    "tool", [policy_page, command_page, plan_picture], ids=["policy", "command", "plan"]
+)
 def test_a_page_that_is_written_by_a_tool_is_up_to_date(tool):
+    if tool is plan_picture:
+        pytest.importorskip("torch")
     assert tool.PAGE.read_text(encoding="utf-8") == tool.page(), (
         f"run: python -m {tool.__name__}"
     )
@@ -123,6 +129,20 @@ def test_blocks_of_both_frameworks_become_tabs():
     assert (start, found.count("```")) == ("a\n\n", 6)
     assert '=== "JAX"\n\n    ```python\n    z\n    ```\n' in tabs
     assert site_hooks.tabbed("In torch:\n\n```python\n```\n").startswith("In torch")
+
+
+def test_a_picture_shows_each_op_and_each_cast():
+    pytest.importorskip("torch")
+    import torch
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8)).eval()
+    plan = amprewrite.inspect(model, args=(torch.ones(2, 4),))
+    shown = ET.fromstring(plan_picture.picture(plan))
+    texts = [element.text for element in shown.iter() if element.tag.endswith("text")]
+    assert texts[:-1] == [
+        *("bf16", "f32", "input", "output"),
+        *("linear", "allow, bf16", "layer_norm", "deny, f32"),
+    ]
 
 
 def test_roles_become_code():
