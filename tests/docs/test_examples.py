@@ -31,6 +31,15 @@ def test_custom_policy(capsys):
     assert "nothing was lowered" in text
 
 
+def test_export_onnx(capsys):
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime")
+    text = output_of("export_onnx", capsys)
+    ours, runtimes = (float(x) for x in re.findall(r"error .*: ([\d.e-]+)", text))
+    assert 1e-5 < ours < 1e-3
+    assert 1e-5 < runtimes < 2 * ours
+
+
 @pytest.mark.slow
 def test_train_cnn(capsys):
     pytest.importorskip("sklearn")

@@ -29,6 +29,7 @@ NEEDS = {
     "training_jax": ("jax", "equinox", "flax", "optax"),
     "training_torch": ("torch",),
     "howto/call_arguments": ("torch", "jax"),
+    "howto/export": ("torch", "jax", "onnxscript", "onnxruntime", "safetensors"),
     "howto/find_the_layer": ("torch",),
     "howto/jax_objects": ("jax", "equinox", "flax"),
     "howto/keep_full": ("torch",),

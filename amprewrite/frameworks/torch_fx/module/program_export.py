@@ -29,7 +29,7 @@ NO_BFLOAT16 = (
     "{path} computes in bfloat16, for which ONNX Runtime has no kernels on a CPU; run "
     "it with CUDAExecutionProvider, or convert with policy='fp16' for a CPU"
 )
-"""Source: OperatorKernels.md of onnxruntime 1.32; on a CPU it has casts alone."""
+"""Source: the table of kernels of onnxruntime 1.32; on a CPU it has casts alone."""
 
 
 def graph_text(
