@@ -1,7 +1,9 @@
 """A plan as a few lines of text, for tests that state it whole."""
 
+import json
 from collections.abc import Iterable, Mapping
 from textwrap import dedent
+from typing import Any
 
 from amprewrite.dtypes import short_name
 from amprewrite.ir import check_graph, parse_graph
@@ -29,6 +31,21 @@ def plan_of(
         matcher,
         Setting(keep_parameter_dtype=training, objective=Objective(model)),
     )
+
+
+SMALL = """
+%x: f32[4,8] input
+%w: f32[8,8] parameter
+linear = linear(%x, %w) -> %h: f32[4,8]
+exp = exp(%h) -> %e: f32[4,8]
+return %e
+"""
+"""A program whose plan has two ops and three casts."""
+
+
+def plan_data() -> dict[str, Any]:
+    """Return the plan for :data:`SMALL` as the data of its file."""
+    return json.loads(json.dumps(plan_of(SMALL).to_json()))
 
 
 def cast_line(cast: Cast) -> str:

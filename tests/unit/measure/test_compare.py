@@ -3,23 +3,17 @@
 from contextlib import contextmanager
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.ir import ProgramGraph
 from amprewrite.measure.compare import compare, first_line, loss_scale, low_of, walk
 from amprewrite.measure.run_names import CONVERTED, JITTED, ORIGINAL, REFERENCE
-from amprewrite.measure.runs import Run
-from amprewrite.plan import Decision, Plan
+from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Sensitivity
-from tests.placement_problem import graph_of
+from tests.measured_numbers import GRAPH, KNOWN, LOWERED, run
 
 PLAN = Plan("bf16", "promote", "bfloat16", "float32", "", (), ())
-
-
-def run(number: float) -> Run:
-    return Run({"output": np.array([number])})
 
 
 class Numbers:
@@ -51,7 +45,7 @@ class Numbers:
     def _made(self, number):
         if isinstance(number, str):
             raise ZeroDivisionError(number)
-        return run(number)
+        return run(output=number)
 
 
 def test_runs_are_in_the_order_of_a_report():
@@ -127,28 +121,7 @@ def test_the_first_line_of_an_exception_has_its_class():
     assert first_line(ValueError("  one\ntwo")) == "ValueError: one"
 
 
-GRAPH = graph_of("""
-    %x: f32[2] input
-    y = tanh(%x) -> %v: f32[2]
-    return %v
-""")
-LOWERED = replace(
-    PLAN,
-    decisions=(
-        Decision(
-            op="y",
-            canonical="tanh",
-            native="tanh",
-            op_class="allow",
-            precision="bfloat16",
-            rule="tanh",
-            why="a test",
-            operands=("bfloat16",),
-            results=("bfloat16",),
-        ),
-    ),
-)
-KNOWN = Sensitivity({"v": 1e-6}, {}, 4)
+PLANNED = replace(PLAN, decisions=(LOWERED,))
 
 
 class Sides:
@@ -160,7 +133,7 @@ class Sides:
         self,
         *dtypes: str,
         graph: ProgramGraph | str = GRAPH,
-        plan: Plan = LOWERED,
+        plan: Plan = PLANNED,
         sensitivity: Sensitivity | Exception = KNOWN,
     ) -> None:
         self.dtypes, self.graph, self.plan, self.known = (

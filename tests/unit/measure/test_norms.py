@@ -2,17 +2,12 @@
 
 from math import inf
 
-import numpy as np
 import pytest
 
 from amprewrite.errors import ToleranceError
 from amprewrite.measure.norms import Norms, norms_of
 from amprewrite.measure.runs import Run
-
-
-def run(**outputs: list[float]) -> Run:
-    return Run({name: np.array(value, float) for name, value in outputs.items()})
-
+from tests.measured_numbers import run
 
 RIGHT = run(a=[3.0, 0.0], b=[0.0, 4.0], zero=[0.0])
 

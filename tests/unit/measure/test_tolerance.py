@@ -3,34 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from amprewrite.measure.runs import Run
 from amprewrite.measure.tolerance import Known, plan_known, plan_within
-from amprewrite.plan import Decision, Plan
+from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Measurements, Probes, Sensitivity
+from tests.measured_numbers import GRAPH, KNOWN, LOWERED, run
 from tests.placement_problem import graph_of
 
-GRAPH = graph_of("""
-    %x: f32[2] input
-    y = tanh(%x) -> %v: f32[2]
-    return %v
-""")
 PROBES = Probes("bfloat16", "float32", frozenset({"v"}), frozenset())
-KNOWN = Sensitivity({"v": 1e-6}, {}, 4)
 PLAN = Plan("bf16", "optimal", "bfloat16", "float32", "", (), ())
-LOWERED = Decision(
-    op="y",
-    canonical="tanh",
-    native="tanh",
-    op_class="allow",
-    precision="bfloat16",
-    rule="tanh",
-    why="a test",
-    operands=("bfloat16",),
-    results=("bfloat16",),
-)
 
 
 class Chosen:
@@ -68,11 +51,11 @@ class Numbers:
 
     def reference(self, probes: Probes) -> Run:
         self.calls.append(("reference", probes))
-        return made(4.0)
+        return run(output=4.0)
 
     def baseline(self, probes: Probes) -> Run:
         self.calls.append(("baseline", probes))
-        return made(5.0)
+        return run(output=5.0)
 
     def sensitivity(self, probes: Probes, factors: Mapping[str, float]) -> Sensitivity:
         self.calls.append(("sensitivity", probes, dict(factors)))
@@ -80,11 +63,7 @@ class Numbers:
 
     def run(self, plan: Plan) -> Run:
         self.calls.append(plan.decisions)
-        return made(6.0 if plan.decisions else 4.0)
-
-
-def made(number: float) -> Run:
-    return Run({"output": np.array([number])})
+        return run(output=6.0 if plan.decisions else 4.0)
 
 
 @pytest.mark.parametrize("trains", [True, False])

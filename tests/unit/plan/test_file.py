@@ -3,22 +3,13 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from amprewrite import Plan
 from amprewrite.errors import PlanMismatchError
 from amprewrite.plan import file
-from tests.plan_text import plan_of
-
-TEXT = """
-%x: f32[4,8] input
-%w: f32[8,8] parameter
-linear = linear(%x, %w) -> %h: f32[4,8]
-exp = exp(%h) -> %e: f32[4,8]
-return %e
-"""
+from tests.plan_text import SMALL, plan_data, plan_of
 
 
 def refused_file(path: Path) -> str:
@@ -26,10 +17,6 @@ def refused_file(path: Path) -> str:
         Plan.load(path)
     assert str(caught.value).startswith(str(path).replace("\0", "\0"))
     return str(caught.value)
-
-
-def data() -> dict[str, Any]:
-    return json.loads(json.dumps(plan_of(TEXT).to_json()))
 
 
 @pytest.mark.parametrize("text", ["not json", "", '{"format": 2,}', "9" * 5_000])
@@ -58,7 +45,7 @@ def test_a_large_file_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file, "MAX_BYTES", 1_000)
-    plan_of(TEXT).save(tmp_path / "plan.json")
+    plan_of(SMALL).save(tmp_path / "plan.json")
     assert "has more than 1,000 bytes" in refused_file(tmp_path / "plan.json")
 
 
@@ -71,7 +58,7 @@ def test_a_deep_file_is_refused(tmp_path: Path, deep: str) -> None:
 
 def test_a_key_that_occurs_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    text = json.dumps(data()).replace('"low":', '"low": "bfloat16", "low":')
+    text = json.dumps(plan_data()).replace('"low":', '"low": "bfloat16", "low":')
     path.write_text(text)
     assert "key 'low' occurs twice in an object" in refused_file(path)
 
@@ -84,4 +71,4 @@ def test_a_long_list_of_mistakes_is_cut() -> None:
 
 def test_a_plan_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     with pytest.raises(PlanMismatchError, match="cannot be written"):
-        plan_of(TEXT).save(tmp_path)
+        plan_of(SMALL).save(tmp_path)

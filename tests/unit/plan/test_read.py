@@ -1,21 +1,12 @@
 """JSON data read as a plan: what is refused, with the place of every mistake."""
 
-import json
 from typing import Any
 
 import pytest
 
 from amprewrite import Plan
 from amprewrite.errors import PlanMismatchError
-from tests.plan_text import plan_of
-
-TEXT = """
-%x: f32[4,8] input
-%w: f32[8,8] parameter
-linear = linear(%x, %w) -> %h: f32[4,8]
-exp = exp(%h) -> %e: f32[4,8]
-return %e
-"""
+from tests.plan_text import plan_data
 
 
 def refusal(data: object) -> PlanMismatchError:
@@ -24,15 +15,13 @@ def refusal(data: object) -> PlanMismatchError:
     return caught.value
 
 
-def data() -> dict[str, Any]:
-    return json.loads(json.dumps(plan_of(TEXT).to_json()))
-
-
 def test_a_file_that_nests_what_is_flat_is_refused() -> None:
     table: Any = 0
     for _ in range(30):
         table = [table]
-    assert refusal({**data(), "casts": table}).mistakes == ("is nested deeper than 16",)
+    assert refusal({**plan_data(), "casts": table}).mistakes == (
+        "is nested deeper than 16",
+    )
 
 
 @pytest.mark.parametrize(
@@ -44,22 +33,22 @@ def test_another_format_is_refused_with_what_to_do(wrong: object) -> None:
     assert "make it anew with amprewrite.inspect and Plan.save" in message
 
 
-@pytest.mark.parametrize("field", [k for k in data() if k != "format"])
+@pytest.mark.parametrize("field", [k for k in plan_data() if k != "format"])
 def test_a_missing_field_is_named(field: str) -> None:
-    table = data()
+    table = plan_data()
     del table[field]
     assert refusal(table).mistakes == (f"{field}: missing",)
 
 
-@pytest.mark.parametrize("field", data()["decisions"][0])
+@pytest.mark.parametrize("field", plan_data()["decisions"][0])
 def test_a_missing_field_of_a_decision_is_named(field: str) -> None:
-    table = data()
+    table = plan_data()
     del table["decisions"][1][field]
     assert refusal(table).mistakes == (f"decisions[1].{field}: missing",)
 
 
 def test_every_mistake_is_listed_with_its_place() -> None:
-    table = data()
+    table = plan_data()
     table["low"] = "banana"
     table["decisions"][0]["op_class"] = "alloww"
     table["decisions"][1]["reason"] = 5
@@ -84,7 +73,7 @@ def test_every_mistake_is_listed_with_its_place() -> None:
 
 
 def test_types_are_strict() -> None:
-    table = data()
+    table = plan_data()
     table["training"] = 1
     table["casts"][0]["saturate"] = "yes"
     table["casts"][0]["trips"] = 1.0
@@ -93,11 +82,11 @@ def test_types_are_strict() -> None:
 
 
 def test_an_unknown_field_is_refused() -> None:
-    table = data()
+    table = plan_data()
     table["casts"][1]["colour"] = "red"
     assert refusal(table).mistakes == ("casts[1].colour: unknown field",)
 
 
 def test_what_is_no_json_data_is_refused() -> None:
-    assert "is no JSON data" in str(refusal({**data(), "captured": object()}))
-    assert "invalid JSON" in str(refusal({**data(), "captured": "\ud800"}))
+    assert "is no JSON data" in str(refusal({**plan_data(), "captured": object()}))
+    assert "invalid JSON" in str(refusal({**plan_data(), "captured": "\ud800"}))
