@@ -80,7 +80,7 @@ def load_policy(policy: PolicyLike) -> Policy:
         return _from_jmp(text)
     if text.endswith(".toml") or "/" in text:
         return _from_file(Path(text), ())
-    return _shipped(shipped_name(text))
+    return shipped_policy(shipped_name(text))
 
 
 PRIMITIVES = frozenset(
@@ -108,7 +108,12 @@ def known_ops() -> frozenset[str]:
 
 
 @cache
-def _shipped(name: str) -> Policy:
+def shipped_policy(name: str) -> Policy:
+    """Return the shipped policy of a name; its file is read once.
+
+    Raises:
+        PolicyError: There is none of that name; the nearest is offered.
+    """
     names = shipped_policies()
     if name not in names:
         msg = (
@@ -236,4 +241,4 @@ def _from_jmp(text: str) -> Policy:
         msg = f"policy {text!r}: {len(mistakes)} mistake{'s' * (len(mistakes) > 1)}"
         raise PolicyError(msg, mistakes)
     output = parts.get("output", "as-traced")
-    return replace(_shipped(DTYPE_POLICIES[compute]), name=text, output=output)
+    return replace(shipped_policy(DTYPE_POLICIES[compute]), name=text, output=output)

@@ -30,7 +30,7 @@ def add(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Add]:
     """Return a function that adds a line to a copy of the table of ops."""
 
     def forget() -> None:
-        for cached in (op_table, traits_of, load._shipped, load.known_ops):
+        for cached in (op_table, traits_of, load.shipped_policy, load.known_ops):
             cached.cache_clear()
 
     def added(line: str) -> None:

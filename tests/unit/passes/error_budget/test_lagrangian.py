@@ -5,17 +5,17 @@ from math import inf
 
 from amprewrite.passes.cost.cost import Objective
 from amprewrite.passes.cost.cost_model import EAGER
-from amprewrite.passes.error_budget import lagrangian
-from amprewrite.passes.error_budget.lagrangian import Search
-from tests.tolerance_goal import goal, plan_for, sensitivity
+from amprewrite.passes.error_budget.lagrangian import Price, Search
+from tests.tolerance_goal import COUNT, GRAPH, goal, plan_for, sensitivity
 
 
-def test_the_bound_is_that_of_the_bytes_too() -> None:
-    errors = {"h1": 1000.4, "h2": 5.0, ("h0", "op1"): 7.0}
-    dear, free = plan_for(Objective(EAGER, errors)), plan_for(Objective())
-    assert dear.cost.total_bytes == free.cost.total_bytes + 1012
-    made = dict.fromkeys(errors, 1e-6)
-    assert lagrangian._without_errors(dear, made, errors).cost == free.cost
+def test_the_cost_and_its_bound_are_those_of_the_bytes_alone() -> None:
+    """A price that changes no plan changes no cost."""
+    search = Search(goal(8e-3, sensitivity()))
+    free, dear = plan_for(Objective(EAGER)), search.plan_at(Price(1e6))
+    assert len(dear.lowered) == COUNT
+    assert sum(search.goal.sensitivity.made(dear, GRAPH).values()) * 1e6 > COUNT
+    assert dear.cost == free.cost
 
 
 def test_a_looser_prediction_is_never_dearer() -> None:

@@ -1,5 +1,6 @@
 """What is timed on a device of JAX, and what low contractions hand over."""
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -61,7 +62,9 @@ def test_a_device_is_told_apart_by_its_processors(monkeypatch):
     assert device.kind == jax.default_backend()
     assert device == device_of(None, (), {})
     if device.kind == "cpu":
-        monkeypatch.setattr(calibrate, "_processors", lambda: 999)
+        monkeypatch.setattr(
+            os, "sched_getaffinity", lambda _: range(999), raising=False
+        )
         assert describe().features.endswith("999 processors")
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import amprewrite
 from amprewrite.errors import ToleranceError, UnsupportedError
 from amprewrite.frameworks.jaxpr.probes import tolerance
+from amprewrite.measure.tolerance import plan_within
 from amprewrite.plan.bounds import Tolerance
 from tests.jax_programs import normal, weight
 
@@ -44,16 +45,17 @@ def test_what_was_measured_holds_for_other_extents_of_the_same_ops():
 
 
 def test_candidates_run_with_the_roundings_of_their_plans(monkeypatch):
-    seen = []
-    run = tolerance._run
+    runs = []
 
-    def noted(sample, function):
-        seen.append(run(sample, function))
-        return seen[-1]
+    def noted(budget, subject):
+        plan, known = plan_within(budget, subject)
+        probes = budget.probes(subject.graph, keep_parameter_dtype=True)
+        runs.extend((subject.reference(probes), subject.run(plan)))
+        return plan, known
 
-    monkeypatch.setattr(tolerance, "_run", noted)
+    monkeypatch.setattr(tolerance, "plan_within", noted)
     converted = planned(chain, W, X)
-    reference, measured = (found.outputs["output"] for found in seen)
+    reference, measured = (found.outputs["output"] for found in runs)
     np.testing.assert_allclose(reference, chain(W, X), rtol=1e-4, atol=1e-5)
     eager = np.asarray(converted(W, X), np.float64)
     assert np.linalg.norm(measured - eager) < 1e-4 * np.linalg.norm(eager)

@@ -1,5 +1,7 @@
 """Bounds on outputs, and candidates that are measured without copying weights."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +12,8 @@ from torch import nn
 
 import amprewrite
 from amprewrite.errors import ToleranceError, UnsupportedError
-from amprewrite.frameworks.torch_fx.capture.one_graph import capture
 from amprewrite.frameworks.torch_fx.probes import tolerance
+from amprewrite.measure.tolerance import plan_within
 
 
 class Two(nn.Module):
@@ -69,15 +71,35 @@ def test_autocast_that_changes_nothing_bounds_nothing() -> None:
         planned(nn.GELU().eval(), "autocast")
 
 
-def test_a_copy_has_its_own_graphs_and_the_same_tensors() -> None:
-    module = capture(Two().eval(), (torch.randn(4, 256),), None).module
-    copied = tolerance._copied(module)
-    assert copied.graph is not module.graph
-    names = [node.name for node in module.graph.nodes]
-    assert [node.name for node in copied.graph.nodes] == names
-    ours, theirs = dict(copied.named_parameters()), dict(module.named_parameters())
-    assert ours
-    assert all(ours[name] is theirs[name] for name in ours)
+def building(monkeypatch: Any, change: Callable[[Any], Any]) -> None:
+    """Let ``change`` replace the function that builds the candidates."""
+
+    def changed(budget: Any, subject: Any) -> Any:
+        return plan_within(budget, replace(subject, build=change(subject)))
+
+    monkeypatch.setattr(tolerance, "plan_within", changed)
+
+
+def test_a_candidate_has_its_own_graphs_and_the_same_tensors(monkeypatch: Any) -> None:
+    seen: list[Any] = []
+
+    def noting(subject: Any) -> Any:
+        def build(captured: Any, plan: Any) -> Any:
+            names = [[n.name for n in m.graph.nodes] for m in (captured.module, module)]
+            assert captured.module.graph is not module.graph
+            assert names[0] == names[1]
+            ours = dict(captured.module.named_parameters())
+            theirs = dict(module.named_parameters())
+            seen.append([ours[name] is theirs[name] for name in ours])
+            return subject.build(captured, plan)
+
+        module = subject.capture.module
+        return build
+
+    building(monkeypatch, noting)
+    planned(Two().eval(), 1e-2)
+    assert seen
+    assert all(same == [True] * 4 for same in seen)
 
 
 def test_a_model_that_draws_is_predicted_and_says_so(monkeypatch: Any) -> None:
@@ -85,7 +107,7 @@ def test_a_model_that_draws_is_predicted_and_says_so(monkeypatch: Any) -> None:
     model = nn.Sequential(nn.Linear(256, 256), nn.Dropout(0.5), nn.Linear(256, 256))
     before = torch.get_rng_state()
     with monkeypatch.context() as patched:
-        patched.setattr(tolerance, "_copied", None)  # no candidate is made
+        building(patched, lambda _: None)  # no candidate is made
         plan = planned(model.train(), 1e-2, args=(torch.ones(256, 256),))
     assert tolerance.RANDOM in plan.warnings
     assert plan.predicted_error is not None
