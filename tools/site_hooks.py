@@ -1,8 +1,8 @@
-"""Hooks of mkdocs.yml: links to files outside of the site, and tabs by framework.
+"""Hooks of mkdocs.yml: links out of the site, tabs by framework, diagrams.
 
 Pages in docs/ are read on a code host too, where links to examples, measurements and
 sources lead somewhere, and blocks for torch and for JAX stand one below the other. The
-site holds docs/ alone, and shows such blocks in tabs.
+site holds docs/ alone, shows such blocks in tabs, and flowcharts as pictures.
 """
 
 import re
@@ -10,6 +10,8 @@ import textwrap
 from pathlib import Path
 
 from mkdocs.structure.pages import Page
+
+from tools.site_diagrams import drawn
 
 LINK = re.compile(
     r"\[(?P<text>(?:[^\]\[]|\[[^\]]*\])+)\]\((?P<target>[^()\s#]+)(?:#[^()\s]*)?\)"
@@ -32,7 +34,7 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
         markdown: The text of the page.
         page: The page, as mkdocs knows it: ``page.file.src_path`` is its file.
     """
-    parts = CODE.split(markdown)
+    parts = CODE.split(drawn(markdown))
     folder = Path(page.file.src_path).parent
     return tabbed(
         "".join(

@@ -13,7 +13,14 @@ import pytest
 import amprewrite
 from amprewrite import errors
 from tests.docs.links import ROOT
-from tools import command_page, plan_picture, policy_page, site_hooks, site_roles
+from tools import (
+    command_page,
+    plan_picture,
+    policy_page,
+    site_diagrams,
+    site_hooks,
+    site_roles,
+)
 
 for library in ("mkdocs", "material", "mkdocstrings"):
     pytest.importorskip(library)
@@ -89,6 +96,13 @@ def test_nothing_is_fetched_from_elsewhere(site):
 
 
 @pytest.mark.slow
+def test_flowcharts_are_pictures(site):
+    page = (site / "architecture.html").read_text(encoding="utf-8")
+    assert page.count('role="img"') > 3
+    assert "flowchart" not in page
+
+
+@pytest.mark.slow
 def test_no_role_is_left_in_the_text(site):
     assert not [p.name for p, t in texts(site).items() if re.search(r":\w+:<code>", t)]
 
@@ -143,6 +157,16 @@ def test_a_picture_shows_each_op_and_each_cast():
         *("bf16", "f32", "input", "output"),
         *("linear", "allow, bf16", "layer_norm", "deny, f32"),
     ]
+
+
+def test_a_flowchart_has_its_boxes_and_arrows_downwards():
+    text = "a\n```mermaid\nflowchart TD\n  top --> low\n  mid --> low\n  alone\n```\n"
+    graph = site_diagrams.graph_of(text.partition("TD\n")[2].partition("```")[0])
+    assert site_diagrams.rows_of(graph) == [["alone", "mid", "top"], ["low"]]
+    shown = site_diagrams.drawn(text)
+    assert shown.startswith("a\n<svg ")
+    assert [shown.count(f">{name}</text>") for name in graph] == [1, 1, 1, 1]
+    assert shown.count('fill="currentColor"/>') == 2  # the heads of arrows
 
 
 def test_roles_become_code():
