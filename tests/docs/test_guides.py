@@ -35,6 +35,7 @@ NEEDS = {
     "howto/keep_full": ("torch",),
     "howto/other_shapes": ("torch",),
     "howto/plans": ("torch",),
+    "howto/torch_compile": ("torch",),
     "howto/train_fp16": ("torch", "jax", "optax"),
     "howto/verify_report": ("torch",),
     "howto/what_is_lowered": ("torch", "jax"),

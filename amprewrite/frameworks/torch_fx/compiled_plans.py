@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -18,6 +19,12 @@ LIMIT = (
     "torch._dynamo.config.accumulated_recompile_limit"
 )
 
+SKIPPED = (
+    "dynamo runs {name} as it is, because of a graph break inside of a loop, a with or "
+    "a try of it: its own ops, and the layers of torch.nn that it calls, stay in full "
+    "precision; move the break out of there, or use amprewrite.convert with args"
+)
+
 
 @dataclass
 class Captured:
@@ -25,9 +32,11 @@ class Captured:
 
     Attributes:
         plans: Their plans, without repetitions.
+        skipped: Functions that dynamo gave up, which the user was warned of.
     """
 
     plans: list[Plan] = field(default_factory=list[Plan])
+    skipped: set[CodeType] = field(default_factory=set[CodeType])
 
     def note(self, plan: Plan) -> None:
         """Add the plan of a graph."""
@@ -43,7 +52,8 @@ def current() -> Captured:
     """Return the captures to which the one that dynamo makes now belongs.
 
     Dynamo stops after eight captures of a function and runs it as it is; the limit is
-    raised here, and there is a warning when that one is reached.
+    raised here, and there is a warning when that one is reached. There is one also for
+    a function that dynamo gave up.
     """
     converter = dynamo_state.current_converter()
     code = dynamo_state.current_code()
@@ -53,9 +63,16 @@ def current() -> Captured:
     dynamo_state.set_apart(converter)
     dynamo_state.capture_on(converter)
     if dynamo_state.is_last_capture(converter):
-        where = f"{code.co_name} ({code.co_filename}:{code.co_firstlineno})"
-        warn(LIMIT.format(name=where))
+        warn(LIMIT.format(name=_name(code)))
+    for skipped in dynamo_state.skipped_methods():
+        if skipped not in held.skipped:
+            held.skipped.add(skipped)
+            warn(SKIPPED.format(name=_name(skipped)))
     return held
+
+
+def _name(code: CodeType) -> str:
+    return f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
 
 
 def plan_of(model: object) -> Plan:

@@ -60,11 +60,14 @@ def current_self() -> Any:
     None if there is none, and outside of a capture.
     """
     found = _conversion()
-    if found is None:
-        return None
-    frame = found.f_locals["frame"]
-    first = frame.f_code.co_varnames[:1] if frame.f_code.co_argcount else ()
-    return frame.f_locals.get(*first) if first else None
+    return None if found is None else _first_argument(found.f_locals["frame"])
+
+
+def _first_argument(frame: Any) -> Any:
+    """Return the first argument of a frame; of a closure, its ``self``."""
+    code: CodeType = frame.f_code
+    first = code.co_varnames[0] if code.co_argcount else "self"
+    return frame.f_locals.get(first)
 
 
 def outermost_module() -> nn.Module | None:
@@ -76,14 +79,34 @@ def outermost_module() -> nn.Module | None:
     captured = current_self()
     found = captured if isinstance(captured, nn.Module) else None
     for frame in _outwards(_conversion() or sys._getframe(1)):
-        if not frame.f_code.co_argcount and "self" not in frame.f_code.co_freevars:
-            continue
-        held = frame.f_locals.get("self")
+        held = _first_argument(frame)
         if isinstance(held, context):
             return found
         if isinstance(held, nn.Module):
             found = held
     return found
+
+
+def skipped_methods() -> list[CodeType]:
+    """Return the methods around the current capture that dynamo gave up.
+
+    They are methods of modules, the innermost first, and run as they are: dynamo gives
+    up a function with a graph break inside of a loop, a ``with`` or a ``try``.
+    """
+    ours: Any = _dynamo().convert_frame.output_codes
+    found: dict[CodeType, None] = {}
+    conversion = _conversion()
+    for frame in _outwards(conversion and conversion.f_back):
+        held, code = _first_argument(frame), frame.f_code
+        if isinstance(held, _dynamo().eval_frame.OptimizeContext):
+            break
+        if (
+            isinstance(held, nn.Module)
+            and code not in ours
+            and code.co_filename != nn.Module.__call__.__code__.co_filename
+        ):
+            found[code] = None
+    return list(found)
 
 
 def parameter_sources(module: GraphModule) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """The plans of what torch.compile captured, and its limit of captures."""
 
+import warnings
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -137,3 +138,48 @@ def test_the_limit_of_captures_is_announced() -> None:
     assert len(caught) == 1
     assert "forward" in str(caught[0].message)
     assert torch.equal(in_full(module, X, "third"), in_full(model, X))
+
+
+class Part(nn.Module):
+    def forward(self, x: Any) -> Any:
+        torch._dynamo.graph_break()
+        return x * 2
+
+
+class Loop(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.part, self.head = Part(), nn.Linear(8, 8)
+
+    def forward(self, x: Any) -> Any:
+        for _ in range(2):
+            x = self.part(x)
+        return self.head(x)
+
+
+class Straight(Loop):
+    def forward(this: Any, x: Any) -> Any:  # noqa: N805  # any name will do
+        return this.head(this.part(x))
+
+
+def test_what_dynamo_gives_up_is_announced_once() -> None:
+    model = Loop().eval()
+    module = compiled(model)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", AmpWarning)
+        in_full(module, X)
+        in_full(module, X[:2])
+    found = [str(w.message) for w in caught if "dynamo runs" in str(w.message)]
+    (line,) = found
+    assert line.startswith("dynamo runs Loop.forward (")
+    assert torch.equal(in_full(module, X), in_full(model, X))  # as it says
+
+
+@pytest.mark.filterwarnings("ignore:rewritten 0 of")
+def test_a_break_that_dynamo_goes_on_after_is_not() -> None:
+    model: Any = Straight().eval()
+    module = compiled(model)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="dynamo runs")
+        low = in_full(module, X)
+    assert not torch.equal(low, in_full(model, X))
