@@ -132,6 +132,8 @@ def _export(
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(mode=False))
         stack.enter_context(torch.set_grad_enabled(gradients))
+        # The casts of a region around the call are none of the model's own.
+        stack.enter_context(settings.without_autocast(device))
         stack.enter_context(settings.slow_attention_path())
         stack.enter_context(settings.plain_causal_hint())
         stack.enter_context(settings.inference_without_gradients())

@@ -109,6 +109,15 @@ def test_capturing_leaves_autocast_and_attention_as_they_were() -> None:
     assert state() == before
 
 
+def test_a_region_around_the_capture_changes_no_dtype() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        captured = exported(lambda m, x: m.a(x), a=nn.Linear(8, 8))
+        assert torch.is_autocast_enabled("cpu")
+    nodes = [n for n in captured.module.graph.nodes if n.op == "call_function"]
+    assert [n.target for n in nodes] == [torch.ops.aten.linear.default]
+    assert nodes[0].meta["val"].dtype == torch.float32
+
+
 def test_a_region_that_transformers_opens_under_autocast_only_is_seen() -> None:
     generic = pytest.importorskip("transformers.utils.generic")
 
