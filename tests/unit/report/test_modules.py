@@ -116,6 +116,13 @@ def test_the_table_fits_80_columns(by_layer):
     assert not by_layer or len(text.splitlines()) < 12
 
 
+def test_numbers_stay_whole_beside_a_long_name():
+    found = plan([decision("w" * 79)], [cast("w" * 79, folded=True)] * 1234)
+    lines = text_of(modules_table(found), width=80).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("1,234" in line and "14.8 kB" in line for line in lines)
+
+
 @pytest.mark.parametrize(
     ("count", "text"),
     [
