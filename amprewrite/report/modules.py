@@ -144,7 +144,7 @@ def modules_table(plan: Plan, *, by_layer: bool = False) -> Table:
     table.box, table.collapse_padding, table.pad_edge = box.SIMPLE_HEAD, True, False
     table.add_column("module")
     for index in used:
-        table.add_column(heads[index], justify="right", no_wrap=True)
+        table.add_column(heads[index], justify="right")
 
     def shown(counts: list[int]) -> list[str]:
         texts = [*(f"{n:,}" if n else "" for n in counts[:-1]), _bytes(counts[-1])]
