@@ -25,6 +25,13 @@ EXIT_CODES = (
 class _Group(TyperGroup):
     """Command group that prints a user's mistake as one line on stderr."""
 
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401  # typer's own
+        """Return a command with the exit codes at the end of its help."""
+        found = super().get_command(ctx, cmd_name)
+        if found is not None and not found.epilog:
+            found.epilog = EXIT_CODES
+        return found
+
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  # typer's own context
         """Run the command; exit 2 on an error of this package, 1 if not verified.
 

@@ -26,6 +26,12 @@ def test_the_help_says_what_exit_codes_mean():
     assert "Exit codes: 0 done; 1 verification failed; 2 a mistake" in output
 
 
+@pytest.mark.parametrize("command", ["verify", "inspect", "policy"])
+def test_the_help_of_a_command_says_them_too(command):
+    output = " ".join(done(command, "--help").split())
+    assert "Exit codes: 0 done; 1 verification failed; 2 a mistake" in output
+
+
 def test_the_version_is_that_of_the_package():
     assert done("--version").strip() == f"amprewrite {amprewrite.__version__}"
     installed = importlib.metadata.version("amprewrite")
