@@ -41,6 +41,18 @@ def recurrent(p, x):
     return lax.scan(turn, jnp.zeros(64), x)
 
 
+@pytest.fixture(scope="module")
+def converted():
+    """The function of large numbers, converted."""
+    return amprewrite.convert(sharp, args=(P, X))
+
+
+@pytest.fixture(scope="module")
+def sound(converted):
+    """The report on it, with all that a report may have."""
+    return amprewrite.verify(sharp, converted, (P, X), gradients=True, rtol=0.02)
+
+
 def check(function, policy="bf16", args=(P, X), overrides=(), **options):
     """Convert and verify."""
     converted = amprewrite.convert(function, policy, args=args, overrides=overrides)
@@ -48,8 +60,8 @@ def check(function, policy="bf16", args=(P, X), overrides=(), **options):
 
 
 @pytest.mark.slow
-def test_a_sound_conversion_is_ok_eager_and_jitted():
-    report = check(sharp, rtol=0.02)
+def test_a_sound_conversion_is_ok_eager_and_jitted(sound):
+    report = sound
     assert report.ok
     assert report.reference == "float64"
     assert set(report.baselines) == {"original", "converted, jitted", "cast all"}
@@ -63,9 +75,9 @@ def test_a_sound_conversion_is_ok_eager_and_jitted():
     assert first.source.startswith("test_jax_verify.py:")
 
 
-def test_an_op_that_should_not_be_low_is_named():
+def test_an_op_that_should_not_be_low_is_named(sound):
     overrides = [{"op": op, "class": "allow"} for op in ("exp", "sub", "add", "mul")]
-    sound, faulty = check(sharp), check(sharp, overrides=overrides)
+    faulty = check(sharp, overrides=overrides)
     assert faulty.error > 5 * sound.error
     assert faulty.worst(1)[0].canonical in {"add", "sub", "mul"}
 
@@ -74,19 +86,20 @@ def test_an_op_that_should_not_be_low_is_named():
 def test_overflow_is_counted_named_and_raises():
     faulty = [{"op": op, "class": "allow"} for op in ("sum", "square", "integer_pow")]
     faulty += [{"op": op, "class": "allow"} for op in ("mul", "add", "pow", "sqrt")]
-    report = check(sum_of_squares, "fp16", overrides=faulty)
+    wrong = amprewrite.convert(sum_of_squares, "fp16", args=(P, X), overrides=faulty)
+    report = amprewrite.verify(sum_of_squares, wrong, (P, X))
     by_name = {output.name: output for output in report.outputs}
     assert by_name["size"].nonfinite_new == 8
     assert report.error == float("inf")
     assert not report.ok
     with pytest.raises(VerifyError, match=r"output size.*: 8 elements that are finite"):
-        check(sum_of_squares, "fp16", overrides=faulty, rtol=1e9)
+        amprewrite.verify(sum_of_squares, wrong, (P, X), rtol=1e9)
     assert check(sum_of_squares, "fp16", rtol=0.01).ok
 
 
-def test_the_error_names_output_found_wanted_and_the_worst_ops():
+def test_the_error_names_output_found_wanted_and_the_worst_ops(converted):
     with pytest.raises(VerifyError) as raised:
-        check(sharp, rtol=1e-6)
+        amprewrite.verify(sharp, converted, (P, X), rtol=1e-6)
     lines = str(raised.value).split("\n")
     assert lines[0].startswith("output output")
     assert "want at most 1e-06 against float64 (original " in lines[0]
@@ -147,8 +160,8 @@ def test_keywords_and_pytrees_are_passed_on():
     assert report.ok
 
 
-def test_a_report_prints_and_is_saved(tmp_path):
-    report = check(sharp, gradients=True)
+def test_a_report_prints_and_is_saved(sound, tmp_path):
+    report = sound
     assert "converted, jitted" in str(report)
     html = report._repr_html_()
     assert "output, jitted" in html
@@ -158,9 +171,9 @@ def test_a_report_prints_and_is_saved(tmp_path):
     assert data["jitted"][0]["name"] == "output"
 
 
-def test_an_unknown_reference_is_refused():
+def test_an_unknown_reference_is_refused(converted):
     with pytest.raises(UnsupportedError, match="unknown reference 'float16'"):
-        check(sharp, reference="float16")
+        amprewrite.verify(sharp, converted, (P, X), reference="float16")
 
 
 def check_module(model, args):

@@ -1,5 +1,7 @@
 """Faults that are planted in converted JAX programs are found, and named."""
 
+from functools import cache
+
 import pytest
 
 jax = pytest.importorskip("jax")
@@ -52,6 +54,14 @@ def verified(function):
     return amprewrite.verify(function, converted, (W, X))
 
 
+@cache
+def sound(function):
+    """Return the report on a function without a fault, which several tests need."""
+    report = verified(function)
+    assert report.ok, report.problems
+    return report
+
+
 def wrong_op(monkeypatch, name):
     """Let the op called ``name`` give 1.1 times its result."""
     run = Writer.run
@@ -69,9 +79,7 @@ def wrong_op(monkeypatch, name):
 @pytest.mark.parametrize("name", MODELS)
 def test_one_op_that_is_a_tenth_too_large_fails_and_is_named(name, monkeypatch):
     function, op = MODELS[name]
-    sound = verified(function)
-    assert sound.ok, sound.problems
-    assert op in {row.op for row in sound.ops}
+    assert op in {row.op for row in sound(function).ops}
     wrong_op(monkeypatch, op)
     report = verified(function)
     assert [row.op for row in report.ops if row.is_fault] == [op]
@@ -81,13 +89,10 @@ def test_one_op_that_is_a_tenth_too_large_fails_and_is_named(name, monkeypatch):
 
 @pytest.mark.slow
 def test_a_wrong_op_in_a_loop_fails(monkeypatch):
-    sound = verified(recurrent)
-    assert sound.ok, sound.problems
-    (name,) = {
-        d.op
-        for d in amprewrite.inspect(recurrent, args=(W, X)).decisions
-        if d.native == "tanh"
-    }
+    converted = amprewrite.convert(recurrent, args=(W, X))
+    report = amprewrite.verify(recurrent, converted, (W, X))
+    assert report.ok, report.problems
+    (name,) = {d.op for d in converted.plan.decisions if d.native == "tanh"}
     wrong_op(monkeypatch, name)
     assert not verified(recurrent).ok
 
@@ -95,8 +100,7 @@ def test_a_wrong_op_in_a_loop_fails(monkeypatch):
 @pytest.mark.slow
 def test_a_wrong_cast_is_named(monkeypatch):
     read = Writer.as_read
-    sound = verified(mlp)
-    casts = [row.op for row in sound.ops if row.inserted]
+    casts = [row.op for row in sound(mlp).ops if row.inserted]
     assert casts
     reader = casts[0].split(" for ")[1]
 
