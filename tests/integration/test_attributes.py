@@ -79,8 +79,7 @@ def test_what_the_forward_writes_is_written_once_a_call(
     with torch.no_grad():
         for _ in range(3):
             assert relative_error(program(x), reference(x)) < 2 * ROUNDING
-    ran = vars(program)["_model"]  # a copy, since it was converted for inference
-    assert (ran.n, len(ran.list)) == (reference.n, len(reference.list))
+    assert (program.n, len(program.list)) == (reference.n, len(reference.list))
     assert (model.n, len(model.list)) == (0, 0)
     said = f"export does not write what forward writes to {name}"
     assert (said in program.plan.captured) == (way == "export")

@@ -170,10 +170,17 @@ def test_a_module_that_was_not_called_has_no_plan() -> None:
 
 
 def test_wrong_arguments_are_named_beside_those_of_the_capture() -> None:
-    program = amprewrite.convert(a_model(), args=(an_input(),))
+    exported = torch.export.export(a_model(), (an_input(),))
+    program = amprewrite.convert(exported)
     with pytest.raises(TypeError) as caught:
         program(an_input(), scale=2.0)
     assert "called with (x, scale); it was captured with (x)" in str(caught.value)
+
+
+def test_wrong_arguments_are_named_beside_the_signature_of_the_model() -> None:
+    program = amprewrite.convert(nn.Linear(8, 8).eval(), args=(an_input(),))
+    with pytest.raises(TypeError, match=r"Linear\.forward\(input.*'scale'"):
+        program(an_input(), scale=2.0)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +194,7 @@ def test_wrong_arguments_are_named_beside_those_of_the_capture() -> None:
 def test_a_tensor_of_another_kind_is_named_beside_that_of_the_capture(
     other: Any, found: str
 ) -> None:
-    program = amprewrite.convert(a_model(), args=(an_input(),))
+    program = amprewrite.convert(torch.export.export(a_model(), (an_input(),)))
     with pytest.raises(ValueError, match=r"pass dynamic_shapes=") as caught:
         program(other)
     assert f"is {found}; the program was captured for f32[4,8]" in str(caught.value)

@@ -99,9 +99,9 @@ def test_a_converted_module_is_saved_and_loaded(*, training: bool) -> None:
 def test_the_programs_of_both_modes_are_saved_once_they_are_there() -> None:
     model, x = a_model().train(), torch.randn(8, 16)
     program = amprewrite.convert(model, args=(x,))
-    with pytest.raises(UnsupportedError, match="program for train mode alone; call"):
+    with pytest.raises(UnsupportedError, match="programs for train mode alone; call"):
         again(program).eval()
-    with pytest.raises(UnsupportedError, match="program for train mode alone; call"):
+    with pytest.raises(UnsupportedError, match="programs for train mode alone; call"):
         again(program.eval())(x)
     program(x)
     loaded = again(program)
@@ -114,11 +114,20 @@ def test_the_programs_of_both_modes_are_saved_once_they_are_there() -> None:
     assert torch.equal(loaded.eval()(x), program(x))
 
 
-def test_structures_that_go_in_and_out_are_saved() -> None:
-    def forward(m: Any, x: Any, *, more: Any) -> Any:
-        return {"out": (m.a(x), None, [more["k"] + 1])}
+def nested(m: Any, x: Any, *, more: Any) -> Any:
+    return {"out": (m.a(x), None, [more["k"] + 1])}
 
-    model, x = Program(forward, a=nn.Linear(16, 16)).eval(), torch.randn(4, 16)
+
+def branch(m: Any, x: Any) -> Any:
+    return torch.cond(x.sum() > 0, torch.sin, torch.tanh, (m.a(x),))
+
+
+def doubled(_: Any, x: Any) -> Any:
+    return torch.ops.ampstored.twice(x)
+
+
+def test_structures_that_go_in_and_out_are_saved() -> None:
+    model, x = Program(nested, a=nn.Linear(16, 16)).eval(), torch.randn(4, 16)
     kwargs = {"more": {"k": x}}
     program = amprewrite.convert(model, args=(x,), kwargs=kwargs)
     found, expected = again(program)(x, **kwargs), program(x, **kwargs)
@@ -132,9 +141,6 @@ def test_what_cannot_be_saved_says_what_can() -> None:
     with pytest.raises(UnsupportedError, match="save the model and convert it again"):
         again(lazy)
 
-    def branch(m: Any, x: Any) -> Any:
-        return torch.cond(x.sum() > 0, torch.sin, torch.tanh, (m.a(x),))
-
     model = Program(branch, a=nn.Linear(16, 16)).eval()
     with pytest.raises(UnsupportedError, match=r"torch\.export\.save"):
         again(amprewrite.convert(model, args=(x,)))
@@ -145,7 +151,7 @@ def test_a_program_whose_operators_are_not_there_is_not_loaded() -> None:
     with torch.library._scoped_library("ampstored", "FRAGMENT") as library:
         library.define("twice(Tensor x) -> Tensor")
         library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
-        model = Program(lambda _, x: torch.ops.ampstored.twice(x)).eval()
+        model = Program(doubled).eval()
         with pytest.warns(AmpWarning, match="rewritten 0 of"):
             stored = pickle.dumps(amprewrite.convert(model, args=(x,)))
         assert torch.equal(pickle.loads(stored)(x), x * 2)

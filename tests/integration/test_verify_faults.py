@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812  # as everybody calls it
 
 import amprewrite
+from amprewrite.frameworks.torch_fx.derived.classes import programs_of
 
 
 class Run(nn.Module):
@@ -120,10 +121,15 @@ def times(target, factor):
     return wrong
 
 
+def runs(converted, graph):
+    """Let a converted model run another graph."""
+    programs_of(converted).latest()._run_graph(graph)
+
+
 def plant(converted, node, factor=1.1):
     """Let a node of the converted program give a multiple of its result."""
     node.target = times(node.target, factor)
-    converted._run_graph(converted.rewritten.graph)
+    runs(converted, converted.rewritten.graph)
 
 
 def op_nodes(converted, report):
@@ -171,7 +177,7 @@ def test_an_inserted_op_that_changes_values_is_named():
     with graph.inserting_after(node):
         wrong = graph.call_function(torch.ops.aten.mul.Tensor, (node, 1.1))
     node.replace_all_uses_with(wrong, delete_user_cb=lambda user: user is not wrong)
-    converted._run_graph(graph)
+    runs(converted, graph)
     report = amprewrite.verify(model, converted, args)
     assert report.worst(1)[0].op == wrong.name
     assert report.worst(1)[0].inserted

@@ -52,6 +52,7 @@ class Backend:
         reason: Reason why export was not used; it is part of the plans.
         reports: Whether the caller warns, once for all graphs, instead of each.
         training: Returns whether parameters are trained; None to ask torch.
+        part: Path of the model in the one of which it is a part.
     """
 
     planner: Planner
@@ -60,6 +61,7 @@ class Backend:
     reason: str = ""
     reports: bool = False
     training: Callable[[], bool] | None = None
+    part: str = ""
 
     def __call__(self, module: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         """Return the rewritten form of one dynamo graph.
@@ -97,7 +99,7 @@ class Backend:
     ) -> Callable[..., Any]:
         """Return the rewritten form of a graph, for a module at ``place``."""
         weights, training = lowered_graph.weights, lowered_graph.training
-        reading = read(lowered_graph.graph, weights, lowered_graph.model)
+        reading = read(lowered_graph.graph, weights, lowered_graph.model, self.part)
         elsewhere = frozenset[str]()
         if place is not None:
             reading.graph = place.paths.renamed(reading.graph, place.prefix)

@@ -19,6 +19,7 @@ from amprewrite.frameworks.torch_fx.capture.program import open_program
 from amprewrite.frameworks.torch_fx.compat.private import pytree
 from amprewrite.frameworks.torch_fx.compat.settings import register_caches
 from amprewrite.frameworks.torch_fx.compat.threads import one_at_a_time
+from amprewrite.frameworks.torch_fx.derived.classes import programs_of
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule
 from amprewrite.frameworks.torch_fx.probes.lockstep import (
@@ -75,6 +76,7 @@ def measure(original: Any, converted: Callable[..., Any], call: Call) -> Measure
         UnsupportedError: The model or its arguments have no values.
     """
     register_caches()
+    converted = _program(converted, call)
     root, plan = _root(original), _plan(converted)
     check_values("verify", root, call)
     runner = Runner(call, devices_of(root, call), loss_scale(plan))
@@ -178,6 +180,7 @@ def walk(original: Any, converted: Any, call: Call, observe: Observe) -> Walked:
         call: Arguments; the reference dtype.
         observe: Receives a sample of each op; those of the last walk count.
     """
+    converted = _program(converted, call)
     if not isinstance(converted, ConvertedModule) or converted.rewritten is None:
         lazy = isinstance(converted, LazyModule)
         what = (
@@ -280,6 +283,14 @@ def _lockstep(
         Walk(reading.module, reading.module.graph, theirs, dtypes),
     )
     return steps.unmatched
+
+
+def _program(converted: Any, call: Call) -> Any:
+    """Return the program of a converted model for these arguments."""
+    programs = programs_of(converted)
+    if programs is None:
+        return converted
+    return programs.program_for(converted, call.args, call.kwargs)
 
 
 def _root(original: Any) -> nn.Module:

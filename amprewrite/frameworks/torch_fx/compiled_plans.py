@@ -10,6 +10,7 @@ from torch import nn
 
 from amprewrite.errors import NotCapturedError, UnsupportedError, warn
 from amprewrite.frameworks.torch_fx.compat import dynamo_state
+from amprewrite.frameworks.torch_fx.derived.classes import programs_of
 from amprewrite.plan import Plan, join_plans
 
 LIMIT = (
@@ -108,7 +109,8 @@ def plan_of(model: object) -> Plan:
 
 def _plans(model: object) -> Iterator[Plan]:
     """Yield the plans of a model; if it has none itself, those of its parts."""
-    own = getattr(model, "plan", None)
+    programs = programs_of(model)
+    own = getattr(model, "plan", None) if programs is None else programs.plan
     if isinstance(own, Plan):
         yield own
         return

@@ -9,13 +9,16 @@ from amprewrite.frameworks.torch_fx.capture.export import WITHOUT_ARGS, model_de
 from amprewrite.frameworks.torch_fx.capture.one_graph import capture_for
 from amprewrite.frameworks.torch_fx.capture.program import Model
 from amprewrite.frameworks.torch_fx.compat import threads
+from amprewrite.frameworks.torch_fx.derived.classes import programs_of, refuse_parts
+from amprewrite.frameworks.torch_fx.derived.derive import derive
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.distributed import refuse_wrapped
 from amprewrite.frameworks.torch_fx.module.loss_scale_warning import watch_training
 from amprewrite.frameworks.torch_fx.planning import plan_for
 from amprewrite.frameworks.torch_fx.rewrite.input_dtypes import read_runnable
+from amprewrite.frameworks.torch_fx.strategies.again import captures
 from amprewrite.frameworks.torch_fx.strategies.export_now import beside_shapes
-from amprewrite.frameworks.torch_fx.strategies.table import STRATEGIES
+from amprewrite.frameworks.torch_fx.strategies.table import first_program
 from amprewrite.frameworks.torch_fx.subject import Subject
 from amprewrite.plan import Plan
 
@@ -31,19 +34,17 @@ def convert(model: Model, request: Request) -> nn.Module:
     """
     subject = Subject.of(model, request)
     refuse_wrapped(subject.root)
+    refuse_parts(subject.root)
     model_device(subject.root)  # refuses several
     if not subject.at_once:
         refuse_plan(request)
         if request.dynamic_shapes is not None:
             refuse_unused(captured=False)
-    passed: CaptureError | None = None
-    for strategy in STRATEGIES:
-        if strategy.applies(subject):
-            found = strategy.convert(subject, passed)
-            if isinstance(found, nn.Module):
-                return watch_training(found, request)
-            passed = found
-    raise AssertionError(passed)  # the last strategy passes no model on
+    program = first_program(subject)
+    if program is not None and not subject.has_own_class:
+        return watch_training(program, request)
+    again = captures(request, trains=subject.trains)
+    return watch_training(derive(subject, program, again), request)
 
 
 @threads.one_at_a_time
@@ -54,6 +55,9 @@ def inspect(model: Model, request: Request) -> Plan:
         CaptureError: The model cannot be captured by export.
         UnsupportedError: No arguments were given.
     """
+    programs = programs_of(model)
+    if programs is not None:
+        return programs.plan
     if isinstance(model, ConvertedModule):
         return model.plan
     if not request.has_arguments and isinstance(model, nn.Module):

@@ -16,9 +16,9 @@ from amprewrite.frameworks.torch_fx import compare
 from amprewrite.frameworks.torch_fx import convert as conversion
 from amprewrite.frameworks.torch_fx.capture.program import Model, open_program
 from amprewrite.frameworks.torch_fx.compiled_plans import plan_of
+from amprewrite.frameworks.torch_fx.derived.original import original
 from amprewrite.frameworks.torch_fx.devices import samples
 from amprewrite.frameworks.torch_fx.module import program_export
-from amprewrite.frameworks.torch_fx.module.original import original
 from amprewrite.frameworks.torch_fx.module.program_export import program_files
 from amprewrite.frameworks.torch_fx.probes.calibrate import (
     default_target,

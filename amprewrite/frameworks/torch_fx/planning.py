@@ -33,7 +33,7 @@ def plan_for(subject: Subject, captured: Captured, reading: Reading) -> Plan:
     root, request = subject.root, subject.request
 
     def candidate(captured: Captured, plan: Plan) -> ConvertedModule:
-        return build(root, read(captured.module), plan, shared=True)
+        return build(root, read(captured.module, part=subject.path), plan, shared=True)
 
     if request.budget is None:
         plan = request.planner(

@@ -4,10 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
+import torch
 from torch import nn
+from torch.fx import GraphModule
 
 from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.torch_fx.capture.program import Model, is_program
+from amprewrite.frameworks.torch_fx.module.moves import KeepsDtypes
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,8 @@ class Subject:
         at_once: Whether it can be captured now: it has arguments, or needs none.
         trains: Whether parameters keep their dtype, to be trained.
         mode: Mode of the model; of a program, that of its capture.
+        owned: Whether the program may keep the tensors of the model: it is a copy.
+        path: Path of the model in the converted model of which it is a part.
     """
 
     model: Model
@@ -33,6 +38,8 @@ class Subject:
     at_once: bool
     trains: bool
     mode: Literal["", "train", "eval"]
+    owned: bool = False
+    path: str = ""
 
     @classmethod
     def of(cls, model: Model, request: Request) -> Self:
@@ -50,3 +57,17 @@ class Subject:
             trains=training if request.training is None else request.training,
             mode="" if is_program(root) else "train" if training else "eval",
         )
+
+    @property
+    def is_program(self) -> bool:
+        """Whether the model is a captured program."""
+        return is_program(self.root)
+
+    @property
+    def has_own_class(self) -> bool:
+        """Whether a class can be derived from that of the model.
+
+        It cannot from a captured program, or a module converted or scripted before.
+        """
+        alone = (KeepsDtypes, GraphModule, torch.jit.ScriptModule)
+        return isinstance(self.model, nn.Module) and not isinstance(self.root, alone)

@@ -3,8 +3,8 @@
 from torch import nn
 
 from amprewrite.errors import NotCapturedError
+from amprewrite.frameworks.torch_fx.derived.classes import programs_of
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
-from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule
 
 
 def low_dtypes(model: nn.Module) -> set[str]:
@@ -14,9 +14,11 @@ def low_dtypes(model: nn.Module) -> set[str]:
     """
     found: set[str] = set()
     for part in model.modules():
-        if isinstance(part, (ConvertedModule, LazyModule)):
+        programs = programs_of(part)
+        held = part if isinstance(part, ConvertedModule) else programs
+        if held is not None:
             try:
-                found.add(part.plan.low)
+                found.add(held.plan.low)
             except NotCapturedError:  # nothing is known before the first call
                 continue
     return found

@@ -8,7 +8,7 @@ from amprewrite.plan import Plan
 from amprewrite.verify import Report
 from tests.command_line import done, mistake, run
 
-CAST_LINE = "to = cast(%args_0) -> %to: bf16[4,16]"
+CAST_LINE = "to = cast(%input_1) -> %to: bf16[4,16]"
 
 # --- inspect -----------------------------------------------------------------------
 

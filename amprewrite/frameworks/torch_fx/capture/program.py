@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 
 from amprewrite.frameworks.torch_fx.aten import ops
 from amprewrite.frameworks.torch_fx.capture.seen import Seen
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat import private, shape_guards
 
 Model = nn.Module | torch.export.ExportedProgram
 """Types of models that can be converted."""
@@ -50,8 +50,15 @@ def is_program(
 
 
 def open_program(program: torch.export.ExportedProgram) -> GraphModule:
-    """Return the graph module of an exported program, without its run-time checks."""
-    module = program.module(check_guards=False)
+    """Return the graph module of an exported program, without its run-time checks.
+
+    The conditions on its extents are kept beside the graph.
+    """
+    with shape_guards.recorded() as texts:
+        module = program.module()
+    shape_guards.take_out(module)
+    varies = bool(program.range_constraints)  # fixed extents are compared otherwise
+    shape_guards.keep(module, shape_guards.Guards(tuple(texts) if varies else ()))
     drop_dtype_checks(module)
     return module
 
@@ -66,8 +73,9 @@ def open_graph(model: GraphModule) -> GraphModule:
     held = (*kept, *model.parameters(), *model.buffers())
     shared = {id(t): t for t in held if isinstance(t, torch.Tensor)}
     module = copy.deepcopy(model, shared)
-    for node in module.graph.find_nodes(op="call_module", target="_guards_fn"):
-        module.graph.erase_node(node)
+    function = shape_guards.take_out(module)
+    if function is not None:
+        shape_guards.keep(module, shape_guards.Guards(function=function))
     drop_dtype_checks(module)
     return module
 

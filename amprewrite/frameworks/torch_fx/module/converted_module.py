@@ -8,24 +8,28 @@ import torch
 from torch import nn
 from torch.fx import Graph, GraphModule
 
-from amprewrite.errors import NotCapturedError, UnsupportedError
+from amprewrite.errors import PlanMismatchError, UnsupportedError
 from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark
 from amprewrite.frameworks.torch_fx.compat import (
     output_sizes,
     private,
     settings,
-    threads,
 )
 from amprewrite.frameworks.torch_fx.module import distributed
 from amprewrite.frameworks.torch_fx.module.moves import KeepsDtypes
 from amprewrite.frameworks.torch_fx.module.pickling import StoredGraph
 from amprewrite.frameworks.torch_fx.module.signature import Signature
-from amprewrite.frameworks.torch_fx.module.state import attribute, lowered
+from amprewrite.frameworks.torch_fx.module.state import (
+    EXTRAS,
+    attribute,
+    lowered,
+    read_copies,
+)
 from amprewrite.plan import Cast, Plan
 
 _MADE_AGAIN = frozenset(
     ("_graph_module", "_forward", "_in_spec", "_out_spec", "_copies", "_state")
-) | {"_places", "_capture_mode", "_compiled_call_impl", "_origin"}
+) | {"_places", "_compiled_call_impl", "_origin"}
 """Attributes that are not pickled, but made again when the module is loaded."""
 
 _NO_PICKLE = (
@@ -36,22 +40,26 @@ _NO_PICKLE = (
 
 
 class ConvertedModule(KeepsDtypes):
-    """Module that ``convert`` returns for torch: it runs a rewritten graph.
+    """Program of a model: a module that runs a rewritten graph.
 
-    It has the parameters and buffers of the model under the same names, so that
-    ``state_dict`` has the same keys; and the same call signature and output structure.
-
-    A module converted for inference is a snapshot of the model: some weights are low,
-    and all tensors are its own, so that changes of one do not affect the other. It
-    cannot be trained: ``train()`` raises UnsupportedError. A module converted for
-    training shares the model's parameters and buffers. The mode (dropout, batch
-    statistics) is part of a captured program, so after ``eval()`` the model is captured
-    again in that mode, at the first call; both programs are kept.
+    It has containers with the parameters and buffers of the model under the same names,
+    so that ``state_dict`` has the same keys; and the same call signature and output
+    structure. Constants and copies are apart, in ``amprewrite_extras``. A captured
+    program (a graph module, an exported program) is converted to this; a model of a
+    class of its own holds one for each signature and mode, which read its tensors.
 
     An output that is an input or a weight in the model is that tensor here. Outputs
     that are views of one value in the model are views of one value here.
+
+    Attributes:
+        path: Path of the part of the model that it runs; empty for the model.
+        number: Number of captures of the model until this.
+        used: Number of the last call, of those of the model.
     """
 
+    path: str = ""
+    number: int = 0
+    used: int = 0
     _signature: Signature
     _plan: Plan
     _forward: Callable[..., Any]
@@ -61,25 +69,23 @@ class ConvertedModule(KeepsDtypes):
     _copies: Callable[..., Mapping[str, torch.Tensor]]
     _recipe: StoredGraph
     _dtypes: Mapping[str, torch.dtype]
-    _loaded: bool = False
+    _linked: bool = False
+    _gathers: bool = False
 
     @property
     def plan(self) -> Plan:
-        """Every decision and cast.
+        """Every decision and cast."""
+        return self._plan
 
-        Raises:
-            NotCapturedError: The model is captured at its first call in this mode.
-        """
-        if self.training == self._captured_mode:
-            return self._plan
-        other = self.__dict__.get("_other")
-        if other is None:
-            msg = (
-                f"this module has no plan for {_mode(self.training)} mode yet: it is "
-                f"captured at its first call in that mode; call it once"
-            )
-            raise NotCapturedError(msg)
-        return other.plan
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The plans of all graphs."""
+        return (self.plan,)
+
+    @property
+    def captured_mode(self) -> bool:
+        """Whether it was captured in train mode."""
+        return self._captured_mode
 
     @property
     def rewritten(self) -> GraphModule | None:
@@ -130,6 +136,7 @@ class ConvertedModule(KeepsDtypes):
         # full weights that were captured can be freed. Not a submodule: no new names.
         owner = GraphModule(self, graph)
         self.__dict__["_graph_module"] = owner
+        self._graph = graph
         self._forward = type(owner).forward
         self._places = distributed.places(self, graph)
 
@@ -139,6 +146,8 @@ class ConvertedModule(KeepsDtypes):
         memo[id(self)] = twin
         own = ("_compiled_call_impl", "_state")
         held = {k: v for k, v in self.__dict__.items() if k not in own}
+        for spec in (self._in_spec, self._out_spec):
+            memo[id(spec)] = spec
         twin.__dict__.update(copy.deepcopy(held, memo))
         return twin
 
@@ -161,7 +170,6 @@ class ConvertedModule(KeepsDtypes):
         self._run_graph(self.__dict__.pop("_graph").graph())
         if self._sources:
             self.keep_copies(self._recipe.graph())
-        self._loaded = True
 
     def _state_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the tensors of the ``state_dict``, not detached."""
@@ -194,6 +202,14 @@ class ConvertedModule(KeepsDtypes):
             self._copies = type(GraphModule(self, recipe)).forward
             self._state = self._marks()
 
+    def _recipe_graph(self) -> Graph:
+        """Return the recipe of the low copies; it has an output without entries."""
+        if self._sources:
+            return self._recipe.graph()
+        empty = Graph()
+        empty.output({})
+        return empty
+
     def _weights(self) -> Iterator[torch.Tensor]:
         """Yield the weights that have a low copy."""
         return (attribute(self, name) for name in self._sources)
@@ -213,14 +229,6 @@ class ConvertedModule(KeepsDtypes):
                     self.get_buffer(name).copy_(value)
             self._state = self._marks()
 
-    def switch_by(self, capture: Callable[..., "ConvertedModule"]) -> None:
-        """Set the function that captures the program of the other mode.
-
-        Args:
-            capture: Function of this module, the mode, args and kwargs.
-        """
-        self.__dict__["_capture_mode"] = capture
-
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the rewritten program.
 
@@ -229,15 +237,15 @@ class ConvertedModule(KeepsDtypes):
             TypeError: Other arguments than at capture.
             UnsupportedError: A part of this module was sharded on its own.
         """
-        if self.training != self._captured_mode:
-            return self._in_other_mode(args, kwargs)(*args, **kwargs)
         args, kwargs = self._signature.arrange(args, kwargs)
-        if not torch.compiler.is_compiling():
+        eager = not torch.compiler.is_compiling()
+        if eager and not self._linked:
             distributed.refuse_sharded_parts(self)
-        changed = distributed.gathered_otherwise(self._places)
+        changed = self.gathered_otherwise()
         args, kwargs = self._signature.as_captured(args, kwargs, changed)
-        if not torch.compiler.is_compiling():
-            self._signature.check(args, kwargs)
+        if eager:
+            if not self._linked:
+                self._signature.check(args, kwargs)
             self.renew()
         with settings.without_autocast(self._signature.device):
             if not changed:
@@ -245,72 +253,104 @@ class ConvertedModule(KeepsDtypes):
             with distributed.read_as_captured(changed):
                 return self._forward(self, *args, **kwargs)
 
-    def _in_other_mode(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> "ConvertedModule":
-        """Return the program of the mode in which this one was not captured."""
-        if self.__dict__.get("_other") is None:
-            self._capture_other(args, kwargs)
-        if not torch.compiler.is_compiling():  # a tensor may have been replaced here
-            for theirs, ours, name in self.__dict__["_links"]:
-                theirs[name] = ours[name]
-        return self.__dict__["_other"]
+    def gathered_otherwise(self) -> list[distributed.Place]:
+        """Return the parameters with another dtype than at the capture.
 
-    @private.uncompiled  # a capture is not part of what is compiled around the call
-    def _capture_other(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        with threads.capturing():
-            if self.__dict__.get("_other") is not None:
-                return  # another thread was here before
-            if "_capture_mode" not in self.__dict__:
-                raise self._no_mode()
-            changed = distributed.gathered_otherwise(self._places)
-            args, kwargs = distributed.inputs_as_captured((args, dict(kwargs)), changed)
-            with distributed.read_as_captured(changed, copied=True):
-                make = self.__dict__["_capture_mode"]
-                other = make(self, self.training, args, kwargs)
-            self.__dict__["_links"] = list(self._links_to(other))
-            self.__dict__["_other"] = other
-
-    def _links_to(
-        self, other: nn.Module
-    ) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
-        """Yield the containers and name of each state tensor in ``other`` and here.
-
-        This runs inside a call, where ``state_dict`` would shard the parameters of a
-        module under ``fully_shard`` again.
+        If a model holds this program, it says when parameters were set; until then one
+        of them is looked at for all, as where a whole set is replaced in a call.
         """
-        for full_name in self._dtypes:
-            path, _, name = full_name.rpartition(".")
-            here, there = self.get_submodule(path), other.get_submodule(path)
-            for kept in (private.parameters, private.buffers):
-                if name in kept(here):
-                    yield kept(there), kept(here), name
+        if self._linked and not self._gathers:
+            first = self._places[:1]
+            if not any(place.held.dtype != place.dtype for place in first):
+                return []
+        return distributed.gathered_otherwise(self._places)
 
-    def train(self, mode: bool = True) -> "ConvertedModule":  # noqa: FBT001, FBT002  # as nn.Module
-        """Set the mode of the next call.
+    def tensors_were_set(self, *, follow: bool) -> None:
+        """Take note that tensors of the model were set; adopt them if ``follow``."""
+        self._gathers = True
+        if follow:
+            self.follow()
+
+    def weights_are_trained(self) -> None:
+        """Do nothing: writes by an optimizer are counted, and copies renewed."""
+
+    def tensors_read(self) -> Iterator[torch.Tensor]:
+        """Yield the tensors of the model that the program reads."""
+        for name in self.names_read():
+            path, _, last = name.rpartition(".")
+            holder = self.get_submodule(path)
+            for kept in (private.parameters(holder), private.buffers(holder)):
+                held = kept.get(last)  # parts may have been changed since
+                if held is not None:
+                    yield held
+
+    def names_read(self) -> list[str]:
+        """Return the names of the tensors of the model that the program reads."""
+        nodes = self._graph.find_nodes(op="get_attr")  # all weights, used or not
+        names = [str(node.target) for node in nodes if node.users]
+        return [n for n in (*names, *self._sources) if not n.startswith(EXTRAS)]
+
+    def linked(self, own: Mapping[str, torch.Tensor]) -> None:
+        """Run as a program of a model, with its tensors, from now on.
+
+        Args:
+            own: Weights by name that the model stores in another dtype than this
+                program reads: it gets copies of these.
+        """
+        if own:
+            recipe = read_copies(self._graph, self, own, self._recipe_graph())
+            self._run_graph(self._graph)
+            self.keep_copies(recipe)
+        self._linked, self._state = True, ()
+        self._places = distributed.places(self, self._graph)
+        self._dtypes = {name: t.dtype for name, t in self._state_tensors()}
+
+    def takes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Return whether the program is for these arguments."""
+        try:
+            self.refuse(args, kwargs)
+        except (PlanMismatchError, TypeError):
+            return False
+        return True
+
+    def refuse(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Refuse arguments that the program is not for.
 
         Raises:
-            UnsupportedError: Train mode of a module that was converted for inference,
-                whose weights are low.
+            PlanMismatchError: A tensor has another dtype or shape than at capture.
+            TypeError: Other arguments than at capture.
         """
-        ways = self.__dict__.keys() & {"_capture_mode", "_other"}
-        if mode != self._captured_mode and not ways:
-            raise self._no_mode()
+        args, kwargs = self._signature.arrange(args, kwargs)
+        changed = self.gathered_otherwise()
+        self._signature.check(*self._signature.as_captured(args, kwargs, changed))
+
+    def takes_traced(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Return whether the program is for arguments that are being traced."""
+        return self._signature.fits_traced(args, kwargs)
+
+    def is_like(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Return whether the program is for these arguments in other extents."""
+        return self._signature.is_like(args, kwargs)
+
+    def runs_in(self, mode: bool) -> bool:  # noqa: FBT001  # a mode is a boolean in torch
+        """Return whether the program is for train mode, or for eval mode."""
+        return self._captured_mode == mode
+
+    def train(self, mode: bool = True) -> "ConvertedModule":  # noqa: FBT001, FBT002  # as nn.Module
+        """Set the mode, which has to be that of the capture.
+
+        Raises:
+            UnsupportedError: It is the other one.
+        """
+        if mode != self._captured_mode:
+            have, want = mode_name(self._captured_mode), mode_name(mode)
+            msg = (
+                f"this module was converted in {have} mode, and a captured program "
+                f"has no other; capture the model in {want} mode and convert that"
+            )
+            raise UnsupportedError(msg)
         super().train(mode)
         return self
-
-    def _no_mode(self) -> UnsupportedError:
-        """Return the error that there is no program for the other mode."""
-        have, want = _mode(self._captured_mode), _mode(not self._captured_mode)
-        why = (
-            f"was pickled with its program for {have} mode alone; call it in both "
-            f"modes before"
-            if self._loaded
-            else f"was converted for inference in {have} mode, and some of its weights "
-            f"are stored low; call model.{want}() and convert it again, for training "
-            f"with training=True"
-        )
-        return UnsupportedError(f"this module {why}")
 
     def extra_repr(self) -> str:
         """Return the first line of the plan's summary."""
@@ -322,5 +362,6 @@ def _follow(module: nn.Module, _keys: object) -> None:
         module.follow()
 
 
-def _mode(training: bool) -> str:  # noqa: FBT001  # a mode is a boolean in torch
+def mode_name(training: bool) -> str:  # noqa: FBT001  # a mode is a boolean in torch
+    """Return the name of a mode."""
     return "train" if training else "eval"

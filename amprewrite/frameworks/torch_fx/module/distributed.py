@@ -29,7 +29,7 @@ def refuse_wrapped(model: nn.Module) -> None:
         UnsupportedError: ``model`` or a part of it is wrapped: a captured program
             would not call the hooks that exchange gradients and parameters.
     """
-    found = _first_of((DistributedDataParallel, *_sharded_types()), model)
+    found = _first_of((DistributedDataParallel, *sharded_types()), model)
     if found is not None:
         path, part = found
         what = f"its part {path}" if path else "it"
@@ -52,7 +52,7 @@ def refuse_sharded_parts(converted: nn.Module) -> None:
         UnsupportedError: A part below ``converted`` was given to ``fully_shard``: its
             hooks, which gather the parameters, are not called.
     """
-    types = _sharded_types()
+    types = sharded_types()
     for name, child in private.children(converted).items() if types else ():
         found = None if child is None else _first_of(types, child)
         if found is not None:
@@ -108,9 +108,12 @@ def gathered_otherwise(known: Sequence[Place]) -> list[Place]:
     """
     if torch.compiler.is_compiling():  # each that is looked at is a guard at each call
         known = known if any(p.held.dtype != p.dtype for p in known[:1]) else ()
-    elif not _sharded_types():
+    elif not sharded_types():
         return []
-    return [place for place in known if place.held.dtype != place.dtype]
+    # A parameter may have been removed since.
+    return [
+        p for p in known if p.kept.get(p.name) is not None and p.held.dtype != p.dtype
+    ]
 
 
 @contextmanager
@@ -157,7 +160,7 @@ def refuse_other_dtypes(model: nn.Module, known: Mapping[str, torch.dtype]) -> N
     Raises:
         UnsupportedError: A parameter had another dtype when ``model`` was converted.
     """
-    for name, parameter in model.named_parameters() if _sharded_types() else ():
+    for name, parameter in model.named_parameters() if sharded_types() else ():
         wanted = known.get(name, parameter.dtype)
         if parameter.dtype != wanted:
             msg = (
@@ -171,7 +174,7 @@ def refuse_other_dtypes(model: nn.Module, known: Mapping[str, torch.dtype]) -> N
             raise UnsupportedError(msg)
 
 
-def _sharded_types() -> tuple[type[Any], ...]:
+def sharded_types() -> tuple[type[Any], ...]:
     """Return the classes of sharded modules; none if nothing can be sharded yet."""
     fsdp: Any = sys.modules.get("torch.distributed.fsdp")
     return () if fsdp is None else (fsdp.FSDPModule, fsdp.FullyShardedDataParallel)

@@ -1,7 +1,7 @@
 """A module captured at its first call, which runs the model through dynamo."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +10,19 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from amprewrite.errors import NotCapturedError, UnsupportedError
+from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark
 from amprewrite.frameworks.torch_fx.compat import private
 from amprewrite.frameworks.torch_fx.module import distributed
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.snapshot import snapshot
+from amprewrite.frameworks.torch_fx.module.state import attribute
 from amprewrite.plan import Plan, join_plans
+
+CAPTURED_LATER = (
+    "a module that is captured at its first call cannot be pickled; save the model and "
+    "convert it again, or convert with args"
+)
+"""Message about a module without programs that could be stored."""
 
 
 @dataclass
@@ -77,10 +85,17 @@ class LazyModule(ConvertedModule):
         super().__init__()
         self.__dict__["_model"] = model
         self._again, self._use = again, use
+        self.written: list[tuple[nn.Module, nn.Module, str]] = []
+        self._own: dict[str, tuple[Mark | None, torch.Tensor]] = {}
         private.share_state(self, model)
         self._run, self._plans = run, plans
         self._dtypes = {name: p.dtype for name, p in model.named_parameters()}
         self.training = model.training
+
+    @property
+    def model(self) -> nn.Module:
+        """The module that is run."""
+        return self.__dict__["_model"]
 
     @property
     def plans(self) -> tuple[Plan, ...]:
@@ -108,11 +123,62 @@ class LazyModule(ConvertedModule):
         Raises:
             UnsupportedError: Always; what dynamo captured lives in this process.
         """
-        msg = (
-            "a module that is captured at its first call cannot be pickled; save the "
-            "model and convert it again, or convert with args"
-        )
-        raise UnsupportedError(msg)
+        raise UnsupportedError(CAPTURED_LATER)
+
+    def runs_in(self, mode: bool) -> bool:  # noqa: FBT001  # a mode is a boolean in torch
+        """Return whether it runs in a mode: it captures each."""
+        return self.training == mode
+
+    def takes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Return True: dynamo captures each signature."""
+        del args, kwargs
+        return True
+
+    @property
+    def captured_mode(self) -> bool:
+        """Whether the model is in train mode."""
+        return self.training
+
+    def weights_are_trained(self) -> None:
+        """Cast weights at each use from now on."""
+        self._use.trained = True
+
+    def tensors_read(self) -> Iterator[torch.Tensor]:
+        """Yield the tensors of the model: all are read as they are."""
+        model = self.model
+        yield from model.parameters()
+        yield from model.buffers()
+
+    def linked(self, own: Mapping[str, torch.Tensor]) -> None:
+        """Run as a program of a model, with its tensors, from now on.
+
+        Args:
+            own: Tensors by name that the model stores in another dtype: copies.
+        """
+        model = self.model
+        private.share_state(self, model)
+        self._own = {name: (None, held) for name, held in own.items()}
+
+    def renew_copies(self, owner: nn.Module) -> None:
+        """Write to the copies of tensors that were written to in the model."""
+        for name, (mark, held) in self._own.items():
+            source = attribute(owner, name)
+            if mark is None or not mark.holds(source):
+                with torch.no_grad():
+                    held.copy_(source)
+                self._own[name] = Mark(source), held
+
+    def gathered_otherwise(self) -> list[distributed.Place]:
+        """Return no parameters: dynamo captures each dtype."""
+        return []
+
+    def tensors_were_set(self, *, follow: bool) -> None:
+        """Do nothing: dynamo sees the tensors at each call."""
+
+    def is_like(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Return False: there is no plan of one graph."""
+        del args, kwargs
+        return False
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model through the rewriting backend.
@@ -128,7 +194,7 @@ class LazyModule(ConvertedModule):
 
     def train(self, mode: bool = True) -> "LazyModule":  # noqa: FBT001, FBT002  # as nn.Module
         """Set the mode; each mode is captured when it is first run."""
-        self.__dict__["_model"].train(mode)
+        self.model.train(mode)
         self.training = mode
         self._use.trained = self._use.trained or mode
         return self

@@ -11,7 +11,8 @@ from torch.fx import GraphModule
 
 from amprewrite.errors import PlanMismatchError
 from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat import private, shape_guards
+from amprewrite.frameworks.torch_fx.compat.shape_guards import Guards
 from amprewrite.frameworks.torch_fx.module.distributed import Place
 from amprewrite.ir.text import tensor_text
 
@@ -29,6 +30,7 @@ class Signature:
         device: Type of the device that the program runs on.
         numbers: Value at capture, by flat index, of each input that is no tensor; it is
             part of the program: a number, a flag, a string or None.
+        guards: Conditions on extents that vary.
     """
 
     names: tuple[str, ...]
@@ -37,6 +39,7 @@ class Signature:
     tensors: tuple[tuple[torch.dtype, tuple[int | None, ...]] | None, ...]
     device: str = "cpu"
     numbers: Mapping[int, object] = field(default_factory=dict[int, object])
+    guards: Guards = field(default_factory=Guards)
 
     def arrange(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -100,6 +103,56 @@ class Signature:
                     f"dynamic_shapes= for extents that vary, or convert without args"
                 )
                 raise PlanMismatchError(msg)
+        if broken := self.guards.broken(leaves):
+            msg = (
+                f"the program was captured for inputs (args) with {broken}, since the "
+                f"model takes another branch otherwise; {_OTHERWISE}"
+            )
+            raise PlanMismatchError(msg)
+
+    def fits_traced(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Return whether arguments that are being traced are those of the capture.
+
+        Extents that a tracer keeps symbolic have to vary here too.
+        """
+        try:
+            args, kwargs = self.arrange(args, kwargs)
+        except TypeError:
+            return False
+        leaves = private.pytree.tree_leaves((args, dict(kwargs)))
+        if len(leaves) != len(self.tensors):
+            return False
+        for number, (leaf, wanted) in enumerate(zip(leaves, self.tensors, strict=True)):
+            if wanted is None or not isinstance(leaf, torch.Tensor):
+                known = number in self.numbers
+                other = known and not _is_same(leaf, self.numbers[number])
+                if wanted is not None or other:
+                    return False
+                continue
+            dtype, shape = wanted
+            if leaf.dtype != dtype or leaf.dim() != len(shape):
+                return False
+            for extent, have in zip(shape, leaf.shape, strict=True):
+                if extent is None:
+                    continue
+                if isinstance(have, torch.SymInt) or have != extent:
+                    return False
+        return not self.guards.broken(leaves)
+
+    def is_like(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Return whether a call differs from the capture in extents alone."""
+        try:
+            args, kwargs = self.arrange(args, kwargs)
+            leaves = private.pytree.tree_leaves((args, dict(kwargs)))
+            self._check_numbers(leaves)
+        except (PlanMismatchError, TypeError):
+            return False
+        pairs = zip(leaves, self.tensors, strict=True)
+        return all(
+            leaf.dtype == wanted[0] and leaf.dim() == len(wanted[1])
+            for leaf, wanted in pairs
+            if wanted is not None
+        )
 
     def as_captured(
         self,
@@ -153,7 +206,7 @@ class Signature:
             unknown = wanted is None and number not in self.numbers
             if unknown or (given and wanted):
                 continue
-            if given or wanted or leaf != self.numbers[number]:
+            if given or wanted or not _is_same(leaf, self.numbers[number]):
                 have = _tensor_text(leaf) if given else repr(leaf)
                 want = "a tensor" if wanted else repr(self.numbers[number])
                 msg = (
@@ -161,6 +214,20 @@ class Signature:
                     f"which is part of it; {_OTHERWISE}"
                 )
                 raise PlanMismatchError(msg)
+
+
+_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+"""Types of inputs that vary: numbers that were captured as such."""
+
+
+def _is_same(one: object, other: object) -> bool:
+    """Return whether two inputs that are no tensors are the same constant.
+
+    Zeros of different signs are not, and every NaN is the same.
+    """
+    if isinstance(one, (float, complex)):
+        return type(one) is type(other) and repr(one) == repr(other)
+    return type(one) is type(other) and bool(one == other)
 
 
 _OTHERWISE = "convert with the arguments you mean to use, or without args"
@@ -187,7 +254,7 @@ def signature_of(model: nn.Module, module: GraphModule) -> Signature:
             extents = tuple(d if isinstance(d, int) else None for d in shape)
             tensors.append((val.dtype, extents))
         else:
-            if isinstance(val, (bool, int, float, str, complex, type(None))):
+            if not isinstance(val, _SYMBOLS):
                 numbers[len(tensors)] = val
             tensors.append(None)
     args, kwargs = private.call_structure(module.graph).in_spec.children()
@@ -197,4 +264,5 @@ def signature_of(model: nn.Module, module: GraphModule) -> Signature:
         tuple(kwargs.context),
         tuple(tensors),
         numbers=numbers,
+        guards=shape_guards.kept(module),
     )

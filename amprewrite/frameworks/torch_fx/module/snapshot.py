@@ -82,8 +82,10 @@ def snapshot(model: nn.Module) -> nn.Module:
         raise UnsupportedError(msg) from error
 
 
-def deep_copy(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
-    """Return a deep copy of ``model``; errors of ``copy.deepcopy`` pass through.
+def deep_copy(model: nn.Module, memo: dict[int, Any], state: Any = None) -> Any:
+    """Return a deep copy of ``model``, or of its state.
+
+    Errors of ``copy.deepcopy`` pass through.
 
     Tensors that ``copy.deepcopy`` refuses are copied otherwise: results of autograd
     detached, compressed ones by ``clone``.
@@ -91,6 +93,7 @@ def deep_copy(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
     Args:
         model: The model.
         memo: Replacements in the copy for objects of the model, by identity.
+        state: The state to copy; None to copy the model.
     """
     plain = (held for part in model.modules() for held in vars(part).values())
     for held in (*plain, *model.buffers(), *model.parameters()):
@@ -99,4 +102,4 @@ def deep_copy(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
         if held.grad_fn is not None or held.layout != torch.strided:
             memo[id(held)] = copied(held, memo)
     with torch.inference_mode(mode=False):  # a copy made inside cannot be captured
-        return copy.deepcopy(model, memo)
+        return copy.deepcopy(model if state is None else state, memo)

@@ -21,6 +21,10 @@ _NO_VALUES = (
 )
 
 
+EXTRAS = "amprewrite_extras"
+"""Name of the part of a program with tensors that are not the model's."""
+
+
 def stored_weights(reading: Reading, plan: Plan) -> dict[int, torch.Tensor]:
     """Return the low tensors of a plan by the identity of the full ones.
 
@@ -92,10 +96,10 @@ def fold_copies(module: GraphModule) -> Graph:
     recipe, made, copies = Graph(), dict[Node, Node](), dict[str, Node]()
     for number, node in enumerate(list(module.graph.nodes)):
         if node.meta.get("amprewrite") == "copy":
-            name = f"_folded_{number}"
+            name = f"{EXTRAS}._folded_{number}"
             copies[name] = _transcribe(node, recipe, made)
             with torch.no_grad():
-                module.register_buffer(name, _evaluate(module, node), persistent=False)
+                _keep(module, name, _evaluate(module, node))
             with module.graph.inserting_before(node):
                 held = module.graph.get_attr(name)
             held.meta = dict(node.meta)
@@ -126,28 +130,97 @@ def _evaluate(module: GraphModule, node: Node) -> torch.Tensor:
     return run(*args, **kwargs)
 
 
+def _keep(module: nn.Module, name: str, value: torch.Tensor) -> None:
+    """Register a tensor that is no part of ``state_dict``."""
+    path, _, last = name.rpartition(".")
+    _holder(module, path).register_buffer(last, value, persistent=False)
+
+
 def mirror_extras(
     target: nn.Module, module: GraphModule, low: Mapping[int, torch.Tensor]
 ) -> None:
     """Register in ``target`` tensors and bodies of the graph outside of the state.
 
-    They are constants that the capture lifted out of the code, and bodies of
-    higher-order ops.
+    They are constants that the capture lifted out of the code, copies, and bodies of
+    higher-order ops. The graph reads them by names below :data:`EXTRAS`.
 
     Raises:
         UnsupportedError: A constant is on the meta device, so it has no values.
     """
+    extras = _holder(target, EXTRAS)
     for node in module.graph.find_nodes(op="get_attr"):
         path, _, name = str(node.target).rpartition(".")
-        holder = _holder(target, path)
         held = getattr(module.get_submodule(path), name)
-        if isinstance(held, nn.Module):  # an exported program has an empty one already
-            holder.add_module(name, held)
-        elif isinstance(held, torch.Tensor) and not hasattr(holder, name):
+        flat = str(node.target).removeprefix(f"{EXTRAS}.").replace(".", "_")
+        if isinstance(held, nn.Module):
+            for body in held.modules():
+                if isinstance(body, GraphModule):
+                    body.recompile()  # its graph was rewritten
+            extras.add_module(flat, held)
+        elif isinstance(held, torch.Tensor) and not _has(target, path, name):
             if held.is_meta:
                 raise UnsupportedError(_NO_VALUES.format(tuple(held.shape)))
             kept = low.get(id(held), held)
-            holder.register_buffer(name, kept.detach(), persistent=False)
+            extras.register_buffer(flat, kept.detach(), persistent=False)
+        else:
+            continue
+        _keep_module_or_tensor(module, flat, held)
+        node.target = f"{EXTRAS}.{flat}"
+
+
+def _keep_module_or_tensor(module: GraphModule, flat: str, held: Any) -> None:
+    """Register a tensor or body in the captured module under its new name."""
+    holder = _holder(module, EXTRAS)
+    if isinstance(held, nn.Module):
+        holder.add_module(flat, held)
+    elif flat not in private.buffers(holder):
+        holder.register_buffer(flat, held.detach(), persistent=False)
+
+
+def _has(target: nn.Module, path: str, name: str) -> bool:
+    """Return whether ``target`` has a parameter or buffer of the model there."""
+    if path.split(".", maxsplit=1)[0] == EXTRAS:
+        return False
+    try:
+        holder = target.get_submodule(path)
+    except AttributeError:
+        return False
+    return name in private.parameters(holder) or name in private.buffers(holder)
+
+
+def read_copies(
+    graph: Graph, owner: nn.Module, own: Mapping[str, torch.Tensor], recipe: Graph
+) -> Graph:
+    """Make a graph read copies of weights that are stored in another dtype.
+
+    Args:
+        graph: The graph; it is changed in place.
+        owner: The module that runs it; it receives the copies.
+        own: The copies by the names of the weights.
+        recipe: Graph that computes the copies so far.
+
+    Returns:
+        The recipe with the new copies.
+    """
+    output = recipe.output_node()
+    held: Any = output.args[0]
+    copies: dict[str, Any] = {**held}
+    for number, (name, value) in enumerate(own.items()):
+        flat = f"_weight_{number}_{name.replace('.', '_')}"
+        target = f"{EXTRAS}.{flat}"
+        read = [n for n in graph.find_nodes(op="get_attr") if n.target == name]
+        if not read:
+            continue
+        _keep(owner, target, value.detach())
+        for node in read:
+            node.target = target
+        with recipe.inserting_before(output):
+            held = recipe.get_attr(name)
+            copies[target] = recipe.call_function(
+                torch.ops.aten.to.dtype, (held, value.dtype)
+            )
+    output.args = (copies,)
+    return recipe
 
 
 def _holder(root: nn.Module, path: str) -> nn.Module:

@@ -22,13 +22,21 @@ from amprewrite.ir import Op, ProgramGraph
 _HALF = ("float16", "bfloat16")
 
 
-def read_runnable(captured: Captured, request: Request, model: nn.Module) -> Reading:
+def read_runnable(
+    captured: Captured, request: Request, model: nn.Module, part: str = ""
+) -> Reading:
     """Return the captured program, after checking that the arguments run through it.
+
+    Args:
+        captured: The program.
+        request: The request, with the arguments.
+        model: The model.
+        part: Path of the model in the one of which it is a part.
 
     Raises:
         CaptureError: The model itself refuses the dtypes of its arguments.
     """
-    reading = read(captured.module)
+    reading = read(captured.module, part=part)
     if request.processor is None and request.has_arguments:
         args, kwargs = request.args or (), request.kwargs or {}
         refuse_unequal(reading.graph, model, args, kwargs)

@@ -58,7 +58,10 @@ class Reading:
 
 
 def read(
-    module: GraphModule, weights: Collection[str] = (), model: str = MODEL
+    module: GraphModule,
+    weights: Collection[str] = (),
+    model: str = MODEL,
+    part: str = "",
 ) -> Reading:
     """Return the program graph of ``module``, with the maps to its nodes.
 
@@ -66,8 +69,9 @@ def read(
         module: ATen-level, pre-dispatch; every node carries ``meta["val"]``.
         weights: Names of placeholders that are parameters.
         model: The variable of a dynamo graph that holds the model.
+        part: Path of the part of a model that ``module`` is a capture of.
     """
-    return _Reader(module, frozenset(weights), model).read()
+    return _Reader(module, frozenset(weights), model, part).read()
 
 
 @dataclass
@@ -88,9 +92,13 @@ class _Scope:
 
 class _Reader:
     def __init__(
-        self, module: GraphModule, given: frozenset[str], model: str = MODEL
+        self,
+        module: GraphModule,
+        given: frozenset[str],
+        model: str = MODEL,
+        part: str = "",
     ) -> None:
-        self.module, self.given, self.model = module, given, model
+        self.module, self.given, self.model, self.part = module, given, model, part
         self.values: dict[str, Value] = {}
         self.ops: list[Op] = []
         self.sites: dict[str, Site] = {}
@@ -247,7 +255,7 @@ class _Reader:
             native=native,
             operands=operands,
             results=tuple(held(leaves)),
-            path=module_path(node, self.model),
+            path=f"{self.part}.{module_path(node, self.model)}".strip("."),
             source=source_line(node),
             region=scope.region,
             fence=scope.fence or _fence(node, used),

@@ -43,6 +43,9 @@ def dynamo(subject: Subject, cause: CaptureError | None) -> LazyModule:
 
 def _called_once(subject: Subject, cause: CaptureError) -> LazyModule:
     refuse_several_graphs(subject, cause)
+    if subject.owned:  # by a converted model, which is being called
+        use = Use(trained=subject.trains)
+        return _lazy(subject.root, subject.request, str(cause), use, subject.path)
     args, kwargs = subject.args, subject.kwargs
     warm_up(subject.root, args, kwargs)
     model, use = run_later(subject.root, trains=subject.trains)
@@ -78,7 +81,9 @@ def refuse_several_graphs(subject: Subject, cause: CaptureError) -> None:
         raise refuse_lazy(str(cause)) from cause
 
 
-def _lazy(model: nn.Module, request: Request, reason: str, use: Use) -> LazyModule:
+def _lazy(
+    model: nn.Module, request: Request, reason: str, use: Use, part: str = ""
+) -> LazyModule:
     plans = list[Plan]()
     compiled = request.compile or request.target == "compiled"
     backend = Backend(
@@ -87,7 +92,8 @@ def _lazy(model: nn.Module, request: Request, reason: str, use: Use) -> LazyModu
         plans=plans,
         reason=reason,
         reports=True,
+        part=part,
         training=lambda: use.trained,  # not the model: torch keeps backends for ever
     )
-    again = partial(_lazy, request=request, reason=reason, use=replace(use))
+    again = partial(_lazy, request=request, reason=reason, use=replace(use), part=part)
     return LazyModule(model, lazy_runner(model, backend), plans, again, use)

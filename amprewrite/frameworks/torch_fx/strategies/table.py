@@ -3,16 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import nn
-
 from amprewrite.errors import CaptureError
+from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.strategies.dynamo import dynamo
 from amprewrite.frameworks.torch_fx.strategies.export_now import export_now
-from amprewrite.frameworks.torch_fx.strategies.export_on_call import export_on_call
 from amprewrite.frameworks.torch_fx.subject import Subject
 
-Result = nn.Module | CaptureError
-"""The converted module, or the reason to try the next strategy."""
+Result = ConvertedModule | CaptureError | None
+"""The program, None if it is captured later, or the reason to try the next strategy."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +21,10 @@ class Strategy:
         name: Its name.
         when: Text of the condition under which it is tried.
         applies: The condition as a function.
-        convert: Returns the converted module, or the reason why the model passes on to
+        convert: Returns the program, or the reason why the model passes on to
             the next strategy that applies. Its second argument is the reason why the
-            model was passed on to this one, None if it was not.
+            model was passed on to this one, None if it was not. It returns None if the
+            model is exported at its first call.
         passes_on: Reasons to pass on; without any, a failure is raised.
     """
 
@@ -56,7 +55,7 @@ STRATEGIES = (
         applies=lambda subject: (
             not subject.at_once and subject.request.processor is not None
         ),
-        convert=lambda subject, _: export_on_call(subject),
+        convert=lambda _, __: None,
     ),
     Strategy(
         name="dynamo",
@@ -67,3 +66,19 @@ STRATEGIES = (
     ),
 )
 """Every strategy; the last one applies to every model and passes none on."""
+
+
+def first_program(subject: Subject) -> ConvertedModule | None:
+    """Return the program that is captured at once; None if it is at the first call.
+
+    Raises:
+        CaptureError: The model cannot be captured.
+    """
+    passed: CaptureError | None = None
+    for strategy in STRATEGIES:
+        if strategy.applies(subject):
+            found = strategy.convert(subject, passed)
+            if not isinstance(found, CaptureError):
+                return found
+            passed = found
+    raise AssertionError(passed)  # the last strategy passes no model on

@@ -37,11 +37,8 @@ def test_the_plan_is_made_or_the_one_that_is_given() -> None:
         assembled(a_model(), plan=other)
 
 
-def test_the_other_mode_is_captured_where_the_model_is_trained() -> None:
-    model = a_model()
-    trained = assembled(model, training=True)
-    trained.train()(X)
-    assert trained.plan.mode == "train"
-    assert not model.training
-    with pytest.raises(UnsupportedError, match="converted for inference in eval mode"):
-        assembled(model).train()
+def test_a_program_has_one_mode() -> None:
+    program = assembled(a_model(), training=True)
+    assert program.eval().plan.mode == "eval"
+    with pytest.raises(UnsupportedError, match="was converted in eval mode"):
+        program.train()

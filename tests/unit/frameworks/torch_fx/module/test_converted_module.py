@@ -103,7 +103,7 @@ def test_another_tensor_than_at_capture_is_refused(
     shape: tuple[int, ...], dtype: str | None, found: str
 ) -> None:
     x, _ = inputs()
-    program = converted(x)
+    program = amprewrite.convert(torch.export.export(Pair().eval(), (x,)))
     other = torch.randn(shape).to(getattr(torch, dtype) if dtype else torch.float32)
     with pytest.raises(PlanMismatchError) as caught:
         program(other)
@@ -115,9 +115,9 @@ def test_another_tensor_than_at_capture_is_refused(
 def test_extents_that_vary_are_not_compared() -> None:
     x, _ = inputs()
     batch = torch.export.Dim("batch", min=2, max=64)
-    program = amprewrite.convert(
-        Pair().eval(), args=(x,), dynamic_shapes={"x": {0: batch}}
-    )
+    shapes = {"x": {0: batch}}
+    exported = torch.export.export(Pair().eval(), (x,), dynamic_shapes=shapes)
+    program = amprewrite.convert(exported)
     assert program(torch.randn(9, 8)).shape == (9, 8)
     with pytest.raises(PlanMismatchError, match=r"captured for f32\[any,8\]"):
         program(torch.randn(9, 7))

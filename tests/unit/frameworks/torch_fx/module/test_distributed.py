@@ -166,8 +166,9 @@ def test_a_program_casts_what_it_reads_low_by_itself() -> None:
     assert {p.dtype for p in known} == {torch.float32}
     assert gathered_otherwise(known) == []
     twin = copy.deepcopy(converted)
-    kept = [place.kept for place in twin._places]
+    kept = [place.kept for place in places(twin, twin.rewritten.graph)]
     assert kept[0] is twin.get_submodule("0")._parameters
+    assert kept[0] is not converted.get_submodule("0")._parameters
 
 
 def test_gathered_parameters_are_read_as_captured() -> None:

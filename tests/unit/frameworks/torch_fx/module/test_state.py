@@ -81,7 +81,9 @@ def test_a_copy_is_computed_once() -> None:
     program = amprewrite.convert(model, "promote", args=(value,))
     exact = value @ model.get_parameter("w").float()
     assert torch.equal(program(value)[0], exact)
-    assert [b.dtype for _, b in program.named_buffers()] == [torch.float32]
+    copies = [b for _, b in program.rewritten.named_buffers()]
+    assert [b.dtype for b in copies] == [torch.float32]
+    assert not list(program.named_buffers()), "a copy is none of the model's"
     assert not [c for c in program.plan.runtime_casts if c.is_weight]
 
 

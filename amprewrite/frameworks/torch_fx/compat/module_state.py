@@ -1,0 +1,69 @@
+"""Hooks and tensors of modules, in the dicts in which torch keeps them."""
+# pyright: reportPrivateUsage=false
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import nn
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
+    """Return the attributes of an object, as a dict that can be changed."""
+    found: dict[str, Any] = value.__dict__
+    return found
+
+
+Hooks = Mapping[str, Mapping[int, Any]]
+"""Forward hooks of a module, by the attributes that hold them."""
+
+
+def call_hooks(module: nn.Module) -> tuple[int, ...]:
+    """Return the keys of the hooks of a module that run in or after its forward."""
+    return tuple(key for key, _ in named_call_hooks(module))
+
+
+def named_call_hooks(module: nn.Module) -> Iterator[tuple[int, Any]]:
+    """Yield the hooks of a module that run in or after its forward, with their keys."""
+    untyped: Any = module
+    yield from untyped._forward_pre_hooks.items()
+    yield from untyped._forward_hooks.items()
+    yield from untyped._backward_pre_hooks.items()
+    yield from untyped._backward_hooks.items()
+
+
+def take_forward_hooks(module: nn.Module) -> Hooks:
+    """Remove the forward hooks of ``module`` itself, and return them."""
+    found: dict[str, dict[int, Any]] = {}
+    for name, held in vars(module).items():
+        if name.startswith(("_forward_hooks", "_forward_pre_hooks")):
+            found[name] = dict(held)
+            held.clear()
+    return found
+
+
+def set_forward_hooks(module: nn.Module, hooks: Hooks) -> None:
+    """Make ``hooks`` the forward hooks of ``module`` itself."""
+    take_forward_hooks(module)
+    for name, held in hooks.items():
+        vars(module)[name].update(held)
+
+
+def load_hooks(module: nn.Module) -> dict[int, Any]:
+    """Return the hooks that run after ``load_state_dict``, as a dict to change."""
+    untyped: Any = module
+    return untyped._load_state_dict_post_hooks
+
+
+def share_tensors(module: nn.Module, model: nn.Module) -> None:
+    """Make ``module`` hold its parameters and buffers in the dicts of ``model``."""
+    module._parameters = model._parameters
+    module._buffers = model._buffers
+    module._non_persistent_buffers_set = model._non_persistent_buffers_set
+
+
+def renew_flat_weights(module: nn.Module) -> None:
+    """Make a recurrent layer's list of its parameters anew, after they were set."""
+    if isinstance(module, nn.RNNBase):
+        untyped: Any = module
+        names: list[str] = untyped._flat_weights_names
+        untyped._flat_weights = [getattr(module, name, None) for name in names]

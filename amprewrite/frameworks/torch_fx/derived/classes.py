@@ -1,0 +1,329 @@
+"""Classes of converted models, derived from the models' own classes.
+
+A converted model is an instance of such a class, and so are its parts: fields, methods
+and type checks work as before; only calls differ.
+"""
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import GraphModule
+
+from amprewrite.errors import UnsupportedError
+from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.module.moves import KeepsDtypes
+from amprewrite.frameworks.torch_fx.plain.plain_class import (
+    PLAIN,
+    STATE,
+    plain_class,
+    plain_object,
+    plain_state,
+)
+from amprewrite.frameworks.torch_fx.plain.plain_model import (
+    full_dtypes,
+    mark_as,
+    mark_low,
+    named_tensors,
+)
+from amprewrite.frameworks.torch_fx.plain.watched import Watched
+from amprewrite.frameworks.torch_fx.programs.program_table import Programs
+from amprewrite.frameworks.torch_fx.programs.shared_state import SharedState
+from amprewrite.frameworks.torch_fx.programs.structure import Watch
+from amprewrite.plan import Cast, Plan
+
+_TAKEN = "_amprewrite_taken"
+"""Attribute of a derived class: names of ours that the model uses itself."""
+
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
+_WATCHED = ("_modules", *_HOOKS)
+"""Dicts of a module that count their changes."""
+
+
+class ConvertedPart(KeepsDtypes):
+    """Part of a converted model; called by itself it is converted by itself."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Make a derived class without the hook of the model's own classes.
+
+        It may want arguments, or register the class for users to choose.
+        """
+        del options
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute, and count the change."""
+        state = self.__dict__.get(STATE)
+        if state is not None:
+            state.shared.watch.note(self, name, value)
+        super().__setattr__(name, value)
+        if state is not None and name in _WATCHED:  # torch replaces them after removals
+            state.shared.watch.count()
+            _watch(self, state.shared.watch, (name,))
+
+    def __delattr__(self, name: str) -> None:
+        """Delete an attribute, and count the change."""
+        state = self.__dict__.get(STATE)
+        if state is not None:
+            state.shared.watch.count()
+        above: Any = super()
+        above.__delattr__(name)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Copy and pickle as a plain module: a part has no programs of its own."""
+        del protocol
+        kind = plain_class(type(self))
+        return plain_object, (kind,), plain_state(self)
+
+    def _get_name(self) -> str:
+        return plain_class(type(self)).__name__
+
+    def train(self, mode: bool = True) -> Any:  # noqa: FBT001, FBT002  # as nn.Module
+        """Set the mode of the next call.
+
+        Raises:
+            UnsupportedError: Train mode of a model that was converted for inference.
+        """
+        state: Programs | None = self.__dict__.get(STATE)
+        if state is not None:
+            state.shared.check_mode(mode)
+        super().train(mode)
+        if state is not None and not state.path:
+            state.look_up(self)
+        return self
+
+
+class ConvertedModel(ConvertedPart):
+    """Model that ``convert`` returns for torch, of a class derived from the model's.
+
+    It has the model's attributes, methods, submodules, parameters and buffers, and runs
+    a rewritten program for each signature and mode that it is called with.
+
+    A model converted for inference is a snapshot: some weights are low, and all tensors
+    are its own, so that changes of one do not affect the other. It cannot be trained:
+    ``train()`` raises UnsupportedError. A model converted for training shares the
+    parameters and buffers of the model.
+    """
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """Return a deep copy with programs of its own."""
+        made = object.__new__(type(self))
+        memo[id(self)] = made
+        made.__dict__.update(copy.deepcopy(plain_state(self), memo))
+        mark_as(made, self)
+        programs: Programs = self.__dict__[STATE]
+        adopt(made, programs.copied_to(made, memo))
+        return made
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle by the model's class: a class made at run time has no name to load."""
+        del protocol
+        programs: Programs = self.__dict__[STATE]
+        state = plain_state(self), list(full_dtypes(self)), programs.to_pickle()
+        taken = tuple(vars(type(self)).get(_TAKEN, ()))
+        return _converted_object, (plain_class(type(self)), taken), state
+
+    def __setstate__(self, state: Any) -> None:
+        """Restore the model with its programs."""
+        module, full, stored = state
+        above: Any = super()
+        above.__setstate__(module)
+        for (_, _, held), dtype in zip(named_tensors(self), full, strict=True):
+            if held.dtype != dtype:
+                mark_low(held, dtype)
+        trains, mode, programs = stored
+        made = Programs(SharedState(None, trains, mode), self)
+        made.store(programs)
+        adopt(self, made)
+
+    def _get_name(self) -> str:
+        return type(self).__name__
+
+    def extra_repr(self) -> str:
+        """Return the model's own text, and a line about its precision."""
+        programs: Programs = self.__dict__[STATE]
+        above: Any = super()
+        return "\n".join(filter(None, (above.extra_repr(), programs.line())))
+
+
+def _plan(model: Any) -> Plan:
+    return model.__dict__[STATE].plan
+
+
+def _plans(model: Any) -> tuple[Plan, ...]:
+    return model.__dict__[STATE].plans
+
+
+def _casts(model: Any) -> tuple[Cast, ...]:
+    return model.__dict__[STATE].plan.casts
+
+
+def _rewritten(model: Any) -> GraphModule | None:
+    return model.__dict__[STATE].rewritten
+
+
+_PUBLIC: Mapping[str, Callable[[Any], Any]] = {
+    "plan": _plan,
+    "plans": _plans,
+    "casts": _casts,
+    "rewritten": _rewritten,
+}
+"""Properties of converted models, unless the model has a name of its own there."""
+
+
+def programs_of(model: object) -> Programs | None:
+    """Return the programs of a converted model; None of anything else."""
+    return vars(model)[STATE] if isinstance(model, ConvertedModel) else None
+
+
+def adopt(model: nn.Module, programs: Programs) -> None:
+    """Make a plain model, in place, a converted one that runs ``programs``.
+
+    Converted models inside keep their own programs.
+
+    Args:
+        model: The model.
+        programs: Its programs.
+    """
+    shared = programs.shared
+    taken = frozenset(name for name in _PUBLIC if name in vars(model))
+    if not isinstance(model, ConvertedModel):
+        model.__class__ = derived_class(type(model), ConvertedModel, taken)
+    vars(model)[STATE] = programs
+    _watch(model, shared.watch, ("_modules",))
+    shared.own(model, adopt_parts)
+    adopt_parts(model, shared)
+
+
+def adopt_parts(model: nn.Module, shared: SharedState) -> None:
+    """Make the plain parts of a converted model converted parts."""
+    seen = {id(model)}
+    below = [("", model)]
+    while below:
+        path, part = below.pop()
+        children: Mapping[str, nn.Module | None] = vars(part).get("_modules", {})
+        for name, child in children.items():
+            here = f"{path}.{name}".lstrip(".")
+            if child is None or id(child) in seen or not _can_adopt(child):
+                continue
+            seen.add(id(child))
+            if not isinstance(child, ConvertedPart):
+                child.__class__ = _part_class(type(child))
+            held: Programs | None = vars(child).get(STATE)
+            if held is not None and held.shared is not shared:
+                msg = (
+                    f"part {here} is a part of another converted model, whose programs "
+                    f"follow its changes; give this model a copy: copy.deepcopy(part), "
+                    f"which is a plain module"
+                )
+                raise UnsupportedError(msg)
+            if held is None:
+                vars(child)[STATE] = Programs(shared, child, here)
+                _watch(child, shared.watch, _WATCHED)
+            below.append((here, child))
+
+
+def refuse_parts(model: nn.Module) -> None:
+    """Refuse to convert a model with parts that were taken from a converted one.
+
+    Raises:
+        UnsupportedError: Names the first such part.
+    """
+    below = [("", model)]
+    while below:
+        path, part = below.pop()
+        if isinstance(part, ConvertedModel):
+            continue  # a whole converted model is one of its parts
+        if isinstance(part, ConvertedPart):
+            msg = (
+                f"part {path or '(the model itself)'} was taken from a converted model, and may have low "
+                f"weights; take it from amprewrite.original(converted), or convert the "
+                f"model that it belongs to as a whole"
+            )
+            raise UnsupportedError(msg)
+        for name, child in private.children(part).items():
+            if child is not None:
+                below.append((f"{path}.{name}".lstrip("."), child))
+
+
+def _part_class(kind: Any) -> Any:
+    return derived_class(kind, ConvertedPart, frozenset())
+
+
+def _can_adopt(part: nn.Module) -> bool:
+    """Return whether a part may be of a derived class: no graph, script or program."""
+    if isinstance(part, (ConvertedModel, GraphModule, torch.jit.ScriptModule)):
+        return False
+    return isinstance(part, ConvertedPart) or not isinstance(part, KeepsDtypes)
+
+
+def _watch(part: nn.Module, watch: Watch, names: tuple[str, ...]) -> None:
+    for name in names:
+        vars(part)[name] = Watched(vars(part)[name], watch)
+
+
+@cache
+def derived_class(kind: Any, role: type[ConvertedPart], taken: frozenset[str]) -> Any:
+    """Return the class of converted models, or parts, of class ``kind``.
+
+    Args:
+        kind: The class of the model.
+        role: :class:`ConvertedModel` or :class:`ConvertedPart`.
+        taken: Names that the model uses itself.
+    """
+    body: dict[str, Any] = {
+        "__module__": kind.__module__,
+        "__qualname__": f"Converted{kind.__qualname__}",
+        "__doc__": kind.__doc__,
+        PLAIN: kind,
+        _TAKEN: taken,
+    }
+    if kind.forward is not nn.Module.forward:
+        body["forward"] = _forward(kind)
+    if role is ConvertedModel:
+        for name, function in _PUBLIC.items():
+            if not hasattr(kind, name) and name not in taken:
+                body[name] = property(function)
+        for name in _SAVES:
+            if hasattr(kind, name):
+                body[name] = _on_plain(kind, name)
+    return type(f"Converted{kind.__name__}", (role, kind), body)
+
+
+_SAVES = ("save_pretrained", "push_to_hub")
+"""Methods that save a model with the name of its class: they save the plain model."""
+
+
+def _forward(kind: Any) -> Callable[..., Any]:
+    """Return the ``forward`` of a derived class."""
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.__dict__[STATE].call(self, args, kwargs)
+
+    forward.__doc__ = kind.forward.__doc__
+    forward.__qualname__ = f"Converted{kind.__qualname__}.forward"
+    forward.__module__ = kind.__module__
+    untyped: Any = forward
+    untyped.__signature__ = inspect.signature(kind.forward)
+    return forward
+
+
+def _on_plain(kind: Any, name: str) -> Callable[..., Any]:
+    def on_plain(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self.__dict__[STATE].original(self), name)(*args, **kwargs)
+
+    on_plain.__doc__ = getattr(kind, name).__doc__
+    on_plain.__name__ = name
+    return on_plain
+
+
+def _converted_object(kind: Any, taken: tuple[str, ...]) -> Any:
+    return object.__new__(derived_class(kind, ConvertedModel, frozenset(taken)))

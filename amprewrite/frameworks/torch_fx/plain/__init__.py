@@ -1,0 +1,1 @@
+"""Plain models of converted ones: their classes, and copies of their parts."""

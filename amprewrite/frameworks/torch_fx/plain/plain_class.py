@@ -1,0 +1,66 @@
+"""The plain class of a class that was derived from it for converted models."""
+
+import types
+from collections import OrderedDict
+from typing import Any
+
+from amprewrite.frameworks.torch_fx.compat.module_state import attributes_of
+from amprewrite.frameworks.torch_fx.module.distributed import sharded_types
+from amprewrite.frameworks.torch_fx.plain.watched import Watched
+
+STATE = "_amprewrite"
+"""Attribute of converted models and of their parts: their programs."""
+
+PLAIN = "_amprewrite_plain"
+"""Attribute of a derived class: the class that it is derived from."""
+
+
+def follow_assigned(module: Any, _keys: object) -> None:
+    """Adopt the tensors that ``load_state_dict`` assigned: a hook after it."""
+    programs = attributes_of(module).get(STATE)
+    if programs is not None:
+        programs.follow()
+
+
+def plain_class(kind: Any) -> Any:
+    """Return the model's class of a derived class; other classes as they are.
+
+    Of a class that was made of a derived one at run time, ``fully_shard``'s is left
+    out, and any other (a parametrization) is made of the model's class instead.
+    """
+    if PLAIN in kind.__dict__:
+        return getattr(kind, PLAIN)
+    if not hasattr(kind, PLAIN):
+        return kind
+    sharded = sharded_types()
+    if sharded and issubclass(kind, sharded):
+        bases = [base for base in kind.__bases__ if not issubclass(base, sharded)]
+        return plain_class(bases[0])
+    bases = tuple(dict.fromkeys(map(plain_class, kind.__bases__)))
+    body = attributes_of(kind).copy()
+    for name in ("__dict__", "__weakref__"):
+        body.pop(name, None)
+    return types.new_class(kind.__name__, bases, exec_body=lambda ns: ns.update(body))
+
+
+def program_class(kind: Any) -> Any:
+    """Return the class by which programs are looked up: with parametrizations."""
+    sharded = sharded_types()
+    wrapped = bool(sharded) and issubclass(kind, sharded)
+    return plain_class(kind) if wrapped or PLAIN in vars(kind) else kind
+
+
+def plain_state(part: Any) -> dict[str, Any]:
+    """Return the state of a converted model or part as that of a plain module."""
+    state: dict[str, Any] = dict(plain_class(type(part)).__getstate__(part))
+    for name in (STATE, "_compiled_call_impl"):
+        state.pop(name, None)
+    for name, held in state.items():
+        if isinstance(held, Watched):
+            state[name] = dict(held) if name == "_modules" else OrderedDict(held)
+    return state
+
+
+def plain_object(kind: Any) -> Any:
+    """Return an object of a class without calling its ``__init__``."""
+    return object.__new__(kind)

@@ -1,0 +1,93 @@
+"""The plain model of a converted one: the same tree, of the model's own classes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from amprewrite.frameworks.torch_fx.compat import module_state, private
+from amprewrite.frameworks.torch_fx.module.snapshot import copied
+from amprewrite.frameworks.torch_fx.module.state import lowered
+from amprewrite.frameworks.torch_fx.plain.plain_class import (
+    STATE,
+    follow_assigned,
+    plain_class,
+)
+from amprewrite.frameworks.torch_fx.plain.tree import copy_tree, scripted
+
+_FULL = "_amprewrite_full"
+"""Attribute of a low tensor: the dtype that it has in the model."""
+
+
+def mark_low(tensor: torch.Tensor, full: torch.dtype) -> None:
+    """Record the dtype that a low tensor has in the plain model."""
+    setattr(tensor, _FULL, full)
+
+
+def full_dtype(tensor: torch.Tensor) -> torch.dtype:
+    """Return the dtype that a tensor of a converted model has in the plain model."""
+    return getattr(tensor, _FULL, tensor.dtype)
+
+
+def plain_of(converted: nn.Module, *, shared: bool) -> nn.Module:
+    """Return the plain form of a converted model or part, with its current tensors.
+
+    Low tensors are widened to the dtypes of the model.
+
+    Args:
+        converted: The converted model, or a part of one.
+        shared: Whether tensors in the dtypes of the model are shared, not copied.
+
+    Raises:
+        UnsupportedError: It cannot be copied.
+    """
+    memo: dict[int, Any] = {}
+    values: dict[int, Any] = {}
+    for held in (*converted.parameters(), *converted.buffers()):
+        full = full_dtype(held)
+        if held.dtype != full:
+            values[id(held)] = lowered(held, full)
+        else:
+            values[id(held)] = held if shared else copied(held, memo)
+    values.update(scripted(converted))
+    made = copy_tree(converted, values, plain_class(type(converted)))
+    for _, part in private.modules_by_path(made):
+        module_state.renew_flat_weights(part)
+        vars(part).pop(STATE, None)
+        kind = plain_class(type(part))
+        if kind is not type(part):
+            part.__class__ = kind
+    return without_conversion(made)
+
+
+def without_conversion(model: nn.Module) -> nn.Module:
+    """Remove from a plain copy the hook by which a converted model follows loads."""
+    hooks = module_state.load_hooks(model)
+    for key in [key for key, hook in hooks.items() if hook is follow_assigned]:
+        del hooks[key]
+    return model
+
+
+def named_tensors(model: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
+    """Yield the dict, name and value of each parameter and buffer of all parts."""
+    for _, part in private.modules_by_path(model):
+        for kept in (private.parameters(part), private.buffers(part)):
+            for name, held in kept.items():
+                if held is not None:
+                    yield kept, name, held
+
+
+def mark_as(made: nn.Module, model: nn.Module) -> None:
+    """Give the low tensors of a copy the records of the model's."""
+    for (_, _, new), (_, _, old) in zip(
+        named_tensors(made), named_tensors(model), strict=True
+    ):
+        if new.dtype != full_dtype(old):
+            mark_low(new, full_dtype(old))
+
+
+def full_dtypes(model: nn.Module) -> Iterator[torch.dtype]:
+    """Yield the dtype in the plain model of each tensor of :func:`named_tensors`."""
+    for _, _, held in named_tensors(model):
+        yield full_dtype(held)

@@ -1,0 +1,65 @@
+"""Attributes that a converted model shares with the model that dynamo captures.
+
+Dynamo runs a plain model with the tensors of the converted one. Its forward may write
+attributes (a counter, a list of losses), which are those of the converted model too.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.plain.plain_class import STATE
+
+_OWN = frozenset(vars(nn.Module())) | {STATE, "_flat_weights", "_flat_weight_refs"}
+"""Attributes of every module, and the list of parameters of a recurrent layer."""
+
+
+def share_attributes(model: nn.Module, converted: nn.Module) -> None:
+    """Give ``model`` the attributes of ``converted``, those that hold no modules."""
+    for part, here in _pairs(model, converted):
+        for name, held in vars(here).items():
+            if name not in _OWN and not _holds_modules(held):
+                vars(part)[name] = held
+
+
+def written_attributes(
+    model: nn.Module, converted: nn.Module
+) -> list[tuple[nn.Module, nn.Module, str]]:
+    """Return the attributes that ``model`` wrote: its part, ours, and the name."""
+    return [
+        (part, here, name)
+        for part, here in _pairs(model, converted)
+        for name, held in vars(part).items()
+        if name not in _OWN
+        and not _holds_modules(held)
+        and vars(here).get(name, _OWN) is not held
+    ]
+
+
+def write_back(written: list[tuple[nn.Module, nn.Module, str]]) -> None:
+    """Write attributes of the model that ran to the converted one."""
+    for part, here, name in written:
+        if name in vars(part):
+            vars(here)[name] = vars(part)[name]
+
+
+def _pairs(
+    model: nn.Module, converted: nn.Module
+) -> Iterator[tuple[nn.Module, nn.Module]]:
+    for path, here in private.modules_by_path(converted):
+        if not isinstance(here, torch.jit.ScriptModule):
+            yield model.get_submodule(path), here
+
+
+def _holds_modules(value: Any) -> bool:
+    """Return whether a value is a module, or a container or function with modules."""
+    if isinstance(value, dict):
+        value = [*cast("Mapping[Any, Any]", value).values()]
+    if isinstance(value, (list, tuple, set)):
+        return any(map(_holds_modules, cast("Collection[Any]", value)))
+    return isinstance(value, nn.Module) or isinstance(
+        getattr(value, "__self__", None), nn.Module
+    )

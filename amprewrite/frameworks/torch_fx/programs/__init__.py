@@ -1,0 +1,1 @@
+"""Programs of a converted model: one for each call signature and mode."""

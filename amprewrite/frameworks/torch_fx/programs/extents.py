@@ -1,0 +1,79 @@
+"""Extents that vary between the calls of a model."""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from amprewrite.frameworks.torch_fx.compat import pytrees
+
+Extent = tuple[str, int]
+"""One extent of an argument: the path of the tensor, and the dimension."""
+
+
+class Extents:
+    """Record of the shapes that a model was captured for.
+
+    The first program has static extents. An extent that has another value in a later
+    capture varies, and so does every other extent with the value that it has there.
+    """
+
+    def __init__(self) -> None:
+        """Start without a record."""
+        self._seen: dict[Extent, int] = {}
+        self._varying: set[Extent] = set()
+
+    def note(
+        self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Record a call that is about to be captured.
+
+        Args:
+            model: The model.
+            args: Positional arguments.
+            kwargs: Keyword arguments.
+
+        Returns:
+            ``dynamic_shapes`` for ``torch.export``: ``Dim.AUTO`` for each extent that
+            varies, which export makes static where the model needs it; None if none
+            varies.
+        """
+        tensors = list(_tensors(model, args, kwargs))
+        for path, tensor in tensors:
+            for dim, extent in enumerate(tensor.shape):
+                key = path, dim
+                if self._seen.setdefault(key, extent) != extent:
+                    self._varying.add(key)
+        values = {
+            tensor.shape[dim]
+            for path, tensor in tensors
+            for dim in range(tensor.ndim)
+            if (path, dim) in self._varying
+        }
+        shapes = torch.export.ShapesCollection()
+        found = False
+        for path, tensor in tensors:
+            dims = {
+                dim: torch.export.Dim.AUTO
+                for dim, extent in enumerate(tensor.shape)
+                if (path, dim) in self._varying or extent in values - {0, 1}
+            }
+            if dims:
+                found = True
+                shapes[tensor] = dims
+        if not found:
+            return None
+        untyped: Any = shapes
+        return untyped.dynamic_shapes(model, args, dict(kwargs))
+
+
+def _tensors(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensor arguments of a call, by the names of the parameters."""
+    bound = inspect.signature(model.forward).bind(*args, **kwargs).arguments
+    for path, leaf in pytrees.leaves_by_path(bound):
+        if isinstance(leaf, torch.Tensor):
+            yield path, leaf

@@ -1,0 +1,110 @@
+"""The names that a module's forward reads: its flags are among them."""
+
+from collections.abc import Iterator
+from functools import cached_property, lru_cache
+from types import CodeType, FunctionType
+from typing import Any, cast
+
+from torch import nn
+
+Flag = tuple[str, type[Any], object]
+"""Name, type and value of a flag."""
+
+
+def flags_read(part: nn.Module) -> frozenset[str]:
+    """Return the attribute names that the forward of ``part`` may read.
+
+    Functions that are attributes of the part itself count too.
+    """
+    own = [held for held in vars(part).values() if isinstance(held, FunctionType)]
+    names = flags_of(type(part))
+    return (
+        names.union(*(_reached(part, function) for function in own)) if own else names
+    )
+
+
+@lru_cache(maxsize=4096)
+def flags_of(kind: type[nn.Module]) -> frozenset[str]:
+    """Return the attribute names in the code of a forward and of its callees.
+
+    They are those in the code of ``forward`` and of the methods that it names, of the
+    functions that these are wrapped in or call, and the strings there (for
+    ``getattr``). A superset of what is read: an attribute that is no flag then has its
+    programs captured again when it is set, one that was missed would be ignored.
+    """
+    return frozenset(_closure(kind, {"forward"}, []))
+
+
+def _reached(part: nn.Module, function: FunctionType) -> frozenset[str]:
+    return frozenset(_closure(type(part), set(), [function]))
+
+
+def _closure(
+    kind: type[nn.Module], methods: set[str], functions: list[FunctionType]
+) -> set[str]:
+    """Return the names in functions, methods, and all that they may call in turn."""
+    found, seen = set[str](), set[object]()
+    while methods or functions:
+        for name in methods:
+            functions += _methods(kind, name)
+        methods = set()
+        for function in functions.copy():
+            functions.remove(function)
+            if function.__code__ in seen:
+                continue
+            seen.add(function.__code__)
+            names = set(_names(function.__code__))
+            methods |= names - found
+            found |= names
+            functions += _called(function, names)
+    return found
+
+
+def _methods(kind: type[nn.Module], name: str) -> Iterator[FunctionType]:
+    """Yield the functions of that name in a class and its bases, but torch's own."""
+    for base in kind.__mro__:
+        if base not in (nn.Module, object):  # not the end: mixins may come after it
+            yield from _functions(vars(base).get(name))
+
+
+def _called(function: FunctionType, names: set[str]) -> Iterator[FunctionType]:
+    """Yield the functions of a module that a function may call, but torch's own."""
+    for name in names & function.__globals__.keys():
+        for called in _functions(function.__globals__[name]):
+            if not str(called.__module__).startswith("torch"):
+                yield called
+
+
+def _functions(member: Any, depth: int = 4) -> Iterator[FunctionType]:
+    """Yield the functions in a class member: in properties, and under decorators.
+
+    Args:
+        member: The member.
+        depth: Number of decorators to look through.
+    """
+    if isinstance(member, property):
+        member = member.fget
+    elif isinstance(member, cached_property):
+        member = cast("Any", member).func
+    elif isinstance(member, (classmethod, staticmethod)):
+        member = cast("Any", member).__func__
+    wrapped = getattr(member, "__wrapped__", None)
+    if not isinstance(member, FunctionType):
+        if wrapped is not None and depth:  # by functools.lru_cache
+            yield from _functions(wrapped, depth - 1)
+        return
+    yield member
+    for cell in member.__closure__ or () if depth else ():
+        try:
+            yield from _functions(cell.cell_contents, depth - 1)
+        except ValueError:  # a variable that is not set yet
+            continue
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+        elif isinstance(constant, str) and constant.isidentifier():
+            yield constant

@@ -1,0 +1,139 @@
+"""Capture one more program of a converted model."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from amprewrite.errors import UnsupportedError
+from amprewrite.frameworks.torch_fx.compat import module_state
+from amprewrite.frameworks.torch_fx.module import distributed
+from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
+from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule
+from amprewrite.frameworks.torch_fx.plain.plain_class import plain_class
+from amprewrite.frameworks.torch_fx.plain.plain_model import named_tensors, plain_of
+from amprewrite.frameworks.torch_fx.plain.written import share_attributes
+from amprewrite.frameworks.torch_fx.programs.extents import Extents
+from amprewrite.frameworks.torch_fx.programs.linking import link
+from amprewrite.frameworks.torch_fx.programs.shared_state import SharedState, Wanted
+
+
+@dataclass(frozen=True)
+class Asker:
+    """The converted model, or a part of one, that needs a program.
+
+    Attributes:
+        shared: State that all parts of the model share.
+        owner: The converted model or part.
+        path: Path of the part; empty for the model.
+        extents: Record of the shapes so far.
+        last: The program that ran last.
+        others: The other programs of this structure.
+    """
+
+    shared: SharedState
+    owner: nn.Module
+    path: str
+    extents: Extents
+    last: ConvertedModule | None
+    others: Sequence[ConvertedModule]
+
+
+def new_program(
+    asker: Asker, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> ConvertedModule:
+    """Return a new program of a converted model, or of a part of one.
+
+    Args:
+        asker: The model that needs it.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
+
+    Raises:
+        CaptureError: The model cannot be captured for these arguments.
+        TypeError: The arguments are not those of the model's forward.
+        UnsupportedError: The model cannot be copied, was pickled, or is in a mode that
+            it was not converted for.
+    """
+    state, owner, path, others = asker.shared, asker.owner, asker.path, asker.others
+    state.check_mode(owner.training)
+    _check_arguments(owner, args, kwargs)
+    if state.capture is None:
+        raise _no_capture(others, args, kwargs)
+    changed = [] if asker.last is None else asker.last.gathered_otherwise()
+    args, kwargs = distributed.inputs_as_captured((args, dict(kwargs)), changed)
+    with distributed.read_as_captured(changed, copied=True):
+        plain = _plain(state, owner, path)
+        shapes = asker.extents.note(plain, args, kwargs)
+        like = next((p.plan for p in others if p.is_like(args, kwargs)), None)
+        first = not state.programs and not path
+        wanted = Wanted(plain, path, args, kwargs, shapes, like, first)
+        program = state.capture(wanted)
+        link(program, owner, state.programs, state.root())
+        if isinstance(program, LazyModule):
+            share_attributes(program.model, owner)
+    return program
+
+
+def _plain(state: SharedState, owner: nn.Module, path: str) -> nn.Module:
+    """Return the plain form of ``owner``, to be captured.
+
+    Raises:
+        UnsupportedError: It cannot be copied.
+    """
+    model = state.model
+    shared = model is not None and not path and have_same_tensors(model, owner)
+    if state.refusal and model is not None and shared:
+        return model.train(owner.training)  # which need not be copied
+    state.refuse_copy()
+    plain = plain_of(owner, shared=True)
+    module_state.set_forward_hooks(plain, {} if path else state.hooks)
+    return plain
+
+
+def _no_capture(
+    programs: Sequence[ConvertedModule],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> Exception:
+    """Return the error that a loaded model has no program for a call.
+
+    Raises:
+        PlanMismatchError: Says how the arguments differ from those of the capture.
+        TypeError: As above.
+    """
+    for program in programs:
+        program.refuse(args, kwargs)
+    return UnsupportedError(
+        "this module was pickled, with the programs that it had, and cannot capture "
+        "another; its structure is not that of any of them; convert "
+        "amprewrite.original(module) again"
+    )
+
+
+def _check_arguments(
+    owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    """Check that a call has the arguments of the model's forward.
+
+    Raises:
+        TypeError: Names the argument that is missing, unexpected or given twice.
+    """
+    signature = inspect.signature(owner.forward)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        kind = plain_class(type(owner)).__name__
+        msg = f"{kind}.forward{signature} was called with a wrong argument: {error}"
+        raise TypeError(msg) from None
+
+
+def have_same_tensors(model: Any, other: nn.Module) -> bool:
+    """Return whether two models hold the same tensors under the same names."""
+    ours, theirs = list(named_tensors(model)), list(named_tensors(other))
+    same = zip(ours, theirs, strict=False)
+    return len(ours) == len(theirs) and all(
+        one[1] == two[1] and one[2] is two[2] for one, two in same
+    )

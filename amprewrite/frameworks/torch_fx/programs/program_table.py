@@ -1,0 +1,389 @@
+"""The programs of a converted model: one for each call signature and mode."""
+
+import copy
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import GraphModule
+
+from amprewrite.errors import NotCapturedError, UnsupportedError
+from amprewrite.frameworks.torch_fx.compat import module_state, private, threads
+from amprewrite.frameworks.torch_fx.module import distributed
+from amprewrite.frameworks.torch_fx.module.converted_module import (
+    ConvertedModule,
+    mode_name,
+)
+from amprewrite.frameworks.torch_fx.module.lazy_module import CAPTURED_LATER, LazyModule
+from amprewrite.frameworks.torch_fx.plain.plain_model import (
+    plain_of,
+)
+from amprewrite.frameworks.torch_fx.plain.written import (
+    write_back,
+    written_attributes,
+)
+from amprewrite.frameworks.torch_fx.programs.call_key import CallKey, call_key
+from amprewrite.frameworks.torch_fx.programs.extents import Extents
+from amprewrite.frameworks.torch_fx.programs.new_program import (
+    Asker,
+    have_same_tensors,
+    new_program,
+)
+from amprewrite.frameworks.torch_fx.programs.part_hooks import refuse_new_hooks
+from amprewrite.frameworks.torch_fx.programs.shared_state import SharedState
+from amprewrite.frameworks.torch_fx.programs.structure import (
+    Key,
+    Settings,
+    are_same,
+    portable,
+    settings_of,
+    structure_key,
+)
+from amprewrite.plan import Plan
+
+KEYS = 4096
+"""Largest number of remembered calls, for each structure."""
+
+
+Stored = tuple[Key, ConvertedModule]
+"""A program with the portable key of its structure."""
+
+
+class Table:
+    """The programs of one structure of a model.
+
+    Attributes:
+        programs: The programs, the latest last.
+        known: The program of each call so far.
+    """
+
+    def __init__(self) -> None:
+        """Start without programs."""
+        self.programs: list[ConvertedModule] = []
+        self.known: dict[CallKey, ConvertedModule] = {}
+
+
+class Programs:
+    """The programs of a converted model, or of a part that is called by itself.
+
+    Attributes:
+        shared: State that all parts of the model share.
+        path: Path of the part; empty for the model.
+        hooks: Forward hooks that the part had when it became one.
+    """
+
+    def __init__(self, shared: SharedState, owner: nn.Module, path: str = "") -> None:
+        """Start without a program.
+
+        Args:
+            shared: State that all parts of the model share.
+            owner: The converted model or part.
+            path: Path of the part.
+        """
+        self.shared, self.path = shared, path
+        self.hooks = frozenset(module_state.call_hooks(owner))
+        self._owner = weakref.ref(owner)
+        self._extents = Extents()
+        self._tables: dict[Key, Table] = {}
+        self._table = Table()
+        self._last: ConvertedModule | None = None
+        self._version = -1
+        self._tensors = shared.watch.tensors
+        self._settings: Sequence[Settings] = ()
+        self._stored: list[Stored] = []
+
+    def call(
+        self, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Run the program of a call; capture it if there is none.
+
+        Args:
+            owner: The converted model or part.
+            args: Positional arguments.
+            kwargs: Keyword arguments.
+
+        Raises:
+            CaptureError: The model cannot be captured for these arguments.
+            PlanMismatchError: A given plan is for a program of other arguments.
+            UnsupportedError: A part was changed in a way that no program can follow.
+        """
+        if torch.compiler.is_compiling():
+            return self._traced(owner, args, kwargs)(*args, **kwargs)
+        program = self.program_for(owner, args, kwargs)
+        self._last = program
+        if isinstance(program, LazyModule):
+            return self._call_lazy(owner, program, args, kwargs)
+        return program(*args, **kwargs)
+
+    def _call_lazy(
+        self,
+        owner: nn.Module,
+        program: LazyModule,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Run a program by dynamo; take over the attributes that the model writes."""
+        known = len(program.plans)
+        found = program(*args, **kwargs)
+        if len(program.plans) != known:
+            program.written = written_attributes(program.model, owner)
+        write_back(program.written)
+        return found
+
+    def program_for(
+        self, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> ConvertedModule:
+        """Return the program of a call, captured if there is none; see :meth:`call`."""
+        shared = self.shared
+        if self._version != shared.watch.structure or self._has_other_settings():
+            self.refresh(owner)
+        if self._tensors != shared.watch.tensors:
+            self._follow()
+        program = self._table.known.get(call_key(args, kwargs))
+        if program is None:
+            program = self._find(owner, args, kwargs)
+        if isinstance(program, LazyModule):
+            program.renew_copies(owner)
+        shared.clock += 1
+        program.used = shared.clock
+        return program
+
+    def install(self, owner: nn.Module, program: ConvertedModule) -> None:
+        """Add the program that ``owner`` was made for."""
+        self.refresh(owner)
+        self._add(program)
+        self._last = program
+
+    def note_extents(
+        self, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Record the arguments of the first program; others show which extents vary."""
+        self._extents.note(owner, args, kwargs)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the program that ran last, in this mode.
+
+        Raises:
+            NotCapturedError: None was captured in this mode.
+        """
+        return self.latest().plan
+
+    def latest(self) -> ConvertedModule:
+        """Return the program that ran last, in this mode.
+
+        Raises:
+            NotCapturedError: None was captured in this mode.
+        """
+        owner = self._owner()
+        if owner is not None and self._version != self.shared.watch.structure:
+            self.refresh(owner)
+        if self._last in self._table.programs:
+            return self._last
+        if self._table.programs:
+            return self._table.programs[-1]
+        if self._tables and any(table.programs for table in self._tables.values()):
+            mode = "" if owner is None else f" for {mode_name(owner.training)} mode"
+            msg = (
+                f"this module has no plan{mode} yet: it is captured at its first call "
+                f"in that mode; call it once"
+            )
+        else:
+            msg = (
+                "this module has no plan yet: it is captured at its first call; call "
+                "it once, or convert with args"
+            )
+        raise NotCapturedError(msg)
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The plans of all programs, in the order of their captures."""
+        found = [p for table in self._tables.values() for p in table.programs]
+        found.sort(key=lambda program: program.number)
+        return tuple(plan for program in found for plan in program.plans)
+
+    @property
+    def rewritten(self) -> GraphModule | None:
+        """The graph that ran last; None without a single graph."""
+        return self.latest().rewritten
+
+    def line(self) -> str:
+        """Return a line about the precision of the model."""
+        try:
+            return self.plan.summary().split("\n")[0]
+        except NotCapturedError:
+            return "captured at the first call: 0 graphs so far"
+
+    def copied_to(self, owner: nn.Module, memo: dict[int, Any]) -> "Programs":
+        """Return these programs as those of a deep copy of the model.
+
+        Args:
+            owner: The copy, which has no programs yet.
+            memo: Copies made so far, as ``copy.deepcopy`` keeps them.
+        """
+        made = Programs(self.shared.copied(memo), owner)
+        copies: dict[int, ConvertedModule] = {}
+        for key, table in self._tables.items():
+            made._tables[key] = Table()  # of the same class
+            for program in table.programs:
+                twin = copies[id(program)] = copy.deepcopy(program, memo)
+                made._tables[key].programs.append(twin)  # as above
+                made.shared.add(twin)
+        made._extents = copy.deepcopy(self._extents)  # as above
+        made._last = copies.get(id(self._last))  # as above
+        return made
+
+    def to_pickle(self) -> Any:
+        """Return the state to pickle with the model: its programs for each mode."""
+        found = [
+            (portable(key), program)
+            for key, table in self._tables.items()
+            for program in table.programs
+        ]
+        if not found and not self._stored:
+            raise UnsupportedError(CAPTURED_LATER)
+        return self.shared.trains, self.shared.mode, [*found, *self._stored]
+
+    def store(self, programs: Sequence[Stored]) -> None:
+        """Keep loaded programs until the model is called in their structure."""
+        self._stored = list(programs)
+        modes = {program.captured_mode for _, program in programs}
+        if len(modes) == 1:
+            self.shared.mode = modes.pop()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Programs":
+        """Return the programs themselves: a copied part is a plain module."""
+        return self
+
+    def original(self, owner: nn.Module) -> nn.Module:
+        """Return the plain model with the current weights.
+
+        Raises:
+            UnsupportedError: It cannot be copied.
+        """
+        model = self.shared.model
+        if model is not None and have_same_tensors(model, owner):
+            if model.training != owner.training:
+                model.train(owner.training)
+            return model
+        self.shared.refuse_copy()
+        plain = plain_of(owner, shared=self.shared.trains)
+        if self.shared.trains:
+            self.shared.model = plain
+        return plain
+
+    def follow(self) -> None:
+        """Adopt tensors that were assigned: cast them, and renew their low copies."""
+        for table in self._tables.values():
+            for program in table.programs:
+                program.follow()
+
+    # --- structure ---
+
+    def _has_other_settings(self) -> bool:
+        return not all(are_same(now, before) for now, before in self._settings)
+
+    def _follow(self) -> None:
+        self._tensors = self.shared.watch.tensors
+        for program in self._table.programs:
+            program.tensors_were_set(follow=not self.shared.trains)
+
+    def refresh(self, owner: nn.Module) -> None:
+        """Find the programs of the structure that ``owner`` has now."""
+        with threads.capturing():
+            distributed.refuse_sharded_parts(owner)
+            refuse_new_hooks(owner)
+            self.shared.adopt_parts()
+            key = structure_key(owner)
+            self._table = self._tables.setdefault(key, Table())
+            self._version = self.shared.watch.structure
+            if not self.path:
+                self.shared.watch.changed = False
+            self._settings = settings_of(owner)
+            now = portable(key) if self._stored else ()
+            for program in [program for was, program in self._stored if was == now]:
+                self._add(program)
+            self._stored = [stored for stored in self._stored if stored[0] != now]
+
+    # --- captures ---
+
+    def _find(
+        self, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> ConvertedModule:
+        """Return a program that takes the arguments; capture one if none does."""
+        with threads.capturing():
+            table, key = self._table, call_key(args, kwargs)
+            if len(table.known) >= KEYS:
+                table.known.clear()
+            for program in reversed(table.programs):
+                if program.takes(args, kwargs):
+                    break
+            else:
+                asker = Asker(
+                    self.shared,
+                    owner,
+                    self.path,
+                    self._extents,
+                    self._last,
+                    table.programs,
+                )
+                program = new_program(asker, args, kwargs)
+                self._add(program)
+            table.known[key] = program
+            return program
+
+    def _add(self, program: ConvertedModule) -> None:
+        self._table.programs.append(program)
+        self.shared.add(program)
+        for table in self._tables.values():
+            table.programs = [p for p in table.programs if p in self.shared.programs]
+            gone = [k for k, p in table.known.items() if p not in table.programs]
+            for key in gone:
+                del table.known[key]
+
+    def look_up(self, owner: nn.Module) -> None:
+        """Find the programs of a changed structure before a call, as in ``train()``.
+
+        A call that is being compiled does not look for them.
+        """
+        if self.shared.watch.changed and self._tables:
+            with suppress(UnsupportedError):  # a part that the next call refuses
+                self.refresh(owner)
+
+    def _traced(
+        self, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> ConvertedModule:
+        """Return the program of a call that is part of a larger capture."""
+        watch = self.shared.watch
+        if self._version != watch.structure if self.path else watch.changed:
+            _refreshed_apart(self, owner)
+        programs = self._table.programs
+        for program in reversed(programs):
+            if len(programs) == 1 or program.takes_traced(args, kwargs):
+                return program
+        if not torch.compiler.is_dynamo_compiling():
+            msg = (
+                "no program was captured for this call, and none can be while the "
+                "model is exported; call it once with these arguments, in this mode, "
+                "before torch.export.export"
+            )
+            raise NotCapturedError(msg)
+        return _captured_apart(self, owner, args, kwargs)
+
+
+def _apart(
+    programs: Programs, owner: nn.Module, args: Any, kwargs: Any
+) -> ConvertedModule:
+    return programs.program_for(owner, args, kwargs)
+
+
+def _refresh(programs: Programs, owner: nn.Module) -> None:
+    programs.refresh(owner)
+
+
+# Neither is part of what is compiled around the call.
+_captured_apart = private.uncompiled(_apart)
+_refreshed_apart = private.uncompiled(_refresh)

@@ -1,0 +1,176 @@
+"""State that a converted model shares with all of its parts."""
+
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import nn
+
+from amprewrite.errors import UnsupportedError, warn
+from amprewrite.frameworks.torch_fx.compat import module_state
+from amprewrite.frameworks.torch_fx.module.converted_module import (
+    ConvertedModule,
+    mode_name,
+)
+from amprewrite.frameworks.torch_fx.programs.structure import Watch
+from amprewrite.plan import Plan
+
+MANY = 16
+"""Largest number of programs of a model; then the one not called for longest goes."""
+
+TOO_MANY = (
+    f"{MANY} programs were captured of one model, one for each signature that no other "
+    f"program runs, and no more are kept: the next takes the place of the one that was "
+    f"called longest ago; pass arguments of fewer kinds, or convert with "
+    f"dynamic_shapes="
+)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Request for another program of a converted model.
+
+    Attributes:
+        model: The plain model or part with the current tensors, which the program may
+            keep.
+        path: Path of the part that is called; empty for the model.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
+        dynamic_shapes: Extents that vary, as ``torch.export`` takes them.
+        like: Plan of a program for other extents of the same arguments.
+        first: Whether it is the first program of the model.
+    """
+
+    model: nn.Module
+    path: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    dynamic_shapes: Any
+    like: Plan | None
+    first: bool
+
+
+class Capture(Protocol):
+    """Function that captures a model and returns its program."""
+
+    def __call__(self, wanted: Wanted, /) -> ConvertedModule:
+        """Return the program for one signature."""
+        ...
+
+
+@dataclass(eq=False)
+class SharedState:
+    """State that a converted model shares with all of its parts.
+
+    Attributes:
+        capture: Captures a program; None after unpickling.
+        trains: Whether the model was converted for training.
+        mode: The only mode in which it may be called; None for both.
+        model: The model that was converted, if its tensors are shared.
+        watch: Counters of changes.
+        programs: All programs, of the model and of its parts.
+        clock: Number of calls.
+        hooks: Forward hooks that the model had itself: its programs run them. Those
+            that are registered on the converted model run around its programs.
+        refusal: Reason why the model cannot be copied, which a capture needs.
+    """
+
+    capture: Capture | None
+    trains: bool
+    mode: bool | None = None
+    model: nn.Module | None = None
+    watch: Watch = field(default_factory=Watch)
+    programs: list[ConvertedModule] = field(default_factory=list[ConvertedModule])
+    clock: int = 0
+    hooks: module_state.Hooks = field(default_factory=dict[str, Any])
+    refusal: str = ""
+    _adopt: Callable[[nn.Module, Any], None] | None = None
+    _root: Callable[[], nn.Module | None] = lambda: None
+    _told: bool = False
+    _numbers: int = 0
+
+    def own(self, root: nn.Module, adopt: Callable[[nn.Module, Any], None]) -> None:
+        """Set the converted model, which is not kept alive.
+
+        Args:
+            root: The converted model.
+            adopt: Makes the plain parts of a model converted ones.
+        """
+        self._root, self._adopt = weakref.ref(root), adopt
+
+    def root(self) -> nn.Module:
+        """Return the converted model.
+
+        Raises:
+            UnsupportedError: It does not exist any more.
+        """
+        root = self._root()
+        if root is None:
+            msg = (
+                "this is a part of a converted model that does not exist any more, and "
+                "its programs went with it; keep the model, or convert the part of "
+                "amprewrite.original(model)"
+            )
+            raise UnsupportedError(msg)
+        return root
+
+    def refuse_copy(self) -> None:
+        """Refuse to copy a model with functions that refer to its parts.
+
+        Raises:
+            UnsupportedError: It has one.
+        """
+        if self.refusal:
+            raise UnsupportedError(self.refusal)
+
+    def adopt_parts(self) -> None:
+        """Make parts that were added to the model converted parts."""
+        if self._adopt is not None:
+            self._adopt(self.root(), self)
+
+    def copied(self, memo: dict[int, Any]) -> "SharedState":
+        """Return the state of a deep copy of the model, without programs."""
+        made = SharedState(
+            self.capture,
+            self.trains,
+            self.mode,
+            hooks=self.hooks,
+            refusal=self.refusal,
+        )
+        memo[id(self)] = made
+        return made
+
+    def add(self, program: ConvertedModule) -> None:
+        """Add a program; drop the one that was called longest ago if there are many."""
+        self._numbers += 1
+        program.number = self._numbers
+        self.clock += 1
+        program.used = self.clock
+        self.programs.append(program)
+        if len(self.programs) >= MANY and not self._told:
+            self._told = True
+            warn(TOO_MANY)
+        if len(self.programs) > MANY:
+            self.programs.remove(min(self.programs, key=lambda p: p.used))
+
+    def check_mode(self, mode: bool) -> None:  # noqa: FBT001  # a mode is a boolean in torch
+        """Refuse the mode in which a model converted for inference was not captured.
+
+        Raises:
+            UnsupportedError: It was converted in the other mode.
+        """
+        if self.mode is not None and mode != self.mode:
+            have, want = mode_name(self.mode), mode_name(mode)
+            why = (
+                f"was pickled with its programs for {have} mode alone; call it in both "
+                f"modes before"
+                if self.capture is None and self.trains
+                else f"was converted for inference in {have} mode, and some of its "
+                f"weights are stored low; call model.{want}() and convert it again, "
+                f"for training with training=True"
+            )
+            raise UnsupportedError(f"this module {why}")
+        if mode:
+            for program in self.programs:
+                program.weights_are_trained()

@@ -1,0 +1,188 @@
+"""Detect changes of a converted model that its captured programs do not have."""
+
+import copy
+from collections.abc import Iterator
+from types import FunctionType
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from amprewrite.frameworks.torch_fx.compat import module_state, private
+from amprewrite.frameworks.torch_fx.plain.plain_class import program_class
+from amprewrite.frameworks.torch_fx.programs.flags import Flag, flags_read
+
+Key = tuple[object, ...]
+"""Key of the structure of a model: equal for models with the same programs."""
+
+
+class Watch:
+    """Counters of the changes of a tree of modules.
+
+    Attributes:
+        structure: Number of changes of submodules, hooks, modes and flags.
+        changed: Whether the structure changed since the programs of the model were
+            looked up: one flag, since a compiler guards on what it reads.
+        tensors: Number of parameters and buffers that were set.
+    """
+
+    def __init__(self) -> None:
+        """Start without changes."""
+        self.structure = self.tensors = 0
+        self.changed = True
+
+    def count(self) -> None:
+        """Count a change of the structure."""
+        self.structure += 1
+        self.changed = True
+
+    def note(self, part: nn.Module, name: str, value: object) -> None:
+        """Count that attribute ``name`` of ``part`` is about to be set."""
+        held = vars(part)
+        read = name in ("__class__", "forward") or name in flags_read(part)
+        if name in private.parameters(part) or isinstance(value, nn.Parameter):
+            self.tensors += 1
+        elif name in private.buffers(part):
+            self.tensors += 1
+            if private.buffers(part)[name] is None or value is None:
+                self.count()
+        elif name == "training":
+            if held.get(name) is not value:
+                self.count()
+        elif isinstance(value, nn.Module) or name in private.children(part) or read:
+            self.count()
+
+
+def structure_key(root: nn.Module) -> Key:
+    """Return the key of the structure of ``root``.
+
+    It has the classes, modes, hooks and flags of all parts, but neither tensors nor
+    the hooks of ``root`` itself, which run around its programs.
+    """
+    return tuple(_part_key(root, path, part) for path, part in parts_of(root))
+
+
+def portable(key: Key) -> Key:
+    """Return a key of a structure that can be pickled, with the names of classes."""
+    found: list[object] = []
+    for part in key:
+        path, kind, training, hooks, flags = cast("tuple[Any, ...]", part)
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        values = tuple((flag, kind.__qualname__, value) for flag, kind, value in flags)
+        found.append((path, name, training, len(hooks), values))
+    return tuple(found)
+
+
+def parts_of(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield ``root`` and its submodules, each under all of its paths."""
+    yield from private.modules_by_path(root)
+
+
+def _part_key(root: nn.Module, path: str, part: nn.Module) -> Key:
+    hooks = () if part is root else module_state.call_hooks(part)
+    return path, program_class(type(part)), part.training, hooks, tuple(_flags(part))
+
+
+def _flags(part: nn.Module) -> Iterator[Flag]:
+    """Yield the flags of a part that its forward reads, with their values.
+
+    They are attributes of the part, and attributes of its settings (its config).
+    """
+    read = flags_read(part)
+    empty = [n for n, held in private.buffers(part).items() if held is None]
+    yield "", type(None), tuple(sorted(empty))
+    for name, value in vars(part).items():
+        if name == "training" or not (name in read or name == "forward"):
+            continue
+        if is_simple(value):
+            yield name, type(value), value
+        elif isinstance(value, _CONTAINERS):
+            yield name, type(value), Content(value)
+        elif isinstance(value, torch.Tensor) or callable(value):
+            yield name, type(value), Same(value)
+        elif is_settings(value):
+            for inner, held in module_state.attributes_of(value).items():
+                if inner in read and is_simple(held):
+                    yield f"{name}.{inner}", type(held), held
+
+
+Settings = tuple[Any, Any]
+"""The settings of a part, or a container, as it is now and as it was."""
+
+
+def settings_of(root: nn.Module) -> list[Settings]:
+    """Return the attributes of the settings of all parts, each with a copy of them.
+
+    A write to such an attribute cannot be counted, so they are compared at each call.
+    """
+    found: dict[int, Settings] = {}
+    for _, part in parts_of(root):
+        read = flags_read(part)
+        for name, value in vars(part).items():
+            if name in read and is_settings(value) and id(value) not in found:
+                fields = module_state.attributes_of(value)
+                found[id(value)] = fields, dict(fields)
+            elif name in read and isinstance(value, _CONTAINERS):
+                found[id(value)] = value, copy.copy(value)
+    return list(found.values())
+
+
+def are_same(now: object, before: object) -> bool:
+    """Return whether settings, or a container, are unchanged."""
+    try:
+        return bool(now == before)
+    except (RuntimeError, ValueError):  # arrays were replaced, and cannot be compared
+        return False
+
+
+def is_settings(value: object) -> bool:
+    """Return whether a value is an object with attributes, as a config is."""
+    others = (nn.Module, torch.Tensor, FunctionType, type)
+    return hasattr(value, "__dict__") and not isinstance(value, others)
+
+
+_CONTAINERS: tuple[type[Any], ...] = (list, dict, set)
+
+
+class Same:
+    """An object in a key, equal to itself alone; the key keeps it alive."""
+
+    def __init__(self, value: object) -> None:
+        """Take the object."""
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether it is the same object."""
+        return isinstance(other, Same) and self._value is other._value
+
+    def __hash__(self) -> int:
+        """Return the identity of the object."""
+        return id(self._value)
+
+
+class Content:
+    """The content of a container in a key: simple values, and identities of others."""
+
+    def __init__(self, value: Any) -> None:
+        """Copy the content."""
+        parts = value.items() if isinstance(value, dict) else enumerate(value)
+        self._parts = [(k, v if is_simple(v) else Same(v)) for k, v in parts]
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether the contents are equal."""
+        return isinstance(other, Content) and self._parts == other._parts
+
+    def __hash__(self) -> int:
+        """Return the number of parts."""
+        return len(self._parts)
+
+
+SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+"""Types of values that are part of a captured program, when its code reads them."""
+
+
+def is_simple(value: object) -> bool:
+    """Return whether a value is a constant of a program: a number, a name, a dtype."""
+    if isinstance(value, tuple):
+        return all(map(is_simple, cast("tuple[object, ...]", value)))
+    return isinstance(value, SIMPLE)

@@ -1,0 +1,199 @@
+"""Changes of a converted torch model that its next call follows, as the model's does.
+
+Tests with ``known_bug`` in their names fail, and say what does not work yet.
+"""
+
+import copy
+import enum
+import types
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor, nn
+
+import amprewrite
+from tests.torch_programs import relative_error
+
+ROUNDING = 2.0**-8
+X = torch.linspace(-1, 1, 24).reshape(3, 8)
+
+
+def scaled(module: Any, x: Tensor) -> Tensor:
+    return x * 2 if module.through_function else x
+
+
+class Mixin:
+    """Methods of a class that comes after ``nn.Module``, as in Hugging Face's."""
+
+    through_mixin: bool
+
+    def picked(self, x: Tensor) -> Tensor:
+        return x * 2 if self.through_mixin else x
+
+
+class Varied(nn.Module, Mixin):
+    """A model with attributes of many kinds that its forward reads."""
+
+    extra: Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+        self.activation = torch.tanh
+        self.listed = [1.0, 2.0]
+        self.named = {"gain": 1.0}
+        self.mask = torch.ones(8)
+        self.through_mixin = self.through_function = False
+        self.register_buffer("extra", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.activation(self.inner(x)) * self.listed[0] * self.named["gain"]
+        x = self.picked(scaled(self, x)) * self.mask
+        return x if self.extra is None else x * self.extra
+
+
+@pytest.fixture(scope="module")
+def pair() -> Any:
+    torch.manual_seed(0)
+    model = Varied().eval()
+    return model, amprewrite.convert(model, args=(X,))
+
+
+def follows(pair: Any, change: Any) -> bool:
+    """Whether both give the same after a change of both, and the change matters."""
+    before = pair[0](X)
+    model, made = copy.deepcopy(pair)
+    made(X)
+    for one in (model, made):
+        torch.manual_seed(1)
+        change(one)
+    expected = model(X)
+    assert expected.shape != before.shape or relative_error(expected, before) > 0.1
+    return relative_error(made(X), expected) < 4 * ROUNDING
+
+
+def patched(module: Any, x: Tensor) -> Tensor:
+    return x * module.in_features
+
+
+KNOWN_BUGS = {
+    "function": lambda m: setattr(m, "activation", nn.functional.softplus),
+    "list": lambda m: setattr(m, "listed", [5.0]),
+    "list written to": lambda m: m.listed.__setitem__(0, 7.0),
+    "dict": lambda m: setattr(m, "named", {"gain": 9.0}),
+    "plain tensor": lambda m: setattr(m, "mask", torch.zeros(8)),
+    "flag that a function reads": lambda m: setattr(m, "through_function", True),
+    "buffer that was None": lambda m: setattr(m, "extra", torch.full((8,), 5.0)),
+    "forward of a part": lambda m: setattr(
+        m.inner, "forward", types.MethodType(patched, m.inner)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN_BUGS)
+def test_a_changed_attribute_is_followed(pair: Any, name: str) -> None:
+    assert follows(pair, KNOWN_BUGS[name])
+
+
+def test_a_flag_that_a_method_of_a_mixin_reads_is_followed(pair: Any) -> None:
+    assert follows(pair, lambda m: setattr(m, "through_mixin", True))
+
+
+@pytest.fixture(scope="module")
+def stacks() -> Any:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Tanh()).eval()
+    return model, amprewrite.convert(model, args=(X,))
+
+
+def deleted_and_appended(stack: Any) -> None:
+    """``del`` replaces the dict of submodules by a new one."""
+    del stack[1]
+    stack(X)
+    stack.append(nn.Softmax(-1))
+
+
+def deleted_and_set_in_the_dict(stack: Any) -> None:
+    del stack[1]
+    stack(X)
+    stack._modules["0"] = nn.Softmax(-1)
+
+
+@pytest.mark.parametrize("change", [deleted_and_appended, deleted_and_set_in_the_dict])
+def test_changes_after_a_deletion_are_followed(stacks: Any, change: Any) -> None:
+    assert follows(stacks, change)
+
+
+def test_a_number_that_is_not_one_is_captured_once() -> None:
+    class Scaled(nn.Linear):
+        def forward(self, input: Tensor, scale: float = 1.0) -> Tensor:  # noqa: A002  # as its
+            return super().forward(input) * scale
+
+    made: Any = amprewrite.convert(Scaled(8, 8).eval(), args=(X,))
+    for _ in range(3):
+        made(X, float("nan"))
+    assert len(made.plans) == 2
+
+
+def test_a_part_of_another_converted_model_is_refused_but_for_a_copy(
+    stacks: Any,
+) -> None:
+    model, made = copy.deepcopy(stacks)
+    _, other = copy.deepcopy(stacks)
+    made[1] = other[1]
+    with pytest.raises(amprewrite.errors.UnsupportedError, match="give this model a c"):
+        made(X)
+    made[1] = copy.deepcopy(amprewrite.original(other)[1])
+    assert relative_error(made(X), model(X)) < 4 * ROUNDING
+
+
+def test_a_part_of_a_converted_model_is_refused_in_another(stacks: Any) -> None:
+    _, made = stacks
+    with pytest.raises(amprewrite.errors.UnsupportedError, match="part 0 was taken"):
+        amprewrite.convert(nn.Sequential(made[0], nn.Tanh()).eval(), args=(X,))
+
+
+def test_a_class_that_wants_arguments_of_its_subclasses_is_derived() -> None:
+    class Registered(nn.Linear):
+        def __init_subclass__(cls, *, tag: str, **kwargs: Any) -> None:
+            super().__init_subclass__(**kwargs)
+
+    class Kind(Registered, tag="a"):
+        pass
+
+    made: Any = amprewrite.convert(Kind(8, 8).eval(), args=(X,))
+    assert isinstance(made, Kind)
+
+
+def test_dynamo_captures_what_export_cannot_after_an_exported_program() -> None:
+    class Branches(nn.Linear):
+        def forward(self, input: Tensor, *, branch: bool = False) -> Tensor:  # noqa: A002  # as its
+            found = super().forward(input)
+            return -found if branch and input.sum() > -100 else found
+
+    model = Branches(8, 8).eval()
+    made: Any = amprewrite.convert(model, args=(X,))
+    assert made.weight.dtype == torch.bfloat16
+    assert relative_error(made(X, branch=True), -model(X)) < 4 * ROUNDING
+    assert "torch.compile" in made.plan.captured
+
+
+class Choice(enum.Enum):
+    """Members of it are no numbers."""
+
+    ONE = 1
+    TWO = 2
+
+
+def test_an_enumeration_counts_by_its_member() -> None:
+    class Chooses(nn.Linear):
+        def forward(self, input: Tensor, choice: Choice = Choice.ONE) -> Tensor:  # noqa: A002  # as its
+            found = super().forward(input)
+            return found if choice is Choice.ONE else -found
+
+    model = Chooses(8, 8).eval()
+    made: Any = amprewrite.convert(model, args=(X, Choice.ONE))
+    assert relative_error(made(X, Choice.TWO), -model(X)) < 4 * ROUNDING

@@ -1,0 +1,119 @@
+"""The plain class of a class that was derived from it for converted models."""
+
+from collections import OrderedDict
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.utils import parametrize
+
+from amprewrite.frameworks.torch_fx.derived.classes import (
+    ConvertedModel,
+    ConvertedPart,
+    derived_class,
+)
+from amprewrite.frameworks.torch_fx.plain.plain_class import (
+    STATE,
+    follow_assigned,
+    plain_class,
+    plain_object,
+    plain_state,
+    program_class,
+)
+from amprewrite.frameworks.torch_fx.plain.watched import Watched
+from amprewrite.frameworks.torch_fx.programs.structure import Watch
+
+MODEL: Any = derived_class(nn.Linear, ConvertedModel, frozenset())
+PART: Any = derived_class(nn.Linear, ConvertedPart, frozenset())
+
+
+def sharded(kind: Any) -> Any:
+    """Return the class that ``fully_shard`` gives to a module of class ``kind``."""
+    return type(f"FSDP{kind.__name__}", (FSDPModule, kind), {})
+
+
+def parametrized(kind: Any) -> Any:
+    """Return the class of a module of class ``kind`` with a parametrization."""
+    module = nn.Linear(2, 2)
+    module.__class__ = kind
+    parametrize.register_parametrization(module, "weight", nn.Identity())
+    return type(module)
+
+
+@pytest.mark.parametrize("kind", [MODEL, PART, sharded(PART), sharded(MODEL)])
+def test_the_class_of_the_model_is_found(kind: Any) -> None:
+    assert kind is not nn.Linear
+    assert plain_class(kind) is nn.Linear
+
+
+@pytest.mark.parametrize("kind", [nn.Linear, sharded(nn.Linear), int])
+def test_a_class_that_was_not_derived_stays(kind: Any) -> None:
+    assert plain_class(kind) is kind
+
+
+def test_a_parametrized_class_is_made_of_the_models_class_instead() -> None:
+    kind = parametrized(PART)
+    found = plain_class(kind)
+    assert issubclass(kind, ConvertedPart)
+    assert not issubclass(found, ConvertedPart)
+    assert found.__name__ == kind.__name__
+    assert found.__bases__ == (nn.Linear,)
+    assert isinstance(vars(found)["weight"], property)
+
+
+def test_programs_are_looked_up_by_parametrized_classes_but_not_sharded_ones() -> None:
+    assert program_class(PART) is program_class(sharded(PART)) is nn.Linear
+    kind = parametrized(PART)
+    assert program_class(kind) is kind
+    assert program_class(nn.Linear) is nn.Linear
+
+
+def test_plain_state_has_plain_dicts_and_no_programs() -> None:
+    part = nn.Sequential(nn.Linear(2, 2))
+    part.__class__ = derived_class(nn.Sequential, ConvertedPart, frozenset())
+    for name in ("_modules", "_forward_hooks"):
+        vars(part)[name] = Watched(vars(part)[name], Watch())
+    vars(part)[STATE] = vars(part)["_compiled_call_impl"] = object()
+    state = plain_state(part)
+    assert state.keys() == vars(nn.Sequential()).keys()
+    assert type(state["_modules"]) is type(vars(nn.Sequential())["_modules"])
+    assert type(state["_forward_hooks"]) is OrderedDict
+    assert state["_modules"] == {"0": part[0]}
+    assert STATE in vars(part), "the part itself is not changed"
+
+
+def test_plain_state_is_that_of_the_models_own_getstate() -> None:
+    class Kept(nn.Module):
+        def __getstate__(self) -> dict[str, Any]:
+            return {**vars(self), "lock": None}
+
+    part: Any = Kept()
+    part.lock = object()
+    part.__class__ = derived_class(Kept, ConvertedPart, frozenset())
+    assert plain_state(part)["lock"] is None
+
+
+def test_an_object_is_made_without_init() -> None:
+    class Counted(nn.Module):
+        def __init__(self) -> None:
+            raise AssertionError
+
+    assert type(plain_object(Counted)) is Counted
+
+
+def test_programs_follow_what_a_checkpoint_assigned() -> None:
+    class Programs:
+        followed = 0
+
+        def follow(self) -> None:
+            self.followed += 1
+
+    model, programs = nn.Linear(2, 2), Programs()
+    follow_assigned(model, None)  # without programs
+    vars(model)[STATE] = programs
+    follow_assigned(model, None)
+    assert programs.followed == 1

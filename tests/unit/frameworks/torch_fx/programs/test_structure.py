@@ -1,0 +1,192 @@
+"""Detect changes of a converted model that its captured programs do not have."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn
+
+from amprewrite.frameworks.torch_fx.derived.classes import ConvertedPart, derived_class
+from amprewrite.frameworks.torch_fx.programs.structure import (
+    Watch,
+    are_same,
+    is_settings,
+    is_simple,
+    parts_of,
+    settings_of,
+    structure_key,
+)
+
+
+class Config:
+    """Settings, one of which the forward reads."""
+
+    def __init__(self) -> None:
+        self.scale = 1.0
+        self.name = "small"
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = Config()
+        self.unread = Config()
+        self.inner = nn.Linear(2, 2)
+        self.register_buffer("mask", None)
+        self.flag, self.epoch, self.sizes = False, 0, (1, 2)
+
+    def forward(self, x: Any) -> Any:
+        x = self.inner(x) * self.config.scale * self.sizes[0]
+        return x if self.flag else -x
+
+
+def model() -> Any:
+    return nn.Sequential(Block(), nn.ReLU())
+
+
+def renamed(kind: Any) -> Any:
+    return derived_class(kind, ConvertedPart, frozenset())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m.train(not m.training),
+        lambda m: m[0].inner.eval(),
+        lambda m: m.append(nn.ReLU()),
+        lambda m: m.__setitem__(1, nn.Tanh()),
+        lambda m: m.__delitem__(1),
+        lambda m: m[0].inner.register_forward_hook(print),
+        lambda m: m[0].register_forward_pre_hook(print),
+        lambda m: setattr(m[0], "flag", True),
+        lambda m: setattr(m[0], "flag", 0),
+        lambda m: setattr(m[0], "sizes", (2, 2)),
+        lambda m: setattr(m[0].config, "scale", 2.0),
+        lambda m: delattr(m[0], "config"),
+    ],
+)
+def test_the_key_changes_with_what_a_program_is_made_of(
+    change: Callable[..., Any],
+) -> None:
+    one, two = model(), model()
+    assert structure_key(one) == structure_key(two)
+    hash(structure_key(one))
+    change(two)
+    assert structure_key(one) != structure_key(two)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: setattr(m[0], "epoch", 3),
+        lambda m: setattr(m[0].config, "name", "large"),
+        lambda m: setattr(m[0].unread, "scale", 3.0),
+        lambda m: setattr(m, "flag", True),
+        lambda m: m.load_state_dict(Block().state_dict(), strict=False),
+        lambda m: setattr(m[0].inner, "weight", nn.Parameter(torch.ones(3, 3))),
+        lambda m: m.register_forward_hook(print),
+        lambda m: setattr(m[1], "__class__", renamed(nn.ReLU)),
+    ],
+)
+def test_the_key_stays_with_everything_else(change: Callable[..., Any]) -> None:
+    one, two = model(), model()
+    change(two)
+    assert structure_key(one) == structure_key(two)
+
+
+def test_the_key_comes_back() -> None:
+    one = model()
+    before = structure_key(one)
+    one[0].flag = True
+    assert structure_key(one) != before
+    one[0].flag = False
+    assert structure_key(one) == before
+
+
+def test_parts_are_listed_under_all_of_their_paths() -> None:
+    shared = nn.ReLU()
+    one = nn.Sequential(shared, nn.Sequential(shared))
+    assert [path for path, _ in parts_of(one)] == ["", "0", "1", "1.0"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "structure", "tensors"),
+    [
+        ("flag", True, True, False),
+        ("flag", False, True, False),
+        ("epoch", 3, False, False),
+        ("training", True, False, False),
+        ("training", False, True, False),
+        ("inner", None, True, False),
+        ("inner", nn.Identity(), True, False),
+        ("new", nn.Identity(), True, False),
+        ("new", torch.ones(1), False, False),
+        ("mask", None, True, True),
+        ("__class__", Block, True, False),
+    ],
+)
+def test_an_attribute_about_to_be_set_is_counted(
+    name: str, value: object, *, structure: bool, tensors: bool
+) -> None:
+    watch, part = Watch(), Block()
+    watch.changed = False
+    watch.note(part, name, value)
+    assert (watch.structure, watch.tensors) == (structure, tensors)
+    assert watch.changed is structure
+    assert part.inner is not value, "it is not set here"
+
+
+def test_a_parameter_that_is_removed_is_counted_as_a_tensor() -> None:
+    watch = Watch()
+    watch.note(nn.Linear(2, 2), "bias", None)
+    assert (watch.structure, watch.tensors) == (0, 1)
+
+
+def test_a_count_is_a_change() -> None:
+    watch = Watch()
+    assert watch.changed, "nothing was looked up yet"
+    watch.changed = False
+    watch.count()
+    assert (watch.structure, watch.changed) == (1, True)
+
+
+def test_settings_that_are_read_are_kept_as_they_are_and_as_they_were() -> None:
+    one: Any = nn.Sequential(Block(), Block())
+    one[1].config = one[0].config
+    ((now, before),) = settings_of(one)
+    assert are_same(now, before)
+    one[0].config.name = "large"
+    assert (now["name"], before["name"]) == ("large", "small")
+    assert not are_same(now, before)
+
+
+def test_settings_with_arrays_are_others_if_the_arrays_are() -> None:
+    array = torch.ones(2)
+    assert are_same({"a": array}, {"a": array})
+    assert not are_same({"a": array}, {"a": array.clone()})
+
+
+@pytest.mark.parametrize("value", [Config(), copy])
+def test_settings_are_objects_with_attributes(value: object) -> None:
+    assert is_settings(value)
+
+
+@pytest.mark.parametrize(
+    "value", [nn.ReLU(), torch.ones(1), Config, lambda: 0, 1, "a", [1]]
+)
+def test_modules_tensors_classes_functions_and_values_are_no_settings(
+    value: object,
+) -> None:
+    assert not is_settings(value)
+
+
+def test_constants_of_programs_are_numbers_names_dtypes_and_tuples_of_them() -> None:
+    simple = (1, 1.0, True, None, "a", b"a", 1j, torch.float32, torch.device("cpu"))
+    assert all(map(is_simple, simple))
+    assert is_simple(simple)
+    assert is_simple((1, (2, "a")))
+    assert not any(map(is_simple, ([1], {}, torch.ones(1), (1, [2]), print)))

@@ -1,0 +1,213 @@
+"""Capture further programs of a converted model, at the calls that need them."""
+
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor, nn
+
+import amprewrite
+from amprewrite.dispatch import planner
+from amprewrite.errors import AmpWarning, UnsupportedError
+from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule
+from amprewrite.frameworks.torch_fx.programs.shared_state import Wanted
+from amprewrite.frameworks.torch_fx.strategies import again
+from amprewrite.frameworks.torch_fx.strategies.again import captures
+from amprewrite.frameworks.torch_fx.strategies.export_now import export_now
+from tests.torch_programs import Program
+
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+ROWS = {"x": {0: torch.export.Dim.AUTO}}
+REQUEST = Request(planner("bf16"), (X,))
+
+
+@dataclass
+class Cache:
+    """An argument with state, which is a pytree."""
+
+    keys: Tensor
+
+
+torch.export.register_dataclass(Cache)
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)
+
+
+class Branches(Model):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) if x.sum() > -100 else x
+
+
+class Fixed(Model):
+    """It refuses to be captured with an extent that varies."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not isinstance(x.shape[0], int):
+            raise TypeError("no symbols here")
+        return self.inner(x)
+
+
+def wanted(model: Any, *args: Any, **fields: Any) -> Wanted:
+    given = {"dynamic_shapes": None, "like": None, "first": False, **fields}
+    return Wanted(
+        model.eval(),
+        fields.pop("path", ""),
+        args or (X,),
+        {},
+        **{name: given[name] for name in ("dynamic_shapes", "like", "first")},
+    )
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
+    """The requests that export is tried with."""
+    found: list[Request] = []
+
+    def tries(subject: Any) -> Any:
+        found.append(subject.request)
+        return export_now(subject)
+
+    monkeypatch.setattr(again, "export_now", tries)
+    return found
+
+
+def test_extents_that_vary_are_tried_first(tried: list[Request]) -> None:
+    capture = captures(REQUEST, trains=False)
+    program = capture(wanted(Model(), dynamic_shapes=ROWS))
+    assert [asked.dynamic_shapes for asked in tried] == [ROWS]
+    assert program.takes((torch.ones(9, 4),), {})
+    assert not capture(wanted(Model())).takes((torch.ones(9, 4),), {})
+
+
+def test_export_without_varying_extents_is_next(tried: list[Request]) -> None:
+    asked = wanted(Fixed(), dynamic_shapes=ROWS)
+    program = captures(REQUEST, trains=False)(asked)
+    assert [asked.dynamic_shapes for asked in tried] == [ROWS, None]
+    assert program.plan.captured == "captured by torch.export"
+
+
+def test_dynamo_is_last_and_says_the_first_reason(tried: list[Request]) -> None:
+    model = Branches()
+    program = captures(REQUEST, trains=False)(wanted(model, dynamic_shapes=ROWS))
+    assert [asked.dynamic_shapes for asked in tried] == [ROWS, None]
+    assert isinstance(program, LazyModule)
+    assert program.plans == (), "it is captured as it is called"
+    program(X)
+    assert "(dynamo): Branches cannot be captured by torch" in program.plan.captured
+    assert program.model is model, "it may keep the tensors"
+
+
+def test_an_object_with_state_goes_to_dynamo_at_once(tried: list[Request]) -> None:
+    def caches(m: Any, x: Tensor, cache: Cache) -> Tensor:
+        cache.keys = m.a(x)
+        return cache.keys * 2
+
+    model, cache = Program(caches, a=nn.Linear(4, 4)), Cache(X)
+    program = captures(REQUEST, trains=False)(wanted(model, X, cache))
+    assert not tried
+    found = program(X, cache)
+    assert torch.equal(cache.keys * 2, found)
+    assert "an argument is a Cache, whose attributes the" in program.plan.captured
+
+
+def test_lists_tuples_and_dicts_are_exported(tried: list[Request]) -> None:
+    model = Program(lambda m, x: m.a(x["a"][0][0]), a=nn.Linear(4, 4))
+    program = captures(REQUEST, trains=False)(wanted(model, {"a": [(X,)]}))
+    assert len(tried) == 1
+    assert program.plan.captured == "captured by torch.export"
+
+
+def test_a_given_plan_is_applied_where_it_fits(tried: list[Request]) -> None:
+    plan = amprewrite.inspect(
+        Model().eval(), args=(X,), overrides=[{"path": "inner", "class": "deny"}]
+    )
+    request = replace(REQUEST, plan=plan)
+    capture = captures(request, trains=False)
+    program = capture(wanted(Model(), torch.ones(5, 4)))
+    assert [asked.plan for asked in tried] == [plan]
+    assert not program.plan.casts
+    tried.clear()
+
+    class Other(Model):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x).relu()
+
+    program = capture(wanted(Other()))
+    assert [asked.plan for asked in tried] == [plan, None]
+    assert program.plan.casts
+
+
+def test_the_plan_of_other_extents_counts_only_under_a_tolerance(
+    tried: list[Request],
+) -> None:
+    plan = amprewrite.inspect(Model().eval(), args=(X,))
+    captures(REQUEST, trains=False)(wanted(Model(), like=plan))
+    assert [asked.plan for asked in tried] == [None]
+    tried.clear()
+    budget: Any = object()  # it is not asked for
+    request = replace(REQUEST, budget=budget)
+    program = captures(request, trains=False)(wanted(Model(), like=plan))
+    assert [asked.plan for asked in tried] == [plan]
+    assert program.plan.casts == plan.casts
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_weights_are_stored_as_the_conversion_says(*, trains: bool) -> None:
+    program: Any = captures(REQUEST, trains=trains)(wanted(Model()))
+    low = torch.float32 if trains else torch.bfloat16
+    assert program.get_parameter("inner.weight").dtype == low
+
+
+def test_a_program_of_a_part_has_its_path() -> None:
+    plain = wanted(nn.Linear(4, 4))
+    program = captures(REQUEST, trains=False)(replace(plain, path="layers.0"))
+    assert program.path == "layers.0"
+    (decision,) = [d for d in program.plan.decisions if d.canonical == "linear"]
+    assert decision.path == "layers.0"
+
+
+def test_warnings_of_the_whole_model_are_given_for_its_first_program_alone() -> None:
+    unused = {"path": "absent", "class": "deny"}
+    request = replace(REQUEST, planner=planner("bf16", overrides=[unused]))
+    for model in (Model(), nn.ReLU()):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            captures(request, trains=False)(wanted(model))
+        with pytest.warns(AmpWarning) as told:
+            captures(request, trains=False)(wanted(model, first=True))
+        assert any("unused rule" in str(w.message) for w in told)
+    assert any("rewritten 0 " in str(w.message) for w in told)
+
+
+def test_other_warnings_are_given_once_for_all_programs() -> None:
+    request = replace(REQUEST, planner=planner("fp16"))
+    model = Program(lambda m, x: m.a(x).exp().sum(), a=nn.Linear(4, 4))
+    capture = captures(request, trains=True)
+    with warnings.catch_warnings(record=True) as first:
+        warnings.simplefilter("always")
+        capture(wanted(model))
+    with warnings.catch_warnings(record=True) as second:
+        warnings.simplefilter("always")
+        capture(wanted(model, torch.ones(5, 4)))
+    assert first
+    assert not second
+
+
+def test_errors_of_the_request_are_raised() -> None:
+    """A tolerance needs one graph."""
+    budget: Any = object()  # it is not asked for
+    request = replace(REQUEST, budget=budget)
+    with pytest.raises(UnsupportedError, match="cannot be captured by"):
+        captures(request, trains=False)(wanted(Branches()))
