@@ -33,7 +33,9 @@ def main() -> None:
     print(converted.plan.summary())
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        torch.onnx.export(converted, args, dynamo=True, verbose=False).save(path)
+        program = torch.onnx.export(converted, args, dynamo=True, verbose=False)
+        assert program is not None, "dynamo=True returns a program"
+        program.save(path)
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         feed = {session.get_inputs()[0].name: args[0].numpy()}
         found = torch.from_numpy(session.run(None, feed)[0])

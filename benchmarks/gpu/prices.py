@@ -1,6 +1,7 @@
 """Prices measured on the device, and plans that are made by them."""
 
 import os
+from dataclasses import asdict
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ def measure(table: Table, device: str, *, tiny: bool) -> None:
     if tiny:  # a calibration of a processor takes minutes at any size
         framework = framework_of(torch.nn.Linear(2, 2))
         found = framework.device_named(device)
-        table.row("device", lambda: found.model_dump(mode="json"))
+        table.row("device", lambda: asdict(found))
         return
     before = os.environ.get("XDG_CACHE_HOME")
     with TemporaryDirectory() as folder:
@@ -46,7 +47,7 @@ def measure(table: Table, device: str, *, tiny: bool) -> None:
 
 
 def _calibrate() -> dict[str, Any]:
-    return {name: part.model_dump(mode="json") for name, part in calibrate().items()}
+    return {name: asdict(part) for name, part in calibrate().items()}
 
 
 def _plan_of(name: str, device: str) -> Any:

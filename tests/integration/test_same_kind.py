@@ -45,7 +45,7 @@ class Network(nn.Module):
         self.config = Config()
         self.layers = nn.ModuleList([Block(), Block()])
         self.head = nn.Linear(8, 4)
-        self.double = False
+        self.twice = False
 
     @property
     def width(self) -> int:
@@ -62,7 +62,7 @@ class Network(nn.Module):
         if mask is not None:
             hidden = hidden * mask[..., None]
         logits = self.head(hidden) + bias
-        return {"logits": logits * 2 if self.double else logits, "hidden": hidden}
+        return {"logits": logits * 2 if self.twice else logits, "hidden": hidden}
 
 
 @pytest.fixture(scope="module")
@@ -231,13 +231,13 @@ def test_a_part_called_by_itself_is_converted(model: Any) -> None:
 def test_a_flag_that_the_forward_reads_is_followed(model: Any) -> None:
     made, twin = converted(model), copy.deepcopy(model)
     for kept in (made, twin):
-        kept.double = True
+        kept.twice = True
     assert close(made(X)["logits"], twin(X)["logits"])
     for kept in (made, twin):
         kept.config.scale = 3.0
     assert close(made(X)["logits"], twin(X)["logits"])
     assert len(made.plans) == 3
-    made.double, made.config.scale = False, 1.0
+    made.twice, made.config.scale = False, 1.0
     assert close(made(X)["logits"], model(X)["logits"])
     assert len(made.plans) == 3, "the first program is found again"
 
@@ -296,7 +296,7 @@ def test_a_forward_hook_on_a_part_is_refused_with_a_way_out(model: Any) -> None:
 
 def test_hooks_of_the_model_itself_run_once() -> None:
     model = nn.Sequential(nn.Linear(8, 8)).eval()
-    model.register_forward_hook(lambda _, __, y: y * 2)
+    model.register_forward_hook(lambda *given: given[2].mul(2))
     made: Any = converted(model)
     for x in (X, torch.randn(5, 8), torch.randn(6, 8)):
         assert close(made(x), model(x))
@@ -368,7 +368,7 @@ def test_what_dynamo_captures_is_behind_the_same_object(model: Any) -> None:
     assert close(made(X)["logits"], model(X)["logits"])
     assert made.head.weight.dtype == torch.float32
     assert close(made.layers[0](X), model.layers[0](X))
-    made.double = True
+    made.twice = True
     twin = copy.deepcopy(model)
-    twin.double = True
+    twin.twice = True
     assert close(made(X)["logits"], twin(X)["logits"])

@@ -123,7 +123,9 @@ def times(target, factor):
 
 def runs(converted, graph):
     """Let a converted model run another graph."""
-    programs_of(converted).latest()._run_graph(graph)
+    programs = programs_of(converted)
+    assert programs is not None
+    programs.latest()._run_graph(graph)
 
 
 def plant(converted, node, factor=1.1):

@@ -2,7 +2,7 @@
 
 import copy
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
@@ -57,7 +57,8 @@ def open_program(program: torch.export.ExportedProgram) -> GraphModule:
     with shape_guards.recorded() as texts:
         module = program.module()
     shape_guards.take_out(module)
-    varies = bool(program.range_constraints)  # fixed extents are compared otherwise
+    untyped: Any = program
+    varies = bool(untyped.range_constraints)  # fixed extents are compared otherwise
     shape_guards.keep(module, shape_guards.Guards(tuple(texts) if varies else ()))
     drop_dtype_checks(module)
     return module

@@ -244,9 +244,9 @@ def refuse_parts(model: nn.Module) -> None:
             continue  # a whole converted model is one of its parts
         if isinstance(part, ConvertedPart):
             msg = (
-                f"part {path or '(the model itself)'} was taken from a converted model, and may have low "
-                f"weights; take it from amprewrite.original(converted), or convert the "
-                f"model that it belongs to as a whole"
+                f"part {path or '(all of it)'} was taken from a converted model, and "
+                f"may have low weights; take it from amprewrite.original(converted), "
+                f"or convert the model that it belongs to as a whole"
             )
             raise UnsupportedError(msg)
         for name, child in private.children(part).items():
@@ -255,7 +255,7 @@ def refuse_parts(model: nn.Module) -> None:
 
 
 def _part_class(kind: Any) -> Any:
-    return derived_class(kind, ConvertedPart, frozenset())
+    return derived_class(kind, ConvertedPart, frozenset[str]())
 
 
 def _can_adopt(part: nn.Module) -> bool:

@@ -1,7 +1,7 @@
 """Detect changes of a converted model that its captured programs do not have."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import FunctionType
 from typing import Any, cast
 
@@ -165,8 +165,13 @@ class Content:
 
     def __init__(self, value: Any) -> None:
         """Copy the content."""
-        parts = value.items() if isinstance(value, dict) else enumerate(value)
-        self._parts = [(k, v if is_simple(v) else Same(v)) for k, v in parts]
+        items = cast("Iterable[Any]", value)
+        parts: Iterable[tuple[Any, Any]] = enumerate(items)
+        if isinstance(value, dict):
+            parts = cast("dict[Any, Any]", value).items()
+        self._parts: list[tuple[Any, object]] = [
+            (k, v if is_simple(v) else Same(v)) for k, v in parts
+        ]
 
     def __eq__(self, other: object) -> bool:
         """Return whether the contents are equal."""

@@ -14,8 +14,9 @@ from amprewrite.frameworks.jaxpr import devices
 
 def test_there_is_a_function_that_runs() -> None:
     (found,) = devices.samples()
+    function: Any = found.model
     assert found.device.framework == "jax"
-    output = np.asarray(found.model(*found.args))
+    output = np.asarray(function(*found.args))
     assert output.sum(-1) == pytest.approx(1.0, abs=1e-5)
 
 

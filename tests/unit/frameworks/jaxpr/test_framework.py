@@ -1,6 +1,8 @@
 """The framework jax as the core uses it."""
 
 import inspect
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,17 +27,22 @@ def test_every_function_takes_what_it_is_given(name):
     inspect.signature(getattr(framework, name)).bind(*given)
 
 
+PLANNER: Any = None
+OBSERVE: Any = None
+"""Arguments that are not looked at."""
+
+
 def test_what_is_no_function_or_module_is_refused():
     call = Call((1.0,), {})
     for refused in (
-        lambda: framework.convert(3, Request(None)),
-        lambda: framework.inspect(3, Request(None)),
+        lambda: framework.convert(3, Request(PLANNER)),
+        lambda: framework.inspect(3, Request(PLANNER)),
         lambda: framework.measure(3, abs, call),
         lambda: framework.measure(abs, 3, call),
-        lambda: framework.walk(3, abs, call, None),
-        lambda: framework.walk(abs, 3, call, None),
+        lambda: framework.walk(3, abs, call, OBSERVE),
+        lambda: framework.walk(abs, 3, call, OBSERVE),
         lambda: framework.graph_text(3, (), {}),
-        lambda: framework.save_program(3, (), {}, "no.stablehlo"),
+        lambda: framework.save_program(3, (), {}, Path("no.stablehlo")),
     ):
         with pytest.raises(UnsupportedError, match="found a int; want a function of"):
             refused()

@@ -1,6 +1,8 @@
 """The framework torch as the core uses it."""
 
 import inspect
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,16 +30,20 @@ def test_every_function_takes_what_it_is_given(name):
 X = torch.ones(2, 4)
 MODEL = torch.nn.Linear(4, 4).eval()
 
+PLANNER: Any = None
+OBSERVE: Any = None
+"""Arguments that are not looked at."""
+
 
 def test_what_is_no_model_of_torch_is_refused():
     model = r"found a int; want a torch\.nn\.Module, GraphModule or ExportedProgram"
     for call in (
-        lambda: framework.convert(3, Request(None)),
-        lambda: framework.inspect(3, Request(None)),
+        lambda: framework.convert(3, Request(PLANNER)),
+        lambda: framework.inspect(3, Request(PLANNER)),
         lambda: framework.measure(3, MODEL, Call((X,), {})),
-        lambda: framework.walk(3, MODEL, Call((X,), {}), None),
+        lambda: framework.walk(3, MODEL, Call((X,), {}), OBSERVE),
         lambda: framework.graph_text(3, (X,), {}),
-        lambda: framework.save_program(3, (X,), {}, "no.pt2"),
+        lambda: framework.save_program(3, (X,), {}, Path("no.pt2")),
     ):
         with pytest.raises(UnsupportedError, match=model):
             call()

@@ -34,8 +34,9 @@ def a_model() -> Any:
     model: Any = nn.Module()
     model.layers = nn.ModuleList([Block(), Block()])
     model.last = model.layers[1]
-    model.tied = nn.Linear(4, 4)
-    model.tied.weight = model.layers[0].up.weight
+    tied: Any = nn.Linear(4, 4)
+    tied.weight = model.get_parameter("layers.0.up.weight")
+    model.tied = tied
     return model
 
 

@@ -14,7 +14,9 @@ from amprewrite.frameworks.torch_fx.compat import module_state
 def test_forward_hooks_are_taken_and_set() -> None:
     module, other = nn.Linear(2, 2), nn.Linear(2, 2)
     before = module.register_forward_pre_hook(lambda *_: None)
-    after = module.register_forward_hook(lambda _, __, y: y * 0, always_call=True)
+    after = module.register_forward_hook(
+        lambda *given: given[2].mul(0), always_call=True
+    )
     keys = tuple(key for key, _ in module_state.named_call_hooks(module))
     assert module_state.call_hooks(module) == keys == (before.id, after.id)
     module_state.set_forward_hooks(other, module_state.take_forward_hooks(module))

@@ -33,11 +33,11 @@ class Network(nn.Module):
         super().__init__()
         self.config = Config()
         self.inner = nn.Linear(4, 4)
-        self.double = False
+        self.twice = False
 
     def forward(self, x: Tensor, factor: int = 1) -> Tensor:
         x = self.inner(x) * factor * self.config.scale
-        return x * 2 if self.double else x
+        return x * 2 if self.twice else x
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +57,9 @@ def several(converted: Any) -> Any:
     made = copy.deepcopy(converted)
     for factor in (2, 3):
         made(X, factor)
-    made.double = True
+    made.twice = True
     made(X, 1)
-    made.double = False
+    made.twice = False
     return made
 
 
@@ -105,18 +105,18 @@ def test_the_plan_is_that_of_the_last_call_in_this_structure(several: Any) -> No
         made(X, factor)
         assert made.plan is plans[number]
         assert made.rewritten is table(made).latest().rewritten
-    made.double = True
+    made.twice = True
     assert made.plan is plans[3], "of another structure"
-    made.double = False
+    made.twice = False
     assert made.plan is plans[2]
 
 
 def test_plans_are_in_the_order_of_their_captures(several: Any) -> None:
     made = copy.deepcopy(several)
     before = made.plans
-    made.double = True
+    made.twice = True
     made(X, 2)
-    made.double = False
+    made.twice = False
     made(X, 4)
     made(X, 2)
     assert made.plans[:4] == before
@@ -131,15 +131,15 @@ def test_the_program_called_longest_ago_goes_from_all_tables(
     monkeypatch.setattr(shared_state, "MANY", 2)
     made = copy.deepcopy(converted)
     first = made.plan
-    made.double = True
+    made.twice = True
     made(X, 1)
     second = made.plan
-    made.double = False
+    made.twice = False
     made(X, 1)
     made(X, 3)
     assert made.plans == (first, made.plan)
     assert any("programs were captured" in str(w.message) for w in recwarn)
-    made.double = True
+    made.twice = True
     made(X, 1)
     assert all(plan is not second for plan in made.plans)
     assert all(plan is not first for plan in made.plans)
@@ -225,12 +225,12 @@ def test_a_pickle_keeps_programs_of_structures_apart(
 ) -> None:
     """The loaded model runs the program of another flag."""
     made = copy.deepcopy(converted)
-    made.double = True
+    made.twice = True
     if called:
         made(X, 1)
-    made.double = not called
+    made.twice = not called
     loaded = pickle.loads(pickle.dumps(made))
-    assert loaded.double is not called
+    assert loaded.twice is not called
     try:
         found = loaded(X, 1)
     except UnsupportedError:  # it cannot capture another
@@ -260,7 +260,7 @@ def test_changed_programs_are_looked_up_before_a_compiled_call(several: Any) -> 
     made = copy.deepcopy(several)
     made(X, 1)
     watch = table(made).shared.watch
-    made.double = True
+    made.twice = True
     assert watch.changed
     table(made).look_up(made)
     assert not watch.changed
@@ -276,7 +276,7 @@ def test_a_call_that_is_traced_runs_the_program_of_its_signature(
     several: Any, *, double: bool
 ) -> None:
     made = copy.deepcopy(several)
-    made.double = double
+    made.twice = double
     expected = made(X, 1)
     program = torch.export.export(made, (X, 1), strict=False).module()
     assert torch.equal(program(X, 1), expected)
@@ -288,7 +288,7 @@ def test_a_structure_without_programs_is_not_captured_in_an_export(
     made: Any = amprewrite.convert(model, args=(X, 1), training=True)
     made.train()
     made(X, 1)
-    made.double = True
+    made.twice = True
     with pytest.raises(NotCapturedError, match="call it once with these arguments"):
         torch.export.export(made, (X, 2), strict=False)
     made(X, 2)
