@@ -294,6 +294,61 @@ def test_a_forward_hook_on_a_part_is_refused_with_a_way_out(model: Any) -> None:
     assert len(found) == 1, "hooks on the converted model itself run"
 
 
+def test_a_plan_can_be_read_beside_a_hook_that_is_refused(model: Any) -> None:
+    made = converted(model)
+    made.layers[0].register_forward_hook(lambda *_: None)
+    assert "policy bf16" in repr(made)
+    assert made.plan.casts
+
+
+def test_a_call_that_the_model_refuses_leaves_no_program(model: Any) -> None:
+    made = converted(model)
+    with pytest.raises(Exception, match="dtype"):
+        made(X.double())
+    made(torch.randn(5, 8))
+    assert len(made.plans) == 2
+    assert all("torch.export" in plan.captured for plan in made.plans)
+
+
+class Either(nn.Module):
+    """Two layers, of which a call uses one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, *, first: bool = True) -> Tensor:
+        return self.a(x) if first else self.b(x)
+
+
+def test_programs_that_read_other_weights_follow_what_is_assigned() -> None:
+    model, other = Either().eval(), Either().eval()
+    made: Any = converted(model)
+    assert close(made(X, first=False), model(X, first=False))
+    assert {t.dtype for t in made.state_dict().values()} == {torch.bfloat16}
+    made.load_state_dict(copy.deepcopy(other.state_dict()), assign=True)
+    for first in (True, False):
+        assert close(made(X, first=first), other(X, first=first))
+    plain = amprewrite.original(made)
+    assert {t.dtype for t in plain.state_dict().values()} == {torch.float32}
+    assert close(plain(X), other(X))
+
+
+def test_a_model_that_may_be_trained_keeps_its_weights_full() -> None:
+    """Without args the mode is open: no program stores weights low."""
+    model = Either().eval()
+    made: Any = amprewrite.convert(model)
+    for given in ({}, {"first": False}):
+        assert close(made(X, **given), model(X, **given))
+    made.a.in_features = 8  # another structure, which is captured by export
+    made.train()
+    made(X, first=False).sum().backward()
+    assert made.b.weight.grad.dtype == made.b.weight.dtype == torch.float32
+    made.eval()
+    made(torch.randn(5, 8))
+    assert {t.dtype for t in made.state_dict().values()} == {torch.float32}
+
+
 def test_hooks_of_the_model_itself_run_once() -> None:
     model = nn.Sequential(nn.Linear(8, 8)).eval()
     model.register_forward_hook(lambda *given: given[2].mul(2))

@@ -43,7 +43,7 @@ def convert(model: Model, request: Request) -> nn.Module:
     program = first_program(subject)
     if program is not None and not subject.has_own_class:
         return watch_training(program, request)
-    again = captures(request, trains=subject.trains)
+    again = captures(request)
     return watch_training(derive(subject, program, again), request)
 
 

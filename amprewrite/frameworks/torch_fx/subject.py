@@ -12,6 +12,9 @@ from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.torch_fx.capture.program import Model, is_program
 from amprewrite.frameworks.torch_fx.module.moves import KeepsDtypes
 
+_ALONE = (KeepsDtypes, GraphModule, torch.jit.ScriptModule)
+"""Classes that none can be derived from."""
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -26,6 +29,9 @@ class Subject:
         at_once: Whether it can be captured now: it has arguments, or needs none.
         trains: Whether parameters keep their dtype, to be trained.
         mode: Mode of the model; of a program, that of its capture.
+        is_program: Whether the model is a captured program.
+        has_own_class: Whether a class can be derived from that of the model: not of a
+            captured program, nor of a module that was converted or scripted before.
         owned: Whether the program may keep the tensors of the model: it is a copy.
         path: Path of the model in the converted model of which it is a part.
     """
@@ -38,6 +44,8 @@ class Subject:
     at_once: bool
     trains: bool
     mode: Literal["", "train", "eval"]
+    is_program: bool
+    has_own_class: bool
     owned: bool = False
     path: str = ""
 
@@ -56,18 +64,6 @@ class Subject:
             at_once=request.has_arguments or not is_module,
             trains=training if request.training is None else request.training,
             mode="" if is_program(root) else "train" if training else "eval",
+            is_program=is_program(root),
+            has_own_class=is_module and not isinstance(root, _ALONE),
         )
-
-    @property
-    def is_program(self) -> bool:
-        """Whether the model is a captured program."""
-        return is_program(self.root)
-
-    @property
-    def has_own_class(self) -> bool:
-        """Whether a class can be derived from that of the model.
-
-        It cannot from a captured program, or a module converted or scripted before.
-        """
-        alone = (KeepsDtypes, GraphModule, torch.jit.ScriptModule)
-        return isinstance(self.model, nn.Module) and not isinstance(self.root, alone)

@@ -17,6 +17,7 @@ from torch.fx import GraphModule
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.torch_fx.compat import private
 from amprewrite.frameworks.torch_fx.module.moves import KeepsDtypes
+from amprewrite.frameworks.torch_fx.module.state import mark_low
 from amprewrite.frameworks.torch_fx.plain.plain_class import (
     PLAIN,
     STATE,
@@ -27,7 +28,6 @@ from amprewrite.frameworks.torch_fx.plain.plain_class import (
 from amprewrite.frameworks.torch_fx.plain.plain_model import (
     full_dtypes,
     mark_as,
-    mark_low,
     named_tensors,
 )
 from amprewrite.frameworks.torch_fx.plain.watched import Watched

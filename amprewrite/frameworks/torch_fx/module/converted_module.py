@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -22,7 +23,9 @@ from amprewrite.frameworks.torch_fx.module.signature import Signature
 from amprewrite.frameworks.torch_fx.module.state import (
     EXTRAS,
     attribute,
+    full_dtype,
     lowered,
+    mark_low,
     read_copies,
 )
 from amprewrite.plan import Cast, Plan
@@ -69,6 +72,7 @@ class ConvertedModule(KeepsDtypes):
     _copies: Callable[..., Mapping[str, torch.Tensor]]
     _recipe: StoredGraph
     _dtypes: Mapping[str, torch.dtype]
+    _full: Mapping[str, torch.dtype] = MappingProxyType({})
     _linked: bool = False
     _gathers: bool = False
 
@@ -184,11 +188,17 @@ class ConvertedModule(KeepsDtypes):
         A program reads each weight in one dtype, whatever dtype a checkpoint has.
         """
         made: dict[int, torch.Tensor] = {}
+        read = set(self.names_read()) if self._linked else None
         for name, held in self._state_tensors():
-            dtype = self._dtypes.get(name, held.dtype)
+            if read is not None and name not in read:
+                continue  # other programs of the model may read it in another dtype
+            dtype, full = self._dtypes.get(name, held.dtype), self._full.get(name)
+            if full is not None and full != held.dtype == dtype:
+                mark_low(held, full)
             if held.dtype != dtype:
                 if id(held) not in made:
                     made[id(held)] = lowered(held, dtype)
+                    mark_low(made[id(held)], full or held.dtype)
                 path, _, last = name.rpartition(".")
                 setattr(self.get_submodule(path), last, made[id(held)])
         self.renew()
@@ -304,6 +314,7 @@ class ConvertedModule(KeepsDtypes):
         self._linked, self._state = True, ()
         self._places = distributed.places(self, self._graph)
         self._dtypes = {name: t.dtype for name, t in self._state_tensors()}
+        self._full = {name: full_dtype(t) for name, t in self._state_tensors()}
 
     def takes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Return whether the program is for these arguments."""

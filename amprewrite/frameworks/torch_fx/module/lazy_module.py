@@ -85,6 +85,7 @@ class LazyModule(ConvertedModule):
         super().__init__()
         self.__dict__["_model"] = model
         self._again, self._use = again, use
+        self.looked_at = -1
         self.written: list[tuple[nn.Module, nn.Module, str]] = []
         self._own: dict[str, tuple[Mark | None, torch.Tensor]] = {}
         private.share_state(self, model)

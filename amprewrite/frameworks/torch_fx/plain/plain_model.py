@@ -8,26 +8,17 @@ from torch import nn
 
 from amprewrite.frameworks.torch_fx.compat import module_state, private
 from amprewrite.frameworks.torch_fx.module.snapshot import copied
-from amprewrite.frameworks.torch_fx.module.state import lowered
+from amprewrite.frameworks.torch_fx.module.state import (
+    full_dtype,
+    lowered,
+    mark_low,
+)
 from amprewrite.frameworks.torch_fx.plain.plain_class import (
     STATE,
     follow_assigned,
     plain_class,
 )
 from amprewrite.frameworks.torch_fx.plain.tree import copy_tree, scripted
-
-_FULL = "_amprewrite_full"
-"""Attribute of a low tensor: the dtype that it has in the model."""
-
-
-def mark_low(tensor: torch.Tensor, full: torch.dtype) -> None:
-    """Record the dtype that a low tensor has in the plain model."""
-    setattr(tensor, _FULL, full)
-
-
-def full_dtype(tensor: torch.Tensor) -> torch.dtype:
-    """Return the dtype that a tensor of a converted model has in the plain model."""
-    return getattr(tensor, _FULL, tensor.dtype)
 
 
 def plain_of(converted: nn.Module, *, shared: bool) -> nn.Module:

@@ -69,7 +69,8 @@ def new_program(
         shapes = asker.extents.note(plain, args, kwargs)
         like = next((p.plan for p in others if p.is_like(args, kwargs)), None)
         first = not state.programs and not path
-        wanted = Wanted(plain, path, args, kwargs, shapes, like, first)
+        keeps = state.trains or state.mode is None
+        wanted = Wanted(plain, path, args, kwargs, shapes, like, first, keeps)
         program = state.capture(wanted)
         link(program, owner, state.programs, state.root())
         if isinstance(program, LazyModule):

@@ -90,6 +90,7 @@ class Programs:
         self._tables: dict[Key, Table] = {}
         self._table = Table()
         self._last: ConvertedModule | None = None
+        self._first: ConvertedModule | None = None
         self._version = -1
         self._tensors = shared.watch.tensors
         self._settings: Sequence[Settings] = ()
@@ -126,11 +127,19 @@ class Programs:
         kwargs: Mapping[str, Any],
     ) -> Any:
         """Run a program by dynamo; take over the attributes that the model writes."""
-        known = len(program.plans)
-        found = program(*args, **kwargs)
-        if len(program.plans) != known:
+        try:
+            found = program(*args, **kwargs)
+        except Exception:
+            made_for_this = program is not self._first and not program.plans
+            if made_for_this:  # it takes every call: make way for others
+                self._drop(program)
+            raise
+        if len(program.plans) != program.looked_at:  # the code of new captures
             program.written = written_attributes(program.model, owner)
+            program.looked_at = len(program.plans)
         write_back(program.written)
+        if self._has_other_settings():  # written by the forward, which dynamo follows
+            self._settings = settings_of(owner)
         return found
 
     def program_for(
@@ -155,7 +164,7 @@ class Programs:
         """Add the program that ``owner`` was made for."""
         self.refresh(owner)
         self._add(program)
-        self._last = program
+        self._first = self._last = program
 
     def note_extents(
         self, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -180,7 +189,8 @@ class Programs:
         """
         owner = self._owner()
         if owner is not None and self._version != self.shared.watch.structure:
-            self.refresh(owner)
+            with suppress(UnsupportedError):  # a part that the next call refuses
+                self.refresh(owner)
         if self._last in self._table.programs:
             return self._last
         if self._table.programs:
@@ -335,9 +345,19 @@ class Programs:
             table.known[key] = program
             return program
 
+    def _drop(self, program: ConvertedModule) -> None:
+        """Forget a program without a graph: the model itself failed."""
+        self.shared.programs.remove(program)
+        self._last = None
+        self._forget()
+
     def _add(self, program: ConvertedModule) -> None:
         self._table.programs.append(program)
         self.shared.add(program)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Leave out the programs that the model keeps no more."""
         for table in self._tables.values():
             table.programs = [p for p in table.programs if p in self.shared.programs]
             gone = [k for k, p in table.known.items() if p not in table.programs]

@@ -40,6 +40,7 @@ class Wanted:
         dynamic_shapes: Extents that vary, as ``torch.export`` takes them.
         like: Plan of a program for other extents of the same arguments.
         first: Whether it is the first program of the model.
+        keeps: Whether parameters keep their dtype: the model is, or may be, trained.
     """
 
     model: nn.Module
@@ -49,6 +50,7 @@ class Wanted:
     dynamic_shapes: Any
     like: Plan | None
     first: bool
+    keeps: bool
 
 
 class Capture(Protocol):

@@ -20,17 +20,16 @@ A rule may be used in another program, and a part may have nothing to lower.
 """
 
 
-def captures(request: Request, *, trains: bool) -> Capture:
+def captures(request: Request) -> Capture:
     """Return the function that captures further programs by ``request``.
 
     Args:
         request: The request of the conversion.
-        trains: Whether the model was converted for training.
     """
     told = set[str]()
 
     def capture(wanted: Wanted) -> ConvertedModule:
-        found = _captured(wanted, request, trains=trains)
+        found = _captured(wanted, request)
         found.path = wanted.path
         for plan in found.plans:
             lines = [
@@ -44,14 +43,14 @@ def captures(request: Request, *, trains: bool) -> Capture:
     return capture
 
 
-def _captured(wanted: Wanted, request: Request, *, trains: bool) -> ConvertedModule:
+def _captured(wanted: Wanted, request: Request) -> ConvertedModule:
     """Return a program: by export with varying extents, by export, or by dynamo.
 
     Raises:
         CaptureError: The model cannot be captured.
     """
     cause = _kept_apart(wanted)
-    for asked in () if cause else _requests(wanted, request, trains=trains):
+    for asked in () if cause else _requests(wanted, request):
         try:
             found = export_now(_subject(wanted, asked))
         except CaptureError as error:
@@ -61,14 +60,14 @@ def _captured(wanted: Wanted, request: Request, *, trains: bool) -> ConvertedMod
         if isinstance(found, ConvertedModule):
             return found
         cause = cause or found
-    asked = replace(_asked(wanted, request, trains=trains), dynamic_shapes=None)
+    asked = replace(_asked(wanted, request), dynamic_shapes=None)
     assert cause is not None
     return dynamo(_subject(wanted, asked), cause)
 
 
-def _requests(wanted: Wanted, request: Request, *, trains: bool) -> Iterator[Request]:
+def _requests(wanted: Wanted, request: Request) -> Iterator[Request]:
     """Yield the requests to export a program, in the order in which they are tried."""
-    asked = _asked(wanted, request, trains=trains)
+    asked = _asked(wanted, request)
     planned = wanted.like if request.budget is not None else request.plan
     if planned is not None:
         yield replace(asked, plan=planned)
@@ -77,14 +76,14 @@ def _requests(wanted: Wanted, request: Request, *, trains: bool) -> Iterator[Req
         yield replace(asked, dynamic_shapes=None)
 
 
-def _asked(wanted: Wanted, request: Request, *, trains: bool) -> Request:
+def _asked(wanted: Wanted, request: Request) -> Request:
     return replace(
         request,
         args=wanted.args,
         kwargs=dict(wanted.kwargs),
         dynamic_shapes=wanted.dynamic_shapes,
         plan=None,
-        training=trains,
+        training=wanted.keeps,
     )
 
 

@@ -11,12 +11,11 @@ from torch import nn
 import amprewrite
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.torch_fx.compat import module_state
+from amprewrite.frameworks.torch_fx.module.state import full_dtype, mark_low
 from amprewrite.frameworks.torch_fx.plain.plain_class import STATE, follow_assigned
 from amprewrite.frameworks.torch_fx.plain.plain_model import (
-    full_dtype,
     full_dtypes,
     mark_as,
-    mark_low,
     named_tensors,
     plain_of,
     without_conversion,

@@ -60,13 +60,15 @@ class Fixed(Model):
 
 
 def wanted(model: Any, *args: Any, **fields: Any) -> Wanted:
-    given = {"dynamic_shapes": None, "like": None, "first": False, **fields}
+    names = ("dynamic_shapes", "like", "first", "keeps")
+    given = {"dynamic_shapes": None, "like": None, "first": False, "keeps": False}
+    given |= fields
     return Wanted(
         model.eval(),
         fields.pop("path", ""),
         args or (X,),
         {},
-        **{name: given[name] for name in ("dynamic_shapes", "like", "first")},
+        **{name: given[name] for name in names},
     )
 
 
@@ -84,7 +86,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
 
 
 def test_extents_that_vary_are_tried_first(tried: list[Request]) -> None:
-    capture = captures(REQUEST, trains=False)
+    capture = captures(REQUEST)
     program = capture(wanted(Model(), dynamic_shapes=ROWS))
     assert [asked.dynamic_shapes for asked in tried] == [ROWS]
     assert program.takes((torch.ones(9, 4),), {})
@@ -93,14 +95,14 @@ def test_extents_that_vary_are_tried_first(tried: list[Request]) -> None:
 
 def test_export_without_varying_extents_is_next(tried: list[Request]) -> None:
     asked = wanted(Fixed(), dynamic_shapes=ROWS)
-    program = captures(REQUEST, trains=False)(asked)
+    program = captures(REQUEST)(asked)
     assert [asked.dynamic_shapes for asked in tried] == [ROWS, None]
     assert program.plan.captured == "captured by torch.export"
 
 
 def test_dynamo_is_last_and_says_the_first_reason(tried: list[Request]) -> None:
     model = Branches()
-    program = captures(REQUEST, trains=False)(wanted(model, dynamic_shapes=ROWS))
+    program = captures(REQUEST)(wanted(model, dynamic_shapes=ROWS))
     assert [asked.dynamic_shapes for asked in tried] == [ROWS, None]
     assert isinstance(program, LazyModule)
     assert program.plans == (), "it is captured as it is called"
@@ -115,7 +117,7 @@ def test_an_object_with_state_goes_to_dynamo_at_once(tried: list[Request]) -> No
         return cache.keys * 2
 
     model, cache = Program(caches, a=nn.Linear(4, 4)), Cache(X)
-    program = captures(REQUEST, trains=False)(wanted(model, X, cache))
+    program = captures(REQUEST)(wanted(model, X, cache))
     assert not tried
     found = program(X, cache)
     assert torch.equal(cache.keys * 2, found)
@@ -124,7 +126,7 @@ def test_an_object_with_state_goes_to_dynamo_at_once(tried: list[Request]) -> No
 
 def test_lists_tuples_and_dicts_are_exported(tried: list[Request]) -> None:
     model = Program(lambda m, x: m.a(x["a"][0][0]), a=nn.Linear(4, 4))
-    program = captures(REQUEST, trains=False)(wanted(model, {"a": [(X,)]}))
+    program = captures(REQUEST)(wanted(model, {"a": [(X,)]}))
     assert len(tried) == 1
     assert program.plan.captured == "captured by torch.export"
 
@@ -134,7 +136,7 @@ def test_a_given_plan_is_applied_where_it_fits(tried: list[Request]) -> None:
         Model().eval(), args=(X,), overrides=[{"path": "inner", "class": "deny"}]
     )
     request = replace(REQUEST, plan=plan)
-    capture = captures(request, trains=False)
+    capture = captures(request)
     program = capture(wanted(Model(), torch.ones(5, 4)))
     assert [asked.plan for asked in tried] == [plan]
     assert not program.plan.casts
@@ -153,26 +155,26 @@ def test_the_plan_of_other_extents_counts_only_under_a_tolerance(
     tried: list[Request],
 ) -> None:
     plan = amprewrite.inspect(Model().eval(), args=(X,))
-    captures(REQUEST, trains=False)(wanted(Model(), like=plan))
+    captures(REQUEST)(wanted(Model(), like=plan))
     assert [asked.plan for asked in tried] == [None]
     tried.clear()
     budget: Any = object()  # it is not asked for
     request = replace(REQUEST, budget=budget)
-    program = captures(request, trains=False)(wanted(Model(), like=plan))
+    program = captures(request)(wanted(Model(), like=plan))
     assert [asked.plan for asked in tried] == [plan]
     assert program.plan.casts == plan.casts
 
 
 @pytest.mark.parametrize("trains", [False, True])
 def test_weights_are_stored_as_the_conversion_says(*, trains: bool) -> None:
-    program: Any = captures(REQUEST, trains=trains)(wanted(Model()))
+    program: Any = captures(REQUEST)(wanted(Model(), keeps=trains))
     low = torch.float32 if trains else torch.bfloat16
     assert program.get_parameter("inner.weight").dtype == low
 
 
 def test_a_program_of_a_part_has_its_path() -> None:
     plain = wanted(nn.Linear(4, 4))
-    program = captures(REQUEST, trains=False)(replace(plain, path="layers.0"))
+    program = captures(REQUEST)(replace(plain, path="layers.0"))
     assert program.path == "layers.0"
     (decision,) = [d for d in program.plan.decisions if d.canonical == "linear"]
     assert decision.path == "layers.0"
@@ -184,9 +186,9 @@ def test_warnings_of_the_whole_model_are_given_for_its_first_program_alone() -> 
     for model in (Model(), nn.ReLU()):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            captures(request, trains=False)(wanted(model))
+            captures(request)(wanted(model))
         with pytest.warns(AmpWarning) as told:
-            captures(request, trains=False)(wanted(model, first=True))
+            captures(request)(wanted(model, first=True))
         assert any("unused rule" in str(w.message) for w in told)
     assert any("rewritten 0 " in str(w.message) for w in told)
 
@@ -194,7 +196,7 @@ def test_warnings_of_the_whole_model_are_given_for_its_first_program_alone() -> 
 def test_other_warnings_are_given_once_for_all_programs() -> None:
     request = replace(REQUEST, planner=planner("fp16"))
     model = Program(lambda m, x: m.a(x).exp().sum(), a=nn.Linear(4, 4))
-    capture = captures(request, trains=True)
+    capture = captures(request)
     with warnings.catch_warnings(record=True) as first:
         warnings.simplefilter("always")
         capture(wanted(model))
@@ -210,4 +212,4 @@ def test_errors_of_the_request_are_raised() -> None:
     budget: Any = object()  # it is not asked for
     request = replace(REQUEST, budget=budget)
     with pytest.raises(UnsupportedError, match="cannot be captured by"):
-        captures(request, trains=False)(wanted(Branches()))
+        captures(request)(wanted(Branches()))
