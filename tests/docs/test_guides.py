@@ -61,7 +61,8 @@ def test_blocks_run_in_order(name, tmp_path, monkeypatch, capsys):
     if torch := sys.modules.get("torch"):  # loaded here, it is not seeded yet
         torch.manual_seed(0)
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
+    # Without a name, classes are of builtins, where their annotations are looked up.
+    names: dict[str, object] = {"__name__": "guide"}
     for block in blocks_of(GUIDES[name].read_text(encoding="utf-8")):
         where = f"docs/{name}.md:{block.line}"
         if block.language == "toml":  # its first line names the file

@@ -96,6 +96,9 @@ class Walk:
         if callable(held) and self._is_function(held):
             yield from self.function(held)
             return
+        if _holds_itself(held, ()):  # no tree to JAX, which would not come back
+            yield name, id(held), held
+            return
         try:
             leaves, structure = tree.tree_flatten(held, is_leaf=self._is_mutable)
         except (TypeError, ValueError):  # keys of a dict that cannot be sorted
@@ -200,6 +203,16 @@ def _global_names(code: types.CodeType) -> tuple[str, ...]:
     inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
     names = [*code.co_names, *(n for c in inner for n in _global_names(c))]
     return tuple(dict.fromkeys(names))
+
+
+def _holds_itself(held: Any, above: tuple[int, ...]) -> bool:
+    """Return whether a container is inside of itself: a namespace that names itself."""
+    if not isinstance(held, (dict, list, tuple)):
+        return False
+    if id(held) in above:
+        return True
+    parts = held.values() if isinstance(held, dict) else held
+    return any(_holds_itself(part, (*above, id(held))) for part in parts)
 
 
 def _is_users(kind: type) -> bool:

@@ -75,6 +75,16 @@ def test_an_unassigned_variable_and_keys_without_an_order_are_no_problem():
     assert function() == (later, mixed)
 
 
+def test_a_container_inside_of_itself_counts_by_identity():
+    names: dict[str, object] = {"x": [X]}
+    names["names"] = names
+    closed = Closed(lambda: names["x"], adapter_of)
+    assert closed.changed() is None
+    assert closed.changed() is None
+    names = {"x": [X]}
+    assert closed.changed() == "names"
+
+
 def test_a_tracer_that_stays_behind_is_named():
     holder = Holder()
     closed = Closed(holder, adapter_of)
