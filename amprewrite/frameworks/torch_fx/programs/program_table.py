@@ -25,7 +25,7 @@ from amprewrite.frameworks.torch_fx.plain.written import (
     write_back,
     written_attributes,
 )
-from amprewrite.frameworks.torch_fx.programs.call_key import CallKey, call_key
+from amprewrite.frameworks.torch_fx.programs.call_key import call_key
 from amprewrite.frameworks.torch_fx.programs.extents import Extents
 from amprewrite.frameworks.torch_fx.programs.new_program import (
     Asker,
@@ -33,7 +33,7 @@ from amprewrite.frameworks.torch_fx.programs.new_program import (
     new_program,
 )
 from amprewrite.frameworks.torch_fx.programs.part_hooks import refuse_new_hooks
-from amprewrite.frameworks.torch_fx.programs.shared_state import SharedState
+from amprewrite.frameworks.torch_fx.programs.shared_state import SharedState, Table
 from amprewrite.frameworks.torch_fx.programs.structure import (
     Key,
     Settings,
@@ -50,20 +50,6 @@ KEYS = 4096
 
 Stored = tuple[Key, ConvertedModule]
 """A program with the portable key of its structure."""
-
-
-class Table:
-    """The programs of one structure of a model.
-
-    Attributes:
-        programs: The programs, the latest last.
-        known: The program of each call so far.
-    """
-
-    def __init__(self) -> None:
-        """Start without programs."""
-        self.programs: list[ConvertedModule] = []
-        self.known: dict[CallKey, ConvertedModule] = {}
 
 
 class Programs:

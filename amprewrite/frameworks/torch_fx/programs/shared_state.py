@@ -13,6 +13,7 @@ from amprewrite.frameworks.torch_fx.module.converted_module import (
     ConvertedModule,
     mode_name,
 )
+from amprewrite.frameworks.torch_fx.programs.call_key import CallKey
 from amprewrite.frameworks.torch_fx.programs.structure import Watch
 from amprewrite.plan import Plan
 
@@ -59,6 +60,20 @@ class Capture(Protocol):
     def __call__(self, wanted: Wanted, /) -> ConvertedModule:
         """Return the program for one signature."""
         ...
+
+
+class Table:
+    """The programs of one structure of a model.
+
+    Attributes:
+        programs: The programs, the latest last.
+        known: The program of each call so far.
+    """
+
+    def __init__(self) -> None:
+        """Start without programs."""
+        self.programs: list[ConvertedModule] = []
+        self.known = dict[CallKey, ConvertedModule]()
 
 
 @dataclass(eq=False)
