@@ -73,13 +73,11 @@ def _promoted(op: Op, decision: Decision) -> Iterator[str]:
 def _read(graph: ProgramGraph, op: Op, decision: Decision, plan: Plan) -> Iterator[str]:
     """Yield operands of another dtype than the computing dtype of the op."""
     rows = enumerate(zip(op.operands, decision.operands, strict=True))
-    read = [
-        dtype
-        for index, (name, dtype) in rows
-        if graph.is_dtype(name, plan.full) and index not in op.mutates
-    ]
+    placed = [(i, dtype) for i, (n, dtype) in rows if graph.is_dtype(n, plan.full)]
+    read = [dtype for index, dtype in placed if index not in op.mutates]
     wrong = dict.fromkeys(dtype for dtype in read if dtype != decision.precision)
-    leads = op.operand_rule == "lead" and read[:1] == [decision.precision]
+    first = next((dtype for _, dtype in placed), "")  # it leads where it is written too
+    leads = op.operand_rule == "lead" and first == decision.precision
     if wrong and not leads:
         yield f"computes in {decision.precision} and reads {', '.join(wrong)}"
 

@@ -54,10 +54,6 @@ def test_the_plan_itself_is_right() -> None:
     assert {("x", ""), ("w", "storage"), ("g", ""), ("h", "dtype")} <= found
 
 
-@pytest.mark.xfail(
-    reason="a drawn graph has an op that computes low and reads full: to be mended",
-    strict=False,
-)
 @given(graph=graphs(), policy=policies(), training=st.booleans(), optimal=st.booleans())
 def test_what_the_passes_make_fits(
     graph: ProgramGraph, policy: Policy, *, training: bool, optimal: bool

@@ -36,6 +36,25 @@ def test_what_the_passes_decide_is_right() -> None:
     assert [mistakes(op.name) for op in GRAPH.ops] == [""] * 5
 
 
+def test_what_leads_may_be_written_in_place() -> None:
+    """A low tensor that is filled with a full one: the kernel takes both."""
+    text = """%x: f32[4,8] input
+%m: bool[4,8] input
+%v: f32[] input
+%w: f32[8,8] parameter
+linear = linear(%x, %w) -> %h: f32[4,8]
+  | contracted=8
+fill = masked_fill(%h, %m, %v) -> %f: f32[4,8] alias %h
+  | mutates=[0] operand_rule="lead"
+return %f
+"""
+    graph, plan = parse_graph(text), plan_of(text)
+    assert plan.by_op["fill"].operands == (LOW, "bool", FULL)
+    assert not list(
+        decision_mistakes(graph, graph.op_by_name["fill"], plan.by_op["fill"], plan)
+    )
+
+
 @pytest.mark.parametrize(
     ("op", "changes", "said"),
     [
