@@ -1,0 +1,170 @@
+"""Small transformers models with random weights, and inputs for them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import transformers
+
+VOCABULARY = 128
+WIDTH = 32
+
+_DECODER: Mapping[str, Any] = {
+    "hidden_size": WIDTH,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": 128,
+}
+_BOTH: Mapping[str, Any] = {
+    "d_model": WIDTH,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+    "vocab_size": VOCABULARY,
+    "decoder_start_token_id": 2,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 3,
+}
+
+
+def bert() -> Any:
+    """Return a classifier of texts."""
+    config = transformers.BertConfig(**_DECODER, num_labels=3)
+    return transformers.BertForSequenceClassification(config)
+
+
+def gpt2() -> Any:
+    """Return a language model with learned positions."""
+    config = transformers.GPT2Config(
+        n_embd=WIDTH, n_layer=2, n_head=4, vocab_size=VOCABULARY, n_positions=128
+    )
+    return transformers.GPT2LMHeadModel(config)
+
+
+def llama() -> Any:
+    """Return a language model with rotary positions and grouped keys."""
+    config = transformers.LlamaConfig(**_DECODER, num_key_value_heads=2)
+    return transformers.LlamaForCausalLM(config)
+
+
+def mistral() -> Any:
+    """Return a language model that attends to the last eight tokens."""
+    config = transformers.MistralConfig(
+        **_DECODER, num_key_value_heads=2, sliding_window=8
+    )
+    return transformers.MistralForCausalLM(config)
+
+
+def gemma3() -> Any:
+    """Return a language model with layers that attend to a window, and to all."""
+    config = transformers.Gemma3TextConfig(
+        **_DECODER,
+        num_key_value_heads=2,
+        head_dim=8,
+        sliding_window=8,
+        layer_types=["sliding_attention", "full_attention"],
+    )
+    return transformers.Gemma3ForCausalLM(config)
+
+
+def t5() -> Any:
+    """Return an encoder and decoder with relative positions."""
+    config = transformers.T5Config(
+        d_model=WIDTH,
+        d_ff=64,
+        num_layers=2,
+        num_heads=4,
+        d_kv=8,
+        vocab_size=VOCABULARY,
+        decoder_start_token_id=0,
+    )
+    return transformers.T5ForConditionalGeneration(config)
+
+
+def bart() -> Any:
+    """Return an encoder and decoder of text."""
+    config = transformers.BartConfig(**_BOTH, max_position_embeddings=128)
+    return transformers.BartForConditionalGeneration(config)
+
+
+def whisper() -> Any:
+    """Return an encoder of sound with a decoder of text."""
+    config = transformers.WhisperConfig(
+        **_BOTH,
+        num_mel_bins=16,
+        max_source_positions=24,
+        max_target_positions=64,
+        begin_suppress_tokens=None,
+        suppress_tokens=None,
+    )
+    return transformers.WhisperForConditionalGeneration(config)
+
+
+def vit() -> Any:
+    """Return a classifier of images."""
+    config = transformers.ViTConfig(
+        hidden_size=WIDTH,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        image_size=16,
+        patch_size=4,
+        num_labels=3,
+    )
+    return transformers.ViTForImageClassification(config)
+
+
+MODELS: Mapping[str, Callable[[], Any]] = {
+    made.__name__: made
+    for made in (bert, gpt2, llama, mistral, gemma3, t5, bart, whisper, vit)
+}
+
+
+def build(name: str) -> Any:
+    """Return a model in eval mode, with the same weights each time.
+
+    Embeddings are of unit scale, so that tokens are told apart.
+    """
+    torch.manual_seed(0)
+    model = MODELS[name]().eval()
+    with torch.no_grad():
+        for part in model.modules():
+            if isinstance(part, torch.nn.Linear):
+                part.weight.mul_(2)
+    if model.can_generate():
+        model.generation_config.pad_token_id = 0
+        model.generation_config.eos_token_id = None  # all texts have one length
+    return model
+
+
+def inputs(name: str, tokens: int = 6, batch: int = 2) -> dict[str, torch.Tensor]:
+    """Return the main inputs of a model: token ids, an image, or sound.
+
+    Args:
+        name: The model.
+        tokens: Number of tokens of a text.
+        batch: Number of texts, images or sounds.
+    """
+    numbers = torch.Generator().manual_seed(tokens)
+    if name == "vit":
+        return {"pixel_values": torch.randn(batch, 3, 16, 16, generator=numbers)}
+    if name == "whisper":
+        return {"input_features": torch.randn(batch, 16, 48, generator=numbers)}
+    ids = torch.randint(4, VOCABULARY, (batch, tokens), generator=numbers)
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+def call(name: str, tokens: int = 6, batch: int = 2) -> dict[str, torch.Tensor]:
+    """Return the arguments of a forward pass: the inputs, and those of a decoder."""
+    found = inputs(name, tokens, batch)
+    if name in ("t5", "bart", "whisper"):
+        numbers = torch.Generator().manual_seed(tokens)
+        ids = torch.randint(4, VOCABULARY, (batch, 5), generator=numbers)
+        found["decoder_input_ids"] = ids
+    return found
