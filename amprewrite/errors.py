@@ -112,6 +112,10 @@ class OptimizerError(AmpError, ValueError):
     """An optimizer holds parameters that do not belong to the model to train."""
 
 
+class UnitScalingError(AmpError, ValueError):
+    """A rule of unit scaling is not usable: name, constraint, multiplier or extents."""
+
+
 class LossScaleError(AmpError, FloatingPointError):
     """Gradients that are not finite while the loss scale is at its minimum.
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import amprewrite
+from amprewrite import unit_scaling
 from amprewrite.dtypes import promote_types
 from amprewrite.factories import load_factory
 from amprewrite.ir import parse_graph
@@ -217,6 +218,10 @@ def edited_plan():
     data = plan.to_json()
     data["decisions"][0]["op_class"] = "allows"
     amprewrite.Plan.from_json(data)
+
+
+def unknown_rule():
+    unit_scaling.rule("gellu")
 
 
 MISTAKES = {

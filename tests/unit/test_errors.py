@@ -22,6 +22,7 @@ BUILTINS = {
     "PromotionError": TypeError,
     "TargetError": ValueError,
     "ToleranceError": ValueError,
+    "UnitScalingError": ValueError,
     "UnsupportedError": NotImplementedError,
     "VerifyError": AssertionError,
 }

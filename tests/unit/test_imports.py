@@ -28,6 +28,7 @@ def loaded_by(statement):
         *("amprewrite", "amprewrite.cli", "amprewrite.dtypes", "amprewrite.errors"),
         *("amprewrite.api", "amprewrite.frameworks.base", "amprewrite.verify"),
         *("amprewrite.training", "amprewrite.training.state"),
+        "amprewrite.unit_scaling",
     ],
 )
 def test_importing_loads_no_framework(module):

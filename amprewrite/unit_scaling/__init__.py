@@ -1,0 +1,29 @@
+"""Unit scaling: factors that keep every tensor, forward and backward, near scale 1.
+
+Rules are plain numbers, the same for both frameworks; nothing here imports one.
+"""
+
+from amprewrite.unit_scaling.constraints import CONSTRAINTS, apply_constraint
+from amprewrite.unit_scaling.moments import Moments
+from amprewrite.unit_scaling.rules import (
+    RULES,
+    Factors,
+    Rule,
+    derive_rule,
+    measure_rule,
+    rule,
+    rule_of_function,
+)
+
+__all__ = [
+    "CONSTRAINTS",
+    "RULES",
+    "Factors",
+    "Moments",
+    "Rule",
+    "apply_constraint",
+    "derive_rule",
+    "measure_rule",
+    "rule",
+    "rule_of_function",
+]
