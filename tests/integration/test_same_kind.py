@@ -86,7 +86,8 @@ def test_it_is_an_instance_of_the_models_class(model: Any) -> None:
     made = converted(model)
     assert isinstance(made, Network)
     assert type(made) is not Network
-    assert type(made).__name__ == "ConvertedNetwork"
+    assert type(made).__name__ == made._get_name() == "Network"
+    assert type(made).__qualname__ == "ConvertedNetwork"
     assert type(made) is type(converted(model)), "one class for each class of models"
     assert made.config.name == "small"
     assert made.width == 8

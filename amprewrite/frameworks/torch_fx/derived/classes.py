@@ -144,8 +144,9 @@ class ConvertedModel(ConvertedPart):
         made.store(programs)
         adopt(self, made)
 
-    def _get_name(self) -> str:
-        return type(self).__name__
+    def __repr__(self) -> str:
+        """Return the text of the model, and that it is converted."""
+        return f"Converted{super().__repr__()}"
 
     def extra_repr(self) -> str:
         """Return the model's own text, and a line about its precision."""
@@ -274,6 +275,9 @@ def _watch(part: nn.Module, watch: Watch, names: tuple[str, ...]) -> None:
 def derived_class(kind: Any, role: type[ConvertedPart], taken: frozenset[str]) -> Any:
     """Return the class of converted models, or parts, of class ``kind``.
 
+    It has the name of that class: libraries look names up, to choose a task, a loss or
+    a file format, and write them to files. Its qualified name has the prefix Converted.
+
     Args:
         kind: The class of the model.
         role: :class:`ConvertedModel` or :class:`ConvertedPart`.
@@ -295,7 +299,7 @@ def derived_class(kind: Any, role: type[ConvertedPart], taken: frozenset[str]) -
         for name in _SAVES:
             if hasattr(kind, name):
                 body[name] = _on_plain(kind, name)
-    return type(f"Converted{kind.__name__}", (role, kind), body)
+    return type(kind.__name__, (role, kind), body)
 
 
 _SAVES = ("save_pretrained", "push_to_hub")

@@ -71,7 +71,8 @@ def test_a_class_reads_as_that_of_the_model() -> None:
     found = derived_class(Saves, ConvertedModel, NONE)
     assert found.__mro__[:2] == (found, ConvertedModel)
     assert issubclass(found, Saves)
-    assert (found.__name__, found.__module__) == ("ConvertedSaves", Saves.__module__)
+    assert (found.__name__, found.__module__) == ("Saves", Saves.__module__)
+    assert found.__qualname__ == "ConvertedSaves"
     assert found.__doc__ == Saves.__doc__
     assert found.forward.__doc__ == Saves.forward.__doc__
     assert inspect.signature(found.forward) == inspect.signature(Saves.forward)
