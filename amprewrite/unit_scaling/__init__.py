@@ -1,6 +1,7 @@
 """Unit scaling: factors that keep every tensor, forward and backward, near scale 1.
 
-Rules are plain numbers, the same for both frameworks; nothing here imports one.
+Rules are plain numbers, the same for both frameworks. Nothing here imports one:
+``scale_fwd`` and ``scale_bwd`` load that of their argument.
 """
 
 from amprewrite.unit_scaling.constraints import CONSTRAINTS, apply_constraint
@@ -14,6 +15,7 @@ from amprewrite.unit_scaling.rules import (
     rule,
     rule_of_function,
 )
+from amprewrite.unit_scaling.scale import scale_bwd, scale_fwd
 
 __all__ = [
     "CONSTRAINTS",
@@ -26,4 +28,6 @@ __all__ = [
     "measure_rule",
     "rule",
     "rule_of_function",
+    "scale_bwd",
+    "scale_fwd",
 ]
