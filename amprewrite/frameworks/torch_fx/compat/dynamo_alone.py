@@ -34,7 +34,7 @@ def compiled(
     bound: Any = model.forward  # it may have been replaced by any callable
     forward = getattr(bound, "__func__", None)
     own = isinstance(forward, FunctionType) and bound.__self__ is model
-    where: str | None = forward.__module__  # None in a namespace without a name
+    where: str | None = forward.__module__ if own else None
     if own and not (where or "").startswith("torch.") and not _hooked(model):
         run: Callable[..., Any] = MethodType(_copied(forward), model)
     else:

@@ -19,6 +19,7 @@ from amprewrite.frameworks.torch_fx.compat import private
 from amprewrite.frameworks.torch_fx.module.moves import KeepsDtypes
 from amprewrite.frameworks.torch_fx.module.state import mark_low
 from amprewrite.frameworks.torch_fx.plain.plain_class import (
+    OWN_FORWARD,
     PLAIN,
     STATE,
     plain_class,
@@ -198,6 +199,8 @@ def adopt(model: nn.Module, programs: Programs) -> None:
     taken = frozenset(name for name in _PUBLIC if name in vars(model))
     if not isinstance(model, ConvertedModel):
         model.__class__ = derived_class(type(model), ConvertedModel, taken)
+        if "forward" in vars(model):
+            vars(model)[OWN_FORWARD] = vars(model).pop("forward")
     vars(model)[STATE] = programs
     _watch(model, shared.watch, ("_modules",))
     shared.own(model, adopt_parts)
@@ -310,7 +313,10 @@ def _forward(kind: Any) -> Callable[..., Any]:
     """Return the ``forward`` of a derived class."""
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return self.__dict__[STATE].call(self, args, kwargs)
+        programs = self.__dict__.get(STATE)
+        if programs is None:  # called on a plain copy, by a wrapper that was copied
+            return kind.forward(self, *args, **kwargs)
+        return programs.call(self, args, kwargs)
 
     forward.__doc__ = kind.forward.__doc__
     forward.__qualname__ = f"Converted{kind.__qualname__}.forward"

@@ -11,6 +11,12 @@ from amprewrite.frameworks.torch_fx.plain.watched import Watched
 STATE = "_amprewrite"
 """Attribute of converted models and of their parts: their programs."""
 
+OWN_FORWARD = "_amprewrite_forward"
+"""Attribute of converted models: the ``forward`` that the model had on the object.
+
+On the converted object it would run in the place of the programs.
+"""
+
 PLAIN = "_amprewrite_plain"
 """Attribute of a derived class: the class that it is derived from."""
 

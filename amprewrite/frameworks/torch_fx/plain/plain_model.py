@@ -14,6 +14,7 @@ from amprewrite.frameworks.torch_fx.module.state import (
     mark_low,
 )
 from amprewrite.frameworks.torch_fx.plain.plain_class import (
+    OWN_FORWARD,
     STATE,
     follow_assigned,
     plain_class,
@@ -43,6 +44,7 @@ def plain_of(converted: nn.Module, *, shared: bool) -> nn.Module:
             values[id(held)] = held if shared else copied(held, memo)
     values.update(scripted(converted))
     made = copy_tree(converted, values, plain_class(type(converted)))
+    _restore_forward(made)
     for _, part in private.modules_by_path(made):
         module_state.renew_flat_weights(part)
         vars(part).pop(STATE, None)
@@ -50,6 +52,17 @@ def plain_of(converted: nn.Module, *, shared: bool) -> nn.Module:
         if kind is not type(part):
             part.__class__ = kind
     return without_conversion(made)
+
+
+def _restore_forward(made: nn.Module) -> None:
+    """Give a plain copy the ``forward`` that the model had on the object, if any.
+
+    One that was set on the converted model is around its programs, not a part of them.
+    """
+    state = vars(made)
+    state.pop("forward", None)
+    if OWN_FORWARD in state:
+        state["forward"] = state.pop(OWN_FORWARD)
 
 
 def without_conversion(model: nn.Module) -> nn.Module:

@@ -5,16 +5,20 @@ attributes (a counter, a list of losses), which are those of the converted model
 """
 
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import nn
 
 from amprewrite.frameworks.torch_fx.compat import private
-from amprewrite.frameworks.torch_fx.plain.plain_class import STATE
+from amprewrite.frameworks.torch_fx.plain.plain_class import OWN_FORWARD, STATE
 
-_OWN = frozenset(vars(nn.Module())) | {STATE, "_flat_weights", "_flat_weight_refs"}
-"""Attributes of every module, and the list of parameters of a recurrent layer."""
+_OWN = frozenset(vars(nn.Module())) | {
+    *("_flat_weights", "_flat_weight_refs"),
+    *("forward", OWN_FORWARD, STATE),
+}
+"""Attributes of every module, parameters of recurrent layers, and calls."""
 
 
 def share_attributes(model: nn.Module, converted: nn.Module) -> None:
@@ -56,6 +60,8 @@ def _pairs(
 
 def _holds_modules(value: Any) -> bool:
     """Return whether a value is a module, or a container or function with modules."""
+    if isinstance(value, partial):
+        value = [value.func, *value.args, *value.keywords.values()]
     if isinstance(value, dict):
         value = [*cast("Mapping[Any, Any]", value).values()]
     if isinstance(value, (list, tuple, set)):

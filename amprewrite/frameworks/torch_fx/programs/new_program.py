@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 from torch import nn
@@ -122,12 +123,14 @@ def _check_arguments(
     Raises:
         TypeError: Names the argument that is missing, unexpected or given twice.
     """
-    signature = inspect.signature(owner.forward)
+    kind = plain_class(type(owner))
+    forward = MethodType(kind.forward, owner)  # which a function may be around
+    signature = inspect.signature(forward)
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        kind = plain_class(type(owner)).__name__
-        msg = f"{kind}.forward{signature} was called with a wrong argument: {error}"
+        where = f"{kind.__name__}.forward{signature}"
+        msg = f"{where} was called with a wrong argument: {error}"
         raise TypeError(msg) from None
 
 

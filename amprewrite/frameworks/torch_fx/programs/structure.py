@@ -79,8 +79,10 @@ def parts_of(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _part_key(root: nn.Module, path: str, part: nn.Module) -> Key:
-    hooks = () if part is root else module_state.call_hooks(part)
-    return path, program_class(type(part)), part.training, hooks, tuple(_flags(part))
+    hooks, flags = module_state.call_hooks(part), tuple(_flags(part))
+    if part is root:  # its programs run inside of these
+        hooks, flags = (), tuple(flag for flag in flags if flag[0] != "forward")
+    return path, program_class(type(part)), part.training, hooks, flags
 
 
 def _flags(part: nn.Module) -> Iterator[Flag]:
