@@ -1,7 +1,4 @@
-"""Changes of a converted torch model that its next call follows, as the model's does.
-
-Tests with ``known_bug`` in their names fail, and say what does not work yet.
-"""
+"""Changes of a converted torch model that its next call follows as the model does."""
 
 import copy
 import enum
@@ -79,7 +76,7 @@ def patched(module: Any, x: Tensor) -> Tensor:
     return x * module.in_features
 
 
-KNOWN_BUGS = {
+CHANGES = {
     "function": lambda m: setattr(m, "activation", nn.functional.softplus),
     "list": lambda m: setattr(m, "listed", [5.0]),
     "list written to": lambda m: m.listed.__setitem__(0, 7.0),
@@ -93,13 +90,87 @@ KNOWN_BUGS = {
 }
 
 
-@pytest.mark.parametrize("name", KNOWN_BUGS)
+@pytest.mark.parametrize("name", CHANGES)
 def test_a_changed_attribute_is_followed(pair: Any, name: str) -> None:
-    assert follows(pair, KNOWN_BUGS[name])
+    assert follows(pair, CHANGES[name])
 
 
 def test_a_flag_that_a_method_of_a_mixin_reads_is_followed(pair: Any) -> None:
     assert follows(pair, lambda m: setattr(m, "through_mixin", True))
+
+
+class Inner:
+    """Settings inside of settings."""
+
+    def __init__(self) -> None:
+        self.shift = 0.0
+
+
+class Settings:
+    """Settings with a property, a method, a container and settings inside."""
+
+    def __init__(self) -> None:
+        self.kind_inside = "sum"
+        self.factor_inside = 1.0
+        self.listed = [1.0]
+        self.inner = Inner()
+
+    @property
+    def kind(self) -> str:
+        return self.kind_inside
+
+    def factor(self) -> float:
+        return self.factor_inside
+
+
+class Aliased:
+    """Settings with a second name for an attribute, as configurations have."""
+
+    names = types.MappingProxyType({"width": "gain"})
+
+    def __init__(self) -> None:
+        self.gain = 1.0
+
+    def __getattribute__(self, name: str) -> Any:
+        names = object.__getattribute__(self, "names")
+        return object.__getattribute__(self, names.get(name, name))
+
+
+class Configured(nn.Module):
+    """A model whose settings decide what it computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config, self.aliased = Settings(), Aliased()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.inner(x) if self.config.kind == "sum" else -self.inner(x)
+        x = x * self.config.factor() * self.config.listed[0]
+        return x * self.aliased.width + self.config.inner.shift
+
+
+@pytest.fixture(scope="module")
+def configured() -> Any:
+    torch.manual_seed(0)
+    model = Configured().eval()
+    return model, amprewrite.convert(model, args=(X,))
+
+
+IN_SETTINGS = {
+    "by a property": lambda m: setattr(m.config, "kind_inside", "difference"),
+    "by a method": lambda m: setattr(m.config, "factor_inside", 3.0),
+    "in a list": lambda m: m.config.listed.__setitem__(0, 3.0),
+    "inside of others": lambda m: setattr(m.config.inner, "shift", 3.0),
+    "by another name": lambda m: setattr(m.aliased, "gain", 3.0),
+}
+
+
+@pytest.mark.parametrize("name", IN_SETTINGS)
+def test_settings_that_are_read_otherwise_than_by_their_name_are_followed(
+    configured: Any, name: str
+) -> None:
+    assert follows(configured, IN_SETTINGS[name])
 
 
 @pytest.fixture(scope="module")

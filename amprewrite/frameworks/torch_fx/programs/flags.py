@@ -35,12 +35,31 @@ def flags_of(kind: type[nn.Module]) -> frozenset[str]:
     return frozenset(_closure(kind, {"forward"}, []))
 
 
+@lru_cache(maxsize=4096)
+def settings_read(kind: type[Any], names: frozenset[str]) -> frozenset[str]:
+    """Return the attributes of settings that code with ``names`` may read.
+
+    They are those names, and the names in the properties and methods that they are of.
+
+    Args:
+        kind: Class of the settings.
+        names: Attribute names in the code that reads them.
+    """
+    return names | _closure(kind, set(names), [])
+
+
+def has_computed_names(kind: type[Any]) -> bool:
+    """Return whether a class looks up attributes by code of its own, as aliases do."""
+    computed = getattr(kind, "__getattr__", None) is not None
+    return computed or kind.__getattribute__ is not object.__getattribute__
+
+
 def _reached(part: nn.Module, function: FunctionType) -> frozenset[str]:
     return frozenset(_closure(type(part), set(), [function]))
 
 
 def _closure(
-    kind: type[nn.Module], methods: set[str], functions: list[FunctionType]
+    kind: type[Any], methods: set[str], functions: list[FunctionType]
 ) -> set[str]:
     """Return the names in functions, methods, and all that they may call in turn."""
     found, seen = set[str](), set[object]()
@@ -60,7 +79,7 @@ def _closure(
     return found
 
 
-def _methods(kind: type[nn.Module], name: str) -> Iterator[FunctionType]:
+def _methods(kind: type[Any], name: str) -> Iterator[FunctionType]:
     """Yield the functions of that name in a class and its bases, but torch's own."""
     for base in kind.__mro__:
         if base not in (nn.Module, object):  # not the end: mixins may come after it

@@ -10,7 +10,12 @@ from torch import nn
 
 from amprewrite.frameworks.torch_fx.compat import module_state, private
 from amprewrite.frameworks.torch_fx.plain.plain_class import program_class
-from amprewrite.frameworks.torch_fx.programs.flags import Flag, flags_read
+from amprewrite.frameworks.torch_fx.programs.flags import (
+    Flag,
+    flags_read,
+    has_computed_names,
+    settings_read,
+)
 
 Key = tuple[object, ...]
 """Key of the structure of a model: equal for models with the same programs."""
@@ -103,9 +108,42 @@ def _flags(part: nn.Module) -> Iterator[Flag]:
         elif isinstance(value, torch.Tensor) or callable(value):
             yield name, type(value), Same(value)
         elif is_settings(value):
-            for inner, held in module_state.attributes_of(value).items():
-                if inner in read and is_simple(held):
-                    yield f"{name}.{inner}", type(held), held
+            for where, inner, held in _inner_settings(name, value, read):
+                if isinstance(held, _CONTAINERS):
+                    yield f"{where}.{inner}", type(held), Content(held)
+                elif is_simple(held):
+                    yield f"{where}.{inner}", type(held), held
+
+
+def _inner_settings(
+    name: str, settings: Any, read: frozenset[str]
+) -> Iterator[tuple[str, str, Any]]:
+    """Yield what a forward may read of settings, and of settings in them.
+
+    An attribute counts if it is named in the code of the forward, or in a property or
+    method of the settings that is. Where names are computed (aliases), all numbers,
+    flags and texts count.
+
+    Args:
+        name: Name of the settings.
+        settings: The settings.
+        read: Names in the code of the forward.
+
+    Yields:
+        The name of the settings, the attribute, and its value; of settings inside of
+        settings their attributes in turn.
+    """
+    below, seen = [(name, settings)], {id(settings)}
+    while below:
+        where, here = below.pop()
+        kind = cast("type[Any]", type(here))
+        names, computed = settings_read(kind, read), has_computed_names(kind)
+        for inner, held in module_state.attributes_of(here).items():
+            if inner in names or (computed and is_simple(held)):
+                yield where, inner, held
+                if is_settings(held) and id(held) not in seen:
+                    seen.add(id(held))
+                    below.append((f"{where}.{inner}", held))
 
 
 Settings = tuple[Any, Any]
@@ -121,12 +159,23 @@ def settings_of(root: nn.Module) -> list[Settings]:
     for _, part in parts_of(root):
         read = flags_read(part)
         for name, value in vars(part).items():
-            if name in read and is_settings(value) and id(value) not in found:
-                fields = module_state.attributes_of(value)
-                found[id(value)] = fields, dict(fields)
-            elif name in read and isinstance(value, _CONTAINERS):
-                found[id(value)] = value, copy.copy(value)
+            if name not in read:
+                continue
+            _add_settings(found, value)
+            if is_settings(value):
+                for _, _, held in _inner_settings(name, value, read):
+                    _add_settings(found, held)
     return list(found.values())
+
+
+def _add_settings(found: dict[int, Settings], value: Any) -> None:
+    if id(value) in found:
+        return
+    if is_settings(value):
+        fields = module_state.attributes_of(value)
+        found[id(value)] = fields, dict(fields)
+    elif isinstance(value, _CONTAINERS):
+        found[id(value)] = value, copy.copy(value)
 
 
 def are_same(now: object, before: object) -> bool:

@@ -10,7 +10,11 @@ torch = pytest.importorskip("torch")
 
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.programs.flags import flags_of
+from amprewrite.frameworks.torch_fx.programs.flags import (
+    flags_of,
+    has_computed_names,
+    settings_read,
+)
 
 
 def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -145,3 +149,28 @@ def test_functions_and_cached_properties_are_read() -> None:
 
 def outside(module: Any) -> Any:
     return module.in_outside
+
+
+class Settings:
+    @property
+    def kind(self) -> Any:
+        return self.inside()
+
+    def inside(self) -> Any:
+        return self.in_method_of_a_property
+
+
+class Aliased:
+    def __getattr__(self, name: str) -> Any:
+        return name
+
+
+def test_settings_are_read_through_their_properties_and_methods() -> None:
+    names = settings_read(Settings, frozenset({"kind", "other"}))
+    assert names >= {"kind", "other", "inside", "in_method_of_a_property"}
+    assert "inside" not in settings_read(Settings, frozenset({"other"}))
+
+
+def test_names_are_computed_where_a_class_looks_them_up_itself() -> None:
+    assert has_computed_names(Aliased)
+    assert not has_computed_names(Settings)
