@@ -13,7 +13,11 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize, prune
 
 import amprewrite
-from amprewrite.errors import AmpWarning, PlanMismatchError, UnsupportedError
+from amprewrite.errors import (
+    AmpWarning,
+    PlanMismatchError,
+    UnsupportedError,
+)
 from tests.torch_programs import relative_error
 
 ROUNDING = 2.0**-8
@@ -63,6 +67,31 @@ class Network(nn.Module):
             hidden = hidden * mask[..., None]
         logits = self.head(hidden) + bias
         return {"logits": logits * 2 if self.twice else logits, "hidden": hidden}
+
+
+RECORDED: list[Tensor] = []
+
+
+def keep(*given: Any) -> None:
+    RECORDED.append(given[2])
+
+
+class Recorder(nn.Module):
+    """A model that registers hooks on its layers when their outputs are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.registered, self.scale = False, 1.0
+
+    def forward(self, x: Tensor, *, record: bool = False) -> list[Tensor]:
+        if record and not self.registered:
+            self.registered = True
+            self.first.register_forward_hook(keep)
+            self.second.register_forward_hook(keep)
+        RECORDED.clear()
+        x = self.second(self.first(x)) * self.scale
+        return list(RECORDED) if record else [x]
 
 
 @pytest.fixture(scope="module")
@@ -282,24 +311,56 @@ def test_a_changed_structure_is_captured_again(
     assert len(made.plans) == 2
 
 
-def test_a_forward_hook_on_a_part_is_refused_with_a_way_out(model: Any) -> None:
+def test_a_forward_hook_on_a_part_runs_at_each_call(model: Any) -> None:
     made = converted(model)
     found: list[Any] = []
-    hook = made.layers[0].register_forward_hook(lambda *given: found.append(given))
-    with pytest.raises(UnsupportedError, match=r"part layers\.0 .* has a hook"):
-        made(X)
+    hook = made.layers[0].register_forward_hook(lambda *given: found.append(given[2]))
+    for x in (X, -X, X + 1):
+        given = made(x)["hidden"]
+        assert close(given, model(x)["hidden"])
+        assert close(found.pop(), model.layers[0](x))
+    assert not found
+    assert "has a hook" in made.plan.captured
     hook.remove()
     made(X)
+    assert not found
+    assert "torch.export" in made.plan.captured, "the program without it is kept"
     with made.register_forward_hook(lambda *given: found.append(given)):
         made(X)
     assert len(found) == 1, "hooks on the converted model itself run"
 
 
-def test_a_plan_can_be_read_beside_a_hook_that_is_refused(model: Any) -> None:
-    made = converted(model)
-    made.layers[0].register_forward_hook(lambda *_: None)
-    assert "policy bf16" in repr(made)
-    assert made.plan.casts
+def test_a_forward_hook_that_changes_what_a_part_gives_is_followed(model: Any) -> None:
+    made, twin = converted(model), copy.deepcopy(model)
+    for one in (made, twin):
+        one.layers[0].register_forward_hook(lambda *given: given[2] * 3)
+    assert close(made(X)["logits"], twin(X)["logits"])
+
+
+def test_a_hook_of_the_user_that_a_model_comes_with_runs_at_each_call(
+    model: Any,
+) -> None:
+    twin, found = copy.deepcopy(model), list[Any]()
+    twin.layers[0].register_forward_hook(lambda *given: found.append(given[2]))
+    made = converted(twin)
+    found.clear()
+    for x in (X, -X):
+        made(x)
+        assert close(found.pop(), model.layers[0](x))
+    assert not found
+    with pytest.raises(
+        UnsupportedError, match=r"export runs the hook .* of layers\.0 once"
+    ):
+        converted(twin, tolerance=1e-2)
+
+
+def test_hooks_that_a_forward_registers_on_parts_stay_with_the_model() -> None:
+    made: Any = amprewrite.convert(Recorder().eval(), args=(X,))
+    for _ in range(2):
+        assert len(made(X, record=True)) == 2
+    made.scale = 2.0
+    assert len(made(X, record=True)) == 2, "the next program has them too"
+    assert len(made(X, record=True)) == 2
 
 
 def test_a_call_that_the_model_refuses_leaves_no_program(model: Any) -> None:

@@ -227,6 +227,18 @@ def test_a_part_of_a_converted_model_is_refused_in_another(stacks: Any) -> None:
         amprewrite.convert(nn.Sequential(made[0], nn.Tanh()).eval(), args=(X,))
 
 
+def test_a_layer_made_of_a_low_one_is_converted_again() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh()).eval()
+    made: Any = amprewrite.convert(model, args=(X,))
+    wider = nn.Linear(8, 9, dtype=made[0].weight.dtype)
+    with torch.no_grad():
+        wider.weight[:8].copy_(made[0].weight)
+        wider.bias[:8].copy_(made[0].bias)
+    made[0] = wider
+    assert relative_error(made(X)[:, :8], model(X)) < 4 * ROUNDING
+    assert made(X).dtype == amprewrite.original(made)(X).dtype == torch.float32
+
+
 def test_a_class_that_wants_arguments_of_its_subclasses_is_derived() -> None:
     class Registered(nn.Linear):
         def __init_subclass__(cls, *, tag: str, **kwargs: Any) -> None:

@@ -32,6 +32,7 @@ from amprewrite.frameworks.torch_fx.compat import (
 from amprewrite.frameworks.torch_fx.compiled_plans import Captured, current
 from amprewrite.frameworks.torch_fx.instances import Instances, Place, place_of
 from amprewrite.frameworks.torch_fx.module.state import attribute, lowered
+from amprewrite.frameworks.torch_fx.programs.hook_effects import without_effects
 from amprewrite.frameworks.torch_fx.rewrite.apply_plan import rewrite
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, read
 from amprewrite.plan import Plan, join_plans
@@ -264,7 +265,7 @@ def lazy_runner(model: nn.Module, backend: Backend) -> Callable[..., Any]:
             settings.without_autocast(model_device(model)),
         ):
             if not warm:
-                with threads.capturing():
+                with threads.capturing(), without_effects(model):
                     warm_up(model, args, kwargs)
                 warm = True
             try:

@@ -1,7 +1,7 @@
 """Attributes of a model: find those that its forward writes, and restore them.
 
 Containers are compared one level deep. Buffers are left out: a capture keeps writes to
-them.
+them. Hooks that the forward registers on parts belong to the flags that say so.
 """
 
 import copy
@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
+
+from amprewrite.frameworks.torch_fx.compat.module_state import forward_hooks
 
 _SET_UP = (vars(nn.Module()).keys() - {"_parameters"}) | {
     "_flat_weights",
@@ -37,20 +39,24 @@ class Attributes:
 
     Attributes:
         parts: Path and module, with its attributes by their names.
+        hooks: Keys of the forward hooks.
     """
 
     parts: tuple[tuple[str, nn.Module, dict[str, Held]], ...]
+    hooks: frozenset[int]
 
     @classmethod
     def of(cls, model: nn.Module) -> "Attributes":
         """Record those of ``model``, except for parts that are not set up yet."""
         untyped: Any = model
+        kept = (held for p in model.modules() for held in forward_hooks(p).values())
         return cls(
             tuple(
                 (path, part, {n: (v, _content(v)) for n, v in _own(part).items()})
                 for path, part in untyped.named_modules()
                 if not any(map(is_lazy, part.parameters(recurse=False)))
-            )
+            ),
+            frozenset(key for held in kept for key in held),
         )
 
     def names(self) -> list[str]:
@@ -61,10 +67,18 @@ class Attributes:
             for name in _changed(part, before)
         ]
 
-    def restore(self) -> None:
-        """Restore all recorded attributes."""
+    def restore(self, *, hooks: bool = True) -> None:
+        """Restore all recorded attributes.
+
+        Args:
+            hooks: Whether to remove the hooks that were registered meanwhile, with the
+                flags that were set. Otherwise both stay.
+        """
+        set_up = {part for _, part, _ in self.parts if _is_hooked(part, self.hooks)}
         for _, part, before in self.parts:
-            for name in _changed(part, before):
+            for name in _changed(part, before, flags=bool(set_up)):
+                if set_up and not hooks and vars(part).get(name) is True:
+                    continue
                 if name not in before:
                     del vars(part)[name]
                     continue
@@ -74,6 +88,14 @@ class Attributes:
                     value.clear()
                     add = getattr(value, "extend", None) or value.update
                     add(content)
+        for part in set_up if hooks else ():
+            for held in forward_hooks(part).values():
+                for key in held.keys() - self.hooks:
+                    del held[key]
+
+
+def _is_hooked(part: nn.Module, known: frozenset[int]) -> bool:
+    return any(held.keys() - known for held in forward_hooks(part).values())
 
 
 def _own(part: nn.Module) -> dict[str, Any]:
@@ -87,12 +109,20 @@ def _content(value: Any) -> Any:
     return copy.copy(value) if isinstance(value, _CONTAINERS) else None
 
 
-def _changed(part: nn.Module, before: dict[str, Held]) -> Iterator[str]:
-    """Yield the changed attributes, except new flags that only say "this is set up"."""
+def _changed(
+    part: nn.Module, before: dict[str, Held], *, flags: bool = False
+) -> Iterator[str]:
+    """Yield the changed attributes.
+
+    Args:
+        part: The module.
+        before: Its attributes before.
+        flags: Whether to yield new flags too; they only say "this is set up".
+    """
     now = _own(part)
     for name in [*before, *(now.keys() - before.keys())]:
         if name not in before:
-            if now[name] is not True:
+            if flags or now[name] is not True:
                 yield name
         elif name not in now or not _is_same(now[name], before[name]):
             yield name

@@ -22,7 +22,8 @@ _NO_GRADIENTS = "None of the inputs have requires_grad"
 def undisturbed(model: nn.Module) -> Generator[None]:
     """Restore the model's buffers and attributes and the random state at the end.
 
-    Parameters are not copied; a write to one by the forward gives a warning.
+    Parameters are not copied; a write to one by the forward gives a warning. Hooks that
+    the forward registers on parts stay, and the flags that say so.
     """
     attributes = Attributes.of(model)
     written = {name: private.writes(p) for name, p in _parameters(model)}
@@ -39,7 +40,7 @@ def undisturbed(model: nn.Module) -> Generator[None]:
                     buffer.copy_(held)
             for part, buffers in named:
                 private.buffers(part).update(buffers)
-            attributes.restore()
+            attributes.restore(hooks=False)
     for name, parameter in _parameters(model):
         if written.get(name, private.writes(parameter)) != private.writes(parameter):
             msg = (

@@ -31,13 +31,18 @@ def named_call_hooks(module: nn.Module) -> Iterator[tuple[int, Any]]:
     yield from untyped._backward_hooks.items()
 
 
+def forward_hooks(module: nn.Module) -> dict[str, dict[int, Any]]:
+    """Return the forward hooks of ``module`` and their options, to be changed."""
+    names = ("_forward_hooks", "_forward_pre_hooks")
+    return {name: held for name, held in vars(module).items() if name.startswith(names)}
+
+
 def take_forward_hooks(module: nn.Module) -> Hooks:
     """Remove the forward hooks of ``module`` itself, and return them."""
     found: dict[str, dict[int, Any]] = {}
-    for name, held in vars(module).items():
-        if name.startswith(("_forward_hooks", "_forward_pre_hooks")):
-            found[name] = dict(held)
-            held.clear()
+    for name, held in forward_hooks(module).items():
+        found[name] = dict(held)
+        vars(module)[name].clear()
     return found
 
 

@@ -24,6 +24,12 @@ CAPTURED_LATER = (
 )
 """Message about a module without programs that could be stored."""
 
+NO_PLAN = (
+    "this module has no plan yet: it is captured at its first call; call it once, or "
+    "convert with args"
+)
+"""Message about a module that was not called yet."""
+
 
 @dataclass
 class Use:
@@ -63,6 +69,12 @@ class LazyModule(ConvertedModule):
     It shares the modules, parameters and buffers of the module that it runs: the model
     itself if it was converted for training, else a copy. Models with graph breaks work:
     the parts between the breaks are rewritten, graph by graph.
+
+    Attributes:
+        looked_at: Number of graphs when the attributes that the model writes were
+            looked up.
+        written: Attributes that the model writes: its part, the converted one, a name.
+        hooks: Keys of the forward hooks of the model's parts when it was captured.
     """
 
     def __init__(
@@ -86,6 +98,7 @@ class LazyModule(ConvertedModule):
         self.__dict__["_model"] = model
         self._again, self._use = again, use
         self.looked_at = -1
+        self.hooks = frozenset[int]()
         self.written: list[tuple[nn.Module, nn.Module, str]] = []
         self._own: dict[str, tuple[Mark | None, torch.Tensor]] = {}
         private.share_state(self, model)
@@ -107,11 +120,7 @@ class LazyModule(ConvertedModule):
     def plan(self) -> Plan:
         """The plan; plans of several graphs are joined, with numbered op names."""
         if not self._plans:
-            msg = (
-                "this module has no plan yet: it is captured at its first call; call "
-                "it once, or convert with args"
-            )
-            raise NotCapturedError(msg)
+            raise NotCapturedError(NO_PLAN)
         return join_plans(self._plans)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "LazyModule":

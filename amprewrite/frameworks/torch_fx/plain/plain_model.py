@@ -91,6 +91,32 @@ def mark_as(made: nn.Module, model: nn.Module) -> None:
             mark_low(new, full_dtype(old))
 
 
+Stored = dict[str, tuple[torch.dtype, torch.dtype]]
+"""Tensors that are stored low, by name: that dtype, and the dtype in the model."""
+
+
+def remember_low(model: nn.Module, known: Stored) -> None:
+    """Record the tensors that are stored low, and mark those that replaced such ones.
+
+    A method of the model may make a tensor from a low one, with its dtype: a table of
+    embeddings of another size.
+
+    Args:
+        model: The converted model.
+        known: The record, which is extended.
+    """
+    for path, part in private.modules_by_path(model):
+        for kept in (private.parameters(part), private.buffers(part)):
+            for name, held in kept.items():
+                if held is None:
+                    continue
+                full_name, full = f"{path}.{name}".lstrip("."), full_dtype(held)
+                if held.dtype != full:
+                    known[full_name] = held.dtype, full
+                elif full_name in known and known[full_name][0] == held.dtype:
+                    mark_low(held, known[full_name][1])
+
+
 def full_dtypes(model: nn.Module) -> Iterator[torch.dtype]:
     """Yield the dtype in the plain model of each tensor of :func:`named_tensors`."""
     for _, _, held in named_tensors(model):

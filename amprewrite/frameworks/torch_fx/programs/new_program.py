@@ -18,6 +18,7 @@ from amprewrite.frameworks.torch_fx.plain.plain_model import named_tensors, plai
 from amprewrite.frameworks.torch_fx.plain.written import share_attributes
 from amprewrite.frameworks.torch_fx.programs.extents import Extents
 from amprewrite.frameworks.torch_fx.programs.linking import link
+from amprewrite.frameworks.torch_fx.programs.part_hooks import hook_keys, new_hook
 from amprewrite.frameworks.torch_fx.programs.shared_state import SharedState, Wanted
 
 
@@ -71,11 +72,13 @@ def new_program(
         like = next((p.plan for p in others if p.is_like(args, kwargs)), None)
         first = not state.programs and not path
         keeps = state.trains or state.mode is None
-        wanted = Wanted(plain, path, args, kwargs, shapes, like, first, keeps)
+        reason = new_hook(owner)
+        wanted = Wanted(plain, path, args, kwargs, shapes, like, first, keeps, reason)
         program = state.capture(wanted)
         link(program, owner, state.programs, state.root())
         if isinstance(program, LazyModule):
             share_attributes(program.model, owner)
+            program.hooks = hook_keys(program.model)
     return program
 
 

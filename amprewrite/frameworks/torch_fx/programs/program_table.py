@@ -17,10 +17,12 @@ from amprewrite.frameworks.torch_fx.module.converted_module import (
     ConvertedModule,
     mode_name,
 )
-from amprewrite.frameworks.torch_fx.module.lazy_module import CAPTURED_LATER, LazyModule
-from amprewrite.frameworks.torch_fx.plain.plain_model import (
-    plain_of,
+from amprewrite.frameworks.torch_fx.module.lazy_module import (
+    CAPTURED_LATER,
+    NO_PLAN,
+    LazyModule,
 )
+from amprewrite.frameworks.torch_fx.plain.plain_model import plain_of, remember_low
 from amprewrite.frameworks.torch_fx.plain.written import (
     write_back,
     written_attributes,
@@ -32,7 +34,10 @@ from amprewrite.frameworks.torch_fx.programs.new_program import (
     have_same_tensors,
     new_program,
 )
-from amprewrite.frameworks.torch_fx.programs.part_hooks import refuse_new_hooks
+from amprewrite.frameworks.torch_fx.programs.part_hooks import (
+    adopt_hooks,
+    hook_keys,
+)
 from amprewrite.frameworks.torch_fx.programs.shared_state import SharedState, Table
 from amprewrite.frameworks.torch_fx.programs.structure import (
     Key,
@@ -123,10 +128,25 @@ class Programs:
         if len(program.plans) != program.looked_at:  # the code of new captures
             program.written = written_attributes(program.model, owner)
             program.looked_at = len(program.plans)
+            if hook_keys(program.model) - program.hooks:
+                self._adopt_hooks(owner, program)
         write_back(program.written)
         if self._has_other_settings():  # written by the forward, which dynamo follows
             self._settings = settings_of(owner)
         return found
+
+    def _adopt_hooks(self, owner: nn.Module, program: LazyModule) -> None:
+        """Keep a program for the structure that it made by registering hooks."""
+        own = adopt_hooks(program.model, owner, program.hooks)
+        program.hooks = hook_keys(program.model)
+        if not self.path:
+            self.shared.add_hooks(own)
+        before = self._table
+        self.refresh(owner)
+        if self._table is not before:
+            before.programs.remove(program)
+            self._table.programs.append(program)
+            self._forget()
 
     def program_for(
         self, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -188,10 +208,7 @@ class Programs:
                 f"in that mode; call it once"
             )
         else:
-            msg = (
-                "this module has no plan yet: it is captured at its first call; call "
-                "it once, or convert with args"
-            )
+            msg = NO_PLAN
         raise NotCapturedError(msg)
 
     @property
@@ -277,8 +294,6 @@ class Programs:
             for program in table.programs:
                 program.follow()
 
-    # --- structure ---
-
     def _has_other_settings(self) -> bool:
         return not all(are_same(now, before) for now, before in self._settings)
 
@@ -291,8 +306,8 @@ class Programs:
         """Find the programs of the structure that ``owner`` has now."""
         with threads.capturing():
             distributed.refuse_sharded_parts(owner)
-            refuse_new_hooks(owner)
             self.shared.adopt_parts()
+            remember_low(self.shared.root(), self.shared.low)
             key = structure_key(owner)
             self._table = self._tables.setdefault(key, Table())
             self._version = self.shared.watch.structure
@@ -303,8 +318,6 @@ class Programs:
             for program in [program for was, program in self._stored if was == now]:
                 self._add(program)
             self._stored = [stored for stored in self._stored if stored[0] != now]
-
-    # --- captures ---
 
     def _find(
         self, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -338,6 +351,7 @@ class Programs:
         self._forget()
 
     def _add(self, program: ConvertedModule) -> None:
+        remember_low(self.shared.root(), self.shared.low)  # it may have stored some
         self._table.programs.append(program)
         self.shared.add(program)
         self._forget()
@@ -380,16 +394,6 @@ class Programs:
         return _captured_apart(self, owner, args, kwargs)
 
 
-def _apart(
-    programs: Programs, owner: nn.Module, args: Any, kwargs: Any
-) -> ConvertedModule:
-    return programs.program_for(owner, args, kwargs)
-
-
-def _refresh(programs: Programs, owner: nn.Module) -> None:
-    programs.refresh(owner)
-
-
-# Neither is part of what is compiled around the call.
-_captured_apart = private.uncompiled(_apart)
-_refreshed_apart = private.uncompiled(_refresh)
+# A compiler of code around a call traces neither of them.
+_captured_apart = private.uncompiled(Programs.program_for)
+_refreshed_apart = private.uncompiled(Programs.refresh)

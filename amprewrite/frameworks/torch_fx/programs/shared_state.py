@@ -13,6 +13,7 @@ from amprewrite.frameworks.torch_fx.module.converted_module import (
     ConvertedModule,
     mode_name,
 )
+from amprewrite.frameworks.torch_fx.plain.plain_model import Stored
 from amprewrite.frameworks.torch_fx.programs.call_key import CallKey
 from amprewrite.frameworks.torch_fx.programs.structure import Watch
 from amprewrite.plan import Plan
@@ -42,6 +43,7 @@ class Wanted:
         like: Plan of a program for other extents of the same arguments.
         first: Whether it is the first program of the model.
         keeps: Whether parameters keep their dtype: the model is, or may be, trained.
+        reason: Text of the reason why no program of one graph will do; or empty.
     """
 
     model: nn.Module
@@ -52,6 +54,7 @@ class Wanted:
     like: Plan | None
     first: bool
     keeps: bool
+    reason: str = ""
 
 
 class Capture(Protocol):
@@ -91,6 +94,7 @@ class SharedState:
         hooks: Forward hooks that the model had itself: its programs run them. Those
             that are registered on the converted model run around its programs.
         refusal: Reason why the model cannot be copied, which a capture needs.
+        low: Tensors that are, or were, stored low.
     """
 
     capture: Capture | None
@@ -102,6 +106,7 @@ class SharedState:
     clock: int = 0
     hooks: module_state.Hooks = field(default_factory=dict[str, Any])
     refusal: str = ""
+    low: Stored = field(default_factory=Stored)
     _adopt: Callable[[nn.Module, Any], None] | None = None
     _root: Callable[[], nn.Module | None] = lambda: None
     _told: bool = False
@@ -146,6 +151,11 @@ class SharedState:
         if self._adopt is not None:
             self._adopt(self.root(), self)
 
+    def add_hooks(self, own: module_state.Hooks) -> None:
+        """Add forward hooks that a program registered on the model itself."""
+        names = {*self.hooks, *own}
+        self.hooks = {n: {**self.hooks.get(n, {}), **own.get(n, {})} for n in names}
+
     def copied(self, memo: dict[int, Any]) -> "SharedState":
         """Return the state of a deep copy of the model, without programs."""
         made = SharedState(
@@ -154,6 +164,7 @@ class SharedState:
             self.mode,
             hooks=self.hooks,
             refusal=self.refusal,
+            low=dict(self.low),
         )
         memo[id(self)] = made
         return made

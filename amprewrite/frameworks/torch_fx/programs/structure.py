@@ -118,7 +118,7 @@ def _flags(part: nn.Module) -> Iterator[Flag]:
 def _inner_settings(
     name: str, settings: Any, read: frozenset[str]
 ) -> Iterator[tuple[str, str, Any]]:
-    """Yield what a forward may read of settings, and of settings in them.
+    """Yield the attributes that a forward may read, of settings and of settings inside.
 
     An attribute counts if it is named in the code of the forward, or in a property or
     method of the settings that is. Where names are computed (aliases), all numbers,

@@ -93,11 +93,13 @@ def _subject(wanted: Wanted, request: Request) -> Subject:
 
 
 def _kept_apart(wanted: Wanted) -> CaptureError | None:
-    """Return the reason to capture by dynamo if an argument is an object with state.
+    """Return the reason to capture by dynamo: a hook, or an argument with state.
 
-    Export flattens it, so that what the model writes to it would be lost: a cache of
-    keys and values that each step extends.
+    Export flattens such an argument, so that what the model writes to it would be lost:
+    a cache of keys and values that each step extends.
     """
+    if wanted.reason:
+        return CaptureError(wanted.reason)
     given: Any = (wanted.args, dict(wanted.kwargs))
     for kind in pytrees.node_types(given):
         if not issubclass(kind, (dict, list, tuple)):

@@ -17,6 +17,7 @@ from amprewrite.frameworks.torch_fx.capture.warmup import (
 )
 from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule, Use, run_later
 from amprewrite.frameworks.torch_fx.probes.tolerance import refuse_lazy
+from amprewrite.frameworks.torch_fx.programs.hook_effects import without_effects
 from amprewrite.frameworks.torch_fx.subject import Subject
 from amprewrite.plan import Plan
 
@@ -47,7 +48,8 @@ def _called_once(subject: Subject, cause: CaptureError) -> LazyModule:
         use = Use(trained=subject.trains)
         return _lazy(subject.root, subject.request, str(cause), use, subject.path)
     args, kwargs = subject.args, subject.kwargs
-    warm_up(subject.root, args, kwargs)
+    with without_effects(subject.root):
+        warm_up(subject.root, args, kwargs)
     model, use = run_later(subject.root, trains=subject.trains)
     lazy = _lazy(model, subject.request, str(cause), use)
     try:

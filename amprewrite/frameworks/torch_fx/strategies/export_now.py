@@ -10,6 +10,7 @@ from amprewrite.frameworks.torch_fx.capture.dynamic_shapes import (
 )
 from amprewrite.frameworks.torch_fx.capture.one_graph import capture_for
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
+from amprewrite.frameworks.torch_fx.programs.hook_effects import hooks_with_effects
 from amprewrite.frameworks.torch_fx.subject import Subject
 
 
@@ -25,7 +26,7 @@ def export_now(subject: Subject) -> ConvertedModule | CaptureError:
         captured = capture_for(subject.model, subject.root, subject.request)
     except CaptureError as error:
         return beside_shapes(subject, error)
-    reason = captured.seen.reason(training=subject.trains)
+    reason = captured.seen.reason(training=subject.trains) or _effects(subject)
     if reason and subject.request.dynamic_shapes is not None:
         reason = f"{reason}; {PER_SIGNATURE}"
     return CaptureError(reason) if reason else assemble(subject, captured)
@@ -42,3 +43,14 @@ def beside_shapes(subject: Subject, error: CaptureError) -> CaptureError:
         return error
     refuse_mistake(model, subject.args, subject.kwargs, shapes, error)
     return CaptureError(f"{error}; {PER_SIGNATURE}")
+
+
+def _effects(subject: Subject) -> str:
+    """Return the reason why hooks of the model need dynamo; empty if none does."""
+    found = hooks_with_effects(subject.root)
+    if not found:
+        return ""
+    more = f" (and {len(found) - 1} more)" if found[1:] else ""
+    return (
+        f"export runs the hook {found[0]}{more} once, and it may do more than compute"
+    )

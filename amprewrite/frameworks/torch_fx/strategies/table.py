@@ -45,6 +45,7 @@ STRATEGIES = (
             "torch.export cannot capture the model, with or without dynamic_shapes",
             "forward writes to attributes, which export takes back",
             "forward seeds the random generator, which export does once",
+            "a forward hook may do more than compute, which export does once",
             "a trained model has its own backward, checkpoints or gradient hooks",
         ),
     ),

@@ -72,3 +72,18 @@ def test_modes_and_buffers_are_left_to_torch() -> None:
     model.eval()
     model.running_mean.add_(1)
     assert before.names() == []
+
+
+@pytest.mark.parametrize("hooks", [True, False])
+def test_hooks_go_or_stay_with_the_flags_that_say_so(hooks: bool) -> None:  # noqa: FBT001  # a parameter
+    model: Any = Holder()
+    model.known = False
+    before = Attributes.of(model)
+    handle = model.inner.register_forward_hook(print)
+    model.known = model.new = True
+    model.count = 5
+    before.restore(hooks=hooks)
+    assert (handle.id in model.inner._forward_hooks) is not hooks
+    assert model.known is not hooks
+    assert hasattr(model, "new") is not hooks
+    assert model.count == 0

@@ -18,6 +18,7 @@ from amprewrite.frameworks.torch_fx.plain.plain_model import (
     mark_as,
     named_tensors,
     plain_of,
+    remember_low,
     without_conversion,
 )
 
@@ -139,3 +140,18 @@ def test_what_cannot_be_copied_is_said() -> None:
 
     with pytest.raises(UnsupportedError, match=r"Stuck cannot be copied.*no copies"):
         plain_of(Stuck(2, 2), shared=True)
+
+
+def test_a_tensor_in_the_place_of_a_low_one_and_of_its_dtype_is_low() -> None:
+    model = network()
+    known: Any = {}
+    model[0].weight = nn.Parameter(torch.ones(4, 4, dtype=LOW))
+    mark_low(model[0].weight, FULL)
+    remember_low(model, known)
+    assert known["0.weight"] == (LOW, FULL)
+    model[0] = nn.Linear(4, 6, dtype=LOW)
+    model[2] = nn.Linear(6, 4, dtype=LOW)
+    remember_low(model, known)
+    assert full_dtype(model[0].weight) == FULL
+    assert full_dtype(model[2].weight) == LOW, "it was of the model's dtype before"
+    assert full_dtype(model[0].bias) == LOW

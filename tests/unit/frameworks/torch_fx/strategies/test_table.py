@@ -71,10 +71,18 @@ def checkpoints(m: Any, x: Any) -> Any:
     return checkpoint(m.a, x, use_reentrant=False)
 
 
+KEPT: list[Any] = []
+
+
+def has_hook(m: Any, x: Any) -> Any:
+    return m.a(x)
+
+
 REASONS = [
     (branches, False, "cannot be captured by torch.export at "),
     (counts, False, "export does not write what forward writes to self.calls"),
     (seeds, False, "export does not record that forward seeds"),
+    (has_hook, False, "runs the hook test_every_reason_to_pass_a_model_on_is_said_in"),
     (checkpoints, True, "export removes activation checkpoints"),
 ]
 """One for each line of the table."""
@@ -87,6 +95,8 @@ def test_every_reason_to_pass_a_model_on_is_said_in_its_plan(
     assert len(STRATEGIES[0].passes_on) == len(REASONS)
     model: Any = Program(forward, a=nn.Linear(4, 4))
     model.calls = 0
+    if forward is has_hook:
+        model.a.register_forward_hook(lambda *given: KEPT.append(given))
     program = amprewrite.convert(model, args=(X,), training=training)
     assert program.plan.captured.startswith("captured by torch.compile (dynamo): ")
     assert reason in program.plan.captured

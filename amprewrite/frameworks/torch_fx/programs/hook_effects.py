@@ -1,0 +1,115 @@
+"""Forward hooks of the user that do more than compute, which a capture would lose."""
+
+import dis
+import inspect
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from amprewrite.frameworks.torch_fx.compat import module_state, private
+from amprewrite.frameworks.torch_fx.compat.module_state import forward_hooks
+from amprewrite.user_code import is_users
+
+_WRITES = ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF", "STORE_SUBSCR", "DELETE_")
+"""Beginnings of the instructions that write to something other than a local name."""
+
+_EFFECTS = frozenset(("print", "open", "input", "setattr", "delattr", "exec", "eval"))
+"""Builtin functions with effects."""
+
+_VALUES = (bool, int, float, complex, str, type(None), torch.dtype, torch.Tensor)
+
+
+def hooks_with_effects(model: nn.Module) -> list[str]:
+    """Return the paths and names of hooks that may do more than compute.
+
+    Export runs a hook once and keeps its ops alone: what it stores elsewhere (outputs
+    of a layer, a count) would be stored once. Hooks of libraries are taken to compute.
+
+    Args:
+        model: The model with its hooks.
+    """
+    found: list[str] = []
+    for path, part in private.modules_by_path(model):
+        for _, hook in module_state.named_call_hooks(part):
+            if not computes_only(hook):
+                name = getattr(hook, "__qualname__", type(hook).__qualname__)
+                found.append(f"{name} of {path or 'the model itself'}")
+    return found
+
+
+@contextmanager
+def without_effects(model: nn.Module) -> Generator[None]:
+    """Leave out the hooks that may do more than compute, in a run before the capture.
+
+    They would be run once more than the user calls the model.
+    """
+    kept = [held for p in model.modules() for held in forward_hooks(p).values()]
+    before = [(held, dict(held)) for held in kept]
+    removed = {k for _, was in before for k in was if not computes_only(was[k])}
+    for held, _ in before:
+        for key in removed & held.keys():
+            del held[key]
+    try:
+        yield
+    finally:
+        for held, was in before:
+            now = {k: was[k] for k in was if k in held or k in removed} | held
+            held.clear()
+            held.update(now)
+
+
+def computes_only(hook: Any) -> bool:
+    """Return whether a hook is a library's, or a function that writes to no object.
+
+    It is such a function if its code writes to local names alone, and what it refers to
+    from outside are modules, classes, numbers, tensors and functions of libraries. Any
+    other hook of the user may have effects: a method, an object that is called, a
+    function that refers to a list.
+
+    Args:
+        hook: The hook.
+    """
+    function = hook if isinstance(hook, FunctionType) else None
+    if function is None:
+        code = _code_of(hook)
+        return code is None or not is_users(code.co_filename)
+    if not is_users(function.__code__.co_filename):
+        return True
+    return not _writes(function.__code__) and all(map(_is_inert, _outside(function)))
+
+
+def _code_of(hook: Any) -> CodeType | None:
+    """Return the code that a method, a partial or an object runs; None if it is C's."""
+    while isinstance(hook, partial):
+        hook = hook.func
+    function = inspect.unwrap(hook)
+    if not isinstance(function, (FunctionType, MethodType)):
+        function = type(function).__call__
+    return getattr(function, "__code__", None)
+
+
+def _writes(code: CodeType) -> bool:
+    inner = (held for held in code.co_consts if isinstance(held, CodeType))
+    own = any(i.opname.startswith(_WRITES) for i in dis.get_instructions(code))
+    return own or any(map(_writes, inner))
+
+
+def _outside(function: FunctionType) -> Iterator[object]:
+    """Yield the objects from outside that a function refers to."""
+    found = inspect.getclosurevars(function)
+    yield from found.nonlocals.values()
+    yield from found.globals.values()
+    yield from (found.builtins[name] for name in found.builtins if name in _EFFECTS)
+
+
+def _is_inert(value: object) -> bool:
+    if isinstance(value, FunctionType):
+        return not is_users(value.__code__.co_filename)
+    if isinstance(value, (ModuleType, type, *_VALUES)):
+        return True
+    return callable(value) and str(type(value).__module__).startswith("torch")
