@@ -16,8 +16,11 @@ Extent = Any
 
 
 def _root(terms: Extent) -> Any:
-    """Return the factor that undoes a sum of ``terms`` independent terms."""
-    return terms**-0.5
+    """Return the factor that undoes a sum of ``terms`` independent terms.
+
+    Of an empty batch there is nothing to undo.
+    """
+    return 1.0 if isinstance(terms, (int, float)) and not terms else terms**-0.5
 
 
 def linear(*, fan_in: Extent, fan_out: Extent, batch: Extent) -> Factors:
@@ -81,7 +84,7 @@ def conv(  # noqa: PLR0913  # extents, by name
 
 def embedding(*, vocabulary: Extent, tokens: Extent) -> Factors:
     """Look rows up; each row of the table gets tokens/vocabulary gradients."""
-    return Factors(1.0, {"weight": (vocabulary / tokens) ** 0.5}, ())
+    return Factors(1.0, {"weight": vocabulary**0.5 * _root(tokens)}, ())
 
 
 def norm(*, batch: Extent) -> Factors:
@@ -93,15 +96,14 @@ def norm(*, batch: Extent) -> Factors:
     return Factors(1.0, {"input": 1.0, "weight": rows, "bias": rows}, ())
 
 
-def add(*, output: Extent, left: Extent, right: Extent) -> Factors:
+def add(*, left: Extent = 1, right: Extent = 1) -> Factors:
     """Add two unit numbers; the gradient of a broadcast one sums over its copies.
 
     Args:
-        output: Number of elements of the sum.
-        left: Number of elements of the left operand.
+        left: Copies that broadcasting makes of each element of the left operand.
         right: Of the right one.
     """
-    backward = {"left": _root(output / left), "right": _root(output / right)}
+    backward = {"left": _root(left), "right": _root(right)}
     return Factors(2**-0.5, backward, ("left", "right"))
 
 

@@ -41,7 +41,7 @@ _CONV = ("fan_in", "fan_out", "taps", "inputs", "outputs", "batch")
 _TAU = "squares of the weights of branch and skip add up to 1"
 
 SHAPED: Mapping[str, ShapedOp] = {
-    "add": ShapedOp(extents.add, ("output", "left", "right")),
+    "add": ShapedOp(extents.add, (), ("left", "right")),
     "conv1d": ShapedOp(extents.conv, _CONV, ("groups",)),
     "conv2d": ShapedOp(extents.conv, _CONV, ("groups",)),
     "cross_entropy": ShapedOp(

@@ -8,6 +8,7 @@ _torch: Any = torch
 _functorch: Any = _torch._C._functorch
 
 Library: Any = _torch.library.Library
+broadcast_shapes: Any = _torch.broadcast_shapes
 register_vmap: Any = _torch.library.register_vmap
 
 
