@@ -95,6 +95,20 @@ def test_a_changed_attribute_is_followed(pair: Any, name: str) -> None:
     assert follows(pair, CHANGES[name])
 
 
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("args", [None, (X,)])
+def test_a_part_that_is_replaced_by_one_like_it_is_followed(
+    args: Any, *, training: bool
+) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)).eval()
+    made: Any = amprewrite.convert(model, args=args, training=training)
+    made(X)
+    for _ in range(2):
+        model[2] = nn.Linear(8, 8).eval()
+        made[2] = copy.deepcopy(model[2])
+        assert relative_error(made(X), model(X)) < 4 * ROUNDING
+
+
 def test_a_flag_that_a_method_of_a_mixin_reads_is_followed(pair: Any) -> None:
     assert follows(pair, lambda m: setattr(m, "through_mixin", True))
 

@@ -16,6 +16,7 @@ from torch.fx import GraphModule
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.derived.layout import class_before
 from amprewrite.frameworks.torch_fx.module.moves import KeepsDtypes
 from amprewrite.frameworks.torch_fx.module.state import mark_low
 from amprewrite.frameworks.torch_fx.plain.plain_class import (
@@ -302,7 +303,7 @@ def derived_class(kind: Any, role: type[ConvertedPart], taken: frozenset[str]) -
         for name in _SAVES:
             if hasattr(kind, name):
                 body[name] = _on_plain(kind, name)
-    return type(kind.__name__, (role, kind), body)
+    return class_before(role, kind, body)
 
 
 _SAVES = ("save_pretrained", "push_to_hub")

@@ -43,6 +43,7 @@ from amprewrite.frameworks.torch_fx.programs.structure import (
     Key,
     Settings,
     are_same,
+    parts_of,
     portable,
     settings_of,
     structure_key,
@@ -310,6 +311,8 @@ class Programs:
             remember_low(self.shared.root(), self.shared.low)
             key = structure_key(owner)
             self._table = self._tables.setdefault(key, Table())
+            for program in self._table.outdated(part for _, part in parts_of(owner)):
+                self._drop(program)
             self._version = self.shared.watch.structure
             if not self.path:
                 self.shared.watch.changed = False
@@ -345,8 +348,9 @@ class Programs:
             return program
 
     def _drop(self, program: ConvertedModule) -> None:
-        """Forget a program without a graph: the model itself failed."""
-        self.shared.programs.remove(program)
+        """Forget a program: the model itself failed, or has other parts."""
+        if program in self.shared.programs:
+            self.shared.programs.remove(program)
         self._last = None
         self._forget()
 

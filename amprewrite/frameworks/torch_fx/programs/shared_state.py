@@ -1,7 +1,7 @@
 """State that a converted model shares with all of its parts."""
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -77,6 +77,18 @@ class Table:
         """Start without programs."""
         self.programs: list[ConvertedModule] = []
         self.known = dict[CallKey, ConvertedModule]()
+        self._parts: list[weakref.ref[nn.Module]] | None = None
+
+    def outdated(self, parts: Iterable[nn.Module]) -> list[ConvertedModule]:
+        """Return the programs if a part was replaced by one of the same structure.
+
+        They read the tensors of the part that was replaced.
+
+        Args:
+            parts: The parts of the model now, which are noted.
+        """
+        before, self._parts = self._parts, [weakref.ref(part) for part in parts]
+        return [*self.programs] if before not in (None, self._parts) else []
 
 
 @dataclass(eq=False)
