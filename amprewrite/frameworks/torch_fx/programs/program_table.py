@@ -34,16 +34,12 @@ from amprewrite.frameworks.torch_fx.programs.new_program import (
     have_same_tensors,
     new_program,
 )
-from amprewrite.frameworks.torch_fx.programs.part_hooks import (
-    adopt_hooks,
-    hook_keys,
-)
+from amprewrite.frameworks.torch_fx.programs.part_hooks import adopt_hooks, hook_keys
 from amprewrite.frameworks.torch_fx.programs.shared_state import SharedState, Table
 from amprewrite.frameworks.torch_fx.programs.structure import (
     Key,
     Settings,
     are_same,
-    parts_of,
     portable,
     settings_of,
     structure_key,
@@ -311,7 +307,7 @@ class Programs:
             remember_low(self.shared.root(), self.shared.low)
             key = structure_key(owner)
             self._table = self._tables.setdefault(key, Table())
-            for program in self._table.outdated(part for _, part in parts_of(owner)):
+            for program in self._table.outdated(owner.modules()):
                 self._drop(program)
             self._version = self.shared.watch.structure
             if not self.path:
