@@ -5,7 +5,9 @@ Rules are plain numbers, the same for both frameworks. Nothing here imports one:
 """
 
 from amprewrite.unit_scaling.constraints import CONSTRAINTS, apply_constraint
+from amprewrite.unit_scaling.figures import Figures, figures_of
 from amprewrite.unit_scaling.moments import Moments
+from amprewrite.unit_scaling.plots import plot_figures
 from amprewrite.unit_scaling.rules import (
     RULES,
     Factors,
@@ -21,11 +23,14 @@ __all__ = [
     "CONSTRAINTS",
     "RULES",
     "Factors",
+    "Figures",
     "Moments",
     "Rule",
     "apply_constraint",
     "derive_rule",
+    "figures_of",
     "measure_rule",
+    "plot_figures",
     "rule",
     "rule_of_function",
     "scale_bwd",

@@ -28,6 +28,7 @@ NEEDS = {
     "tutorial": ("torch", "jax"),
     "training_jax": ("jax", "equinox", "flax", "optax"),
     "training_torch": ("torch",),
+    "unit_scaling": ("torch", "jax", "matplotlib"),
     "howto/call_arguments": ("torch", "jax"),
     "howto/export": ("torch", "jax", "onnxscript", "onnxruntime", "safetensors"),
     "howto/find_the_layer": ("torch",),

@@ -29,6 +29,8 @@ PACKAGES = (
     *("amprewrite", "amprewrite.plan", "amprewrite.policy", "amprewrite.dtypes"),
     *("amprewrite.training.torch", "amprewrite.training.jax"),
     *("amprewrite.verify", "amprewrite.compat.mpx", "amprewrite.compat.jmp"),
+    *("amprewrite.unit_scaling", "amprewrite.unit_scaling.functional"),
+    "amprewrite.unit_scaling.functional_jax",
 )
 """Packages with public names in ``__all__``."""
 
@@ -57,9 +59,11 @@ def texts(folder):
 def public_names():
     """The dotted names of each public object, that of its module among them."""
     for name in PACKAGES:
-        if name.rpartition(".")[2] == "torch":
+        if name.rpartition(".")[2] in {"torch", "functional"}:
             pytest.importorskip("torch")
-        elif name.startswith(("amprewrite.training", "amprewrite.compat")):
+        elif name.startswith(("amprewrite.training", "amprewrite.compat")) or (
+            name.endswith("functional_jax")
+        ):
             pytest.importorskip("jax")
     found = [
         (f"{package}.{name}", getattr(module, name))

@@ -26,7 +26,7 @@ REACH = 38.0
 TOLERANCE = 1e-15
 """Of a panel, relative to the integral of the absolute value."""
 MAX_ROUNDS = 60
-MAX_PANELS = 200_000
+MAX_PANELS = 20_000
 
 
 def _lobatto(count: int) -> tuple[Array, Array]:

@@ -1,7 +1,7 @@
 """Rules of softmax, attention and cross entropy.
 
 All three are exact for independent Gaussian logits, at every size and temperature;
-u-muP has fitted curves, which are off by up to 0.62 at mult=1.
+the curves that u-muP fits are off by 18 % for 1024 logits at mult=1.
 """
 
 import functools
