@@ -9,7 +9,9 @@ import transformers
 VOCABULARY = 128
 WIDTH = 32
 
-_DECODER: Mapping[str, Any] = {
+_CLASSES: dict[str, Any] = {"num_labels": 3}
+_START: dict[str, Any] = {"decoder_start_token_id": 0}
+_DECODER: dict[str, Any] = {
     "hidden_size": WIDTH,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
@@ -17,7 +19,7 @@ _DECODER: Mapping[str, Any] = {
     "vocab_size": VOCABULARY,
     "max_position_embeddings": 128,
 }
-_BOTH: Mapping[str, Any] = {
+_BOTH: dict[str, Any] = {
     "d_model": WIDTH,
     "encoder_layers": 2,
     "decoder_layers": 2,
@@ -35,7 +37,7 @@ _BOTH: Mapping[str, Any] = {
 
 def bert() -> Any:
     """Return a classifier of texts."""
-    config = transformers.BertConfig(**_DECODER, num_labels=3)
+    config = transformers.BertConfig(**(_DECODER | _CLASSES))
     return transformers.BertForSequenceClassification(config)
 
 
@@ -82,7 +84,7 @@ def t5() -> Any:
         num_heads=4,
         d_kv=8,
         vocab_size=VOCABULARY,
-        decoder_start_token_id=0,
+        **_START,
     )
     return transformers.T5ForConditionalGeneration(config)
 
@@ -115,7 +117,7 @@ def vit() -> Any:
         intermediate_size=64,
         image_size=16,
         patch_size=4,
-        num_labels=3,
+        **_CLASSES,
     )
     return transformers.ViTForImageClassification(config)
 
