@@ -32,6 +32,7 @@ NEEDS = {
     "howto/call_arguments": ("torch", "jax"),
     "howto/export": ("torch", "jax", "onnxscript", "onnxruntime", "safetensors"),
     "howto/find_the_layer": ("torch",),
+    "howto/generate": ("torch", "transformers"),
     "howto/jax_objects": ("jax", "equinox", "flax"),
     "howto/keep_full": ("torch",),
     "howto/other_shapes": ("torch",),
