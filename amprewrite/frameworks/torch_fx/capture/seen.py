@@ -13,6 +13,7 @@ from amprewrite.frameworks.torch_fx.compat import private, settings, threads
 MACHINERY = (
     *("torch._library.", "torch._functorch.", "torch._higher_order_ops."),
     *("torch._dynamo.", "torch._export.", "torch._subclasses."),
+    "amprewrite.unit_scaling.",  # its factors are an operator
 )
 """Packages with autograd functions that stand for an op which a graph keeps whole.
 
