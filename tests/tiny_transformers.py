@@ -77,3 +77,25 @@ def digits(count: int) -> tuple[np.ndarray, np.ndarray]:
     pixels, labels = load_digits(return_X_y=True)
     images = np.reshape(pixels, (-1, 1, PIXELS, PIXELS))[:count].repeat(3, axis=1) / 16
     return images.astype(np.float32), np.asarray(labels)[:count]
+
+
+class Texts(torch.utils.data.Dataset[dict[str, Any]]):
+    """Random texts of :data:`WORDS`, of two to seven words.
+
+    The label is 1 for texts with an animal.
+    """
+
+    def __init__(self, count: int, seed: int = 0) -> None:
+        numbers, tokens = np.random.default_rng(seed), tokenizer()
+        texts = [numbers.choice(WORDS, numbers.integers(2, 8)) for _ in range(count)]
+        animals = {"fox", "dog", "cat"}
+        self._rows = [
+            {**tokens(" ".join(text)), "labels": int(not animals.isdisjoint(text))}
+            for text in texts
+        ]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return dict(self._rows[index])
