@@ -40,6 +40,12 @@ EXAMPLES: Mapping[str, Example] = {
         least=(30, 0.999),
         most=(400, 0.999999),
     ),
+    "transformers_trainer": Example(
+        ("transformers", "accelerate", "sklearn"),
+        r"low_ops': '?([\d.]+)[\s\S]*accuracy (\S+)\nloaded a ViT\w+ in torch.float32",
+        least=(0.2, 0.7),
+        most=(0.9, 1),
+    ),
 }
 
 
