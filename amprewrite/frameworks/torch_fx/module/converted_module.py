@@ -18,7 +18,7 @@ from amprewrite.frameworks.torch_fx.compat import (
 )
 from amprewrite.frameworks.torch_fx.module import distributed
 from amprewrite.frameworks.torch_fx.module.moves import KeepsDtypes
-from amprewrite.frameworks.torch_fx.module.pickling import StoredGraph
+from amprewrite.frameworks.torch_fx.module.pickling import StoredGraph, without_bodies
 from amprewrite.frameworks.torch_fx.module.signature import Signature
 from amprewrite.frameworks.torch_fx.module.state import (
     EXTRAS,
@@ -35,11 +35,8 @@ _MADE_AGAIN = frozenset(
 ) | {"_places", "_compiled_call_impl", "_origin"}
 """Attributes that are not pickled, but made again when the module is loaded."""
 
-_NO_PICKLE = (
-    "this module cannot be pickled, since its program has bodies (branches, loops, "
-    "checkpoints); save it with torch.export.save(torch.export.export(module, args), "
-    "path)"
-)
+_BODIES = "_bodies"
+"""Name of the bodies of the graph (branches, loops, regions) in a pickle."""
 
 
 class ConvertedModule(KeepsDtypes):
@@ -156,21 +153,23 @@ class ConvertedModule(KeepsDtypes):
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state to pickle: tensors, graphs and plans; not the model.
-
-        Raises:
-            UnsupportedError: The program has bodies: branches, loops, checkpoints.
-        """
-        bodies = any(isinstance(part, GraphModule) for part in self.modules())
-        if self.rewritten is None or bodies:
-            raise UnsupportedError(_NO_PICKLE)
+        """Return the state to pickle: tensors, graphs and plans; not the model."""
+        assert self.rewritten is not None
         state = {k: v for k, v in self.__dict__.items() if k not in _MADE_AGAIN}
-        return {**state, "_graph": StoredGraph.of(self.rewritten.graph)}
+        extras, bodies = without_bodies(self.get_submodule(EXTRAS))
+        state["_modules"] = {**private.children(self), EXTRAS: extras}
+        return {
+            **state,
+            "_graph": StoredGraph.of(self.rewritten.graph),
+            _BODIES: bodies,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Rebuild the program from a pickled state."""
         settings.register_caches()
         self.__dict__.update(state)
+        for name, body in self.__dict__.pop(_BODIES).items():
+            self.get_submodule(EXTRAS).add_module(name, body.body())
         self._run_graph(self.__dict__.pop("_graph").graph())
         if self._sources:
             self.keep_copies(self._recipe.graph())

@@ -1,14 +1,17 @@
-"""A graph as plain data, so that a converted module can be pickled.
+"""Graphs as plain data, so that a converted module can be pickled.
 
 torch.fx pickles a graph as code and traces it again, which renames its nodes; plans and
 verify refer to nodes by name. Metadata about values is left out.
 """
 
+import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx import Graph, Node
+from torch import nn
+from torch.fx import Graph, GraphModule, Node
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.torch_fx.compat import private
@@ -23,7 +26,7 @@ class NodeName:
 
 @dataclass(frozen=True)
 class OpName:
-    """Placeholder for an overload of an operator: ``aten.add.Tensor``."""
+    """Placeholder for an operator: ``aten.add.Tensor``, ``higher_order.cond``."""
 
     name: str
 
@@ -90,4 +93,55 @@ class StoredGraph:
 def _stored(part: Any) -> Any:
     if isinstance(part, Node):
         return NodeName(part.name)
+    if private.is_higher_order(part):
+        return OpName(f"higher_order.{part.name()}")
     return OpName(str(part)) if private.is_overload(part) else part
+
+
+@dataclass(frozen=True)
+class StoredBody:
+    """Graph of a branch, a loop, a checkpoint or another region, with its tensors.
+
+    Attributes:
+        graph: The graph.
+        reads: Tensors and bodies by the names by which the graph reads them.
+    """
+
+    graph: StoredGraph
+    reads: Mapping[str, "StoredBody | torch.Tensor"]
+
+    @classmethod
+    def of(cls, body: GraphModule) -> "StoredBody":
+        """Return ``body`` as plain data."""
+        reads: dict[str, StoredBody | torch.Tensor] = {}
+        for node in body.graph.find_nodes(op="get_attr"):
+            name = str(node.target)
+            held: Any = body
+            for part in name.split("."):
+                held = getattr(held, part)
+            reads[name] = cls.of(held) if isinstance(held, GraphModule) else held
+        return cls(StoredGraph.of(body.graph), reads)
+
+    def body(self) -> GraphModule:
+        """Return the body rebuilt from the data."""
+        held: dict[str, Any] = {
+            name: read.body() if isinstance(read, StoredBody) else read
+            for name, read in self.reads.items()
+        }
+        return GraphModule(held, self.graph.graph())
+
+
+def without_bodies(holder: nn.Module) -> tuple[nn.Module, dict[str, StoredBody]]:
+    """Return a module without its bodies, and these as plain data by their names.
+
+    Args:
+        holder: A module that holds bodies as submodules; it stays as it is.
+    """
+    children: Any = dict(private.children(holder))
+    bodies = {n: c for n, c in children.items() if isinstance(c, GraphModule)}
+    if not bodies:
+        return holder, {}
+    made = copy.copy(holder)
+    kept = {name: child for name, child in children.items() if name not in bodies}
+    vars(made)["_modules"] = kept
+    return made, {name: StoredBody.of(body) for name, body in bodies.items()}

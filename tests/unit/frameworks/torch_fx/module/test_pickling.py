@@ -6,8 +6,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch import nn
+
+import amprewrite
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.torch_fx.module.pickling import OpName, StoredGraph
+from amprewrite.frameworks.torch_fx.module.pickling import (
+    OpName,
+    StoredGraph,
+    without_bodies,
+)
 
 
 class Program(torch.nn.Module):
@@ -34,3 +41,42 @@ def test_an_operator_that_is_not_there_is_named() -> None:
     assert OpName("aten.add.Tensor").found() is torch.ops.aten.add.Tensor
     with pytest.raises(UnsupportedError, match=r"calls mylib\.gone\.default.*import"):
         OpName("mylib.gone.default").found()
+
+
+class Branches(nn.Module):
+    """Branches inside of branches, and a region without gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        def inner(x):
+            return torch.cond(x.mean() > 2, self.first, self.second, (x,))
+
+        with torch.no_grad():
+            scale = self.second(x).mean()
+        return torch.cond(x.sum() > 0, inner, self.first, (x,)) + scale
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_branches_and_regions_survive_a_pickle(*, training: bool) -> None:
+    torch.manual_seed(0)
+    x = torch.ones(2, 4)
+    made = amprewrite.convert(Branches().eval(), args=(x,), training=training)
+    assert made.plan.captured == "captured by torch.export"
+    loaded = pickle.loads(pickle.dumps(made))
+    for given in (x, -x, 3 * x):
+        assert torch.equal(loaded(given), made(given))
+    assert loaded.plan == made.plan
+    assert torch.equal(made(x), pickle.loads(pickle.dumps(loaded))(x))
+
+
+def test_a_module_without_bodies_is_given_as_it_is() -> None:
+    plain = nn.Sequential(nn.ReLU())
+    assert without_bodies(plain) == (plain, {})
+    held = nn.Sequential(nn.ReLU(), torch.fx.symbolic_trace(nn.Tanh()))
+    kept, bodies = without_bodies(held)
+    assert [*kept.named_children()] == [("0", held[0])]
+    assert list(bodies) == ["1"]
+    assert len(held) == 2, "the module stays as it is"
