@@ -18,6 +18,7 @@ from amprewrite.unit_scaling.rules import (
     rule_of_function,
 )
 from amprewrite.unit_scaling.scale import scale_bwd, scale_fwd
+from amprewrite.unit_scaling.validity import check_gradient_validity
 
 __all__ = [
     "CONSTRAINTS",
@@ -27,6 +28,7 @@ __all__ = [
     "Moments",
     "Rule",
     "apply_constraint",
+    "check_gradient_validity",
     "derive_rule",
     "figures_of",
     "measure_rule",

@@ -7,6 +7,7 @@ derivatives of any order. In a jaxpr it is a ``custom_jvp_call`` named
 """
 
 import functools
+from contextlib import AbstractContextManager
 from typing import Any
 
 from amprewrite.errors import ArgumentError, UnsupportedError
@@ -15,6 +16,15 @@ from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
 Array = Any
 Factor = Any
 """A float, or a scalar of a tracer."""
+
+
+_TRUE = jax.make_user_context(default_value=False)
+"""Whether forward factors are those of the backward pass; ``jit`` traces for each."""
+
+
+def true_gradients() -> AbstractContextManager[None]:
+    """Take each forward factor for the backward pass too, until the context ends."""
+    return _TRUE(True)
 
 
 def _times(x: Array, factor: Factor) -> Array:
@@ -71,7 +81,7 @@ def scale(x: Array, forward: Factor, backward: Factor) -> Array:
             "x.astype(jnp.float32)"
         )
         raise ArgumentError(msg)
-    return _scale(x, forward, backward)
+    return _scale(x, forward, forward if _TRUE.value else backward)
 
 
 def scale_fwd(x: Array, factor: Factor) -> Array:

@@ -6,6 +6,9 @@ word. Below the dispatch key of autograd it is a multiplication, so that compile
 it. Factors are scalars of the schema: those of a tracer stay symbols.
 """
 
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -21,6 +24,19 @@ LIBRARY.define(
     "scale(Tensor x, Scalar forward, Scalar backward) -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.pointwise),
 )
+
+
+_TRUE = ContextVar("true gradients of unit scaling", default=False)
+
+
+@contextmanager
+def true_gradients() -> Generator[None]:
+    """Take each forward factor for the backward pass too, until the context ends."""
+    before = _TRUE.set(True)
+    try:
+        yield
+    finally:
+        _TRUE.reset(before)
 
 
 class _Scale(torch.autograd.Function):
@@ -48,6 +64,7 @@ _FUNCTION: Any = _Scale
 
 def _differentiable(x: torch.Tensor, forward: Factor, backward: Factor) -> torch.Tensor:
     """Compute the operator where autograd or a transform may want its derivative."""
+    backward = forward if _TRUE.get() else backward
     if not in_transform():
         return _FUNCTION.apply(x, forward, backward)
     # No Function can be entered from here. The second term is zero, and has the

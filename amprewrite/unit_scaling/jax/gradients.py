@@ -1,0 +1,79 @@
+"""Gradients of a JAX function, as it scales them and as they truly are."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from amprewrite.errors import ArgumentError
+from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, tree_util
+from amprewrite.unit_scaling.jax.scale import true_gradients
+from amprewrite.unit_scaling.validity import STRETCH, Gradients, Pulled
+
+SEED = 1472
+
+
+def pull(
+    model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Pulled:
+    """Return the gradients of the float leaves of a module, or of its first argument.
+
+    Raises:
+        ArgumentError: No output is a float array, or there is no argument.
+    """
+    if not any(map(_is_float, tree_util.tree_leaves(model))):
+        if not args:
+            msg = "args is empty; want the parameters as the first argument"
+            raise ArgumentError(msg)
+        function, held, args = model, args[0], args[1:]
+    else:
+        held = model
+
+        def function(module: Any, *given: Any, **named: Any) -> Any:
+            return module(*given, **named)
+
+    paths, structure = tree_util.tree_flatten_with_path(held)
+    where = [i for i, (_, leaf) in enumerate(paths) if _is_float(leaf)]
+    names = [tree_util.keystr(paths[i][0], simple=True, separator=".") for i in where]
+
+    def outputs(*floats: Any) -> list[Any]:
+        leaves = [leaf for _, leaf in paths]
+        for i, leaf in zip(where, floats, strict=True):
+            leaves[i] = leaf
+        made = function(tree_util.tree_unflatten(structure, leaves), *args, **kwargs)
+        return [y for y in tree_util.tree_leaves(made) if _is_float(y)]
+
+    given = [paths[i][1] for i in where]
+    (scaled,) = _gradients(outputs, given, names, (1.0,))
+    with true_gradients():
+        true, again = _gradients(outputs, given, names, (1.0, STRETCH))
+    return Pulled(scaled, true, again)
+
+
+def _is_float(leaf: Any) -> bool:
+    """Return whether a leaf is an array of floats."""
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+def _gradients(
+    function: Callable[..., list[Any]],
+    given: list[Any],
+    names: list[str],
+    sizes: tuple[float, ...],
+) -> list[Gradients]:
+    """Return the gradients for output gradients of each size."""
+    values, back = jax.vjp(function, *given)
+    if not values:
+        msg = "the function gives no float array; want an output, or a loss"
+        raise ArgumentError(msg)
+    rng = np.random.default_rng(SEED)
+    drawn: list[Any] = [
+        rng.standard_normal(y.shape) if y.ndim else np.ones(()) for y in values
+    ]
+    found: list[Gradients] = []
+    for size in sizes:
+        pulled = zip(drawn, values, strict=True)
+        gradients = back([jnp.asarray(g * size, y.dtype) for g, y in pulled])
+        pairs = zip(names, gradients, strict=True)
+        found.append({name: np.asarray(g, dtype=np.float64) for name, g in pairs})
+    return found
