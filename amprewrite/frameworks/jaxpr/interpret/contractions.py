@@ -5,10 +5,11 @@ dtype of their operands; where devices share the batch, a partitioning compiler 
 their parts in that dtype. Contractions are therefore bound by two primitives of our
 own. :data:`contraction_p` is one of a program: its parameter ``jaxpr`` has the plain
 contraction and the rounding of its accumulator, and its derivative is a contraction of
-low operands too. :data:`tangent_p` is that derivative, linear in one operand: it is
+low operands too. :data:`tangent_p` is that derivative, linear in one operand. Either is
 transposed into contractions that return accumulators, which are rounded afterwards, if
-at all. It occurs only in linear programs, which JAX transposes. ``jax.checkpoint``
-saves the result of either primitive where it saves that of the plain contraction; see
+at all; that of a program only where the program itself is linear, by
+``jax.linear_transpose`` and by linear solvers. ``jax.checkpoint`` saves the result of
+either primitive where it saves that of the plain contraction; see
 :mod:`checkpoint_saving`.
 """
 
@@ -196,7 +197,9 @@ def _batched_as(
     return _again(run, lows, operands, of, bind), made[0]
 
 
-def _transposed(side: int, ct: Any, lhs: Any, rhs: Any, *, of: Contraction) -> Any:
+def _transposed(
+    side: int, ct: Any, lhs: Any, rhs: Any, *, of: Contraction, **_: Any
+) -> Any:
     """Return the cotangent of one operand, in the dtype of that operand.
 
     The plan sets the dtype of the sum over the contracted dimensions.
@@ -265,6 +268,7 @@ contraction_p.def_impl(_rounded)
 contraction_p.def_abstract_eval(_type)
 mlir.register_lowering(contraction_p, mlir.lower_fun(_rounded, multiple_results=False))
 batching.fancy_primitive_batchers[contraction_p] = _batched_contraction
+ad.defbilinear(contraction_p, partial(_transposed, 0), partial(_transposed, 1))
 ad.primitive_jvps[contraction_p] = _differentiated
 show_policies(contraction_p, _plainly)
 

@@ -69,6 +69,27 @@ def test_an_accumulator_is_rounded_once():
     assert (rounded == whole.astype(jnp.bfloat16)).all()
 
 
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("wanted", DTYPES)
+def test_a_linear_program_is_transposed(side, wanted):
+    x, y = operand("mk"), operand("kn", 1)
+    ct = normal(4, 16, seed=2).astype(wanted)
+
+    def run(of_side):
+        pair = (of_side, y) if side == 0 else (x, of_side)
+        return contract(low_dot(dot("mk", "kn")), pair, wanted)
+
+    def transposed(ct):
+        return jax.linear_transpose(run, (x, y)[side])(ct)[0]
+
+    wide = [np.asarray(a.astype(LOW), np.float64) for a in (ct, x, y)]
+    expected = wide[0] @ wide[2].T if side == 0 else wide[1].T @ wide[0]
+    found = transposed(ct)
+    assert found.dtype == LOW
+    assert relative_error(found, expected) < 4e-3
+    assert not full_contractions(checked_jaxpr(transposed, ct))
+
+
 def test_convolutions_differentiate_low():
     image = normal(1, 2, 6).astype(jnp.bfloat16)
     kernel = normal(3, 2, 3, seed=1).astype(jnp.bfloat16)
