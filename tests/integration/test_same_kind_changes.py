@@ -43,12 +43,13 @@ class Varied(nn.Module, Mixin):
         self.listed = [1.0, 2.0]
         self.named = {"gain": 1.0}
         self.mask = torch.ones(8)
+        self.tensors = [torch.ones(8)]
         self.through_mixin = self.through_function = False
         self.register_buffer("extra", None)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.activation(self.inner(x)) * self.listed[0] * self.named["gain"]
-        x = self.picked(scaled(self, x)) * self.mask
+        x = self.picked(scaled(self, x)) * self.mask * self.tensors[0]
         return x if self.extra is None else x * self.extra
 
 
@@ -82,6 +83,8 @@ CHANGES = {
     "list written to": lambda m: m.listed.__setitem__(0, 7.0),
     "dict": lambda m: setattr(m, "named", {"gain": 9.0}),
     "plain tensor": lambda m: setattr(m, "mask", torch.zeros(8)),
+    "plain tensor written to": lambda m: m.mask.fill_(3.0),
+    "tensor in a list written to": lambda m: m.tensors[0].fill_(3.0),
     "flag that a function reads": lambda m: setattr(m, "through_function", True),
     "buffer that was None": lambda m: setattr(m, "extra", torch.full((8,), 5.0)),
     "forward of a part": lambda m: setattr(
@@ -294,3 +297,21 @@ def test_an_enumeration_counts_by_its_member() -> None:
     model = Chooses(8, 8).eval()
     made: Any = amprewrite.convert(model, args=(X, Choice.ONE))
     assert relative_error(made(X, Choice.TWO), -model(X)) < 4 * ROUNDING
+
+
+def test_a_tensor_that_a_forward_counts_in_is_written_once_for_each_call() -> None:
+    class Counts(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(8, 8)
+            self.calls = torch.zeros(1)
+
+        def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # as its
+            self.calls.add_(1)
+            return super().forward(input) * self.calls
+
+    model = Counts().eval()
+    made: Any = amprewrite.convert(model)
+    for number in range(1, 4):
+        assert relative_error(made(X), model(X)) < 4 * ROUNDING
+        assert made.calls.item() == number
+    assert len(made.plans) == 1

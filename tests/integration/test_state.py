@@ -136,14 +136,17 @@ def test_structures_that_go_in_and_out_are_saved() -> None:
 
 
 def test_what_cannot_be_saved_says_what_can() -> None:
-    x = torch.randn(4, 16)
     lazy = amprewrite.convert(a_model().eval())
     with pytest.raises(UnsupportedError, match="save the model and convert it again"):
         again(lazy)
 
-    model = Program(branch, a=nn.Linear(16, 16)).eval()
-    with pytest.raises(UnsupportedError, match=r"torch\.export\.save"):
-        again(amprewrite.convert(model, args=(x,)))
+
+def test_a_program_with_branches_is_saved() -> None:
+    x = torch.randn(4, 16)
+    made = amprewrite.convert(Program(branch, a=nn.Linear(16, 16)).eval(), args=(x,))
+    loaded = again(made)
+    assert torch.equal(loaded(x), made(x))
+    assert torch.equal(loaded(-x), made(-x))
 
 
 def test_a_program_whose_operators_are_not_there_is_not_loaded() -> None:

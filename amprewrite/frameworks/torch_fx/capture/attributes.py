@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from amprewrite.frameworks.torch_fx.compat import private
 from amprewrite.frameworks.torch_fx.compat.module_state import forward_hooks
 
 _SET_UP = (vars(nn.Module()).keys() - {"_parameters"}) | {
@@ -46,13 +47,18 @@ class Attributes:
     hooks: frozenset[int]
 
     @classmethod
-    def of(cls, model: nn.Module) -> "Attributes":
-        """Record those of ``model``, except for parts that are not set up yet."""
+    def of(cls, model: nn.Module, *, tensors: bool = False) -> "Attributes":
+        """Record those of ``model``, except for parts that are not set up yet.
+
+        Args:
+            model: The model.
+            tensors: Whether to record writes to tensors too, with a copy of each.
+        """
         untyped: Any = model
         kept = (held for p in model.modules() for held in forward_hooks(p).values())
         return cls(
             tuple(
-                (path, part, {n: (v, _content(v)) for n, v in _own(part).items()})
+                (path, part, _held(part, tensors=tensors))
                 for path, part in untyped.named_modules()
                 if not any(map(is_lazy, part.parameters(recurse=False)))
             ),
@@ -84,7 +90,9 @@ class Attributes:
                     continue
                 value, content = before[name]
                 vars(part)[name] = value
-                if content is not None:
+                if isinstance(content, Written):
+                    content.restore(value)
+                elif content is not None:
                     value.clear()
                     add = getattr(value, "extend", None) or value.update
                     add(content)
@@ -98,14 +106,34 @@ def _is_hooked(part: nn.Module, known: frozenset[int]) -> bool:
     return any(held.keys() - known for held in forward_hooks(part).values())
 
 
+def _held(part: nn.Module, *, tensors: bool) -> dict[str, Held]:
+    return {n: (v, _content(v, tensors=tensors)) for n, v in _own(part).items()}
+
+
 def _own(part: nn.Module) -> dict[str, Any]:
     if isinstance(part, torch.jit.ScriptModule):
         return {}
     return {name: v for name, v in vars(part).items() if name not in _SET_UP}
 
 
-def _content(value: Any) -> Any:
-    """Return a copy of a container; None for anything else."""
+@dataclass(frozen=True)
+class Written:
+    """Content of a tensor that is a plain attribute, and its number of writes."""
+
+    writes: int
+    content: torch.Tensor
+
+    def restore(self, tensor: torch.Tensor) -> None:
+        """Write the content back, if another was written."""
+        if private.writes(tensor) != self.writes:
+            with torch.no_grad():
+                tensor.copy_(self.content)
+
+
+def _content(value: Any, *, tensors: bool) -> Any:
+    """Return a copy of a container, or of a tensor if asked; None for anything else."""
+    if tensors and type(value) is torch.Tensor and not value.is_meta:
+        return Written(private.writes(value), value.detach().clone())
     return copy.copy(value) if isinstance(value, _CONTAINERS) else None
 
 
@@ -132,6 +160,8 @@ def _is_same(now: Any, before: Held) -> bool:
     value, content = before
     if content is None:
         return _is_same_part(now, value)
+    if isinstance(content, Written):
+        return now is value and private.writes(now) == content.writes
     if now is not value or len(now) != len(content):
         return False
     if hasattr(now, "keys"):

@@ -25,7 +25,7 @@ def undisturbed(model: nn.Module) -> Generator[None]:
     Parameters are not copied; a write to one by the forward gives a warning. Hooks that
     the forward registers on parts stay, and the flags that say so.
     """
-    attributes = Attributes.of(model)
+    attributes = Attributes.of(model, tensors=True)
     written = {name: private.writes(p) for name, p in _parameters(model)}
     made = (buffer for buffer in model.buffers() if not is_lazy(buffer))
     before = [(buffer, buffer.clone()) for buffer in made]

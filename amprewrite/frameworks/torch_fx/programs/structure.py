@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark
 from amprewrite.frameworks.torch_fx.compat import module_state, private
 from amprewrite.frameworks.torch_fx.plain.plain_class import program_class
 from amprewrite.frameworks.torch_fx.programs.flags import (
@@ -147,7 +148,7 @@ def _inner_settings(
 
 
 Settings = tuple[Any, Any]
-"""The settings of a part, or a container, as it is now and as it was."""
+"""The settings of a part, a container or a tensor, as it is now and as it was."""
 
 
 def settings_of(root: nn.Module) -> list[Settings]:
@@ -174,12 +175,21 @@ def _add_settings(found: dict[int, Settings], value: Any) -> None:
     if is_settings(value):
         fields = module_state.attributes_of(value)
         found[id(value)] = fields, dict(fields)
+    elif isinstance(value, torch.Tensor):
+        found[id(value)] = value, Mark(value)
     elif isinstance(value, _CONTAINERS):
         found[id(value)] = value, copy.copy(value)
+        untyped: Any = value
+        parts = untyped.values() if isinstance(value, dict) else untyped
+        for part in parts:
+            if isinstance(part, torch.Tensor):
+                _add_settings(found, part)
 
 
 def are_same(now: object, before: object) -> bool:
-    """Return whether settings, or a container, are unchanged."""
+    """Return whether settings, a container or a tensor are unchanged."""
+    if isinstance(before, Mark):
+        return before.holds(cast("torch.Tensor", now))
     try:
         return bool(now == before)
     except (RuntimeError, ValueError):  # arrays were replaced, and cannot be compared
@@ -196,15 +206,21 @@ _CONTAINERS: tuple[type[Any], ...] = (list, dict, set)
 
 
 class Same:
-    """An object in a key, equal to itself alone; the key keeps it alive."""
+    """An object in a key, equal to itself alone; the key keeps it alive.
+
+    A tensor is another after it was written to: a program has its values.
+    """
 
     def __init__(self, value: object) -> None:
         """Take the object."""
         self._value = value
+        self._writes = private.writes(value) if isinstance(value, torch.Tensor) else 0
 
     def __eq__(self, other: object) -> bool:
-        """Return whether it is the same object."""
-        return isinstance(other, Same) and self._value is other._value
+        """Return whether it is the same object, written to as often."""
+        if not isinstance(other, Same):
+            return False
+        return self._value is other._value and self._writes == other._writes
 
     def __hash__(self) -> int:
         """Return the identity of the object."""
