@@ -60,18 +60,8 @@ def check_gradient_validity(
     Raises:
         ArgumentError: ``scaled`` is no such model, or has no float output or parameter.
     """
-    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
-    if torch is not None and isinstance(scaled, torch.nn.Module):
-        name = "amprewrite.unit_scaling.torch.gradients"
-    elif jax is not None and callable(scaled):
-        name = "amprewrite.unit_scaling.jax.gradients"
-    else:
-        msg = (
-            f"cannot check the gradients of a {type(scaled).__name__}; want a "
-            "torch.nn.Module, or with JAX imported a function of parameters"
-        )
-        raise ArgumentError(msg)
-    pulled: Pulled = import_module(name).pull(scaled, tuple(args), dict(kwargs or {}))
+    module = load_for(scaled, "gradients")
+    pulled: Pulled = module.pull(scaled, tuple(args), dict(kwargs or {}))
     if not pulled.scaled:
         msg = f"{type(scaled).__name__} has no float parameter that is differentiated"
         raise ArgumentError(msg)
@@ -83,6 +73,24 @@ def check_gradient_validity(
         )
         for name, true in pulled.true.items()
     }
+
+
+def load_for(model: Any, part: str) -> Any:
+    """Return the module of that name for the framework of ``model``.
+
+    Raises:
+        ArgumentError: ``model`` is neither a module of torch nor a function of JAX.
+    """
+    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    if torch is not None and isinstance(model, torch.nn.Module):
+        return import_module(f"amprewrite.unit_scaling.torch.{part}")
+    if jax is not None and callable(model):
+        return import_module(f"amprewrite.unit_scaling.jax.{part}")
+    msg = (
+        f"cannot differentiate a {type(model).__name__}; want a torch.nn.Module, or "
+        "with JAX imported a function of parameters"
+    )
+    raise ArgumentError(msg)
 
 
 def cosine(left: NDArray[Any], right: NDArray[Any]) -> float:

@@ -21,6 +21,24 @@ def pull(
     Raises:
         ArgumentError: No output is a float array, or there is no argument.
     """
+    outputs, given, names = split_parameters(model, args, kwargs)
+    (scaled,) = _gradients(outputs, given, names, (1.0,))
+    with true_gradients():
+        true, again = _gradients(outputs, given, names, (1.0, STRETCH))
+    return Pulled(scaled, true, again)
+
+
+def split_parameters(
+    model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Callable[..., list[Any]], list[Any], list[str]]:
+    """Return a function from float parameters to float outputs, and the parameters.
+
+    Returns:
+        The function, the parameters, and their names.
+
+    Raises:
+        ArgumentError: There is no argument that could hold parameters.
+    """
     if not any(map(_is_float, tree_util.tree_leaves(model))):
         if not args:
             msg = "args is empty; want the parameters as the first argument"
@@ -44,10 +62,7 @@ def pull(
         return [y for y in tree_util.tree_leaves(made) if _is_float(y)]
 
     given = [paths[i][1] for i in where]
-    (scaled,) = _gradients(outputs, given, names, (1.0,))
-    with true_gradients():
-        true, again = _gradients(outputs, given, names, (1.0, STRETCH))
-    return Pulled(scaled, true, again)
+    return outputs, given, names
 
 
 def _is_float(leaf: Any) -> bool:
@@ -63,17 +78,26 @@ def _gradients(
 ) -> list[Gradients]:
     """Return the gradients for output gradients of each size."""
     values, back = jax.vjp(function, *given)
+    drawn = output_gradients(values)
+    found: list[Gradients] = []
+    for size in sizes:
+        gradients = back([jnp.asarray(size * g, g.dtype) for g in drawn])
+        pairs = zip(names, gradients, strict=True)
+        found.append({name: np.asarray(g, dtype=np.float64) for name, g in pairs})
+    return found
+
+
+def output_gradients(values: list[Any]) -> list[Any]:
+    """Return a gradient for each output: unit Gaussian numbers, or 1 for a scalar.
+
+    Raises:
+        ArgumentError: There is no float output.
+    """
     if not values:
         msg = "the function gives no float array; want an output, or a loss"
         raise ArgumentError(msg)
     rng = np.random.default_rng(SEED)
-    drawn: list[Any] = [
-        rng.standard_normal(y.shape) if y.ndim else np.ones(()) for y in values
+    return [
+        jnp.asarray(rng.standard_normal(y.shape) if y.ndim else 1.0, y.dtype)
+        for y in values
     ]
-    found: list[Gradients] = []
-    for size in sizes:
-        pulled = zip(drawn, values, strict=True)
-        gradients = back([jnp.asarray(g * size, y.dtype) for g, y in pulled])
-        pairs = zip(names, gradients, strict=True)
-        found.append({name: np.asarray(g, dtype=np.float64) for name, g in pairs})
-    return found

@@ -28,9 +28,9 @@ def pull(
         ArgumentError: No output is a float tensor that needs a gradient.
     """
     parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    with _unchanged(model):
+    with unchanged(model):
         (scaled,) = _gradients(model, parameters, (args, kwargs), (1.0,))
-    with _unchanged(model), true_gradients():
+    with unchanged(model), true_gradients():
         true, again = _gradients(model, parameters, (args, kwargs), (1.0, STRETCH))
     return Pulled(scaled, true, again)
 
@@ -42,15 +42,7 @@ def _gradients(
     sizes: tuple[float, ...],
 ) -> list[Gradients]:
     """Return the gradients for output gradients of each size."""
-    leaves: list[Any] = pytree.tree_leaves(model(*call[0], **call[1]))
-    outputs = [y for y in leaves if isinstance(y, torch.Tensor) and y.requires_grad]
-    if not outputs:
-        msg = (
-            f"{type(model).__name__} gives no float tensor that depends on a "
-            "parameter; want an output, or a loss, to differentiate"
-        )
-        raise ArgumentError(msg)
-    drawn = [torch.randn_like(y) if y.dim() else torch.ones_like(y) for y in outputs]
+    outputs, drawn = output_gradients(model, model(*call[0], **call[1]))
     found: list[Gradients] = []
     for size in sizes:
         gradients = torch.autograd.grad(
@@ -65,8 +57,28 @@ def _gradients(
     return found
 
 
+def output_gradients(
+    model: torch.nn.Module, result: Any
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Return the float tensors of a result, and a gradient for each.
+
+    Raises:
+        ArgumentError: There is none that needs a gradient.
+    """
+    leaves: list[Any] = pytree.tree_leaves(result)
+    outputs = [y for y in leaves if isinstance(y, torch.Tensor) and y.requires_grad]
+    if not outputs:
+        msg = (
+            f"{type(model).__name__} gives no float tensor that depends on a "
+            "parameter; want an output, or a loss, to differentiate"
+        )
+        raise ArgumentError(msg)
+    drawn = [torch.randn_like(y) if y.dim() else torch.ones_like(y) for y in outputs]
+    return outputs, drawn
+
+
 @contextmanager
-def _unchanged(model: torch.nn.Module) -> Generator[None]:
+def unchanged(model: torch.nn.Module) -> Generator[None]:
     """Run uncompiled with seeded random numbers, and put buffers back."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with (

@@ -23,5 +23,5 @@ def test_nothing_has_no_direction(x):
 
 
 def test_what_is_no_model_is_refused():
-    with pytest.raises(ArgumentError, match="cannot check the gradients of a int"):
+    with pytest.raises(ArgumentError, match="cannot differentiate a int"):
         check_gradient_validity(3, ())

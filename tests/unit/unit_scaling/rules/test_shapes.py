@@ -17,6 +17,10 @@ def test_copies_of_broadcasting_are_counted(shape, copies):
     assert shapes.copies(shape, (4, 3)) == copies
 
 
+def test_copies_of_missing_extents_are_counted():
+    assert shapes.copies((3, 2), (5, 4, 3, 2)) == 20
+
+
 def test_linear_reads_rows_and_fans():
     found = shapes.of_linear((5, 7, 4), (9, 4))
     assert found == extents.linear(fan_in=4, fan_out=9, batch=35)
