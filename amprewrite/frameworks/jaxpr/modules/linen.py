@@ -225,11 +225,21 @@ def _reduce(self: Any) -> Any:
 
 
 def _post_init(self: Any) -> None:
-    """Refuse a converted module inside another module, where apply is never called.
+    """Refuse a converted module where its own apply is never called.
 
     Raises:
-        UnsupportedError: The module is inside another one.
+        UnsupportedError: The module is inside another one, or ``flax.linen.apply``
+            binds it to variables.
     """
+    held = self.parent
+    if isinstance(held, core.Scope) and not held.get_flag("initializing", False):
+        msg = (
+            f"flax.linen.apply binds the converted {type(self).__name__} to its "
+            f"variables, and would run it in full precision; call "
+            f"converted.apply(variables, *args, method=function), or convert the "
+            f"function: amprewrite.convert(flax.linen.apply(function, module))"
+        )
+        raise UnsupportedError(msg)
     if isinstance(self.parent, nn.Module):
         msg = (
             f"the converted {type(self).__name__} is part of a "

@@ -48,3 +48,16 @@ def test_a_bound_module_gives_fields_and_methods() -> None:
     bound = Bound(convert(MODEL, REQUEST), {}, None)
     assert bound.features == 4
     assert bound.setup.keywords == {"method": "setup"}
+
+
+def test_a_function_that_linen_binds_a_module_for_is_refused() -> None:
+    def twice(module, x):
+        return 2 * module(x)
+
+    converted, x = convert(MODEL, REQUEST), jax.numpy.ones((2, 3))
+    variables = nn.init(twice, converted)(jax.random.key(0), x)
+    with pytest.raises(UnsupportedError, match=r"full precision; call .*method=func"):
+        nn.apply(twice, converted)(variables, x)
+    found = converted.apply(variables, x, method=twice)
+    expected = nn.apply(twice, MODEL)(variables, x)
+    assert 0 < abs(found - expected).max() < 0.02
