@@ -325,6 +325,13 @@ def _run(model: Any, name: str, args: Any, kwargs: Any) -> Any:
     return result
 
 
+SETTERS = ("init_cache", "set_view")
+"""Methods that set attributes of layers, by a convention of Flax, and compute nothing.
+
+``nnx.view`` calls ``set_view`` of every layer.
+"""
+
+
 def _has_methods(kind: Any) -> bool:
     """Return whether modules of a class are called: false for Flax's containers."""
     if not kind.__module__.startswith("flax."):
@@ -347,6 +354,6 @@ def _converted_class(kind: Any) -> Any:
 
     body = class_body(kind, conversion_of)
     body |= copies(convert, conversion_of, original)
-    body |= overrides(kind, nnx.Module, _run) | {"__setattr__": set_attribute}
+    body |= overrides(kind, nnx.Module, _run, SETTERS) | {"__setattr__": set_attribute}
     make = metaclass(type(kind))
     return make(kind.__name__, (kind,), body, pytree=kind._pytree__is_pytree)  # noqa: SLF001  # how a class says that it is no pytree

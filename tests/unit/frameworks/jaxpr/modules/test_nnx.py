@@ -55,3 +55,10 @@ def test_a_copy_is_converted_too(model) -> None:
     assert type(copied) is type(converted)
     assert converted_function_of(copied) is converted_function_of(converted)
     assert copied.layers[0] is not model.layers[0]
+
+
+def test_a_view_of_a_converted_model_sets_attributes_without_a_warning(model) -> None:
+    x = jax.numpy.ones((3, 2))
+    view = nnx.view(convert(model, REQUEST), use_running_average=True)
+    expected = nnx.view(model, use_running_average=True)(x)
+    assert 0 < abs(view(x) - expected).max() < 0.02
