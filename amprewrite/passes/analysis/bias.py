@@ -9,7 +9,7 @@ The bias is added to the accumulator and the sum is rounded once.
 
 from collections.abc import Mapping
 
-from amprewrite.ir import Op, ProgramGraph
+from amprewrite.ir import Op, ProgramGraph, Value
 from amprewrite.policy import OpClass
 from amprewrite.policy.match import Match
 
@@ -24,10 +24,22 @@ def find_biases(graph: ProgramGraph, classes: Mapping[str, Match]) -> dict[str, 
         if op.canonical == "add" and classes[op.name].op_class is OpClass.PROMOTE:
             for name, bias in _orders(op):
                 source = _sole_source(graph, classes, name)
-                smaller = bias in inputs and inputs[bias] < graph.values[name].elements
+                smaller = bias in inputs and _is_smaller(inputs[bias], graph, name)
                 if smaller and source is not None:
                     found[op.name] = source.name
     return found
+
+
+def _is_smaller(given: Value, graph: ProgramGraph, name: str) -> bool:
+    """Return whether an input has fewer elements, or as many in fewer dimensions.
+
+    It has as many where the batch is one, or symbolic, which counts as one: whether an
+    operand is a bias does not depend on that.
+    """
+    found = graph.values[name]
+    fewer = given.elements < found.elements
+    same = given.elements == found.elements
+    return fewer or (same and len(given.shape) < len(found.shape))
 
 
 def _orders(op: Op) -> tuple[tuple[str, str], ...]:
@@ -39,9 +51,11 @@ def _orders(op: Op) -> tuple[tuple[str, str], ...]:
             return ()
 
 
-def _moved_inputs(graph: ProgramGraph, classes: Mapping[str, Match]) -> dict[str, int]:
-    """Return the size of the input that each moved value is a copy of."""
-    moved = {value.name: value.elements for value in graph.inputs()}
+def _moved_inputs(
+    graph: ProgramGraph, classes: Mapping[str, Match]
+) -> dict[str, Value]:
+    """Return the input that each moved value is a copy of."""
+    moved = {value.name: value for value in graph.inputs()}
     for op in graph.ops:
         moves = classes[op.name].op_class is OpClass.FOLLOW and not op.mutates
         if moves and len(op.operands) == 1 and op.operands[0] in moved:

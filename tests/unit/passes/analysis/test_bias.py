@@ -36,6 +36,22 @@ def test_a_bias_is_added_to_the_accumulator_and_rounded_once() -> None:
     assert [c.value for c in plan.runtime_casts] == ["x"]
 
 
+@pytest.mark.parametrize("batch", ["1", "n"])
+def test_a_bias_is_one_for_a_batch_of_one_and_a_symbolic_one(batch: str) -> None:
+    plan = plan_of(f"""
+    %x: f32[{batch},8] input
+    %w: f32[8,16] parameter
+    %b: f32[16] parameter
+    dot = matmul(%x, %w) -> %h: f32[{batch},16]
+      | accumulates=true
+    spread = expand(%b) -> %s: f32[{batch},16]
+    add = add(%h, %s) -> %a: f32[{batch},16]
+    next = matmul(%a, %w) -> %y: f32[{batch},8]
+    return %y
+    """)
+    assert plan.by_op["add"].why == "the bias of dot: added in full, rounded once"
+
+
 @pytest.mark.parametrize(
     "added",
     [
