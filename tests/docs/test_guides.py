@@ -38,6 +38,7 @@ NEEDS = {
     "howto/other_shapes": ("torch",),
     "howto/plans": ("torch",),
     "howto/torch_compile": ("torch",),
+    "howto/transformers": ("torch", "transformers", "tokenizers", "accelerate", "peft"),
     "howto/train_fp16": ("torch", "jax", "optax"),
     "howto/verify_report": ("torch",),
     "howto/what_is_lowered": ("torch", "jax"),
