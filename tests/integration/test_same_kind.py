@@ -125,6 +125,21 @@ def test_it_is_an_instance_of_the_models_class(model: Any) -> None:
     assert list(made.state_dict()) == list(model.state_dict())
 
 
+@pytest.mark.parametrize("part", [False, True])
+def test_a_new_model_of_its_class_is_plain(model: Any, *, part: bool) -> None:
+    made: Any = converted(model)
+    kind = type(made.head if part else made)
+    given: Any = (8, 4) if part else ()
+    plain: Any = nn.Linear if part else Network
+    new = kind(*given)
+    assert type(new) is plain
+    assert repr(new) == repr(plain(*given))
+    assert inspect.signature(kind) == inspect.signature(plain)
+    x = torch.randn(4, 8)
+    found, expected = new(x), copy.deepcopy(new)(x)
+    assert relative_error(found, expected) == 0
+
+
 def test_its_parts_are_instances_of_their_classes(model: Any) -> None:
     made = converted(model)
     assert len(made.layers) == 2

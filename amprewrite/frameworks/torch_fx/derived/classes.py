@@ -7,7 +7,7 @@ and type checks work as before; only calls differ.
 import copy
 import inspect
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 
 import torch
@@ -293,6 +293,7 @@ def derived_class(kind: Any, role: type[ConvertedPart], taken: frozenset[str]) -
         "__doc__": kind.__doc__,
         PLAIN: kind,
         _TAKEN: taken,
+        "__init__": _init(kind),
     }
     if kind.forward is not nn.Module.forward:
         body["forward"] = _forward(kind)
@@ -304,6 +305,21 @@ def derived_class(kind: Any, role: type[ConvertedPart], taken: frozenset[str]) -
             if hasattr(kind, name):
                 body[name] = _on_plain(kind, name)
     return class_before(role, kind, body)
+
+
+def _init(kind: Any) -> Callable[..., None]:
+    """Return the ``__init__`` of a derived class, which makes an object of ``kind``.
+
+    Libraries make new models of the class of a model (``from_pretrained``). They have
+    no programs, and are plain.
+    """
+
+    @wraps(kind.__init__)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        self.__class__ = plain_class(type(self))
+        self.__init__(*args, **kwargs)
+
+    return init
 
 
 _SAVES = ("save_pretrained", "push_to_hub")
