@@ -33,29 +33,34 @@ def in_torch(case, mult, made):
 def in_jax(case, mult, made):
     floats = [i for i, x in enumerate(made) if x.dtype == np.float32]
 
+    def function(*inputs):
+        whole = iter(inputs)
+        every = [next(whole) if i in floats else x for i, x in enumerate(made)]
+        return getattr(functional_jax, case.op)(*every, **case.keywords(mult))
+
+    y, back = jax.vjp(function, *(made[i] for i in floats))
+    return y, *back(uneven(y.shape))
+
+
+@pytest.fixture(scope="module")
+def of_jax():
+    """Value and gradients of every case, by its number: one program, compiled once."""
+
     @jax.jit
-    def both(*given):
-        def function(*inputs):
-            whole = iter(inputs)
-            every = [next(whole) if i in floats else x for i, x in enumerate(made)]
-            return getattr(functional_jax, case.op)(*every, **case.keywords(mult))
+    def program():
+        return [in_jax(case, mult, case.arguments()) for case, mult in CASES]
 
-        y, back = jax.vjp(function, *given)
-        return y, back(uneven(y.shape))
-
-    y, gradients = both(*(made[i] for i in floats))
-    return np.asarray(y), [np.asarray(g) for g in gradients]
+    return [[np.asarray(x) for x in found] for found in program()]
 
 
 def test_both_have_the_same_ops():
     assert functional.__all__ == functional_jax.__all__
 
 
-@pytest.mark.parametrize(("case", "mult"), CASES, ids=[case.name for case, _ in CASES])
-def test_torch_and_jax_agree(case, mult):
-    made = case.arguments()
-    value, gradients = in_torch(case, mult, made)
-    found, others = in_jax(case, mult, made)
-    for x, y in zip([found, *others], [value, *gradients], strict=True):
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[c.name for c, _ in CASES])
+def test_torch_and_jax_agree(number, of_jax):
+    case, mult = CASES[number]
+    value, gradients = in_torch(case, mult, case.arguments())
+    for x, y in zip(of_jax[number], [value, *gradients], strict=True):
         size = float(np.abs(y).max())
         assert x == pytest.approx(y, rel=1e-5, abs=1e-5 * size)
