@@ -32,6 +32,7 @@ from amprewrite.frameworks.torch_fx.plain.plain_model import (
     mark_as,
     named_tensors,
 )
+from amprewrite.frameworks.torch_fx.plain.tree import runs_as_written
 from amprewrite.frameworks.torch_fx.plain.watched import Watched
 from amprewrite.frameworks.torch_fx.programs.program_table import Programs
 from amprewrite.frameworks.torch_fx.programs.shared_state import SharedState
@@ -264,8 +265,10 @@ def _part_class(kind: Any) -> Any:
 
 
 def _can_adopt(part: nn.Module) -> bool:
-    """Return whether a part may be of a derived class: no graph, script or program."""
+    """Return whether a part may be of a derived class: no graph, script or metric."""
     if isinstance(part, (ConvertedModel, GraphModule, torch.jit.ScriptModule)):
+        return False
+    if runs_as_written(part):
         return False
     return isinstance(part, ConvertedPart) or not isinstance(part, KeepsDtypes)
 

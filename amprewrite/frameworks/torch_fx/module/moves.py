@@ -17,15 +17,18 @@ class KeepsDtypes(nn.Module):
     of this module or of a module around it, raise before any of its tensors is changed.
     """
 
-    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Any:  # noqa: FBT001, FBT002  # as nn.Module
-        """Apply ``fn`` to all tensors, as ``nn.Module`` does.
+    def _apply(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Apply ``fn`` to all tensors, as the class of the module does.
+
+        Its arguments may differ from those of ``nn.Module``: a metric of torchmetrics
+        takes the names of states to leave out.
 
         Raises:
             UnsupportedError: It would change a dtype.
         """
         refuse_other_dtypes(self, fn)
         above: Any = super()  # its stubs say nothing of ``fn``
-        return above._apply(fn, recurse)  # noqa: SLF001  # what this overrides
+        return above._apply(fn, *args, **kwargs)  # noqa: SLF001  # what this overrides
 
 
 def refuse_other_dtypes(module: nn.Module, move: Callable[..., Any]) -> None:

@@ -4,6 +4,8 @@ import types
 from collections import OrderedDict
 from typing import Any
 
+from torch import nn
+
 from amprewrite.frameworks.torch_fx.compat.module_state import attributes_of
 from amprewrite.frameworks.torch_fx.module.distributed import sharded_types
 from amprewrite.frameworks.torch_fx.plain.watched import Watched
@@ -65,6 +67,18 @@ def plain_state(part: Any) -> dict[str, Any]:
         if isinstance(held, Watched):
             state[name] = dict(held) if name == "_modules" else OrderedDict(held)
     return state
+
+
+def made_anew(part: Any) -> set[str]:
+    """Return the attributes of a module that its state leaves out.
+
+    Its class makes them for each copy: functions of a metric that are bound to it.
+    """
+    kind = plain_class(type(part))
+    if kind.__getstate__ is nn.Module.__getstate__:
+        return set()
+    state = kind.__getstate__(part)
+    return set(vars(part)) - {STATE, *state} if isinstance(state, dict) else set()
 
 
 def plain_object(kind: Any) -> Any:

@@ -14,6 +14,7 @@ from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.torch_fx.compat import private
 from amprewrite.frameworks.torch_fx.module.snapshot import deep_copy
 from amprewrite.frameworks.torch_fx.plain.plain_class import (
+    made_anew,
     plain_object,
     plain_state,
 )
@@ -165,15 +166,38 @@ def bound_attribute(model: nn.Module) -> str:
 def bound_attributes(model: nn.Module) -> Iterator[str]:
     """Yield the attributes that are functions bound to parts or tensors of ``model``.
 
-    A deep copy shares these functions.
+    A deep copy shares these functions, but for those that the state of a part leaves
+    out, to make them anew.
     """
     own = set(map(id, (*model.modules(), *model.parameters(), *model.buffers())))
     for path, part in private.modules_by_path(model):
+        anew = made_anew(part)
         for name, held in vars(part).items():
+            if name in anew:
+                continue
             several = isinstance(held, dict)  # hooks are among these
             functions: Any = vars(part)[name].values() if several else (held,)
             if any(id(found) in own for f in functions for found in _around(f)):
                 yield f"{path}.{name}".lstrip(".")
+
+
+def runs_as_written(part: nn.Module) -> bool:
+    """Return whether a part, called by itself, is to run without a conversion.
+
+    A metric of torchmetrics adds up its state in functions that it binds to itself, and
+    makes anew in each copy. That state is neither rounded nor captured. So is a
+    collection of such parts.
+    """
+    if _wraps_itself(part):
+        return True
+    if next(part.parameters(), None) is not None:
+        return False
+    return any(map(_wraps_itself, part.modules()))
+
+
+def _wraps_itself(part: nn.Module) -> bool:
+    held = vars(part)
+    return any(found is part for n in made_anew(part) for found in _around(held[n]))
 
 
 def _around(function: Any) -> Iterator[object]:

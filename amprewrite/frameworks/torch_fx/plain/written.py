@@ -12,7 +12,11 @@ import torch
 from torch import nn
 
 from amprewrite.frameworks.torch_fx.compat import private
-from amprewrite.frameworks.torch_fx.plain.plain_class import OWN_FORWARD, STATE
+from amprewrite.frameworks.torch_fx.plain.plain_class import (
+    OWN_FORWARD,
+    STATE,
+    made_anew,
+)
 
 _OWN = frozenset(vars(nn.Module())) | {
     *("_flat_weights", "_flat_weight_refs"),
@@ -24,8 +28,9 @@ _OWN = frozenset(vars(nn.Module())) | {
 def share_attributes(model: nn.Module, converted: nn.Module) -> None:
     """Give ``model`` the attributes of ``converted``, those that hold no modules."""
     for part, here in _pairs(model, converted):
+        own = _OWN | made_anew(here)
         for name, held in vars(here).items():
-            if name not in _OWN and not _holds_modules(held):
+            if name not in own and not _holds_modules(held):
                 vars(part)[name] = held
 
 
@@ -37,7 +42,7 @@ def written_attributes(
         (part, here, name)
         for part, here in _pairs(model, converted)
         for name, held in vars(part).items()
-        if name not in _OWN
+        if name not in _OWN | made_anew(here)
         and not _holds_modules(held)
         and vars(here).get(name, _OWN) is not held
     ]

@@ -48,3 +48,22 @@ def test_a_part_is_refused_too() -> None:
     with pytest.raises(UnsupportedError, match="convert the original in that dtype"):
         program.get_submodule("0").half()
     assert model[0].weight.dtype == torch.float32
+
+
+class Metric(nn.Module):
+    """A module whose moves take other arguments than those of ``nn.Module``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moves: list[tuple[str, ...]] = []
+
+    def _apply(self, fn: Any, exclude: tuple[str, ...] = ()) -> Any:
+        self.moves.append(tuple(exclude))
+        return super()._apply(fn)
+
+
+def test_a_part_is_moved_with_the_arguments_of_its_own_class() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), Metric()).eval()
+    converted = amprewrite.convert(model)
+    assert converted.to("cpu") is converted
+    assert converted[1].moves == [()]
