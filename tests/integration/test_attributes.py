@@ -109,3 +109,35 @@ def test_a_parameter_that_the_forward_writes_to() -> None:
     lazy = amprewrite.convert(model)
     with pytest.warns(AmpWarning, match=r"writes to the parameter a\.bias"):
         lazy(x)
+
+
+class Box:
+    """A value that is no setting."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+
+class Counts(nn.Module):
+    """A module that reads a box, and counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.box, self.calls = nn.Linear(4, 4), Box(1.0), 0
+
+    def forward(self, x: Any) -> Any:
+        self.calls = self.calls + 1
+        return self.linear(x) * self.box.value
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_what_is_set_on_a_converted_model_is_read_and_kept(mode: Any) -> None:
+    converted = amprewrite.convert(Counts().train(mode))
+    x = torch.randn(2, 4)
+    for value in (1.0, 5.0):
+        converted.box = box = Box(value)
+        torch.testing.assert_close(
+            converted(x), value * converted.linear(x), atol=0.05, rtol=0.02
+        )
+        assert converted.box is box
+    assert converted.calls == 2

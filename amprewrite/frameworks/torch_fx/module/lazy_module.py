@@ -73,6 +73,7 @@ class LazyModule(ConvertedModule):
     Attributes:
         looked_at: Number of graphs when the attributes that the model writes were
             looked up.
+        others: Number of attributes that were set when it was given them.
         written: Attributes that the model writes: its part, the converted one, a name.
         hooks: Keys of the forward hooks of the model's parts when it was captured.
     """
@@ -97,7 +98,7 @@ class LazyModule(ConvertedModule):
         super().__init__()
         self.__dict__["_model"] = model
         self._again, self._use = again, use
-        self.looked_at = -1
+        self.looked_at = self.others = -1
         self.hooks = frozenset[int]()
         self.written: list[tuple[nn.Module, nn.Module, str]] = []
         self._own: dict[str, tuple[Mark | None, torch.Tensor]] = {}

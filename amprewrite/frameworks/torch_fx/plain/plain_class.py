@@ -77,8 +77,10 @@ def made_anew(part: Any) -> set[str]:
     kind = plain_class(type(part))
     if kind.__getstate__ is nn.Module.__getstate__:
         return set()
-    state = kind.__getstate__(part)
-    return set(vars(part)) - {STATE, *state} if isinstance(state, dict) else set()
+    state: Any = kind.__getstate__(part)
+    if type(state) is not dict:
+        return set()
+    return {name for name in attributes_of(part) if name not in {STATE, *state}}
 
 
 def plain_object(kind: Any) -> Any:

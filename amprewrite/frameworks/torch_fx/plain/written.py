@@ -25,11 +25,21 @@ _OWN = frozenset(vars(nn.Module())) | {
 """Attributes of every module, parameters of recurrent layers, and calls."""
 
 
-def share_attributes(model: nn.Module, converted: nn.Module) -> None:
-    """Give ``model`` the attributes of ``converted``, those that hold no modules."""
+def share_attributes(
+    model: nn.Module, converted: nn.Module, names: Collection[str] | None = None
+) -> None:
+    """Give ``model`` the attributes of ``converted``, those that hold no modules.
+
+    Args:
+        model: The model.
+        converted: A model of the same structure.
+        names: Names of the attributes; None for all.
+    """
     for part, here in _pairs(model, converted):
         own = _OWN | made_anew(here)
         for name, held in vars(here).items():
+            if names is not None and name not in names:
+                continue
             if name not in own and not _holds_modules(held):
                 vars(part)[name] = held
 

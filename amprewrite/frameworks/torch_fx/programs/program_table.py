@@ -24,6 +24,7 @@ from amprewrite.frameworks.torch_fx.module.lazy_module import (
 )
 from amprewrite.frameworks.torch_fx.plain.plain_model import plain_of, remember_low
 from amprewrite.frameworks.torch_fx.plain.written import (
+    share_attributes,
     write_back,
     written_attributes,
 )
@@ -114,7 +115,14 @@ class Programs:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> Any:
-        """Run a program by dynamo; take over the attributes that the model writes."""
+        """Run a program by dynamo; take over the attributes that the model writes.
+
+        It is given those that were set on the converted model.
+        """
+        watch = self.shared.watch
+        if program.others != watch.others:
+            share_attributes(program.model, owner, watch.attributes)
+            program.others = watch.others
         try:
             found = program(*args, **kwargs)
         except Exception:

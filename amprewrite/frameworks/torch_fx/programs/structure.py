@@ -30,11 +30,14 @@ class Watch:
         changed: Whether the structure changed since the programs of the model were
             looked up: one flag, since a compiler guards on what it reads.
         tensors: Number of parameters and buffers that were set.
+        attributes: Names of the other attributes that were set.
+        others: Number of times that one of these was set.
     """
 
     def __init__(self) -> None:
         """Start without changes."""
-        self.structure = self.tensors = 0
+        self.structure = self.tensors = self.others = 0
+        self.attributes = set[str]()
         self.changed = True
 
     def count(self) -> None:
@@ -57,6 +60,9 @@ class Watch:
                 self.count()
         elif isinstance(value, nn.Module) or name in private.children(part) or read:
             self.count()
+        if name != "training" and not isinstance(value, nn.Module):
+            self.others += 1
+            self.attributes.add(name)
 
 
 def structure_key(root: nn.Module) -> Key:

@@ -88,3 +88,11 @@ def test_scripts_are_left_alone() -> None:
     made, model = nn.Sequential(script), nn.Sequential(script)
     share_attributes(model, made)
     assert not written_attributes(model, made)
+
+
+def test_attributes_that_were_set_are_shared_by_name(pair: Any) -> None:
+    model, made = pair
+    made.count, made[0].seen = 7, {"b": 2}
+    share_attributes(model, made, {"seen"})
+    assert model.count == 0
+    assert model[0].seen is made[0].seen
