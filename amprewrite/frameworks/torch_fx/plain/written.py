@@ -6,12 +6,13 @@ attributes (a counter, a list of losses), which are those of the converted model
 
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import nn
 
 from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule
 from amprewrite.frameworks.torch_fx.plain.plain_class import (
     OWN_FORWARD,
     STATE,
@@ -42,6 +43,40 @@ def share_attributes(
                 continue
             if name not in own and not _holds_modules(held):
                 vars(part)[name] = held
+
+
+class Counts(Protocol):
+    """The attributes that were set on a converted model.
+
+    Attributes:
+        attributes: Their names.
+        others: Number of times that one was set.
+    """
+
+    attributes: set[str]
+    others: int
+
+
+def run(
+    program: LazyModule,
+    converted: nn.Module,
+    written: Counts,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """Run a program, after giving it the attributes that were set on the converted.
+
+    Args:
+        program: The program.
+        converted: The converted model or part.
+        written: Attributes that were set on the converted model.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+    """
+    if program.others != written.others:
+        share_attributes(program.model, converted, written.attributes)
+        program.others = written.others
+    return program(*args, **kwargs)
 
 
 def written_attributes(

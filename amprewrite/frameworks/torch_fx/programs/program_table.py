@@ -24,7 +24,7 @@ from amprewrite.frameworks.torch_fx.module.lazy_module import (
 )
 from amprewrite.frameworks.torch_fx.plain.plain_model import plain_of, remember_low
 from amprewrite.frameworks.torch_fx.plain.written import (
-    share_attributes,
+    run,
     write_back,
     written_attributes,
 )
@@ -115,16 +115,9 @@ class Programs:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> Any:
-        """Run a program by dynamo; take over the attributes that the model writes.
-
-        It is given those that were set on the converted model.
-        """
-        watch = self.shared.watch
-        if program.others != watch.others:
-            share_attributes(program.model, owner, watch.attributes)
-            program.others = watch.others
+        """Run a program by dynamo; take over the attributes that the model writes."""
         try:
-            found = program(*args, **kwargs)
+            found = run(program, owner, self.shared.watch, args, kwargs)
         except Exception:
             made_for_this = program is not self._first and not program.plans
             if made_for_this:  # it takes every call: make way for others
