@@ -33,6 +33,7 @@ NEEDS = {
     "howto/export": ("torch", "jax", "onnxscript", "onnxruntime", "safetensors"),
     "howto/find_the_layer": ("torch",),
     "howto/generate": ("torch", "transformers"),
+    "howto/jax_libraries": ("jax", "equinox", "optax"),
     "howto/jax_objects": ("jax", "equinox", "flax"),
     "howto/keep_full": ("torch",),
     "howto/other_shapes": ("torch",),

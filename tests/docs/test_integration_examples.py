@@ -28,6 +28,12 @@ class Example(NamedTuple):
 
 
 EXAMPLES: Mapping[str, Example] = {
+    "keras_loop": Example(
+        ("jax", "keras"),
+        r"rewritten (\d+) of \d+ ops[\s\S]*plain model (\S+)\n",
+        least=(3, 0.7),
+        most=(10, 1.0),
+    ),
     "optax_train": Example(
         ("jax", "optax"),
         r"rewritten (\d+) of \d+ ops[\s\S]*-> (\S+)\n.*: bool float32 int32\n",
@@ -82,8 +88,11 @@ EXAMPLES: Mapping[str, Example] = {
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`")  # peft calls it
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_it_prints(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_prints(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     example = EXAMPLES[name]
+    monkeypatch.setenv("KERAS_BACKEND", "jax")  # read where Keras is imported first
     for library in example.libraries:
         pytest.importorskip(library)
     runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
