@@ -1,6 +1,7 @@
 """Calls of every scaled op, for the tests of both frameworks."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +42,9 @@ class Case:
     def arguments(self, seed=0):
         """Unit Gaussian inputs, then integers if it takes any (before, if first)."""
         rng = np.random.default_rng(seed)
-        made = [rng.standard_normal(s, dtype=np.float32) for s in self.shapes]
+        made: list[Any] = [
+            rng.standard_normal(s, dtype=np.float32) for s in self.shapes
+        ]
         if self.integers:
             high, shape = self.integers
             whole = rng.integers(0, high, shape)

@@ -1,5 +1,7 @@
 """Every scaled op of JAX gives what that of torch gives, and so do its gradients."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -24,7 +26,7 @@ def uneven(shape):
 def in_torch(case, mult, made):
     """Value and gradients."""
     tensors = [torch.from_numpy(x) for x in made]
-    inputs = [x.requires_grad_() for x in tensors if x.is_floating_point()]
+    inputs: list[Any] = [x.requires_grad_() for x in tensors if x.is_floating_point()]
     y = getattr(functional, case.op)(*tensors, **case.keywords(mult))
     y.backward(torch.from_numpy(uneven(tuple(y.shape))))
     return y.detach().numpy(), [x.grad.numpy() for x in inputs]

@@ -1,5 +1,7 @@
 """Scaled activations of JAX: constraints, dropout, mistakes."""
 
+from typing import Any
+
 import pytest
 
 from amprewrite.errors import ArgumentError, UnitScalingError, UnsupportedError
@@ -22,7 +24,8 @@ def test_one_factor_both_ways_gives_the_true_gradient():
 
 
 def test_hardtanh_is_cut_and_scaled_as_published():
-    forward, backward = rule("hardtanh", 4.0)
+    factors: Any = rule("hardtanh", 4.0)
+    forward, backward = factors
     y, back = jax.vjp(lambda x: activations.hardtanh(x, 4.0, None), X)
     assert jnp.allclose(y, X.clip(-0.25, 0.25) * forward)
     assert jnp.allclose(back(jnp.ones_like(X))[0], (abs(X) < 0.25) * backward)

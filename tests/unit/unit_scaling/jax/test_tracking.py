@@ -1,5 +1,7 @@
 """Scales of the arrays of a JAX function."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -21,7 +23,7 @@ def model(parameters, x):
 
 
 def test_values_and_gradients_have_their_scales():
-    found = track_scales(model, ({"weight": WEIGHT}, X))
+    found: Any = track_scales(model, ({"weight": WEIGHT}, X))
     (relu,) = (row for row in found.rows if row.name == "relu")
     assert (relu.forward.rms, relu.forward.zeros) == pytest.approx(
         (0.707, 0.5), abs=0.02

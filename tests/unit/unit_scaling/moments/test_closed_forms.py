@@ -1,6 +1,7 @@
 """Closed forms are quadrature, to the last digits."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ GROWS = {"exp": 4.0}
 
 def difference(name, mult):
     """The largest relative difference between the closed form and quadrature."""
-    function = NONLINEARITIES[name]
+    function: Any = NONLINEARITIES[name]
     given = dict(function.parameters)
     closed = function.closed(mult, **given)
     if closed is None:
@@ -61,6 +62,6 @@ def test_hardtanh_does_not_cancel_for_a_large_multiplier():
 
 
 def test_elu_of_a_small_multiplier_is_left_to_quadrature():
-    elu = NONLINEARITIES["elu"].closed
+    elu: Any = NONLINEARITIES["elu"].closed
     assert elu(1 / 64, alpha=1.0) is None
     assert elu(0.3, alpha=1.0) is not None

@@ -1,5 +1,7 @@
 """Scaled activations of torch: values, gradients, constraints, dropout."""
 
+from typing import Any
+
 import pytest
 
 from amprewrite.errors import UnitScalingError, UnsupportedError
@@ -16,10 +18,10 @@ X = torch.linspace(-3, 3, 11)
 
 
 def value_and_gradient(function, x=X):
-    x = x.clone().requires_grad_()
-    y = function(x)
+    given: Any = x.clone().requires_grad_()
+    y = function(given)
     y.sum().backward()
-    return y.detach(), x.grad
+    return y.detach(), given.grad
 
 
 def test_one_factor_both_ways_gives_the_true_gradient():
@@ -30,14 +32,16 @@ def test_one_factor_both_ways_gives_the_true_gradient():
 
 
 def test_hardtanh_is_cut_and_scaled_as_published():
-    forward, backward = rule("hardtanh", 4.0)
+    factors: Any = rule("hardtanh", 4.0)
+    forward, backward = factors
     y, gradient = value_and_gradient(lambda x: activations.hardtanh(x, 4.0, None))
     torch.testing.assert_close(y, X.clamp(-0.25, 0.25) * forward)
     torch.testing.assert_close(gradient, (X.abs() < 0.25) * backward)
 
 
 def test_a_constraint_may_follow_the_gradient():
-    _, backward = rule("hardtanh")
+    factors: Any = rule("hardtanh")
+    _, backward = factors
     y = activations.hardtanh(X, constraint="to_grad_input_scale")
     torch.testing.assert_close(y, X.clamp(-1, 1) * backward)
 
@@ -49,7 +53,7 @@ def test_softmax_sums_to_its_factor():
 
 
 def test_dropout_keeps_the_scale():
-    x = torch.randn(2**18, requires_grad=True)
+    x: Any = torch.randn(2**18, requires_grad=True)
     y = activations.dropout(x, 0.75)
     y.backward(torch.randn_like(y))
     assert (y.std().item(), x.grad.std().item()) == pytest.approx((1, 1), abs=0.02)

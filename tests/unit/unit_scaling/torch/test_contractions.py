@@ -1,5 +1,7 @@
 """Scaled contractions of torch: weights, biases, masks, captured programs."""
 
+from typing import Any
+
 import pytest
 
 from amprewrite.errors import ArgumentError
@@ -16,7 +18,7 @@ from amprewrite.unit_scaling.torch.sums import residual_apply
 
 def test_a_bias_has_a_unit_gradient_and_the_factor_of_the_output():
     x, weight = torch.randn(4096, 16), torch.randn(64, 16)
-    bias = torch.zeros(64, requires_grad=True)
+    bias: Any = torch.zeros(64, requires_grad=True)
     contractions.linear(x, weight, bias).backward(torch.randn(4096, 64))
     assert bias.grad.std().item() == pytest.approx(1, abs=0.3)
     shifted = contractions.linear(x, weight, torch.ones(64))
@@ -32,7 +34,7 @@ def test_a_convolution_takes_a_bias_and_no_batch():
 
 
 def test_padding_has_no_gradient():
-    weight = torch.randn(5, 3, requires_grad=True)
+    weight: Any = torch.randn(5, 3, requires_grad=True)
     contractions.embedding(torch.tensor([0, 1, 1]), weight, 0).sum().backward()
     assert weight.grad[0].tolist() == [0, 0, 0]
     assert weight.grad[1, 0].item() == pytest.approx(2 * (5 / 3) ** 0.5)
@@ -54,7 +56,7 @@ def test_a_vector_is_refused():
 
 
 def test_an_empty_batch_passes():
-    weight = torch.randn(3, 4, requires_grad=True)
+    weight: Any = torch.randn(3, 4, requires_grad=True)
     y = contractions.linear(torch.ones(0, 4), weight)
     assert y.shape == (0, 3)
     y.sum().backward()
@@ -63,6 +65,10 @@ def test_an_empty_batch_passes():
 
 class Network(torch.nn.Module):
     """A small language model, and its loss."""
+
+    table: Any
+    mix: Any
+    near: Any
 
     def __init__(self):
         super().__init__()
@@ -89,7 +95,7 @@ def test_a_captured_model_has_the_gradients_at_every_batch(how):
     batch = ({0: torch.export.Dim("batch")},)
     if how == "export":
         program = torch.export.export(model, (batches[0],), dynamic_shapes=batch)
-        captured = program.module()
+        captured: Any = program.module()
     else:
         captured = torch.compile(
             model, backend="aot_eager", fullgraph=True, dynamic=True

@@ -1,6 +1,7 @@
 """Scaled gradients of torch modules are valid, or are told not to be."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,15 @@ class Block(nn.Module):
     Attention and an MLP are parallel branches.
     """
 
-    def __init__(self, constraint="to_output_scale", *, tied=False):
+    table: Any
+    places: Any
+    qkv: Any
+    key_bias: Any
+    up: Any
+    down: Any
+    readout: Any
+
+    def __init__(self, constraint: str | None = "to_output_scale", *, tied=False):
         super().__init__()
         self.constraint = constraint
         shapes = {"table": (20, 16), "places": (6, 16), "qkv": (48, 16)}

@@ -1,5 +1,7 @@
 """Scaled losses of torch: plain values, true directions, mistakes."""
 
+from typing import Any
+
 import pytest
 
 from amprewrite.errors import ArgumentError
@@ -13,10 +15,10 @@ from amprewrite.unit_scaling.torch import losses
 
 
 def gradient(loss, x):
-    x = x.clone().requires_grad_()
-    y = loss(x)
+    given: Any = x.clone().requires_grad_()
+    y = loss(given)
     y.backward()
-    return y.detach(), x.grad
+    return y.detach(), given.grad
 
 
 @pytest.mark.parametrize("shape", [(64, 10), (10,), (8, 10, 3)])

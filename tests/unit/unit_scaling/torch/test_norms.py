@@ -1,5 +1,7 @@
 """Scaled normalisations of torch: plain values, unit gradients of weights."""
 
+from typing import Any
+
 import pytest
 
 pytest.importorskip("torch")
@@ -20,8 +22,10 @@ def test_values_are_plain():
 
 
 def test_gradients_of_weights_have_unit_scale():
-    given = [x.clone().requires_grad_() for x in (WEIGHT, BIAS, WEIGHT)]
-    y = norms.layer_norm(X, (8, 64), *given[:2]) + norms.rms_norm(X, (8, 64), given[2])
+    given: list[Any] = [x.clone().requires_grad_() for x in (WEIGHT, BIAS, WEIGHT)]
+    y = norms.layer_norm(X, (8, 64), given[0], given[1]) + norms.rms_norm(
+        X, (8, 64), given[2]
+    )
     y.backward(torch.randn_like(y))
     scales = [x.grad.std().item() for x in given]
     assert scales == pytest.approx([1, 1, 1], abs=0.15)

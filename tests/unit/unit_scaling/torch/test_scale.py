@@ -1,5 +1,7 @@
 """One factor forward and another backward, through everything that torch composes."""
 
+from typing import Any
+
 import pytest
 
 from amprewrite.errors import ArgumentError, UnsupportedError
@@ -32,7 +34,7 @@ def slope(x):
     return 3.0 * (1 - torch.tanh(x) ** 2) * x.shape[0] ** -0.5
 
 
-def gradient(function, x):
+def gradient(function, x) -> Any:
     x = x.clone().requires_grad_()
     function(x).sum().backward()
     return x.grad
@@ -96,7 +98,8 @@ def test_transforms_of_functions():
     assert torch.allclose(by_row(X), slope(X) * len(X) ** 0.5)
     assert torch.allclose(torch.func.grad(total)(X), slope(X))
     assert torch.allclose(torch.vmap(Model())(X[None]), Model()(X)[None])
-    _, tangent = torch.func.jvp(Model(), (X,), (torch.ones_like(X),))
+    pushed: Any = torch.func.jvp(Model(), (X,), (torch.ones_like(X),))
+    tangent = pushed[1]
     assert torch.allclose(tangent, slope(X))
     inside = torch.func.grad(lambda x: torch.vmap(Model())(x[None]).sum())
     assert torch.allclose(inside(X), slope(X))
@@ -106,7 +109,7 @@ def test_transforms_of_functions():
 def test_forward_mode():
     with forward_ad.dual_level():
         made = forward_ad.make_dual(X, torch.ones_like(X))
-        tangent = forward_ad.unpack_dual(Model()(made)).tangent
+        tangent: Any = forward_ad.unpack_dual(Model()(made)).tangent
     assert torch.allclose(tangent, slope(X))
 
 

@@ -1,5 +1,7 @@
 """Scaled sums of torch, and residual branches with true gradients."""
 
+from typing import Any
+
 import pytest
 
 pytest.importorskip("torch")
@@ -25,14 +27,15 @@ def test_a_branch_is_weighed_forward_where_it_ends_and_backward_where_it_starts(
 
 
 def test_inside_of_a_branch_gradients_are_not_weighed():
-    branch, skip = (X.clone().requires_grad_() for _ in range(2))
+    given: list[Any] = [X.clone().requires_grad_() for _ in range(2)]
+    branch, skip = given
     sums.residual_add(branch, skip, tau=0.5).sum().backward()
     assert branch.grad.tolist() == skip.grad.tolist() == [1.0] * 6
 
 
 @pytest.mark.parametrize("tau", [0.1, 1.0, 4.0])
 def test_a_residual_keeps_scales(tau):
-    x = torch.randn(2**18, requires_grad=True)
+    x: Any = torch.randn(2**18, requires_grad=True)
     mixed = torch.randperm(2**18)
     y = sums.residual_apply(lambda z: z[mixed], x, tau)
     y.backward(torch.randn_like(y))

@@ -1,5 +1,7 @@
 """Scales of the tensors of a torch module."""
 
+from typing import Any
+
 import pytest
 
 pytest.importorskip("torch")
@@ -23,7 +25,7 @@ class Model(nn.Module):
 
 
 MODEL = Model()
-FOUND = track_scales(MODEL, (torch.randn(512, 128),))
+FOUND: Any = track_scales(MODEL, (torch.randn(512, 128),))
 
 
 NAMES = [row.name for row in FOUND.rows]

@@ -152,6 +152,8 @@ def outside(module: Any) -> Any:
 
 
 class Settings:
+    in_method_of_a_property: Any
+
     @property
     def kind(self) -> Any:
         return self.inside()
