@@ -315,3 +315,26 @@ def test_a_tensor_that_a_forward_counts_in_is_written_once_for_each_call() -> No
         assert relative_error(made(X), model(X)) < 4 * ROUNDING
         assert made.calls.item() == number
     assert len(made.plans) == 1
+
+
+class Wrapper(nn.Module):
+    """Hands on what it does not have, as adapters do."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self._modules["inner"], name)
+
+
+def test_a_wrapper_that_would_be_copied_without_itself_is_refused() -> None:
+    made = amprewrite.convert(nn.Sequential(nn.Linear(8, 8)).eval(), args=(X,))
+    with pytest.raises(amprewrite.errors.UnsupportedError, match="Wrapper takes __d"):
+        copy.deepcopy(Wrapper(made))
+    twin = Wrapper(copy.deepcopy(made))
+    assert torch.equal(twin.inner(X), made(X))
+    assert torch.equal(copy.deepcopy(nn.Sequential(made))(X), made(X))

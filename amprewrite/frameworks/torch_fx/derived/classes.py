@@ -117,7 +117,24 @@ class ConvertedModel(ConvertedPart):
     """
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """Return a deep copy with programs of its own."""
+        """Return a deep copy with programs of its own.
+
+        Raises:
+            UnsupportedError: It is asked for the copy of another object, which hands
+                on all attributes that it does not have.
+        """
+        here = inspect.currentframe()  # copy says nowhere else what it copies
+        caller = None if here is None else here.f_back
+        asked: Any = self
+        if caller is not None and caller.f_code is copy.deepcopy.__code__:
+            asked = caller.f_locals.get("x", self)
+        if asked is not self:
+            msg = (
+                f"{type(asked).__name__} takes __deepcopy__ from the converted model "
+                f"inside of it, so that copy.deepcopy would give a copy of that alone; "
+                f"copy before it is wrapped, or wrap amprewrite.original(model)"
+            )
+            raise UnsupportedError(msg)
         made = object.__new__(type(self))
         memo[id(self)] = made
         made.__dict__.update(copy.deepcopy(plain_state(self), memo))
