@@ -34,6 +34,8 @@ NEEDS = {
     "howto/find_the_layer": ("torch",),
     "howto/generate": ("torch", "transformers"),
     "howto/jax_libraries": ("jax", "equinox", "optax"),
+    "howto/lightning": ("torch", "lightning"),
+    "howto/other_libraries": ("torch",),
     "howto/jax_objects": ("jax", "equinox", "flax"),
     "howto/keep_full": ("torch",),
     "howto/other_shapes": ("torch",),

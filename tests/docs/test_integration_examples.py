@@ -58,6 +58,18 @@ EXAMPLES: Mapping[str, Example] = {
         least=(10, 0, 1e-5),
         most=(80, 0.2, 0.02),
     ),
+    "average_weights": Example(
+        ("torch",),
+        r"rewritten (\d+) of \d+ ops[\s\S]*loss (\S+), of the average (\S+)",
+        least=(2, 0.02, 0.02),
+        most=(4, 0.3, 0.3),
+    ),
+    "diffusers_pipeline": Example(
+        ("diffusers",),
+        r"rewritten (\d+) of \d+ ops to bfloat16[\s\S]*error (\S+)",
+        least=(50, 1e-5),
+        most=(120, 0.01),
+    ),
     "lightning_fit": Example(
         ("lightning",),
         r"rewritten (\d+) of \d+ ops to bfloat16[\s\S]*loss \S+ -> (\S+)",
