@@ -3,7 +3,11 @@
 from typing import Any
 
 import torch
-from diffusers import DDIMPipeline, DDIMScheduler, UNet2DModel
+from diffusers import (
+    DDIMPipeline,  # pyright: ignore[reportPrivateImportUsage]
+    DDIMScheduler,  # pyright: ignore[reportPrivateImportUsage]
+    UNet2DModel,  # pyright: ignore[reportPrivateImportUsage]
+)
 
 import amprewrite
 

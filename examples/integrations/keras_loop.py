@@ -37,13 +37,14 @@ def main() -> None:
     weights = [v.value for v in model.trainable_variables]
     rest = [v.value for v in model.non_trainable_variables]
     state = [v.value for v in optimizer.variables]
+    value = jax.numpy.inf
     for part in range(20):
         x, y = images[part::20], labels[part::20]
         weights, rest, state, value = step(weights, rest, state, x, y)
     for variable, trained in zip(model.trainable_variables, weights, strict=True):
         variable.assign(trained)
 
-    right = (model.predict(images, verbose=0).argmax(-1) == labels).mean()
+    right = (model.predict(images, verbose="0").argmax(-1) == labels).mean()
     print(call.plan.summary())
     print(f"last loss {value:.2f}, accuracy of the plain model {right:.2f}")
 

@@ -61,7 +61,7 @@ def test_batches_of_graphs(convolution: Any, mode: str) -> None:
             functional.cross_entropy(found, batch.y).backward()
             functional.cross_entropy(wanted, batch.y).backward()
     if mode == "train":
-        grads = zip(converted.parameters(), expected.parameters(), strict=True)
+        grads: Any = zip(converted.parameters(), expected.parameters(), strict=True)
         pairs = [(a.grad.flatten(), b.grad.flatten()) for a, b in grads]
         ours, theirs = (torch.cat([pair[i] for pair in pairs]) for i in (0, 1))
         assert 1e-4 < error(ours, theirs) < 3e-2

@@ -113,7 +113,8 @@ def test_the_plugin_trains(by_part: Any, full: Any, autocast: Any) -> None:
         linears = [d for d in plan.decisions if d.canonical == "linear"]
         assert [d.precision for d in linears] == ["bfloat16"] * 2
     assert {p.dtype for p in made.parameters()} == {torch.float32}
-    assert int(made.net[1].num_batches_tracked) == 6
+    norm: Any = made.net[1]
+    assert int(norm.num_batches_tracked) == 6
 
 
 def test_attributes_that_a_callback_changes_are_read() -> None:
@@ -143,7 +144,7 @@ def test_predictions_and_checkpoints(tmp_path: Path) -> None:
 
 
 def test_float16_scales_the_loss_and_skips_steps(tmp_path: Path, full: Any) -> None:
-    plugin = AmpRewritePrecision("fp16")
+    plugin: Any = AmpRewritePrecision("fp16")
     plugin.scaler.load_state_dict({**plugin.scaler.state_dict(), "scale": 2.0**40})
     made = module()
     norms: list[float] = []
@@ -160,7 +161,7 @@ def test_float16_scales_the_loss_and_skips_steps(tmp_path: Path, full: Any) -> N
     assert made.losses[0] == pytest.approx(full.losses[0], rel=1e-2)
     state = plugin.scaler.state_dict()
     assert state["scale"] == 2.0 ** (40 - sum(not math.isfinite(n) for n in norms))
-    other = AmpRewritePrecision("fp16")
+    other: Any = AmpRewritePrecision("fp16")
     again = trainer(other)
     again.fit_loop.max_epochs = 3
     again.fit(module(), data(), ckpt_path=tmp_path / "last.ckpt")

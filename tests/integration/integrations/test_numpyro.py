@@ -74,6 +74,7 @@ class Network(nn.Module):
         return nn.Dense(1)(nn.tanh(nn.Dense(8)(x)))[:, 0]
 
 
+@pytest.mark.slow
 def test_a_linen_module_with_random_weights_is_fitted() -> None:
     def fitted(module: Any) -> Any:
         def bayesian() -> None:

@@ -57,7 +57,9 @@ class Metric(nn.Module):
         super().__init__()
         self.moves: list[tuple[str, ...]] = []
 
-    def _apply(self, fn: Any, exclude: tuple[str, ...] = ()) -> Any:
+    def _apply(  # pyright: ignore[reportIncompatibleMethodOverride]  # as torchmetrics
+        self, fn: Any, exclude: tuple[str, ...] = ()
+    ) -> Any:
         self.moves.append(tuple(exclude))
         return super()._apply(fn)
 
