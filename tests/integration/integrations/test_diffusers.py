@@ -12,7 +12,7 @@ import amprewrite
 
 
 def error(found: Any, expected: Any) -> float:
-    return float((found - expected).norm() / expected.norm())
+    return ((found - expected).norm() / expected.norm()).item()
 
 
 def unet() -> Any:

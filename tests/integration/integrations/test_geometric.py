@@ -43,7 +43,7 @@ def graph(nodes: int, seed: int) -> Any:
 
 
 def error(found: Any, expected: Any) -> float:
-    return float((found - expected).norm() / expected.norm())
+    return ((found - expected).norm() / expected.norm()).item()
 
 
 @pytest.mark.parametrize("convolution", [GCNConv, GATConv])
