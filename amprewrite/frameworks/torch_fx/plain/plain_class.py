@@ -74,8 +74,8 @@ def made_anew(part: Any) -> set[str]:
 
     Its class makes them for each copy: functions of a metric that are bound to it.
     """
-    kind = plain_class(type(part))
-    if kind.__getstate__ is nn.Module.__getstate__:
+    kind, base = plain_class(type(part)), attributes_of(nn.Module)
+    if kind.__setstate__ is base["__setstate__"]:  # a parametrized one has no state
         return set()
     state: Any = kind.__getstate__(part)
     if type(state) is not dict:

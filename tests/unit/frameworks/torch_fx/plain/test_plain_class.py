@@ -19,6 +19,7 @@ from amprewrite.frameworks.torch_fx.derived.classes import (
 from amprewrite.frameworks.torch_fx.plain.plain_class import (
     STATE,
     follow_assigned,
+    made_anew,
     plain_class,
     plain_object,
     plain_state,
@@ -117,3 +118,28 @@ def test_programs_follow_what_a_checkpoint_assigned() -> None:
     vars(model)[STATE] = programs
     follow_assigned(model, None)
     assert programs.followed == 1
+
+
+class Bound(nn.Module):
+    """A module that binds a function to itself, and again in each copy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bind()
+
+    def bind(self) -> None:
+        self.call = lambda: self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in vars(self).items() if k != "call"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.bind()
+
+
+def test_attributes_that_a_copy_makes_anew() -> None:
+    assert made_anew(Bound()) == {"call"}
+    assert made_anew(nn.LSTM(2, 2)) == {"_flat_weight_refs"}
+    parametrized = nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))
+    assert made_anew(parametrized) == set()  # its state raises
