@@ -43,8 +43,8 @@ def test_an_average_of_a_converted_model_computes_with_its_weights(args: Any) ->
     model = network().train()
     converted = amprewrite.convert(model, args=args)
     settings: Any = {"multi_avg_fn": get_ema_multi_avg_fn(0.5)}
-    average = AveragedModel(converted, **settings)
-    expected = AveragedModel(copy.deepcopy(model), **settings)
+    average: Any = AveragedModel(converted, **settings)
+    expected: Any = AveragedModel(copy.deepcopy(model), **settings)
     optimizer = torch.optim.SGD(converted.parameters(), lr=0.5)
     for _ in range(2):
         optimizer.zero_grad()
