@@ -28,6 +28,36 @@ class Example(NamedTuple):
 
 
 EXAMPLES: Mapping[str, Example] = {
+    "diffrax_neural_ode": Example(
+        ("jax", "diffrax", "optax"),
+        r"rewritten (\d+) of \d+ ops[\s\S]*-> (\S+)\nfloat32, differs .* by (\S+)\n",
+        least=(2, 0, 1e-5),
+        most=(8, 0.1, 0.02),
+    ),
+    "numpyro_fit": Example(
+        ("jax", "numpyro"),
+        r"rewritten (\d+) of \d+ ops[\s\S]*-> (\d+), parameters float32\n",
+        least=(2, 10),
+        most=(4, 60),
+    ),
+    "geometric_nodes": Example(
+        ("torch_geometric",),
+        r"rewritten (\d+) of \d+ ops[\s\S]*\n(\d) programs, .* -> (\S+)\n",
+        least=(6, 2, 0.1),
+        most=(20, 2, 0.6),
+    ),
+    "torchmetrics_accuracy": Example(
+        ("torchmetrics",),
+        r"rewritten (\d+) of \d+ ops[\s\S]*accuracy (\S+), outside \2\n",
+        least=(2, 0.75),
+        most=(3, 0.95),
+    ),
+    "transformers_generate": Example(
+        ("transformers",),
+        r"rewritten (\d+) of \d+ ops[\s\S]*\n(\d+) programs\n.* float32: (\S+)\n",
+        least=(200, 4, 0.95),
+        most=(900, 12, 1),
+    ),
     "keras_loop": Example(
         ("jax", "keras"),
         r"rewritten (\d+) of \d+ ops[\s\S]*plain model (\S+)\n",
