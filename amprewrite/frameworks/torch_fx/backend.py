@@ -25,6 +25,7 @@ from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark
 from amprewrite.frameworks.torch_fx.capture.warmup import warm_up
 from amprewrite.frameworks.torch_fx.compat import (
     dynamo_alone,
+    dynamo_state,
     private,
     settings,
     threads,
@@ -40,6 +41,12 @@ from amprewrite.policy.reason import Reason
 
 NO_GRAPH = "rewritten 0 ops: dynamo captured no graph of this model; convert with args"
 """Warning about a model in which dynamo finds only graph breaks."""
+
+INSIDE_TRANSFORM = (
+    "this call runs in full precision: dynamo captures nothing inside of torch.func "
+    "transforms (grad, vmap, jvp); convert with args"
+)
+"""Warning about a call that is transformed."""
 
 
 @dataclass(eq=False)
@@ -260,6 +267,9 @@ def lazy_runner(model: nn.Module, backend: Backend) -> Callable[..., Any]:
 
     def run(*args: Any, **kwargs: Any) -> Any:
         nonlocal warm, known
+        if dynamo_state.inside_transform():
+            warn(INSIDE_TRANSFORM)
+            return model(*args, **kwargs)
         with (
             settings.dynamo_settings(),
             settings.without_autocast(model_device(model)),

@@ -26,6 +26,15 @@ def _dynamo() -> Any:
     return untyped._dynamo
 
 
+def inside_transform() -> bool:
+    """Return whether a function transform runs (grad, vmap): dynamo captures nothing.
+
+    It would capture the transform with the function, if it were called around it.
+    """
+    untyped: Any = torch
+    return untyped._C._functorch.maybe_current_level() is not None
+
+
 def _conversion() -> FrameType | None:
     """Return the frame of dynamo's converter, if a capture is in progress."""
     wanted: CodeType = _dynamo().convert_frame.ConvertFrameAssert.__call__.__code__

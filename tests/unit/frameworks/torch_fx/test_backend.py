@@ -11,6 +11,7 @@ from torch import nn
 
 import amprewrite
 from amprewrite.backend import amprewrite as backend
+from amprewrite.errors import AmpWarning
 from amprewrite.plan import Plan
 from tests.torch_programs import LOW, Program, in_full, relative_error
 
@@ -180,3 +181,17 @@ def test_many_converted_models_leave_the_users_own_compilation_alone() -> None:
     assert all(converted(value) is not None for converted in held)
     run: Any = torch.compile(nn.Linear(8, 8), backend="eager", fullgraph=True)
     assert run(value).shape == value.shape
+
+
+@pytest.mark.parametrize("called_before", [False, True])
+def test_a_call_inside_of_a_transform_runs_in_full_and_says_so(
+    *, called_before: bool
+) -> None:
+    model, given = a_model(), x()
+    converted = amprewrite.convert(model)
+    if called_before:
+        converted(given)
+    with pytest.warns(AmpWarning, match=r"torch\.func transforms .* convert with args"):
+        found = torch.func.vmap(lambda row: converted(row[None]))(given)
+    assert torch.equal(found[:, 0], in_full(model, given))
+    assert relative_error(converted(given), in_full(model, given)) > 0

@@ -145,3 +145,18 @@ def test_placeholders_have_their_sources() -> None:
 
     torch.compile(Weighted(), backend=run)(X)
     assert sorted(found[0].values()) == ["L['self']._parameters['w']", "L['x']"]
+
+
+def test_a_transform_is_seen_from_inside() -> None:
+    seen = list[bool]()
+
+    def noted(x: Any) -> Any:
+        seen.append(dynamo_state.inside_transform())
+        return x.sum()
+
+    x = torch.ones(2)
+    noted(x)
+    torch.func.grad(noted)(x)
+    torch.func.vmap(noted)(x)
+    noted(x)
+    assert seen == [False, True, True, False]
