@@ -5,6 +5,7 @@ from collections import OrderedDict
 from typing import Any
 
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from amprewrite.frameworks.torch_fx.compat.module_state import attributes_of
 from amprewrite.frameworks.torch_fx.module.distributed import sharded_types
@@ -74,8 +75,10 @@ def made_anew(part: Any) -> set[str]:
 
     Its class makes them for each copy: functions of a metric that are bound to it.
     """
-    kind, base = plain_class(type(part)), attributes_of(nn.Module)
-    if kind.__setstate__ is base["__setstate__"]:  # a parametrized one has no state
+    kind = plain_class(type(part))
+    if is_parametrized(part):
+        kind = kind.__bases__[0]  # the state of a parametrized class raises
+    if kind.__getstate__ is nn.Module.__getstate__:
         return set()
     state: Any = kind.__getstate__(part)
     if type(state) is not dict:
