@@ -2,7 +2,9 @@
 
 import copy
 import io
+import operator
 import pickle
+from multiprocessing import get_context
 from typing import Any
 
 import pytest
@@ -139,6 +141,18 @@ def test_what_cannot_be_saved_says_what_can() -> None:
     lazy = amprewrite.convert(a_model().eval())
     with pytest.raises(UnsupportedError, match="save the model and convert it again"):
         again(lazy)
+
+
+@pytest.mark.slow
+def test_a_spawned_process_runs_a_converted_model() -> None:
+    x = torch.randn(4, 16)
+    made: Any = amprewrite.convert(nn.Sequential(nn.Linear(16, 8)).eval(), args=(x,))
+    made.requires_grad_(requires_grad=False)  # gradients do not leave a process
+    with get_context("spawn").Pool(1) as pool:
+        found = pool.apply(operator.call, (made, x))
+        plan = pool.apply(operator.attrgetter("plan"), (made,))
+    assert torch.equal(found, made(x))
+    assert plan == made.plan
 
 
 def test_a_program_with_branches_is_saved() -> None:
