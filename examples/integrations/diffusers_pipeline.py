@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 from diffusers import (
-    DDIMPipeline,  # pyright: ignore[reportPrivateImportUsage]
+    DDIMPipeline,  # pyright: ignore[reportPrivateImportUsage]  # names made at run time
     DDIMScheduler,  # pyright: ignore[reportPrivateImportUsage]
     UNet2DModel,  # pyright: ignore[reportPrivateImportUsage]
 )

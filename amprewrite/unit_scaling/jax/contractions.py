@@ -101,7 +101,7 @@ def _conv(
     return scale_fwd(y if x.ndim == weight.ndim else y[0], factors.forward)
 
 
-def conv1d(  # noqa: PLR0913, PLR0917  # those of torch
+def conv1d(  # noqa: PLR0913, PLR0917  # signature of torch.nn.functional
     x: Array,
     weight: Array,
     bias: Array = None,
@@ -126,7 +126,7 @@ def conv1d(  # noqa: PLR0913, PLR0917  # those of torch
     return _conv((x, weight, bias), (stride, padding, dilation, groups), constraint)
 
 
-def conv2d(  # noqa: PLR0913, PLR0917  # those of torch
+def conv2d(  # noqa: PLR0913, PLR0917  # signature of torch.nn.functional
     x: Array,
     weight: Array,
     bias: Array = None,
@@ -152,7 +152,7 @@ def embedding(tokens: Array, weight: Array) -> Array:
     return scale_bwd(weight, factors.backward["weight"])[tokens]
 
 
-def scaled_dot_product_attention(  # noqa: PLR0913  # those of torch
+def scaled_dot_product_attention(  # noqa: PLR0913  # signature of torch.nn.functional
     query: Array,
     key: Array,
     value: Array,

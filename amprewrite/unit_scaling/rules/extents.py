@@ -53,7 +53,7 @@ def matmul(
     return Factors(_root(inner), backward, ("left", "right"))
 
 
-def conv(  # noqa: PLR0913  # extents, by name
+def conv(  # noqa: PLR0913  # one keyword for each extent
     *,
     fan_in: Extent,
     fan_out: Extent,

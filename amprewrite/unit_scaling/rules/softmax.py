@@ -59,7 +59,7 @@ def _row_sums(
     return float(square), float(slope)
 
 
-def attention(  # noqa: PLR0913  # extents, by name
+def attention(  # noqa: PLR0913  # one keyword for each extent
     *,
     queries: int,
     keys: int,

@@ -98,7 +98,7 @@ def _each(value: Spread, places: int) -> Sequence[int]:
     return [value] * places if isinstance(value, int) else value
 
 
-def conv1d(  # noqa: PLR0913, PLR0917  # those of torch
+def conv1d(  # noqa: PLR0913, PLR0917  # signature of torch.nn.functional
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -124,7 +124,7 @@ def conv1d(  # noqa: PLR0913, PLR0917  # those of torch
     return _conv(functional.conv1d, (x, weight, bias), how, constraint)
 
 
-def conv2d(  # noqa: PLR0913, PLR0917  # those of torch
+def conv2d(  # noqa: PLR0913, PLR0917  # signature of torch.nn.functional
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -153,7 +153,7 @@ def embedding(tokens: Tensor, weight: Tensor, padding_idx: int | None = None) ->
     )
 
 
-def scaled_dot_product_attention(  # noqa: PLR0913  # those of torch
+def scaled_dot_product_attention(  # noqa: PLR0913  # signature of torch.nn.functional
     query: Tensor,
     key: Tensor,
     value: Tensor,

@@ -86,7 +86,7 @@ def unchanged(model: torch.nn.Module) -> Generator[None]:
         torch.enable_grad(),
         _compiler.set_stance("force_eager"),
     ):
-        torch.manual_seed(SEED)  # pyright: ignore[reportUnknownMemberType]
+        torch.manual_seed(SEED)  # pyright: ignore[reportUnknownMemberType]  # torch does not annotate it
         yield
     with torch.no_grad():
         for name, buffer in model.named_buffers():

@@ -47,15 +47,15 @@ class _Scale(torch.autograd.Function):
         return x * forward
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG004
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG004  # autograd passes all three
         ctx.factor = inputs[2]
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]  # torch's stub takes any arguments
         return gradient * ctx.factor, None, None
 
     @staticmethod
-    def jvp(ctx: Any, tangent: torch.Tensor, *_: Any) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def jvp(ctx: Any, tangent: torch.Tensor, *_: Any) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]  # torch's stub takes any arguments
         return tangent * ctx.factor
 
 

@@ -49,7 +49,7 @@ class _Recorder(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         if isinstance(result, torch.Tensor) and result.is_floating_point():
             is_given = any(result is x for x in pytree.tree_leaves(args))
-            if not is_given and result._base is None:  # noqa: SLF001  # a view has one
+            if not is_given and result._base is None:  # noqa: SLF001  # set for views alone
                 name = getattr(func, "__name__", "").removesuffix(".default")
                 self.note(numbered(name, self.counts), result)
         return result

@@ -28,7 +28,7 @@ class KeepsDtypes(nn.Module):
         """
         refuse_other_dtypes(self, fn)
         above: Any = super()  # its stubs say nothing of ``fn``
-        return above._apply(fn, *args, **kwargs)  # noqa: SLF001  # what this overrides
+        return above._apply(fn, *args, **kwargs)  # noqa: SLF001  # the method of nn.Module that this one overrides
 
 
 def refuse_other_dtypes(module: nn.Module, move: Callable[..., Any]) -> None:
