@@ -21,6 +21,7 @@ from amprewrite.frameworks.torch_fx.module.lazy_module import (
     CAPTURED_LATER,
     NO_PLAN,
     LazyModule,
+    exportable,
 )
 from amprewrite.frameworks.torch_fx.plain.plain_model import plain_of, remember_low
 from amprewrite.frameworks.torch_fx.plain.written import (
@@ -49,7 +50,6 @@ from amprewrite.plan import Plan
 
 KEYS = 4096
 """Largest number of remembered calls, for each structure."""
-
 
 Stored = tuple[Key, ConvertedModule]
 """A program with the portable key of its structure."""
@@ -384,7 +384,7 @@ class Programs:
         programs = self._table.programs
         for program in reversed(programs):
             if len(programs) == 1 or program.takes_traced(args, kwargs):
-                return program
+                return exportable(program)
         if not torch.compiler.is_dynamo_compiling():
             msg = (
                 "no program was captured for this call, and none can be while the "
