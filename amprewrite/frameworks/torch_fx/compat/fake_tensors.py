@@ -37,3 +37,30 @@ def retyped(val: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return val.to(dtype)
     made = torch.empty_strided(val.shape, val.stride(), dtype=dtype, device="meta")
     return FakeTensor(val.fake_mode, made, val.device)
+
+
+def source_of(fake: torch.Tensor) -> torch.Tensor | None:
+    """Return the tensor that a tracer made a fake one from; None if it computed it."""
+    if not isinstance(fake, FakeTensor):
+        return None
+    made: Any = fake.fake_mode.fake_tensor_converter.meta_converter
+    numbers = {number for number, held in made.tensor_memo.items() if held is fake}
+    sources = made.describer.lookup_tensor.items()
+    return next((held for held, number in sources if number in numbers), None)
+
+
+def varying(value: torch.Tensor) -> list[int]:
+    """Return the dimensions with a symbolic extent."""
+    return [n for n, d in enumerate(value.shape) if isinstance(d, torch.SymInt)]
+
+
+def stand_in(fake: torch.Tensor) -> torch.Tensor:
+    """Return a tensor like a fake one: ones; zeros of integers, which may be indices.
+
+    A symbolic extent has the value that it has in the example of the tracer.
+    """
+    extents: list[Any] = [*fake.shape]
+    shape: list[int] = [d if isinstance(d, int) else d.node.hint for d in extents]
+    fill = fake.is_floating_point() or fake.is_complex() or fake.dtype == torch.bool
+    make = torch.ones if fill else torch.zeros
+    return make(shape, dtype=fake.dtype, device=fake.device)

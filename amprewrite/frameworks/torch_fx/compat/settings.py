@@ -268,8 +268,12 @@ def noting_functions(note: Callable[[type], None]) -> Generator[None]:
         below: Any = super
         return below(level, cls).apply(*args, **kwargs)
 
+    before: Any = level.__dict__.get("apply")  # of a capture around this one
     level.apply = classmethod(noted)
     try:
         yield
     finally:
-        del level.apply
+        if before is None:
+            del level.apply
+        else:
+            level.apply = before

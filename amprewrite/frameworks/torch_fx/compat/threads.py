@@ -10,7 +10,9 @@ import logging
 import re
 import warnings
 from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import copy_context
 from functools import wraps
 from importlib import import_module
 from threading import get_ident
@@ -20,6 +22,9 @@ from unittest import mock
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_BESIDE = set[int]()
+"""Threads that capture while the thread that started them waits."""
+
 
 def capturing() -> AbstractContextManager[Any]:
     """Hold torch's compile lock: one thread captures or compiles at a time (reentrant).
@@ -28,6 +33,8 @@ def capturing() -> AbstractContextManager[Any]:
     thread that captures by dynamo and one in which dynamo calls our backend would
     deadlock.
     """
+    if get_ident() in _BESIDE:  # the thread that waits for this one holds it
+        return nullcontext()
     frames: Any = import_module("torch._dynamo.convert_frame")
     return frames.compile_lock
 
@@ -194,3 +201,42 @@ def compile_apart() -> Generator[None]:
         return
     with replaced(compiler, name, lambda: flagged(compiler, "_is_compiling_flag")):
         yield
+
+
+_EXPORT_STATE = ("_EXPORT_FLAGS", "_EXPORT_MODULE_HIERARCHY")
+"""Variables of torch/export/_trace.py about the export that runs (2.9 to 2.13)."""
+
+_TRACING = ("_is_compiling_flag", "_is_exporting_flag")
+"""Flags of torch/compiler/__init__.py that are set while torch.export traces."""
+
+
+def beside_export(function: Callable[[], T]) -> T:
+    """Return the result of ``function``, which captures while torch.export traces.
+
+    It runs in a thread of its own, since most modes of a tracer belong to its thread.
+    What belongs to the process (flags, and the modes before dispatch) is as outside of
+    an export meanwhile.
+
+    Args:
+        function: The function to run.
+    """
+    trace, compiler = map(import_module, ("torch.export._trace", "torch.compiler"))
+    state = [(trace, name, getattr(trace, name, None)) for name in _EXPORT_STATE]
+    state += [(compiler, name, getattr(compiler, name)) for name in _TRACING]
+
+    def run() -> T:
+        _BESIDE.add(get_ident())
+        try:
+            return function()
+        finally:
+            _BESIDE.remove(get_ident())
+
+    modes: Any = import_module("torch.utils._python_dispatch")
+    with capturing(), modes._disable_current_modes(), ThreadPoolExecutor(1) as pool:
+        try:
+            for owner, name, _ in state[-len(_TRACING) :]:
+                setattr(owner, name, False)
+            return pool.submit(copy_context().run, run).result()
+        finally:
+            for owner, name, before in state:
+                setattr(owner, name, before)

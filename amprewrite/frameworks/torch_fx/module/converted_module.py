@@ -19,7 +19,10 @@ from amprewrite.frameworks.torch_fx.compat import (
 from amprewrite.frameworks.torch_fx.module import distributed
 from amprewrite.frameworks.torch_fx.module.moves import KeepsDtypes
 from amprewrite.frameworks.torch_fx.module.pickling import StoredGraph, without_bodies
-from amprewrite.frameworks.torch_fx.module.signature import Signature
+from amprewrite.frameworks.torch_fx.module.signature import (
+    TRACED_OTHERWISE,
+    Signature,
+)
 from amprewrite.frameworks.torch_fx.module.state import (
     EXTRAS,
     attribute,
@@ -256,6 +259,8 @@ class ConvertedModule(KeepsDtypes):
             if not self._linked:
                 self._signature.check(args, kwargs)
             self.renew()
+        elif not self._linked and not self._signature.fits_traced(args, kwargs):
+            raise PlanMismatchError(TRACED_OTHERWISE)
         with settings.without_autocast(self._signature.device):
             if not changed:
                 return self._forward(self, *args, **kwargs)

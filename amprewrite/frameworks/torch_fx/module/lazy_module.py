@@ -145,6 +145,14 @@ class LazyModule(ConvertedModule):
         del args, kwargs
         return True
 
+    def takes_traced(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Return whether dynamo captures the call: not within an export.
+
+        The export would trace the model itself, in full precision.
+        """
+        del args, kwargs
+        return not torch.compiler.is_exporting()
+
     @property
     def captured_mode(self) -> bool:
         """Whether the model is in train mode."""
@@ -213,21 +221,3 @@ class LazyModule(ConvertedModule):
     def extra_repr(self) -> str:
         """Return the number of captured graphs."""
         return f"captured at the first call: {len(self._plans)} graphs so far"
-
-
-def exportable(program: ConvertedModule) -> ConvertedModule:
-    """Return a program; refuse to export one that dynamo captures.
-
-    The export would trace the model itself, in full precision.
-
-    Raises:
-        UnsupportedError: ``torch.export`` runs, and dynamo captured the program.
-    """
-    if torch.compiler.is_exporting() and isinstance(program, LazyModule):
-        msg = (
-            "this module was captured by dynamo, and an export would have the plain "
-            "model in full precision; export amprewrite.convert(model, args=args), "
-            "whose program torch.export captured"
-        )
-        raise UnsupportedError(msg)
-    return program

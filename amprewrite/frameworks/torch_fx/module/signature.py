@@ -230,6 +230,14 @@ def _is_same(one: object, other: object) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
+TRACED_OTHERWISE = (
+    "this program was captured for other inputs than those of the call that is being "
+    "compiled or exported: another shape, dtype or constant, or an extent that varies "
+    "there; convert with dynamic_shapes= for extents that vary, or with args of this "
+    "call"
+)
+"""Message about a call inside of a larger capture."""
+
 _OTHERWISE = "convert with the arguments you mean to use, or without args"
 
 

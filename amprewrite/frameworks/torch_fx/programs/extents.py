@@ -1,13 +1,13 @@
 """Extents that vary between the calls of a model."""
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.compat import pytrees
+from amprewrite.frameworks.torch_fx.compat import fake_tensors, pytrees
 
 Extent = tuple[str, int]
 """One extent of an argument: the path of the tensor, and the dimension."""
@@ -41,11 +41,7 @@ class Extents:
             varies.
         """
         tensors = list(_tensors(model, args, kwargs))
-        for path, tensor in tensors:
-            for dim, extent in enumerate(tensor.shape):
-                key = path, dim
-                if self._seen.setdefault(key, extent) != extent:
-                    self._varying.add(key)
+        self._record(tensors)
         values = {
             tensor.shape[dim]
             for path, tensor in tensors
@@ -67,6 +63,28 @@ class Extents:
             return None
         untyped: Any = shapes
         return untyped.dynamic_shapes(model, args, dict(kwargs))
+
+    def _record(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
+        for path, tensor in tensors:
+            for dim, extent in enumerate(tensor.shape):
+                key = path, dim
+                if self._seen.setdefault(key, extent) != extent:
+                    self._varying.add(key)
+
+
+class TracedExtents(Extents):
+    """Record of the extents that a tracer of a call keeps symbolic."""
+
+    def __init__(
+        self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Record a call that is being traced; see :meth:`Extents.note`."""
+        super().__init__()
+        for path, tensor in _tensors(model, args, kwargs):
+            self._varying.update((path, dim) for dim in fake_tensors.varying(tensor))
+
+    def _record(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Do nothing: the tracer has decided which extents vary."""
 
 
 def _tensors(

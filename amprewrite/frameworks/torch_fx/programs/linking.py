@@ -26,6 +26,8 @@ def link(
     owner: nn.Module,
     others: Iterable[ConvertedModule],
     root: nn.Module,
+    *,
+    stores: bool = True,
 ) -> None:
     """Make a program read the tensors of ``owner``, and store weights as it wants.
 
@@ -37,6 +39,7 @@ def link(
         owner: The converted model, or a part of one.
         others: The other programs of the model.
         root: The converted model.
+        stores: Whether weights of the model may be stored low.
     """
     in_use = {id(held) for other in others for held in other.tensors_read()}
     source = program.model if isinstance(program, LazyModule) else program
@@ -52,7 +55,7 @@ def link(
             full_name = f"{path}.{name}".lstrip(".")
             if read is not None and full_name not in read:
                 continue
-            if id(held) in in_use or source is not program:
+            if not stores or id(held) in in_use or source is not program:
                 own[full_name] = wanted
             else:
                 stored[id(held)] = wanted

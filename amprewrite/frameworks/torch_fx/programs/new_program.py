@@ -33,6 +33,9 @@ class Asker:
         extents: Record of the shapes so far.
         last: The program that ran last.
         others: The other programs of this structure.
+        exported: Whether ``torch.export`` is tracing the call: the program is a part of
+            what it captures, and the model keeps neither it nor its low weights.
+        stand_ins: Whether tensors among the arguments have values that no call gave.
     """
 
     shared: SharedState
@@ -41,6 +44,8 @@ class Asker:
     extents: Extents
     last: ConvertedModule | None
     others: Sequence[ConvertedModule]
+    exported: bool = False
+    stand_ins: bool = False
 
 
 def new_program(
@@ -73,9 +78,23 @@ def new_program(
         first = not state.programs and not path
         keeps = state.trains or state.mode is None
         reason = new_hook(owner)
-        wanted = Wanted(plain, path, args, kwargs, shapes, like, first, keeps, reason)
-        program = state.capture(wanted)
-        link(program, owner, state.programs, state.root())
+        program = state.capture(
+            Wanted(
+                model=plain,
+                path=path,
+                args=args,
+                kwargs=kwargs,
+                dynamic_shapes=shapes,
+                like=like,
+                first=first,
+                keeps=keeps,
+                reason=reason,
+                exported=asker.exported,
+                stand_ins=asker.stand_ins,
+            )
+        )
+        stores = not asker.exported
+        link(program, owner, state.programs, state.root(), stores=stores)
         if isinstance(program, LazyModule):
             share_attributes(program.model, owner)
             program.hooks = hook_keys(program.model)

@@ -21,7 +21,6 @@ from amprewrite.frameworks.torch_fx.module.lazy_module import (
     CAPTURED_LATER,
     NO_PLAN,
     LazyModule,
-    exportable,
 )
 from amprewrite.frameworks.torch_fx.plain.plain_model import plain_of, remember_low
 from amprewrite.frameworks.torch_fx.plain.written import (
@@ -30,6 +29,7 @@ from amprewrite.frameworks.torch_fx.plain.written import (
     written_attributes,
 )
 from amprewrite.frameworks.torch_fx.programs.call_key import call_key
+from amprewrite.frameworks.torch_fx.programs.exporting import program_to_export
 from amprewrite.frameworks.torch_fx.programs.extents import Extents
 from amprewrite.frameworks.torch_fx.programs.new_program import (
     Asker,
@@ -331,15 +331,7 @@ class Programs:
                 if program.takes(args, kwargs):
                     break
             else:
-                asker = Asker(
-                    self.shared,
-                    owner,
-                    self.path,
-                    self._extents,
-                    self._last,
-                    table.programs,
-                )
-                program = new_program(asker, args, kwargs)
+                program = new_program(self._asker(owner), args, kwargs)
                 self._add(program)
             table.known[key] = program
             return program
@@ -381,18 +373,22 @@ class Programs:
         watch = self.shared.watch
         if self._version != watch.structure if self.path else watch.changed:
             _refreshed_apart(self, owner)
-        programs = self._table.programs
-        for program in reversed(programs):
-            if len(programs) == 1 or program.takes_traced(args, kwargs):
-                return exportable(program)
-        if not torch.compiler.is_dynamo_compiling():
-            msg = (
-                "no program was captured for this call, and none can be while the "
-                "model is exported; call it once with these arguments, in this mode, "
-                "before torch.export.export"
-            )
-            raise NotCapturedError(msg)
+        for program in reversed(self._table.programs):
+            if program.takes_traced(args, kwargs):
+                return program
+        if torch.compiler.is_exporting():
+            return program_to_export(self._asker(owner), args, kwargs)
         return _captured_apart(self, owner, args, kwargs)
+
+    def _asker(self, owner: nn.Module) -> Asker:
+        return Asker(
+            self.shared,
+            owner,
+            self.path,
+            self._extents,
+            self._last,
+            self._table.programs,
+        )
 
 
 # A compiler of code around a call traces neither of them.

@@ -44,6 +44,8 @@ class Wanted:
         first: Whether it is the first program of the model.
         keeps: Whether parameters keep their dtype: the model is, or may be, trained.
         reason: Text of the reason why no program of one graph will do; or empty.
+        exported: Whether ``torch.export`` traces the call, which dynamo cannot capture.
+        stand_ins: Whether tensors among the arguments have values that no call gave.
     """
 
     model: nn.Module
@@ -55,6 +57,8 @@ class Wanted:
     first: bool
     keeps: bool
     reason: str = ""
+    exported: bool = False
+    stand_ins: bool = False
 
 
 class Capture(Protocol):

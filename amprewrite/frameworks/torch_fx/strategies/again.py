@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from amprewrite.errors import CaptureError, PlanMismatchError
+from amprewrite.errors import CaptureError, NotCapturedError, PlanMismatchError
 from amprewrite.frameworks.base import Request, announce
 from amprewrite.frameworks.torch_fx.compat import pytrees
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
@@ -18,6 +18,13 @@ _OF_THE_WHOLE = ("unused rule", "rewritten 0 ")
 
 A rule may be used in another program, and a part may have nothing to lower.
 """
+
+_NO_VALUES = (
+    "no program was captured for this call, and the tolerance cannot be measured while "
+    "the model is exported, on arguments that are computed in the export; call the "
+    "converted module once with such arguments before torch.export.export"
+)
+"""Message about arguments without values."""
 
 
 def captures(request: Request) -> Capture:
@@ -47,8 +54,13 @@ def _captured(wanted: Wanted, request: Request) -> ConvertedModule:
     """Return a program: by export with varying extents, by export, or by dynamo.
 
     Raises:
-        CaptureError: The model cannot be captured.
+        CaptureError: The model cannot be captured; or only by dynamo, while it is
+            being exported.
+        NotCapturedError: A plan has to be within a tolerance on arguments that are not
+            known, since the model is being exported.
     """
+    if request.budget is not None and wanted.stand_ins and wanted.like is None:
+        raise NotCapturedError(_NO_VALUES)
     cause = _kept_apart(wanted)
     for asked in () if cause else _requests(wanted, request):
         try:
@@ -62,6 +74,9 @@ def _captured(wanted: Wanted, request: Request) -> ConvertedModule:
         cause = cause or found
     asked = replace(_asked(wanted, request), dynamic_shapes=None)
     assert cause is not None
+    if wanted.exported:
+        msg = f"{cause}; torch.export needs the converted model as one graph"
+        raise CaptureError(msg) from cause
     return dynamo(_subject(wanted, asked), cause)
 
 

@@ -46,3 +46,30 @@ def test_fake_and_true_tensors_meet_in_a_mode() -> None:
     with mode:
         made: Any = value @ torch.ones(8, 2, dtype=torch.bfloat16)
     assert (made.fake_mode, made.dtype, made.shape) == (mode, torch.bfloat16, (4, 2))
+
+
+def test_the_source_of_a_fake_tensor_is_found() -> None:
+    value, mode = torch.ones(4), fake_tensors.fake_mode()
+    made: Any = mode.from_tensor(value)
+    assert fake_tensors.source_of(made) is value
+    assert fake_tensors.source_of(made + 1) is None
+    assert fake_tensors.source_of(value) is None
+
+
+def test_symbolic_extents_are_found_and_have_the_value_of_the_example() -> None:
+    found: list[Any] = []
+
+    class Model(torch.nn.Module):
+        def forward(self, *values: Any) -> Any:
+            found.extend(values)
+            return values
+
+    given = (torch.zeros(3, 4), torch.ones(3, dtype=torch.long), torch.zeros(2) > 0)
+    rows = {0: torch.export.Dim("rows")}
+    torch.export.export(Model(), given, dynamic_shapes=((rows, rows, None),))
+    values = found[: len(given)]
+    assert [fake_tensors.varying(value) for value in values] == [[0], [0], []]
+    made = [fake_tensors.stand_in(value) for value in values]
+    assert [tuple(one.shape) for one in made] == [(3, 4), (3,), (2,)]
+    assert [one.dtype for one in made] == [one.dtype for one in given]
+    assert [one.tolist()[-1] for one in made] == [[1.0] * 4, 0, True]

@@ -181,3 +181,31 @@ def test_a_compilation_is_seen_by_its_thread() -> None:
     with compat_threads.compile_apart():
         run(torch.ones(2))
     assert seen[-1] is False
+
+
+def test_a_capture_beside_an_export_sees_nothing_of_it() -> None:
+    found: list[Any] = []
+
+    def inner() -> Any:
+        found.append(torch.compiler.is_exporting())
+        program = torch.export.export(torch.nn.Linear(4, 4), (torch.ones(2, 4),))
+        with compat_threads.capturing():
+            return program.module()
+
+    class Model(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            made = compat_threads.beside_export(inner)
+            found.append((type(made.weight), torch.compiler.is_exporting()))
+            return x + 1
+
+    x = torch.ones(2)
+    program = torch.export.export(Model(), (x,), strict=False).module()
+    assert found == [False, (torch.nn.Parameter, True)]
+    assert torch.equal(program(x), x + 1)
+
+
+def test_an_error_beside_an_export_is_raised_in_it() -> None:
+    with pytest.raises(ZeroDivisionError):
+        compat_threads.beside_export(lambda: 1 // 0)
+    assert not torch.compiler.is_exporting()
+    assert compat_threads.beside_export(lambda: 1) == 1

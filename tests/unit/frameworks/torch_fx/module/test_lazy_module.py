@@ -70,11 +70,3 @@ def test_there_is_no_plan_before_the_first_call() -> None:
         _ = program.plan
     with pytest.raises(UnsupportedError, match="cannot be pickled"):
         pickle.dumps(program)
-
-
-def test_what_dynamo_captured_is_not_exported_in_full_precision() -> None:
-    x = torch.ones(2, 4)
-    made = amprewrite.convert(nn.Sequential(nn.Linear(4, 4)).eval())
-    made(x)
-    with pytest.raises(UnsupportedError, match=r"captured by dynamo, .* args=args"):
-        torch.export.export(made, (x,), strict=False)

@@ -281,15 +281,25 @@ def test_a_call_that_is_traced_runs_the_program_of_its_signature(
     assert torch.equal(program(X, 1), expected)
 
 
-def test_a_structure_without_programs_is_not_captured_in_an_export(
-    model: Any,
-) -> None:
+def test_a_structure_without_programs_is_captured_in_an_export(model: Any) -> None:
     made: Any = amprewrite.convert(model, args=(X, 1), training=True)
     made.train()
     made(X, 1)
     made.twice = True
-    with pytest.raises(NotCapturedError, match="call it once with these arguments"):
-        torch.export.export(made, (X, 2), strict=False)
-    made(X, 2)
     program = torch.export.export(made, (X, 2), strict=False).module()
     assert torch.equal(program(X, 2), made(X, 2))
+
+
+def test_a_compiled_function_has_the_program_of_its_arguments() -> None:
+    """The only program of the model was traced, whatever it was captured for."""
+
+    class Mean(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).sum(0) / x.shape[0]
+
+    made = amprewrite.convert(Mean(4, 4).eval(), args=(X,))
+    torch.compiler.reset()
+    run: Any = torch.compile(lambda x: made(x) * 1, backend="eager")
+    for rows in (2, 8, 3, 5):
+        x = torch.ones(rows, X.shape[1])
+        assert relative_error(run(x), made(x[:2])) < 1e-6
