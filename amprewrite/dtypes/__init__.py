@@ -7,6 +7,7 @@ from amprewrite.dtypes.names import from_short_name, short_name
 from amprewrite.dtypes.operands import Operand, ResultType
 from amprewrite.dtypes.processor import Behaviour, Processor, Promoted, Rule
 from amprewrite.dtypes.promotion import SYSTEMS, at_least, promote_types, result_type
+from amprewrite.dtypes.rounding import quantise, saturating_cast, uniform_draws
 
 __all__ = [
     "FORMATS",
@@ -26,10 +27,13 @@ __all__ = [
     "itemsize",
     "promote_arrays",
     "promote_types",
+    "quantise",
     "result_type",
     "same_kind",
     "saturate",
+    "saturating_cast",
     "short_name",
     "survives",
     "ulp",
+    "uniform_draws",
 ]

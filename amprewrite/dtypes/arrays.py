@@ -55,7 +55,7 @@ def promote_arrays(*xs: object, dtype: str | None = None) -> tuple[Any, ...]:
     """
     leaves = list(_leaves(xs))
     arrays = [leaf for leaf in leaves if not _is_number(leaf)]
-    kinds = {_library(array) for array in arrays} - {"numpy"}
+    kinds = {library_of(array) for array in arrays} - {"numpy"}
     if len(kinds) > 1:
         found = " and ".join(sorted(kinds))
         msg = f"promote_arrays: found arrays of {found}; want those of one framework"
@@ -113,7 +113,7 @@ def dtype_of(array: object) -> str:
         raise PromotionError(msg) from error
 
 
-def _library(array: object) -> str:
+def library_of(array: object) -> str:
     """Return the framework of an array: ``torch``, ``numpy`` or ``jax``."""
     dtype_of(array)
     if str(getattr(array, "dtype", "")).startswith("torch."):
@@ -136,7 +136,7 @@ def _refuse_truncation(array: object, wanted: str) -> None:
 def _cast(array: object, wanted: str) -> object:
     if dtype_of(array) == wanted and not getattr(array, "weak_type", False):
         return array
-    if _library(array) != "torch":
+    if library_of(array) != "torch":
         try:
             return cast("Any", array).astype(wanted)
         except TypeError as error:

@@ -43,9 +43,9 @@ def survives(name: str, value: float) -> bool:
     """
     target = format_of(name)
     if math.isnan(value):
-        return target.overflow in ("inf", "nan")
+        return target.has_nan
     if math.isinf(value):
-        return target.overflow == "inf"
+        return target.has_infinities
     is_small = value != 0 and abs(value) < target.smallest_normal
     return target.min <= value <= target.max and not is_small
 

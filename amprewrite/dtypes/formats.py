@@ -70,6 +70,32 @@ class Format:
         has_sign = not self.name.endswith(("fnu", "uz"))
         return has_sign and self.kind in ("float", "complex")
 
+    @property
+    def has_infinities(self) -> bool:
+        """Whether infinities are values of the format."""
+        return self.overflow == "inf"
+
+    @property
+    def has_nan(self) -> bool:
+        """Whether NaN is a value of the format."""
+        return self.overflow in ("inf", "nan")
+
+    @property
+    def nan_bits(self) -> int:
+        """Bits of the positive NaN, a quiet one; with formats ``uz`` the only one.
+
+        Raises:
+            PromotionError: The format has no NaN, or is complex.
+        """
+        if not self.has_nan or self.kind != "float":
+            raise PromotionError(f"{self.name} has no NaN; see has_nan")
+        ones = (1 << self.exponent_bits) - 1 << self.mantissa_bits
+        if self.has_infinities:
+            return ones | 1 << self.mantissa_bits - 1
+        if self.name.endswith("uz"):
+            return 1 << self.bits - 1
+        return ones | (1 << self.mantissa_bits) - 1
+
 
 @dataclass(frozen=True, slots=True)
 class _Layout:

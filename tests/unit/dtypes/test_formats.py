@@ -67,6 +67,33 @@ def test_negative_zero():
     assert not format_of("int8").has_negative_zero
 
 
+@pytest.mark.parametrize(
+    ("name", "largest", "normal", "subnormal", "infinities", "nan"),
+    [
+        ("float8_e4m3fn", 448, -6, -9, False, 0x7F),
+        ("float8_e4m3fnuz", 240, -7, -10, False, 0x80),
+        ("float8_e5m2", 57344, -14, -16, True, 0x7E),
+        ("float8_e5m2fnuz", 57344, -15, -17, False, 0x80),
+    ],
+)
+def test_8_bits(name, largest, normal, subnormal, infinities, nan):
+    found = format_of(name)
+    assert (found.max, found.has_infinities, found.nan_bits) == (
+        largest,
+        infinities,
+        nan,
+    )
+    assert found.smallest_normal == 2**normal
+    assert found.smallest_subnormal == 2**subnormal
+
+
+def test_formats_without_nan():
+    assert not format_of("float4_e2m1fn").has_nan
+    assert format_of("float16").nan_bits == 0x7E00
+    with pytest.raises(PromotionError, match="float4_e2m1fn has no NaN"):
+        _ = format_of("float4_e2m1fn").nan_bits
+
+
 def test_a_complex_format_is_described_by_its_parts():
     pair = format_of("complex64")
     assert (pair.bits, pair.mantissa_bits) == (64, 23)

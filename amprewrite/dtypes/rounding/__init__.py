@@ -1,0 +1,7 @@
+"""Rounding of arrays to 8-bit floats, with the same bits in NumPy, JAX and torch."""
+
+from amprewrite.dtypes.rounding.draws import uniform_draws
+from amprewrite.dtypes.rounding.encode import saturating_cast
+from amprewrite.dtypes.rounding.grid import quantise
+
+__all__ = ["quantise", "saturating_cast", "uniform_draws"]
