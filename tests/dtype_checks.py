@@ -40,14 +40,14 @@ def check_module(module: Any) -> None:
     import torch
     from torch.fx import GraphModule
 
-    from amprewrite.frameworks.torch_fx.compat import fake_tensors, private
+    from amprewrite.frameworks.torch_fx.compat import private, tensor_internals
 
     parts = [part for part in module.modules() if isinstance(part, GraphModule)]
     for part in parts:
         if part in _autocast_bodies(parts):
             continue
         vals = [n.meta.get("val") for n in part.graph.nodes]
-        mode = fake_tensors.fake_mode_of(private.pytree.tree_leaves(vals))
+        mode = tensor_internals.fake_mode_of(private.pytree.tree_leaves(vals))
         if mode is not None:
             inputs = [
                 n.meta.get("val") for n in part.graph.find_nodes(op="placeholder")

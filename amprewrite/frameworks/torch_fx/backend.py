@@ -24,7 +24,7 @@ from amprewrite.frameworks.torch_fx.capture.program import drop_dtype_checks
 from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark
 from amprewrite.frameworks.torch_fx.capture.warmup import warm_up
 from amprewrite.frameworks.torch_fx.compat import (
-    dynamo_alone,
+    compiling,
     dynamo_state,
     private,
     settings,
@@ -262,7 +262,7 @@ def lazy_runner(model: nn.Module, backend: Backend) -> Callable[..., Any]:
     The function raises CaptureError if the backend cannot read a graph, and the error
     of a plan that is refused.
     """
-    compiled = dynamo_alone.compiled(model, backend, _while_captured)
+    compiled = compiling.compiled(model, backend, _while_captured)
     warm, known = False, 0
 
     def run(*args: Any, **kwargs: Any) -> Any:

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from amprewrite.frameworks.torch_fx.compat import private
-from amprewrite.frameworks.torch_fx.compat.module_state import forward_hooks
+from amprewrite.frameworks.torch_fx.compat.module_hooks import forward_hooks
 
 _SET_UP = (vars(nn.Module()).keys() - {"_parameters"}) | {
     "_flat_weights",

@@ -28,9 +28,9 @@ from amprewrite.frameworks.torch_fx.aten.source_location import (
 from amprewrite.frameworks.torch_fx.capture.attributes import Attributes
 from amprewrite.frameworks.torch_fx.capture.warmup import copies
 from amprewrite.frameworks.torch_fx.compat import (
-    fake_tensors,
     private,
     settings,
+    tensor_internals,
     threads,
 )
 from amprewrite.ir.graph import Chosen
@@ -231,13 +231,13 @@ def _run(
     low: torch.dtype,
 ) -> None:
     """Run ``model`` with its float32 parameters, buffers and inputs in ``low``."""
-    mode = fake_tensors.fake_mode()
+    mode = tensor_internals.fake_mode()
 
     def fake(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         dtype = low if value.dtype == FULL else value.dtype
-        held = fake_tensors.faked(mode, value, dtype)
+        held = tensor_internals.faked(mode, value, dtype)
         is_parameter = isinstance(value, nn.Parameter)
         return nn.Parameter(held, requires_grad=False) if is_parameter else held
 

@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 from amprewrite.errors import CaptureError, warn
 from amprewrite.frameworks.torch_fx.capture.attributes import Attributes
 from amprewrite.frameworks.torch_fx.capture.export import offending_line
-from amprewrite.frameworks.torch_fx.compat import fake_tensors, private, threads
+from amprewrite.frameworks.torch_fx.compat import private, tensor_internals, threads
 
 _NO_GRADIENTS = "None of the inputs have requires_grad"
 """Warning of reentrant checkpoints, silenced in the first run."""
@@ -92,7 +92,7 @@ def has_values(model: nn.Module, *arguments: Any) -> bool:
     given = private.pytree.tree_leaves(arguments)
     leaves = (leaf for leaf in given if isinstance(leaf, torch.Tensor))
     held = [*model.parameters(), *model.buffers(), *leaves]
-    fake = fake_tensors.fake_mode_of(held) is not None
+    fake = tensor_internals.fake_mode_of(held) is not None
     return not fake and not any(tensor.is_meta for tensor in held)
 
 

@@ -15,7 +15,7 @@ from torch.fx import node as fx_node
 from torch.fx.experimental import proxy_tensor
 from torch.utils import _pytree, checkpoint
 
-from amprewrite.frameworks.torch_fx.compat import fake_tensors, threads
+from amprewrite.frameworks.torch_fx.compat import tensor_internals, threads
 
 
 class Trees(Protocol):
@@ -290,7 +290,7 @@ def _trace(
         function, pre_dispatch=pre_dispatch, _allow_non_fake_inputs=True
     )
     with (
-        fake_tensors.fake_mode_of(list(inputs)) or nullcontext()
+        tensor_internals.fake_mode_of(list(inputs)) or nullcontext()
     ):  # what is made inside is fake too
         return trace(*inputs)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.compat import module_state, private
+from amprewrite.frameworks.torch_fx.compat import module_hooks, private
 from amprewrite.frameworks.torch_fx.derived.classes import adopt
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule
@@ -62,7 +62,7 @@ def derive(
         mode = None if trains else model.training
     shared = SharedState(capture, trains, mode, source if trains else None)
     shared.refusal = refusal or bound_attribute(source)
-    shared.hooks = module_state.take_forward_hooks(made)
+    shared.hooks = module_hooks.take_forward_hooks(made)
     programs = Programs(shared, made)
     adopt(made, programs)
     untyped: Any = made  # its stubs say nothing of the hook's type

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.compat import module_state, private
+from amprewrite.frameworks.torch_fx.compat import module_hooks, private
 from amprewrite.frameworks.torch_fx.module.snapshot import copied
 from amprewrite.frameworks.torch_fx.module.state import (
     full_dtype,
@@ -46,7 +46,7 @@ def plain_of(converted: nn.Module, *, shared: bool) -> nn.Module:
     made = copy_tree(converted, values, plain_class(type(converted)))
     _restore_forward(made)
     for _, part in private.modules_by_path(made):
-        module_state.renew_flat_weights(part)
+        module_hooks.renew_flat_weights(part)
         vars(part).pop(STATE, None)
         kind = plain_class(type(part))
         if kind is not type(part):
@@ -67,7 +67,7 @@ def _restore_forward(made: nn.Module) -> None:
 
 def without_conversion(model: nn.Module) -> nn.Module:
     """Remove from a plain copy the hook by which a converted model follows loads."""
-    hooks = module_state.load_hooks(model)
+    hooks = module_hooks.load_hooks(model)
     for key in [key for key, hook in hooks.items() if hook is follow_assigned]:
         del hooks[key]
     return model

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.compat import module_state, private
-from amprewrite.frameworks.torch_fx.compat.module_state import forward_hooks
+from amprewrite.frameworks.torch_fx.compat import module_hooks, private
+from amprewrite.frameworks.torch_fx.compat.module_hooks import forward_hooks
 from amprewrite.user_code import is_users
 
 _WRITES = ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF", "STORE_SUBSCR", "DELETE_")
@@ -35,7 +35,7 @@ def hooks_with_effects(model: nn.Module) -> list[str]:
     """
     found: list[str] = []
     for path, part in private.modules_by_path(model):
-        for _, hook in module_state.named_call_hooks(part):
+        for _, hook in module_hooks.named_call_hooks(part):
             if not computes_only(hook):
                 name = getattr(hook, "__qualname__", type(hook).__qualname__)
                 found.append(f"{name} of {path or 'the model itself'}")

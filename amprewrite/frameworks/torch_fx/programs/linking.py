@@ -14,7 +14,7 @@ from torch import nn
 
 from amprewrite.errors import warn
 from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
-from amprewrite.frameworks.torch_fx.compat import module_state, private
+from amprewrite.frameworks.torch_fx.compat import module_hooks, private
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule
 from amprewrite.frameworks.torch_fx.module.state import full_dtype, mark_low
@@ -60,7 +60,7 @@ def link(
             else:
                 stored[id(held)] = wanted
         if not differ or source is program:
-            module_state.share_tensors(holder, part)
+            module_hooks.share_tensors(holder, part)
     if stored:
         _store(root, stored)
     program.linked(own)
@@ -102,7 +102,7 @@ def _store(root: nn.Module, stored: Mapping[int, torch.Tensor]) -> None:
             mark_low(stored[id(held)], full_dtype(held))
             kept[name] = stored[id(held)]
     for _, part in private.modules_by_path(root):
-        module_state.renew_flat_weights(part)
+        module_hooks.renew_flat_weights(part)
 
 
 def tensors_of(program: ConvertedModule, model: nn.Module) -> dict[int, Any]:

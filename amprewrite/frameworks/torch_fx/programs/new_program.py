@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.torch_fx.compat import module_state
+from amprewrite.frameworks.torch_fx.compat import module_hooks
 from amprewrite.frameworks.torch_fx.module import distributed
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule
@@ -113,7 +113,7 @@ def _plain(state: SharedState, owner: nn.Module, path: str) -> nn.Module:
         return model.train(owner.training)  # which need not be copied
     state.refuse_copy()
     plain = plain_of(owner, shared=True)
-    module_state.set_forward_hooks(plain, {} if path else state.hooks)
+    module_hooks.set_forward_hooks(plain, {} if path else state.hooks)
     return plain
 
 

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.compat import module_state, private
+from amprewrite.frameworks.torch_fx.compat import module_hooks, private
 from amprewrite.frameworks.torch_fx.plain.plain_class import STATE
 
 _OF_TORCH = "torch.nn.utils."
@@ -30,7 +30,7 @@ def new_hook(model: nn.Module) -> str:
         state: Any = vars(part).get(STATE)
         if part is model or state is None:
             continue
-        for key, hook in module_state.named_call_hooks(part):
+        for key, hook in module_hooks.named_call_hooks(part):
             kind = cast("type[Any]", type(hook))
             homes = f"{kind.__module__}. {getattr(hook, '__module__', '')}."
             if key not in state.hooks and _OF_TORCH not in homes:
@@ -85,6 +85,6 @@ def _hooks(model: nn.Module) -> Iterator[tuple[str, str, int, Any]]:
         if id(part) in seen:
             continue
         seen.add(id(part))
-        for name, held in module_state.forward_hooks(part).items():
+        for name, held in module_hooks.forward_hooks(part).items():
             for key, hook in held.items():
                 yield path, name, key, hook

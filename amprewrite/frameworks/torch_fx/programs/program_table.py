@@ -11,7 +11,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from amprewrite.errors import NotCapturedError, UnsupportedError
-from amprewrite.frameworks.torch_fx.compat import module_state, private, threads
+from amprewrite.frameworks.torch_fx.compat import module_hooks, private, threads
 from amprewrite.frameworks.torch_fx.module import distributed
 from amprewrite.frameworks.torch_fx.module.converted_module import (
     ConvertedModule,
@@ -73,7 +73,7 @@ class Programs:
             path: Path of the part.
         """
         self.shared, self.path = shared, path
-        self.hooks = frozenset(module_state.call_hooks(owner))
+        self.hooks = frozenset(module_hooks.call_hooks(owner))
         self._owner = weakref.ref(owner)
         self._extents = Extents()
         self._tables: dict[Key, Table] = {}

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from amprewrite.errors import UnsupportedError, warn
-from amprewrite.frameworks.torch_fx.compat import module_state
+from amprewrite.frameworks.torch_fx.compat import module_hooks
 from amprewrite.frameworks.torch_fx.module.converted_module import (
     ConvertedModule,
     mode_name,
@@ -120,7 +120,7 @@ class SharedState:
     watch: Watch = field(default_factory=Watch)
     programs: list[ConvertedModule] = field(default_factory=list[ConvertedModule])
     clock: int = 0
-    hooks: module_state.Hooks = field(default_factory=dict[str, Any])
+    hooks: module_hooks.Hooks = field(default_factory=dict[str, Any])
     refusal: str = ""
     low: Stored = field(default_factory=Stored)
     _adopt: Callable[[nn.Module, Any], None] | None = None
@@ -167,7 +167,7 @@ class SharedState:
         if self._adopt is not None:
             self._adopt(self.root(), self)
 
-    def add_hooks(self, own: module_state.Hooks) -> None:
+    def add_hooks(self, own: module_hooks.Hooks) -> None:
         """Add forward hooks that a program registered on the model itself."""
         names = {*self.hooks, *own}
         self.hooks = {n: {**self.hooks.get(n, {}), **own.get(n, {})} for n in names}

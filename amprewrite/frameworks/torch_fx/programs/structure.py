@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark
-from amprewrite.frameworks.torch_fx.compat import module_state, private
+from amprewrite.frameworks.torch_fx.compat import module_hooks, private
 from amprewrite.frameworks.torch_fx.plain.plain_class import program_class
 from amprewrite.frameworks.torch_fx.programs.flags import (
     Flag,
@@ -91,7 +91,7 @@ def parts_of(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _part_key(root: nn.Module, path: str, part: nn.Module) -> Key:
-    hooks, flags = module_state.call_hooks(part), tuple(_flags(part))
+    hooks, flags = module_hooks.call_hooks(part), tuple(_flags(part))
     if part is root:  # its programs run inside of these
         hooks, flags = (), tuple(flag for flag in flags if flag[0] != "forward")
     return path, program_class(type(part)), part.training, hooks, flags
@@ -145,7 +145,7 @@ def _inner_settings(
         where, here = below.pop()
         kind = cast("type[Any]", type(here))
         names, computed = settings_read(kind, read), has_computed_names(kind)
-        for inner, held in module_state.attributes_of(here).items():
+        for inner, held in module_hooks.attributes_of(here).items():
             if inner in names or (computed and is_simple(held)):
                 yield where, inner, held
                 if is_settings(held) and id(held) not in seen:
@@ -179,7 +179,7 @@ def _add_settings(found: dict[int, Settings], value: Any) -> None:
     if id(value) in found:
         return
     if is_settings(value):
-        fields = module_state.attributes_of(value)
+        fields = module_hooks.attributes_of(value)
         found[id(value)] = fields, dict(fields)
     elif isinstance(value, torch.Tensor):
         found[id(value)] = value, Mark(value)

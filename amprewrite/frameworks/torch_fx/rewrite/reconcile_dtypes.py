@@ -14,7 +14,7 @@ import torch
 from torch.fx import Node
 
 from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name, torch_dtype
-from amprewrite.frameworks.torch_fx.compat import fake_tensors, private
+from amprewrite.frameworks.torch_fx.compat import private, tensor_internals
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading
 from amprewrite.frameworks.torch_fx.rewrite.write import retype
 from amprewrite.ir import Op
@@ -89,7 +89,7 @@ def _try(node: Node) -> Outcome:
         (node.args, dict(node.kwargs)), lambda arg: arg.meta["val"]
     )
     run: Any = node.target
-    mode = fake_tensors.fake_mode_of(private.pytree.tree_leaves((args, kwargs)))
+    mode = tensor_internals.fake_mode_of(private.pytree.tree_leaves((args, kwargs)))
     if mode is None:
         return _dtypes(node.meta["val"])
     try:

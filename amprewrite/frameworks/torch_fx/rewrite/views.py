@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch.fx import Node
 
-from amprewrite.frameworks.torch_fx.compat import fake_tensors
+from amprewrite.frameworks.torch_fx.compat import tensor_internals
 from amprewrite.frameworks.torch_fx.compat.private import pytree
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading
 from amprewrite.plan.uses import View
@@ -60,7 +60,8 @@ def view_again(
 def _again(node: Node, base: Node) -> Node:
     """Insert a copy of an op with one or more views, with ``base`` as input."""
     dtype = base.meta["val"].dtype
-    val = pytree.tree_map(lambda v: fake_tensors.retyped(v, dtype), node.meta["val"])
+    retyped = tensor_internals.retyped
+    val = pytree.tree_map(lambda v: retyped(v, dtype), node.meta["val"])
     made = base.graph.node_copy(node)
     made.update_arg(0, base)
     made.meta = {"val": val, "amprewrite": VIEWED_AGAIN}

@@ -10,7 +10,7 @@ from torch.fx import Graph, Node, map_arg
 
 from amprewrite.frameworks.torch_fx.aten import arguments
 from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
-from amprewrite.frameworks.torch_fx.compat import fake_tensors
+from amprewrite.frameworks.torch_fx.compat import tensor_internals
 from amprewrite.frameworks.torch_fx.compat.private import pytree
 from amprewrite.frameworks.torch_fx.rewrite.aliasing import keep_copy
 from amprewrite.frameworks.torch_fx.rewrite.read import Leaves, Reading, Site, held
@@ -216,7 +216,7 @@ def retype(node: Node, dtypes: tuple[str, ...]) -> None:
         if not isinstance(val, torch.Tensor):
             return val
         dtype = torch_dtype(next(names))
-        return val if val.dtype == dtype else fake_tensors.retyped(val, dtype)
+        return val if val.dtype == dtype else tensor_internals.retyped(val, dtype)
 
     val = node.meta.get("val")
     single = isinstance(val, torch.Tensor)
@@ -240,7 +240,7 @@ def _cast_node(value: Node, cast: Cast, user: Node) -> Node:
     node.meta = {
         k: v for k, v in user.meta.items() if k in ("nn_module_stack", "stack_trace")
     }
-    node.meta["val"] = fake_tensors.retyped(value.meta["val"], dtype)
+    node.meta["val"] = tensor_internals.retyped(value.meta["val"], dtype)
     node.meta["amprewrite"] = cast.folding or "cast"
     return node
 
@@ -253,7 +253,7 @@ def _saturated(graph: Graph, value: Node, dtype: torch.dtype) -> Node:
     kept = graph.call_function(aten.where.self, (infinite, value, clamped))
     val = value.meta["val"]
     clamped.meta["val"] = kept.meta["val"] = val
-    infinite.meta["val"] = fake_tensors.retyped(val, torch.bool)
+    infinite.meta["val"] = tensor_internals.retyped(val, torch.bool)
     for node in (clamped, infinite, kept):
         node.meta["amprewrite"] = "saturate"
     return kept

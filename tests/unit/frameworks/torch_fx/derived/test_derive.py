@@ -11,7 +11,7 @@ from torch import nn
 from amprewrite.dispatch import planner
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.base import Request
-from amprewrite.frameworks.torch_fx.compat import module_state
+from amprewrite.frameworks.torch_fx.compat import module_hooks
 from amprewrite.frameworks.torch_fx.derived.derive import derive
 from amprewrite.frameworks.torch_fx.plain.plain_class import STATE, follow_assigned
 from amprewrite.frameworks.torch_fx.strategies.dynamo import dynamo
@@ -68,17 +68,17 @@ def test_the_models_own_hooks_are_those_of_its_programs() -> None:
     model = network()
     model.register_forward_hook(lambda _, __, y: y * 2)
     made = derived(subject(model))
-    assert not module_state.call_hooks(made)
-    assert module_state.call_hooks(model)
+    assert not module_hooks.call_hooks(made)
+    assert module_hooks.call_hooks(model)
     assert set(vars(made)[STATE].shared.hooks["_forward_hooks"]) == set(
-        module_state.call_hooks(model)
+        module_hooks.call_hooks(model)
     )
     assert relative_error(made(X), model(X)) < 0.02
 
 
 def test_loads_that_assign_are_followed() -> None:
     made = derived(subject(network()))
-    assert follow_assigned in module_state.load_hooks(made).values()
+    assert follow_assigned in module_hooks.load_hooks(made).values()
     other = network()
     with torch.no_grad():
         other[0].weight.fill_(0.5)

@@ -10,7 +10,7 @@ from torch import nn
 
 import amprewrite
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.torch_fx.compat import module_state
+from amprewrite.frameworks.torch_fx.compat import module_hooks
 from amprewrite.frameworks.torch_fx.module.state import full_dtype, mark_low
 from amprewrite.frameworks.torch_fx.plain.plain_class import STATE, follow_assigned
 from amprewrite.frameworks.torch_fx.plain.plain_model import (
@@ -68,7 +68,7 @@ def test_it_is_of_the_models_classes_without_a_trace_of_the_conversion(
         assert type(theirs) is type(ours)
         assert vars(theirs).keys() == vars(ours).keys()
         assert type(vars(theirs)["_modules"]) is type(vars(ours)["_modules"])
-    assert not module_state.load_hooks(plain)
+    assert not module_hooks.load_hooks(plain)
     assert STATE in vars(made)
 
 
@@ -130,7 +130,7 @@ def test_other_load_hooks_stay() -> None:
     model.register_load_state_dict_post_hook(follow_assigned)
     model.register_load_state_dict_post_hook(print)
     assert without_conversion(model) is model
-    assert list(module_state.load_hooks(model).values()) == [print]
+    assert list(module_hooks.load_hooks(model).values()) == [print]
 
 
 def test_what_cannot_be_copied_is_said() -> None:

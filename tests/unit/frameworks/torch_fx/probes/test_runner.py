@@ -5,7 +5,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.torch_fx.compat.fake_tensors import fake_mode
+from amprewrite.frameworks.torch_fx.compat.tensor_internals import fake_mode
 from amprewrite.frameworks.torch_fx.probes.runner import (
     Runner,
     check_values,

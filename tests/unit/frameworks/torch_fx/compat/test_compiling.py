@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.compat.dynamo_alone import compiled
+from amprewrite.frameworks.torch_fx.compat.compiling import compiled
 
 
 class Doubled(nn.Module):
