@@ -40,14 +40,17 @@ def check_module(module: Any) -> None:
     import torch
     from torch.fx import GraphModule
 
-    from amprewrite.frameworks.torch_fx.compat import private, tensor_internals
+    from amprewrite.frameworks.torch_fx.compat import (
+        pytrees,
+        tensor_internals,
+    )
 
     parts = [part for part in module.modules() if isinstance(part, GraphModule)]
     for part in parts:
         if part in _autocast_bodies(parts):
             continue
         vals = [n.meta.get("val") for n in part.graph.nodes]
-        mode = tensor_internals.fake_mode_of(private.pytree.tree_leaves(vals))
+        mode = tensor_internals.fake_mode_of(pytrees.pytree.tree_leaves(vals))
         if mode is not None:
             inputs = [
                 n.meta.get("val") for n in part.graph.find_nodes(op="placeholder")
@@ -100,12 +103,12 @@ def _checking_interpreter() -> Any:
 
 
 def _runs_a_body(n: Any) -> bool:
-    from amprewrite.frameworks.torch_fx.compat import private
+    from amprewrite.frameworks.torch_fx.compat import operators
 
     bodies = (
         a for a in n.all_input_nodes if a.op == "get_attr" and "val" not in a.meta
     )
-    return private.is_higher_order(n.target) or any(bodies)
+    return operators.is_higher_order(n.target) or any(bodies)
 
 
 def _like(value: Any) -> Any:
@@ -120,7 +123,7 @@ def _like(value: Any) -> Any:
 def _dtypes(value: Any) -> list[Any]:
     from torch import Tensor
 
-    from amprewrite.frameworks.torch_fx.compat.private import pytree
+    from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 
     leaves = pytree.tree_leaves(value)
     return [leaf.dtype for leaf in leaves if isinstance(leaf, Tensor)]

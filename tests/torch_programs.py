@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.compat.private import pytree
+from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 
 LOW = torch.bfloat16
 
@@ -74,3 +74,10 @@ def traced(function: Callable[..., Any], *args: Any) -> Any:
     program = torch.export.export(Call(function), args, strict=False)
     calls = [n for n in program.graph.nodes if n.op == "call_function"]
     return next(n for n in reversed(calls) if not str(n.target).startswith("<built-in"))
+
+
+def graph_of(function: Callable[..., Any], *args: Any) -> Any:
+    """Return the graph module of ``function``, captured; by default for 4 by 8."""
+    given = args or (torch.randn(4, 8),)
+    program = torch.export.export(Program(function).eval(), given, strict=False)
+    return program.module(check_guards=False)

@@ -12,7 +12,7 @@ import torch
 import transformers
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.compat.private import pytree
+from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from benchmarks.zoo import Case
 
 SPECIALS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}

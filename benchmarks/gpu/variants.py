@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import amprewrite
-from amprewrite.frameworks.torch_fx.compat.private import pytree
+from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from benchmarks.zoo import Case
 
 Run = Callable[[], Any]

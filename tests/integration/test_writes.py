@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 import amprewrite
-from amprewrite.frameworks.torch_fx.compat.private import pytree
+from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:rewritten 0 of:amprewrite.errors.AmpWarning",

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat import pytrees
 
-pytree = private.pytree
+pytree = pytrees.pytree
 
 LOW = "amptest.low.default"
 """An identity that a rule can lower: what passes it is low, whatever its shape."""

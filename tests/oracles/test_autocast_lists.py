@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 from amprewrite import inspect, load_policy
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat import pytrees
 from amprewrite.ops import op_table
 from amprewrite.policy.load import policy_folder
 from tests.oracles.opinfo import LOW, RULES, op_db, torch_may_warn
@@ -26,7 +26,7 @@ from torch.testing._internal.autocast_test_lists import (
 
 pytestmark = pytest.mark.filterwarnings("ignore::amprewrite.errors.AmpWarning")
 
-pytree = private.pytree
+pytree = pytrees.pytree
 
 HALF = (torch.bfloat16, torch.float16)
 

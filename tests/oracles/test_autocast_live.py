@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from amprewrite import inspect
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat import pytrees
 from tests.oracles.opinfo import (
     LOW,
     RULES,
@@ -25,7 +25,7 @@ from tests.oracles.opinfo import (
 
 pytestmark = pytest.mark.filterwarnings("ignore::amprewrite.errors.AmpWarning")
 
-pytree = private.pytree
+pytree = pytrees.pytree
 
 INFOS = [info for info in op_db() if torch.float32 in info.supported_dtypes("cpu")]
 

@@ -17,7 +17,7 @@ from torch.fx import Interpreter
 
 from amprewrite import load_policy
 from amprewrite.frameworks.torch_fx.aten import ops
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat import pytrees
 from tests.oracles.opinfo import (
     Program,
     export,
@@ -27,7 +27,7 @@ from tests.oracles.opinfo import (
     torch_may_warn,
 )
 
-aten, pytree = torch.ops.aten, private.pytree
+aten, pytree = torch.ops.aten, pytrees.pytree
 
 FOLLOW = sorted(
     name for name, e in load_policy("bf16").ops.items() if e.op_class == "follow"

@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import amprewrite
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat import pytrees
 from tests.oracles.opinfo import (
     LOW,
     RULES,
@@ -27,7 +27,7 @@ from tests.oracles.opinfo import (
     torch_may_warn,
 )
 
-pytree = private.pytree
+pytree = pytrees.pytree
 
 # A program of one operator often has nothing to lower, and float16 is slow here.
 pytestmark = pytest.mark.filterwarnings("ignore::amprewrite.errors.AmpWarning")

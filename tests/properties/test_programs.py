@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from hypothesis import Phase, given, reject, settings
 
 import amprewrite
-from amprewrite.frameworks.torch_fx.compat.private import pytree
+from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from tests.properties.programs import Step, build, inputs, programs
 from tests.torch_programs import floats, in_full, relative_error, under_autocast
 

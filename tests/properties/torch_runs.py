@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.compat.private import pytree
+from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from tests.properties.torch_sources import stored
 
 BUFFERS = ("calls", "stored")

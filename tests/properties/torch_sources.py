@@ -18,7 +18,7 @@ from torch._higher_order_ops import scan, while_loop  # noqa: TID251  # no publi
 from torch.nn import functional as F  # noqa: N812  # torch's own name
 from torch.utils.checkpoint import checkpoint
 
-from amprewrite.frameworks.torch_fx.compat.private import pytree
+from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 
 ROWS, WIDTH, LARGEST = 4, 8, 40.0
 

@@ -3,7 +3,7 @@
 from amprewrite.frameworks.base import announce
 from amprewrite.frameworks.torch_fx.build import build
 from amprewrite.frameworks.torch_fx.capture.program import Captured
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat import compiling
 from amprewrite.frameworks.torch_fx.derived.original import keep_program
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.overflow import overflows
@@ -40,5 +40,5 @@ def assemble(subject: Subject, captured: Captured) -> ConvertedModule:
     if not subject.owned:
         announce(converted.plan)
     if request.compile:
-        private.compile_in_place(converted)
+        compiling.compile_in_place(converted)
     return converted

@@ -26,7 +26,6 @@ from amprewrite.frameworks.torch_fx.capture.warmup import warm_up
 from amprewrite.frameworks.torch_fx.compat import (
     compiling,
     dynamo_state,
-    private,
     settings,
     threads,
 )
@@ -152,7 +151,7 @@ class Backend:
             example = [
                 x.to(stored[i]) if i in stored else x for i, x in enumerate(inputs)
             ]
-            run = private.compile_with_inductor(graph, example)
+            run = compiling.compile_with_inductor(graph, example)
             compiled[substance] = run
         return _with_low_weights(run, stored, self.training) if stored else run
 
@@ -299,7 +298,7 @@ def lazy_runner(model: nn.Module, backend: Backend) -> Callable[..., Any]:
             warn(NO_GRAPH)
         return output
 
-    return private.uncompiled(run)
+    return compiling.uncompiled(run)
 
 
 @contextmanager

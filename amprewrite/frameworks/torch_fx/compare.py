@@ -16,7 +16,7 @@ from amprewrite.errors import CaptureError, NotCapturedError
 from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name, torch_dtype
 from amprewrite.frameworks.torch_fx.capture.one_graph import capture
 from amprewrite.frameworks.torch_fx.capture.program import open_program
-from amprewrite.frameworks.torch_fx.compat.private import pytree
+from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.compat.settings import register_caches
 from amprewrite.frameworks.torch_fx.compat.threads import one_at_a_time
 from amprewrite.frameworks.torch_fx.derived.classes import programs_of

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from amprewrite.frameworks.base import Sample
-from amprewrite.frameworks.torch_fx.compat.private import fork_rng
+from amprewrite.frameworks.torch_fx.compat.settings import fork_rng
 from amprewrite.frameworks.torch_fx.probes.calibrate import default_device, describe
 from amprewrite.measure.timing import bfloat16_instructions
 

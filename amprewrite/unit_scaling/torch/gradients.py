@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from amprewrite.errors import ArgumentError
-from amprewrite.frameworks.torch_fx.compat.private import pytree
+from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.unit_scaling.torch.scale import true_gradients
 from amprewrite.unit_scaling.validity import STRETCH, Gradients, Pulled
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from amprewrite.frameworks.torch_fx.compat.private import pytree
+from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.unit_scaling.torch.gradients import output_gradients, unchanged
 from amprewrite.unit_scaling.tracking import Scale, Tracked, numbered
 

@@ -4,7 +4,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Protocol
 
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat import operators, pytrees
 
 
 class Called(Protocol):
@@ -33,7 +33,7 @@ class Called(Protocol):
 
 def argument(node: Called, name: str) -> object:
     """Return the argument called ``name`` in the op's schema; its default if absent."""
-    for index, formal in enumerate(private.formals(node.target)):
+    for index, formal in enumerate(operators.formals(node.target)):
         if formal.name == name:
             if index < len(node.args) and not formal.kwarg_only:
                 return node.args[index]
@@ -43,12 +43,12 @@ def argument(node: Called, name: str) -> object:
 
 def tensor_slots(node: Called) -> Iterator[Any]:
     """Yield the arguments for tensors in the schema: also numbers and None."""
-    for formal in private.formals(node.target):
+    for formal in operators.formals(node.target):
         kind = str(formal.type)
         if "Tensor" not in kind:
             continue
         given = argument(node, formal.name)
-        if kind.startswith("List") and private.is_sequence(given):
+        if kind.startswith("List") and pytrees.is_sequence(given):
             yield from given
         else:
             yield given
@@ -56,7 +56,7 @@ def tensor_slots(node: Called) -> Iterator[Any]:
 
 def writes_first(node: Called) -> bool:
     """Return whether an op writes in place to its first argument."""
-    formals = private.formals(node.target)
+    formals = operators.formals(node.target)
     alias = formals[0].alias_info if formals else None
     return alias is not None and alias.is_write
 
@@ -82,23 +82,23 @@ def numbers(node: Called) -> Iterator[tuple[str, float]]:
 
 
 @lru_cache(maxsize=1024)
-def _numeric(target: Hashable) -> tuple[private.Formal, ...]:
+def _numeric(target: Hashable) -> tuple[operators.Formal, ...]:
     """Return the arguments in the schema of ``target`` that may be such numbers."""
     return tuple(
         formal
-        for formal in private.formals(target)
+        for formal in operators.formals(target)
         if str(formal.type) in NUMBER_TYPES or formal.name in FILLS
     )
 
 
 def has_argument(node: Called, name: str) -> bool:
     """Return whether the schema of the op has an argument called ``name``."""
-    return any(formal.name == name for formal in private.formals(node.target))
+    return any(formal.name == name for formal in operators.formals(node.target))
 
 
 def position(node: Called, name: str) -> tuple[int, bool]:
     """Return the schema position of an argument, and whether it is keyword-only."""
-    for index, formal in enumerate(private.formals(node.target)):
+    for index, formal in enumerate(operators.formals(node.target)):
         if formal.name == name:
             return index, formal.kwarg_only
     msg = f"{node.target} has no argument {name!r}"

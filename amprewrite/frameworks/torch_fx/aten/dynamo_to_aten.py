@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Interpreter, traceback
 
 from amprewrite.frameworks.torch_fx.aten import ops
 from amprewrite.frameworks.torch_fx.aten.rnn_cells import FUNCTIONS
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat import operators, tracing
 
 CHECKPOINTS = frozenset(("tag_activation_checkpoint",))
 """Names of the higher-order ops of torch.utils.checkpoint."""
@@ -19,7 +19,7 @@ CHECKPOINTS = frozenset(("tag_activation_checkpoint",))
 
 def checkpoint_region(body: GraphModule, *args: Any) -> Any:
     """Run ``body`` under activation checkpointing, as in the model."""
-    return private.checkpointed(body, *args)
+    return tracing.checkpointed(body, *args)
 
 
 def lower(module: GraphModule, inputs: list[Any]) -> GraphModule:
@@ -34,11 +34,11 @@ def lower(module: GraphModule, inputs: list[Any]) -> GraphModule:
         with traceback.preserve_node_meta(), _Lowering(module) as lowering:
             return lowering.run(*args)
 
-    if private.uses_transforms(module):
-        traced = private.trace_below_transforms(run, tuple(inputs))
+    if tracing.uses_transforms(module):
+        traced = tracing.trace_below_transforms(run, tuple(inputs))
         traced.graph.eliminate_dead_code()  # sizes of values inside the transforms
         return traced
-    return private.trace_pre_dispatch(run, tuple(inputs))
+    return tracing.trace_pre_dispatch(run, tuple(inputs))
 
 
 class _Lowering(Interpreter):
@@ -57,17 +57,17 @@ class _Lowering(Interpreter):
             self.regions.pop().__exit__(None, None, None)
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        if target is private.DATA_ATTRIBUTE:
+        if target is operators.DATA_ATTRIBUTE:
             return args[0].detach()
-        if target in private.INFERENCE:
+        if target in operators.INFERENCE:
             return _switch_gradients(
-                entered=target is private.INFERENCE[0], given=args[0]
+                entered=target is operators.INFERENCE[0], given=args[0]
             )
         if ops.region_name(target) in ops.AUTOCAST_SPAN:
             return self._autocast(args)
         if target in FUNCTIONS and args[0].device.type == "cpu":
             return FUNCTIONS[target](*args, **kwargs)
-        if private.is_higher_order(target):
+        if operators.is_higher_order(target):
             return self._higher_order(target, args, kwargs)
         return super().call_function(target, args, kwargs)
 
@@ -75,13 +75,13 @@ class _Lowering(Interpreter):
         """Record a call with bodies; lower the body of an activation checkpoint."""
         if target.name() not in CHECKPOINTS:
             run = super().call_function
-            return private.record_higher_order(
+            return tracing.record_higher_order(
                 target, args, kwargs, lambda: run(target, args, kwargs)
             )
         body, *operands = args
-        with private.untraced():
+        with tracing.untraced():
             lowered = lower(body, operands)
-        return private.record_higher_order(
+        return tracing.record_higher_order(
             checkpoint_region, (lowered, *operands), {}, lambda: lowered(*operands)
         )
 

@@ -13,7 +13,7 @@ import torch
 from torch.fx import Node
 
 from amprewrite.frameworks.torch_fx.aten.arguments import Called, argument
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat import operators, pytrees
 from amprewrite.ops import OperandRule, op_table, traits_of
 
 FRAMEWORK_ONLY = frozenset(("_assert_tensor_metadata",))
@@ -70,16 +70,16 @@ def handed_back(node: Node) -> Node | None:
 
 def region_name(target: object) -> str:
     """Return the name of an op that may hold a body; empty for ATen ops."""
-    if private.is_higher_order(target):
+    if operators.is_higher_order(target):
         return target.name()
-    return "" if private.is_overload(target) else getattr(target, "__name__", "")
+    return "" if operators.is_overload(target) else getattr(target, "__name__", "")
 
 
 def native_name(target: object) -> str:
     """Return the name of an op in plans: ``aten.linear.default``."""
-    if private.is_overload(target):
+    if operators.is_overload(target):
         return str(target)
-    if private.is_higher_order(target):
+    if operators.is_higher_order(target):
         return f"higher_order.{target.name()}"
     module = getattr(target, "__module__", "") or ""
     return f"{module.removeprefix('_')}.{getattr(target, '__name__', target)}"
@@ -87,18 +87,18 @@ def native_name(target: object) -> str:
 
 def packet_name(target: object) -> str:
     """Return the name of an ATen op without its overload; empty for other ops."""
-    return target.overloadpacket.__name__ if private.is_overload(target) else ""
+    return target.overloadpacket.__name__ if operators.is_overload(target) else ""
 
 
 def canonical_name(node: Called) -> str:
     """Return the canonical name of the op that ``node`` calls."""
     target = node.target
-    if not private.is_overload(target):
+    if not operators.is_overload(target):
         return native_name(target).rpartition(".")[2]
     if target.namespace not in ("aten", "prims"):
         return native_name(target).rpartition(".")[0]
     packet = target.overloadpacket.__name__
-    if private.is_mutable(target) and packet.endswith("_"):
+    if operators.is_mutable(target) and packet.endswith("_"):
         packet = packet.removesuffix("_")
     name = op_table().aten.get(packet, packet)
     return REFINED[name](node, name) if name in REFINED else name
@@ -220,7 +220,7 @@ def contracted_length(node: Node, canonical: str) -> int | None:
 
 def _einsum_length(node: Node) -> int | None:
     """Return the product of the extents of the summed labels."""
-    equation, operands, *_ = private.positional(node)
+    equation, operands, *_ = pytrees.positional(node)
     if not isinstance(equation, str) or "->" not in equation or "." in equation:
         return None
     terms, result = equation.replace(" ", "").split("->")

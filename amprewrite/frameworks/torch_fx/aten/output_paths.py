@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import torch
 
-from amprewrite.frameworks.torch_fx.compat.private import is_sequence, pytree
+from amprewrite.frameworks.torch_fx.compat.pytrees import is_sequence, pytree
 
 WHOLE = "output"
 """Name of an output that is one tensor."""

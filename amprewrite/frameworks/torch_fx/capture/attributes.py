@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat import tensor_internals
 from amprewrite.frameworks.torch_fx.compat.module_hooks import forward_hooks
 
 _SET_UP = (vars(nn.Module()).keys() - {"_parameters"}) | {
@@ -125,7 +125,7 @@ class Written:
 
     def restore(self, tensor: torch.Tensor) -> None:
         """Write the content back, if another was written."""
-        if private.writes(tensor) != self.writes:
+        if tensor_internals.writes(tensor) != self.writes:
             with torch.no_grad():
                 tensor.copy_(self.content)
 
@@ -133,7 +133,7 @@ class Written:
 def _content(value: Any, *, tensors: bool) -> Any:
     """Return a copy of a container, or of a tensor if asked; None for anything else."""
     if tensors and type(value) is torch.Tensor and not value.is_meta:
-        return Written(private.writes(value), value.detach().clone())
+        return Written(tensor_internals.writes(value), value.detach().clone())
     return copy.copy(value) if isinstance(value, _CONTAINERS) else None
 
 
@@ -161,7 +161,7 @@ def _is_same(now: Any, before: Held) -> bool:
     if content is None:
         return _is_same_part(now, value)
     if isinstance(content, Written):
-        return now is value and private.writes(now) == content.writes
+        return now is value and tensor_internals.writes(now) == content.writes
     if now is not value or len(now) != len(content):
         return False
     if hasattr(now, "keys"):

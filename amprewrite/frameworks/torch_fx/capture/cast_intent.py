@@ -28,7 +28,8 @@ from amprewrite.frameworks.torch_fx.aten.source_location import (
 from amprewrite.frameworks.torch_fx.capture.attributes import Attributes
 from amprewrite.frameworks.torch_fx.capture.warmup import copies
 from amprewrite.frameworks.torch_fx.compat import (
-    private,
+    operators,
+    pytrees,
     settings,
     tensor_internals,
     threads,
@@ -134,7 +135,7 @@ def _site(node: Node, low: torch.dtype) -> Site | None:
     """
     val = node.meta.get("val")
     is_either = isinstance(val, torch.Tensor) and val.dtype in (FULL, low)
-    if not is_either or not private.is_overload(node.target):
+    if not is_either or not operators.is_overload(node.target):
         return None
     is_cast = ops.canonical_name(node) == "cast"
     if is_cast and ops.names_tensor(node):
@@ -179,7 +180,7 @@ class _Recorder(torch.overrides.TorchFunctionMode):
 
     def _equal(self, given: Any) -> Any:
         """Return arguments of one float dtype: low, if low and full are mixed."""
-        leaves = private.pytree.tree_leaves(given)
+        leaves = pytrees.pytree.tree_leaves(given)
         met = {leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor)}
         if not met.issuperset((FULL, self.low)):
             return given
@@ -188,7 +189,7 @@ class _Recorder(torch.overrides.TorchFunctionMode):
             is_full = isinstance(arg, torch.Tensor) and arg.dtype == FULL
             return arg.to(self.low) if is_full else arg
 
-        return private.pytree.tree_map(lower, given)
+        return pytrees.pytree.tree_map(lower, given)
 
 
 def _needs_equal(name: str) -> bool:
@@ -242,7 +243,7 @@ def _run(
         return nn.Parameter(held, requires_grad=False) if is_parameter else held
 
     state = {name: fake(tensor) for name, tensor in _state(model)}
-    given = private.pytree.tree_map(fake, (copies(args), copies(dict(kwargs))))
+    given = pytrees.pytree.tree_map(fake, (copies(args), copies(dict(kwargs))))
     with mode:
         torch.func.functional_call(model, state, *given)
 

@@ -12,7 +12,7 @@ import torch
 
 from amprewrite.errors import CaptureError, UnsupportedError
 from amprewrite.frameworks.torch_fx.capture.export import export_model, offending_line
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat import pytrees
 
 PER_SIGNATURE = "dynamic_shapes= is not used: dynamo captures once per signature"
 """Note in the plan of a model that export cannot capture with any shapes."""
@@ -92,7 +92,7 @@ def _missing_axes(shapes: Any, given: Any, path: str) -> Iterator[str]:
         for axis in axes:
             if isinstance(axis, int) and axis >= given.ndim:
                 yield f"{path} has {given.ndim} dimensions, none of them {axis}"
-    elif isinstance(given, Mapping) or private.is_sequence(given):
+    elif isinstance(given, Mapping) or pytrees.is_sequence(given):
         parts, wanted = _items(given), _items(shapes)
         if not isinstance(given, Mapping):
             wanted = dict(enumerate(wanted.values()))
@@ -104,4 +104,4 @@ def _items(structure: Any) -> dict[Any, Any]:
     """Return the parts of a mapping or a sequence; empty for anything else."""
     if isinstance(structure, Mapping):
         return dict(cast("Mapping[Any, Any]", structure))
-    return dict(enumerate(structure)) if private.is_sequence(structure) else {}
+    return dict(enumerate(structure)) if pytrees.is_sequence(structure) else {}

@@ -27,7 +27,13 @@ from amprewrite.frameworks.torch_fx.capture.seen import (
     watching,
     watching_attributes,
 )
-from amprewrite.frameworks.torch_fx.compat import private, settings, threads
+from amprewrite.frameworks.torch_fx.compat import (
+    module_hooks,
+    pytrees,
+    settings,
+    threads,
+    tracing,
+)
 from amprewrite.user_code import raised_at
 
 WITHOUT_ARGS = (
@@ -125,8 +131,8 @@ def _export(
         ComplexTruncationError: An imaginary part would be dropped there.
     """
     args, kwargs, dynamic_shapes = given
-    args, kwargs = private.pytree.tree_map(_outside_inference, (args, dict(kwargs)))
-    seen.hooks = sum(map(private.backward_hooks, model.modules()))
+    args, kwargs = pytrees.pytree.tree_map(_outside_inference, (args, dict(kwargs)))
+    seen.hooks = sum(map(module_hooks.backward_hooks, model.modules()))
     device = model_device(model)
     settings.register_caches()
     with ExitStack() as stack:
@@ -156,7 +162,7 @@ def _export(
             raise refused.reason_at(offending_line(refused)) from None
         except Exception as error:
             raise _capture_error(model, error) from error
-    if private.uses_transforms(program.graph_module):
+    if tracing.uses_transforms(program.graph_module):
         msg = "torch.export leaves function transforms (vmap, grad) in the graph"
         raise CaptureError(msg)
     module = open_program(program)

@@ -13,7 +13,7 @@ from torch import nn
 
 from amprewrite.errors import warn
 from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark
-from amprewrite.frameworks.torch_fx.compat import private, threads
+from amprewrite.frameworks.torch_fx.compat import pytrees, threads
 from amprewrite.plan import Plan
 
 MANY = 16
@@ -87,7 +87,7 @@ def state_key(model: nn.Module) -> object:
 
 def signature_key(arguments: Any) -> object:
     """Return a key of the arguments that a program depends on: types and values."""
-    leaves, structure = private.pytree.tree_flatten(arguments)
+    leaves, structure = pytrees.pytree.tree_flatten(arguments)
     return repr(structure), tuple(map(_leaf_key, leaves))
 
 

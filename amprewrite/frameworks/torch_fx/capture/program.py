@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 
 from amprewrite.frameworks.torch_fx.aten import ops
 from amprewrite.frameworks.torch_fx.capture.seen import Seen
-from amprewrite.frameworks.torch_fx.compat import private, shape_guards
+from amprewrite.frameworks.torch_fx.compat import operators, pytrees, shape_guards
 
 Model = nn.Module | torch.export.ExportedProgram
 """Types of models that can be converted."""
@@ -42,10 +42,10 @@ def is_program(
     if not isinstance(model, GraphModule):
         return False
     calls = [n for n in model.graph.nodes if n.op in ("call_function", "call_method")]
-    return private.call_structure(model.graph) is not None and all(
+    return pytrees.call_structure(model.graph) is not None and all(
         n.op == "call_function" and "val" in n.meta
         for n in calls
-        if isinstance(n.target, private.OpOverload)
+        if isinstance(n.target, operators.OpOverload)
     )
 
 

@@ -19,7 +19,7 @@ from amprewrite.dtypes.op_rules import OP_RULES
 from amprewrite.errors import AmpError, ComplexTruncationError, PromotionError
 from amprewrite.frameworks.torch_fx.aten import arguments, ops
 from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name, torch_dtype
-from amprewrite.frameworks.torch_fx.compat import private, settings
+from amprewrite.frameworks.torch_fx.compat import pytrees, settings, tracing
 
 READS = "amprewrite_reads"
 """Metadata key of a node: the dtypes in which it reads its operands."""
@@ -61,7 +61,7 @@ def promoting(processor: Processor | None) -> Generator[None]:
         yield
         return
     promoter = _Promoter(processor)
-    with private.before_each_op(promoter), settings.recurrent_inputs_cast():
+    with tracing.before_each_op(promoter), settings.recurrent_inputs_cast():
         yield
 
 
@@ -121,7 +121,7 @@ class _Promoter:
             written.append((arg, made))
             return made
 
-        changed = private.pytree.tree_map(apply, (args, dict(kwargs)))
+        changed = pytrees.pytree.tree_map(apply, (args, dict(kwargs)))
         return *changed, written
 
     def _wanted(self, call: Call, name: str) -> Iterator[tuple[int, str]]:
@@ -172,7 +172,7 @@ def take_out_promotions(module: GraphModule) -> None:
         if not isinstance(part, GraphModule):
             continue
         for node in list(part.graph.nodes):
-            if private.is_promotion(node):
+            if tracing.is_promotion(node):
                 _take_out(node)
         part.recompile()
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from amprewrite.frameworks.torch_fx.capture.attributes import Attributes
-from amprewrite.frameworks.torch_fx.compat import private, settings, threads
+from amprewrite.frameworks.torch_fx.compat import settings, threads
 
 MACHINERY = (
     *("torch._library.", "torch._functorch.", "torch._higher_order_ops."),
@@ -84,7 +84,7 @@ def watching(seen: Seen) -> Generator[None]:
     manual_seed: Any = vars(torch)["manual_seed"]
     register: Any = vars(torch.Tensor)["register_hook"]
     with (
-        private.fork_rng([]),
+        settings.fork_rng([]),
         threads.replaced(torch, "manual_seed", noted_seed),
         threads.replaced(torch.random, "manual_seed", noted_seed),
         threads.replaced(torch.Tensor, "register_hook", noted_hook),

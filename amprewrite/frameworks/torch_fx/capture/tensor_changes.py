@@ -6,7 +6,10 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat.tensor_internals import (
+    storage_identity,
+    writes,
+)
 
 
 class Mark:
@@ -20,7 +23,10 @@ class Mark:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         """Record the state of ``tensor``; neither it nor its memory is kept alive."""
-        self._tensor, self._writes = weakref.ref(tensor), private.writes(tensor)
+        self._tensor, self._writes = (
+            weakref.ref(tensor),
+            writes(tensor),
+        )
         # A weak reference, so that the memory is freed and its identity is not reused.
         self._memory: Any = None
         if tensor.layout == torch.strided:
@@ -28,7 +34,7 @@ class Mark:
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Return whether ``tensor`` is unchanged since it was recorded."""
-        if self._tensor() is not tensor or self._writes != private.writes(tensor):
+        if self._tensor() is not tensor or self._writes != writes(tensor):
             return False
         identity = None if self._memory is None else self._memory.cdata
-        return identity is None or identity == private.storage_identity(tensor)
+        return identity is None or identity == storage_identity(tensor)

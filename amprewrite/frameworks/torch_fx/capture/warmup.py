@@ -12,7 +12,13 @@ from torch.nn.parameter import is_lazy
 from amprewrite.errors import CaptureError, warn
 from amprewrite.frameworks.torch_fx.capture.attributes import Attributes
 from amprewrite.frameworks.torch_fx.capture.export import offending_line
-from amprewrite.frameworks.torch_fx.compat import private, tensor_internals, threads
+from amprewrite.frameworks.torch_fx.compat import (
+    module_parts,
+    pytrees,
+    settings,
+    threads,
+)
+from amprewrite.frameworks.torch_fx.compat.tensor_internals import fake_mode_of, writes
 
 _NO_GRADIENTS = "None of the inputs have requires_grad"
 """Warning of reentrant checkpoints, silenced in the first run."""
@@ -26,12 +32,12 @@ def undisturbed(model: nn.Module) -> Generator[None]:
     the forward registers on parts stay, and the flags that say so.
     """
     attributes = Attributes.of(model, tensors=True)
-    written = {name: private.writes(p) for name, p in _parameters(model)}
+    written = {name: writes(p) for name, p in _parameters(model)}
     made = (buffer for buffer in model.buffers() if not is_lazy(buffer))
     before = [(buffer, buffer.clone()) for buffer in made]
-    named = [(part, dict(private.buffers(part))) for part in model.modules()]
+    named = [(part, dict(module_parts.buffers(part))) for part in model.modules()]
     devices = sorted({t.device.index or 0 for t in model.parameters() if t.is_cuda})
-    with private.fork_rng(devices):
+    with settings.fork_rng(devices):
         try:
             yield
         finally:
@@ -39,10 +45,10 @@ def undisturbed(model: nn.Module) -> Generator[None]:
                 for buffer, held in before:
                     buffer.copy_(held)
             for part, buffers in named:
-                private.buffers(part).update(buffers)
+                module_parts.buffers(part).update(buffers)
             attributes.restore(hooks=False)
     for name, parameter in _parameters(model):
-        if written.get(name, private.writes(parameter)) != private.writes(parameter):
+        if written.get(name, writes(parameter)) != writes(parameter):
             msg = (
                 f"forward writes to the parameter {name}; the run before the capture "
                 f"has done so once more"
@@ -77,7 +83,7 @@ def warm_up(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 
 def _mixed(model: nn.Module, arguments: Any) -> str:
     """Return advice for a model with parts and arguments of several float dtypes."""
-    leaves = private.pytree.tree_leaves(arguments)
+    leaves = pytrees.pytree.tree_leaves(arguments)
     given = (leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
     tensors = (*model.parameters(), *model.buffers(), *given)
     found = sorted({str(t.dtype) for t in tensors if t.is_floating_point()})
@@ -89,10 +95,10 @@ def _mixed(model: nn.Module, arguments: Any) -> str:
 
 def has_values(model: nn.Module, *arguments: Any) -> bool:
     """Return whether all tensors have values: none is fake or on the meta device."""
-    given = private.pytree.tree_leaves(arguments)
+    given = pytrees.pytree.tree_leaves(arguments)
     leaves = (leaf for leaf in given if isinstance(leaf, torch.Tensor))
     held = [*model.parameters(), *model.buffers(), *leaves]
-    fake = tensor_internals.fake_mode_of(held) is not None
+    fake = fake_mode_of(held) is not None
     return not fake and not any(tensor.is_meta for tensor in held)
 
 
@@ -129,4 +135,4 @@ def copies(arguments: Any) -> Any:
             return copy.deepcopy(arg)
         return arg
 
-    return private.pytree.tree_map(copied, arguments)
+    return pytrees.pytree.tree_map(copied, arguments)

@@ -1,4 +1,4 @@
-"""Capture a model by dynamo through a code object of its own."""
+"""Compile models and graphs by dynamo and inductor, and functions by neither."""
 # pyright: reportPrivateUsage=false
 
 from collections.abc import Callable, Sequence
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.fx import GraphModule
 
 from amprewrite.frameworks.torch_fx.compat import threads
 
@@ -96,3 +97,25 @@ def _hooked(model: nn.Module) -> bool:
     untyped: Any = model
     forwards = (untyped._forward_hooks, untyped._forward_pre_hooks)
     return any((*forwards, untyped._backward_hooks, untyped._backward_pre_hooks))
+
+
+def compile_with_inductor(
+    graph: GraphModule, example: Sequence[Any]
+) -> Callable[..., Any]:
+    """Return ``graph`` compiled by torch's default compiler."""
+    from torch._inductor import compile_fx  # noqa: PLC0415  # slow import
+
+    inductor: Any = compile_fx
+    return inductor.compile_fx(graph, example)
+
+
+def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``function``, excluded from compilations around its calls."""
+    untyped: Any = torch.compiler
+    return untyped.disable(function)
+
+
+def compile_in_place(model: nn.Module) -> None:
+    """Compile ``model`` in place with torch's default compiler."""
+    untyped: Any = model
+    untyped.compile()

@@ -1,17 +1,10 @@
-"""Hooks and tensors of modules, in the dicts in which torch keeps them."""
+"""Hooks of modules, in the dicts in which torch keeps them."""
 # pyright: reportPrivateUsage=false
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import nn
-
-
-def attributes_of(value: Any) -> dict[str, Any]:
-    """Return the attributes of an object, as a dict that can be changed."""
-    found: dict[str, Any] = value.__dict__
-    return found
-
 
 Hooks = Mapping[str, Mapping[int, Any]]
 """Forward hooks of a module, by the attributes that hold them."""
@@ -59,16 +52,7 @@ def load_hooks(module: nn.Module) -> dict[int, Any]:
     return untyped._load_state_dict_post_hooks
 
 
-def share_tensors(module: nn.Module, model: nn.Module) -> None:
-    """Make ``module`` hold its parameters and buffers in the dicts of ``model``."""
-    module._parameters = model._parameters
-    module._buffers = model._buffers
-    module._non_persistent_buffers_set = model._non_persistent_buffers_set
-
-
-def renew_flat_weights(module: nn.Module) -> None:
-    """Make a recurrent layer's list of its parameters anew, after they were set."""
-    if isinstance(module, nn.RNNBase):
-        untyped: Any = module
-        names: list[str] = untyped._flat_weights_names
-        untyped._flat_weights = [getattr(module, name, None) for name in names]
+def backward_hooks(module: nn.Module) -> int:
+    """Return the number of backward hooks and backward pre-hooks on ``module``."""
+    hooks: Any = module
+    return len(hooks._backward_hooks) + len(hooks._backward_pre_hooks)

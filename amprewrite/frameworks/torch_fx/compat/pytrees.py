@@ -1,11 +1,89 @@
-"""Paths and containers of pytrees, by functions that torch does not publish."""
+"""Pytrees: structures of values, of arguments and of the calls of graphs."""
+# pyright: reportPrivateUsage=false
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol, TypeGuard
 
+from torch.fx import Graph, Node
+from torch.fx import graph as fx_graph
+from torch.fx import node as fx_node
 from torch.utils import _pytree
 
-from amprewrite.frameworks.torch_fx.compat.private import pytree
+
+class Trees(Protocol):
+    """The functions used from torch's pytree module."""
+
+    def tree_leaves(self, tree: Any, /) -> list[Any]:
+        """Return the leaves."""
+        ...
+
+    def tree_map(self, func: Callable[[Any], Any], tree: Any, /) -> Any:
+        """Return the same structure with ``func`` of each leaf."""
+        ...
+
+    def tree_flatten(self, tree: Any, /) -> tuple[list[Any], Any]:
+        """Return the leaves and the structure."""
+        ...
+
+    def tree_unflatten(self, leaves: Iterable[Any], treespec: Any, /) -> Any:
+        """Return a structure with other leaves."""
+        ...
+
+
+pytree: Trees = _pytree
+"""Pytree functions of torch; there is no public name in torch 2.13."""
+
+
+def is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
+    """Return whether ``value`` is a list or a tuple."""
+    return isinstance(value, (list, tuple))
+
+
+def positional(node: Node) -> tuple[Any, ...]:
+    """Return the positional arguments of ``node``, typed as Any."""
+    return node.args
+
+
+def map_arguments(arguments: Any, function: Callable[[Any], Any]) -> Any:
+    """Return arguments of a node with ``function`` applied to their innermost parts."""
+    return fx_node.map_aggregate(arguments, function)
+
+
+def call_structure(graph: Graph) -> Any:
+    """Return the calling convention of an exported graph; None if it has none."""
+    return getattr(graph._codegen, "pytree_info", None)
+
+
+def set_call_structure(
+    graph: Graph, names: list[str], inside: Any, outside: Any
+) -> None:
+    """Give ``graph`` the calling convention of exported graphs.
+
+    Args:
+        graph: The graph.
+        names: Names of the arguments.
+        inside: Structure of the arguments, from :func:`structure_of`.
+        outside: Structure of the output.
+    """
+
+    def spec(structure: Any) -> Any:
+        if structure is None:
+            return pytree.tree_flatten(0)[1]
+        kind, context, parts = structure
+        return _pytree.TreeSpec(kind, context, [spec(part) for part in parts])
+
+    info = fx_graph._PyTreeInfo(names, spec(inside), spec(outside))
+    graph.set_codegen(fx_graph._PyTreeCodeGen(info))
+
+
+def structure_of(spec: Any) -> Any:
+    """Return the kind, context and parts of ``spec``; None for a leaf.
+
+    The result can be pickled without the warning that ``spec`` itself gives.
+    """
+    if spec.is_leaf():
+        return None
+    return spec.type, spec.context, [structure_of(part) for part in spec.children()]
 
 
 def keystr(path: Any) -> str:

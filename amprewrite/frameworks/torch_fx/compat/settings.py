@@ -1,9 +1,8 @@
 """Temporary settings of torch for a capture or a run, by private names."""
 # pyright: reportPrivateUsage=false
-# Beside private.py the only module that uses private names.
 
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from threading import get_ident
@@ -16,7 +15,7 @@ from torch.fx.experimental import proxy_tensor
 from torch.nn.modules import transformer
 from torch.utils import checkpoint
 
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.compat.threads import (
     is_here,
     replaced,
@@ -208,7 +207,7 @@ def unmarked(values: Any) -> Generator[None]:
     An export that fails leaves its dynamic dimensions marked on its arguments, and the
     next export of the same arguments fails by them.
     """
-    leaves = [v for v in private.pytree.tree_leaves(values) if torch.is_tensor(v)]
+    leaves = [v for v in pytree.tree_leaves(values) if torch.is_tensor(v)]
     before = [(vars(leaf), dict(vars(leaf))) for leaf in leaves]
     try:
         yield
@@ -277,3 +276,9 @@ def noting_functions(note: Callable[[type], None]) -> Generator[None]:
             del level.apply
         else:
             level.apply = before
+
+
+def fork_rng(devices: Sequence[int]) -> AbstractContextManager[None]:
+    """Restore the random state of the CPU and of CUDA ``devices`` at the end."""
+    untyped: Any = torch.random
+    return untyped.fork_rng(devices)

@@ -1,6 +1,5 @@
-"""Fake tensors: tensors with dtype, shape and device, but without values."""
+"""Extents, storages and versions of tensors; fake tensors, which have no values."""
 # pyright: reportPrivateUsage=false
-# Beside private.py and settings.py the only module that uses private names.
 
 from typing import Any
 
@@ -64,3 +63,23 @@ def stand_in(fake: torch.Tensor) -> torch.Tensor:
     fill = fake.is_floating_point() or fake.is_complex() or fake.dtype == torch.bool
     make = torch.ones if fill else torch.zeros
     return make(shape, dtype=fake.dtype, device=fake.device)
+
+
+def extents(tensor: torch.Tensor) -> tuple[int | torch.SymInt, ...]:
+    """Return the shape of ``tensor``; torch does not declare symbols in it."""
+    return tuple(tensor.shape)
+
+
+def storage_identity(tensor: torch.Tensor) -> int:
+    """Return an identity of a tensor's storage, equal for tensors that share it.
+
+    Raises:
+        NotImplementedError: A sparse tensor has no storage.
+        RuntimeError: As above.
+    """
+    return tensor.untyped_storage()._cdata
+
+
+def writes(tensor: torch.Tensor) -> int:
+    """Return how often ``tensor`` was written to; inference tensors do not count."""
+    return 0 if tensor.is_inference() else tensor._version

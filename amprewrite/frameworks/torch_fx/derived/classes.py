@@ -15,7 +15,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat import module_parts
 from amprewrite.frameworks.torch_fx.derived.layout import class_before
 from amprewrite.frameworks.torch_fx.module.moves import KeepsDtypes
 from amprewrite.frameworks.torch_fx.module.state import mark_low
@@ -272,7 +272,7 @@ def refuse_parts(model: nn.Module) -> None:
                 f"or convert the model that it belongs to as a whole"
             )
             raise UnsupportedError(msg)
-        for name, child in private.children(part).items():
+        for name, child in module_parts.children(part).items():
             if child is not None:
                 below.append((f"{path}.{name}".lstrip("."), child))
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.compat import module_hooks, private
+from amprewrite.frameworks.torch_fx.compat import module_hooks, module_parts
 from amprewrite.frameworks.torch_fx.derived.classes import adopt
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule
@@ -83,6 +83,6 @@ def _shared(model: nn.Module) -> dict[int, Any]:
     """Return the tensors of a model, and the dicts that hold them, to be shared."""
     found = _tensors(model)
     for part in model.modules():
-        for kept in (private.parameters(part), private.buffers(part)):
+        for kept in (module_parts.parameters(part), module_parts.buffers(part)):
             found[id(kept)] = kept
     return found

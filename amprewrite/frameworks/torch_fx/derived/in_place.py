@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat import module_parts
 from amprewrite.frameworks.torch_fx.derived.classes import (
     ConvertedModel,
     ConvertedPart,
@@ -75,7 +75,7 @@ def _parts(model: nn.Module) -> Iterator[nn.Module]:
         yield part
         below.extend(
             child
-            for child in private.children(part).values()
+            for child in module_parts.children(part).values()
             if isinstance(child, ConvertedPart)
             and not isinstance(child, ConvertedModel)
         )

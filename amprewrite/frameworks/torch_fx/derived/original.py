@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat import module_parts
 from amprewrite.frameworks.torch_fx.derived.classes import ConvertedPart, programs_of
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.moves import KeepsDtypes
@@ -98,9 +98,9 @@ def _pairs(
     model: nn.Module, converted: nn.Module
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield the tensors of ``model``, each with that of ``converted`` in its place."""
-    for path, part in private.modules_by_path(model):
+    for path, part in module_parts.modules_by_path(model):
         here = converted.get_submodule(path)
-        for kept in (private.parameters, private.buffers):
+        for kept in (module_parts.parameters, module_parts.buffers):
             for name, held in kept(part).items():
                 now = kept(here).get(name)
                 if held is not None and now is not None:
@@ -128,7 +128,7 @@ def _refuse_related(model: nn.Module) -> None:
             "of the model alone; take the part of original(converted)"
         )
         raise UnsupportedError(msg)
-    for path, part in private.modules_by_path(model):
+    for path, part in module_parts.modules_by_path(model):
         if isinstance(part, ConvertedModule) or programs_of(part) is not None:
             msg = (
                 f"this {type(model).__name__} holds a converted module, {path}; call "

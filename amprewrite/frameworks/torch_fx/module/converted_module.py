@@ -12,8 +12,9 @@ from torch.fx import Graph, GraphModule
 from amprewrite.errors import PlanMismatchError, UnsupportedError
 from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark
 from amprewrite.frameworks.torch_fx.compat import (
+    module_parts,
     output_sizes,
-    private,
+    pytrees,
     settings,
 )
 from amprewrite.frameworks.torch_fx.module import distributed
@@ -133,7 +134,7 @@ class ConvertedModule(KeepsDtypes):
         self._plan = self._plan.with_warnings(*warnings)
 
     def _run_graph(self, graph: Graph) -> None:
-        structure = private.call_structure(graph)
+        structure = pytrees.call_structure(graph)
         self._in_spec = structure.in_spec
         self._out_spec = output_sizes.keeping_sizes(structure.out_spec)
         # A new owner for the graph: it refers to this module's tensors, so that the
@@ -160,7 +161,7 @@ class ConvertedModule(KeepsDtypes):
         assert self.rewritten is not None
         state = {k: v for k, v in self.__dict__.items() if k not in _MADE_AGAIN}
         extras, bodies = without_bodies(self.get_submodule(EXTRAS))
-        state["_modules"] = {**private.children(self), EXTRAS: extras}
+        state["_modules"] = {**module_parts.children(self), EXTRAS: extras}
         return {
             **state,
             "_graph": StoredGraph.of(self.rewritten.graph),
@@ -293,7 +294,7 @@ class ConvertedModule(KeepsDtypes):
         for name in self.names_read():
             path, _, last = name.rpartition(".")
             holder = self.get_submodule(path)
-            for kept in (private.parameters(holder), private.buffers(holder)):
+            for kept in (module_parts.parameters(holder), module_parts.buffers(holder)):
                 held = kept.get(last)  # parts may have been changed since
                 if held is not None:
                     yield held

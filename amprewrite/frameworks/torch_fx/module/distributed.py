@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat import module_parts, pytrees
 from amprewrite.frameworks.torch_fx.module.state import lowered
 
 
@@ -53,7 +53,7 @@ def refuse_sharded_parts(converted: nn.Module) -> None:
             hooks, which gather the parameters, are not called.
     """
     types = sharded_types()
-    for name, child in private.children(converted).items() if types else ():
+    for name, child in module_parts.children(converted).items() if types else ():
         found = None if child is None else _first_of(types, child)
         if found is not None:
             path = ".".join(part for part in (name, found[0]) if part)
@@ -93,7 +93,7 @@ def places(converted: nn.Module, graph: Graph) -> list[Place]:
     found: list[Place] = []
     for node in graph.find_nodes(op="get_attr"):
         path, _, name = str(node.target).rpartition(".")
-        kept: dict[str, Any] = private.parameters(converted.get_submodule(path))
+        kept: dict[str, Any] = module_parts.parameters(converted.get_submodule(path))
         cast = all(user.target == torch.ops.aten.to.dtype for user in node.users)
         if name in kept:
             found.append(Place(kept, name, kept[name].dtype, cast))
@@ -151,7 +151,7 @@ def inputs_as_captured(arguments: Any, changed: Sequence[Place]) -> Any:
         tensor = isinstance(leaf, torch.Tensor)
         return leaf.to(dtypes.get(leaf.dtype, leaf.dtype)) if tensor else leaf
 
-    return private.pytree.tree_map(cast, arguments)
+    return pytrees.pytree.tree_map(cast, arguments)
 
 
 def refuse_other_dtypes(model: nn.Module, known: Mapping[str, torch.dtype]) -> None:
@@ -184,7 +184,7 @@ def _first_of(
     types: tuple[type[Any], ...], model: nn.Module
 ) -> tuple[str, nn.Module] | None:
     """Return path and module of the first part of ``model`` that is of ``types``."""
-    for path, part in private.modules_by_path(model):
+    for path, part in module_parts.modules_by_path(model):
         if isinstance(part, types):
             return path, part
     return None
@@ -202,9 +202,9 @@ def lent(model: nn.Module, owner: nn.Module) -> Generator[None]:
         owner: The converted module, which has all modules of ``model``, as containers.
     """
     before: list[tuple[dict[str, Any], str, Any]] = []
-    for path, part in private.modules_by_path(model):
+    for path, part in module_parts.modules_by_path(model):
         here = owner.get_submodule(path)
-        for kept in (private.parameters, private.buffers):
+        for kept in (module_parts.parameters, module_parts.buffers):
             theirs: dict[str, Any] = kept(part)
             for name in theirs.keys() & kept(here).keys():
                 before.append((theirs, name, theirs[name]))

@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from amprewrite.errors import NotCapturedError, UnsupportedError
 from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat import module_parts
 from amprewrite.frameworks.torch_fx.module import distributed
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.snapshot import snapshot
@@ -102,7 +102,7 @@ class LazyModule(ConvertedModule):
         self.hooks = frozenset[int]()
         self.written: list[tuple[nn.Module, nn.Module, str]] = []
         self._own: dict[str, tuple[Mark | None, torch.Tensor]] = {}
-        private.share_state(self, model)
+        module_parts.share_state(self, model)
         self._run, self._plans = run, plans
         self._dtypes = {name: p.dtype for name, p in model.named_parameters()}
         self.training = model.training
@@ -175,7 +175,7 @@ class LazyModule(ConvertedModule):
             own: Tensors by name that the model stores in another dtype: copies.
         """
         model = self.model
-        private.share_state(self, model)
+        module_parts.share_state(self, model)
         self._own = {name: (None, held) for name, held in own.items()}
 
     def renew_copies(self, owner: nn.Module) -> None:

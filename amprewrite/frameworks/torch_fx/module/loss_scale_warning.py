@@ -11,7 +11,7 @@ from torch import nn
 
 from amprewrite.errors import warn
 from amprewrite.frameworks.base import Request
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat import pytrees
 
 SMALLEST = 2.0**-14
 """The smallest normal float16; a gradient below it loses bits."""
@@ -65,7 +65,7 @@ class Watch:
         del module, args
         if self.done or torch.compiler.is_compiling():
             return
-        for leaf in private.pytree.tree_leaves(output):
+        for leaf in pytrees.pytree.tree_leaves(output):
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
                 hooked: Any = leaf  # torch does not say what a hook takes
                 hooked.register_hook(self._look)

@@ -13,7 +13,7 @@ from torch.fx import Interpreter, Node
 
 from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
 from amprewrite.frameworks.torch_fx.capture.warmup import copies, has_values, try_run
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat import pytrees
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.plan import Decision, Plan
 from amprewrite.plan.overflow import is_narrow, overflow_warning
@@ -58,7 +58,7 @@ def _outputs(
         found[:] = [run(*given, **named)]
 
     try_run(running, model, args, kwargs)
-    leaves = private.pytree.tree_leaves(found)
+    leaves = pytrees.pytree.tree_leaves(found)
     return [x for x in leaves if isinstance(x, torch.Tensor) and _is_real(x)]
 
 
@@ -91,7 +91,7 @@ def _first(
 
     def running(*given: Any, **named: Any) -> None:
         arranged, rest = converted.arranged(given, named)
-        seeker.run(*private.pytree.tree_leaves((arranged, rest)))
+        seeker.run(*pytrees.pytree.tree_leaves((arranged, rest)))
 
     try_run(running, converted, args, kwargs)
     return next((plan.by_op[n] for n in seeker.names() if n in plan.by_op), None)
@@ -129,7 +129,7 @@ class _Seeker(Interpreter):
             return self.full if arg == self.low else arg
 
         target: Any = node.target
-        given, named = private.pytree.tree_map(wide, copies((args, kwargs)))
+        given, named = pytrees.pytree.tree_map(wide, copies((args, kwargs)))
         try:
             return _all_finite(target(*given, **named))
         except (RuntimeError, TypeError):  # an op of the low dtype alone
@@ -137,4 +137,4 @@ class _Seeker(Interpreter):
 
 
 def _all_finite(values: Any) -> bool:
-    return all(map(_is_finite, private.pytree.tree_leaves(values)))
+    return all(map(_is_finite, pytrees.pytree.tree_leaves(values)))

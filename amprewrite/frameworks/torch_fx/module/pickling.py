@@ -14,7 +14,7 @@ from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat import module_parts, operators, pytrees
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,12 @@ class StoredGraph:
     def of(cls, graph: Graph) -> "StoredGraph":
         """Return ``graph`` as plain data."""
         nodes = [(n.op, n.name, n.target, (n.args, n.kwargs)) for n in graph.nodes]
-        kept = tuple(private.map_arguments(nodes, _stored))
-        structure = private.call_structure(graph)
+        kept = tuple(pytrees.map_arguments(nodes, _stored))
+        structure = pytrees.call_structure(graph)
         if structure is None:
             return cls(kept)
         names, *specs = structure
-        return cls(kept, (names, *map(private.structure_of, specs)))
+        return cls(kept, (names, *map(pytrees.structure_of, specs)))
 
     def graph(self) -> Graph:
         """Return the graph rebuilt from the data."""
@@ -82,20 +82,20 @@ class StoredGraph:
             return part.found() if isinstance(part, OpName) else part
 
         for op, name, target, arguments in self.nodes:
-            args, kwargs = private.map_arguments(arguments, found)
+            args, kwargs = pytrees.map_arguments(arguments, found)
             made[name] = graph.create_node(op, found(target), args, kwargs, name)
         if self.call is not None:
             names, *structures = self.call
-            private.set_call_structure(graph, names, *structures)
+            pytrees.set_call_structure(graph, names, *structures)
         return graph
 
 
 def _stored(part: Any) -> Any:
     if isinstance(part, Node):
         return NodeName(part.name)
-    if private.is_higher_order(part):
+    if operators.is_higher_order(part):
         return OpName(f"higher_order.{part.name()}")
-    return OpName(str(part)) if private.is_overload(part) else part
+    return OpName(str(part)) if operators.is_overload(part) else part
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def without_bodies(holder: nn.Module) -> tuple[nn.Module, dict[str, StoredBody]]
     Args:
         holder: A module that holds bodies as submodules; it stays as it is.
     """
-    children: Any = dict(private.children(holder))
+    children: Any = dict(module_parts.children(holder))
     bodies = {n: c for n, c in children.items() if isinstance(c, GraphModule)}
     if not bodies:
         return holder, {}

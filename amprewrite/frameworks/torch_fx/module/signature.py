@@ -11,7 +11,11 @@ from torch.fx import GraphModule
 
 from amprewrite.errors import PlanMismatchError
 from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
-from amprewrite.frameworks.torch_fx.compat import private, shape_guards
+from amprewrite.frameworks.torch_fx.compat import (
+    pytrees,
+    shape_guards,
+    tensor_internals,
+)
 from amprewrite.frameworks.torch_fx.compat.shape_guards import Guards
 from amprewrite.frameworks.torch_fx.module.distributed import Place
 from amprewrite.ir.text import tensor_text
@@ -83,7 +87,7 @@ class Signature:
         """
         if self._fits((*args, *kwargs.values())):
             return
-        leaves = private.pytree.tree_leaves((args, dict(kwargs)))
+        leaves = pytrees.pytree.tree_leaves((args, dict(kwargs)))
         self._check_numbers(leaves)
         for number, (leaf, wanted) in enumerate(
             zip(leaves, self.tensors, strict=False)
@@ -119,7 +123,7 @@ class Signature:
             args, kwargs = self.arrange(args, kwargs)
         except TypeError:
             return False
-        leaves = private.pytree.tree_leaves((args, dict(kwargs)))
+        leaves = pytrees.pytree.tree_leaves((args, dict(kwargs)))
         if len(leaves) != len(self.tensors):
             return False
         for number, (leaf, wanted) in enumerate(zip(leaves, self.tensors, strict=True)):
@@ -143,7 +147,7 @@ class Signature:
         """Return whether a call differs from the capture in extents alone."""
         try:
             args, kwargs = self.arrange(args, kwargs)
-            leaves = private.pytree.tree_leaves((args, dict(kwargs)))
+            leaves = pytrees.pytree.tree_leaves((args, dict(kwargs)))
             self._check_numbers(leaves)
         except (PlanMismatchError, TypeError):
             return False
@@ -172,12 +176,12 @@ class Signature:
         if not changed:
             return args, dict(kwargs)
         low = {place.held.dtype for place in changed}
-        leaves, structure = private.pytree.tree_flatten((args, dict(kwargs)))
+        leaves, structure = pytrees.pytree.tree_flatten((args, dict(kwargs)))
         for number, wanted in enumerate(self.tensors[: len(leaves)]):
             leaf = leaves[number]
             if wanted and isinstance(leaf, torch.Tensor) and leaf.dtype in low:
                 leaves[number] = leaf.to(wanted[0])
-        return private.pytree.tree_unflatten(leaves, structure)
+        return pytrees.pytree.tree_unflatten(leaves, structure)
 
     def _fits(self, given: tuple[Any, ...]) -> bool:
         """Return whether all arguments are tensors that match the capture.
@@ -258,14 +262,14 @@ def signature_of(model: nn.Module, module: GraphModule) -> Signature:
     for node in module.graph.find_nodes(op="placeholder"):
         val = node.meta.get("val")
         if isinstance(val, torch.Tensor):
-            shape = private.extents(val)
+            shape = tensor_internals.extents(val)
             extents = tuple(d if isinstance(d, int) else None for d in shape)
             tensors.append((val.dtype, extents))
         else:
             if not isinstance(val, _SYMBOLS):
                 numbers[len(tensors)] = val
             tensors.append(None)
-    args, kwargs = private.call_structure(module.graph).in_spec.children()
+    args, kwargs = pytrees.call_structure(module.graph).in_spec.children()
     return Signature(
         names,
         args.num_children,

@@ -9,7 +9,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat import module_parts
 from amprewrite.frameworks.torch_fx.module.moves import KeepsDtypes
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading
 from amprewrite.plan import Plan
@@ -86,14 +86,14 @@ def mirror_state(
         model: The model.
         low: Replacement tensors by the identity of the replaced; all others are shared.
     """
-    for path, part in private.modules_by_path(model):
+    for path, part in module_parts.modules_by_path(model):
         holder = _holder(target, path)
         for name, parameter in part.named_parameters(
             recurse=False, remove_duplicate=False
         ):
             kept: Any = low.get(id(parameter), parameter)
             holder.register_parameter(name, kept)
-        hidden = private.hidden_buffers(part)
+        hidden = module_parts.hidden_buffers(part)
         for name, buffer in part.named_buffers(recurse=False, remove_duplicate=False):
             kept = low.get(id(buffer), buffer)
             holder.register_buffer(name, kept, persistent=name not in hidden)
@@ -187,7 +187,7 @@ def _keep_module_or_tensor(module: GraphModule, flat: str, held: Any) -> None:
     holder = _holder(module, EXTRAS)
     if isinstance(held, nn.Module):
         holder.add_module(flat, held)
-    elif flat not in private.buffers(holder):
+    elif flat not in module_parts.buffers(holder):
         holder.register_buffer(flat, held.detach(), persistent=False)
 
 
@@ -199,7 +199,8 @@ def _has(target: nn.Module, path: str, name: str) -> bool:
         holder = target.get_submodule(path)
     except AttributeError:
         return False
-    return name in private.parameters(holder) or name in private.buffers(holder)
+    held = (module_parts.parameters(holder), module_parts.buffers(holder))
+    return any(name in tensors for tensors in held)
 
 
 def read_copies(
@@ -241,8 +242,8 @@ def _holder(root: nn.Module, path: str) -> nn.Module:
     """Return the container at ``path`` below ``root``, after adding missing ones."""
     found = root
     for part in path.split(".") if path else ():
-        if part not in private.children(found):
+        if part not in module_parts.children(found):
             found.add_module(part, KeepsDtypes())
-        child = private.children(found)[part]
+        child = module_parts.children(found)[part]
         found = child if child is not None else nn.Module()
     return found

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from amprewrite.frameworks.torch_fx.compat.module_hooks import attributes_of
+from amprewrite.frameworks.torch_fx.compat.module_parts import attributes_of
 from amprewrite.frameworks.torch_fx.module.distributed import sharded_types
 from amprewrite.frameworks.torch_fx.plain.watched import Watched
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.compat import module_hooks, private
+from amprewrite.frameworks.torch_fx.compat import module_hooks, module_parts
 from amprewrite.frameworks.torch_fx.module.snapshot import copied
 from amprewrite.frameworks.torch_fx.module.state import (
     full_dtype,
@@ -45,8 +45,8 @@ def plain_of(converted: nn.Module, *, shared: bool) -> nn.Module:
     values.update(scripted(converted))
     made = copy_tree(converted, values, plain_class(type(converted)))
     _restore_forward(made)
-    for _, part in private.modules_by_path(made):
-        module_hooks.renew_flat_weights(part)
+    for _, part in module_parts.modules_by_path(made):
+        module_parts.renew_flat_weights(part)
         vars(part).pop(STATE, None)
         kind = plain_class(type(part))
         if kind is not type(part):
@@ -75,8 +75,8 @@ def without_conversion(model: nn.Module) -> nn.Module:
 
 def named_tensors(model: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
     """Yield the dict, name and value of each parameter and buffer of all parts."""
-    for _, part in private.modules_by_path(model):
-        for kept in (private.parameters(part), private.buffers(part)):
+    for _, part in module_parts.modules_by_path(model):
+        for kept in (module_parts.parameters(part), module_parts.buffers(part)):
             for name, held in kept.items():
                 if held is not None:
                     yield kept, name, held
@@ -105,8 +105,8 @@ def remember_low(model: nn.Module, known: Stored) -> None:
         model: The converted model.
         known: The record, which is extended.
     """
-    for path, part in private.modules_by_path(model):
-        for kept in (private.parameters(part), private.buffers(part)):
+    for path, part in module_parts.modules_by_path(model):
+        for kept in (module_parts.parameters(part), module_parts.buffers(part)):
             for name, held in kept.items():
                 if held is None:
                     continue

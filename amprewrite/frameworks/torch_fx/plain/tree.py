@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat import module_parts, tensor_internals
 from amprewrite.frameworks.torch_fx.module.snapshot import deep_copy
 from amprewrite.frameworks.torch_fx.plain.plain_class import (
     made_anew,
@@ -64,7 +64,7 @@ def copy_tree(
 def scripts_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield the outermost parts in TorchScript, with their paths."""
     inside: set[int] = set()
-    for path, part in private.modules_by_path(model):
+    for path, part in module_parts.modules_by_path(model):
         if isinstance(part, torch.jit.ScriptModule) and id(part) not in inside:
             inside.update(map(id, part.modules()))
             yield path, part
@@ -127,7 +127,7 @@ def _views(model: nn.Module, values: Mapping[int, Any]) -> dict[int, Any]:
     strided = torch.strided
     held = (t for t in (*model.parameters(), *model.buffers()) if not is_lazy(t))
     state = [t for t in held if t.layout == strided]
-    bases = {private.storage_identity(t): t for t in state if id(t) in values}
+    bases = {tensor_internals.storage_identity(t): t for t in state if id(t) in values}
     views: dict[int, Any] = {}
     for part in model.modules():
         for view in vars(part).values():
@@ -135,7 +135,7 @@ def _views(model: nn.Module, values: Mapping[int, Any]) -> dict[int, Any]:
                 continue
             if view.layout != strided:
                 continue
-            base = bases.get(private.storage_identity(view))
+            base = bases.get(tensor_internals.storage_identity(view))
             if base is None:
                 continue
             new: torch.Tensor = values[id(base)].detach()
@@ -170,7 +170,7 @@ def bound_attributes(model: nn.Module) -> Iterator[str]:
     out, to make them anew.
     """
     own = set(map(id, (*model.modules(), *model.parameters(), *model.buffers())))
-    for path, part in private.modules_by_path(model):
+    for path, part in module_parts.modules_by_path(model):
         anew = made_anew(part)
         for name, held in vars(part).items():
             if name in anew:

@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat import module_parts
 from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule
 from amprewrite.frameworks.torch_fx.plain.plain_class import (
     OWN_FORWARD,
@@ -103,7 +103,7 @@ def write_back(written: list[tuple[nn.Module, nn.Module, str]]) -> None:
 def _pairs(
     model: nn.Module, converted: nn.Module
 ) -> Iterator[tuple[nn.Module, nn.Module]]:
-    for path, here in private.modules_by_path(converted):
+    for path, here in module_parts.modules_by_path(converted):
         if not isinstance(here, torch.jit.ScriptModule):
             yield model.get_submodule(path), here
 

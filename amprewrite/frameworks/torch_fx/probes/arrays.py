@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from amprewrite.frameworks.torch_fx.compat.private import pytree
+from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.measure.runs import Array
 
 

@@ -25,7 +25,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from amprewrite.frameworks.torch_fx.compat.private import fork_rng, pytree
+from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
+from amprewrite.frameworks.torch_fx.compat.settings import fork_rng
 from amprewrite.ir import Op
 
 Sample = tuple[Callable[..., torch.Tensor], tuple[tuple[int, ...], ...]]

@@ -19,13 +19,12 @@ from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
 from amprewrite.frameworks.torch_fx.aten import ops
-from amprewrite.frameworks.torch_fx.compat.private import (
+from amprewrite.frameworks.torch_fx.compat.operators import (
     OpOverload,
     is_higher_order,
     is_mutable,
-    positional,
-    pytree,
 )
+from amprewrite.frameworks.torch_fx.compat.pytrees import positional, pytree
 from amprewrite.frameworks.torch_fx.probes.arrays import floats, to_array
 from amprewrite.frameworks.torch_fx.probes.inserted_nodes import (
     inserted_sample,

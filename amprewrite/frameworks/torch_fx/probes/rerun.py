@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from amprewrite.frameworks.torch_fx.compat.private import fork_rng, pytree
+from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
+from amprewrite.frameworks.torch_fx.compat.settings import fork_rng
 from amprewrite.frameworks.torch_fx.probes.arrays import floats, to_array
 from amprewrite.measure.runs import Array
 

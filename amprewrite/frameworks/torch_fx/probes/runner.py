@@ -12,7 +12,8 @@ from torch import nn
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
 from amprewrite.frameworks.torch_fx.aten.output_paths import named_tensors
-from amprewrite.frameworks.torch_fx.compat.private import fork_rng, pytree
+from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
+from amprewrite.frameworks.torch_fx.compat.settings import fork_rng
 from amprewrite.frameworks.torch_fx.compat.tensor_internals import fake_mode_of
 from amprewrite.frameworks.torch_fx.probes.lockstep import to_array
 from amprewrite.measure.runs import Array, Call, Run

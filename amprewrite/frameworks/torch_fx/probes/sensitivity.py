@@ -20,7 +20,7 @@ from amprewrite.errors import ToleranceError, UnsupportedError
 from amprewrite.frameworks.torch_fx.aten import ops
 from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
 from amprewrite.frameworks.torch_fx.aten.output_paths import named_tensors
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat import pytrees
 from amprewrite.frameworks.torch_fx.probes.kernel_rounding import Kernels, kernel_error
 from amprewrite.frameworks.torch_fx.probes.lockstep import (
     Walk,
@@ -102,11 +102,11 @@ class _Prober:
         module = self.reading.module
         held = [x.detach() if isinstance(x, torch.Tensor) else x for x in inputs]
         flat = self._run_body(Walk(module, module.graph, held, {}), "")
-        structure = private.call_structure(module.graph)
+        structure = pytrees.call_structure(module.graph)
         if structure is None:
             return dict(named_tensors(flat))
-        leaves = private.pytree.tree_leaves(flat)
-        out = private.pytree.tree_unflatten(leaves, structure.out_spec)
+        leaves = pytrees.pytree.tree_leaves(flat)
+        out = pytrees.pytree.tree_unflatten(leaves, structure.out_spec)
         return dict(named_tensors(out))
 
     def _run_body(self, walk: Walk, prefix: str) -> Any:
@@ -176,7 +176,7 @@ class _Prober:
     ) -> Any:
         if isinstance(leaves, str) and isinstance(value, torch.Tensor):
             return change(value, leaves)
-        if isinstance(leaves, list) and private.is_sequence(value):
+        if isinstance(leaves, list) and pytrees.is_sequence(value):
             pairs = zip(value, leaves, strict=True)
             return [self._each(part, names, change) for part, names in pairs]
         return value

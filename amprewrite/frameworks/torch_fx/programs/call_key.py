@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import torch
 
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat import pytrees
 
 CallKey = tuple[object, ...]
 """Key of one call."""
@@ -50,7 +50,7 @@ def _part_key(part: Any) -> object:
 
 
 def _other_key(kind: type[Any], part: Any) -> object:
-    leaves, structure = private.pytree.tree_flatten(part)
+    leaves, structure = pytrees.pytree.tree_flatten(part)
     if len(leaves) == 1 and leaves[0] is part:  # no pytree: dynamo's, with its guards
         return kind
     return kind, repr(structure), *map(_part_key, leaves)

@@ -17,7 +17,8 @@ from amprewrite.errors import (
     PlanMismatchError,
     UnsupportedError,
 )
-from amprewrite.frameworks.torch_fx.compat import fake_tensors, private, threads
+from amprewrite.frameworks.torch_fx.compat import tensor_internals, threads
+from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.signature import TRACED_OTHERWISE
 from amprewrite.frameworks.torch_fx.plain.plain_model import named_tensors
@@ -80,7 +81,7 @@ def _sources_in_place(model: nn.Module) -> Generator[None]:
         NotCapturedError: One of them is not known.
     """
     before = [(kept, name, held) for kept, name, held in named_tensors(model)]
-    sources = [fake_tensors.source_of(held) for _, _, held in before]
+    sources = [tensor_internals.source_of(held) for _, _, held in before]
     if any(source is None for source in sources):
         raise NotCapturedError(NO_TENSORS)
     try:
@@ -98,11 +99,13 @@ def _examples(given: Any) -> tuple[Any, bool]:
     A tensor that the tracer computed has a stand-in; the second result is whether there
     is one.
     """
-    leaves, structure = private.pytree.tree_flatten(given)
+    leaves, structure = pytree.tree_flatten(given)
     stand_ins = False
     for number, leaf in enumerate(leaves):
         if isinstance(leaf, torch.Tensor):
-            source = fake_tensors.source_of(leaf)
+            source = tensor_internals.source_of(leaf)
             stand_ins = stand_ins or source is None
-            leaves[number] = fake_tensors.stand_in(leaf) if source is None else source
-    return private.pytree.tree_unflatten(leaves, structure), stand_ins
+            leaves[number] = (
+                tensor_internals.stand_in(leaf) if source is None else source
+            )
+    return pytree.tree_unflatten(leaves, structure), stand_ins

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.compat import fake_tensors, pytrees
+from amprewrite.frameworks.torch_fx.compat import pytrees, tensor_internals
 
 Extent = tuple[str, int]
 """One extent of an argument: the path of the tensor, and the dimension."""
@@ -81,7 +81,9 @@ class TracedExtents(Extents):
         """Record a call that is being traced; see :meth:`Extents.note`."""
         super().__init__()
         for path, tensor in _tensors(model, args, kwargs):
-            self._varying.update((path, dim) for dim in fake_tensors.varying(tensor))
+            self._varying.update(
+                (path, dim) for dim in tensor_internals.varying(tensor)
+            )
 
     def _record(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
         """Do nothing: the tracer has decided which extents vary."""

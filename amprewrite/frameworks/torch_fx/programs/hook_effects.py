@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.compat import module_hooks, private
+from amprewrite.frameworks.torch_fx.compat import module_hooks, module_parts
 from amprewrite.frameworks.torch_fx.compat.module_hooks import forward_hooks
 from amprewrite.user_code import is_users
 
@@ -34,7 +34,7 @@ def hooks_with_effects(model: nn.Module) -> list[str]:
         model: The model with its hooks.
     """
     found: list[str] = []
-    for path, part in private.modules_by_path(model):
+    for path, part in module_parts.modules_by_path(model):
         for _, hook in module_hooks.named_call_hooks(part):
             if not computes_only(hook):
                 name = getattr(hook, "__qualname__", type(hook).__qualname__)

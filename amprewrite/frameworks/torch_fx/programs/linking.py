@@ -14,7 +14,7 @@ from torch import nn
 
 from amprewrite.errors import warn
 from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
-from amprewrite.frameworks.torch_fx.compat import module_hooks, private
+from amprewrite.frameworks.torch_fx.compat import module_parts
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule
 from amprewrite.frameworks.torch_fx.module.state import full_dtype, mark_low
@@ -46,7 +46,7 @@ def link(
     read = None if source is not program else set(program.names_read())
     own: dict[str, torch.Tensor] = {}
     stored: dict[int, torch.Tensor] = {}
-    for path, part in private.modules_by_path(owner):
+    for path, part in module_parts.modules_by_path(owner):
         if isinstance(part, torch.jit.ScriptModule):
             continue
         holder = source.get_submodule(path)
@@ -60,7 +60,7 @@ def link(
             else:
                 stored[id(held)] = wanted
         if not differ or source is program:
-            module_hooks.share_tensors(holder, part)
+            module_parts.share_tensors(holder, part)
     if stored:
         _store(root, stored)
     program.linked(own)
@@ -71,7 +71,7 @@ def _different(
     part: nn.Module, holder: nn.Module
 ) -> Iterator[tuple[str, torch.Tensor, Any]]:
     """Yield the tensors that a program has in other dtypes: name, theirs and its."""
-    for kept in (private.parameters, private.buffers):
+    for kept in (module_parts.parameters, module_parts.buffers):
         for name, held in kept(part).items():
             wanted = kept(holder).get(name)
             if held is not None and wanted is not None and wanted.dtype != held.dtype:
@@ -101,8 +101,8 @@ def _store(root: nn.Module, stored: Mapping[int, torch.Tensor]) -> None:
         if id(held) in stored:
             mark_low(stored[id(held)], full_dtype(held))
             kept[name] = stored[id(held)]
-    for _, part in private.modules_by_path(root):
-        module_hooks.renew_flat_weights(part)
+    for _, part in module_parts.modules_by_path(root):
+        module_parts.renew_flat_weights(part)
 
 
 def tensors_of(program: ConvertedModule, model: nn.Module) -> dict[int, Any]:
@@ -113,9 +113,9 @@ def tensors_of(program: ConvertedModule, model: nn.Module) -> dict[int, Any]:
         model: The model that it was captured from.
     """
     found: dict[int, Any] = {}
-    for path, part in private.modules_by_path(model):
+    for path, part in module_parts.modules_by_path(model):
         holder = program.get_submodule(path)
-        for kept in (private.parameters, private.buffers):
+        for kept in (module_parts.parameters, module_parts.buffers):
             for name, held in kept(part).items():
                 if held is not None and id(held) not in found:
                     made: Any = kept(holder)[name]

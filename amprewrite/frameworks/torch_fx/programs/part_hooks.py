@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.compat import module_hooks, private
+from amprewrite.frameworks.torch_fx.compat import module_hooks, module_parts
 from amprewrite.frameworks.torch_fx.plain.plain_class import STATE
 
 _OF_TORCH = "torch.nn.utils."
@@ -26,7 +26,7 @@ def new_hook(model: nn.Module) -> str:
     Returns:
         Text that names the first such part and hook; empty without one.
     """
-    for path, part in private.modules_by_path(model):
+    for path, part in module_parts.modules_by_path(model):
         state: Any = vars(part).get(STATE)
         if part is model or state is None:
             continue
@@ -81,7 +81,7 @@ def adopt_hooks(
 def _hooks(model: nn.Module) -> Iterator[tuple[str, str, int, Any]]:
     """Yield the path, the attribute, the key and the value of all forward hooks."""
     seen = set[int]()
-    for path, part in private.modules_by_path(model):
+    for path, part in module_parts.modules_by_path(model):
         if id(part) in seen:
             continue
         seen.add(id(part))

@@ -11,7 +11,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from amprewrite.errors import NotCapturedError, UnsupportedError
-from amprewrite.frameworks.torch_fx.compat import module_hooks, private, threads
+from amprewrite.frameworks.torch_fx.compat import compiling, module_hooks, threads
 from amprewrite.frameworks.torch_fx.module import distributed
 from amprewrite.frameworks.torch_fx.module.converted_module import (
     ConvertedModule,
@@ -392,5 +392,5 @@ class Programs:
 
 
 # A compiler of code around a call traces neither of them.
-_captured_apart = private.uncompiled(Programs.program_for)
-_refreshed_apart = private.uncompiled(Programs.refresh)
+_captured_apart = compiling.uncompiled(Programs.program_for)
+_refreshed_apart = compiling.uncompiled(Programs.refresh)

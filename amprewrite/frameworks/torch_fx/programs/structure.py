@@ -9,7 +9,11 @@ import torch
 from torch import nn
 
 from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark
-from amprewrite.frameworks.torch_fx.compat import module_hooks, private
+from amprewrite.frameworks.torch_fx.compat import (
+    module_hooks,
+    module_parts,
+)
+from amprewrite.frameworks.torch_fx.compat.tensor_internals import writes
 from amprewrite.frameworks.torch_fx.plain.plain_class import program_class
 from amprewrite.frameworks.torch_fx.programs.flags import (
     Flag,
@@ -47,18 +51,18 @@ class Watch:
 
     def note(self, part: nn.Module, name: str, value: object) -> None:
         """Count that attribute ``name`` of ``part`` is about to be set."""
-        held = vars(part)
+        held, children = vars(part), module_parts.children(part)
         read = name in ("__class__", "forward") or name in flags_read(part)
-        if name in private.parameters(part) or isinstance(value, nn.Parameter):
+        if name in module_parts.parameters(part) or isinstance(value, nn.Parameter):
             self.tensors += 1
-        elif name in private.buffers(part):
+        elif name in module_parts.buffers(part):
             self.tensors += 1
-            if private.buffers(part)[name] is None or value is None:
+            if module_parts.buffers(part)[name] is None or value is None:
                 self.count()
         elif name == "training":
             if held.get(name) is not value:
                 self.count()
-        elif isinstance(value, nn.Module) or name in private.children(part) or read:
+        elif isinstance(value, nn.Module) or name in children or read:
             self.count()
         if name != "training" and not isinstance(value, nn.Module):
             self.others += 1
@@ -87,7 +91,7 @@ def portable(key: Key) -> Key:
 
 def parts_of(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield ``root`` and its submodules, each under all of its paths."""
-    yield from private.modules_by_path(root)
+    yield from module_parts.modules_by_path(root)
 
 
 def _part_key(root: nn.Module, path: str, part: nn.Module) -> Key:
@@ -103,7 +107,7 @@ def _flags(part: nn.Module) -> Iterator[Flag]:
     They are attributes of the part, and attributes of its settings (its config).
     """
     read = flags_read(part)
-    empty = [n for n, held in private.buffers(part).items() if held is None]
+    empty = [n for n, held in module_parts.buffers(part).items() if held is None]
     yield "", type(None), tuple(sorted(empty))
     for name, value in vars(part).items():
         if name == "training" or not (name in read or name == "forward"):
@@ -145,7 +149,7 @@ def _inner_settings(
         where, here = below.pop()
         kind = cast("type[Any]", type(here))
         names, computed = settings_read(kind, read), has_computed_names(kind)
-        for inner, held in module_hooks.attributes_of(here).items():
+        for inner, held in module_parts.attributes_of(here).items():
             if inner in names or (computed and is_simple(held)):
                 yield where, inner, held
                 if is_settings(held) and id(held) not in seen:
@@ -179,7 +183,7 @@ def _add_settings(found: dict[int, Settings], value: Any) -> None:
     if id(value) in found:
         return
     if is_settings(value):
-        fields = module_hooks.attributes_of(value)
+        fields = module_parts.attributes_of(value)
         found[id(value)] = fields, dict(fields)
     elif isinstance(value, torch.Tensor):
         found[id(value)] = value, Mark(value)
@@ -220,7 +224,7 @@ class Same:
     def __init__(self, value: object) -> None:
         """Take the object."""
         self._value = value
-        self._writes = private.writes(value) if isinstance(value, torch.Tensor) else 0
+        self._writes = writes(value) if isinstance(value, torch.Tensor) else 0
 
     def __eq__(self, other: object) -> bool:
         """Return whether it is the same object, written to as often."""

@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from amprewrite.frameworks.torch_fx.aten.ops import packet_name
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat import operators
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading
 from amprewrite.ir import Op, ProgramGraph
 
@@ -57,9 +57,9 @@ def is_copied_at_once(node: Node) -> bool:
 
 def _may_alias(node: Node) -> bool:
     """Return whether an op declares a view as result, or is known to return one."""
-    if not private.is_overload(node.target):
+    if not operators.is_overload(node.target):
         return False
-    declared = private.results_alias(node.target)
+    declared = operators.results_alias(node.target)
     return declared or packet_name(node.target) in UNDECLARED
 
 

@@ -16,7 +16,7 @@ from amprewrite.frameworks.torch_fx.aten.source_location import (
 )
 from amprewrite.frameworks.torch_fx.capture.cast_intent import CHOSEN
 from amprewrite.frameworks.torch_fx.capture.promotion_tracing import READS
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat import operators, pytrees, tensor_internals
 from amprewrite.frameworks.torch_fx.rewrite.bodies import held_by, own_body, region_body
 from amprewrite.ir import Op, ProgramGraph, Value, check_graph
 from amprewrite.ir.graph import ValueKind
@@ -153,7 +153,7 @@ class _Reader:
         """Define each tensor of ``val``; return the names in its structure."""
         if isinstance(val, torch.Tensor):
             return self._enter(name, val, kind)
-        if private.is_sequence(val):
+        if pytrees.is_sequence(val):
             return [self._define(f"{name}.{i}", v, kind) for i, v in enumerate(val)]
         return None
 
@@ -161,12 +161,12 @@ class _Reader:
         """Map the fake tensors of the same values in a body to their storages."""
         if isinstance(leaves, str) and isinstance(val, torch.Tensor):
             self.storages.setdefault(_storage(val), self.values[leaves].alias)
-        elif isinstance(leaves, list) and private.is_sequence(val):
+        elif isinstance(leaves, list) and pytrees.is_sequence(val):
             for part, other in zip(leaves, val, strict=True):
                 self._join(part, other)
 
     def _enter(self, name: str, val: torch.Tensor, kind: ValueKind) -> str:
-        extents = private.extents(val)
+        extents = tensor_internals.extents(val)
         shape = tuple(d if isinstance(d, int) else str(d) for d in extents)
         alias = self.storages.setdefault(_storage(val), name)
         self.values[name] = Value(name, dtype_name(val.dtype), shape, kind, alias)
@@ -191,7 +191,7 @@ class _Reader:
 
     def _call(self, scope: _Scope, node: Node) -> None:
         if getattr(node.target, "__name__", "") == "getitem" and not _is_aten(node):
-            source, index = private.positional(node)
+            source, index = pytrees.positional(node)
             structure = self.leaves.get(source)
             if isinstance(structure, list):
                 self.leaves[node] = structure[index]
@@ -296,7 +296,7 @@ def _parts(structure: Any) -> Sequence[object] | None:
     """Return the parts of a sequence or dict of arguments; None for another one."""
     if isinstance(structure, dict):
         return tuple(cast("dict[str, object]", structure).values())
-    return structure if private.is_sequence(structure) else None
+    return structure if pytrees.is_sequence(structure) else None
 
 
 def occurrences(node: Node) -> list[Node]:
@@ -314,13 +314,13 @@ def occurrences(node: Node) -> list[Node]:
 def _storage(val: torch.Tensor) -> int:
     """Return an identity of the storage; a sparse tensor has its own id instead."""
     try:
-        return private.storage_identity(val)
+        return tensor_internals.storage_identity(val)
     except (NotImplementedError, RuntimeError):
         return id(val)
 
 
 def _is_aten(node: Node) -> bool:
-    return private.is_overload(node.target)
+    return operators.is_overload(node.target)
 
 
 def _kind(owner: GraphModule, target: str, held: torch.Tensor) -> ValueKind:
@@ -336,7 +336,7 @@ def _kind(owner: GraphModule, target: str, held: torch.Tensor) -> ValueKind:
 
 
 def _fence(node: Node, used: Iterable[Node]) -> str:
-    if private.is_higher_order(node.target):
+    if operators.is_higher_order(node.target):
         return f"{node.target.name()} has a body that is left as it was traced"
     if any(_is_sparse(part.meta.get("val")) for part in (node, *used)):
         return "has a sparse operand or result, for which few kernels are low"
@@ -351,7 +351,7 @@ def _mutated(node: Node) -> Iterator[object]:
     """Yield the arguments that the op writes in place."""
     if not _is_aten(node):
         return
-    for formal in private.formals(node.target):
+    for formal in operators.formals(node.target):
         if formal.alias_info is not None and formal.alias_info.is_write:
             yield arguments.argument(node, formal.name)
 

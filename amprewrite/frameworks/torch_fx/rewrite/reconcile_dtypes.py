@@ -14,7 +14,7 @@ import torch
 from torch.fx import Node
 
 from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name, torch_dtype
-from amprewrite.frameworks.torch_fx.compat import private, tensor_internals
+from amprewrite.frameworks.torch_fx.compat import pytrees, tensor_internals
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading
 from amprewrite.frameworks.torch_fx.rewrite.write import retype
 from amprewrite.ir import Op
@@ -89,7 +89,7 @@ def _try(node: Node) -> Outcome:
         (node.args, dict(node.kwargs)), lambda arg: arg.meta["val"]
     )
     run: Any = node.target
-    mode = tensor_internals.fake_mode_of(private.pytree.tree_leaves((args, kwargs)))
+    mode = tensor_internals.fake_mode_of(pytrees.pytree.tree_leaves((args, kwargs)))
     if mode is None:
         return _dtypes(node.meta["val"])
     try:
@@ -100,7 +100,7 @@ def _try(node: Node) -> Outcome:
 
 
 def _dtypes(val: Any) -> tuple[torch.dtype, ...]:
-    leaves = private.pytree.tree_leaves(val)
+    leaves = pytrees.pytree.tree_leaves(val)
     return tuple(leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
@@ -121,7 +121,7 @@ def _restore_operands(reading: Reading, op: Op, node: Node) -> None:
         cast.meta.update(val=arg.meta["val"].to(dtype), amprewrite="cast")
         return cast
 
-    args, kwargs = private.pytree.tree_map(restore, (node.args, dict(node.kwargs)))
+    args, kwargs = pytrees.pytree.tree_map(restore, (node.args, dict(node.kwargs)))
     node.args, node.kwargs = args, kwargs
 
 
@@ -142,7 +142,7 @@ def _cast_results(
 def _result_nodes(node: Node) -> list[list[Node]]:
     """Return for each result tensor of ``node`` the nodes that stand for it."""
     val = node.meta["val"]
-    if not private.is_sequence(val):
+    if not pytrees.is_sequence(val):
         return [[node]]
     taken = [user for user in node.users if user.target is operator.getitem]
     return [

@@ -11,7 +11,7 @@ import torch
 from torch.fx import Node
 
 from amprewrite.frameworks.torch_fx.compat import tensor_internals
-from amprewrite.frameworks.torch_fx.compat.private import pytree
+from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading
 from amprewrite.plan.uses import View
 

@@ -11,7 +11,7 @@ from torch.fx import Graph, Node, map_arg
 from amprewrite.frameworks.torch_fx.aten import arguments
 from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
 from amprewrite.frameworks.torch_fx.compat import tensor_internals
-from amprewrite.frameworks.torch_fx.compat.private import pytree
+from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.rewrite.aliasing import keep_copy
 from amprewrite.frameworks.torch_fx.rewrite.read import Leaves, Reading, Site, held
 from amprewrite.frameworks.torch_fx.rewrite.views import is_viewed_again, view_again

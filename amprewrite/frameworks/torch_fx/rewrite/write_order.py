@@ -19,7 +19,7 @@ from typing import Any, TypeAlias, cast
 from torch.fx import GraphModule, Node
 
 from amprewrite.errors import GraphError
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat import pytrees
 from amprewrite.frameworks.torch_fx.rewrite.aliasing import (
     gives_alias,
     is_copied_at_once,
@@ -167,7 +167,7 @@ class _Walk:
             return self.held.get(args)
         if isinstance(args, dict):
             args = list(cast("dict[str, object]", args).values())
-        if private.is_sequence(args):
+        if pytrees.is_sequence(args):
             return [self._structure(part) for part in args]
         return None
 
@@ -179,7 +179,7 @@ class _Walk:
         if op is not None:
             return self._op(op, node)
         if node.target is operator.getitem and not is_viewed_again(node):
-            source, index = private.positional(node)
+            source, index = pytrees.positional(node)
             held = self.held.get(source)
             return held[index] if isinstance(held, list) else held
         return self._copy(node)

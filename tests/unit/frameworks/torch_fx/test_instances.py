@@ -176,16 +176,16 @@ def test_a_graph_is_run_by_another_model_too() -> None:
 
 @pytest.mark.slow
 def test_compiled_modules_share_what_is_equal(monkeypatch: Any) -> None:
-    from amprewrite.frameworks.torch_fx.compat import private
+    from amprewrite.frameworks.torch_fx.compat import compiling
 
     made: list[Any] = []
-    compile_it = private.compile_with_inductor
+    compile_it = compiling.compile_with_inductor
 
     def noting(*args: Any) -> Any:
         made.append(args)
         return compile_it(*args)
 
-    monkeypatch.setattr(private, "compile_with_inductor", noting)
+    monkeypatch.setattr(compiling, "compile_with_inductor", noting)
     model = Model(breaks=True).eval()
     options = {**rule("layers.1"), "target": "compiled"}
     run: Any = torch.compile(model, backend=backend, options=options)

@@ -10,7 +10,7 @@ from torch import nn
 from amprewrite.dtypes import Processor
 from amprewrite.frameworks.torch_fx.capture.export import export_model
 from amprewrite.frameworks.torch_fx.capture.promotion_tracing import READS, promoting
-from amprewrite.frameworks.torch_fx.compat import private
+from amprewrite.frameworks.torch_fx.compat import tracing
 from amprewrite.frameworks.torch_fx.rewrite.read import read
 
 aten = torch.ops.aten
@@ -49,7 +49,7 @@ def test_casts_that_the_model_writes_stay() -> None:
 
 
 def test_the_tracer_is_left_as_it_was() -> None:
-    mode = private.proxy_tensor.ProxyTorchDispatchMode
+    mode = tracing.proxy_tensor.ProxyTorchDispatchMode
     before = mode.__torch_dispatch__
     with promoting(JAX):
         assert mode.__torch_dispatch__ is not before

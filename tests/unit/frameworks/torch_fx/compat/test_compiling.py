@@ -1,4 +1,4 @@
-"""Captures by dynamo that share no function with other models."""
+"""Captures that share no function with other models; functions that none enters."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,9 @@ torch = pytest.importorskip("torch")
 
 from torch import nn
 
+from amprewrite.frameworks.torch_fx.compat import compiling
 from amprewrite.frameworks.torch_fx.compat.compiling import compiled
+from tests.torch_programs import graph_of
 
 
 class Doubled(nn.Module):
@@ -87,3 +89,27 @@ def test_a_forward_of_a_namespace_without_a_name_is_captured() -> None:
     x = torch.randn(2, 4)
     torch.testing.assert_close(run(x), model(x))
     assert len(graphs) == 1
+
+
+@pytest.mark.slow
+def test_inductor_compiles_a_graph_and_a_module() -> None:
+    value = torch.randn(4, 8)
+    graph = graph_of(lambda _, x: (x + 1,), value)
+    run = compiling.compile_with_inductor(graph, [value])
+    torch.testing.assert_close(run(value)[0], value + 1)
+    model = nn.ReLU()
+    compiling.compile_in_place(model)
+    assert torch.equal(model(value), value.relu())
+
+
+def test_what_is_uncompiled_is_not_traced_by_what_is_around():
+    seen: list[bool] = []
+
+    def inner(x: Any) -> Any:
+        seen.append(torch.compiler.is_compiling())
+        return x + 1
+
+    kept = compiling.uncompiled(inner)
+    run = torch.compile(lambda x: kept(x) * 2, backend="eager")
+    assert run(torch.ones(2)).tolist() == [4.0, 4.0]
+    assert seen == [False]

@@ -160,3 +160,25 @@ def test_a_transform_is_seen_from_inside() -> None:
     torch.func.vmap(noted)(x)
     noted(x)
     assert seen == [False, True, True, False]
+
+
+def test_a_method_with_a_break_inside_of_a_loop_is_skipped() -> None:
+    class Looping(nn.Module):
+        def forward(self, x: Any) -> Any:
+            for _ in range(2):
+                torch._dynamo.graph_break()
+                x = self.step(x)
+            return x
+
+        def step(self, x: Any) -> Any:
+            return x + 1
+
+    found: list[Any] = []
+
+    def run(module: Any, _: Any) -> Any:
+        found.append(dynamo_state.skipped_methods())
+        return module.forward
+
+    torch.compiler.reset()
+    torch.compile(Looping(), backend=run)(X)
+    assert [code.co_name for code in found[0]] == ["forward"]

@@ -1,6 +1,4 @@
-"""Hooks and tensors of modules."""
-
-from typing import Any
+"""Hooks of modules."""
 
 import pytest
 
@@ -21,6 +19,7 @@ def test_forward_hooks_are_taken_and_set() -> None:
     assert module_hooks.call_hooks(module) == keys == (before.id, after.id)
     module_hooks.set_forward_hooks(other, module_hooks.take_forward_hooks(module))
     assert not module_hooks.call_hooks(module)
+    assert list(module_hooks.forward_hooks(other)["_forward_hooks"]) == [after.id]
     assert module_hooks.call_hooks(other) == keys
     assert not other(torch.ones(1, 2)).any()
 
@@ -31,17 +30,9 @@ def test_hooks_on_loads_can_be_changed() -> None:
     assert list(module_hooks.load_hooks(module)) == [handle.id]
 
 
-def test_tensors_are_shared_by_their_dicts() -> None:
-    module, other = nn.BatchNorm1d(2), nn.BatchNorm1d(2)
-    module_hooks.share_tensors(module, other)
-    other.weight = nn.Parameter(torch.zeros(2))
-    assert module.weight is other.weight
-    assert module.running_mean is other.running_mean
-
-
-def test_the_list_of_a_recurrent_layers_weights_is_renewed() -> None:
-    layer: Any = nn.LSTM(2, 2)
-    layer._parameters["weight_ih_l0"] = nn.Parameter(torch.zeros(8, 2))
-    module_hooks.renew_flat_weights(layer)
-    assert layer._flat_weights[0] is layer.weight_ih_l0
-    module_hooks.renew_flat_weights(nn.Linear(2, 2))
+def test_hooks_on_gradients_are_counted() -> None:
+    model = nn.Linear(2, 2)
+    assert module_hooks.backward_hooks(model) == 0
+    model.register_full_backward_hook(lambda *_: None)
+    model.register_full_backward_pre_hook(lambda *_: None)
+    assert module_hooks.backward_hooks(model) == 2

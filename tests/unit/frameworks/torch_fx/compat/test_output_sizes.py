@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from amprewrite.frameworks.torch_fx.compat import output_sizes
-from amprewrite.frameworks.torch_fx.compat.private import pytree
+from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 
 
 def test_sizes_come_back_as_sizes_and_the_rest_as_it_was() -> None:

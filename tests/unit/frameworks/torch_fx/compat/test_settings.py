@@ -1,10 +1,8 @@
 """Every setting of torch that a capture changes, and that it is changed back."""
 
-import inspect
 import logging
 import warnings
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,33 +12,14 @@ torch = pytest.importorskip("torch")
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from amprewrite.frameworks.torch_fx.compat import private, settings
-from tests.torch_programs import Program
+from amprewrite.frameworks.torch_fx.compat import pytrees, settings
+from tests.torch_programs import Program, graph_of
 
 aten = torch.ops.aten
-FUNCTIONS = [
-    name
-    for name, found in vars(settings).items()
-    if inspect.isfunction(found)
-    and found.__module__ == settings.__name__
-    and not name.startswith("_")
-]
 
 
 def x() -> Any:
     return torch.randn(4, 8)
-
-
-def graph_of(function: Any, *args: Any) -> Any:
-    program = torch.export.export(
-        Program(function).eval(), args or (x(),), strict=False
-    )
-    return program.module(check_guards=False)
-
-
-def test_every_function_has_a_test() -> None:
-    text = Path(__file__).read_text("utf-8")
-    assert not [name for name in FUNCTIONS if f"settings.{name}(" not in text]
 
 
 def test_the_fast_path_of_attention_is_off_for_a_while() -> None:
@@ -135,7 +114,7 @@ def test_caches_of_transformers_can_be_exported() -> None:
     settings.register_caches()
     cache = transformers.DynamicCache()
     cache.update(torch.ones(1, 1, 2, 4), torch.ones(1, 1, 2, 4), 0)
-    leaves = private.pytree.tree_leaves(cache)
+    leaves = pytrees.pytree.tree_leaves(cache)
     assert [tuple(leaf.shape) for leaf in leaves] == [(1, 1, 2, 4)] * 2
 
 
@@ -200,3 +179,10 @@ def test_a_cast_that_changes_nothing_is_another_value() -> None:
     assert read(graph_of(function)).startswith("aten.to")
     with settings.distinct_casts():
         assert read(graph_of(function)).startswith("aten.mul")
+
+
+def test_the_random_state_is_given_back() -> None:
+    before = torch.get_rng_state()
+    with settings.fork_rng([]):
+        x()
+    assert torch.equal(torch.get_rng_state(), before)

@@ -209,3 +209,9 @@ def test_an_error_beside_an_export_is_raised_in_it() -> None:
         compat_threads.beside_export(lambda: 1 // 0)
     assert not torch.compiler.is_exporting()
     assert compat_threads.beside_export(lambda: 1) == 1
+
+
+def test_a_thread_is_told_from_others() -> None:
+    here = threading.get_ident()
+    assert compat_threads.is_here(here)
+    assert not elsewhere(lambda: compat_threads.is_here(here))

@@ -1,0 +1,66 @@
+"""Parts of modules: tensors, submodules and attributes, in the dicts of torch."""
+# pyright: reportPrivateUsage=false
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+
+def hidden_buffers(module: nn.Module) -> set[str]:
+    """Return the names of the buffers that are not part of ``state_dict``."""
+    return module._non_persistent_buffers_set
+
+
+def buffers(module: nn.Module) -> dict[str, torch.Tensor | None]:
+    """Return the buffers of ``module`` itself, as a dict that can be changed.
+
+    TorchScript's own buffers are out of reach.
+    """
+    return {} if isinstance(module, torch.jit.ScriptModule) else module._buffers
+
+
+def parameters(module: nn.Module) -> dict[str, nn.Parameter | None]:
+    """Return the parameters of ``module`` itself, as a dict that can be changed."""
+    return module._parameters
+
+
+def children(module: nn.Module) -> Mapping[str, nn.Module | None]:
+    """Return the direct submodules, even if attributes shadow their names."""
+    return module._modules
+
+
+def modules_by_path(model: nn.Module) -> Iterable[tuple[str, nn.Module]]:
+    """Return ``model`` and all its submodules, each under all of its paths."""
+    untyped: Any = model
+    return untyped.named_modules(remove_duplicate=False)
+
+
+def share_state(module: nn.Module, model: nn.Module) -> None:
+    """Share the parameters, buffers and submodules of ``model`` with ``module``."""
+    module._parameters = model._parameters
+    module._buffers = model._buffers
+    module._modules = model._modules
+    module._non_persistent_buffers_set = model._non_persistent_buffers_set
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
+    """Return the attributes of an object, as a dict that can be changed."""
+    found: dict[str, Any] = value.__dict__
+    return found
+
+
+def share_tensors(module: nn.Module, model: nn.Module) -> None:
+    """Make ``module`` hold its parameters and buffers in the dicts of ``model``."""
+    module._parameters = model._parameters
+    module._buffers = model._buffers
+    module._non_persistent_buffers_set = model._non_persistent_buffers_set
+
+
+def renew_flat_weights(module: nn.Module) -> None:
+    """Make a recurrent layer's list of its parameters anew, after they were set."""
+    if isinstance(module, nn.RNNBase):
+        untyped: Any = module
+        names: list[str] = untyped._flat_weights_names
+        untyped._flat_weights = [getattr(module, name, None) for name in names]

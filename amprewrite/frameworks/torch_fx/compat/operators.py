@@ -1,0 +1,70 @@
+"""Operators of torch: their kinds and schemas."""
+# pyright: reportPrivateUsage=false
+
+from collections.abc import Hashable, Sequence
+from functools import lru_cache
+from typing import Any, Protocol, TypeGuard
+
+import torch
+
+HigherOrderOperator = torch._ops.HigherOrderOperator
+"""Operator with graphs as arguments."""
+
+
+OpOverload = torch._ops.OpOverload
+"""Type of one overload of an operator."""
+
+
+_native: Any = torch._C
+
+
+DATA_ATTRIBUTE: object = getattr(_native._autograd, "_get_data_attr", None)
+"""Function in dynamo graphs for ``x.data``; tracers lose track of its result."""
+
+
+_modes: Any = torch.autograd.grad_mode
+
+
+INFERENCE: tuple[object, object] = (
+    _modes._enter_inference_mode,
+    _modes._exit_inference_mode,
+)
+"""Functions in dynamo graphs that enter and leave an inference mode."""
+
+
+class Formal(Protocol):
+    """One formal argument in the schema of an operator."""
+
+    name: str
+    type: object
+    default_value: object
+    kwarg_only: bool
+    alias_info: Any
+
+
+def is_overload(target: object) -> TypeGuard["OpOverload[..., Any]"]:
+    """Return whether ``target`` is one overload of an operator."""
+    return isinstance(target, OpOverload)
+
+
+def is_higher_order(target: object) -> TypeGuard[HigherOrderOperator]:
+    """Return whether ``target`` is an operator with graphs as arguments."""
+    return isinstance(target, HigherOrderOperator)
+
+
+@lru_cache(maxsize=1024)  # torch makes the list anew each time
+def formals(target: Hashable) -> Sequence[Formal]:
+    """Return the arguments in the schema of ``target``; none if it has no schema."""
+    schema: Any = getattr(target, "_schema", None)
+    return schema.arguments if schema is not None else ()
+
+
+def is_mutable(target: "OpOverload[..., Any]") -> bool:
+    """Return whether an operator writes to any of its arguments."""
+    return target._schema.is_mutable
+
+
+def results_alias(target: "OpOverload[..., Any]") -> bool:
+    """Return whether the schema of an operator declares a view as a result."""
+    returns = target._schema.returns
+    return any(r.alias_info and not r.alias_info.is_write for r in returns)

@@ -1,0 +1,172 @@
+"""Trace functions to ATen-level graphs, with notes on their nodes."""
+# pyright: reportPrivateUsage=false
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Protocol
+
+import torch
+from torch.fx import GraphModule, Node, traceback
+from torch.fx.experimental import proxy_tensor
+from torch.utils import checkpoint
+
+from amprewrite.frameworks.torch_fx.compat import threads
+from amprewrite.frameworks.torch_fx.compat.operators import is_overload
+from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
+from amprewrite.frameworks.torch_fx.compat.tensor_internals import fake_mode_of
+
+
+def uses_transforms(module: GraphModule) -> bool:
+    """Return whether a graph opens a function transform: vmap, grad, jvp.
+
+    Nodes inside have the shapes of one example, and are meaningful only between the
+    calls that open and close the transform.
+    """
+    return any(
+        str(getattr(node.target, "__module__", "")).startswith(_TRANSFORMS)
+        for part in module.modules()
+        if isinstance(part, GraphModule)
+        for node in part.graph.nodes
+        if node.op == "call_function"
+    )
+
+
+_TRANSFORMS = ("torch._functorch.predispatch", "torch._C._functorch")
+
+
+def trace_pre_dispatch(
+    function: Callable[..., Any], inputs: tuple[Any, ...]
+) -> GraphModule:
+    """Return the ATen-level graph of ``function``, before decomposition."""
+    return _trace(function, inputs, pre_dispatch=True)
+
+
+def trace_below_transforms(
+    function: Callable[..., Any], inputs: tuple[Any, ...]
+) -> GraphModule:
+    """Return the ATen-level graph of ``function`` with its transforms applied.
+
+    Ops are decomposed, and a batched op is one op on the whole batch.
+    """
+    return _trace(function, inputs, pre_dispatch=False)
+
+
+def _trace(
+    function: Callable[..., Any], inputs: tuple[Any, ...], *, pre_dispatch: bool
+) -> GraphModule:
+    trace = proxy_tensor.make_fx(
+        function, pre_dispatch=pre_dispatch, _allow_non_fake_inputs=True
+    )
+    with fake_mode_of(list(inputs)) or nullcontext():  # what is made inside is fake too
+        return trace(*inputs)
+
+
+def record_higher_order(
+    target: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    run: Callable[[], Any],
+) -> Any:
+    """Record a call of a higher-order op in the graph that is being traced.
+
+    Args:
+        target: The op, or a function that represents it.
+        args: Its arguments; graph modules among them become attributes of the graph.
+        kwargs: Its keyword arguments.
+        run: Computes the outputs for the same fake inputs.
+
+    Returns:
+        The outputs, tracked as results of the recorded node.
+    """
+    mode: Any = proxy_tensor.get_proxy_mode()
+    tracer = mode.tracer
+
+    def unwrap(arg: Any) -> Any:
+        if isinstance(arg, GraphModule):
+            name = tracer.get_fresh_qualname("body_")
+            tracer.root.register_module(name, arg)
+            return tracer.create_proxy("get_attr", name, (), {})
+        return tracer.unwrap_proxy(arg)
+
+    proxies = pytree.tree_map(unwrap, args)
+    with proxy_tensor.disable_proxy_modes_tracing():
+        out = run()
+    proxy = tracer.create_proxy("call_function", target, proxies, kwargs)
+    return proxy_tensor.track_tensor_tree(out, proxy, constant=None, tracer=tracer)
+
+
+def checkpointed(function: Callable[..., Any], *args: Any) -> Any:
+    """Run ``function`` under activation checkpointing without re-entrance."""
+    untyped: Any = checkpoint
+    return untyped.checkpoint(function, *args, use_reentrant=False)
+
+
+PROMOTION = "amprewrite_promotion"
+"""Key of the annotation on nodes that are casts of promotion."""
+
+
+class BeforeOp(Protocol):
+    """Hook that changes the arguments of an operator before it is traced."""
+
+    def __call__(
+        self,
+        target: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        cast: Callable[..., torch.Tensor],
+        /,
+    ) -> tuple[tuple[Any, ...], Mapping[str, Any], Sequence[tuple[Any, Any]]]:
+        """Return the changed arguments, and pairs (tensor, source to copy after).
+
+        ``cast(value, dtype)`` marks its cast as a promotion, unless ``written=True``
+        says that the op writes into the result of the cast.
+        """
+        ...
+
+
+@contextmanager
+def before_each_op(change: BeforeOp) -> Generator[None]:
+    """Call ``change`` with the arguments of each ATen op before it is traced.
+
+    The hook is below the functions of torch and above its kernels: ops inside composite
+    functions pass through it too, and before any kernel could refuse them.
+    """
+    mode: Any = proxy_tensor.ProxyTorchDispatchMode
+    dispatch = mode.__torch_dispatch__
+
+    def changed(
+        self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self.pre_dispatch and is_overload(func):
+
+            def cast(value: Any, dtype: Any, *, written: bool = False) -> Any:
+                note = nullcontext() if written else traceback.annotate({PROMOTION: 1})
+                with note:
+                    to = torch.ops.aten.to.dtype
+                    return dispatch(self, to, types, (value, dtype), {})
+
+            args, kwargs, written = change(func, args, kwargs, cast)
+            result = dispatch(self, func, types, args, kwargs)
+            for pair in written:
+                dispatch(self, torch.ops.aten.copy_.default, types, pair, {})
+            return result
+        return dispatch(self, func, types, args, kwargs)
+
+    with threads.replaced(mode, "__torch_dispatch__", changed):
+        yield
+
+
+def is_promotion(node: Node) -> bool:
+    """Return whether ``node`` is a cast marked as a promotion.
+
+    A constant first met as the operand of such a cast has the same mark, but is no
+    cast.
+    """
+    noted = PROMOTION in (node.meta.get("custom") or {})
+    return noted and node.target is torch.ops.aten.to.dtype
+
+
+def untraced() -> AbstractContextManager[Any]:
+    """Disable the tracer, so that another graph can be traced in the context."""
+    return proxy_tensor.disable_proxy_modes_tracing()

@@ -1,0 +1,38 @@
+"""Kinds and schemas of operators."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+from amprewrite.frameworks.torch_fx.compat import operators
+
+aten = torch.ops.aten
+
+
+def test_kinds_of_operators_are_told_apart() -> None:
+    assert operators.is_overload(aten.add.Tensor)
+    assert not operators.is_overload(aten.add)
+    region = torch.ops.higher_order.wrap_with_set_grad_enabled
+    assert operators.is_higher_order(region)
+    assert not operators.is_higher_order(aten.add.Tensor)
+
+
+def test_schemas_are_read() -> None:
+    names = [(f.name, f.kwarg_only) for f in operators.formals(aten.add.Tensor)]
+    assert names == [("self", False), ("other", False), ("alpha", True)]
+    assert operators.formals(aten.add.Tensor)[2].default_value == 1
+    assert str(operators.formals(aten.add.Tensor)[2].type) == "number"
+    assert operators.formals(len) == ()
+    written = operators.formals(aten.add_.Tensor)[0]
+    assert written.alias_info.is_write
+    assert operators.is_mutable(aten.add_.Tensor)
+    assert not operators.is_mutable(aten.add.Tensor)
+
+
+def test_results_alias_says_what_a_schema_declares_to_be_a_view() -> None:
+    aten = torch.ops.aten
+    assert operators.results_alias(aten.reshape.default)
+    assert operators.results_alias(aten.to.dtype)
+    assert not operators.results_alias(aten.clone.default)
+    assert not operators.results_alias(aten.add_.Tensor)
