@@ -18,7 +18,7 @@ from typing import Any
 from amprewrite.dtypes import is_float, itemsize
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.jaxpr.capture.trace import check_values
-from amprewrite.frameworks.jaxpr.compat import private
+from amprewrite.frameworks.jaxpr.compat import tracers
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
 from amprewrite.frameworks.jaxpr.function.pure_function import (
     Subject,
@@ -166,7 +166,7 @@ class _Walker:
 
     def sensitivity(self, probes: Probes) -> Sensitivity:
         subject, graph = self.subject, self.prepared.graph
-        with private.evaluated_now():
+        with tracers.evaluated_now():
             sample = sample_of(self._program, graph, subject.arrays, subject.result)
             return measure_sensitivity(sample, probes, None, watch(sample, probes))
 

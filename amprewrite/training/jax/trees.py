@@ -7,7 +7,7 @@
 from typing import Any
 
 from amprewrite.frameworks.jaxpr.capture.trace import part_name
-from amprewrite.frameworks.jaxpr.compat.private import is_tracer
+from amprewrite.frameworks.jaxpr.compat.tracers import is_tracer
 from amprewrite.frameworks.jaxpr.compat.untyped import jnp, lax, tree_util
 
 Tree = Any

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from amprewrite.frameworks.jaxpr.compat.private import varying_as
+from amprewrite.frameworks.jaxpr.compat.tracers import varying_as
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, lax, tree_util
 from amprewrite.training.jax.gradients import adjusted
 from amprewrite.training.jax.trees import (

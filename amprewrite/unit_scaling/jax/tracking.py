@@ -5,11 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from amprewrite.frameworks.jaxpr.compat.private import (
-    bind_params,
-    is_literal,
-    source_line,
-)
+from amprewrite.frameworks.jaxpr.compat.equations import bind_params, is_literal
+from amprewrite.frameworks.jaxpr.compat.tracebacks import source_line
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
 from amprewrite.unit_scaling.jax.gradients import output_gradients, split_parameters
 from amprewrite.unit_scaling.tracking import Scale, Tracked, numbered

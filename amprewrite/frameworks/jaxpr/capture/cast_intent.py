@@ -16,7 +16,7 @@ from difflib import SequenceMatcher
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from amprewrite.frameworks.jaxpr.compat import private
+from amprewrite.frameworks.jaxpr.compat import tracebacks
 from amprewrite.frameworks.jaxpr.program.inline import inline
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import (
@@ -95,7 +95,7 @@ def _traced_before(program: Program) -> Iterator[str]:
     yield from program.called
     for step in all_steps(program.steps):
         if step.region:
-            yield from private.files_of(step.eqn.source_info.traceback)
+            yield from tracebacks.files_of(step.eqn.source_info.traceback)
 
 
 @cache
@@ -190,7 +190,7 @@ class _Restorer:
         source, (made,) = self.same.get(str(step.operands[0])), step.results
         if source is None:
             return
-        if not private.is_written_cast(step.eqn.source_info.traceback):
+        if not tracebacks.is_written_cast(step.eqn.source_info.traceback):
             self.same[made] = source
             return
         to_full = dtype_name(self.second.avals[made]) == self.full

@@ -23,7 +23,7 @@ from zlib import crc32
 
 import numpy as np
 
-from amprewrite.frameworks.jaxpr.compat import private
+from amprewrite.frameworks.jaxpr.compat import tracers
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, tree_util
 from amprewrite.user_code import is_users
 
@@ -184,7 +184,7 @@ class Closed:
         grown = Counter(name for name, _, _ in now) - counts
         for name, _, part in now:
             is_added = name in grown and "." not in name
-            if private.is_tracer(part) and id(part) not in old and not is_added:
+            if tracers.is_tracer(part) and id(part) not in old and not is_added:
                 return name
         return None
 

@@ -18,7 +18,7 @@ ops that use them are unchanged.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from amprewrite.frameworks.jaxpr.compat import private
+from amprewrite.frameworks.jaxpr.compat import tracebacks
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import Body, Program, Step, all_steps
 
@@ -54,7 +54,7 @@ class ComplexNorms:
     def warnings(self) -> Iterator[str]:
         """Yield a warning for each square that is left alone."""
         for step, why in self.others:
-            place = private.source_line(step.eqn.source_info.traceback)
+            place = tracebacks.source_line(step.eqn.source_info.traceback)
             head = f"{place}: " if place else ""
             yield (
                 f"{head}{step.name}: the root of a sum of x*x of complex numbers is no "
@@ -165,7 +165,7 @@ class _Finder:
         )
 
     def _why_not(self, step: Step, squared: str, roots: list[Step | None]) -> str:
-        if not DERIVED.isdisjoint(private.transformations(step.stack)):
+        if not DERIVED.isdisjoint(tracebacks.transformations(step.stack)):
             return "it was differentiated before it was converted"
         if step.name in self.ruled:
             return "it stands in a function with a derivative rule of its own"

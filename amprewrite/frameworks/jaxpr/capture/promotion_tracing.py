@@ -27,7 +27,7 @@ from amprewrite.dtypes import (
     same_kind,
 )
 from amprewrite.errors import ComplexTruncationError, PromotionError
-from amprewrite.frameworks.jaxpr.compat import private
+from amprewrite.frameworks.jaxpr.compat import tracebacks
 from amprewrite.frameworks.jaxpr.compat.binding import (
     STATE,
     Watcher,
@@ -322,5 +322,5 @@ def _is_writable(new: str, stored: str) -> bool:
 
 def _place() -> str:
     """Return the user's line that is being traced, as a prefix of a message."""
-    line = private.current_line()
+    line = tracebacks.current_line()
     return f"{line}: " if line else ""

@@ -16,7 +16,7 @@ import numpy as np
 from amprewrite.dtypes import Processor
 from amprewrite.errors import CaptureError, UnsupportedError
 from amprewrite.frameworks.jaxpr.capture.promotion_tracing import tracing
-from amprewrite.frameworks.jaxpr.compat import private
+from amprewrite.frameworks.jaxpr.compat import tracebacks
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, tree_util
 from amprewrite.user_code import raised_at
 
@@ -181,7 +181,7 @@ class Tracer:
             CaptureError: The function fails, or a static argument has no hash.
             ComplexTruncationError: A loop would carry complex numbers as real ones.
         """
-        noting = private.noting_casts(self._note_cast)
+        noting = tracebacks.noting_casts(self._note_cast)
         with noting, tracing(self.processor):
             return self._trace(args, kwargs)
 
@@ -205,7 +205,7 @@ class Tracer:
             for x in map(as_array, arrays)
         ]
         left_out: list[None] = []
-        noting = private.noting_casts(partial(left_out.append, None))
+        noting = tracebacks.noting_casts(partial(left_out.append, None))
         with tracing(Processor("jax")), noting:
             closed = jax.make_jaxpr(partial(self.flat, call))(*types)
         return closed, len(left_out)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from amprewrite.frameworks.jaxpr.compat import private
+from amprewrite.frameworks.jaxpr.compat import tracers
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jex, jnp
 from amprewrite.frameworks.jaxpr.interpret.control_flow import HANDLERS
 from amprewrite.frameworks.jaxpr.interpret.interpreter import Env, Writer
@@ -40,7 +40,7 @@ def overflows(prepared: Prepared, closed: Any, sample: Sample) -> tuple[str, ...
     known = all(map(_has_value, inputs))
     if not is_narrow(prepared.plan) or closed.effects or not known:
         return ()
-    with private.evaluated_now():
+    with tracers.evaluated_now():
         ours = jax.jit(prepared.run)(inputs)
         if all(map(_is_finite, ours)):
             return ()
@@ -53,12 +53,12 @@ def overflows(prepared: Prepared, closed: Any, sample: Sample) -> tuple[str, ...
 
 def _has_value(value: Any) -> bool:
     array = isinstance(value, (jax.Array, np.ndarray, np.generic))
-    return array and not private.is_tracer(value)
+    return array and not tracers.is_tracer(value)
 
 
 def _is_finite(value: Any) -> bool:
     """Return whether a value has no infinity and no NaN; a tracer counts as finite."""
-    if private.is_tracer(value) or not is_inexact(dtype_name(value)):
+    if tracers.is_tracer(value) or not is_inexact(dtype_name(value)):
         return True
     return bool(jnp.isfinite(value).all())
 

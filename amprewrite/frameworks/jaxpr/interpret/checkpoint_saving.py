@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from amprewrite.frameworks.jaxpr.compat import private
+from amprewrite.frameworks.jaxpr.compat import checkpoint_policies
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jex, partial_eval
 
 Plain = tuple[Any, Sequence[Any], Mapping[str, Any]]
@@ -42,9 +42,9 @@ def show_policies(primitive: Any, plainly: Callable[..., Plain]) -> None:
             return None, eqn, [True], [True], missing
         other, avals, params = plainly(*(x.aval for x in eqn.invars), **eqn.params)
         found = saveable(other, *avals, **params)
-        if private.is_saved(found):
+        if checkpoint_policies.is_saved(found):
             return eqn, None, [False], [False], []
-        places = private.offloaded(found)
+        places = checkpoint_policies.offloaded(found)
         if places is not None:
             return _offloaded(eqn, *places)
         return eqn, eqn, [False], [True], missing

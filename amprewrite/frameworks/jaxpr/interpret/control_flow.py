@@ -6,7 +6,7 @@ Their own rules for differentiation and batching then apply to the rewritten bod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from amprewrite.frameworks.jaxpr.compat import private
+from amprewrite.frameworks.jaxpr.compat import equations
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, lax
 from amprewrite.frameworks.jaxpr.interpret.custom_rules import custom_jvp, custom_vjp
 from amprewrite.frameworks.jaxpr.interpret.interpreter import Env, Handler, Writer
@@ -20,7 +20,7 @@ from amprewrite.frameworks.jaxpr.program.program import Body, Number, Step
 
 def _scan(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
     (body,), params = step.bodies, step.eqn.params
-    consts, carries = private.scan_counts(step.eqn)
+    consts, carries = equations.scan_counts(step.eqn)
     outer = writer.constants(env)
     kinds = [
         "const" if i < consts else "carry" if i < consts + carries else "slice"
@@ -130,7 +130,7 @@ def _shard_map(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
         mesh=params["mesh"],
         in_specs=tuple(specs),
         out_specs=list(params["out_specs"]),
-        axis_names=private.manual_axes(step.eqn),
+        axis_names=equations.manual_axes(step.eqn),
         check_vma=params["check_vma"],
     )
     return mapped(*entering(writer, body, env))
@@ -172,9 +172,9 @@ def _jit(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
     positions = [i for i, a in enumerate(step.operands) if not isinstance(a, Number)]
     given = step.eqn.params["in_shardings"]
     shardings = tuple(
-        private.sharding_argument(given[positions[first]]) for first in firsts
+        equations.sharding_argument(given[positions[first]]) for first in firsts
     )
-    left = [private.sharding_argument(s) for s in step.eqn.params["out_shardings"]]
+    left = [equations.sharding_argument(s) for s in step.eqn.params["out_shardings"]]
     _, values = _captured(step, env)
     return jax.jit(run, in_shardings=shardings, out_shardings=left)(*values)
 

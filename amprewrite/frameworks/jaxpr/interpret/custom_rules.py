@@ -14,7 +14,7 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
 from amprewrite.dtypes import is_float
-from amprewrite.frameworks.jaxpr.compat import private
+from amprewrite.frameworks.jaxpr.compat import equations, tracers
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, tree_util
 from amprewrite.frameworks.jaxpr.interpret.interpreter import Env, Writer, cast
 from amprewrite.frameworks.jaxpr.interpret.region_boundary import (
@@ -40,7 +40,7 @@ def is_array(value: object) -> bool:
 
 def custom_jvp(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
     """Run a custom JVP function; values pass in the dtypes they are stored in."""
-    params = private.bind_params(step.eqn)
+    params = equations.bind_params(step.eqn)
     fun, rule = params.pop("subfuns")
     traced = [writer.rule_dtype(var.aval) for var in step.eqn.invars]
     made = [writer.stored(name) for name in step.results]
@@ -60,7 +60,7 @@ def custom_jvp(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
         out = run(*widened)
         return [_as(x, dtype) for x, dtype in zip(out, made * 2, strict=True)]
 
-    params["subfuns"] = (private.wrapped(value, fun), private.wrapped(jvp, rule))
+    params["subfuns"] = (tracers.wrapped(value, fun), tracers.wrapped(jvp, rule))
     operands = [writer.get(atom, env) for atom in step.operands]
     return step.eqn.primitive.bind(*operands, **params)
 
@@ -68,7 +68,7 @@ def custom_jvp(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
 def custom_vjp(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
     """Run a custom VJP function; values pass in the dtypes that were traced."""
     (body,) = step.bodies
-    params = private.bind_params(step.eqn)
+    params = equations.bind_params(step.eqn)
     fun, forward, backward = params.pop("subfuns")
     outer = writer.constants(env)
 
@@ -76,9 +76,9 @@ def custom_vjp(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
         return leaving(writer, step, inside(writer, body, outer, entered))
 
     params["subfuns"] = (
-        private.wrapped(value, fun),
-        private.wrapped(_partially(writer, forward.call_wrapped), forward),
-        private.wrapped(_partially(writer, backward.call_wrapped), backward),
+        tracers.wrapped(value, fun),
+        tracers.wrapped(_partially(writer, forward.call_wrapped), forward),
+        tracers.wrapped(_partially(writer, backward.call_wrapped), backward),
     )
     return step.eqn.primitive.bind(*entering(writer, body, env), **params)
 

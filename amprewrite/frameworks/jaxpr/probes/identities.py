@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from amprewrite.frameworks.jaxpr.compat import private
+from amprewrite.frameworks.jaxpr.compat import tracers
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, lax
 from amprewrite.frameworks.jaxpr.interpret.control_flow import HANDLERS
 from amprewrite.frameworks.jaxpr.interpret.interpreter import Env, Handler
@@ -190,7 +190,7 @@ class Prober(Exact):
         if token is None:
             return value
         rounding = Rounding(self.rounding.low, saturates=name in self.saturated)
-        return _probe(value, made, private.varying_as(token, value), rounding)
+        return _probe(value, made, tracers.varying_as(token, value), rounding)
 
     def _plain(self, step: Step, env: Env) -> list[Any]:
         (*_, atom) = (None, *step.operands)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from amprewrite.dtypes import is_float
-from amprewrite.frameworks.jaxpr.compat import private
+from amprewrite.frameworks.jaxpr.compat import equations
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jex, jnp, lax
 from amprewrite.frameworks.jaxpr.interpret.control_flow import HANDLERS
 from amprewrite.frameworks.jaxpr.interpret.interpreter import Env, Writer, number
@@ -169,7 +169,7 @@ class Widener(Writer):
         primitive = step.eqn.primitive
         params = {
             key: _replaced(value, dtypes)
-            for key, value in private.bind_params(step.eqn).items()
+            for key, value in equations.bind_params(step.eqn).items()
         }
         if dtypes and isinstance(params.get("precision"), lax.DotAlgorithmPreset):
             params["precision"] = None  # a preset names dtypes

@@ -10,7 +10,7 @@ from typing import Any
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.jaxpr.capture.trace import as_array, check_values
-from amprewrite.frameworks.jaxpr.compat import private
+from amprewrite.frameworks.jaxpr.compat import tracers
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
 from amprewrite.frameworks.jaxpr.interpret.interpreter import Writer
 from amprewrite.frameworks.jaxpr.interpret.pipeline import Prepared
@@ -81,14 +81,14 @@ class Tolerant:
             plan = plan_known(self.budget, known, known.error, how, trains=True)
             return plan.with_warnings(REUSED)
         check_values("tolerance", sample.inputs)
-        if any(map(private.is_tracer, _values(sample))):
+        if any(map(tracers.is_tracer, _values(sample))):
             msg = (
                 "tolerance needs arguments with values, to measure on, and these are "
                 "traced: convert with args= outside of jit, grad and vmap, or call "
                 "the converted function once on arrays of these types before"
             )
             raise UnsupportedError(msg)
-        with private.evaluated_now():
+        with tracers.evaluated_now():
             subject = _Subject(sample, build, self.budget, self.captured)
             plan, known = plan_within(self.budget, subject)
             self.known.append(known)

@@ -11,7 +11,7 @@ inside a manual mesh are not observed, only its results.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from amprewrite.frameworks.jaxpr.compat import private
+from amprewrite.frameworks.jaxpr.compat import tracers
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
 from amprewrite.frameworks.jaxpr.interpret.control_flow import HANDLERS, while_loop
 from amprewrite.frameworks.jaxpr.interpret.interpreter import Env, Handler, Writer
@@ -41,7 +41,7 @@ def count_iterations(sample: Sample, look: Look = _unseen) -> Mapping[str, int]:
         The largest trip count of each loop of unknown length, by its step's name.
     """
     watcher = _Watcher(sample, look)
-    with private.evaluated_now(), jax.disable_jit():
+    with tracers.evaluated_now(), jax.disable_jit():
         inputs = watcher.wide.inputs(sample.inputs)
         for name, value in (*zip(sample.program.inputs, inputs, strict=True),):
             watcher.show("", name, value)
@@ -59,7 +59,7 @@ class _Watcher(Exact):
         self.iterations: dict[str, int] = {}
 
     def show(self, op: str, name: str, value: Any) -> None:
-        if is_inexact(dtype_name(value)) and not private.is_tracer(value):
+        if is_inexact(dtype_name(value)) and not tracers.is_tracer(value):
             self.look(op, name, value)
 
     def run(self, steps: Iterable[Step], env: Env) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from amprewrite.frameworks.jaxpr.compat import private
+from amprewrite.frameworks.jaxpr.compat import equations, tracebacks, tracers
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jex
 from amprewrite.frameworks.jaxpr.program.ops import FENCES, TYPED_BODIES, dtype_name
 from amprewrite.frameworks.jaxpr.program.program import (
@@ -96,7 +96,7 @@ class _Where:
         return self.stack + own if own.stack else self.stack
 
     def scopes(self, eqn: Any) -> tuple[str, ...]:
-        own = private.scopes(eqn.source_info.name_stack)
+        own = tracebacks.scopes(eqn.source_info.name_stack)
         return (*self.outer, *own) if own else self.outer
 
     def called(self, eqn: Any) -> "_Where":
@@ -136,7 +136,7 @@ class _Inliner:
     def _constant(self, value: Any, aval: Any) -> Atom:
         """Return the name of a closed-over value; a known scalar is a number."""
         scalar = aval.shape == () if hasattr(aval, "shape") else False
-        if scalar and not private.is_tracer(value) and _is_plain(value):
+        if scalar and not tracers.is_tracer(value) and _is_plain(value):
             return Number(np.asarray(value), dtype_name(aval))
         name = self._name("constant", aval)
         self.constants[name] = value
@@ -167,9 +167,10 @@ class _Inliner:
     ) -> tuple[tuple[Step, ...], tuple[Atom, ...]]:
         """Return the steps of one equation, and its results."""
         primitive = eqn.primitive.name
-        if primitive in self.calls or (primitive in JITS and private.is_plain_jit(eqn)):
-            self.called.add(private.file_of(eqn) if primitive in JITS else "")
-            jaxpr, consts = _opened(private.body_of(eqn))
+        plain = primitive in JITS and equations.is_plain_jit(eqn)
+        if plain or primitive in self.calls:
+            self.called.add(equations.file_of(eqn) if primitive in JITS else "")
+            jaxpr, consts = _opened(equations.body_of(eqn))
             return self._jaxpr(jaxpr, consts, operands, where.called(eqn))
         if primitive in SHARED:
             step = self._shared(eqn, operands, where)
@@ -207,7 +208,7 @@ class _Inliner:
         """Return the step of a body that reads the outer values themselves."""
         step = self._step(eqn, operands, where)
         inner = where.inside(eqn, step.name)
-        jaxpr, consts = _opened(private.body_of(eqn))
+        jaxpr, consts = _opened(equations.body_of(eqn))
         steps, outputs = self._jaxpr(jaxpr, consts, operands, inner)
         made = {name for inside in steps for name in inside.results}
         leaves: list[RegionBoundary | None] = []
@@ -263,7 +264,7 @@ class _Inliner:
 
     def scan(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
         step = self._step(eqn, operands, where)
-        consts, carry = private.scan_counts(eqn)
+        consts, carry = equations.scan_counts(eqn)
         turns = consts + carry
         pairs = _passing(operands[:consts], "enter")
         pairs += _passing(operands[consts:turns], "carry")
@@ -316,7 +317,7 @@ class _Inliner:
     ) -> Step:
         step = self._step(eqn, operands, where)
         pairs = _passing(operands, ways[0])
-        body = self._body(step, private.body_of(eqn), pairs, where)
+        body = self._body(step, equations.body_of(eqn), pairs, where)
         leaves, results = self._leaving(step, _left(body.outputs, ways[1]))
         return _with(step, (body,), leaves, results)
 

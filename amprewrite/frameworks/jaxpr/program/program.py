@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from amprewrite.frameworks.jaxpr.compat.private import Eqn
+from amprewrite.frameworks.jaxpr.compat.equations import Eqn
 from amprewrite.ir.graph import Chosen
 
 

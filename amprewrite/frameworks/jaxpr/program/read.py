@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from amprewrite.dtypes import is_float
-from amprewrite.frameworks.jaxpr.compat.private import (
+from amprewrite.frameworks.jaxpr.compat.tracebacks import (
     is_unravelled,
     source_line,
     transformations,

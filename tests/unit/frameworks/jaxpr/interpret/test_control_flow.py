@@ -9,7 +9,7 @@ jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp
 
-from amprewrite.frameworks.jaxpr.compat.private import scan_counts
+from amprewrite.frameworks.jaxpr.compat.equations import scan_counts
 
 W = jnp.asarray(np.random.default_rng(0).normal(size=(8, 8)) / 3, jnp.float32)
 X = jnp.asarray(np.random.default_rng(1).normal(size=(5, 8)), jnp.float32)

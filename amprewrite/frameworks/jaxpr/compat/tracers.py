@@ -1,0 +1,47 @@
+"""Traces: tracers, values inside of them, and functions wrapped for them."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from jax.extend import linear_util
+
+from amprewrite.frameworks.jaxpr.compat.untyped import jax
+
+
+def is_tracer(value: object) -> bool:
+    """Return whether ``value`` is a tracer: an array inside a transformation."""
+    return isinstance(value, jax.core.Tracer)
+
+
+def evaluated_now() -> AbstractContextManager[Any]:
+    """Evaluate the context's body eagerly, even inside a trace.
+
+    Outside of a trace it is a null context: inside ``ensure_compile_time_eval``, JAX
+    forgets the axes of a manual mesh.
+    """
+    if is_tracer(jax.numpy.zeros(())):
+        return jax.ensure_compile_time_eval()
+    return nullcontext()
+
+
+def wrapped(fun: Callable[..., Any], like: Any) -> Any:
+    """Return ``fun`` wrapped for a custom rule, with the debug names of ``like``."""
+    wrap: Any = vars(linear_util)["wrap_init"]  # its annotations are incomplete
+    return wrap(fun, debug_info=like.debug_info)
+
+
+def varying_as(number: Any, value: Any) -> Any:
+    """Return ``number`` varying over the same mesh axes as ``value``.
+
+    In a manual mesh, the derivative of a value that is equal everywhere is a sum.
+    """
+    axes = _varying(value) - _varying(number)
+    return jax.lax.pcast(number, tuple(axes), to="varying") if axes else number
+
+
+def _varying(value: Any) -> frozenset[Any]:
+    """Return the manual mesh axes over which ``value`` varies."""
+    aval = jax.typeof(value)
+    kind = getattr(aval, "manual_axis_type", None)  # jax 0.10; vma before
+    return getattr(aval, "vma", frozenset()) if kind is None else kind.varying
