@@ -18,14 +18,17 @@ from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.torch_fx.compat import module_parts
 from amprewrite.frameworks.torch_fx.derived.layout import class_before
 from amprewrite.frameworks.torch_fx.module.moves import KeepsDtypes
+from amprewrite.frameworks.torch_fx.module.snapshot import deep_copy
 from amprewrite.frameworks.torch_fx.module.state import mark_low
 from amprewrite.frameworks.torch_fx.plain.plain_class import (
     OWN_FORWARD,
     PLAIN,
     STATE,
     plain_class,
+    plain_copy,
     plain_object,
     plain_state,
+    state_to_copy,
 )
 from amprewrite.frameworks.torch_fx.plain.plain_model import (
     full_dtypes,
@@ -79,6 +82,10 @@ class ConvertedPart(KeepsDtypes):
             state.shared.watch.count()
         above: Any = super()
         above.__delattr__(name)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """Copy as a plain module: a part has no programs of its own."""
+        return plain_copy(self, memo)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Copy and pickle as a plain module: a part has no programs of its own."""
@@ -137,7 +144,7 @@ class ConvertedModel(ConvertedPart):
             raise UnsupportedError(msg)
         made = object.__new__(type(self))
         memo[id(self)] = made
-        made.__dict__.update(copy.deepcopy(plain_state(self), memo))
+        made.__dict__.update(deep_copy(self, memo, state_to_copy(self)))
         mark_as(made, self)
         programs: Programs = self.__dict__[STATE]
         adopt(made, programs.copied_to(made, memo))

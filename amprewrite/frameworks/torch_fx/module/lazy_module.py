@@ -1,6 +1,5 @@
 """A module captured at its first call, which runs the model through dynamo."""
 
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark
 from amprewrite.frameworks.torch_fx.compat import module_parts
 from amprewrite.frameworks.torch_fx.module import distributed
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
-from amprewrite.frameworks.torch_fx.module.snapshot import snapshot
+from amprewrite.frameworks.torch_fx.module.snapshot import deep_copy, snapshot
 from amprewrite.frameworks.torch_fx.module.state import attribute
 from amprewrite.plan import Plan, join_plans
 
@@ -126,7 +125,7 @@ class LazyModule(ConvertedModule):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "LazyModule":
         """Convert a copy of the model: captured graphs hold the tensors of this one."""
-        return self._again(copy.deepcopy(self.__dict__["_model"], memo))
+        return self._again(deep_copy(self.model, memo))
 
     def __getstate__(self) -> dict[str, Any]:
         """Refuse to be pickled: compiled graphs exist only in this process.

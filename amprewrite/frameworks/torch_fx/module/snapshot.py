@@ -7,7 +7,7 @@ weights; so they are copied too.
 
 import copy
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -82,6 +82,14 @@ def snapshot(model: nn.Module) -> nn.Module:
         raise UnsupportedError(msg) from error
 
 
+def _values(part: nn.Module) -> Iterator[Any]:
+    """Yield the attributes of a part, and the items of lists among them."""
+    for held in vars(part).values():
+        yield held
+        if isinstance(held, list):  # a recurrent layer's weights
+            yield from cast("list[Any]", held)
+
+
 def deep_copy(model: nn.Module, memo: dict[int, Any], state: Any = None) -> Any:
     """Return a deep copy of ``model``, or of its state.
 
@@ -95,7 +103,7 @@ def deep_copy(model: nn.Module, memo: dict[int, Any], state: Any = None) -> Any:
         memo: Replacements in the copy for objects of the model, by identity.
         state: The state to copy; None to copy the model.
     """
-    plain = (held for part in model.modules() for held in vars(part).values())
+    plain = (held for part in model.modules() for held in _values(part))
     for held in (*plain, *model.buffers(), *model.parameters()):
         if not isinstance(held, torch.Tensor) or is_lazy(held) or id(held) in memo:
             continue

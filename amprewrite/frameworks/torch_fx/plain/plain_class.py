@@ -1,7 +1,9 @@
 """The plain class of a class that was derived from it for converted models."""
 
+import copy
 import types
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -61,7 +63,41 @@ def program_class(kind: Any) -> Any:
 
 def plain_state(part: Any) -> dict[str, Any]:
     """Return the state of a converted model or part as that of a plain module."""
-    state: dict[str, Any] = dict(plain_class(type(part)).__getstate__(part))
+    return _without_conversion(plain_class(type(part)).__getstate__(part))
+
+
+def state_to_copy(part: Any) -> dict[str, Any]:
+    """Return the state for a deep copy.
+
+    A parametrized class refuses to be pickled, not to be copied.
+    """
+    if is_parametrized(part):
+        return _without_conversion(attributes_of(part))
+    return plain_state(part)
+
+
+def plain_copy(part: Any, memo: dict[int, Any]) -> Any:
+    """Return a deep copy of a converted part: a plain module.
+
+    Args:
+        part: The part; its class may have a ``__deepcopy__`` of its own.
+        memo: Copies made so far, as ``copy.deepcopy`` keeps them.
+    """
+    kind = plain_class(type(part))
+    own = getattr(kind, "__deepcopy__", None)
+    if own is None:
+        made = memo[id(part)] = plain_object(kind)
+        made.__setstate__(copy.deepcopy(state_to_copy(part), memo))
+        return made
+    made = own(part, memo)
+    if type(made) is type(part):
+        made.__class__ = kind
+        attributes_of(made).pop(STATE, None)
+    return made
+
+
+def _without_conversion(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    state = dict(attributes)
     for name in (STATE, "_compiled_call_impl"):
         state.pop(name, None)
     for name, held in state.items():
@@ -80,6 +116,8 @@ def made_anew(part: Any) -> set[str]:
         kind = kind.__bases__[0]  # the state of a parametrized class raises
     if kind.__getstate__ is nn.Module.__getstate__:
         return set()
+    if kind.__getstate__ is nn.RNNBase.__getstate__:  # it runs parametrizations
+        return {"_flat_weight_refs"}
     state: Any = kind.__getstate__(part)
     if type(state) is not dict:
         return set()

@@ -1,5 +1,6 @@
 """The plain class of a class that was derived from it for converted models."""
 
+import copy
 from collections import OrderedDict
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.utils import parametrize
 
+import amprewrite
 from amprewrite.frameworks.torch_fx.derived.classes import (
     ConvertedModel,
     ConvertedPart,
@@ -27,6 +29,7 @@ from amprewrite.frameworks.torch_fx.plain.plain_class import (
 )
 from amprewrite.frameworks.torch_fx.plain.watched import Watched
 from amprewrite.frameworks.torch_fx.programs.structure import Watch
+from tests.torch_programs import relative_error
 
 MODEL: Any = derived_class(nn.Linear, ConvertedModel, frozenset())
 PART: Any = derived_class(nn.Linear, ConvertedPart, frozenset())
@@ -151,3 +154,53 @@ def test_a_parametrized_module_is_asked_as_its_own_class(layer: Any) -> None:
         layer.weight = nn.Parameter(torch.ones(2, 2))
     made = nn.utils.parametrizations.weight_norm(layer)
     assert made_anew(made) == expected
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        norm = nn.utils.parametrizations.weight_norm
+        self.layer = norm(nn.LSTM(8, 8), "weight_hh_l0")
+        self.out = norm(nn.Linear(8, 8))
+
+    def forward(self, x: Any) -> Any:
+        return self.out(self.layer(x)[0])
+
+
+@pytest.mark.parametrize("options", [{"args": (torch.ones(3, 8),)}, {}])
+@pytest.mark.parametrize("training", [None, True])
+def test_a_model_with_parametrized_parts_is_copied(options: Any, training: Any) -> None:
+    """Asked for its state, a recurrent layer runs its parametrizations."""
+    model, x = Recurrent().eval(), torch.linspace(-1, 1, 24).reshape(3, 8)
+    made: Any = amprewrite.convert(model, training=training, **options)
+    before = made(x)
+    assert relative_error(before, model(x)) < 2e-2
+    twin, part = copy.deepcopy(made), copy.deepcopy(made.out)
+    assert STATE not in vars(part)
+    assert plain_class(type(part)) is type(part)
+    with torch.no_grad():
+        made.layer.parametrizations.weight_hh_l0.original0.mul_(-2)
+        made.out.parametrizations.weight.original0.mul_(2)
+    assert torch.equal(twin(x), before)
+    held = part.parametrizations.weight.original0
+    assert torch.equal(held, twin.out.parametrizations.weight.original0)
+    assert relative_error(made(x), amprewrite.original(made)(x)) < 2e-2
+    assert relative_error(made(x), before) > 0.3
+
+
+class Copied(nn.Linear):
+    """A class that copies its objects itself."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        made = memo[id(self)] = object.__new__(type(self))
+        made.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return made
+
+
+def test_a_class_that_copies_its_objects_itself_is_asked() -> None:
+    model, x = nn.Sequential(Copied(8, 8)).eval(), torch.ones(2, 8)
+    made: Any = amprewrite.convert(model, args=(x,), training=True)
+    part = copy.deepcopy(made[0])
+    assert type(part) is Copied
+    assert STATE not in vars(part)
+    assert relative_error(part(x), model(x)) < 1e-2

@@ -47,8 +47,8 @@ class Around(nn.Module):
 
 
 class Branches(nn.Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) * 2 if x.sum() > 0 else x
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # as nn.Linear
+        return super().forward(input) * 2 if input.sum() > 0 else input
 
 
 def exported(model: Any, x: Tensor, shapes: Any = None) -> Any:

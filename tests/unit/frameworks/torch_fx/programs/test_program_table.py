@@ -294,8 +294,8 @@ def test_a_compiled_function_has_the_program_of_its_arguments() -> None:
     """The only program of the model was traced, whatever it was captured for."""
 
     class Mean(nn.Linear):
-        def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x).sum(0) / x.shape[0]
+        def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # as nn.Linear
+            return super().forward(input).sum(0) / input.shape[0]
 
     made = amprewrite.convert(Mean(4, 4).eval(), args=(X,))
     torch.compiler.reset()
