@@ -9,7 +9,7 @@ operands are already low. A compiler may not drop a rounding on one of the two p
 either; see ``frameworks.jaxpr.interpret.rounded``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from amprewrite.dtypes import is_float
 from amprewrite.ir import Op, ProgramGraph
@@ -19,9 +19,8 @@ from amprewrite.policy import OpClass
 
 def compares(graph: ProgramGraph, op: Op, op_class: str) -> bool:
     """Return whether ``op`` compares floats: it reads some, and makes none."""
-    makes = any(is_float(graph.values[name].dtype) for name in op.results)
-    reads = bool(graph.float_operands(op))
-    return op_class == OpClass.KEEP and bool(op.results) and not makes and reads
+    reads, makes = _floats(graph, op.operands), _floats(graph, op.results)
+    return op_class == OpClass.KEEP and bool(op.results and reads) and not makes
 
 
 def comparisons(graph: ProgramGraph, classes: Mapping[str, str]) -> frozenset[str]:
@@ -73,23 +72,27 @@ def chosen_outputs(graph: ProgramGraph, classes: Mapping[str, str]) -> frozenset
     for op in graph.ops:
         if not _moves(op, classes):
             continue
-        names = [op.operands[index] for index in graph.float_operands(op)]
+        names = _floats(graph, op.operands)
         held = frozenset[str]().union(*(sources.get(n, {n}) for n in names))
         sources.update(dict.fromkeys(op.results, held))
         if op.traits.chooses or not chosen.isdisjoint(names):
             chosen.update(op.results)
     inputs = {value.name for value in graph.inputs()}
     held_by: dict[str, set[str]] = {}
-    for name in graph.outputs:
-        if is_float(graph.values[name].dtype):
-            for source in sources.get(name, (name,)):
-                held_by.setdefault(source, set()).add(name)
+    for name in _floats(graph, graph.outputs):
+        for source in sources.get(name, (name,)):
+            held_by.setdefault(source, set()).add(name)
     found: set[str] = set()
     for source, names in held_by.items():
         others = len(names) > 1 or source in inputs
         if others and not chosen.isdisjoint(names):
             found |= names
     return frozenset(found)
+
+
+def _floats(graph: ProgramGraph, names: Iterable[str]) -> list[str]:
+    """Return those of the values that are real floats, in order."""
+    return [name for name in names if is_float(graph.values[name].dtype)]
 
 
 def _moves(op: Op, classes: Mapping[str, str]) -> bool:

@@ -10,13 +10,12 @@ from amprewrite.passes.analysis.context import Placement, Situation
 from amprewrite.passes.cost.cost_model import (
     EAGER,
     CostModel,
-    is_view,
     kernel_overhead,
     lost_speed,
     low_overhead,
-    read_elements,
 )
 from amprewrite.passes.cost.fusion import Fusion
+from amprewrite.passes.cost.moved_bytes import is_view, read_elements
 from amprewrite.plan import OUTPUT, Cast, Cost
 from amprewrite.plan.uses import output_sources
 from amprewrite.policy import OpClass

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.ir import REGION_BOUNDARIES, Op, ProgramGraph
-from amprewrite.ops import Group
+from amprewrite.ir import Op, ProgramGraph
 from amprewrite.passes.cost.flops import multiplications, work_of
+from amprewrite.passes.cost.moved_bytes import is_view, read_elements
 from amprewrite.passes.cost.timings import Timings
 from amprewrite.plan import DEFAULT_PRICES
 from amprewrite.plan.hardware.kernels import Kernels
@@ -87,18 +87,6 @@ def cost_model(target: str) -> CostModel:
     return MODELS[target]
 
 
-def cast_bytes(elements: int, from_size: int, to_size: int, trips: int) -> int:
-    """Return the bytes that a cast moves: each element is read and written once.
-
-    Args:
-        elements: Elements of the value.
-        from_size: Bytes of an element before; 0 if they are counted elsewhere.
-        to_size: Bytes of an element after.
-        trips: Iterations of the loops around it, multiplied.
-    """
-    return trips * elements * (from_size + to_size)
-
-
 def lost_speed(graph: ProgramGraph, op: Op, model: CostModel) -> int:
     """Return the cost of running a contraction in full instead of low, in bytes.
 
@@ -130,25 +118,3 @@ def kernel_overhead(graph: ProgramGraph, op: Op, model: CostModel) -> int:
         return 0
     made = sum(graph.values[name].elements for name in op.results)
     return made * model.timings.saved
-
-
-def is_view(graph: ProgramGraph, op: Op) -> bool:
-    """Return whether ``op`` moves nothing: its results share storage with operands.
-
-    Ops at region boundaries count too: the ops inside read and write the value.
-    """
-    if op.canonical in REGION_BOUNDARIES:
-        return True
-    if op.mutates or not op.results:
-        return False
-    owners = {graph.storage(name) for name in op.results}
-    fresh = not owners.isdisjoint(op.results)
-    return not fresh and owners.issubset(map(graph.storage, op.operands))
-
-
-def read_elements(graph: ProgramGraph, op: Op, index: int) -> int:
-    """Return the number of elements that an op reads of operand ``index``."""
-    elements = graph.values[op.operands[index]].elements
-    if index or op.traits.group != Group.LOOKUP:
-        return elements
-    return min(elements, sum(graph.values[name].elements for name in op.results))

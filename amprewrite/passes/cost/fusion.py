@@ -21,7 +21,8 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from amprewrite.ir import REGION_BOUNDARIES, Op, ProgramGraph
-from amprewrite.passes.cost.cost_model import CostModel, is_view
+from amprewrite.passes.cost.cost_model import CostModel
+from amprewrite.passes.cost.moved_bytes import is_view
 from amprewrite.policy import OpClass, Reason
 from amprewrite.policy.match import Match
 

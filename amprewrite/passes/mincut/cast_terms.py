@@ -7,8 +7,9 @@ The rules for sharing and folding casts are those of the plan's casts, see
 from amprewrite.dtypes import itemsize
 from amprewrite.ir import Op
 from amprewrite.passes.analysis.context import Situation
-from amprewrite.passes.cost.cost_model import CostModel, cast_bytes
+from amprewrite.passes.cost.cost_model import CostModel
 from amprewrite.passes.cost.fusion import Fusion
+from amprewrite.passes.cost.moved_bytes import cast_bytes
 from amprewrite.passes.mincut.max_flow import FULL, LOW
 from amprewrite.passes.mincut.shared_casts import Group, Groups
 from amprewrite.passes.mincut.unary_costs import Ledger

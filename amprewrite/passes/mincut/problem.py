@@ -14,7 +14,7 @@ from amprewrite.ir import Op
 from amprewrite.passes.analysis.classify import USER_CAST
 from amprewrite.passes.analysis.context import Assignment, Placement, Situation
 from amprewrite.passes.cost.cost import Objective, counted_errors, speed_cost
-from amprewrite.passes.cost.cost_model import is_view, read_elements
+from amprewrite.passes.cost.moved_bytes import is_view, read_elements
 from amprewrite.passes.mincut.cast_terms import CastTerms
 from amprewrite.passes.mincut.collector import collector_paused
 from amprewrite.passes.mincut.max_flow import FULL, LOW, Flags, Terms

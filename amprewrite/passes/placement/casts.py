@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from amprewrite.dtypes import itemsize
 from amprewrite.ir import Op
 from amprewrite.passes.analysis.context import Placement, Situation
-from amprewrite.passes.cost.cost_model import cast_bytes
+from amprewrite.passes.cost.moved_bytes import cast_bytes
 from amprewrite.passes.placement.cast_rules import CastKey, CastRules
 from amprewrite.plan import OUTPUT, Cast
 from amprewrite.plan.fields import Folding
