@@ -79,6 +79,11 @@ class Value:
         """Size in bytes at the traced dtype; 0 for a dtype without a size."""
         return self.elements * itemsize(self.dtype)
 
+    @property
+    def is_float(self) -> bool:
+        """Whether its dtype is one of real floating-point numbers."""
+        return is_float(self.dtype)
+
 
 @dataclass(frozen=True, slots=True)
 class Op:
@@ -228,9 +233,3 @@ class ProgramGraph:
     def is_dtype(self, name: str, dtype: str) -> bool:
         """Return whether value ``name`` was traced with ``dtype``."""
         return self.values[name].dtype == dtype
-
-    def float_operands(self, op: Op) -> tuple[int, ...]:
-        """Return the indices of the operands of ``op`` that are real floats."""
-        return tuple(
-            i for i, name in enumerate(op.operands) if is_float(self.values[name].dtype)
-        )

@@ -2,7 +2,6 @@
 
 from collections import Counter
 
-from amprewrite.dtypes import is_float
 from amprewrite.ir import ProgramGraph
 from amprewrite.plan import DEFAULT_PRICES, Decision, Plan
 from amprewrite.policy import Matcher, OpClass
@@ -19,7 +18,7 @@ def why_nothing(graph: ProgramGraph, plan: Plan, matcher: Matcher) -> str:
         plan: Its plan, under a policy with a low dtype.
         matcher: The policy and overrides.
     """
-    floats = {v.dtype for v in graph.values.values() if is_float(v.dtype)}
+    floats = {v.dtype for v in graph.values.values() if v.is_float}
     if floats and plan.full not in floats:
         return f"the model is already in {', '.join(sorted(floats))}"
     if any(decision.op_class == OpClass.ALLOW for decision in plan.decisions):

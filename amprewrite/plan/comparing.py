@@ -11,7 +11,6 @@ either; see ``frameworks.jaxpr.interpret.rounded``.
 
 from collections.abc import Iterable, Mapping
 
-from amprewrite.dtypes import is_float
 from amprewrite.ir import Op, ProgramGraph
 from amprewrite.plan.model import OUTPUT
 from amprewrite.policy import OpClass
@@ -92,7 +91,7 @@ def chosen_outputs(graph: ProgramGraph, classes: Mapping[str, str]) -> frozenset
 
 def _floats(graph: ProgramGraph, names: Iterable[str]) -> list[str]:
     """Return those of the values that are real floats, in order."""
-    return [name for name in names if is_float(graph.values[name].dtype)]
+    return [name for name in names if graph.values[name].is_float]
 
 
 def _moves(op: Op, classes: Mapping[str, str]) -> bool:

@@ -51,7 +51,8 @@ def _classify_op(graph: ProgramGraph, op: Op, matcher: Matcher) -> Match:
         why = f"%{foreign} is {graph.values[foreign].dtype}: the model chose its dtypes"
         return _match(OpClass.KEEP, Reason.DTYPE, why)
     names_own = op.dtype_argument and op.chosen != "follows"
-    if names_own and graph.float_operands(op) and op.operand_rule != "any":
+    floats = any(graph.values[name].is_float for name in op.operands)
+    if names_own and floats and op.operand_rule != "any":
         return _named_dtype(op, found, full)
     return _of_written(graph, op, _without_contraction(op, found))
 

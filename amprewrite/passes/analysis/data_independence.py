@@ -10,7 +10,6 @@ data are computed anew at each call, or are small.
 
 from collections.abc import Mapping
 
-from amprewrite.dtypes import is_float
 from amprewrite.ir import ProgramGraph
 from amprewrite.plan.comparing import compares
 from amprewrite.policy import OpClass
@@ -49,7 +48,7 @@ def _without_data(graph: ProgramGraph) -> set[str]:
     """Return the float values that depend on no float input or parameter."""
     free = {value.name for value in graph.inputs("constant")}
     for op in graph.ops:
-        floats = (op.operands[index] for index in graph.float_operands(op))
+        floats = (name for name in op.operands if graph.values[name].is_float)
         if free.issuperset(floats):
             free.update(op.results)
-    return {name for name in free if is_float(graph.values[name].dtype)}
+    return {name for name in free if graph.values[name].is_float}

@@ -107,7 +107,7 @@ def compute_demand(
         demands.add(name, Demand.FULL, "output")
     for op in reversed(graph.ops):
         on_results = demands.ops[op.name] = demands.on_all(
-            name for name in op.results if is_float(graph.values[name].dtype)
+            name for name in op.results if graph.values[name].is_float
         )
         op_class = classes[op.name].op_class
         wanted = _on_operands(op, op_class, on_results)

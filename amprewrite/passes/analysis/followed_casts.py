@@ -8,7 +8,6 @@ values that entered that part. A cast that ends no such part follows its own ope
 
 from collections.abc import Container, Iterator, Mapping
 
-from amprewrite.dtypes import is_float
 from amprewrite.ir import Op, ProgramGraph
 from amprewrite.passes.analysis.classify import USER_CAST
 from amprewrite.passes.analysis.demand import Demand, Demands
@@ -48,7 +47,7 @@ def find_followed(
     for op in casts:
         source, *given = op.operands
         values = given or finder.stands_for(source) or [source]
-        safe = source not in extreme and is_float(graph.values[source].dtype)
+        safe = source not in extreme and graph.values[source].is_float
         found[op.name] = tuple(values) if safe else ()
     return found
 
@@ -86,7 +85,7 @@ class _Finder:
         return made or moving or found
 
     def _entered(self, op: Op) -> frozenset[str]:
-        floats = [op.operands[index] for index in self.graph.float_operands(op)]
+        floats = self._floats(op)
         if op.dtype_argument and op.chosen == "pinned" and floats:
             inside = self.entered.get(floats[0])  # a cast of a value that is full
             return inside or frozenset(self._source(floats[0]))
@@ -104,11 +103,14 @@ class _Finder:
         if maker is None or not wanted or not self._computes(maker):
             yield name
             return
-        for index in self.graph.float_operands(maker):
-            yield from self._source(maker.operands[index])
+        for operand in self._floats(maker):
+            yield from self._source(operand)
 
     def _computes(self, op: Op) -> bool:
         op_class = self.classes[op.name].op_class
         cheap = op_class in (OpClass.PROMOTE, OpClass.FOLLOW)
         follows = _follows(op, self.classes)
-        return cheap and bool(self.graph.float_operands(op)) and not follows
+        return cheap and bool(self._floats(op)) and not follows
+
+    def _floats(self, op: Op) -> list[str]:
+        return [name for name in op.operands if self.graph.values[name].is_float]

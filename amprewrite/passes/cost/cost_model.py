@@ -103,7 +103,11 @@ def low_overhead(graph: ProgramGraph, op: Op, model: CostModel) -> int:
     """Return the extra cost of a low op that is no contraction, beside its bytes."""
     if model.timings is None or is_view(graph, op):
         return 0
-    read = sum(read_elements(graph, op, index) for index in graph.float_operands(op))
+    read = sum(
+        read_elements(graph, op, index)
+        for index, name in enumerate(op.operands)
+        if graph.values[name].is_float
+    )
     made = sum(graph.values[name].elements for name in op.results)
     return round((read + made) * model.timings.dearer(op.canonical))
 

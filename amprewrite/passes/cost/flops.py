@@ -44,7 +44,7 @@ def multiplications(graph: ProgramGraph, op: Op) -> int:
     made = sum(values[name].elements for name in op.results[:1])
     if op.contracted is not None:
         return made * op.contracted
-    floats = [values[op.operands[i]] for i in graph.float_operands(op)]
+    floats = [values[name] for name in op.operands if values[name].is_float]
     if (
         op.traits.group == Group.ATTENTION
         and len(floats) > 1
@@ -63,7 +63,8 @@ def work_of(graph: ProgramGraph, op: Op) -> Work:
     the contracted length. Where that is not known, they are guessed as equal.
     """
     macs = max(multiplications(graph, op), 1)
-    values = [graph.values[op.operands[i]] for i in graph.float_operands(op)]
+    read = map(graph.values.__getitem__, op.operands)
+    values = [value for value in read if value.is_float]
     made = graph.values[op.results[0]] if op.results else None
     elements = sum(value.elements for value in (*values, *([made] if made else ())))
     factors = values[1:3] if op.traits.addend_first else values[:2]

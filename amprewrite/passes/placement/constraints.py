@@ -17,7 +17,6 @@ without this rule and 5e-3 with it.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from amprewrite.dtypes import is_float
 from amprewrite.ir import Op, ProgramGraph
 from amprewrite.ops import Group
 from amprewrite.passes.analysis.classify import USER_CAST
@@ -298,7 +297,7 @@ class _Finder:
 
     def _widen(self, name: str) -> None:
         storage = self.graph.storage(name)
-        if storage in self.graph.written and is_float(self.graph.values[name].dtype):
+        if storage in self.graph.written and self.graph.values[name].is_float:
             self.full_storages.add(storage)
 
 

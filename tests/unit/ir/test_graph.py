@@ -91,9 +91,13 @@ def test_dtypes_are_compared_by_name() -> None:
     assert not a_graph().is_dtype("ids", "float32")
 
 
-def test_float_operands_leave_indices_out() -> None:
+def test_values_of_real_floats_are_told_from_indices() -> None:
     graph = a_graph()
-    assert graph.float_operands(graph.op_by_name["c"]) == (0,)
+    assert [graph.values[n].is_float for n in graph.op_by_name["c"].operands] == [
+        True,
+        False,
+    ]
+    assert not Value("z", "complex64", ()).is_float
 
 
 def test_facts_of_an_op_have_quiet_defaults() -> None:

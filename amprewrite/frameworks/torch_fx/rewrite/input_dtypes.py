@@ -109,9 +109,7 @@ def _is_number_with_fraction(dtype: str) -> bool:
 def _message(graph: ProgramGraph, op: Op, model: nn.Module, reason: str) -> str:
     given = _inputs_above(graph, op)
     held = dict.fromkeys(
-        value.dtype
-        for value in graph.inputs("parameter", "buffer")
-        if is_float(value.dtype)
+        value.dtype for value in graph.inputs("parameter", "buffer") if value.is_float
     )
     odd = {name: dtype for name, dtype in given.items() if dtype not in held}
     found = "; ".join(f"argument {name} is {d}" for name, d in (odd or given).items())
