@@ -18,7 +18,7 @@ ops that use them are unchanged.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from amprewrite.frameworks.jaxpr.compat import tracebacks
+from amprewrite.frameworks.jaxpr.compat import name_stacks, tracebacks
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import Body, Program, Step, all_steps
 
@@ -165,7 +165,7 @@ class _Finder:
         )
 
     def _why_not(self, step: Step, squared: str, roots: list[Step | None]) -> str:
-        if not DERIVED.isdisjoint(tracebacks.transformations(step.stack)):
+        if not DERIVED.isdisjoint(name_stacks.transformations(step.stack)):
             return "it was differentiated before it was converted"
         if step.name in self.ruled:
             return "it stands in a function with a derivative rule of its own"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from amprewrite.dtypes import is_float
-from amprewrite.frameworks.jaxpr.compat import tracebacks
+from amprewrite.frameworks.jaxpr.compat import name_stacks
 from amprewrite.frameworks.jaxpr.compat.untyped import jnp
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import (
@@ -46,7 +46,7 @@ def take_out(program: Program) -> Program:
 
 def _is_promotion(step: Step) -> bool:
     """Return whether a step is a promotion cast, not the derivative of one."""
-    derived = "transpose" in tracebacks.transformations(step.stack)
+    derived = "transpose" in name_stacks.transformations(step.stack)
     own = step.primitive == CAST and step.scopes[-1:] == (PROMOTED,)
     return own and not derived
 

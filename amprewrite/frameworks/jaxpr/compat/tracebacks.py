@@ -1,41 +1,19 @@
-"""Origins of equations: tracebacks, scopes, and casts that the user wrote."""
+"""Tracebacks of equations: lines of the user, and casts that the user wrote."""
 
 import functools
 import inspect
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
 import numpy as np
 from jax._src.lax import lax as lax_functions
-from jax.extend import source_info_util
 from jax.flatten_util import ravel_pytree
 
-from amprewrite.frameworks.jaxpr.compat.equations import Eqn
 from amprewrite.frameworks.jaxpr.compat.tracers import is_tracer
 from amprewrite.user_code import is_in, is_users, runs_users
-
-
-def place_of(eqn: Eqn, name_stack: Any) -> AbstractContextManager[Any]:
-    """Give equations bound inside the traceback of ``eqn`` and the given scopes."""
-    stack = source_info_util.current_name_stack() + name_stack
-    return source_info_util.user_context(eqn.source_info.traceback, name_stack=stack)
-
-
-def scopes(name_stack: Any) -> tuple[str, ...]:
-    """Return the names in a name stack, outermost first, without transformations."""
-    if not name_stack.stack:
-        return ()
-    kinds = (e for e in name_stack.stack if type(e).__name__ == "Scope")
-    return tuple([element.name for element in kinds])
-
-
-def transformations(name_stack: Any) -> frozenset[str]:
-    """Return the transformations that made an equation, such as ``jvp``."""
-    found = (e for e in name_stack.stack if type(e).__name__ == "Transform")
-    return frozenset(element.name for element in found)
 
 
 def current_line() -> str:

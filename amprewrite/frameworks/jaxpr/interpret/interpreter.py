@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from amprewrite.dtypes import format_of, is_float
-from amprewrite.frameworks.jaxpr.compat import equations, tracebacks
+from amprewrite.frameworks.jaxpr.compat import equations, name_stacks
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, lax
 from amprewrite.frameworks.jaxpr.interpret.binders import Dot, Other, binder
 from amprewrite.frameworks.jaxpr.interpret.contractions import (
@@ -164,7 +164,7 @@ class Writer:
     def run(self, steps: Iterable[Step], env: Env) -> None:
         """Run ``steps`` and store their results in ``env``."""
         for step in steps:
-            with tracebacks.place_of(step.eqn, step.stack), step.eqn.ctx.manager:
+            with name_stacks.place_of(step.eqn, step.stack), step.eqn.ctx.manager:
                 handler = self.handlers[step.primitive] if step.bodies else None
                 made = handler(self, step, env) if handler else self._plain(step, env)
             env.update(zip(step.results, made, strict=True))

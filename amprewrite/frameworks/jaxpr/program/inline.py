@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from amprewrite.frameworks.jaxpr.compat import equations, tracebacks, tracers
+from amprewrite.frameworks.jaxpr.compat import equations, name_stacks, tracers
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jex
 from amprewrite.frameworks.jaxpr.program.ops import FENCES, TYPED_BODIES, dtype_name
 from amprewrite.frameworks.jaxpr.program.program import (
@@ -96,7 +96,7 @@ class _Where:
         return self.stack + own if own.stack else self.stack
 
     def scopes(self, eqn: Any) -> tuple[str, ...]:
-        own = tracebacks.scopes(eqn.source_info.name_stack)
+        own = name_stacks.scopes(eqn.source_info.name_stack)
         return (*self.outer, *own) if own else self.outer
 
     def called(self, eqn: Any) -> "_Where":

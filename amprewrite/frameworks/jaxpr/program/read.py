@@ -7,11 +7,8 @@ from typing import Any
 import numpy as np
 
 from amprewrite.dtypes import is_float
-from amprewrite.frameworks.jaxpr.compat.tracebacks import (
-    is_unravelled,
-    source_line,
-    transformations,
-)
+from amprewrite.frameworks.jaxpr.compat.name_stacks import transformations
+from amprewrite.frameworks.jaxpr.compat.tracebacks import is_unravelled, source_line
 from amprewrite.frameworks.jaxpr.compat.untyped import lax
 from amprewrite.frameworks.jaxpr.program.ops import (
     CONTRACTIONS,

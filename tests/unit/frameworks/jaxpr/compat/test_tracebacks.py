@@ -16,30 +16,6 @@ def first(function, *args):
     return jax.make_jaxpr(function)(*args or (X,)).jaxpr.eqns[0]
 
 
-def test_equations_keep_their_scopes_and_contexts():
-    def program(x):
-        with jax.named_scope("outer"):
-            return jnp.sin(x)
-
-    eqn = first(program)
-    stack = eqn.source_info.name_stack
-    assert tracebacks.scopes(stack) == ("outer",)
-
-    def again(x):
-        with (
-            jax.named_scope("around"),
-            tracebacks.place_of(eqn, stack),
-            eqn.ctx.manager,
-        ):
-            return jnp.cos(x)
-
-    found = first(again)
-    assert tracebacks.scopes(found.source_info.name_stack) == ("around", "outer")
-    assert tracebacks.source_line(
-        found.source_info.traceback
-    ) == tracebacks.source_line(eqn.source_info.traceback)
-
-
 def test_a_line_is_the_users_own():
     line = tracebacks.source_line(first(lambda x: x + 1).source_info.traceback)
     assert line.startswith("test_tracebacks.py:")
@@ -75,18 +51,6 @@ def test_casts_of_float32_to_itself_are_noted(function, count):
         jnp.asarray(X, jnp.float32)  # is no part of a program
     assert len(seen) == count
     assert eqns == [] or eqns[0].primitive.name
-
-
-def test_transformations_of_an_equation_are_named():
-    def derived(x):
-        return jax.grad(lambda x: jnp.sin(x).sum())(x)
-
-    eqns = jax.make_jaxpr(derived)(X).jaxpr.eqns
-    found = [tracebacks.transformations(eqn.source_info.name_stack) for eqn in eqns]
-    assert frozenset(("jvp",)) in found
-    assert any("transpose" in names for names in found)
-    plain = first(jnp.sin).source_info.name_stack
-    assert tracebacks.transformations(plain) == frozenset()
 
 
 def test_an_equation_of_ravel_pytree_is_told_from_a_users_file_of_that_name(tmp_path):

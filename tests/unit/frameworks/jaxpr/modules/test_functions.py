@@ -6,7 +6,7 @@ jax = pytest.importorskip("jax")
 eqx = pytest.importorskip("equinox")
 
 from amprewrite.frameworks.jaxpr.capture.state_pairs import Position
-from amprewrite.frameworks.jaxpr.compat import tracebacks
+from amprewrite.frameworks.jaxpr.compat import name_stacks
 from amprewrite.frameworks.jaxpr.modules.functions import naming, states
 
 LAYER = eqx.nn.Linear(2, 2, key=jax.random.key(0))
@@ -19,7 +19,8 @@ X = jax.numpy.ones(2)
 def known(function, *args, **kwargs):
     """Return the paths of the modules that a call runs, as a trace has them."""
     traced = jax.make_jaxpr(lambda: naming(function)(*args, **kwargs))()
-    names = (tracebacks.scopes(eqn.source_info.name_stack) for eqn in traced.jaxpr.eqns)
+    stacks = (eqn.source_info.name_stack for eqn in traced.jaxpr.eqns)
+    names = map(name_stacks.scopes, stacks)
     paths = (n[1:] for scopes in names for n in scopes if n.startswith("/"))
     return list(dict.fromkeys(paths))
 

@@ -1,0 +1,51 @@
+"""Scopes and transformations of equations, by their names."""
+
+import pytest
+
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp
+
+from amprewrite.frameworks.jaxpr.compat import name_stacks, tracebacks
+
+X = jnp.ones(4)
+
+
+def first(function, *args):
+    return jax.make_jaxpr(function)(*args or (X,)).jaxpr.eqns[0]
+
+
+def test_equations_keep_their_scopes_and_contexts():
+    def program(x):
+        with jax.named_scope("outer"):
+            return jnp.sin(x)
+
+    eqn = first(program)
+    stack = eqn.source_info.name_stack
+    assert name_stacks.scopes(stack) == ("outer",)
+
+    def again(x):
+        with (
+            jax.named_scope("around"),
+            name_stacks.place_of(eqn, stack),
+            eqn.ctx.manager,
+        ):
+            return jnp.cos(x)
+
+    found = first(again)
+    assert name_stacks.scopes(found.source_info.name_stack) == ("around", "outer")
+    assert tracebacks.source_line(
+        found.source_info.traceback
+    ) == tracebacks.source_line(eqn.source_info.traceback)
+
+
+def test_transformations_of_an_equation_are_named():
+    def derived(x):
+        return jax.grad(lambda x: jnp.sin(x).sum())(x)
+
+    eqns = jax.make_jaxpr(derived)(X).jaxpr.eqns
+    found = [name_stacks.transformations(eqn.source_info.name_stack) for eqn in eqns]
+    assert frozenset(("jvp",)) in found
+    assert any("transpose" in names for names in found)
+    plain = first(jnp.sin).source_info.name_stack
+    assert name_stacks.transformations(plain) == frozenset()
