@@ -5,6 +5,7 @@ from amprewrite.api import convert, inspect, original, pareto, plan_of, verify
 from amprewrite.marks import full_precision, low_precision
 from amprewrite.plan import Plan
 from amprewrite.policy import Policy, Rule, load_policy
+from amprewrite.simulation import simulate
 
 __version__ = "0.1.0"
 
@@ -22,5 +23,6 @@ __all__ = [
     "original",
     "pareto",
     "plan_of",
+    "simulate",
     "verify",
 ]

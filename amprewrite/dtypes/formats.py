@@ -179,6 +179,13 @@ def _all_formats() -> dict[str, Format]:
 FORMATS: Mapping[str, Format] = MappingProxyType(_all_formats())
 """Every format, by name."""
 
+EIGHT_BIT_FLOATS = tuple(
+    name
+    for name, layout in _FLOATS.items()
+    if name.startswith("float8_") and layout.mantissa_bits
+)
+"""Names of the 8-bit floats; e8m0, which holds scales alone, is none."""
+
 
 def format_of(name: str) -> Format:
     """Return the format called ``name``.

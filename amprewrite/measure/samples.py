@@ -28,6 +28,8 @@ class OpSample:
             observed.
         contracts: Whether the op multiplies and sums.
         length: Number of elements that it reads for each that it makes.
+        format: The 8-bit format to which the op rounds its operands itself; empty if
+            it does not.
         decision: Decision of an inserted node; None for an op of the plan.
     """
 
@@ -40,6 +42,7 @@ class OpSample:
     again: Callable[[float, int], tuple[Array, ...] | None] | None = None
     contracts: bool = False
     length: float = 1.0
+    format: str = ""
     decision: Decision | None = None
 
 

@@ -23,6 +23,7 @@ from amprewrite.passes.nothing import why_nothing
 from amprewrite.passes.placement.assignment import Chosen, place_assignment
 from amprewrite.passes.placement.casts import build_casts
 from amprewrite.passes.placement.constraints import find_freedom
+from amprewrite.passes.placement.contract_formats import NO_FORMATS, contract_formats
 from amprewrite.passes.placement.contractions import contracted
 from amprewrite.passes.placement.hoist import find_hoisted, loop_entries
 from amprewrite.passes.placement.paint import PAINTED, paint
@@ -34,6 +35,7 @@ from amprewrite.plan.validation.fingerprint import fingerprint
 from amprewrite.plan.validation.maker import policy_digest
 from amprewrite.policy import Matcher, Policy
 from amprewrite.policy.match import Match
+from amprewrite.policy.model import Contract
 
 PLACEMENTS = ("promote", "paint", "optimal")
 """Names of the strategies of :func:`make_plan`."""
@@ -103,6 +105,7 @@ def make_plan(graph: ProgramGraph, matcher: Matcher, setting: Setting) -> Plan:
     )
     casts = priced_casts(situation, casts, setting.objective)
     cost = plan_cost(situation, placement, casts, setting.objective)
+    formats = contract_formats(graph, matcher, classes)
     plan = Plan(
         policy=policy.name,
         placement=setting.placement,
@@ -110,7 +113,10 @@ def make_plan(graph: ProgramGraph, matcher: Matcher, setting: Setting) -> Plan:
         full=policy.full,
         captured=setting.captured,
         decisions=tuple(
-            _decision(op, situation, placement, setting.objective.model.kernels)
+            _quantised(
+                _decision(op, situation, placement, setting.objective.model.kernels),
+                formats.get(op.name, NO_FORMATS),
+            )
             for op in graph.ops
         ),
         casts=casts,
@@ -251,6 +257,18 @@ def _decision(
         accumulator=sums.accumulator,
         derivative=sums.derivative,
         derivative_accumulator=sums.derivative_accumulator,
+    )
+
+
+def _quantised(decision: Decision, formats: Contract) -> Decision:
+    """Return ``decision`` with the 8-bit formats of its contraction."""
+    if not formats:
+        return decision
+    return replace(
+        decision,
+        forward=formats.forward,
+        backward=formats.backward,
+        scaling=formats.scaling,
     )
 
 

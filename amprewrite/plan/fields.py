@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from amprewrite.dtypes import FORMATS
+from amprewrite.dtypes.formats import EIGHT_BIT_FLOATS
 from amprewrite.policy import OpClass
 
 if TYPE_CHECKING:
@@ -109,6 +110,12 @@ ClassName = Annotated[str, _OneOf(tuple(map(str, OpClass)))]
 
 FloatName = Annotated[str, _OneOf(FLOATS)]
 """Name of a floating dtype."""
+
+FormatName = Annotated[str, _OneOf(("", *EIGHT_BIT_FLOATS))]
+"""Name of an 8-bit format, or nothing."""
+
+ScalingName = Literal["", "none", "current"]
+"""Scale of quantised tensors; empty without an 8-bit format."""
 
 LowName = Annotated[str, _OneOf(("", *FLOATS))]
 """Name of a floating dtype, or nothing."""

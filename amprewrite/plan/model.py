@@ -18,9 +18,11 @@ from amprewrite.plan.fields import (
     Error,
     FloatName,
     Folding,
+    FormatName,
     Index,
     LowName,
     Mode,
+    ScalingName,
     Target,
     Text,
 )
@@ -65,6 +67,12 @@ class Decision:
         derivative_accumulator: For a contraction, the dtype of the sums that the
             kernels of its derivatives return; ``operand`` for the dtype of the operand
             that the gradient is for.
+        forward: For a contraction, the 8-bit format to which its operands are rounded;
+            empty if they are not.
+        backward: For a contraction, the 8-bit format to which the gradient of its
+            result is rounded; empty if it is not.
+        scaling: Scale of the rounded tensors, ``none`` or ``current``; empty if none
+            is rounded.
     """
 
     op: Text
@@ -83,6 +91,14 @@ class Decision:
     accumulator: LowName = ""
     derivative: LowName = ""
     derivative_accumulator: AccumulatorName = ""
+    forward: FormatName = ""
+    backward: FormatName = ""
+    scaling: ScalingName = ""
+
+    @property
+    def quantises(self) -> bool:
+        """Whether operands or gradients are rounded to 8 bits."""
+        return bool(self.forward or self.backward)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,10 +267,16 @@ class Plan:
         return tuple(d for d in found if d.precision != self.low)
 
     @property
+    def quantised(self) -> tuple[Decision, ...]:
+        """Decisions about contractions that round operands or gradients to 8 bits."""
+        return tuple(d for d in self.decisions if d.quantises)
+
+    @property
     def changes(self) -> bool:
         """Whether applying the plan changes the captured program."""
-        promoted = any(d.reason is Reason.PROMOTION for d in self.decisions)
-        return bool(self.low or self.casts or promoted)
+        if self.low or self.casts or self.quantised:
+            return True
+        return any(d.reason is Reason.PROMOTION for d in self.decisions)
 
     @property
     def runtime_casts(self) -> tuple[Cast, ...]:

@@ -26,6 +26,8 @@ def summary_lines(plan: "Plan") -> Iterator[str]:
             f"derivatives: {derived} contraction{'s' * (derived > 1)} that "
             f"run{'s' * (derived == 1)} in {plan.full}, differentiated in {plan.low}"
         )
+    if quantised := plan.quantised:
+        yield f"8 bits: {len(quantised)} contractions, {_formats(quantised[0])}"
     classes = Counter(decision.op_class for decision in plan.decisions)
     yield "classes: " + ", ".join(f"{k} {n}" for k, n in sorted(classes.items()))
     weights = [cast for cast in plan.casts if cast.is_weight]
@@ -59,6 +61,8 @@ def explain_lines(plan: "Plan", found: "Decision") -> Iterator[str]:
         yield f"  sums in  {found.accumulator}, rounded to {', '.join(found.results)}"
     if found.derivative and found.derivative != found.precision:
         yield f"  derived  in {found.derivative}"
+    if found.quantises:
+        yield f"  8 bits   {_formats(found)}"
     yield f"  why      {found.why}"
     if found.causes:
         yield f"  because  {' <- '.join(found.causes)}"
@@ -67,6 +71,13 @@ def explain_lines(plan: "Plan", found: "Decision") -> Iterator[str]:
             how = f", folded ({cast.folding})" if cast.folded else ""
             dtypes = f"{cast.from_dtype} -> {cast.to_dtype}"
             yield f"  reads    %{cast.value} cast {dtypes}{how}"
+
+
+def _formats(found: "Decision") -> str:
+    """Return the 8-bit formats of a contraction as text."""
+    named = {"operands": found.forward, "gradients": found.backward}
+    said = ", ".join(f"{what} in {name}" for what, name in named.items() if name)
+    return f"{said}; scaling {found.scaling}"
 
 
 def diff_lines(one: "Plan", two: "Plan") -> Iterator[str]:
@@ -96,6 +107,9 @@ def _field_lines(a: "Decision", b: "Decision") -> Iterator[str]:
         "accumulator",
         "derivative",
         "derivative_accumulator",
+        "forward",
+        "backward",
+        "scaling",
     ):
         one, two = getattr(a, name), getattr(b, name)
         if one != two:

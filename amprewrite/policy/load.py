@@ -192,9 +192,13 @@ def _merge(base: Policy, file: "PolicyFile", name: str) -> Policy:
         "promotion": file.promotion.system,
         "truncate_complex": file.promotion.truncate_complex,
     }
+    contract = file.contract.model_dump()
     return replace(
         base,
         name=name,
+        contract=replace(
+            base.contract, **{k: v for k, v in contract.items() if v is not None}
+        ),
         ops=dict(sorted(_entries(base, file).items())),
         rules=(*(table.rule() for table in file.rules), *base.rules),
         **{key: value for key, value in given.items() if value is not None},

@@ -8,6 +8,7 @@ from typing import Literal
 
 from amprewrite.ir import Op
 from amprewrite.ops import op_keys as keys_of_names
+from amprewrite.policy.contract import Contract
 
 
 class OpClass(StrEnum):
@@ -165,6 +166,7 @@ class Policy:
         promotion: Name of the promotion system by which operands of different dtypes
             are promoted; empty to leave that to the framework, which may refuse them.
         truncate_complex: Whether promotion may cast complex numbers to real ones.
+        contract: Formats inside contractions.
     """
 
     name: str
@@ -178,3 +180,4 @@ class Policy:
     lookups: Literal["low", "full"] = "full"
     promotion: str = ""
     truncate_complex: bool = False
+    contract: Contract = field(default_factory=Contract)

@@ -14,8 +14,10 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from amprewrite.dtypes import SYSTEMS, format_of
+from amprewrite.dtypes.formats import EIGHT_BIT_FLOATS
 from amprewrite.dtypes.promotion import STATIC_SYSTEMS
 from amprewrite.errors import AmpError, PolicyError
+from amprewrite.policy.contract import Scaling
 from amprewrite.policy.model import OpClass, Rule
 from amprewrite.policy.spelling import OWN_PRIMITIVE, misspelt, near, unknown_group
 
@@ -63,8 +65,9 @@ class DtypesTable(_Table):
         bits = format_of(_known_float(name)).bits
         if bits < SMALLEST:
             raise ValueError(
-                f"found {name!r}, of {bits} bits, which needs scales that no policy "
-                f"has yet; want float16, bfloat16, float32 or float64"
+                f"found {name!r}, of {bits} bits, which is no dtype between ops: "
+                f"[contract] has formats inside of contractions; want float16, "
+                f"bfloat16, float32 or float64"
             )
         return name
 
@@ -99,6 +102,24 @@ class PromotionTable(_Table):
             raise ValueError(msg)
         hint = near(str(name), STATIC_SYSTEMS)
         raise ValueError(f"unknown system {name!r}; want {want}{hint}")
+
+
+class ContractTable(_Table):
+    """The ``[contract]`` table."""
+
+    forward: str | None = None
+    backward: str | None = None
+    scaling: Scaling | None = None
+    spare_residual: bool | None = None
+
+    @field_validator("forward", "backward")
+    @classmethod
+    def _format(cls, name: str | None) -> str | None:
+        if name in (None, "", *EIGHT_BIT_FLOATS):
+            return name
+        hint = near(str(name), EIGHT_BIT_FLOATS)
+        want = _choices(EIGHT_BIT_FLOATS)
+        raise ValueError(f"found {name!r}; want {want}{hint}")
 
 
 class OpTable(_Table):
@@ -136,6 +157,7 @@ class PolicyFile(_Table):
     dtypes: DtypesTable = DtypesTable()
     placement: PlacementTable = PlacementTable()
     promotion: PromotionTable = PromotionTable()
+    contract: ContractTable = ContractTable()
     groups: dict[str, OpTable] = {}
     ops: dict[str, OpTable] = {}
     rules: list[RuleTable] = []
@@ -169,6 +191,7 @@ def _fields_at(location: tuple[int | str, ...]) -> tuple[str, ...]:
         "dtypes": DtypesTable,
         "placement": PlacementTable,
         "promotion": PromotionTable,
+        "contract": ContractTable,
         "groups": OpTable,
         "ops": OpTable,
         "rules": RuleTable,

@@ -93,12 +93,18 @@ def explained_error(
     found = expected_error(plan, graph)
     best = min((baselines.get(name, inf) for name in LOW_BASELINES), default=inf)
     known = best if predicted is None or not isfinite(predicted) else predicted
-    if plan.lowered and found is not None and isfinite(known):
+    in_16_bits = plan.lowered and not _forward_formats(plan)
+    if in_16_bits and found is not None and isfinite(known):
         found = min(found, MULTIPLE * known)
     floor = baselines.get(ORIGINAL)
     if found is None or floor is None or not isfinite(floor):
         return found
     return max(found, NOISE * floor)
+
+
+def _forward_formats(plan: Plan) -> dict[str, str]:
+    """Return the 8-bit formats of the operands of contractions, by op."""
+    return {d.op: d.forward for d in plan.quantised if d.forward}
 
 
 def expected_error(plan: Plan | None, graph: ProgramGraph | None) -> float | None:
@@ -110,8 +116,11 @@ def expected_error(plan: Plan | None, graph: ProgramGraph | None) -> float | Non
     if plan is None:
         return None
     low = (d.op for d in plan.decisions if plan.low and d.precision == plan.low)
-    lowered = frozenset(low)
+    formats = _forward_formats(plan)
+    lowered = frozenset(formats or low)
     dtype = plan.low if lowered else plan.full
+    if formats:
+        dtype = max(formats.values(), key=unit_roundoff)
     chosen = lowered or frozenset(decision.op for decision in plan.decisions)
     if graph is None:
         return tolerance(dtype, len(chosen), full=plan.full)

@@ -80,7 +80,7 @@ def kernel_error(sample: OpSample, decision: Decision) -> tuple[float, float] | 
 
 def _rounding(decision: Decision, sample: OpSample, size: float, count: int) -> float:
     """Return the norm of the error that the roundings of a result explain."""
-    found = _floats(decision)
+    found = _floats(decision, sample)
     least = LEAST_CONTRACTED if sample.contracts else LEAST
     unit = max((unit_roundoff(dtype) for dtype in found), default=0.0)
     tiny = max((_smallest(dtype) for dtype in found), default=0.0)
@@ -94,7 +94,9 @@ def _moved(
 
     It is infinite, for unknown, if the op cannot be run again or is random.
     """
-    unit = max((unit_roundoff(dtype) for dtype in _floats(decision)), default=0.0)
+    unit = max(
+        (unit_roundoff(dtype) for dtype in _floats(decision, sample)), default=0.0
+    )
     largest = 0.0
     for draw in range(DRAWS):
         found = None if sample.again is None else sample.again(unit, draw)
@@ -106,9 +108,9 @@ def _moved(
     return largest * sqrt(max(1.0, sample.length))
 
 
-def _floats(decision: Decision) -> list[str]:
+def _floats(decision: Decision, sample: OpSample) -> list[str]:
     """Return the float dtypes that an op computes with."""
-    dtypes = (*decision.operands, *decision.results, decision.precision)
+    dtypes = (*decision.operands, *decision.results, decision.precision, sample.format)
     kinds = ("float", "complex")
     return [d for d in dtypes if d in FORMATS and FORMATS[d].kind in kinds]
 

@@ -46,7 +46,7 @@ def quantise(x: Any, dtype: str, *, draws: Any = None) -> Any:  # noqa: ANN401  
     wide = as_dtype(x, "float64" if found == "float64" else "float32")
     finite = xp.isfinite(wide)
     held = xp.where(finite, wide, 0.0).clip(-target.max, target.max)
-    spacing = _power_of_two(held, xp).clip(target.smallest_normal, target.max)
+    spacing = power_of_two(held, xp).clip(target.smallest_normal, target.max)
     spacing = spacing * 2.0**-target.mantissa_bits
     value = _whole(held / spacing, draws, xp) * spacing
     if not target.has_negative_zero:
@@ -56,7 +56,7 @@ def quantise(x: Any, dtype: str, *, draws: Any = None) -> Any:  # noqa: ANN401  
     return as_dtype(value, found)
 
 
-def _power_of_two(x: Any, xp: Any) -> Any:  # noqa: ANN401
+def power_of_two(x: Any, xp: Any) -> Any:  # noqa: ANN401
     """Return the largest power of two that is not above ``abs(x)``; 0 for 0."""
     name = str(x.dtype).removeprefix("torch.")
     integer, mask = _EXPONENTS[name]

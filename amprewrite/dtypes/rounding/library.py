@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from amprewrite.dtypes.arrays import dtype_of, library_of
-from amprewrite.dtypes.formats import Format, format_of
+from amprewrite.dtypes.formats import EIGHT_BIT_FLOATS, Format, format_of
 from amprewrite.errors import PromotionError
 
 _NAMESPACES = {"torch": "torch", "numpy": "numpy", "jax": "jax.numpy"}
@@ -60,7 +60,7 @@ def eight_bits(name: str) -> Format:
         PromotionError: It is another kind of format; the message has those there are.
     """
     found = format_of(name)
-    if found.kind != "float" or found.bits != 8 or not found.mantissa_bits:  # noqa: PLR2004  # as the name says
+    if name not in EIGHT_BIT_FLOATS:
         msg = (
             f"cannot round to {name} here; want an 8-bit float with a sign, such as "
             f"float8_e4m3fn, float8_e5m2, float8_e4m3fnuz or float8_e5m2fnuz"

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from amprewrite.ir import REGION_BOUNDARIES, Op, ProgramGraph
+from amprewrite.ir.factors import factor_indices
 from amprewrite.ops import Group
 from amprewrite.plan.hardware.kernels import OPERAND
 from amprewrite.plan.model import Decision, Plan
@@ -27,6 +28,7 @@ def decision_mistakes(
             yield f"%{name} of dtype {traced} cannot be {dtype!r}"
     yield from _precision(graph, op, decision, plan)
     yield from _contraction(op, decision, plan)
+    yield from _formats(graph, op, decision, plan)
 
 
 def _may_become(traced: str, dtype: str, op: Op, plan: Plan) -> bool:
@@ -96,6 +98,23 @@ def _made(graph: ProgramGraph, op: Op, decision: Decision, plan: Plan) -> Iterat
     allowed = sums or rounded or op.mutates or op.traits.group == Group.LOOKUP
     if made and not allowed:
         yield f"computes in {precision} and makes {', '.join(made)}"
+
+
+def _formats(
+    graph: ProgramGraph, op: Op, decision: Decision, plan: Plan
+) -> Iterator[str]:
+    """Yield 8-bit formats that the op cannot have."""
+    if not decision.quantises:
+        if decision.scaling:
+            yield f"has scaling {decision.scaling!r}, and no 8-bit format"
+        return
+    indices = factor_indices(op)
+    if not indices or op.fence or op.mutates:
+        yield "has an 8-bit format, and is no contraction that may be touched"
+    elif not all(graph.is_dtype(op.operands[i], plan.full) for i in indices):
+        yield f"has an 8-bit format, and multiplies operands that are not {plan.full}"
+    if not decision.scaling:
+        yield "has an 8-bit format, and no scaling; want none or current"
 
 
 def _contraction(op: Op, decision: Decision, plan: Plan) -> Iterator[str]:

@@ -4,17 +4,14 @@ from typing import Any
 
 import torch
 
+from amprewrite.frameworks.torch_fx.compat.operators import (
+    Library,
+    in_transform,
+    register_vmap,
+)
+
+__all__ = ["Library", "broadcast_shapes", "in_transform", "register_vmap"]
+
 _torch: Any = torch
-_functorch: Any = _torch._C._functorch
 
-Library: Any = _torch.library.Library
 broadcast_shapes: Any = _torch.broadcast_shapes
-register_vmap: Any = _torch.library.register_vmap
-
-
-def in_transform() -> bool:
-    """Return whether a transform of ``torch.func`` is being computed."""
-    return (
-        _functorch.maybe_current_level() is not None
-        or _functorch.peek_interpreter_stack() is not None
-    )

@@ -33,7 +33,7 @@ def refusal(policy):
 def test_shipped_policies_all_load():
     names = shipped_policies()
     assert {"autocast-cpu", "autocast-cuda", "bf16", "fp16", "off"} <= set(names)
-    assert {"bf16-accumulate", "fp16-accumulate"} <= set(names)
+    assert {"bf16-accumulate", "fp16-accumulate", "fp8", "unit-fp8"} <= set(names)
     assert list(names) == sorted(names)
     for name in names:
         assert load_policy(name).name == name

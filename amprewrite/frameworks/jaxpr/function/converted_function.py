@@ -335,7 +335,9 @@ def is_at(module: str, name: str, held: object) -> bool:
 
 def alters(plan: Plan) -> bool:
     """Return whether a plan changes any computation of its program."""
-    return bool(plan.lowered or plan.casts or (plan.changes and not plan.low))
+    if plan.lowered or plan.casts or plan.quantised:
+        return True
+    return plan.changes and not plan.low
 
 
 def parameter_names(function: Callable[..., Any]) -> tuple[str, ...]:

@@ -21,6 +21,10 @@ from amprewrite.frameworks.jaxpr.interpret.contractions import (
     contract,
     contract_tangents,
 )
+from amprewrite.frameworks.jaxpr.interpret.quantised import (
+    quantise_cotangent,
+    quantise_factors,
+)
 from amprewrite.frameworks.jaxpr.interpret.rounded import widened, widens
 from amprewrite.frameworks.jaxpr.program.ops import (
     CONTRACTIONS,
@@ -36,6 +40,7 @@ from amprewrite.frameworks.jaxpr.program.program import (
     RegionBoundary,
     Step,
 )
+from amprewrite.ir import ProgramGraph
 from amprewrite.plan import OUTPUT, Decision, Plan
 
 Env = dict[str, Any]
@@ -51,6 +56,11 @@ class Context(Protocol):
     @property
     def program(self) -> Program:
         """The program."""
+        ...
+
+    @property
+    def graph(self) -> ProgramGraph:
+        """The program graph."""
         ...
 
     @property
@@ -262,7 +272,12 @@ class Writer:
             return [self.cast_for(step.name, operands[0], decision.results[0])]
         if step.conjugates:
             return [abs_square(operands[0])]
+        if decision.forward:
+            op = self.context.graph.op_by_name[step.name]
+            operands = quantise_factors(op, decision, operands)
         made = self._bind(step, operands, decision)
+        if decision.backward:
+            made = quantise_cotangent(made, decision.backward, decision.scaling)
         results = list(made) if step.eqn.primitive.multiple_results else [made]
         return [
             self.cast_for(step.name, value, wanted)
@@ -314,6 +329,7 @@ class Writer:
         low, full = self.plan.low, self.plan.full
         return (
             step.primitive in CONTRACTIONS
+            and not self.decisions[step.name].quantises
             and self.decisions[step.name].derivative == low
             and step.name not in self.context.linear
             and self.casts.get((step.name, index)) == (low, False)

@@ -195,6 +195,7 @@ class Lockstep:
                 again=again,
                 contracts=self.prepared.graph.op_by_name[op].contracted is not None,
                 length=_length(fed, reference),
+                format=self.prepared.plan.by_op[op].forward,
             )
             self.observe(sample)
 

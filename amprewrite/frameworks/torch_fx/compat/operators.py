@@ -68,3 +68,23 @@ def results_alias(target: "OpOverload[..., Any]") -> bool:
     """Return whether the schema of an operator declares a view as a result."""
     returns = target._schema.returns
     return any(r.alias_info and not r.alias_info.is_write for r in returns)
+
+
+_torch: Any = torch
+
+
+Library: Any = _torch.library.Library
+"""Library of operators of our own."""
+
+
+register_vmap: Any = _torch.library.register_vmap
+"""Function that gives an operator its rule under ``torch.func.vmap``."""
+
+
+def in_transform() -> bool:
+    """Return whether a transform of ``torch.func`` is being computed."""
+    functorch = _native._functorch
+    return (
+        functorch.maybe_current_level() is not None
+        or functorch.peek_interpreter_stack() is not None
+    )

@@ -10,9 +10,11 @@ import numpy as np
 import torch
 from torch.fx import Node
 
+from amprewrite.dtypes import format_of
 from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
 from amprewrite.frameworks.torch_fx.aten.source_location import module_path, source_line
 from amprewrite.frameworks.torch_fx.probes.arrays import to_array
+from amprewrite.frameworks.torch_fx.rewrite.quantise_op import OPERATOR
 from amprewrite.measure.runs import Array
 from amprewrite.measure.samples import OpSample
 from amprewrite.plan import Decision
@@ -48,9 +50,10 @@ def inserted_sample(
         return None
     found = to_array(made)
     wanted = min((to_array(t) for t in alike), key=lambda x: _distance(found, x))
-    bounded = abs(wanted) <= min(limit, torch.finfo(made.dtype).max)
+    rounded = format_of(_format(node) or dtype_name(made.dtype))
+    bounded = abs(wanted) <= min(limit, rounded.max)
     kept, same = np.where(bounded, found, 0), np.where(bounded, wanted, 0)
-    dtypes = dtype_name(alike[0].dtype), dtype_name(made.dtype)
+    dtypes = dtype_name(alike[0].dtype), rounded.name
     return OpSample(
         op=name,
         reference=(same,),
@@ -75,6 +78,11 @@ def is_rounded(held: object, wanted: object) -> bool:
 def _distance(one: Array, two: Array) -> float:
     with np.errstate(invalid="ignore"):  # infinities have no distance
         return float(np.nansum(abs(one - two)))
+
+
+def _format(node: Node) -> str:
+    """Return the 8-bit format to which an inserted node rounds; empty if to none."""
+    return str(node.args[1]) if node.target is OPERATOR else ""
 
 
 def _decision(node: Node, name: str, dtypes: tuple[str, str]) -> Decision:

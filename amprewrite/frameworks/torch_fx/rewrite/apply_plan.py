@@ -1,5 +1,8 @@
-"""Apply a plan: write it, reconcile the dtypes of kernels, check in-place writes."""
+"""Apply a plan: write it, reconcile dtypes of kernels, round to 8 bits, check."""
 
+from amprewrite.frameworks.torch_fx.rewrite.quantise_contractions import (
+    quantise_contractions,
+)
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading
 from amprewrite.frameworks.torch_fx.rewrite.reconcile_dtypes import settle
 from amprewrite.frameworks.torch_fx.rewrite.write import write
@@ -20,5 +23,6 @@ def rewrite(reading: Reading, plan: Plan) -> Plan:
     before = contents(reading)
     write(reading, plan)
     settled = plan.with_warnings(*settle(reading, plan))
+    quantise_contractions(reading, plan)
     check_writes(reading, before)
     return settled

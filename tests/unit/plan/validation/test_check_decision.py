@@ -105,3 +105,11 @@ return %z
     said = "; ".join(decision_mistakes(graph, op, low, plan))
     assert "its operands promote to float32, float32" in said
     assert "computes in 'bfloat16', which it does not read" in said
+
+
+def test_8_bit_formats_are_those_of_contractions() -> None:
+    formats = {"forward": "float8_e4m3fn", "backward": "float8_e5m2"}
+    assert mistakes("linear", **formats, scaling="current") == ""
+    assert "no scaling" in mistakes("linear", **formats)
+    assert "no 8-bit format" in mistakes("linear", scaling="none")
+    assert "no contraction" in mistakes("exp", **formats, scaling="none")

@@ -36,3 +36,15 @@ def test_results_alias_says_what_a_schema_declares_to_be_a_view() -> None:
     assert operators.results_alias(aten.to.dtype)
     assert not operators.results_alias(aten.clone.default)
     assert not operators.results_alias(aten.add_.Tensor)
+
+
+def test_a_transform_is_noticed() -> None:
+    seen: list[bool] = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        seen.append(operators.in_transform())
+        return x.sum()
+
+    function(torch.ones(2))
+    torch.func.grad(function)(torch.ones(2))
+    assert seen == [False, True]

@@ -1,0 +1,43 @@
+"""Rounding to 8-bit formats with a scale for the whole tensor."""
+
+from typing import Any, Literal
+
+from amprewrite.dtypes.rounding.grid import power_of_two, quantise
+from amprewrite.dtypes.rounding.library import (
+    as_dtype,
+    eight_bits,
+    namespace_of,
+    source_of,
+)
+
+_LARGEST = 2.0**100
+"""Bound of scales, so that no product with one overflows float32 by itself."""
+
+
+def quantise_scaled(x: Any, dtype: str, scaling: Literal["none", "current"]) -> Any:  # noqa: ANN401  # any library's
+    """Round a float array to an 8-bit format, with a scale for the whole array.
+
+    The scale is a power of two, so that it rounds nothing by itself: the largest finite
+    number times the scale is in the upper half of the range, up to the largest number.
+
+    Args:
+        x: An array of NumPy, JAX or torch, of any float dtype of 16 bits or more.
+        dtype: Name of the format, such as ``float8_e4m3fn``.
+        scaling: ``current``: a scale from the numbers of ``x``. ``none``: no scale.
+
+    Returns:
+        An array of the dtype and shape of ``x``, with the scale divided out again.
+
+    Raises:
+        PromotionError: ``x`` holds no floats, or ``dtype`` is no 8-bit float.
+
+    Source: Micikevicius et al., FP8 Formats for Deep Learning (arXiv 2209.05433).
+    """
+    if scaling == "none" or 0 in x.shape:
+        return quantise(x, dtype)
+    found, xp = source_of(x), namespace_of(x)
+    wide = as_dtype(x, "float64" if found == "float64" else "float32")
+    largest = abs(xp.where(xp.isfinite(wide), wide, 0.0)).max()
+    room = eight_bits(dtype).max / xp.where(largest == 0, 1.0, largest)
+    scale = power_of_two(room.clip(1 / _LARGEST, _LARGEST), xp)
+    return as_dtype(quantise(wide * scale, dtype) / scale, found)

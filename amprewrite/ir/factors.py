@@ -1,0 +1,32 @@
+"""Factors of a contraction: the operands that are multiplied, not those added."""
+
+from amprewrite.ir.graph import Op
+
+_FACTORS = {
+    "conv": 2,
+    "conv_transpose": 2,
+    "linear": 2,
+    "matmul": 2,
+    "mv": 2,
+    "ragged_dot": 2,
+    "scaled_dot_product_attention": 3,
+}
+"""Number of factors of ops that have their factors first."""
+
+_AFTER_ADDEND = ("addbmm", "addmm", "addmv", "baddbmm")
+"""Ops with one addend, and then two factors."""
+
+
+def factor_indices(op: Op) -> tuple[int, ...]:
+    """Return the indices of the operands that ``op`` multiplies and sums.
+
+    Those of attention are queries, keys and values. Empty for an op that is no
+    contraction, or one with products of products inside (``lstm``, ``einsum`` of
+    three operands).
+    """
+    if op.canonical in _AFTER_ADDEND:
+        return (1, 2)
+    if op.canonical == "einsum":
+        return (0, 1) if len(op.operands) == 2 else ()  # noqa: PLR2004  # a product
+    count = _FACTORS.get(op.canonical, 0)
+    return tuple(range(count)) if count <= len(op.operands) else ()

@@ -1,0 +1,64 @@
+"""Formats of 8 bits inside contractions, by the table ``[contract]`` of a policy."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from amprewrite.ir import Op, ProgramGraph
+from amprewrite.ir.factors import factor_indices
+from amprewrite.passes.analysis.classify import classify
+from amprewrite.passes.analysis.demand import Demand, compute_demand
+from amprewrite.passes.analysis.residual_adds import last_contractions
+from amprewrite.policy import Matcher, OpClass, Policy
+from amprewrite.policy.match import Match
+from amprewrite.policy.model import Contract
+
+NO_FORMATS = Contract()
+"""Formats of an op that rounds nothing to 8 bits."""
+
+_ANY_LOW = "bfloat16"
+"""A low dtype by which ops are classed under a policy that has none."""
+
+
+def contract_formats(
+    graph: ProgramGraph, matcher: Matcher, classes: Mapping[str, Match]
+) -> dict[str, Contract]:
+    """Return the formats of each contraction that rounds to 8 bits, by op name.
+
+    Those are the ones that the policy allows to be low, as they are in full precision
+    under a policy without a low dtype. What needs an exact argument stays exact.
+
+    Args:
+        graph: The program.
+        matcher: The policy and overrides.
+        classes: Class of every op.
+    """
+    policy = matcher.policy
+    if not policy.contract:
+        return {}
+    if not policy.low:
+        policy = replace(policy, low=_ANY_LOW)
+        shadow = Matcher(policy, matcher.overrides, matcher.full, matcher.used)
+        classes = classify(graph, shadow)
+    demands = compute_demand(graph, classes, ())
+    spared: Collection[str] = ()
+    if policy.contract.spare_residual:
+        spared = last_contractions(graph)
+    return {
+        op.name: policy.contract
+        for op in graph.ops
+        if _may_round(graph, op, policy, classes[op.name])
+        and demands.on_op(op) is not Demand.EXACT
+        and op.name not in spared
+    }
+
+
+def _may_round(graph: ProgramGraph, op: Op, policy: Policy, found: Match) -> bool:
+    """Return whether ``op`` multiplies full-typed operands, and may do so low."""
+    indices = factor_indices(op)
+    return (
+        bool(indices)
+        and found.op_class is OpClass.ALLOW
+        and not op.mutates
+        and not op.reads
+        and all(graph.is_dtype(op.operands[i], policy.full) for i in indices)
+    )

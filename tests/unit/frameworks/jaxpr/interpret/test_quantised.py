@@ -1,0 +1,114 @@
+"""8 bits inside contractions of JAX programs, against custom rules by hand."""
+
+import pytest
+
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp
+import numpy as np
+
+import amprewrite
+from amprewrite.dtypes.rounding import quantise_scaled
+from amprewrite.frameworks.jaxpr.interpret.quantised import (
+    quantise_cotangent,
+    quantise_operand,
+)
+
+E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
+KEYS = jax.random.split(jax.random.key(0), 3)
+W1 = jax.random.normal(KEYS[0], (16, 32)) * 0.25
+W2 = jax.random.normal(KEYS[1], (32, 4)) * 0.2
+X = jax.random.normal(KEYS[2], (8, 16))
+
+
+def function(dot):
+    return lambda w1, w2, x: dot(jax.nn.gelu(dot(x, w1)), w2)
+
+
+def loss(fun):
+    return lambda *args: (fun(*args) ** 2).sum()
+
+
+def by_hand(scaling):
+    def q(x, name):
+        return quantise_scaled(x, name, scaling)
+
+    @jax.custom_vjp
+    def dot(a, b):
+        return q(a, E4M3) @ q(b, E4M3)
+
+    def backward(saved, g):
+        return q(g, E5M2) @ saved[1].T, saved[0].T @ q(g, E5M2)
+
+    dot.defvjp(lambda a, b: (dot(a, b), (q(a, E4M3), q(b, E4M3))), backward)
+    return dot
+
+
+@pytest.mark.parametrize("scaling", ["none", "current"])
+def test_it_is_the_computation_by_hand(scaling):
+    plain = function(jnp.matmul)
+    found = amprewrite.simulate(plain, scaling=scaling, args=(W1, W2, X))
+    assert len(found.plan.quantised) == 2
+    wanted = function(by_hand(scaling))
+    np.testing.assert_array_equal(jax.jit(found)(W1, W2, X), jax.jit(wanted)(W1, W2, X))
+    one, two, exact = (
+        jax.jit(jax.grad(loss(f), (0, 1, 2)))(W1, W2, X) for f in (found, wanted, plain)
+    )
+    for index in range(3):
+        np.testing.assert_allclose(one[index], two[index], rtol=1e-6, atol=1e-6)
+        assert abs(one[index] - exact[index]).max() > 1e-3
+
+
+def test_transformations():
+    found = amprewrite.simulate(function(jnp.matmul), args=(W1, W2, X))
+    each = jax.jit(jax.vmap(jax.grad(loss(found)), (None, None, 0)))(W1, W2, X[:, None])
+    whole = jax.jit(jax.grad(loss(found)))(W1, W2, X)
+    assert each.shape == (8, 16, 32)
+    np.testing.assert_allclose(each.sum(0), whole, rtol=1e-4, atol=1e-4)
+    _, tangent = jax.jit(lambda w: jax.jvp(lambda w: found(w, W2, X), (w,), (w,)))(W1)
+    assert jnp.isfinite(tangent).all()
+    saved = jax.jit(jax.grad(loss(jax.checkpoint(found))))(W1, W2, X)
+    np.testing.assert_allclose(saved, whole, rtol=1e-6, atol=1e-6)
+
+
+def test_loops_and_convolutions():
+    def scanned(w, x):
+        return jax.lax.scan(lambda h, _: (jnp.tanh(h @ w), None), x, None, length=3)[0]
+
+    w = W1[:, :16]
+    found = amprewrite.simulate(scanned, args=(w, X))
+    dot, h = by_hand("none"), X
+    for _ in range(3):
+        h = jnp.tanh(dot(h, w))
+    np.testing.assert_allclose(found(w, X), h, rtol=1e-6, atol=1e-6)
+    kernel, image = W1.reshape(4, 8, 4, 4)[:, :4], X.reshape(2, 4, 4, 4)
+    conv = amprewrite.simulate(
+        lambda x, k: jax.lax.conv(x, k, (1, 1), "SAME"), args=(image, kernel)
+    )
+    wanted = jax.lax.conv(
+        *(quantise_scaled(a, E4M3, "none") for a in (image, kernel)), (1, 1), "SAME"
+    )
+    np.testing.assert_allclose(conv(image, kernel), wanted, rtol=1e-6)
+
+
+def test_the_two_functions():
+    x = jnp.array([1.06, 3.3])
+    assert quantise_operand(x, E4M3, "none").tolist() == [1.0, 3.25]
+    assert jax.grad(lambda x: quantise_operand(x, E4M3, "none") @ x)(x).shape == (2,)
+    g = jax.grad(lambda x: quantise_cotangent(x, E5M2, "none") @ jnp.array([1.1, 3.3]))
+    assert g(x).tolist() == [1.0, 3.5]
+    assert jax.vmap(jax.grad(lambda x: quantise_cotangent(x, E5M2, "none") * 1.1))(
+        x
+    ).tolist() == [1.0, 1.0]
+
+
+def test_policy_fp8():
+    plain = function(jnp.matmul)
+    low = amprewrite.convert(plain, "fp8", args=(W1, W2, X * 1e-3))
+    assert [d.precision for d in low.plan.quantised] == ["bfloat16"] * 2
+    report = amprewrite.verify(plain, low, (W1, W2, X * 1e-3))
+    assert report.ok
+    assert report.error > 0.01
+    found, exact = (jax.jit(jax.grad(loss(f)))(W1, W2, X) for f in (low, plain))
+    cosine = (found * exact).sum() / jnp.linalg.norm(found) / jnp.linalg.norm(exact)
+    assert 0.97 < cosine < 0.9999

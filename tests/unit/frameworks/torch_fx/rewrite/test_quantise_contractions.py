@@ -1,0 +1,144 @@
+"""Programs with 8 bits inside contractions, against the same by hand."""
+
+import copy
+import pickle
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn
+from torch.nn import functional
+
+import amprewrite
+from amprewrite.dtypes.rounding import quantise_scaled
+from amprewrite.errors import PlanMismatchError
+from amprewrite.frameworks.torch_fx.derived.classes import programs_of
+from amprewrite.frameworks.torch_fx.rewrite.quantise_contractions import QUANTISED
+from amprewrite.frameworks.torch_fx.rewrite.quantise_op import OPERATOR
+
+FORMATS = ("float8_e4m3fn", "float8_e5m2")
+
+
+class Mixed(nn.Module):
+    """Each kind of contraction, two readers of one value, and a write in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(4, 8, 3, padding=1)
+        self.q, self.k = nn.Linear(8, 8), nn.Linear(8, 8, bias=False)
+        self.table = nn.Parameter(torch.randn(8, 6))
+        self.bias = nn.Parameter(torch.randn(6))
+
+    def forward(self, x):
+        return self.by_ops(x, lambda t: t, lambda t: t)
+
+    def by_ops(self, x, rounded, backward):
+        conv = functional.conv1d(
+            rounded(x), rounded(self.conv.weight), self.conv.bias, padding=1
+        )
+        h = backward(conv).transpose(1, 2)
+        q = backward(functional.linear(rounded(h), rounded(self.q.weight), self.q.bias))
+        k = backward(functional.linear(rounded(h), rounded(self.k.weight)))
+        k = k * 1
+        k[0].mul_(2)
+        a = backward(
+            functional.scaled_dot_product_attention(rounded(q), rounded(k), rounded(h))
+        )
+        m = backward(torch.bmm(rounded(a), rounded(k).transpose(1, 2)))
+        flat = backward(rounded(m) @ rounded(a)).flatten(0, 1)
+        return backward(torch.addmm(self.bias, rounded(flat), rounded(self.table)))
+
+
+def by_hand(model, x, scaling):
+    def rounded(t):
+        return OPERATOR(t, FORMATS[0], "", scaling)
+
+    def backward(t):
+        return OPERATOR(t, "", FORMATS[1], scaling)
+
+    return model.by_ops(x, rounded, backward)
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return Mixed().train()
+
+
+@pytest.fixture(scope="module")
+def x():
+    return torch.randn(3, 4, 5)
+
+
+@pytest.fixture(scope="module")
+def simulated(model, x):
+    return amprewrite.simulate(model, scaling="current", args=(x,))
+
+
+def gradients(model, y):
+    model.zero_grad()
+    (y**2).sum().backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+def test_it_is_the_computation_by_hand(model, x, simulated):
+    assert len(simulated.plan.quantised) == 7
+    y = simulated(x)
+    found = gradients(model, y)
+    z = by_hand(model, x, "current")
+    wanted = gradients(model, z)
+    assert torch.equal(y, z)
+    assert not torch.allclose(y, model(x), rtol=1e-3)
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-6, atol=1e-6)
+
+
+def test_a_value_is_rounded_once_for_all_readers(x, simulated):
+    program = programs_of(simulated).program_for(simulated, (x,), {})
+    nodes = [
+        n
+        for n in program.rewritten.graph.nodes
+        if n.meta.get("amprewrite") == QUANTISED
+    ]
+    forward = [n.args[0].name for n in nodes if n.args[1]]
+    assert len(forward) == 12  # of 15 operands: h has three readers, a two
+    assert len(nodes) - len(forward) == 7
+
+
+def test_it_verifies(model, x, simulated):
+    report = amprewrite.verify(model, simulated, (x,), gradients=True)
+    assert report.ok
+    assert report.error > 0.01
+
+
+def test_a_plan_is_saved_and_read(simulated, tmp_path):
+    simulated.plan.save(tmp_path / "plan.json")
+    plan = amprewrite.Plan.load(tmp_path / "plan.json")
+    assert plan == simulated.plan
+    assert plan.quantised[0].scaling == "current"
+    table = plan.to_json()
+    table["decisions"][0]["forward"] = "float9"
+    with pytest.raises(PlanMismatchError, match="float9"):
+        amprewrite.Plan.from_json(table)
+
+
+def test_copies_and_pickles(x, simulated):
+    y = simulated(x)
+    assert torch.equal(copy.deepcopy(simulated)(x), y)
+    assert torch.equal(pickle.loads(pickle.dumps(simulated))(x), y)
+
+
+def test_policy_fp8_stores_and_rounds(x):
+    plain = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
+    x = torch.randn(16, 64) * 1e-3
+    low = amprewrite.convert(plain, "fp8", args=(x,))
+    assert [d.precision for d in low.plan.quantised] == ["bfloat16"] * 2
+    w = quantise_scaled(plain[0].weight.detach().bfloat16(), FORMATS[0], "current")
+    h = quantise_scaled(x.bfloat16(), FORMATS[0], "current")
+    h = functional.gelu(functional.linear(h, w, plain[0].bias.bfloat16()))
+    v = quantise_scaled(plain[2].weight.detach().bfloat16(), FORMATS[0], "current")
+    h = quantise_scaled(h, FORMATS[0], "current")
+    wanted = functional.linear(h, v, plain[2].bias.bfloat16()).float()
+    torch.testing.assert_close(low(x), wanted, rtol=1e-2, atol=1e-3)
+    assert amprewrite.verify(plain, low, (x,)).ok
