@@ -9,6 +9,7 @@ from math import inf, isfinite, sqrt
 
 from amprewrite.ir import ProgramGraph
 from amprewrite.plan.model import Plan
+from amprewrite.plan.uses import dtypes_read
 
 Key = str | tuple[str, str]
 """A value, rounded where it is stored; or (value, op), rounded at that op alone."""
@@ -115,9 +116,7 @@ class Sensitivity:
         rounded: set[str] = set()
         for op in graph.ops:
             decision = plan.by_op[op.name]
-            pairs = dict(
-                zip(reversed(op.operands), reversed(decision.operands), strict=True)
-            )
+            pairs = dtypes_read(op, decision.operands)
             for name, dtype in pairs.items():
                 asked = (name, op.name) in self.read and name not in rounded
                 if dtype == plan.low and asked:
@@ -189,9 +188,7 @@ def _low_readers(plan: Plan, graph: ProgramGraph, value: str) -> set[str]:
     found: set[str] = set()
     for op, _ in graph.users[value]:
         decision = plan.by_op[op.name]
-        pairs = dict(
-            zip(reversed(op.operands), reversed(decision.operands), strict=True)
-        )
+        pairs = dtypes_read(op, decision.operands)
         if pairs.get(value) == plan.low:
             found |= _through(plan, graph, op.name)
     return found
@@ -217,9 +214,7 @@ def probes_of(plan: Plan, graph: ProgramGraph) -> Probes:
     rounded: set[str] = set()
     for op in graph.ops:
         decision = plan.by_op[op.name]
-        pairs = dict(
-            zip(reversed(op.operands), reversed(decision.operands), strict=True)
-        )
+        pairs = dtypes_read(op, decision.operands)
         for name, dtype in pairs.items():
             full = graph.is_dtype(name, plan.full) and name not in rounded
             if dtype == plan.low and full:

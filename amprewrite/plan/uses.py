@@ -1,7 +1,7 @@
 """Uses of a value by ops and by the outputs of the program."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from amprewrite.ir import Op, ProgramGraph
 from amprewrite.plan.model import OUTPUT, Cast
@@ -17,6 +17,16 @@ def uses_of(graph: ProgramGraph, name: str) -> Iterator[tuple[str, int]]:
     for index, output in enumerate(graph.outputs):
         if output == name:
             yield OUTPUT, index
+
+
+def dtypes_read(op: Op, operands: Sequence[str]) -> dict[str, str]:
+    """Return the dtype in which ``op`` reads each value; of one read twice, the first.
+
+    Args:
+        op: The op.
+        operands: The dtype of each operand, as a plan or a placement has them.
+    """
+    return dict(zip(reversed(op.operands), reversed(operands), strict=True))
 
 
 def is_at_definition(graph: ProgramGraph, cast: Cast) -> bool:

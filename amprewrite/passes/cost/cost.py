@@ -17,7 +17,7 @@ from amprewrite.passes.cost.cost_model import (
 from amprewrite.passes.cost.fusion import Fusion
 from amprewrite.passes.cost.moved_bytes import is_view, read_elements
 from amprewrite.plan import OUTPUT, Cast, Cost
-from amprewrite.plan.uses import output_sources
+from amprewrite.plan.uses import dtypes_read, output_sources
 from amprewrite.policy import OpClass
 
 FREE = (OpClass.ALLOW, OpClass.ACCUMULATE, OpClass.PROMOTE, OpClass.FOLLOW)
@@ -201,8 +201,7 @@ class _Pricing:
         cost += low if placed.precision == self.low else 0
         if self.objective.errors:
             _, names = counted_errors(self.at, op)
-            pairs = zip(reversed(op.operands), reversed(placed.operands), strict=True)
-            read = dict(pairs)  # where an op reads a value twice, the first counts
+            read = dtypes_read(op, placed.operands)
             low = (
                 name
                 for name in names

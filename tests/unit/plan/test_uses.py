@@ -1,7 +1,13 @@
 """Who uses a value, and which casts take its place."""
 
-from amprewrite.ir import parse_graph
-from amprewrite.plan.uses import is_at_definition, output_sources, uses_of, view_path
+from amprewrite.ir import Op, parse_graph
+from amprewrite.plan.uses import (
+    dtypes_read,
+    is_at_definition,
+    output_sources,
+    uses_of,
+    view_path,
+)
 from tests.plan_text import plan_of
 
 WRITTEN = """%x: f32[4,8] input
@@ -64,3 +70,9 @@ def test_the_way_to_a_view_leads_through_writes() -> None:
         ("turn", "t"),
     ]
     assert view_path(graph, "x", "y") is None
+
+
+def test_a_value_that_is_read_twice_has_its_first_dtype() -> None:
+    op = Op("m", "mul", "", ("a", "b", "a"), ("c",))
+    read = dtypes_read(op, ("float32", "bfloat16", "float64"))
+    assert read == {"a": "float32", "b": "bfloat16"}
