@@ -18,6 +18,7 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from amprewrite.dtypes.op_rules import OP_RULES
+from amprewrite.errors import NotCapturedError
 from amprewrite.frameworks.torch_fx.aten import arguments, ops
 from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
 from amprewrite.frameworks.torch_fx.aten.source_location import (
@@ -88,7 +89,7 @@ def tell_casts(
         for site, nodes in doubtful.items()
         if not _tell(nodes, recorder.chosen[site], whole=not recorder.stopped)
     ]
-    if unknown and recorder.stopped:
+    if unknown and recorder.stopped and not recorder.is_planned:
         yield (
             f"the casts to float32 at {', '.join(unknown[:3])} are taken as meant: a "
             f"second trace in {dtype_name(low)}, which shows those that follow the "
@@ -156,6 +157,7 @@ class _Recorder(torch.overrides.TorchFunctionMode):
         default_factory=lambda: defaultdict[Site, list[Chosen]](list)
     )
     stopped: str = ""
+    is_planned: bool = False
 
     def __post_init__(self) -> None:
         """Initialise the base class."""
@@ -218,6 +220,8 @@ def _second_run(recorder: _Recorder, model: nn.Module) -> Generator[None]:
     try:
         with quiet, threads.as_if_exported(), torch.no_grad(), recorder:
             yield
+    except NotCapturedError as error:  # a converted part: its casts are those of a plan
+        recorder.stopped, recorder.is_planned = str(error), True
     except Exception as error:  # noqa: BLE001  # the user's code, on unusual dtypes
         reason = str(error).strip().split("\n")[0]
         recorder.stopped = f"{type(error).__name__}: {reason}"
