@@ -1,6 +1,7 @@
 """What holds for every test: offline, seeded, one thread for each process."""
 
 import atexit
+import logging
 import os
 import sys
 from pathlib import Path
@@ -46,8 +47,19 @@ def reason_to_skip_gpu():
     return "" if torch.cuda.is_available() else "no CUDA device"
 
 
+def leave_torch_without_trace():
+    """Keep the handlers of pytest away from the structured trace of torch.
+
+    pytest gives them to each logger that does not propagate. By a handler torch knows
+    that its trace is wanted, and then describes every tensor of every capture. Without
+    one nothing is emitted, and nothing propagates.
+    """
+    logging.getLogger("torch.__trace").propagate = True
+
+
 def pytest_collection_modifyitems(items):
     """Skip the tests marked ``gpu`` where there is none; ask torch only if needed."""
+    leave_torch_without_trace()  # before the run begins, with handlers of its own
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
     reason = reason_to_skip_gpu() if gpu_items else ""
     if reason:
@@ -66,6 +78,7 @@ def seeded_torch():
     if torch is None:
         return
     torch.manual_seed(0)
+    leave_torch_without_trace()
     if IN_WORKER:
         torch.set_num_threads(1)
 
