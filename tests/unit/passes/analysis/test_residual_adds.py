@@ -34,6 +34,16 @@ def test_additions_of_a_branch_to_what_it_depends_on():
     assert found == [("one", "v", "d"), ("two", "r", "m")]
 
 
+def test_what_only_moves_a_value_is_no_branch():
+    graph = parse_graph(
+        "%x: f32[4,8] input\n"
+        "view = view(%x) -> %v: f32[4,8]\n"
+        "add = add(%v, %x) -> %y: f32[4,8]\n"
+        "return %y\n"
+    )
+    assert not list(residual_adds(graph))
+
+
 def test_the_last_contractions_are_output_projection_and_down_projection():
     assert last_contractions(GRAPH) == {"out", "down"}
 

@@ -48,7 +48,8 @@ def test_types_are_assigned_and_ties_kept():
 def test_copies_and_pickles_keep_types():
     made = model()
     made[1].bias.requires_grad_(requires_grad=False)
-    for other in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+    unpickled = pickle.loads(pickle.dumps(made))
+    for other in (copy.deepcopy(made), unpickled, copy.deepcopy(unpickled)):
         assert types_of(other) == EXPECTED
         assert other[3].weight is other[0].weight
         assert other[1].weight is not made[1].weight
