@@ -20,6 +20,7 @@ from amprewrite.policy.names import (
     named_policy,
     shipped_name,
 )
+from amprewrite.policy.simulated import PREFIX, simulated_policy
 from amprewrite.policy.spelling import near
 
 if TYPE_CHECKING:
@@ -66,7 +67,9 @@ def load_policy(policy: PolicyLike) -> Policy:
             for ``bf16``, float16 for ``fp16``, float32 for ``off``), or the name that
             Keras or Lightning has for it (``"mixed_bfloat16"``, ``"bf16-mixed"``);
             path of a TOML file; a jmp string such as
-            ``params=float32,compute=bfloat16,output=float32``; or a policy itself.
+            ``params=float32,compute=bfloat16,output=float32``; ``simulate`` and two
+            8-bit formats, ``simulate e4m3/e5m2``, see :func:`amprewrite.simulate`; or
+            a policy itself.
 
     Raises:
         PolicyError: No such policy (the nearest name is offered), a file that cannot
@@ -76,6 +79,8 @@ def load_policy(policy: PolicyLike) -> Policy:
     if isinstance(named, Policy):
         return named
     text = str(named)
+    if text.startswith(PREFIX):
+        return simulated_policy(text, shipped_policy("bf16"))
     if "=" in text:
         return _from_jmp(text)
     if text.endswith(".toml") or "/" in text:

@@ -1,7 +1,8 @@
 """Residual additions, and the last contractions of the branches that they add.
 
 An addition is residual if one of its operands, the branch, depends on the other, the
-skip. Views, casts and dropout between a value and the addition are looked through.
+skip. Views, casts, dropout and constant factors between a value and the addition are
+looked through.
 """
 
 from collections.abc import Iterator
@@ -11,6 +12,9 @@ from amprewrite.ir.factors import factor_indices
 
 _MOVES = ("movement", "cast", "dropout")
 """Groups of ops that pass a value on."""
+
+_SCALES = ("amprewrite.scale", "div", "mul")
+"""Ops that multiply by a number, where they have one operand."""
 
 _PAIR = 2
 
@@ -52,9 +56,10 @@ def last_contractions(graph: ProgramGraph) -> frozenset[str]:
 
 
 def _moved(graph: ProgramGraph, name: str) -> str:
-    """Return the value that ``name`` is a view, a cast or a dropout of."""
-    while (op := graph.producer.get(name)) and op.traits.group in _MOVES:
-        if not op.operands:
+    """Return the value that ``name`` is a view, a cast, a dropout or a multiple of."""
+    while (op := graph.producer.get(name)) and op.operands:
+        scales = op.canonical in _SCALES and len(op.operands) == 1
+        if op.traits.group not in _MOVES and not scales:
             break
         name = op.operands[0]
     return name

@@ -34,6 +34,17 @@ def test_additions_of_a_branch_to_what_it_depends_on():
     assert found == [("one", "v", "d"), ("two", "r", "m")]
 
 
+def test_constant_factors_are_looked_through():
+    """Those of a unit-scaled residual: both paths are scaled after the split."""
+    text = BLOCK.replace(
+        "view = view(%e) -> %v: f32[4,8]",
+        "split = amprewrite.scale(%e) -> %t: f32[4,8]\nview = mul(%t) -> %v: f32[4,8]",
+    )
+    graph = parse_graph(text)
+    assert [op.name for op, *_ in residual_adds(graph)] == ["one", "two"]
+    assert last_contractions(graph) == {"out", "down"}
+
+
 def test_what_only_moves_a_value_is_no_branch():
     graph = parse_graph(
         "%x: f32[4,8] input\n"

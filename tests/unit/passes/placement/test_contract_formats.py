@@ -5,7 +5,6 @@ from dataclasses import replace
 from amprewrite.ir import parse_graph
 from amprewrite.passes import Setting, make_plan
 from amprewrite.policy import Matcher, Policy, load_policy
-from amprewrite.simulation import simulated
 from tests.unit.passes.analysis.test_residual_adds import BLOCK
 
 TEXT = """%x: f32[4,8] input
@@ -44,14 +43,16 @@ E4M3_E5M2 = ("float8_e4m3fn", "float8_e5m2")
 def test_what_may_be_low_is_in_8_bits():
     """Not float64, outer products, angles and what must not be touched."""
     assert formats(load_policy("fp8")) == {"one": (*E4M3_E5M2, "current")}
-    assert formats(simulated("e4m3/e5m2")) == {"one": (*E4M3_E5M2, "none")}
-    assert formats(simulated("e4m3/")) == {"one": ("float8_e4m3fn", "", "none")}
+    assert formats(load_policy("simulate e4m3/e5m2")) == {"one": (*E4M3_E5M2, "none")}
+    assert formats(load_policy("simulate e4m3/")) == {
+        "one": ("float8_e4m3fn", "", "none")
+    }
     assert formats(load_policy("bf16")) == {}
 
 
 def test_rules_leave_contractions_out():
     deny = [{"op_name": "one", "class": "deny", "why": "first layer"}]
-    for policy in (load_policy("fp8"), simulated("e4m3/e5m2")):
+    for policy in (load_policy("fp8"), load_policy("simulate e4m3/e5m2")):
         assert formats(policy, overrides=deny) == {}
 
 
@@ -64,11 +65,13 @@ def test_the_last_contractions_of_residual_branches_are_spared():
 
 
 def test_a_simulation_counts_as_a_change():
-    matcher = Matcher(simulated("e4m3/e5m2"))
+    matcher = Matcher(load_policy("simulate e4m3/e5m2"))
     plan = make_plan(parse_graph(TEXT), matcher, Setting())
     assert plan.changes
     assert not plan.lowered
     assert "8 bits: 1 contractions, operands in float8_e4m3fn" in plan.summary()
     assert "operands in float8_e4m3fn, gradients in float8_e5m2" in plan.explain("one")
-    other = make_plan(parse_graph(TEXT), Matcher(simulated("e4m3/")), Setting())
+    other = make_plan(
+        parse_graph(TEXT), Matcher(load_policy("simulate e4m3/")), Setting()
+    )
     assert other.diff(plan) == ("one: backward none -> float8_e5m2",)

@@ -112,11 +112,13 @@ def test_it_verifies(model, x, simulated):
     assert report.error > 0.01
 
 
-def test_a_plan_is_saved_and_read(simulated, tmp_path):
+def test_a_plan_is_saved_and_applied(model, x, simulated, tmp_path):
     simulated.plan.save(tmp_path / "plan.json")
     plan = amprewrite.Plan.load(tmp_path / "plan.json")
     assert plan == simulated.plan
     assert plan.quantised[0].scaling == "current"
+    again = amprewrite.convert(model, plan=plan, args=(x,))
+    assert torch.equal(again(x), simulated(x))
     table = plan.to_json()
     table["decisions"][0]["forward"] = "float9"
     with pytest.raises(PlanMismatchError, match="float9"):
