@@ -9,7 +9,7 @@ order; the figure is the number of other modules from which it is entered.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import groupby
 from types import CodeType, FrameType
@@ -42,7 +42,8 @@ def walk(run: Callable[[], Any], end: str) -> list[Call]:
     """Return the first call of each function of the package that ``run`` calls.
 
     A look at data in hand is no call: attributes, properties, the ``__init__`` that
-    dataclasses generate. A function inside of another is read with that one.
+    dataclasses generate. A function inside of another is read with that one. What runs
+    while a module is imported is left out.
 
     Args:
         run: Converts a model.
@@ -61,11 +62,10 @@ def walk(run: Callable[[], Any], end: str) -> list[Call]:
         seen.add(code)
         if not _is_function(frame):
             return
-        outer = frame.f_back
-        while outer is not None and not _module(outer):
-            outer = outer.f_back
-        caller = _module(outer) if outer is not None else ""
-        calls.append(Call(caller, _module(frame), code.co_qualname))
+        outer = list(_package_frames(frame.f_back))
+        if not any(above.f_code.co_name == "<module>" for above in outer):
+            caller = _module(outer[0]) if outer else ""
+            calls.append(Call(caller, _module(frame), code.co_qualname))
 
     before = sys.getprofile()
     sys.setprofile(note)
@@ -91,6 +91,14 @@ def entries(calls: list[Call]) -> dict[str, list[str]]:
         if caller != module and caller not in others:
             others.append(caller)
     return found
+
+
+def _package_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield the frames of the package, outwards from ``frame``."""
+    while frame is not None:
+        if _module(frame):
+            yield frame
+        frame = frame.f_back
 
 
 def _module(frame: FrameType) -> str:

@@ -40,6 +40,10 @@ def test_no_module_is_entered_more_than_three_times(framework):
     places = [order.index(module) for module in STAGES[framework]]
     assert places == sorted(places)
     assert calls[0][1:] == ("api", "convert")
+    functions = {call.function for call in calls}
+    assert "ProgramGraph.storage" in functions
+    assert not functions & {"ProgramGraph.users", "Op.traits", "Decision.__init__"}
+    assert not [name for name in functions if "<" in name]
 
 
 def test_a_module_is_entered_once_from_each_other():
