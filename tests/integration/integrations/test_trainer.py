@@ -15,8 +15,8 @@ import amprewrite
 from amprewrite.errors import UnsupportedError
 from amprewrite.integrations.transformers import PlanCallback
 from amprewrite.plan import Plan
-from tests.tiny_transformers import SENTENCES, Texts, tiny, tokenizer
 from tests.torch_programs import in_full, relative_error, under_autocast
+from tests.transformers_models import SENTENCES, Texts, tiny, tokenizer
 
 STEPS = 60
 
