@@ -1,10 +1,18 @@
 """A compiler for precision: reads a model as a graph, places casts, proves it right."""
 
 from amprewrite import errors
-from amprewrite.api import convert, inspect, original, pareto, plan_of, verify
+from amprewrite.api import (
+    convert,
+    inspect,
+    original,
+    pareto,
+    plan_of,
+    verify,
+)
 from amprewrite.marks import full_precision, low_precision
 from amprewrite.plan import Plan
 from amprewrite.policy import Policy, Rule, load_policy
+from amprewrite.scaling import unit_scale
 from amprewrite.simulation import simulate
 
 __version__ = "0.1.0"
@@ -24,5 +32,6 @@ __all__ = [
     "pareto",
     "plan_of",
     "simulate",
+    "unit_scale",
     "verify",
 ]

@@ -38,6 +38,7 @@ def measure_rule(
     name: str = "function",
     mult: float = 1.0,
     centred: bool = True,
+    runs: int = SAMPLE,
 ) -> Rule:
     """Return the rule of an op as a sample shows it.
 
@@ -48,6 +49,8 @@ def measure_rule(
         mult: Multiplier that ``run`` applies; it is only recorded.
         centred: Whether the output gets standard deviation 1, the convention for
             functions of one input; else root mean square 1.
+        runs: Most runs, where outputs are so small that :data:`SAMPLE` elements would
+            take many.
 
     Returns:
         A rule of kind ``empirical``. It is remembered for the same ``run`` (the same
@@ -56,9 +59,9 @@ def measure_rule(
     Raises:
         UnitScalingError: The output or a gradient is all zero, or not finite.
     """
-    key = (run, tuple(shapes.items()), name, mult, centred)
+    key = (run, tuple(shapes.items()), name, mult, centred, runs)
     if key not in _measured:
-        _measured[key] = _measure(run, shapes, name, mult, centred=centred)
+        _measured[key] = _measure(run, shapes, name, mult, centred=centred, most=runs)
     return _measured[key]
 
 
@@ -69,6 +72,7 @@ def _measure(
     mult: float,
     *,
     centred: bool,
+    most: int,
 ) -> Rule:
     """Draw samples until there are :data:`SAMPLE` elements, and average squares."""
     rng = np.random.default_rng(SEED)
@@ -79,7 +83,7 @@ def _measure(
     count, total, squares = 0, 0.0, 0.0
     of_inputs = np.zeros(len(shapes))
     runs = 0
-    while count < SAMPLE:
+    while count < SAMPLE and runs < most:
         y, gradients = run([draw(shape) for shape in shapes.values()], draw)
         count, runs = count + max(y.size, 1), runs + 1
         total += float(y.sum(dtype=np.float64))

@@ -1,0 +1,57 @@
+"""The part of a program that gradients pass through."""
+
+from dataclasses import dataclass
+
+from amprewrite.ir import Op, ProgramGraph
+
+STOPS = frozenset({"detach", "sign", "zeros_like", "ones_like", "full_like"})
+"""Ops with a float result through which no gradient passes."""
+
+
+@dataclass(frozen=True)
+class Differentiable:
+    """Values and ops of a program that gradients pass.
+
+    Attributes:
+        graph: The program.
+        values: Names of the values with a gradient, parameters and inputs among them.
+        ops: Ops with an operand and a result of these, in program order.
+        outputs: Values at which gradients enter.
+    """
+
+    graph: ProgramGraph
+    values: frozenset[str]
+    ops: tuple[Op, ...]
+    outputs: tuple[str, ...]
+
+    def operands(self, op: Op) -> list[int]:
+        """Return the indices of the operands of an op that get a gradient."""
+        return [i for i, name in enumerate(op.operands) if name in self.values]
+
+
+def differentiable(graph: ProgramGraph) -> Differentiable:
+    """Return the values between float parameters or inputs, and the outputs.
+
+    Where an output is a scalar it is a loss: gradients come from scalars alone. Float
+    inputs count like parameters: somebody may want their gradient.
+    """
+    reached = {v.name for v in graph.inputs("parameter", "input") if v.is_float}
+    for op in graph.ops:
+        if op.canonical not in STOPS and reached.intersection(op.operands):
+            reached |= {name for name in op.results if graph.values[name].is_float}
+    state = {position for position, _ in graph.states}
+    written = [name for i, name in enumerate(graph.outputs) if i not in state]
+    outputs = [name for name in dict.fromkeys(written) if name in reached]
+    scalars = [name for name in outputs if not graph.values[name].shape]
+    outputs = scalars or outputs
+    wanted, ops = set(outputs), list[Op]()
+    for op in reversed(graph.ops):
+        if op.canonical in STOPS or not wanted.intersection(op.results):
+            continue
+        used = reached.intersection(op.operands)
+        if used and reached.intersection(op.results):
+            wanted |= used
+            ops.append(op)
+    return Differentiable(
+        graph, frozenset(wanted & reached), tuple(reversed(ops)), tuple(outputs)
+    )

@@ -1,0 +1,153 @@
+"""Units of scaling: single ops, and elementwise regions with one root.
+
+A maximal region of elementwise ops that depends on one tensor is a function of one
+number, whatever ops it is written with. It gets one rule, and its input one factor.
+Statistics inside (the mean square of a norm that is written out) belong to it too; it
+is then a function of rows.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from amprewrite.ir import Op
+from amprewrite.unit_scaling.graph.differentiable import Differentiable
+
+ELEMENTWISE = frozenset({
+    "activation", "cast", "clamp", "exponential", "log_exp", "logarithm", "pointwise",
+    "power", "reciprocal", "sign", "square", "trigonometric", "inverse_trigonometric",
+    "special",
+})  # fmt: skip
+"""Groups of ops that compute each element by itself."""
+NOT_ELEMENTWISE = frozenset({
+    "amprewrite.scale", "diff", "glu", "gradient", "max_pool1d", "max_pool2d",
+    "max_pool3d", "prelu",
+})  # fmt: skip
+"""Ops of these groups that read other elements, or have weights."""
+STATISTICS = frozenset({"mean", "sum", "var"})
+"""Ops that compute statistics, which a region may use inside."""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A value as one unit uses it.
+
+    Attributes:
+        value: The value.
+        unit: Name of the unit.
+        index: Index of the operand; -1 for all uses by a region together.
+    """
+
+    value: str
+    unit: str
+    index: int
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One op, or a region of them.
+
+    Attributes:
+        name: Name of the last op.
+        ops: The ops, in program order.
+        edges: What it reads that has a gradient.
+        results: What it makes that has a gradient.
+        is_region: Whether it is a function of one tensor, elementwise or of rows.
+        has_statistic: Whether it computes a statistic inside.
+    """
+
+    name: str
+    ops: tuple[Op, ...]
+    edges: tuple[Edge, ...]
+    results: tuple[str, ...]
+    is_region: bool = False
+    has_statistic: bool = False
+
+
+def find_units(live: Differentiable) -> tuple[Unit, ...]:
+    """Return the units of a program, in program order of their last ops."""
+    exits, roots = _settle(live)
+    members: dict[str, list[Op]] = defaultdict(list)
+    for op in live.ops:
+        if op.name in exits:
+            members[exits[op.name]].append(op)
+    units: list[Unit] = []
+    for op in live.ops:
+        if op.name not in exits:
+            edges = [Edge(op.operands[i], op.name, i) for i in live.operands(op)]
+            results = [name for name in op.results if name in live.values]
+            units.append(Unit(op.name, (op,), tuple(edges), tuple(results)))
+        elif exits[op.name] == op.results[0]:
+            inside = tuple(members[op.results[0]])
+            edge = Edge(roots[op.name], op.name, -1)
+            statistic = any(o.canonical in STATISTICS for o in inside)
+            units.append(Unit(op.name, inside, (edge,), op.results, True, statistic))
+    return tuple(units)
+
+
+def _settle(live: Differentiable) -> tuple[dict[str, str], dict[str, str]]:
+    """Return for each op of a region its exit, and its root, both values.
+
+    A value that is used inside a region and outside becomes a root of its own, and so
+    does one that leads to two exits; a statistic that is used outside is no member.
+    """
+    barred, forced = set[str](), set[str]()
+    while True:
+        roots = _roots(live, barred, forced)
+        exits, changed = _exits(live, roots, barred, forced)
+        if not changed:
+            return exits, roots
+
+
+def _roots(live: Differentiable, barred: set[str], forced: set[str]) -> dict[str, str]:
+    """Return for each op that may be in a region the root that it depends on."""
+    root_of: dict[str, str] = {}
+    found: dict[str, str] = {}
+    for op in live.ops:
+        if op.name in barred or not _is_of_one_number(live, op):
+            continue
+        roots = {root_of.get(name, name) for name in op.operands}
+        if len(roots) == 1:
+            found[op.name] = roots.pop()
+            result = op.results[0]
+            root_of[result] = result if result in forced else found[op.name]
+    return found
+
+
+def _exits(
+    live: Differentiable, roots: dict[str, str], barred: set[str], forced: set[str]
+) -> tuple[dict[str, str], bool]:
+    """Return the exit of each op, and whether a value or op was found to be apart."""
+    exits: dict[str, str] = {}
+    changed = False
+    for op in reversed(live.ops):
+        if op.name not in roots:
+            continue
+        result = op.results[0]
+        users = [user for user, _ in live.graph.users[result]]
+        inside = [u for u in users if roots.get(u.name) == roots[op.name]]
+        outside = len(inside) < len(users) or result in live.graph.outputs
+        reached = {exits[u.name] for u in inside if u.name in exits}
+        if (outside or not inside) and op.canonical in STATISTICS:
+            barred.add(op.name)
+            changed = True
+        elif (outside and inside) or len(reached) > 1:
+            changed |= result not in forced
+            forced.add(result)
+        if result in forced or outside or not reached:
+            exits[op.name] = result
+        else:
+            exits[op.name] = reached.pop()
+    return exits, changed
+
+
+def _is_of_one_number(live: Differentiable, op: Op) -> bool:
+    """Return whether an op computes each element, or a statistic, of its operands."""
+    is_elementwise = (
+        op.traits.group in ELEMENTWISE and op.canonical not in NOT_ELEMENTWISE
+    )
+    if not is_elementwise and op.canonical not in STATISTICS:
+        return False
+    if len(op.results) != 1 or not all(name in live.values for name in op.operands):
+        return False
+    kinds = {live.graph.values[name].kind for name in op.operands}
+    return "parameter" not in kinds or len(kinds) == 1

@@ -1,0 +1,254 @@
+"""Rules of ATen ops by name: closed forms from extents, and integrals of softmax."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from amprewrite.frameworks.torch_fx.aten.ops import packet_name
+from amprewrite.unit_scaling.graph import UnitRule
+from amprewrite.unit_scaling.rules import Factors, derive_rule, extents, shapes
+from amprewrite.unit_scaling.torch.program.call import Call
+
+CLOSED = "closed form"
+Find = Callable[[Call], UnitRule | None]
+"""Returns the rule of a call, or None where none is known."""
+
+
+def _rule(factors: Factors, indices: Mapping[str, int | None], why: str) -> UnitRule:
+    """Return factors by operand index."""
+    backward = {
+        index: factors.backward[name]
+        for name, index in indices.items()
+        if index is not None and name in factors.backward
+    }
+    return UnitRule(factors.forward, backward, CLOSED, why)
+
+
+def unscaled(why: str) -> UnitRule:
+    """Return the rule of an op that keeps the scale."""
+    return UnitRule(1.0, {}, CLOSED, why)
+
+
+def _sum_over(shape: tuple[Any, ...], axes: tuple[int, ...]) -> Any:
+    """Return the product of the extents along some dimensions."""
+    return shapes.count(shape[axis] for axis in axes)
+
+
+def _linear(call: Call) -> UnitRule:
+    names = {"input": "input", "weight": "weight", "bias": "bias"}
+    found = {ours: call.index(name) for ours, name in names.items()}
+    factors = shapes.of_linear(call.shape(0), call.shape(1))
+    return _rule(factors, found, f"sums of {call.shape(1)[-1]} terms")
+
+
+def _addmm(call: Call) -> UnitRule | None:
+    bias = call.value(0)
+    if bias.kind != "parameter" or len(bias.shape) != 1:
+        return None
+    rows, inner = call.shape(1)
+    factors = extents.linear(fan_in=inner, fan_out=call.shape(2)[1], batch=rows)
+    indices = {"bias": 0, "input": 1, "weight": 2}
+    return _rule(factors, indices, f"sums of {inner} terms")
+
+
+def _matmul(call: Call) -> UnitRule | None:
+    left, right = call.shape(0), call.shape(1)
+    if min(len(left), len(right)) < shapes.MATRIX:
+        return None
+    factors = shapes.of_matmul(left, right, call.result[:-2])
+    return _rule(factors, {"left": 0, "right": 1}, f"sums of {left[-1]} terms")
+
+
+def _conv(call: Call) -> UnitRule | None:
+    if packet_name(call.node.target) not in {"conv1d", "conv2d", "conv3d"}:
+        return None
+    groups = call.argument("groups")
+    factors = shapes.of_conv(call.shape(0), call.shape(1), call.result, groups)
+    names = {name: call.index(name) for name in ("input", "weight", "bias")}
+    return _rule(factors, names, "sums over channels and taps; no padding counted")
+
+
+def _embedding(call: Call) -> UnitRule:
+    tokens = shapes.count(call.shape(1))
+    factors = extents.embedding(vocabulary=call.shape(0)[0], tokens=tokens)
+    return _rule(factors, {"weight": 0}, "rows that are looked up")
+
+
+def _norm(call: Call) -> UnitRule:
+    shape, weight = call.shape(0), call.index("weight")
+    kept = len(call.shape(weight)) if weight is not None else 1
+    channels = call.op.canonical not in {"layer_norm", "rms_norm"}
+    rest = (shape[0], *shape[2:]) if channels else shape[: len(shape) - kept]
+    factors = extents.norm(batch=shapes.count(rest))
+    names = {name: call.index(name) for name in ("input", "weight", "bias")}
+    return _rule(factors, names, "unit as it is")
+
+
+def _softmax(call: Call) -> UnitRule | None:
+    axis = call.argument("dim")
+    size = call.result[axis] if isinstance(axis, int) else None
+    if not isinstance(size, int):
+        return None
+    found = derive_rule("softmax", size=size)
+    backward = {0: found.factors.backward["input"]}
+    why = f"{size} Gaussian logits; a mask before it is not counted"
+    return UnitRule(found.factors.forward, backward, found.kind, why)
+
+
+def _attention(call: Call) -> UnitRule | None:
+    query, key, value = (call.shape(index) for index in range(3))
+    sizes = (query[-2], key[-2], query[-1], value[-1])
+    batches = {call.value(index).shape[:-2] for index in range(3)}
+    if call.argument("attn_mask") is not None or len(batches) > 1:
+        return None  # a mask, or groups of queries for one key
+    if not all(isinstance(size, int) for size in sizes):
+        return None
+    scale = call.argument("scale")
+    found = derive_rule(
+        "scaled_dot_product_attention",
+        query[-1] * (query[-1] ** -0.5 if scale is None else scale),
+        queries=sizes[0],
+        keys=sizes[1],
+        head=sizes[2],
+        value_head=sizes[3],
+        causal=call.argument("is_causal"),
+        p=call.argument("dropout_p"),
+    )
+    backward = dict(enumerate(found.factors.backward.values()))
+    why = f"{sizes[1]} keys, logits of scale 1"
+    return UnitRule(found.factors.forward, backward, found.kind, why)
+
+
+def _cross_entropy(call: Call) -> UnitRule | None:
+    logits, target = call.shape(0), call.shape(1)
+    integer = not call.value(1).is_float
+    classes = logits[1 if len(logits) > 1 else 0]
+    if not integer or not isinstance(classes, int) or call.argument("reduction") == 0:
+        return None
+    unit = derive_rule("cross_entropy", classes=classes, batch=1).factors
+    each = unit.backward["input"]
+    backward = each * shapes.count(target) if call.argument("reduction") == 1 else each
+    why = f"{classes} classes; the loss is left as it is"
+    return UnitRule(1.0, {0: backward}, "quadrature", why, fixed=True)
+
+
+def _mse(call: Call) -> UnitRule | None:
+    if call.argument("reduction") == 0:
+        return None
+    mean = call.argument("reduction") == 1
+    size = shapes.count(call.shape(0)) if mean else 1
+    factors = extents.mse_loss(size=size)
+    backward = {0: factors.backward["input"], 1: factors.backward["target"]}
+    why = "the loss is left as it is"
+    return UnitRule(1.0, backward, CLOSED, why, fixed=True)
+
+
+def _dropout(call: Call) -> UnitRule:
+    drops = call.argument("train") and call.argument("p") < 1
+    p = float(call.argument("p")) if drops else 0.0
+    return _rule(extents.dropout(p=p), {"input": 0}, f"{p:g} are dropped")
+
+
+def _add(call: Call) -> UnitRule:
+    if not (call.is_live(0) and call.is_live(1)):
+        return unscaled("adds a constant")
+    left, right, result = call.shape(0), call.shape(1), call.result
+    for index, other in ((0, left), (1, right)):
+        if call.value(index).kind == "parameter" and len(other) <= 1:
+            copies = shapes.copies(other, result)
+            return UnitRule(1.0, {index: copies**-0.5}, CLOSED, "a bias, zero at first")
+    factors = shapes.of_add(left, right, result)
+    return _rule(factors, {"left": 0, "right": 1}, "two independent terms")
+
+
+def _product(call: Call) -> UnitRule:
+    if not (call.is_live(0) and call.is_live(1)):
+        return unscaled("a product with a constant tensor, taken as of unit scale")
+    both = {i: shapes.copies(call.shape(i), call.result) ** -0.5 for i in (0, 1)}
+    return UnitRule(1.0, both, CLOSED, "independent factors")
+
+
+def _quotient(_call: Call) -> UnitRule:
+    return unscaled("a ratio of two tensors is left as it is")
+
+
+def _expand(call: Call) -> UnitRule:
+    copies = shapes.copies(call.shape(0), call.result)
+    return UnitRule(1.0, {0: copies**-0.5}, CLOSED, "copies, of which gradients add up")
+
+
+def _mean(call: Call) -> UnitRule:
+    terms = _sum_over(call.shape(0), _axes(call))
+    why = "a mean is left as it is: of a batch, or of values that have a mean"
+    return UnitRule(1.0, {0: terms}, CLOSED, why, fixed=True)
+
+
+def _sum(call: Call) -> UnitRule:
+    axes = _axes(call)
+    if not _is_inner(call, axes):
+        return UnitRule(1.0, {}, CLOSED, "a sum over the batch is left as it is")
+    terms = _sum_over(call.shape(0), axes)
+    return UnitRule(terms**-0.5, {}, CLOSED, "independent terms")
+
+
+def _axes(call: Call) -> tuple[int, ...]:
+    """Return the dimensions that a reduction sums over."""
+    rank, given = len(call.shape(0)), call.argument("dim")
+    axes = [given] if isinstance(given, int) else list(given or range(rank))
+    return tuple(sorted({axis % rank for axis in axes})) if rank else ()
+
+
+def _is_inner(call: Call, axes: tuple[int, ...]) -> bool:
+    """Return whether a reduction leaves the batch: dimension 0 stays, and others."""
+    return 0 not in axes and len(axes) < len(call.shape(0))
+
+
+def _average_pool(call: Call) -> UnitRule | None:
+    before = shapes.count(call.shape(0)[2:])
+    after = shapes.count(call.result[2:])
+    if not isinstance(before, int) or not isinstance(after, int):
+        return None
+    why = "means over windows are left as they are"
+    return UnitRule(1.0, {0: before / after}, CLOSED, why)
+
+
+BY_NAME: Mapping[str, Find] = {
+    "adaptive_avg_pool1d": _average_pool,
+    "adaptive_avg_pool2d": _average_pool,
+    "adaptive_avg_pool3d": _average_pool,
+    "add": _add,
+    "addmm": _addmm,
+    "batch_norm": _norm,
+    "batch_norm_inference": _norm,
+    "conv": _conv,
+    "cross_entropy_loss": _cross_entropy,
+    "div": _quotient,
+    "dropout": _dropout,
+    "embedding": _embedding,
+    "expand": _expand,
+    "group_norm": _norm,
+    "layer_norm": _norm,
+    "linear": _linear,
+    "matmul": _matmul,
+    "mean": _mean,
+    "mse_loss": _mse,
+    "mul": _product,
+    "rms_norm": _norm,
+    "scaled_dot_product_attention": _attention,
+    "softmax": _softmax,
+    "sub": _add,
+    "sum": _sum,
+}
+"""Rules by canonical name."""
+
+KEEPS = frozenset({"cast", "control", "metadata", "movement", "selection"})
+"""Groups of ops that move values, or choose between them."""
+
+
+def rule_by_name(call: Call) -> UnitRule | None:
+    """Return the rule of an op by name; None where it has none."""
+    find = BY_NAME.get(call.op.canonical)
+    if find is not None:
+        return find(call)
+    if call.op.traits.group in KEEPS:
+        return unscaled("every result is a value of an operand")
+    return None

@@ -1,0 +1,219 @@
+"""The module that ``unit_scale`` returns: of a class derived from the model's own."""
+
+import copy
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+from torch.fx import GraphModule
+
+from amprewrite.errors import PlanMismatchError, UnsupportedError
+from amprewrite.frameworks.torch_fx.capture.export import export_model
+from amprewrite.frameworks.torch_fx.capture.program import (
+    is_program,
+    open_graph,
+    open_program,
+)
+from amprewrite.frameworks.torch_fx.compat.module_parts import attributes_of
+from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
+from amprewrite.frameworks.torch_fx.derived.classes import programs_of, refuse_parts
+from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
+from amprewrite.frameworks.torch_fx.module.signature import Signature, signature_of
+from amprewrite.frameworks.torch_fx.programs.structure import parts_of
+from amprewrite.unit_scaling.graph import ScalePlan
+from amprewrite.unit_scaling.torch.program.insert import Settings, insert_scales
+from amprewrite.unit_scaling.torch.program.weights import init_units
+
+_STATE = "_amprewrite_scaled"
+"""Attribute of a scaled model: its programs."""
+
+
+@dataclass
+class Program:
+    """One capture of a model with its factors.
+
+    Attributes:
+        module: The graph; its parameters are those of the model.
+        signature: The calls that it takes.
+        training: The mode that it was captured in.
+        scales: The scale plan.
+    """
+
+    module: GraphModule
+    signature: Signature
+    training: bool
+    scales: ScalePlan
+
+    def takes(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, training: bool
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Return the arguments as the program takes them; None if it does not."""
+        if training != self.training:
+            return None
+        try:
+            found = self.signature.arrange(args, kwargs)
+            self.signature.check(*found)
+        except (PlanMismatchError, TypeError):
+            return None
+        return found
+
+    def follow(self, model: nn.Module) -> None:
+        """Take the tensors that the model has now under the captured names."""
+        parts = dict(parts_of(model))
+        for path, part in parts_of(self.module):
+            source = parts.get(path)
+            if source is None:
+                continue
+            for kind in ("_parameters", "_buffers"):
+                held, given = vars(part)[kind], vars(source)[kind]
+                for name in held.keys() & given.keys():
+                    held[name] = given[name]
+
+
+@dataclass
+class Programs:
+    """The programs of one scaled model.
+
+    Attributes:
+        settings: How it is scaled.
+        found: Its programs, the last one that ran first.
+    """
+
+    settings: Settings
+    found: list[Program]
+
+    def call(
+        self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Run the program for a call; capture one if there is none."""
+        for program in self.found:
+            given = program.takes(args, kwargs, training=model.training)
+            if given is not None:
+                break
+        else:
+            program = capture(model, args, kwargs, self.settings)
+            self.found.append(program)
+            given = program.signature.arrange(args, kwargs)
+        self.found.remove(program)
+        self.found.insert(0, program)
+        program.follow(model)
+        return program.module(*given[0], **given[1])
+
+
+def unit_scale(
+    model: nn.Module | ExportedProgram,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    settings: Settings,
+    *,
+    init: bool,
+) -> nn.Module:
+    """Return a scaled copy of a model; see :func:`amprewrite.unit_scale`.
+
+    Raises:
+        CaptureError: The model cannot be captured as one graph.
+        UnitScalingError: An op has no rule.
+        UnsupportedError: The model is converted or scaled already.
+    """
+    if not isinstance(model, nn.Module) or is_program(model):
+        return _scaled_program(model, args, kwargs, settings, init=init)
+    _refuse(model)
+    made = copy.deepcopy(model)
+    if init:
+        init_units(made)
+    program = capture(made, args, kwargs, settings)
+    made.__class__ = _derived(type(made))
+    vars(made)[_STATE] = Programs(settings, [program])
+    return made
+
+
+def capture(
+    model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], settings: Settings
+) -> Program:
+    """Return the program of a plain or scaled model for one call."""
+    plain = object.__new__(_plain(type(model)))
+    plain.__dict__ = attributes_of(model).copy()
+    plain.__dict__.pop(_STATE, None)
+    shapes = _dynamic(plain, args, kwargs)
+    captured = export_model(plain, args, kwargs, shapes)
+    scales = insert_scales(captured.module, (args, kwargs), settings)
+    signature = signature_of(plain, captured.module)
+    return Program(captured.module, signature, plain.training, scales)
+
+
+def _dynamic(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Return that the first extent of every tensor may vary: the batch."""
+    untyped: Any = torch.export
+
+    def vary(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor) and leaf.dim() and leaf.shape[0] > 1:
+            return {0: untyped.Dim.AUTO}
+        return None
+
+    bound = inspect.signature(model.forward).bind(*args, **kwargs)
+    return {k: pytree.tree_map(vary, value) for k, value in bound.arguments.items()}
+
+
+def _scaled_program(
+    model: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    settings: Settings,
+    *,
+    init: bool,
+) -> GraphModule:
+    """Return a captured program with factors."""
+    opened = open_program(model) if isinstance(model, ExportedProgram) else model
+    module = copy.deepcopy(open_graph(opened))
+    if init:
+        init_units(module)
+    untyped: Any = module
+    untyped.scales = insert_scales(module, (args, kwargs), settings)
+    return module
+
+
+def _refuse(model: nn.Module) -> None:
+    """Refuse a model that was rewritten before.
+
+    Raises:
+        UnsupportedError: It is converted, or scaled.
+    """
+    refuse_parts(model)
+    if programs_of(model) is not None or isinstance(model, ConvertedModule):
+        msg = (
+            f"{type(model).__name__} is converted already; scale the plain model, and "
+            "convert the result: amprewrite.convert(amprewrite.unit_scale(model, ...))"
+        )
+        raise UnsupportedError(msg)
+    if any(_STATE in vars(part) for part in model.modules()):
+        msg = f"{type(model).__name__} is unit-scaled already; scale the plain model"
+        raise UnsupportedError(msg)
+
+
+@cache
+def _derived(kind: Any) -> Any:
+    """Return the class of scaled models of class ``kind``."""
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.__dict__[_STATE].call(self, args, kwargs)
+
+    untyped: Any = forward
+    untyped.__signature__ = inspect.signature(kind.forward)
+    body = {
+        "__module__": kind.__module__,
+        "__qualname__": f"Scaled{kind.__qualname__}",
+        "__doc__": kind.__doc__,
+        "_amprewrite_unscaled": kind,
+        "forward": forward,
+        "scales": property(lambda self: self.__dict__[_STATE].found[0].scales),
+    }
+    return type(kind.__name__, (kind,), body)
+
+
+def _plain(kind: Any) -> Any:
+    return getattr(kind, "_amprewrite_unscaled", kind)

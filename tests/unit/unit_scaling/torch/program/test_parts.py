@@ -1,0 +1,193 @@
+"""Parts of the pass on torch: calls, rules, initialisation, writing."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn
+from torch.nn import functional as F  # noqa: N812  # the usual name
+from torch.utils.checkpoint import checkpoint
+
+import amprewrite
+from amprewrite.errors import UnitScalingError, UnsupportedError
+from amprewrite.frameworks.torch_fx.rewrite.read import read
+from amprewrite.unit_scaling import check_gradient_validity, rule, scale_fwd
+from amprewrite.unit_scaling.graph import differentiable, find_units, resolve
+from amprewrite.unit_scaling.torch.program.call import Call
+from amprewrite.unit_scaling.torch.program.insert import Settings, insert_scales
+from amprewrite.unit_scaling.torch.program.measured_rules import op_by_sample
+from amprewrite.unit_scaling.torch.program.op_rules import rule_by_name
+from amprewrite.unit_scaling.torch.program.rules import Rules
+from amprewrite.unit_scaling.torch.program.scaled_model import capture
+from amprewrite.unit_scaling.torch.program.weights import init_units
+from amprewrite.unit_scaling.torch.program.write_scales import without_writes
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(64, 32), nn.LayerNorm(32)
+
+    def forward(self, x):
+        return F.relu(self.norm(self.linear(x)), inplace=True)
+
+
+def exported(model, *args):
+    return torch.export.export(model, args)
+
+
+def calls(module):
+    reading = read(module)
+    live = differentiable(reading.graph)
+    found = {
+        op.canonical: Call(op, reading.sites[op.name].node, reading, live)
+        for op in live.ops
+    }
+    return reading, live, found
+
+
+def test_a_rule_by_name_is_that_of_the_extents():
+    _, _, found = calls(exported(Layer(), torch.ones(4, 64)).module())
+    linear = rule_by_name(found["linear"])
+    forward, backward = rule("linear", fan_in=64, fan_out=32, batch=4)
+    assert linear.forward == forward
+    assert linear.backward == dict(enumerate(backward.values()))
+    assert found["linear"].index("bias") == 2
+    assert found["linear"].index("input") == 0
+    assert "at" in found["linear"].where
+
+
+def test_a_sample_agrees_with_the_closed_form():
+    _, _, found = calls(exported(Layer(), torch.ones(16, 64)).module())
+    measured = op_by_sample(found["linear"], {}, {0: (16, 64), 1: (32, 64), 2: (32,)})
+    by_name = rule_by_name(found["linear"])
+    # The bias is drawn too: one term more.
+    assert measured.forward == pytest.approx(65**-0.5, rel=0.02)
+    for index in range(3):
+        assert measured.backward[index] == pytest.approx(
+            resolve(by_name.backward[index], lambda *_: 16), rel=0.05
+        )
+
+
+def test_rules_cover_every_unit():
+    module = exported(Layer(), torch.ones(4, 64)).module()
+    without_writes(module)
+    reading, live, _ = calls(module)
+    units = find_units(live)
+    found = Rules(reading, live, ((), {}), {}).of(units, frozenset())
+    assert set(found) == {unit.name for unit in units}
+
+
+def test_writes_become_new_tensors():
+    module = exported(Layer(), torch.ones(4, 64)).module()
+    want = module(torch.arange(256.0).view(4, 64).sin())
+    without_writes(module)
+    module.recompile()
+    assert "aten.relu_" not in module.code
+    assert torch.equal(module(torch.arange(256.0).view(4, 64).sin()), want)
+
+
+def test_matrices_get_unit_deviation_and_biases_zero():
+    model = Layer()
+    model.extra = nn.Parameter(torch.zeros(100, 100))
+    init_units(model)
+    assert model.linear.weight.std().item() == pytest.approx(1)
+    assert model.extra.std().item() == pytest.approx(1, rel=0.1)
+    assert not model.linear.bias.any()
+    assert (model.norm.weight == 1).all()
+
+
+def test_an_exported_program_is_scaled():
+    torch.manual_seed(0)
+    x = torch.randn(8, 64)
+    made = amprewrite.unit_scale(exported(Layer(), x), (x,))
+    assert "amprewrite.scale" in made.code
+    assert made(x).std().item() == pytest.approx(1, rel=0.1)
+    scaled = insert_scales(exported(Layer(), x).module(), ((x,), {}), Settings())
+    assert scaled.summary() == made.scales.summary()
+
+
+def test_a_program_is_captured_for_each_mode_and_signature():
+    class Drops(Layer):
+        def forward(self, x):
+            return F.dropout(super().forward(x), 0.5, self.training)
+
+    x = torch.randn(4, 64)
+    model = amprewrite.unit_scale(Drops(), (x,))
+    training = model.scales
+    assert torch.equal(model.eval()(x), model(x))
+    assert training.diff(model.scales)
+    assert model(torch.randn(3, 5, 64)).shape == (3, 5, 32)
+    assert capture(model, (x,), {}, Settings()).training is False
+
+
+def test_a_checkpoint_is_scaled_like_what_it_runs():
+    class Recomputed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = nn.Linear(16, 16), nn.Linear(16, 16)
+            self.keeps = False
+
+        def part(self, x):
+            return x + self.two(torch.tanh(x))
+
+        def forward(self, x):
+            x = self.one(x)
+            if self.keeps:
+                return self.part(x)
+            return checkpoint(self.part, x, use_reentrant=False)
+
+    torch.manual_seed(0)
+    x, plain = torch.randn(8, 16), Recomputed()
+    made = amprewrite.unit_scale(plain, (x,))
+    plain.keeps = True
+    want = amprewrite.unit_scale(plain, (x,))
+    torch.testing.assert_close(made(x), want(x))
+    assert len(made.scales.residuals) == 1
+    assert min(check_gradient_validity(made, (x,)).values()) > 0.9999
+
+
+def _write_to_a_part(w, x):
+    y = x * w
+    y[:, 0] = 1.0
+    return y
+
+
+def _fill_parts(w, x):
+    y = torch.zeros(4, 8)
+    y[:, :4] = (x * w)[:, :4]
+    return y
+
+
+@pytest.mark.parametrize(
+    ("forward", "match"),
+    [
+        (lambda w, x: scale_fwd(x * w, 2.0), "has factors of unit scaling already"),
+        (_write_to_a_part, "writes to a tensor that is differentiated"),
+        (_fill_parts, "writes to a tensor that is differentiated"),
+        (lambda _, x: (x > 0).int(), "there is nothing"),
+    ],
+)
+def test_programs_that_cannot_be_scaled_are_refused(forward, match):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(8))
+
+        def forward(self, x):
+            return forward(self.weight, x)
+
+    with pytest.raises((UnsupportedError, UnitScalingError), match=match):
+        amprewrite.unit_scale(Model(), (torch.ones(4, 8),))
+
+
+def test_complex_numbers_are_refused():
+    class Spectrum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(8))
+
+        def forward(self, x):
+            return torch.fft.ifft(torch.fft.fft(x * self.weight)).real
+
+    with pytest.raises(UnsupportedError, match="complex tensors"):
+        amprewrite.unit_scale(Spectrum(), (torch.ones(4, 8),))
