@@ -34,6 +34,7 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
     target: str | None = None,
     compile: bool = False,  # noqa: A002  # the public name
     device: str | None = None,
+    lowering: bool = True,
 ) -> Any:
     """Return ``model`` with every op in the precision that ``policy`` gives it.
 
@@ -80,6 +81,9 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
             for JAX also ``tpu``) or the name of a device that ``amprewrite calibrate``
             measured, with its prices. The program is for that device; nothing is moved
             there. None is the device of the model.
+        lowering: Whether eager calls of a torch module run a lowered graph, which
+            computes the same bits in fewer steps: without ops that do nothing, with
+            what depends on no input computed once. False runs the graph of the plan.
 
     Returns:
         A program of the same kind, with ``.plan`` and ``.casts``: an ``nn.Module`` with
@@ -120,6 +124,7 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
         training=training,
         target=asked.runs,
         compile=compile,
+        lowering=lowering,
     )
     return asked.framework.convert(model, request)
 

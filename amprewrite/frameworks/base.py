@@ -60,6 +60,8 @@ class Request:
             nothing is lowered.
         budget: Planner in place of ``planner`` if the user gave a tolerance.
         device: Kind of the device to plan for; empty for that of the model.
+        lowering: Whether the program that runs is lowered: the same bits in fewer
+            steps.
     """
 
     planner: Planner
@@ -74,6 +76,7 @@ class Request:
     low: str = ""
     budget: Budget | None = None
     device: str = ""
+    lowering: bool = True
 
     @property
     def has_arguments(self) -> bool:

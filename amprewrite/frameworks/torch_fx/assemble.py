@@ -33,6 +33,7 @@ def assemble(subject: Subject, captured: Captured) -> ConvertedModule:
         plan = request.plan
         check_fits(reading.graph, plan, training=trains, mode=subject.mode)
     converted = build(root, reading, plan, shared=trains or subject.owned)
+    converted.lowers = request.lowering
     if not subject.has_own_class:
         keep_program(converted, root, shared=trains)
     if request.budget is None and request.has_arguments:

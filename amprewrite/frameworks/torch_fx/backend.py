@@ -31,6 +31,8 @@ from amprewrite.frameworks.torch_fx.compat import (
 )
 from amprewrite.frameworks.torch_fx.compiled_plans import Captured, current
 from amprewrite.frameworks.torch_fx.instances import Instances, Place, place_of
+from amprewrite.frameworks.torch_fx.lowering.flat_runner import flat_runner
+from amprewrite.frameworks.torch_fx.lowering.lower_graph import lower_graph
 from amprewrite.frameworks.torch_fx.module.state import attribute, lowered
 from amprewrite.frameworks.torch_fx.programs.hook_effects import without_effects
 from amprewrite.frameworks.torch_fx.rewrite.apply_plan import rewrite
@@ -60,6 +62,7 @@ class Backend:
         reports: Whether the caller warns, once for all graphs, instead of each.
         training: Returns whether parameters are trained; None to ask torch.
         part: Path of the model in the one of which it is a part.
+        lowers: Whether a lowered graph runs: the same bits in fewer steps.
     """
 
     planner: Planner
@@ -69,6 +72,7 @@ class Backend:
     reports: bool = False
     training: Callable[[], bool] | None = None
     part: str = ""
+    lowers: bool = True
 
     def __call__(self, module: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         """Return the rewritten form of one dynamo graph.
@@ -146,7 +150,8 @@ class Backend:
                 _lower_constant(graph, reading.weights[name], torch_dtype(dtype))
         compiled = lowered_graph.compiled
         if self.target != "compiled":
-            run = graph.forward
+            low = lower_graph(graph.graph, graph) if self.lowers else graph.graph
+            run = flat_runner(graph, low)
         elif (run := compiled.get(substance := _without_paths(plan))) is None:
             example = [
                 x.to(stored[i]) if i in stored else x for i, x in enumerate(inputs)

@@ -1,7 +1,7 @@
 """Operators of torch: their kinds and schemas."""
 # pyright: reportPrivateUsage=false
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from typing import Any, Protocol, TypeGuard
 
@@ -64,6 +64,17 @@ def is_mutable(target: "OpOverload[..., Any]") -> bool:
     return target._schema.is_mutable
 
 
+def is_pure(target: "OpOverload[..., Any]") -> bool:
+    """Return whether an op of ATen does nothing but compute, from its operands alone.
+
+    Ops without results check something; ops of others may do anything.
+    """
+    schema, seeded = target._schema, torch.Tag.nondeterministic_seeded
+    is_aten = schema.name.startswith("aten::")
+    computes = is_aten and not schema.is_mutable and bool(schema.returns)
+    return computes and seeded not in target.tags
+
+
 def results_alias(target: "OpOverload[..., Any]") -> bool:
     """Return whether the schema of an operator declares a view as a result."""
     returns = target._schema.returns
@@ -88,3 +99,29 @@ def in_transform() -> bool:
         functorch.maybe_current_level() is not None
         or functorch.peek_interpreter_stack() is not None
     )
+
+
+def builtin_of(target: "OpOverload[..., Any]") -> Callable[..., Any]:
+    """Return the builtin function that an overload calls, for the same arguments."""
+    untyped: Any = target
+    return untyped._op
+
+
+_PLACES: tuple[Any, ...] = (
+    _native._nn,
+    _native._VariableFunctions,
+    torch.Tensor,
+)
+"""Namespaces in which torch has Python bindings of its ops, by their names."""
+
+
+def python_bindings(target: "OpOverload[..., Any]") -> list[Callable[..., Any]]:
+    """Return the Python bindings with the name of an op of ATen.
+
+    A binding stands for all overloads, and chooses one by the types of its arguments.
+    """
+    namespace, _, name = target._schema.name.partition("::")
+    if namespace != "aten":
+        return []
+    found = (getattr(place, name, None) for place in _PLACES)
+    return [binding for binding in found if callable(binding)]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeGuard
 
 from torch.fx import Graph, Node
+from torch.fx import _pytree as fx_pytree
 from torch.fx import graph as fx_graph
 from torch.fx import node as fx_node
 from torch.utils import _pytree
@@ -107,3 +108,8 @@ def node_types(tree: Any) -> set[type[Any]]:
             found.add(spec.type)
             below += spec.children()
     return found
+
+
+def flatten_by(tree: Any, structure: Any) -> list[Any]:
+    """Return the leaves of ``tree`` in the order of a structure that it has."""
+    return fx_pytree.tree_flatten_spec(tree, structure)

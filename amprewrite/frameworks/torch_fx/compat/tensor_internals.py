@@ -53,16 +53,29 @@ def varying(value: torch.Tensor) -> list[int]:
     return [n for n, d in enumerate(value.shape) if isinstance(d, torch.SymInt)]
 
 
-def stand_in(fake: torch.Tensor) -> torch.Tensor:
+def example_of(number: Any) -> Any:
+    """Return the value of a symbolic number in the example of a tracer.
+
+    It is 2 where the example does not give it: the number depends on data.
+    """
+    if not isinstance(number, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return number
+    untyped: Any = number
+    hint = untyped.node.hint
+    return 2 if hint is None else hint
+
+
+def stand_in(fake: torch.Tensor, device: str = "") -> torch.Tensor:
     """Return a tensor like a fake one: ones; zeros of integers, which may be indices.
 
-    A symbolic extent has the value that it has in the example of the tracer.
+    Args:
+        fake: The fake tensor; symbolic extents have the values of the tracer's example.
+        device: Device of the result; empty for that of the tensor.
     """
-    extents: list[Any] = [*fake.shape]
-    shape: list[int] = [d if isinstance(d, int) else d.node.hint for d in extents]
+    shape: list[int] = [*map(example_of, fake.shape)]
     fill = fake.is_floating_point() or fake.is_complex() or fake.dtype == torch.bool
     make = torch.ones if fill else torch.zeros
-    return make(shape, dtype=fake.dtype, device=fake.device)
+    return make(shape, dtype=fake.dtype, device=device or fake.device)
 
 
 def extents(tensor: torch.Tensor) -> tuple[int | torch.SymInt, ...]:
@@ -83,3 +96,13 @@ def storage_identity(tensor: torch.Tensor) -> int:
 def writes(tensor: torch.Tensor) -> int:
     """Return how often ``tensor`` was written to; inference tensors do not count."""
     return 0 if tensor.is_inference() else tensor._version
+
+
+def may_share_storage(one: object, other: object) -> bool:
+    """Return whether two values are, or may be, views of one storage."""
+    for value in (one, other):
+        if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+            return True
+    tensors: Any = (one, other)
+    first, second = map(storage_identity, tensors)
+    return first == second

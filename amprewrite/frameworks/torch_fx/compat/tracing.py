@@ -9,6 +9,7 @@ import torch
 from torch.fx import GraphModule, Node, traceback
 from torch.fx.experimental import proxy_tensor
 from torch.utils import checkpoint
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from amprewrite.frameworks.torch_fx.compat import threads
 from amprewrite.frameworks.torch_fx.compat.operators import is_overload
@@ -170,3 +171,53 @@ def is_promotion(node: Node) -> bool:
 def untraced() -> AbstractContextManager[Any]:
     """Disable the tracer, so that another graph can be traced in the context."""
     return proxy_tensor.disable_proxy_modes_tracing()
+
+
+class _Dispatched(TorchDispatchMode):
+    """Record of the kernels that are dispatched, with the types of their arguments."""
+
+    def __init__(self, given: Any) -> None:
+        above: Any = super()
+        above.__init__()
+        self.calls: list[Any] = []
+        self._inputs = {id(leaf): n for n, leaf in enumerate(pytree.tree_leaves(given))}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Record a call and run it."""
+        del types
+        self.calls.append((func, self.text((args, kwargs or {}))))
+        return func(*args, **(kwargs or {}))
+
+    def text(self, value: Any) -> str:
+        """Return the text of arguments or results: tensors by identity or type."""
+        return str(pytree.tree_map(self._leaf, value))
+
+    def _leaf(self, leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return type(leaf), repr(leaf)
+        number = self._inputs.get(id(leaf))
+        return number, leaf.dtype, tuple(leaf.shape), leaf.stride()
+
+
+def dispatched(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> object:
+    """Return a comparable record of the kernels that a function dispatches.
+
+    Args:
+        function: An op, or a Python binding of one.
+        args: Positional arguments; their tensors have no values.
+        kwargs: Keyword arguments.
+
+    Returns:
+        The kernels with their arguments, and the result; None if the function refuses
+        the arguments, or a kernel needs values.
+    """
+    with torch.no_grad(), _Dispatched((args, kwargs)) as record:
+        try:
+            result = function(*args, **kwargs)
+        except Exception:  # noqa: BLE001  # kernels raise what they like
+            return None
+        return record.calls, record.text(result)

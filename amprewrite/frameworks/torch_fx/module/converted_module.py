@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +18,8 @@ from amprewrite.frameworks.torch_fx.compat import (
     pytrees,
     settings,
 )
+from amprewrite.frameworks.torch_fx.lowering.flat_runner import call_runner
+from amprewrite.frameworks.torch_fx.lowering.lower_graph import lower_graph
 from amprewrite.frameworks.torch_fx.module import distributed
 from amprewrite.frameworks.torch_fx.module.moves import KeepsDtypes
 from amprewrite.frameworks.torch_fx.module.pickling import StoredGraph, without_bodies
@@ -27,6 +30,7 @@ from amprewrite.frameworks.torch_fx.module.signature import (
 from amprewrite.frameworks.torch_fx.module.state import (
     EXTRAS,
     attribute,
+    constants_of,
     full_dtype,
     lowered,
     mark_low,
@@ -36,7 +40,7 @@ from amprewrite.plan import Cast, Plan
 
 _MADE_AGAIN = frozenset(
     ("_graph_module", "_forward", "_in_spec", "_out_spec", "_copies", "_state")
-) | {"_places", "_compiled_call_impl", "_origin"}
+) | {"_places", "_compiled_call_impl", "_origin", "_flat"}
 """Attributes that are not pickled, but made again when the module is loaded."""
 
 _BODIES = "_bodies"
@@ -59,14 +63,17 @@ class ConvertedModule(KeepsDtypes):
         path: Path of the part of the model that it runs; empty for the model.
         number: Number of captures of the model until this.
         used: Number of the last call, of those of the model.
+        lowers: Whether calls run a lowered graph: the same bits in fewer steps.
     """
 
     path: str = ""
     number: int = 0
     used: int = 0
+    lowers: bool = True
     _signature: Signature
     _plan: Plan
     _forward: Callable[..., Any]
+    _flat: Callable[..., Any] | None = None
     _captured_mode: bool
     _sources: tuple[str, ...] = ()
     _state: tuple[Mark, ...] = ()
@@ -142,14 +149,14 @@ class ConvertedModule(KeepsDtypes):
         owner = GraphModule(self, graph)
         self.__dict__["_graph_module"] = owner
         self._graph = graph
-        self._forward = type(owner).forward
+        self._forward, self._flat = type(owner).forward, None
         self._places = distributed.places(self, graph)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ConvertedModule":
         """Return a deep copy, including the capture function of the other mode."""
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
-        own = ("_compiled_call_impl", "_state")
+        own = ("_compiled_call_impl", "_state", "_flat")
         held = {k: v for k, v in self.__dict__.items() if k not in own}
         for spec in (self._in_spec, self._out_spec):
             memo[id(spec)] = spec
@@ -262,11 +269,19 @@ class ConvertedModule(KeepsDtypes):
             self.renew()
         elif not self._linked and not self._signature.fits_traced(args, kwargs):
             raise PlanMismatchError(TRACED_OTHERWISE)
-        with settings.without_autocast(self._signature.device):
-            if not changed:
-                return self._forward(self, *args, **kwargs)
-            with distributed.read_as_captured(changed):
-                return self._forward(self, *args, **kwargs)
+        read = distributed.read_as_captured(changed) if changed else nullcontext()
+        with settings.without_autocast(self._signature.device), read:
+            if eager:
+                return (self._flat or self._flattened())(args, kwargs)
+            return self._forward(self, *args, **kwargs)
+
+    def _flattened(self) -> Callable[..., Any]:
+        """Return the function of the graph; it reads the tensors of this module."""
+        graph = self._graph
+        if self.lowers:
+            graph = lower_graph(graph, self, constants_of(graph, self._recipe_graph()))
+        self._flat = call_runner(self, graph, self._in_spec, self._out_spec)
+        return self._flat
 
     def gathered_otherwise(self) -> list[distributed.Place]:
         """Return the parameters with another dtype than at the capture.
@@ -316,7 +331,7 @@ class ConvertedModule(KeepsDtypes):
             recipe = read_copies(self._graph, self, own, self._recipe_graph())
             self._run_graph(self._graph)
             self.keep_copies(recipe)
-        self._linked, self._state = True, ()
+        self._linked, self._state, self._flat = True, (), None
         self._places = distributed.places(self, self._graph)
         self._dtypes = {name: t.dtype for name, t in self._state_tensors()}
         self._full = {name: full_dtype(t) for name, t in self._state_tensors()}

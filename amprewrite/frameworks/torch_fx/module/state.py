@@ -203,6 +203,18 @@ def _has(target: nn.Module, path: str, name: str) -> bool:
     return any(name in tensors for tensors in held)
 
 
+def constants_of(graph: Graph, recipe: Graph) -> set[str]:
+    """Return the names of the constants of a graph: no low copies, which are renewed.
+
+    Args:
+        graph: The graph.
+        recipe: Graph that computes the copies.
+    """
+    held: Any = recipe.output_node().args[0]
+    read = {str(node.target) for node in graph.find_nodes(op="get_attr")}
+    return {name for name in read - {*held} if name.startswith(f"{EXTRAS}.")}
+
+
 def read_copies(
     graph: Graph, owner: nn.Module, own: Mapping[str, torch.Tensor], recipe: Graph
 ) -> Graph:

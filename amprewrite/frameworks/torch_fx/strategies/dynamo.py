@@ -95,6 +95,7 @@ def _lazy(
         reason=reason,
         reports=True,
         part=part,
+        lowers=request.lowering,
         training=lambda: use.trained,  # not the model: torch keeps backends for ever
     )
     again = partial(_lazy, request=request, reason=reason, use=replace(use), part=part)

@@ -1,5 +1,7 @@
 """Kinds and schemas of operators."""
 
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -41,10 +43,34 @@ def test_results_alias_says_what_a_schema_declares_to_be_a_view() -> None:
 def test_a_transform_is_noticed() -> None:
     seen: list[bool] = []
 
-    def function(x: torch.Tensor) -> torch.Tensor:
+    def function(x: Any) -> Any:
         seen.append(operators.in_transform())
         return x.sum()
 
     function(torch.ones(2))
     torch.func.grad(function)(torch.ones(2))
     assert seen == [False, True]
+
+
+def test_the_builtin_of_an_overload_computes_the_same() -> None:
+    op, x = torch.ops.aten.add.Tensor, torch.ones(2)
+    assert torch.equal(operators.builtin_of(op)(x, x, alpha=2), op(x, x, alpha=2))
+
+
+def test_python_bindings_have_the_name_of_the_op() -> None:
+    names = [b.__name__ for b in operators.python_bindings(torch.ops.aten.add.Tensor)]
+    assert names
+    assert set(names) == {"add"}
+    assert torch._C._nn.linear in operators.python_bindings(
+        torch.ops.aten.linear.default
+    )
+    assert not operators.python_bindings(torch.ops.prims.add.default)
+
+
+def test_pure_ops_do_nothing_but_compute() -> None:
+    aten = torch.ops.aten
+    assert operators.is_pure(aten.add.Tensor)
+    for op in (aten.add_.Tensor, aten.rand.default, aten.dropout.default):
+        assert not operators.is_pure(op)
+    assert not operators.is_pure(aten._assert_async.msg)
+    assert not operators.is_pure(torch.ops.prims.add.default)

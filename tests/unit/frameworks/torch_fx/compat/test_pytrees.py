@@ -60,3 +60,9 @@ def test_arguments_are_mapped_part_by_part() -> None:
         ["1", slice("2", "3", "None")],
         {"a": ("None",)},
     )
+
+
+def test_a_tree_is_flattened_by_the_structure_that_it_has() -> None:
+    tree = ([1, {"a": 2, "b": (3,)}], {})
+    structure = pytrees.pytree.tree_flatten(tree)[1]
+    assert pytrees.flatten_by(([1, {"b": (3,), "a": 2}], {}), structure) == [1, 2, 3]

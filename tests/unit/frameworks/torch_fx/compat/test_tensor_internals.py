@@ -80,3 +80,26 @@ def test_writes_are_counted() -> None:
     before = tensor_internals.writes(value)
     value.view(-1).add_(1)
     assert tensor_internals.writes(value) == before + 1
+
+
+def test_an_example_of_a_symbolic_number_is_that_of_the_tracer() -> None:
+    found: list[Any] = []
+
+    class Model(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            found.append(tensor_internals.example_of(x.shape[0]))
+            found.append(tensor_internals.example_of(x.sum().long().item()))
+            return x
+
+    rows = {0: torch.export.Dim("rows")}
+    torch.export.export(Model(), (torch.zeros(3, 4),), dynamic_shapes=(rows,))
+    assert found[:2] == [3, 2]
+    assert tensor_internals.example_of("x") == "x"
+
+
+def test_values_that_may_share_their_storage() -> None:
+    x = torch.ones(4)
+    assert tensor_internals.may_share_storage(x, x[1:])
+    assert not tensor_internals.may_share_storage(x, x + 1)
+    assert tensor_internals.may_share_storage(x, [x + 1])
+    assert tensor_internals.may_share_storage(x, x.to_sparse())

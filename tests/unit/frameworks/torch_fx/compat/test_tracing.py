@@ -122,3 +122,14 @@ def test_what_an_op_writes_to_a_cast_is_copied_back() -> None:
         "aten.copy_.default",
     ]
     assert not any(map(tracing.is_promotion, calls))
+
+
+def test_dispatched_kernels_are_compared() -> None:
+    x, add = torch.ones(2, 3, device="meta"), torch.ops.aten.add.Tensor
+    of = tracing.dispatched
+    assert of(add, (x, x), {}) == of(torch.add, (x, x), {})
+    assert of(add, (x, x), {}) != of(torch.add, (x, x), {"alpha": 2})
+    assert of(add, (x, x), {}) != of(torch.mul, (x, x), {})
+    assert of(add, (x, x), {}) != of(add, (x, x + 1), {})
+    assert of(torch.ops.aten.item.default, (x[0, 0],), {}) is None
+    assert of(torch.add, (x, "a"), {}) is None

@@ -1,0 +1,139 @@
+"""Fold values that depend on no input and no weight: masks, positions, buckets."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import Graph, Node
+
+from amprewrite.frameworks.torch_fx.compat import operators, tensor_internals
+from amprewrite.frameworks.torch_fx.lowering.evaluate import value_of
+
+MOST_BYTES = 8 * 2**20
+"""Largest number of bytes of folded values in one program.
+
+It is a mask of 1,448 by 1,448 positions in float32. To compute a larger one takes
+little time beside the ops that read it.
+"""
+
+FOLDED = "folded"
+"""Key in the meta of a node: its value, which was computed once."""
+
+
+def fold_constants(graph: Graph, owner: nn.Module, constants: Collection[str]) -> None:
+    """Replace values that depend on constants alone by tensors.
+
+    A node of such a value becomes a ``get_attr`` with the tensor in its meta. A value
+    is left alone if a caller could write to it: it is an output, or an op writes to it
+    or to a view of it.
+
+    Args:
+        graph: The graph; it is changed in place.
+        owner: The module with the attributes of the graph.
+        constants: Names of attributes that nothing writes to.
+    """
+    storages = _storages(graph)
+    written = {storages[n] for node in graph.nodes for n in _written(node)}
+    known = _constant_nodes(graph, constants, written, storages)
+    exposed = {storages[n] for n in graph.output_node().all_input_nodes}
+    found: list[tuple[int, int, Node, Any]] = []
+    memo: dict[Node, Any] = {}
+    for number, node in enumerate(graph.nodes):
+        is_last = any(user not in known for user in node.users)
+        if node not in known or node.op == "get_attr" or not is_last:
+            continue
+        if storages[node] not in exposed:
+            value = value_of(node, owner, memo)
+            if isinstance(value, torch.Tensor):
+                found.append((value.untyped_storage().nbytes(), number, node, value))
+    left = MOST_BYTES
+    for size, _, node, value in sorted(found, key=lambda one: one[:2]):
+        if size > left:
+            break
+        left -= size
+        node.meta[FOLDED] = value
+        node.op, node.target, node.args, node.kwargs = "get_attr", FOLDED, (), {}
+    for node in reversed(graph.nodes):
+        if not node.users and not _stays(node):
+            graph.erase_node(node)
+
+
+def _stays(node: Node) -> bool:
+    """Return whether a node without users stays: all but those that only compute."""
+    if node.op in ("placeholder", "output"):
+        return True
+    return not _computes(node) and node.op != "get_attr"
+
+
+def _constant_nodes(
+    graph: Graph,
+    constants: Collection[str],
+    written: Collection[Node],
+    storages: Mapping[Node, Node],
+) -> set[Node]:
+    """Return the nodes that depend on constants alone.
+
+    Args:
+        graph: The graph.
+        constants: Names of attributes that nothing outside of the graph writes to.
+        written: Storages that the graph writes to.
+        storages: The storage of each node.
+    """
+    found: set[Node] = set()
+    for node in graph.nodes:
+        if node.op == "get_attr":
+            is_constant = str(node.target) in constants
+        else:
+            is_constant = _computes(node) and found.issuperset(node.all_input_nodes)
+        if is_constant and storages[node] not in written:
+            found.add(node)
+    return found
+
+
+def _computes(node: Node) -> bool:
+    """Return whether an op gives the same result for the same operands each time."""
+    if node.op != "call_function" or not operators.is_overload(node.target):
+        return False
+    return operators.is_pure(node.target) and "empty" not in node.target.name()
+
+
+def _written(node: Node) -> list[Node]:
+    """Return the operands that a node writes to, as far as it is known."""
+    if node.op in ("placeholder", "get_attr", "output"):
+        return []
+    target: Any = node.target
+    if operators.is_overload(target):
+        return node.all_input_nodes if operators.is_mutable(target) else []
+    reads = node.op == "call_function" and not operators.is_higher_order(target)
+    return [] if reads else node.all_input_nodes
+
+
+def _storages(graph: Graph) -> dict[Node, Node]:
+    """Return for each node one that stands for all nodes that may share its storage."""
+    above: dict[Node, Node] = {}
+
+    def top(node: Node) -> Node:
+        while above[node] is not node:
+            node = above[node]
+        return node
+
+    for node in graph.nodes:
+        above[node] = node
+        if node.op == "call_function":
+            for operand in _shared(node):
+                above[top(operand)] = node
+    return {node: top(node) for node in graph.nodes}
+
+
+def _shared(node: Node) -> Iterable[Node]:
+    """Return the operands with which a result may share its storage."""
+    target: Any = node.target
+    if not operators.is_overload(target) or operators.results_alias(target):
+        return node.all_input_nodes
+    result = node.meta.get("val")
+    return [
+        operand
+        for operand in node.all_input_nodes
+        if tensor_internals.may_share_storage(result, operand.meta.get("val"))
+    ]

@@ -1,0 +1,26 @@
+"""Lower a program: the passes in their order, on a copy of its graph."""
+
+import copy
+from collections.abc import Collection
+
+from torch import nn
+from torch.fx import Graph
+
+from amprewrite.frameworks.torch_fx.lowering.constants import fold_constants
+from amprewrite.frameworks.torch_fx.lowering.no_ops import remove_no_ops
+
+
+def lower_graph(
+    graph: Graph, owner: nn.Module, constants: Collection[str] = frozenset()
+) -> Graph:
+    """Return a graph that computes the same bits in fewer steps.
+
+    Args:
+        graph: The graph of a plan; it stays as it is.
+        owner: The module with the attributes of the graph.
+        constants: Names of attributes that nothing outside of the graph writes to.
+    """
+    lowered = copy.deepcopy(graph)
+    remove_no_ops(lowered)
+    fold_constants(lowered, owner, constants)
+    return lowered

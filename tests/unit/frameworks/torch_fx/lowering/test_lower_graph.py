@@ -1,0 +1,67 @@
+"""Lowered programs against the graphs of their plans."""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor, nn
+
+import amprewrite
+from amprewrite.frameworks.torch_fx.lowering.lower_graph import lower_graph
+
+X = torch.linspace(-1, 1, 64).reshape(2, 4, 8)
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(8, 24), nn.Linear(8, 8)
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        mask = torch.full((4, 4), float("-inf")).triu(1)
+        weights = (q @ k.mT / 8**0.5 + mask).softmax(-1)
+        return x + self.drop(self.out(self.drop(weights) @ v))
+
+
+def calls(graph: Any) -> int:
+    return sum(node.op == "call_function" for node in graph.nodes)
+
+
+def test_the_graph_of_the_plan_stays_and_the_bits_are_equal() -> None:
+    model = Attention().eval()
+    made: Any = amprewrite.convert(model, args=(X,))
+    plain: Any = amprewrite.convert(model, args=(X,), lowering=False)
+    graph = made.rewritten.graph
+    before = calls(graph)
+    assert torch.equal(made(X), plain(X))
+    assert torch.equal(made(X), made.rewritten(X))
+    assert calls(graph) == before == calls(plain.rewritten.graph)
+    lowered = lower_graph(graph, made.rewritten)
+    assert calls(graph) == before
+    assert calls(lowered) <= before - 4  # two dropouts, the mask and its triangle
+
+
+@pytest.mark.parametrize("lowering", [True, False])
+def test_training_has_the_same_gradients(*, lowering: bool) -> None:
+    torch.manual_seed(0)
+    model = Attention().train()
+    made: Any = amprewrite.convert(model, args=(X,), lowering=lowering)
+    torch.manual_seed(1)
+    made(X).square().sum().backward()
+    found = {n: p.grad.clone() for n, p in made.named_parameters()}
+    made.zero_grad()
+    torch.manual_seed(1)
+    made.rewritten(X).square().sum().backward()
+    assert all(torch.equal(p.grad, found[n]) for n, p in made.named_parameters())
+
+
+def test_dynamo_captures_are_lowered_too() -> None:
+    torch.compiler.reset()
+    model = Attention().eval()
+    one: Any = amprewrite.convert(model)
+    two: Any = amprewrite.convert(model, lowering=False)
+    assert torch.equal(one(X), two(X))
