@@ -5,34 +5,56 @@ passes through :data:`cotangent_p`, the identity, which JAX transposes into a ro
 it is linear, so that forward mode, reverse mode and batching compose.
 """
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
 from amprewrite.dtypes.rounding import quantise_scaled
-from amprewrite.frameworks.jaxpr.compat.untyped import ad, batching, jax, jex, mlir
+from amprewrite.frameworks.jaxpr.compat.untyped import ad, batching, jex, mlir
 from amprewrite.ir import Op
 from amprewrite.ir.factors import factor_indices
 from amprewrite.plan import Decision
 
+operand_p = jex.Primitive("amprewrite_quantise")
+"""Rounding to the format ``name``; its derivative is the identity."""
 
-def amprewrite_quantise(value: Any, name: str, scaling: Any) -> Any:
-    """Round an array to the 8-bit format called ``name``; it shows in jaxprs."""
+
+def quantise_operand(value: Any, name: str, scaling: str) -> Any:
+    """Return ``value`` rounded to the format ``name``, with derivative 1."""
+    return operand_p.bind(value, name=name, scaling=scaling)
+
+
+def _rounded(value: Any, *, name: str, scaling: Any) -> Any:
     return quantise_scaled(value, name, scaling)
 
 
-quantise_operand: Any = functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))(
-    amprewrite_quantise
-)
-"""Function that rounds an array, with the derivative of the identity."""
+def _as_read(aval: Any, **_: str) -> Any:
+    return aval.update(weak_type=False)
 
 
-@quantise_operand.defjvp
 def _straight_through(
-    name: str, scaling: Any, primals: tuple[Any], tangents: tuple[Any]
+    primals: tuple[Any], tangents: tuple[Any], **how: str
 ) -> tuple[Any, Any]:
-    """Return the rounded value, and the tangent as it is."""
-    return quantise_operand(*primals, name, scaling), tangents[0]
+    return operand_p.bind(*primals, **how), tangents[0]
+
+
+def _straight_back(ct: Any, _value: Any, **_: str) -> tuple[Any]:
+    """Pass a cotangent on: JAX transposes programs that are linear in the operand."""
+    return (ct,)
+
+
+def _batched_operand(
+    operands: tuple[Any], dims: tuple[Any], **how: str
+) -> tuple[Any, Any]:
+    """Round a batch, with one scale."""
+    return operand_p.bind(*operands, **how), dims[0]
+
+
+operand_p.def_impl(_rounded)
+operand_p.def_abstract_eval(_as_read)
+mlir.register_lowering(operand_p, mlir.lower_fun(_rounded, multiple_results=False))
+ad.primitive_jvps[operand_p] = _straight_through
+ad.primitive_transposes[operand_p] = _straight_back
+batching.primitive_batchers[operand_p] = _batched_operand
 
 
 def quantise_factors(op: Op, decision: Decision, operands: Sequence[Any]) -> list[Any]:
