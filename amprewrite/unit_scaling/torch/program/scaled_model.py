@@ -24,7 +24,11 @@ from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.derived.classes import programs_of, refuse_parts
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.signature import Signature, signature_of
-from amprewrite.frameworks.torch_fx.programs.structure import parts_of
+from amprewrite.frameworks.torch_fx.programs.structure import (
+    Key,
+    parts_of,
+    structure_key,
+)
 from amprewrite.unit_scaling.graph import ScalePlan
 from amprewrite.unit_scaling.torch.program.insert import Settings, insert_scales
 from amprewrite.unit_scaling.torch.program.weights import init_units
@@ -40,20 +44,20 @@ class Program:
     Attributes:
         module: The graph; its parameters are those of the model.
         signature: The calls that it takes.
-        training: The mode that it was captured in.
+        structure: Key of the modes, hooks and flags that it was captured with.
         scales: The scale plan.
     """
 
     module: GraphModule
     signature: Signature
-    training: bool
+    structure: Key
     scales: ScalePlan
 
     def takes(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, training: bool
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], structure: Key | None
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Return the arguments as the program takes them; None if it does not."""
-        if training != self.training:
+        if structure is not None and structure != self.structure:
             return None
         try:
             found = self.signature.arrange(args, kwargs)
@@ -91,8 +95,10 @@ class Programs:
         self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         """Run the program for a call; capture one if there is none."""
+        is_compiling = torch.compiler.is_compiling()  # which guards on flags itself
+        structure = None if is_compiling else structure_key(_plain_view(model))
         for program in self.found:
-            given = program.takes(args, kwargs, training=model.training)
+            given = program.takes(args, kwargs, structure)
             if given is not None:
                 break
         else:
@@ -136,14 +142,21 @@ def capture(
     model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], settings: Settings
 ) -> Program:
     """Return the program of a plain or scaled model for one call."""
-    plain = object.__new__(_plain(type(model)))
-    plain.__dict__ = attributes_of(model).copy()
-    plain.__dict__.pop(_STATE, None)
+    plain = _plain_view(model)
+    structure = structure_key(plain)
     shapes = _dynamic(plain, args, kwargs)
     captured = export_model(plain, args, kwargs, shapes)
     scales = insert_scales(captured.module, (args, kwargs), settings)
     signature = signature_of(plain, captured.module)
-    return Program(captured.module, signature, plain.training, scales)
+    return Program(captured.module, signature, structure, scales)
+
+
+def _plain_view(model: Any) -> Any:
+    """Return an object of the model's own class with the parts of the model."""
+    plain = object.__new__(_plain(type(model)))
+    plain.__dict__ = attributes_of(model).copy()
+    plain.__dict__.pop(_STATE, None)
+    return plain
 
 
 def _dynamic(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -117,7 +117,32 @@ def test_a_program_is_captured_for_each_mode_and_signature():
     assert torch.equal(model.eval()(x), model(x))
     assert training.diff(model.scales)
     assert model(torch.randn(3, 5, 64)).shape == (3, 5, 32)
-    assert capture(model, (x,), {}, Settings()).training is False
+    found = vars(model)["_amprewrite_scaled"].found
+    again = capture(model, (x,), {}, Settings())
+    assert again.structure in [program.structure for program in found]
+
+
+def test_a_flag_and_the_mode_of_a_part_are_followed():
+    class Switch(Layer):
+        def __init__(self):
+            super().__init__()
+            self.negative, self.drop = False, nn.Dropout(0.5)
+
+        def forward(self, x):
+            y = self.drop(super().forward(x))
+            return -y if self.negative else y
+
+    x = torch.randn(4, 64)
+    model = amprewrite.unit_scale(Switch().eval(), (x,))
+    y = model(x)
+    model.negative = True
+    torch.testing.assert_close(model(x), -y)
+    model.drop.train()
+    assert (model(x) == 0).sum() > (y == 0).sum()
+    model.negative = False
+    model.drop.eval()
+    assert torch.equal(model(x), y)
+    assert len(vars(model)["_amprewrite_scaled"].found) == 3
 
 
 def test_a_checkpoint_is_scaled_like_what_it_runs():
