@@ -15,6 +15,10 @@ from torch.fx import Graph, GraphModule, Node
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.torch_fx.compat import module_parts, operators, pytrees
+from amprewrite.frameworks.torch_fx.rewrite import quantise_op
+
+OWN = (quantise_op.OPERATOR,)
+"""Operators that the writer inserts: importing them here registers them to be found."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import subprocess
+import sys
 
 import pytest
 
@@ -129,6 +131,21 @@ def test_copies_and_pickles(x, simulated):
     y = simulated(x)
     assert torch.equal(copy.deepcopy(simulated)(x), y)
     assert torch.equal(pickle.loads(pickle.dumps(simulated))(x), y)
+
+
+def test_another_process_loads_it(tmp_path):
+    """The file names the operator, which loading registers."""
+    x, path = torch.randn(2, 4), tmp_path / "model.pt"
+    small = amprewrite.simulate(nn.Linear(4, 4), args=(x,))
+    torch.save((small, x, small(x)), path)
+    code = (
+        "import sys, torch\n"
+        "model, x, y = torch.load(sys.argv[1], weights_only=False)\n"
+        "assert torch.equal(model(x), y)\n"
+    )
+    command = [sys.executable, "-c", code, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_policy_fp8_stores_and_rounds(x):
