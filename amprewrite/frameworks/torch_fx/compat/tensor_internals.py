@@ -106,3 +106,9 @@ def may_share_storage(one: object, other: object) -> bool:
     tensors: Any = (one, other)
     first, second = map(storage_identity, tensors)
     return first == second
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is a strided one of no class with ops of its own."""
+    plain = (torch.Tensor, torch.nn.Parameter, FakeTensor)
+    return type(tensor) in plain and tensor.layout is torch.strided

@@ -54,20 +54,22 @@ def binding_of(node: Node) -> Callable[..., Any]:
 
 
 class _NoValueError(LookupError):
-    """A node has no value in its meta."""
+    """A node has no value that stands for all of its calls."""
 
 
 def _examples(value: Any) -> Any:
     """Return an argument with tensors without values in place of nodes.
 
     Raises:
-        _NoValueError: The value of a node is not known.
+        _NoValueError: The value of a node is not known, or no dense tensor.
     """
     if isinstance(value, Node):
         if "val" not in value.meta:
             raise _NoValueError
         return _examples(value.meta["val"])
     if isinstance(value, torch.Tensor):
+        if not tensor_internals.is_dense(value):
+            raise _NoValueError
         return tensor_internals.stand_in(value, "meta")
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return tensor_internals.example_of(value)

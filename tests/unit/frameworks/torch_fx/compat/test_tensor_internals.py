@@ -103,3 +103,12 @@ def test_values_that_may_share_their_storage() -> None:
     assert not tensor_internals.may_share_storage(x, x + 1)
     assert tensor_internals.may_share_storage(x, [x + 1])
     assert tensor_internals.may_share_storage(x, x.to_sparse())
+
+
+def test_tensors_of_other_layouts_and_classes_are_not_dense() -> None:
+    x = torch.ones(2, 3)
+    assert tensor_internals.is_dense(x)
+    assert tensor_internals.is_dense(torch.nn.Parameter(x))
+    jagged = torch.nested.nested_tensor([x, x[:1]], layout=torch.jagged)
+    assert not tensor_internals.is_dense(jagged)
+    assert not tensor_internals.is_dense(x.to_sparse())
