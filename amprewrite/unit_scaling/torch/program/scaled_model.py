@@ -3,7 +3,7 @@
 import copy
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -31,6 +31,7 @@ from amprewrite.frameworks.torch_fx.programs.structure import (
 )
 from amprewrite.unit_scaling.graph import ScalePlan
 from amprewrite.unit_scaling.torch.program.insert import Settings, insert_scales
+from amprewrite.unit_scaling.torch.program.loss_scale import LossScaleWatch
 from amprewrite.unit_scaling.torch.program.weights import init_units
 
 _STATE = "_amprewrite_scaled"
@@ -54,10 +55,10 @@ class Program:
     scales: ScalePlan
 
     def takes(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], structure: Key | None
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], structure: Key
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Return the arguments as the program takes them; None if it does not."""
-        if structure is not None and structure != self.structure:
+        if structure != self.structure:
             return None
         try:
             found = self.signature.arrange(args, kwargs)
@@ -86,17 +87,25 @@ class Programs:
     Attributes:
         settings: How it is scaled.
         found: Its programs, the last one that ran first.
+        watch: Warns of a loss scale.
     """
 
     settings: Settings
     found: list[Program]
+    watch: LossScaleWatch = field(default_factory=LossScaleWatch)
 
     def call(
         self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         """Run the program for a call; capture one if there is none."""
-        is_compiling = torch.compiler.is_compiling()  # which guards on flags itself
-        structure = None if is_compiling else structure_key(_plain_view(model))
+        program, given = _find(self, model, args, kwargs)
+        return self.watch(program.module(*given[0], **given[1]))
+
+    def find(
+        self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Program, tuple[tuple[Any, ...], dict[str, Any]]]:
+        """Return the program for a call, and its arguments; capture one if needed."""
+        structure = structure_key(_plain_view(model))
         for program in self.found:
             given = program.takes(args, kwargs, structure)
             if given is not None:
@@ -108,7 +117,12 @@ class Programs:
         self.found.remove(program)
         self.found.insert(0, program)
         program.follow(model)
-        return program.module(*given[0], **given[1])
+        return program, given
+
+
+_compiler: Any = torch.compiler
+_find: Any = _compiler.disable(Programs.find)
+"""Finds the program of a call outside of dynamo, which would guard on no flag of it."""
 
 
 def unit_scale(
