@@ -1,6 +1,5 @@
 """Lower a program: the passes in their order, on a copy of its graph."""
 
-import copy
 from collections.abc import Collection
 
 from torch import nn
@@ -20,7 +19,8 @@ def lower_graph(
         owner: The module with the attributes of the graph.
         constants: Names of attributes that nothing outside of the graph writes to.
     """
-    lowered = copy.deepcopy(graph)
+    lowered = Graph()
+    lowered.output(lowered.graph_copy(graph, {}))
     remove_no_ops(lowered)
     fold_constants(lowered, owner, constants)
     return lowered
