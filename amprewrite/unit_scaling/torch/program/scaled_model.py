@@ -86,12 +86,14 @@ class Programs:
 
     Attributes:
         settings: How it is scaled.
+        scales: The scale plan of the program that ran last.
         found: Its programs, the last one that ran first.
         watch: Warns of a loss scale.
     """
 
     settings: Settings
-    found: list[Program]
+    scales: ScalePlan
+    found: list[Program] = field(default_factory=list[Program])
     watch: LossScaleWatch = field(default_factory=LossScaleWatch)
 
     def call(
@@ -116,6 +118,7 @@ class Programs:
             given = program.signature.arrange(args, kwargs)
         self.found.remove(program)
         self.found.insert(0, program)
+        self.scales = program.scales
         program.follow(model)
         return program, given
 
@@ -148,7 +151,7 @@ def unit_scale(
         init_units(made)
     program = capture(made, args, kwargs, settings)
     made.__class__ = _derived(type(made))
-    vars(made)[_STATE] = Programs(settings, [program])
+    vars(made)[_STATE] = Programs(settings, program.scales, [program])
     return made
 
 
@@ -237,10 +240,45 @@ def _derived(kind: Any) -> Any:
         "__doc__": kind.__doc__,
         "_amprewrite_unscaled": kind,
         "forward": forward,
-        "scales": property(lambda self: self.__dict__[_STATE].found[0].scales),
+        "scales": property(lambda self: self.__dict__[_STATE].scales),
+        "__deepcopy__": _copied,
+        "__reduce_ex__": _reduced,
+        "__setstate__": _restore,
     }
     return type(kind.__name__, (kind,), body)
 
 
 def _plain(kind: Any) -> Any:
     return getattr(kind, "_amprewrite_unscaled", kind)
+
+
+def _copied(model: Any, memo: dict[int, Any]) -> Any:
+    """Return a deep copy of a scaled model, which captures its programs anew."""
+    made: Any = _scaled_object(_plain(type(model)))
+    memo[id(model)] = made
+    made.__setstate__(copy.deepcopy(_state(model), memo))
+    return made
+
+
+def _reduced(model: Any, protocol: Any) -> Any:
+    """Pickle a scaled model by its own class: the derived one has no name to load."""
+    del protocol
+    return _scaled_object, (_plain(type(model)),), _state(model)
+
+
+def _restore(model: Any, state: Any) -> None:
+    module, settings, scales = state
+    _plain(type(model)).__setstate__(model, module)
+    vars(model)[_STATE] = Programs(settings, scales)
+
+
+def _state(model: Any) -> tuple[dict[str, Any], Settings, ScalePlan]:
+    """Return the state of a copy: that of the module, without captured programs."""
+    held: Any = _plain(type(model)).__getstate__(model)
+    programs: Programs = attributes_of(model)[_STATE]
+    module = {name: value for name, value in held.items() if name != _STATE}
+    return module, programs.settings, programs.scales
+
+
+def _scaled_object(kind: Any) -> Any:
+    return object.__new__(_derived(kind))
