@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from amprewrite.errors import PolicyError
@@ -6,7 +8,7 @@ from amprewrite.policy.contract import Contract
 from amprewrite.policy.simulated import simulated_name
 
 
-def contract_of(formats, scaling="none"):
+def contract_of(formats: str, scaling: Any = "none"):
     name = simulated_name(formats, scaling)
     found = load_policy(name)
     assert (found.name, found.low, found.full) == (name, "", "float32")

@@ -25,7 +25,7 @@ def test_a_current_scale_keeps_the_relative_error(name, factor):
 
 
 def test_a_scale_is_a_power_of_two():
-    x = np.float32([3.0, 1.0, 2.0**-12, np.inf, np.nan])
+    x = np.array([3.0, 1.0, 2.0**-12, np.inf, np.nan], np.float32)
     found = quantise_scaled(x, "float8_e4m3fn", "current")
     assert found[:3].tolist() == x[:3].tolist()
     assert np.isnan(found[3:]).all()

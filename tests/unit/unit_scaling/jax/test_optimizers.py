@@ -1,5 +1,7 @@
 """Steps of the optimizers of optax, against those of torch and by hand."""
 
+from typing import Any
+
 import pytest
 
 jax = pytest.importorskip("jax")
@@ -39,13 +41,14 @@ def in_torch(cls, **how):
     torch = pytest.importorskip("torch")
     from amprewrite.unit_scaling import optim
 
+    kinds: Any = (
+        (PARAMS["layer"]["w"], "weight", 4),
+        (PARAMS["layer"]["b"], "bias", 4),
+        (PARAMS["out"], "output", 0),
+    )
     held = [
         optim.Parameter(torch.tensor(np.asarray(p)), kind, depth or None)
-        for p, kind, depth in (
-            (PARAMS["layer"]["w"], "weight", 4),
-            (PARAMS["layer"]["b"], "bias", 4),
-            (PARAMS["out"], "output", 0),
-        )
+        for p, kind, depth in kinds
     ]
     optimizer = getattr(optim, cls)(held, **how)
     for number in range(1, 4):
@@ -100,7 +103,7 @@ def test_steps_are_those_of_torch(made, cls, how):
 def test_a_type_for_a_subtree():
     made = scale_by_mup({"layer": "weight", "out": "output"})
     ones = jax.tree.map(jnp.ones_like, PARAMS)
-    updates, _ = made.update(ones, made.init(PARAMS))
+    updates: Any = made.update(ones, made.init(PARAMS))[0]
     assert updates["layer"]["w"][0, 0] == 0.25
     np.testing.assert_allclose(updates["layer"]["b"], 3**-0.5, rtol=1e-6)
     assert updates["out"][0, 0] == 1

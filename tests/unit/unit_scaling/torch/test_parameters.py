@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ def model():
         nn.Embedding(10, 4), nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 10)
     )
     made[3].weight = made[0].weight
-    types = {"*.bias": "bias", "2.weight": "norm", "0.weight": "output"}
+    types: Any = {"*.bias": "bias", "2.weight": "norm", "0.weight": "output"}
     assign_types(made, types, depths={"1.*": 4}, default="weight")
     return made
 
@@ -47,7 +48,7 @@ def test_types_are_assigned_and_ties_kept():
 
 def test_copies_and_pickles_keep_types():
     made = model()
-    made[1].bias.requires_grad_(requires_grad=False)
+    made.get_parameter("1.bias").requires_grad_(False)
     unpickled = pickle.loads(pickle.dumps(made))
     for other in (copy.deepcopy(made), unpickled, copy.deepcopy(unpickled)):
         assert types_of(other) == EXPECTED

@@ -23,6 +23,8 @@ def test_answers_say_what_is_saved():
 def test_what_is_offloaded_has_two_memories():
     policy = POLICIES.offload_dot_with_no_batch_dims("device", "pinned_host")
     answer = policy(DOT, dimension_numbers=(((1,), (0,)), ((), ())))
-    home, away = checkpoint_policies.offloaded(answer)
+    found = checkpoint_policies.offloaded(answer)
+    assert found is not None
+    home, away = found
     assert home != away
     assert checkpoint_policies.offloaded(True) is None

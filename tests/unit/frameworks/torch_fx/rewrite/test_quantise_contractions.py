@@ -4,6 +4,7 @@ import copy
 import pickle
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -97,7 +98,8 @@ def test_it_is_the_computation_by_hand(model, x, simulated):
 
 
 def test_a_value_is_rounded_once_for_all_readers(x, simulated):
-    program = programs_of(simulated).program_for(simulated, (x,), {})
+    programs: Any = programs_of(simulated)
+    program = programs.program_for(simulated, (x,), {})
     nodes = [
         n
         for n in program.rewritten.graph.nodes
@@ -149,7 +151,7 @@ def test_another_process_loads_it(tmp_path):
 
 
 def test_policy_fp8_stores_and_rounds(x):
-    plain = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
+    plain: Any = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
     x = torch.randn(16, 64) * 1e-3
     low = amprewrite.convert(plain, "fp8", args=(x,))
     assert [d.precision for d in low.plan.quantised] == ["bfloat16"] * 2

@@ -1,5 +1,7 @@
 """Parts of the pass on torch: calls, rules, initialisation, writing."""
 
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -47,7 +49,7 @@ def calls(module):
 
 def test_a_rule_by_name_is_that_of_the_extents():
     _, _, found = calls(exported(Layer(), torch.ones(4, 64)).module())
-    linear = rule_by_name(found["linear"])
+    linear: Any = rule_by_name(found["linear"])
     forward, backward = rule("linear", fan_in=64, fan_out=32, batch=4)
     assert linear.forward == forward
     assert linear.backward == dict(enumerate(backward.values()))
@@ -59,7 +61,7 @@ def test_a_rule_by_name_is_that_of_the_extents():
 def test_a_sample_agrees_with_the_closed_form():
     _, _, found = calls(exported(Layer(), torch.ones(16, 64)).module())
     measured = op_by_sample(found["linear"], {}, {0: (16, 64), 1: (32, 64), 2: (32,)})
-    by_name = rule_by_name(found["linear"])
+    by_name: Any = rule_by_name(found["linear"])
     # The bias is drawn too: one term more.
     assert measured.forward == pytest.approx(65**-0.5, rel=0.02)
     for index in range(3):

@@ -142,8 +142,8 @@ def test_another_batch_gives_the_mean_loss_by_the_same_program(models, scaled, n
     large = draw(8)
     model(*draw())
     captured = len(vars(model)["_amprewrite_scaled"].found)
-    parts = [model(*(x[i : i + 4] for x in large)) for i in (0, 4)]
-    assert model(*large).item() == pytest.approx(sum(parts).item() / 2, rel=1e-5)
+    parts = [model(*(x[i : i + 4] for x in large)).item() for i in (0, 4)]
+    assert model(*large).item() == pytest.approx(sum(parts) / 2, rel=1e-5)
     assert len(vars(model)["_amprewrite_scaled"].found) == captured
 
 
@@ -167,7 +167,7 @@ def test_residual_additions_are_found(scaled):
 
 def test_the_copy_is_of_the_models_class_and_the_model_unchanged(models, scaled):
     model, copied = models["gpt"][0], scaled["gpt"]
-    assert isinstance(copied, GPT)
+    assert issubclass(type(copied), GPT)
     assert list(copied.state_dict()) == list(model.state_dict())
     assert model.token.weight.std() != copied.token.weight.std()
     assert copied.blocks[0].mlp.up.weight.std().item() == pytest.approx(1, rel=1e-4)
