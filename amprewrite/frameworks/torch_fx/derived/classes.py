@@ -17,9 +17,9 @@ from torch.fx import GraphModule
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.torch_fx.compat import module_parts
 from amprewrite.frameworks.torch_fx.derived.layout import class_before
+from amprewrite.frameworks.torch_fx.module.low_marks import mark_low
 from amprewrite.frameworks.torch_fx.module.moves import KeepsDtypes
 from amprewrite.frameworks.torch_fx.module.snapshot import deep_copy
-from amprewrite.frameworks.torch_fx.module.state import mark_low
 from amprewrite.frameworks.torch_fx.plain.plain_class import (
     OWN_FORWARD,
     PLAIN,

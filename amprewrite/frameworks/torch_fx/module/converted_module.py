@@ -21,6 +21,7 @@ from amprewrite.frameworks.torch_fx.compat import (
 from amprewrite.frameworks.torch_fx.lowering.flat_runner import call_runner
 from amprewrite.frameworks.torch_fx.lowering.lower_graph import lower_graph
 from amprewrite.frameworks.torch_fx.module import distributed
+from amprewrite.frameworks.torch_fx.module.low_marks import full_dtype, mark_low
 from amprewrite.frameworks.torch_fx.module.moves import KeepsDtypes
 from amprewrite.frameworks.torch_fx.module.pickling import StoredGraph, without_bodies
 from amprewrite.frameworks.torch_fx.module.signature import (
@@ -31,9 +32,7 @@ from amprewrite.frameworks.torch_fx.module.state import (
     EXTRAS,
     attribute,
     constants_of,
-    full_dtype,
     lowered,
-    mark_low,
     read_copies,
 )
 from amprewrite.plan import Cast, Plan

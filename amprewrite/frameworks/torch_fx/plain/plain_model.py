@@ -7,12 +7,9 @@ import torch
 from torch import nn
 
 from amprewrite.frameworks.torch_fx.compat import module_hooks, module_parts
+from amprewrite.frameworks.torch_fx.module.low_marks import full_dtype, mark_low
 from amprewrite.frameworks.torch_fx.module.snapshot import copied
-from amprewrite.frameworks.torch_fx.module.state import (
-    full_dtype,
-    lowered,
-    mark_low,
-)
+from amprewrite.frameworks.torch_fx.module.state import lowered
 from amprewrite.frameworks.torch_fx.plain.plain_class import (
     OWN_FORWARD,
     STATE,

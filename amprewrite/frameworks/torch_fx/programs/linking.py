@@ -17,7 +17,7 @@ from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
 from amprewrite.frameworks.torch_fx.compat import module_parts
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule
-from amprewrite.frameworks.torch_fx.module.state import full_dtype, mark_low
+from amprewrite.frameworks.torch_fx.module.low_marks import full_dtype, mark_low
 from amprewrite.frameworks.torch_fx.plain.plain_model import named_tensors
 
 

@@ -11,7 +11,7 @@ from torch import nn
 import amprewrite
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.torch_fx.compat import module_hooks
-from amprewrite.frameworks.torch_fx.module.state import full_dtype, mark_low
+from amprewrite.frameworks.torch_fx.module.low_marks import full_dtype, mark_low
 from amprewrite.frameworks.torch_fx.plain.plain_class import STATE, follow_assigned
 from amprewrite.frameworks.torch_fx.plain.plain_model import (
     full_dtypes,

@@ -14,7 +14,7 @@ import amprewrite
 from amprewrite.dispatch import planner
 from amprewrite.errors import AmpWarning
 from amprewrite.frameworks.base import Request
-from amprewrite.frameworks.torch_fx.module.state import full_dtype
+from amprewrite.frameworks.torch_fx.module.low_marks import full_dtype
 from amprewrite.frameworks.torch_fx.programs.linking import link, tensors_of
 from amprewrite.frameworks.torch_fx.strategies.export_now import export_now
 from amprewrite.frameworks.torch_fx.subject import Subject
