@@ -3,7 +3,7 @@
 
 import sys
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from importlib import import_module
 from threading import get_ident
 from typing import Any
@@ -108,6 +108,25 @@ def without_autocast(device: str) -> AbstractContextManager[object]:
     if torch.is_autocast_enabled(device):
         return torch.autocast(device, enabled=False)
     return nullcontext()
+
+
+_AUTOCAST = ("cpu", "cuda", "xpu", "mps")
+"""Types of devices with an autocast of their own that users switch on."""
+
+
+def without_any_autocast() -> AbstractContextManager[object]:
+    """Disable torch.autocast for a program with planned dtypes, on each device.
+
+    A model may have been moved since its capture. Nothing is entered if autocast is
+    off, so that an exported program has no region.
+    """
+    enabled = [device for device in _AUTOCAST if torch.is_autocast_enabled(device)]
+    if not enabled:
+        return nullcontext()
+    stack = ExitStack()
+    for device in enabled:
+        stack.enter_context(torch.autocast(device, enabled=False))
+    return stack
 
 
 OPENERS = frozenset((("transformers.utils.generic", "maybe_autocast"),))

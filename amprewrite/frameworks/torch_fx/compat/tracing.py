@@ -173,6 +173,15 @@ def untraced() -> AbstractContextManager[Any]:
     return proxy_tensor.disable_proxy_modes_tracing()
 
 
+def in_dispatch_mode() -> bool:
+    """Return whether a mode around the call sees or replaces ops: fake tensors, counts.
+
+    What it computes is not to be kept for other calls.
+    """
+    untyped: Any = torch
+    return untyped._C._len_torch_dispatch_stack() > 0
+
+
 class _Dispatched(TorchDispatchMode):
     """Record of the kernels that are dispatched, with the types of their arguments."""
 

@@ -17,6 +17,7 @@ from amprewrite.frameworks.torch_fx.compat import (
     output_sizes,
     pytrees,
     settings,
+    tracing,
 )
 from amprewrite.frameworks.torch_fx.lowering.flat_runner import call_runner
 from amprewrite.frameworks.torch_fx.lowering.lower_graph import lower_graph
@@ -269,8 +270,8 @@ class ConvertedModule(KeepsDtypes):
         elif not self._linked and not self._signature.fits_traced(args, kwargs):
             raise PlanMismatchError(TRACED_OTHERWISE)
         read = distributed.read_as_captured(changed) if changed else nullcontext()
-        with settings.without_autocast(self._signature.device), read:
-            if eager:
+        with settings.without_any_autocast(), read:
+            if eager and not tracing.in_dispatch_mode():
                 return (self._flat or self._flattened())(args, kwargs)
             return self._forward(self, *args, **kwargs)
 
@@ -341,7 +342,7 @@ class ConvertedModule(KeepsDtypes):
             self.refuse(args, kwargs)
         except (PlanMismatchError, TypeError):
             return False
-        return True
+        return self._signature.is_on(*self._signature.arrange(args, kwargs))
 
     def refuse(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Refuse arguments that the program is not for.

@@ -8,6 +8,8 @@ from torch import nn
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
+from amprewrite.frameworks.torch_fx.compat import module_parts
+from amprewrite.frameworks.torch_fx.module.low_marks import full_dtype, mark_low
 
 
 class KeepsDtypes(nn.Module):
@@ -27,8 +29,20 @@ class KeepsDtypes(nn.Module):
             UnsupportedError: It would change a dtype.
         """
         refuse_other_dtypes(self, fn)
+        held = (module_parts.parameters(self), module_parts.buffers(self))
+        full = [
+            (kept, name, full_dtype(tensor))
+            for kept in held
+            for name, tensor in kept.items()
+            if tensor is not None
+        ]
         above: Any = super()  # its stubs say nothing of ``fn``
-        return above._apply(fn, *args, **kwargs)  # noqa: SLF001  # the method of nn.Module that this one overrides
+        moved = above._apply(fn, *args, **kwargs)  # noqa: SLF001  # the method of nn.Module that this one overrides
+        for kept, name, dtype in full:
+            tensor = kept.get(name)
+            if tensor is not None and tensor.dtype != dtype:
+                mark_low(tensor, dtype)  # buffers are made anew on another device
+        return moved
 
 
 def refuse_other_dtypes(module: nn.Module, move: Callable[..., Any]) -> None:

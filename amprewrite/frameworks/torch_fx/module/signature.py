@@ -31,19 +31,20 @@ class Signature:
         keywords: Names of the keyword arguments at capture, in their order.
         tensors: For each flat input its dtype and extents (None where dynamic); None
             for an input that is no tensor.
-        device: Type of the device that the program runs on.
         numbers: Value at capture, by flat index, of each input that is no tensor; it is
             part of the program: a number, a flag, a string or None.
         guards: Conditions on extents that vary.
+        devices: Type of the device of each flat input that is a tensor, else None;
+            empty if they are not known.
     """
 
     names: tuple[str, ...]
     positional: int
     keywords: tuple[str, ...]
     tensors: tuple[tuple[torch.dtype, tuple[int | None, ...]] | None, ...]
-    device: str = "cpu"
     numbers: Mapping[int, object] = field(default_factory=dict[int, object])
     guards: Guards = field(default_factory=Guards)
+    devices: tuple[str | None, ...] = ()
 
     def arrange(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -113,6 +114,17 @@ class Signature:
                 f"model takes another branch otherwise; {_OTHERWISE}"
             )
             raise PlanMismatchError(msg)
+
+    def is_on(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Return whether tensors are where those of the capture were.
+
+        A program makes its masks and positions on the device of its capture.
+        """
+        leaves = pytrees.pytree.tree_leaves((args, dict(kwargs)))
+        return all(
+            not isinstance(leaf, torch.Tensor) or leaf.device.type == device
+            for leaf, device in zip(leaves, self.devices, strict=False)
+        )
 
     def fits_traced(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Return whether arguments that are being traced are those of the capture.
@@ -259,8 +271,10 @@ def signature_of(model: nn.Module, module: GraphModule) -> Signature:
     )
     tensors: list[tuple[torch.dtype, tuple[int | None, ...]] | None] = []
     numbers: dict[int, object] = {}
+    devices: list[str | None] = []
     for node in module.graph.find_nodes(op="placeholder"):
         val = node.meta.get("val")
+        devices.append(val.device.type if isinstance(val, torch.Tensor) else None)
         if isinstance(val, torch.Tensor):
             shape = tensor_internals.extents(val)
             extents = tuple(d if isinstance(d, int) else None for d in shape)
@@ -277,4 +291,5 @@ def signature_of(model: nn.Module, module: GraphModule) -> Signature:
         tuple(tensors),
         numbers=numbers,
         guards=shape_guards.kept(module),
+        devices=tuple(devices),
     )

@@ -186,3 +186,18 @@ def test_the_random_state_is_given_back() -> None:
     with settings.fork_rng([]):
         x()
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.filterwarnings("ignore:.*CUDA is not available")
+def test_ambient_autocast_is_off_on_each_device() -> None:
+    """A model that was moved runs on another device than that of its capture."""
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            with settings.without_any_autocast():
+                assert not torch.is_autocast_enabled("cuda")
+                assert nn.Linear(8, 8)(x()).dtype == torch.float32
+            assert torch.is_autocast_enabled("cuda")
+            assert nn.Linear(8, 8)(x()).dtype == torch.bfloat16
+    finally:
+        torch.set_autocast_enabled("cuda", False)

@@ -133,3 +133,11 @@ def test_dispatched_kernels_are_compared() -> None:
     assert of(add, (x, x), {}) != of(add, (x, x + 1), {})
     assert of(torch.ops.aten.item.default, (x[0, 0],), {}) is None
     assert of(torch.add, (x, "a"), {}) is None
+
+
+def test_a_mode_that_sees_ops_is_noticed() -> None:
+    flops = pytest.importorskip("torch.utils.flop_counter")
+    assert not tracing.in_dispatch_mode()
+    with flops.FlopCounterMode(display=False):
+        assert tracing.in_dispatch_mode()
+    assert not tracing.in_dispatch_mode()

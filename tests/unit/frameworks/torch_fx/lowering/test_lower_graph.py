@@ -65,3 +65,14 @@ def test_dynamo_captures_are_lowered_too() -> None:
     one: Any = amprewrite.convert(model)
     two: Any = amprewrite.convert(model, lowering=False)
     assert torch.equal(one(X), two(X))
+
+
+def test_nothing_is_kept_of_a_call_on_fake_tensors() -> None:
+    """A mask that was computed there would be a fake tensor in all later calls."""
+    fakes = pytest.importorskip("torch._subclasses.fake_tensor")
+    model = Attention().eval()
+    made: Any = amprewrite.convert(model, args=(X,))
+    with fakes.FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        assert isinstance(made(mode.from_tensor(X)), fakes.FakeTensor)
+    assert torch.equal(made(X), made.rewritten(X))
+    assert type(made(X)) is Tensor

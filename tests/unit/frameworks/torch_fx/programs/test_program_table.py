@@ -303,3 +303,23 @@ def test_a_compiled_function_has_the_program_of_its_arguments() -> None:
     for rows in (2, 8, 3, 5):
         x = torch.ones(rows, X.shape[1])
         assert relative_error(run(x), made(x[:2])) < 1e-6
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_model_that_was_moved_is_captured_for_the_other_device(
+    *, training: bool
+) -> None:
+    """A program makes its positions on the device of its capture."""
+
+    class Positions(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # as nn.Linear
+            places = torch.arange(4.0, device=input.device)
+            return super().forward(input + places)
+
+    model = Positions(4, 4).train(training)
+    made: Any = amprewrite.convert(copy.deepcopy(model), args=(X,))
+    made.to("meta")
+    assert made(X.to("meta")).device.type == "meta"
+    assert len(made.plans) == 2
+    assert made.plans[0].casts
+    assert len(made.plans[1].casts) == len(made.plans[0].casts)
