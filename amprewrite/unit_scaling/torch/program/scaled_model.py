@@ -160,9 +160,9 @@ def capture(
 ) -> Program:
     """Return the program of a plain or scaled model for one call."""
     plain = _plain_view(model)
-    structure = structure_key(plain)
     shapes = _dynamic(plain, args, kwargs)
     captured = export_model(plain, args, kwargs, shapes)
+    structure = structure_key(plain)  # with the flags that a first call sets
     scales = insert_scales(captured.module, (args, kwargs), settings)
     signature = signature_of(plain, captured.module)
     return Program(captured.module, signature, structure, scales)
