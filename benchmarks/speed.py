@@ -56,6 +56,12 @@ def _move(value: object, device: str) -> object:
     return value.to(device) if isinstance(value, torch.Tensor) else value
 
 
+def _cast(value: object) -> object:
+    """Return an argument of ``model.bfloat16()``."""
+    is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return value.bfloat16() if is_float else value
+
+
 def variants(
     name: str, shape: tuple[int, int], device: str, *, compiled: bool
 ) -> dict[str, Run]:
@@ -73,16 +79,23 @@ def variants(
         with torch.autocast(device, torch.bfloat16):
             return baseline(*args, **kwargs)
 
+    cast = copy.deepcopy(model).bfloat16()
+    low_args = tuple(map(_cast, args))
+    low_kwargs = {key: _cast(value) for key, value in kwargs.items()}
     ours = amprewrite.convert(model, args=args, kwargs=kwargs)
+    plan = amprewrite.convert(model, args=args, kwargs=kwargs, lowering=False)
     theirs = amprewrite.convert(model, autocast, args=args, kwargs=kwargs)
     baseline: Any = model
     if compiled:
         ours, theirs = torch.compile(ours), torch.compile(theirs)
+        plan, cast = torch.compile(plan), torch.compile(cast)
         baseline = torch.compile(copy.deepcopy(model))
     return {
         "float32": call(torch.compile(model) if compiled else model),
         "autocast": under_autocast,
+        "bfloat16()": lambda: cast(*low_args, **low_kwargs),
         "bf16": call(ours),
+        "bf16, lowering=False": call(plan),
         autocast: call(theirs),
     }
 
