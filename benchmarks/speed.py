@@ -58,8 +58,9 @@ def _move(value: object, device: str) -> object:
 
 def _cast(value: object) -> object:
     """Return an argument of ``model.bfloat16()``."""
-    is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
-    return value.bfloat16() if is_float else value
+    if isinstance(value, torch.Tensor) and value.is_floating_point():
+        return value.bfloat16()
+    return value
 
 
 def variants(
