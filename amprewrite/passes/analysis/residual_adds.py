@@ -1,14 +1,20 @@
 """Residual additions, and the last contractions of the branches that they add.
 
-An addition is residual if one of its operands, the branch, depends on the other, the
-skip. Views, casts, dropout and constant factors between a value and the addition are
-looked through.
+An addition is residual if one of its operands, the branch, contracts values that depend
+on the other, the skip: a sum without a contraction between is arithmetic, such as that
+of a gelu that is written out. Views, casts, dropout and constant factors between a
+value and the addition are looked through. Where the skip is the sum of another residual
+(x + attention(x) + mlp(x)), the skip of that counts too.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from amprewrite.ir import Op, ProgramGraph
 from amprewrite.ir.factors import factor_indices
+
+CONTRACTIONS = frozenset({"contraction", "convolution", "attention", "recurrent"})
+"""Groups of ops of which a branch has one."""
 
 _MOVES = ("movement", "cast", "dropout")
 """Groups of ops that pass a value on."""
@@ -19,18 +25,42 @@ _SCALES = ("amprewrite.scale", "div", "mul")
 _PAIR = 2
 
 
-def residual_adds(graph: ProgramGraph) -> Iterator[tuple[Op, str, str]]:
-    """Yield each residual addition with its skip and its branch."""
+@dataclass(frozen=True)
+class ResidualAdd:
+    """One residual addition.
+
+    Attributes:
+        op: The addition.
+        branch: Index of the operand that the branch made.
+        skips: The values that the branch may start from: the other operand, what it
+            is a view or a multiple of, and the skips of the sum that it is.
+    """
+
+    op: Op
+    branch: int
+    skips: frozenset[str]
+
+    @property
+    def skip(self) -> int:
+        """Index of the operand that is the skip."""
+        return 1 - self.branch
+
+
+def residual_adds(graph: ProgramGraph) -> Iterator[ResidualAdd]:
+    """Yield each residual addition, in program order."""
+    ancestry = _Ancestry(graph)
+    carried: dict[str, frozenset[str]] = {}
     for op in graph.ops:
         if op.canonical != "add" or len(set(op.operands)) != _PAIR:
             continue
-        one, two = op.operands
-        if graph.values[one].shape != graph.values[two].shape:
-            continue  # a bias, or a mask
-        if _depends(graph, two, _moved(graph, one)):
-            yield op, one, two
-        elif _depends(graph, one, _moved(graph, two)):
-            yield op, two, one
+        for branch in (1, 0):
+            skip = op.operands[1 - branch]
+            moved = _moved(graph, skip)
+            skips = frozenset({skip, moved}) | carried.get(moved, frozenset())
+            if ancestry.contracts(op.operands[branch], skips):
+                carried[op.results[0]] = skips
+                yield ResidualAdd(op, branch, skips)
+                break
 
 
 def last_contractions(graph: ProgramGraph) -> frozenset[str]:
@@ -40,8 +70,8 @@ def last_contractions(graph: ProgramGraph) -> frozenset[str]:
     of the MLP.
     """
     found: set[str] = set()
-    for _, skip, branch in residual_adds(graph):
-        known, waiting = {skip, _moved(graph, skip)}, [branch]
+    for add in residual_adds(graph):
+        known, waiting = set(add.skips), [add.op.operands[add.branch]]
         while waiting:
             name = waiting.pop()
             maker = graph.producer.get(name)
@@ -55,6 +85,34 @@ def last_contractions(graph: ProgramGraph) -> frozenset[str]:
     return frozenset(found)
 
 
+class _Ancestry:
+    """Values that each value depends on, as bits of integers: programs are long."""
+
+    def __init__(self, graph: ProgramGraph) -> None:
+        self.bit: dict[str, int] = {}
+        self.contracted: dict[str, int] = {}
+        above: dict[str, int] = {}
+        for op in graph.ops:
+            every = below = 0
+            for name in op.operands:
+                every |= above.get(name, 0) | self._bit(name)
+                below |= self.contracted.get(name, 0)
+            if op.traits.group in CONTRACTIONS:
+                below = every
+            for name in op.results:
+                above[name], self.contracted[name] = every, below
+
+    def _bit(self, name: str) -> int:
+        return self.bit.setdefault(name, 1 << len(self.bit))
+
+    def contracts(self, name: str, ancestors: frozenset[str]) -> bool:
+        """Return whether a contraction lies between a value and an ancestor."""
+        wanted = 0
+        for ancestor in ancestors:
+            wanted |= self.bit.get(ancestor, 0)
+        return bool(self.contracted.get(name, 0) & wanted)
+
+
 def _moved(graph: ProgramGraph, name: str) -> str:
     """Return the value that ``name`` is a view, a cast, a dropout or a multiple of."""
     while (op := graph.producer.get(name)) and op.operands:
@@ -63,21 +121,3 @@ def _moved(graph: ProgramGraph, name: str) -> str:
             break
         name = op.operands[0]
     return name
-
-
-def _depends(graph: ProgramGraph, name: str, on: str) -> bool:
-    """Return whether a value is computed from another one, not only moved."""
-    if _moved(graph, name) == on:
-        return False
-    start = graph.producer.get(on)
-    first = graph.position[start.name] if start else -1
-    known, waiting = {name}, [name]
-    while waiting:
-        op = graph.producer.get(waiting.pop())
-        if op is None or graph.position[op.name] <= first:
-            continue
-        if on in op.operands:
-            return True
-        waiting.extend(n for n in op.operands if n not in known)
-        known.update(op.operands)
-    return False

@@ -1,14 +1,12 @@
 """Residual additions: a sum of a value and of a branch that was computed from it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from amprewrite.passes.analysis.residual_adds import residual_adds
 from amprewrite.unit_scaling.graph.cut_edges import network
 from amprewrite.unit_scaling.graph.differentiable import Differentiable
 from amprewrite.unit_scaling.graph.units import Edge, Unit
-
-CONTRACTIONS = frozenset({"contraction", "convolution", "attention", "recurrent"})
-"""Groups of ops of which a branch has one; a sum without is arithmetic."""
 
 
 @dataclass(frozen=True)
@@ -33,43 +31,16 @@ class Residual:
 def find_residuals(
     live: Differentiable, units: Sequence[Unit], cut: frozenset[Edge]
 ) -> tuple[Residual, ...]:
-    """Return the residual additions of a program.
-
-    The skip is an ancestor of the branch, with a contraction between. Where it is the
-    sum of another residual (x + attention(x) + mlp(x)), the skip of that counts too.
-    """
-    below = _contracted_ancestors(live)
+    """Return the residual additions of a program through which gradients pass."""
+    adds = {add.op.name: add for add in residual_adds(live.graph)}
     found: list[Residual] = []
-    carried: dict[str, frozenset[str]] = {}
     for unit in units:
-        op = unit.ops[-1]
-        if op.canonical != "add" or unit.is_region or len(unit.edges) != 2:  # noqa: PLR2004  # both operands
+        add = adds.get(unit.ops[-1].name)
+        if add is None or unit.is_region or len(unit.edges) != 2:  # noqa: PLR2004  # both operands
             continue
-        for branch, skip in ((1, 0), (0, 1)):
-            value = op.operands[skip]
-            skips = carried.get(value, frozenset()) | {value}
-            if skips & below.get(op.operands[branch], frozenset()):
-                entries = _entries(live, units, cut, unit, branch)
-                found.append(Residual(unit.name, branch, skip, entries))
-                carried[op.results[0]] = skips
-                break
+        entries = _entries(live, units, cut, unit, add.branch)
+        found.append(Residual(unit.name, add.branch, add.skip, entries))
     return tuple(found)
-
-
-def _contracted_ancestors(live: Differentiable) -> Mapping[str, frozenset[str]]:
-    """Return for each value the ancestors with a contraction on the way."""
-    all_of: dict[str, frozenset[str]] = {}
-    found: dict[str, frozenset[str]] = {}
-    for op in live.ops:
-        used = [name for name in op.operands if name in live.values]
-        none: frozenset[str] = frozenset()
-        ancestors = none.union(used, *(all_of.get(name, none) for name in used))
-        contracted = none.union(*(found.get(name, none) for name in used))
-        if op.traits.group in CONTRACTIONS:
-            contracted = ancestors
-        for result in op.results:
-            all_of[result], found[result] = ancestors, contracted
-    return found
 
 
 def _entries(

@@ -30,7 +30,10 @@ GRAPH = parse_graph(BLOCK)
 
 
 def test_additions_of_a_branch_to_what_it_depends_on():
-    found = [(op.name, skip, branch) for op, skip, branch in residual_adds(GRAPH)]
+    found = [
+        (add.op.name, add.op.operands[add.skip], add.op.operands[add.branch])
+        for add in residual_adds(GRAPH)
+    ]
     assert found == [("one", "v", "d"), ("two", "r", "m")]
 
 
@@ -41,7 +44,7 @@ def test_constant_factors_are_looked_through():
         "split = amprewrite.scale(%e) -> %t: f32[4,8]\nview = mul(%t) -> %v: f32[4,8]",
     )
     graph = parse_graph(text)
-    assert [op.name for op, *_ in residual_adds(graph)] == ["one", "two"]
+    assert [add.op.name for add in residual_adds(graph)] == ["one", "two"]
     assert last_contractions(graph) == {"out", "down"}
 
 
@@ -64,5 +67,23 @@ def test_parallel_branches():
         "two = add(%m, %r)", "two = add(%m, %e)"
     )
     graph = parse_graph(text)
-    assert [op.name for op, *_ in residual_adds(graph)] == ["one", "two"]
+    assert [add.op.name for add in residual_adds(graph)] == ["one", "two"]
     assert last_contractions(graph) == {"out", "down"}
+
+
+def test_branches_that_read_the_same_value_and_are_added_one_by_one():
+    """x + attention(n) + mlp(n): the second branch does not depend on the first sum."""
+    text = BLOCK.replace("up = linear(%r,", "up = linear(%n,")
+    graph = parse_graph(text.replace("gate = linear(%r,", "gate = linear(%n,"))
+    assert [add.op.name for add in residual_adds(graph)] == ["one", "two"]
+    assert last_contractions(graph) == {"out", "down"}
+
+
+def test_a_sum_without_a_contraction_between_is_arithmetic():
+    graph = parse_graph(
+        "%x: f32[4,8] input\n"
+        "cube = integer_pow(%x) -> %c: f32[4,8]\n"
+        "add = add(%x, %c) -> %y: f32[4,8]\n"
+        "return %y\n"
+    )
+    assert not list(residual_adds(graph))
