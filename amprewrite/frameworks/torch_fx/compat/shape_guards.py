@@ -104,7 +104,11 @@ def _compiled(texts: tuple[str, ...]) -> Callable[[Sequence[Any]], int]:
 
 @contextmanager
 def recorded() -> Generator[list[str]]:
-    """Record the conditions of the program that is opened in the context."""
+    """Record the conditions of the program that is opened in the context.
+
+    Those on the tensor that an example is a view of are left out: the program takes the
+    view as it is, and other calls may give a tensor that is none.
+    """
     unlift: Any = import_module("torch.export._unlift")
     name, texts = "_convert_guards_code_to_fn", list[str]()
     before = getattr(unlift, name, None)
@@ -114,6 +118,8 @@ def recorded() -> Generator[list[str]]:
 
     def record(guards: Sequence[str], paths: Sequence[Any]) -> Any:
         for guard in guards:
+            if "._base" in guard:
+                continue
             text = guard
             for number, path in enumerate(paths):
                 text = text.replace(f"L{keystr(path)}", f"args[{number}]")

@@ -94,3 +94,16 @@ def test_conditions_are_taken_out_of_a_module_and_kept_with_it(exported: Any) ->
     assert kept(module) == Guards()
     keep(module, Guards(TEXTS))
     assert kept(module) == Guards(TEXTS)
+
+
+def test_a_view_in_the_example_is_no_condition_on_what_it_is_a_view_of() -> None:
+    class Double(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x * 2
+
+    base = torch.ones(6, 5)
+    batch = {"x": {0: torch.export.Dim.AUTO}}
+    exported: Any = torch.export.export(Double(), (base[:, :-1],), dynamic_shapes=batch)
+    with recorded() as texts:
+        exported.module()
+    assert Guards(tuple(texts)).broken([torch.ones(3, 4)]) == ""
