@@ -51,6 +51,19 @@ def test_train_cnn(capsys):
     assert low > full - 0.02
 
 
+@pytest.mark.slow
+def test_unit_scaled_gpt(capsys, monkeypatch):
+    options = ["--steps", "40", "--layers", "1"]
+    monkeypatch.setattr("sys.argv", ["unit_scaled_gpt", *options])
+    text = output_of("unit_scaled_gpt", capsys)
+    assert "8 bits: 4 contractions" in text
+    found = re.findall(r"([\w-]+): loss ([\d.]+) to ([\d.]+)", text)
+    assert [name for name, *_ in found] == ["float32", "unit-fp8"]
+    (first, full), (_, low) = ((float(a), float(b)) for _, a, b in found)
+    assert full < first - 1.5
+    assert low == pytest.approx(full, abs=0.05)
+
+
 def jax_output_of(name, capsys, *libraries):
     """What an example prints, and the last loss in float32 and in bf16."""
     for library in ("jax", "optax", *libraries):
