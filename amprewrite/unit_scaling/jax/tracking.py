@@ -9,6 +9,7 @@ from amprewrite.frameworks.jaxpr.compat.equations import bind_params, is_literal
 from amprewrite.frameworks.jaxpr.compat.tracebacks import source_line
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
 from amprewrite.unit_scaling.jax.gradients import output_gradients, split_parameters
+from amprewrite.unit_scaling.jax.scale import amprewrite_scale
 from amprewrite.unit_scaling.tracking import Scale, Tracked, numbered
 
 Array = Any
@@ -38,21 +39,35 @@ def track(
     values, back, seen = jax.vjp(jax.jit(again), given, nothing, has_aux=True)
     of_parameters, of_arrays = back(output_gradients(values))
     counts: dict[str, int] = {}
+    known: dict[Any, str] = {}
     rows = [
-        Tracked(name, "", tuple(np.shape(x)), _scale(x), _scale(g))
+        Tracked(name, "", tuple(np.shape(x)), _scale(x), _scale(g), parameter=True)
         for name, x, g in zip(names, given, of_parameters, strict=True)
     ]
     for (eqn, var), value, gradient in zip(made, seen, of_arrays, strict=True):
+        known[var] = numbered(_name(eqn), counts)
         rows.append(
             Tracked(
-                numbered(_name(eqn), counts),
+                known[var],
                 source_line(eqn.source_info.traceback),
                 tuple(var.aval.shape),
                 _scale(value),
                 _scale(gradient),
+                scaled=_scaled(eqn, known),
             )
         )
     return rows
+
+
+def _scaled(eqn: Any, known: Mapping[Any, str]) -> str | None:
+    """Return the name of the array that a result is but for a factor of unit scaling.
+
+    Empty where it is none of an equation, None where there is no such factor.
+    """
+    if _name(eqn) != amprewrite_scale.__name__:
+        return None
+    source = eqn.invars[0]
+    return "" if is_literal(source) else known.get(source, "")
 
 
 def _name(eqn: Any) -> str:

@@ -220,9 +220,14 @@ def _refuse(model: nn.Module) -> None:
             "convert the result: amprewrite.convert(amprewrite.unit_scale(model, ...))"
         )
         raise UnsupportedError(msg)
-    if any(_STATE in vars(part) for part in model.modules()):
+    if is_scaled(model):
         msg = f"{type(model).__name__} is unit-scaled already; scale the plain model"
         raise UnsupportedError(msg)
+
+
+def is_scaled(model: nn.Module) -> bool:
+    """Return whether a model, or a part of it, is one that ``unit_scale`` made."""
+    return any(_STATE in vars(part) for part in model.modules())
 
 
 @cache

@@ -39,3 +39,20 @@ def test_values_and_gradients_have_their_scales():
     assert found["weight"].backward.rms == pytest.approx(0.707, abs=0.02)
     scales = [x.forward.std for x in found.rows if x.name.startswith("amprewrite")]
     assert scales == pytest.approx([1.0] * 3, abs=0.02)
+
+
+def test_a_scaled_function_is_tracked_beside_the_plain_one():
+    def plain(parameters, x):
+        return jax.nn.relu(x @ parameters["weight"].T)
+
+    def scaled(parameters, x):
+        return jax.nn.relu(functional_jax.linear(x, parameters["weight"], None, None))
+
+    parameters = {"weight": WEIGHT}
+    before, after = (track_scales(f, (parameters, X)) for f in (plain, scaled))
+    table: Any = before.beside(after)
+    assert [row.name for row in table.rows[:1]] == ["weight"]
+    old, new = table["dot_general"].scales("forward")
+    assert old.std == pytest.approx(128**0.5, rel=0.02)
+    assert new.std == pytest.approx(1, rel=0.02)
+    assert not [row for row in table.rows if row.name.startswith("amprewrite")]

@@ -9,6 +9,7 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
+import amprewrite
 from amprewrite.unit_scaling import functional, track_scales
 
 
@@ -54,3 +55,54 @@ def test_the_model_stays_as_it_was():
     assert MODEL.norm.num_batches_tracked == 0
     assert MODEL.weight.grad is None
     assert not MODEL.act._forward_hooks
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(64, 128), nn.Linear(128, 64)
+        self.last = nn.Linear(64, 8)
+
+    def forward(self, x):
+        return self.last(x + self.down(nn.functional.gelu(self.up(x))))
+
+
+X = torch.randn(32, 5, 64)
+
+
+def test_a_linear_layer_is_a_row_though_its_result_is_a_view():
+    found: Any = track_scales(Residual(), (X,))
+    assert [row.name for row in found.rows if row.where] == ["linear", *LINEARS]
+    assert found["linear_1"].where == "down"
+
+
+LINEARS = ("linear_1", "linear_2")
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_a_scaled_model_is_tracked_beside_the_plain_one(mode):
+    plain = Residual().train(mode)
+    scaled = amprewrite.unit_scale(plain, (X,)).train(not mode).train(mode)
+    before: Any = track_scales(plain, (X,))
+    table = before.beside(track_scales(scaled, (X,)))
+    assert [row.name for row in table.rows[6:]] == [
+        *("linear", "gelu", "linear_1", "add", "linear_2")
+    ]
+    for row in table.rows:
+        old, new = row.scales("forward")
+        if row.name.startswith("linear"):
+            assert new.std == pytest.approx(1, abs=0.15)
+            assert old.std < 0.75
+            assert row.scales("backward")[1].std == pytest.approx(1, abs=0.6)
+    assert track_scales(scaled, (X,)).rows == track_scales(scaled, (X,)).rows
+
+
+def test_what_is_captured_while_it_is_tracked_is_no_tensor_of_the_run():
+    scaled = amprewrite.unit_scale(Residual(), (X,)).eval()  # captured in train mode
+    first, again = (track_scales(scaled, (X,)) for _ in range(2))
+    assert first.rows == again.rows
+    assert not first["linear"].where
+    converted = amprewrite.convert(Residual(), args=(X,)).eval()
+    rows = track_scales(converted, (X,)).rows
+    assert rows == track_scales(converted, (X,)).rows
+    assert [row.name for row in rows].count("gelu") == 1

@@ -1,0 +1,73 @@
+"""Scales of one tensor: plain data."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Scales of one tensor, in float64.
+
+    Attributes:
+        std: Standard deviation.
+        rms: Root mean square.
+        largest: Largest absolute value.
+        zeros: Share of elements that are zero.
+    """
+
+    std: float
+    rms: float
+    largest: float
+    zeros: float
+
+    @classmethod
+    def of(cls, values: NDArray[Any]) -> "Scale":
+        """Return the scales of an array; of an empty one all are 0."""
+        x = np.ravel(values).astype(np.float64)
+        if not x.size:
+            return cls(0.0, 0.0, 0.0, 0.0)
+        rms = float(np.sqrt(np.square(x).mean()))
+        return cls(float(x.std()), rms, float(np.abs(x).max()), float((x == 0).mean()))
+
+    def __str__(self) -> str:
+        """Return the four numbers in columns."""
+        return f"{self.std:9.3g} {self.rms:9.3g} {self.largest:9.3g} {self.zeros:6.1%}"
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """One tensor of a run.
+
+    Attributes:
+        name: Op that made it, numbered; or the name of a parameter.
+        where: Path of the module in torch, source line in JAX; empty if unknown.
+        shape: Its extents.
+        forward: Scales of its values.
+        backward: Scales of its gradient; None where there is none.
+        parameter: Whether it is a parameter of the model.
+        scaled: Name of the tensor that this one is but for a factor of unit scaling,
+            empty where that one has no row; None of all other tensors.
+    """
+
+    name: str
+    where: str
+    shape: tuple[int, ...]
+    forward: Scale
+    backward: Scale | None
+    parameter: bool = False
+    scaled: str | None = None
+
+
+def numbered(name: str, counts: dict[str, int]) -> str:
+    """Return a name, with the number of its use from the second on."""
+    counts[name] = counts.get(name, -1) + 1
+    return f"{name}_{counts[name]}" if counts[name] else name
+
+
+def base_name(name: str) -> str:
+    """Return a name without its number."""
+    base, _, number = name.rpartition("_")
+    return base if base and number.isdigit() else name
