@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from amprewrite.dtypes import FORMATS, is_float, same_kind
 from amprewrite.errors import UnsupportedError
@@ -22,7 +23,7 @@ from amprewrite.passes.mincut.optimal import choose_optimal
 from amprewrite.passes.nothing import why_nothing
 from amprewrite.passes.placement.assignment import Chosen, place_assignment
 from amprewrite.passes.placement.casts import build_casts
-from amprewrite.passes.placement.constraints import find_freedom
+from amprewrite.passes.placement.constraints import Freedom, find_freedom
 from amprewrite.passes.placement.contract_formats import NO_FORMATS, contract_formats
 from amprewrite.passes.placement.contractions import contracted
 from amprewrite.passes.placement.hoist import find_hoisted, loop_entries
@@ -88,6 +89,14 @@ def make_plan(graph: ProgramGraph, matcher: Matcher, setting: Setting) -> Plan:
             promotes.
         ComplexTruncationError: An op drops an imaginary part, under such a policy.
     """
+    return prepare(graph, matcher, setting).plan(setting.objective)
+
+
+def prepare(graph: ProgramGraph, matcher: Matcher, setting: Setting) -> "Prepared":
+    """Return the facts of a program, from which it is planned at any prices.
+
+    Raises as :func:`make_plan` does.
+    """
     check_placement(setting.placement)
     policy = matcher.policy
     if policy.low or policy.promotion:
@@ -98,39 +107,100 @@ def make_plan(graph: ProgramGraph, matcher: Matcher, setting: Setting) -> Plan:
     situation = situate(graph, policy, classes, demanding)
     if policy.low and not setting.differentiable:
         situation = replace(situation, entries=loop_entries(graph, policy.full))
-    placement, bound = _place(situation, outputs, setting)
-    situation = replace(situation, low_weights=placement.low_weights)
-    casts = build_casts(
-        situation, placement, outputs, fold=not setting.keep_parameter_dtype
-    )
-    casts = priced_casts(situation, casts, setting.objective)
-    cost = plan_cost(situation, placement, casts, setting.objective)
-    formats = contract_formats(graph, matcher, classes)
-    plan = Plan(
-        policy=policy.name,
-        placement=setting.placement,
-        low=policy.low,
-        full=policy.full,
-        captured=setting.captured,
-        decisions=tuple(
-            _quantised(
-                _decision(op, situation, placement, setting.objective.model.kernels),
-                formats.get(op.name, NO_FORMATS),
+    return Prepared(situation, matcher, setting, outputs)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A program with all facts that do not depend on prices.
+
+    Attributes:
+        situation: The facts before placement.
+        matcher: Policy and overrides; it has met every op.
+        setting: Settings of the plan; its prices are not used.
+        outputs: Dtype in which each output is returned.
+    """
+
+    situation: Situation
+    matcher: Matcher
+    setting: Setting
+    outputs: tuple[str, ...]
+
+    @cached_property
+    def freedom(self) -> Freedom:
+        """The choices of a solver."""
+        keep = self.setting.keep_parameter_dtype
+        return find_freedom(self.situation, keep_parameter_dtype=keep)
+
+    @cached_property
+    def _formats(self) -> Mapping[str, Contract]:
+        at = self.situation
+        return contract_formats(at.graph, self.matcher, at.classes)
+
+    @cached_property
+    def _program(self) -> tuple[str, ...]:
+        return fingerprint(self.situation.graph)
+
+    def plan(self, objective: Objective) -> Plan:
+        """Return the plan at the prices of ``objective``."""
+        setting, matcher, outputs = self.setting, self.matcher, self.outputs
+        graph, policy = self.situation.graph, matcher.policy
+        placement, bound = self._place(objective)
+        situation = replace(self.situation, low_weights=placement.low_weights)
+        casts = build_casts(
+            situation, placement, outputs, fold=not setting.keep_parameter_dtype
+        )
+        casts = priced_casts(situation, casts, objective)
+        cost = plan_cost(situation, placement, casts, objective)
+        plan = Plan(
+            policy=policy.name,
+            placement=setting.placement,
+            low=policy.low,
+            full=policy.full,
+            captured=setting.captured,
+            decisions=tuple(
+                _quantised(
+                    _decision(op, situation, placement, objective.model.kernels),
+                    self._formats.get(op.name, NO_FORMATS),
+                )
+                for op in graph.ops
+            ),
+            casts=casts,
+            storage=tuple(
+                (c.value, c.to_dtype) for c in casts if c.folding == "storage"
+            ),
+            cost=replace(cost, lower_bound=bound),
+            target=objective.model.target,
+            prices=objective.model.source,
+            training=setting.keep_parameter_dtype and setting.differentiable,
+            outputs=outputs,
+            program=self._program,
+            overrides=matcher.given,
+            policy_digest=policy_digest(policy),
+        )
+        return plan.with_warnings(*_warnings(graph, plan, matcher, setting.elsewhere))
+
+    def _place(self, objective: Objective) -> tuple[Placement, int | None]:
+        """Return the placement that the setting asks for, and its certificate."""
+        situation, keep = self.situation, self.setting.keep_parameter_dtype
+        if not situation.policy.low:
+            return place(situation), None
+        if self.setting.placement == "promote":
+            return _promote(situation, keep_parameter_dtype=keep), None
+        if self.setting.placement == "paint":
+            assigned = paint(situation, self.freedom)
+            chosen, bound = Chosen(self.freedom, assigned, PAINTED), None
+        else:
+            found = choose_optimal(
+                situation,
+                self.freedom,
+                self.outputs,
+                objective,
+                keep_parameter_dtype=keep,
             )
-            for op in graph.ops
-        ),
-        casts=casts,
-        storage=tuple((c.value, c.to_dtype) for c in casts if c.folding == "storage"),
-        cost=replace(cost, lower_bound=bound),
-        target=setting.objective.model.target,
-        prices=setting.objective.model.source,
-        training=setting.keep_parameter_dtype and setting.differentiable,
-        outputs=outputs,
-        program=fingerprint(graph),
-        overrides=matcher.given,
-        policy_digest=policy_digest(policy),
-    )
-    return plan.with_warnings(*_warnings(graph, plan, matcher, setting.elsewhere))
+            chosen, bound = found.chosen, found.bound
+        placed = place_assignment(situation, chosen, keep_parameter_dtype=keep)
+        return placed[0], bound
 
 
 def output_dtypes(graph: ProgramGraph, policy: Policy) -> tuple[str, ...]:
@@ -159,34 +229,6 @@ def _is_storable(new: str, stored: str) -> bool:
     if new not in FORMATS or stored not in FORMATS:  # a key, a token
         return False
     return same_kind(new, stored) or (is_complex(new) and is_float(stored))
-
-
-def _place(
-    situation: Situation, outputs: tuple[str, ...], setting: Setting
-) -> tuple[Placement, int | None]:
-    """Return the placement that ``setting`` asks for, and its certificate."""
-    if not situation.policy.low:
-        return place(situation), None
-    keep_parameter_dtype = setting.keep_parameter_dtype
-    if setting.placement == "promote":
-        return _promote(situation, keep_parameter_dtype=keep_parameter_dtype), None
-    freedom = find_freedom(situation, keep_parameter_dtype=keep_parameter_dtype)
-    if setting.placement == "paint":
-        chosen = Chosen(freedom, paint(situation, freedom), PAINTED)
-        return place_assignment(
-            situation, chosen, keep_parameter_dtype=keep_parameter_dtype
-        )[0], None
-    found = choose_optimal(
-        situation,
-        freedom,
-        outputs,
-        setting.objective,
-        keep_parameter_dtype=keep_parameter_dtype,
-    )
-    placement, _ = place_assignment(
-        situation, found.chosen, keep_parameter_dtype=keep_parameter_dtype
-    )
-    return placement, found.bound
 
 
 def _promote(situation: Situation, *, keep_parameter_dtype: bool) -> Placement:

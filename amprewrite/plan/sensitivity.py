@@ -5,6 +5,7 @@ Both are plain data, so that frameworks measure and passes plan independently.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf, isfinite, sqrt
 
 from amprewrite.ir import ProgramGraph
@@ -87,8 +88,8 @@ class Sensitivity:
         default_factory=dict[Key, tuple[float, ...]]
     )
 
-    @property
-    def all(self) -> dict[Key, float]:
+    @cached_property
+    def all(self) -> Mapping[Key, float]:
         """The errors of stored and of read roundings in one mapping."""
         return {**self.stored, **self.read}
 
@@ -109,7 +110,8 @@ class Sensitivity:
 
     def made(self, plan: Plan, graph: ProgramGraph) -> dict[Key, float]:
         """Return the errors of the roundings that ``plan`` makes."""
-        return {key: self.all[key] for key in self.roundings(plan, graph)}
+        every = self.all
+        return {key: every[key] for key in self.roundings(plan, graph)}
 
     def roundings(self, plan: Plan, graph: ProgramGraph) -> Iterator[Key]:
         """Yield the keys of the roundings in ``plan``, counted as placement does."""

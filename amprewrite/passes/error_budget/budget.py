@@ -8,7 +8,7 @@ from amprewrite.passes.cost.cost import Objective
 from amprewrite.passes.error_budget.lagrangian import MEASURED, Goal
 from amprewrite.passes.error_budget.measured_search import plan_within
 from amprewrite.passes.error_budget.probe_selection import find_probes
-from amprewrite.passes.pipeline import Setting, make_plan
+from amprewrite.passes.pipeline import Prepared, Setting, make_plan, prepare
 from amprewrite.plan import Plan
 from amprewrite.plan.bounds import AUTOCAST, Tolerance
 from amprewrite.plan.sensitivity import Measurements, Probes
@@ -55,21 +55,20 @@ class Budget:
 
     def goal(self, measured: Measurements) -> Goal:
         """Return the goal of the search by :meth:`plan`."""
-
-        def plan_for(objective: Objective) -> Plan:
-            return self.placed("optimal", measured, objective)
+        at_prices = self._prepared("optimal", measured).plan
 
         def others() -> list[Plan]:
             names = ("promote", "paint")
-            return [self.placed(name, measured, self.objective) for name in names]
+            return [self.placed(name, measured) for name in names]
 
         # The baseline is measured on the same inputs: no room is needed for others.
         share = 1.0 if self.tolerance == AUTOCAST else MEASURED
-        return Goal(measured, plan_for, self.objective.model, share, others)
+        return Goal(measured, at_prices, self.objective.model, share, others)
 
-    def placed(
-        self, placement: str, measured: Measurements, objective: Objective
-    ) -> Plan:
-        """Return the plan of a placement, at prices that may include errors."""
-        setting = Setting(placement, measured.training, measured.captured, objective)
-        return make_plan(measured.graph, self.matcher(), setting)
+    def placed(self, placement: str, measured: Measurements) -> Plan:
+        """Return the plan of a placement."""
+        return self._prepared(placement, measured).plan(self.objective)
+
+    def _prepared(self, placement: str, measured: Measurements) -> Prepared:
+        setting = Setting(placement, measured.training, measured.captured)
+        return prepare(measured.graph, self.matcher(), setting)

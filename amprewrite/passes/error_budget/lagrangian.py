@@ -8,7 +8,7 @@ predicted error within the bound. Measurements are in
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from math import exp, floor, isfinite, log
+from math import exp, floor, isfinite, log, sqrt
 
 from amprewrite.ir import ProgramGraph
 from amprewrite.passes.cost.cost import Objective
@@ -197,12 +197,13 @@ class Search:
             if bound is not None:
                 self.bounds[price.multiplier] = bound
             plan = replace(plan, cost=replace(plan.cost, lower_bound=bound))
-            plan = _without_errors(plan, sensitivity.made(plan, graph), errors)
+            made = sensitivity.made(plan, graph)
+            plan = _without_errors(plan, made, errors)
             self.plans[price] = replace(
                 plan,
                 decisions=explained(plan, graph, sensitivity),
                 warnings=tuple(map(_without_room, plan.warnings)),
-                predicted_error=sensitivity.predicted(plan, graph),
+                predicted_error=sqrt(sum(made.values())),
             )
         return self.plans[price]
 

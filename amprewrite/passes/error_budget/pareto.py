@@ -51,13 +51,13 @@ class Front:
     def plan(self, measured: Measurements) -> Plan:
         """Collect :attr:`points`; return the cheapest plan."""
         budget, known = self.budget, measured
-        free = budget.placed("optimal", known, budget.objective)
+        free = budget.placed("optimal", known)
         largest = known.sensitivity.predicted(free, known.graph)
         # Prices are looked for up to where this little is left of the error.
         known = replace(known, target=largest * LEAST or known.target)
         search = Search(budget.goal(known))
         plans = list(_undominated(_swept(search, self.count)))
-        other = budget.placed("promote", known, budget.objective)
+        other = budget.placed("promote", known)
         found = known.sensitivity.predicted(other, known.graph)
         other = replace(other, predicted_error=found)
         proved = map(search.certified, plans)
