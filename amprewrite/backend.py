@@ -44,7 +44,13 @@ def amprewrite(
     policy = _policy(chosen.get("policy", "bf16"))
     overrides = chosen.get("overrides", ())
     placement, target = chosen.get("placement", "promote"), chosen.get("target")
-    cost = prices(module, policy, target or "eager", tuple(inputs))
+    cost = prices(
+        module,
+        policy,
+        target or "eager",
+        tuple(inputs),
+        weighed=placement == "optimal",
+    )
     plan = planner(policy, overrides, placement, cost)
     from amprewrite.frameworks.torch_fx.backend import Backend
 

@@ -13,7 +13,7 @@ from amprewrite.ir import ProgramGraph
 from amprewrite.passes import Setting, check_placement, make_plan
 from amprewrite.passes.cost.cost import Objective
 from amprewrite.passes.cost.cost_model import EAGER, CostModel, cost_model
-from amprewrite.passes.cost.measured_costs import measured_model
+from amprewrite.passes.cost.device_prices import device_model
 from amprewrite.passes.error_budget.budget import Budget
 from amprewrite.plan import Plan
 from amprewrite.plan.bounds import Tolerance, check_tolerance, placement_for
@@ -22,17 +22,20 @@ from amprewrite.policy import Matcher, Policy, PolicyLike, Rule, load_policy
 from amprewrite.registry import framework_of
 
 
-def prices(
+def prices(  # noqa: PLR0913  # what a plan is made for
     model: object,
     policy: Policy,
     target: str,
     args: tuple[object, ...] | None = None,
     kwargs: Mapping[str, object] | None = None,
     device: Device | None = None,
+    *,
+    weighed: bool = False,
 ) -> CostModel:
     """Return the prices of ``target`` on the device of a model.
 
-    They are measured by ``amprewrite calibrate``; else the default ones of ``target``.
+    They are measured by ``amprewrite calibrate``; else on a processor of its class, or
+    by its data sheet; else the default ones of ``target``.
 
     Args:
         model: The model.
@@ -41,6 +44,8 @@ def prices(
         args: Positional call arguments.
         kwargs: Keyword call arguments.
         device: Another device than that of the model.
+        weighed: Whether the placement weighs prices, so that it is worth a warning that
+            those of the device are unknown.
 
     Raises:
         UnsupportedError: No such target, or the model is of no supported kind.
@@ -51,8 +56,10 @@ def prices(
     framework = framework_of(model)
     on = device or framework.device_of(model, args, kwargs)
     found = load_calibration(on)
-    measured = found and measured_model(default, found, policy.low, policy.full)
-    return replace(measured or default, kernels=framework.kernels(on, found))
+    priced = device_model(
+        default, on, found, low=policy.low, full=policy.full, weighed=weighed
+    )
+    return replace(priced, kernels=framework.kernels(on, found))
 
 
 def planner(
@@ -212,8 +219,15 @@ class Asked:
     @cached_property
     def prices(self) -> CostModel:
         """Prices on the device of the model, or the device to plan for."""
-        given = self.args, self.kwargs
-        return prices(self.model, self.policy, self.runs, *given, self.planned_for)
+        return prices(
+            self.model,
+            self.policy,
+            self.runs,
+            self.args,
+            self.kwargs,
+            self.planned_for,
+            weighed=self.placement == "optimal",
+        )
 
     @cached_property
     def planned_for(self) -> Device | None:

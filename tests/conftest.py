@@ -21,6 +21,7 @@ os.environ.setdefault("HF_HOME", str(Path(CACHE) / "huggingface"))
 NO_CALIBRATION = TemporaryDirectory(prefix="amprewrite-tests-")
 atexit.register(NO_CALIBRATION.cleanup)
 os.environ["XDG_CACHE_HOME"] = NO_CALIBRATION.name
+os.environ["AMPREWRITE_PRICES"] = "default"  # the same plans on every machine
 # Before anything imports jax: eight devices, so that meshes can be tested anywhere.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 

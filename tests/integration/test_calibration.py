@@ -162,3 +162,24 @@ def test_a_gpu_is_calibrated_and_lowers_large_products() -> None:
     assert plan.prices == f"measured on {describe(device)}"
     assert set(by_path(plan).values()) == {"bfloat16"}
     assert plan.cost.lower_bound == plan.cost.total_bytes
+
+
+def test_without_a_calibration_a_processor_has_the_prices_of_its_class(monkeypatch):
+    """Nothing is lowered where bfloat16 is emulated; the variable turns that off."""
+    torch = pytest.importorskip("torch")
+    from amprewrite.frameworks.torch_fx.probes import calibrate
+
+    emulating = Device(
+        framework="torch", version="1", kind="cpu", name="X", features="avx2"
+    )
+    monkeypatch.setattr(calibrate, "describe", lambda _: emulating)
+    layers = [torch.nn.Linear(LARGE, LARGE) for _ in range(2)]
+    model = torch.nn.Sequential(*layers).eval()
+    args = (torch.randn(LARGE, LARGE),)
+    plan = amprewrite.inspect(model, args=args, placement="optimal")
+    assert plan.prices == "default"
+    assert plan.lowered
+    monkeypatch.delenv("AMPREWRITE_PRICES")
+    plan = amprewrite.inspect(model, args=args, placement="optimal")
+    assert plan.prices.startswith("measured on ")
+    assert not plan.lowered

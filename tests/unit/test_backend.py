@@ -24,7 +24,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setitem(
         sys.modules, "amprewrite.frameworks.torch_fx.backend", Assignment
     )
-    monkeypatch.setattr(backend, "prices", lambda *_: EAGER)
+    monkeypatch.setattr(backend, "prices", lambda *_, **_given: EAGER)
     return seen
 
 

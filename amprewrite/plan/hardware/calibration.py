@@ -170,6 +170,17 @@ def read_calibration(text: str) -> Calibration:
     return found
 
 
+def calibration_text(calibration: Calibration) -> str:
+    """Return the text of a file that holds ``calibration``.
+
+    Raises:
+        ValueError: It holds what no file may: a time that is not above zero, say.
+    """
+    text = _adapter(Calibration).dump_json(calibration, indent=1).decode("utf-8")
+    read_calibration(text)
+    return f"{text}\n"
+
+
 def load_calibration(device: Device) -> Calibration | None:
     """Return the calibration of ``device``; None if there is none.
 
@@ -200,13 +211,11 @@ def save_calibration(calibration: Calibration) -> Path:
         UnsupportedError: It cannot be written.
         ValueError: It holds what no file may: a time that is not above zero, say.
     """
-    file = cache_file(calibration.device)
-    text = _adapter(Calibration).dump_json(calibration, indent=1).decode("utf-8")
-    read_calibration(text)
+    file, text = cache_file(calibration.device), calibration_text(calibration)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         part = file.with_name(f"{file.name}.{os.getpid()}")
-        part.write_text(f"{text}\n", "utf-8")
+        part.write_text(text, "utf-8")
         part.replace(file)
     except OSError as error:
         msg = (
