@@ -36,6 +36,8 @@ class Reason(StrEnum):
     """A marker in the model asks for a precision."""
     PROMOTION = "promotion"
     """The operands were promoted to one dtype."""
+    EXACT_FACTOR = "power of two"
+    """Factors that are powers of two, which round nothing."""
     OUTER_PRODUCT = "contraction"
     """A contraction that sums nothing."""
 

@@ -138,13 +138,24 @@ def is_useful(low: str) -> bool:
     return low in FORMATS and 0 < FORMATS[low].exponent_bits < full
 
 
-def advice(low: str, *, scales: bool) -> str:
+def advice(low: str, *, scales: bool, unit_scaled: bool = False) -> str:
     """Return a hint about a loss scale and a low dtype; empty if there is none.
 
     Args:
-        low: Name of the low dtype of a policy; empty if nothing is lowered.
+        low: Name of the dtype in which gradients are held without a scale of their own:
+            the low dtype of a policy, or its 8-bit format of gradients; empty if
+            nothing is lowered.
         scales: Whether the loss is scaled.
+        unit_scaled: Whether the model is unit-scaled, so that gradients have a scale
+            near 1 already.
     """
+    if unit_scaled and is_useful(low):
+        return (
+            f"a loss scale beside unit scaling: gradients have a scale near 1 without "
+            f"it, and overflow {low} with it; want no loss scale"
+            if scales
+            else ""
+        )
     if is_useful(low) and not scales:
         least = FORMATS[low].smallest_subnormal
         return (

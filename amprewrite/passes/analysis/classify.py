@@ -1,8 +1,9 @@
 """Classify ops: by the policy, or by facts that overrule it."""
 
 from dataclasses import replace
+from math import frexp
 
-from amprewrite.dtypes import Behaviour, is_float
+from amprewrite.dtypes import FORMATS, Behaviour, is_float
 from amprewrite.dtypes.op_rules import OP_RULES
 from amprewrite.ir import ABS_SQUARE, REGION_BOUNDARIES, Op, ProgramGraph
 from amprewrite.policy import Matcher, OpClass, Policy, Reason
@@ -10,6 +11,9 @@ from amprewrite.policy.match import Match
 
 USER_CAST = "cast"
 """Canonical name of a change of dtype that is written in the model."""
+
+SCALE = "scale"
+"""Canonical name of the factors of unit scaling: one forward, one backward."""
 
 MOVES = {"enter": OpClass.FOLLOW, "leave": OpClass.FOLLOW}
 """Classes of ops at region boundaries; others keep their dtype."""
@@ -43,7 +47,7 @@ def _classify_op(graph: ProgramGraph, op: Op, matcher: Matcher) -> Match:
         return _classify_promoted(graph, op, matcher)
     if (settled := _by_kind(graph, op, full)) is not None:
         return settled
-    found = _asked(op, matcher.match(op))
+    found = _exact_scale(op, _asked(op, matcher.match(op)), matcher.policy.low)
     if (untouched := _untouched(graph, op, full)) is not None:
         return untouched
     foreign = _foreign_operand(graph, op, full)
@@ -150,6 +154,32 @@ def _asked(op: Op, found: Match) -> Match:
     op_class = OpClass.DENY if op.asked == "full" else OpClass.ALLOW
     why = f"the model asks for {op.asked} precision here"
     return _match(op_class, Reason.MARKER, why)
+
+
+def _exact_scale(op: Op, found: Match, low: str) -> Match:
+    """Return class follow for a scale by powers of two, unless a rule says otherwise.
+
+    The product rounds nothing in the normal range of the low dtype. A factor that is
+    computed from an extent is no literal: it is not known to be exact.
+    """
+    if op.canonical != SCALE or found.op_class is not OpClass.PROMOTE:
+        return found
+    directions = 2
+    exact = all(_is_power_of_two(factor, low) for factor in op.literals)
+    if found.reason.is_rule or len(op.literals) != directions or not exact:
+        return found
+    why = "its factors are powers of two, which round nothing"
+    return _match(OpClass.FOLLOW, Reason.EXACT_FACTOR, why)
+
+
+def _is_power_of_two(factor: float, low: str) -> bool:
+    """Return whether ``factor`` is a power of two among the normal numbers of a dtype.
+
+    Its sign may be any.
+    """
+    size, held = abs(factor), FORMATS[low]
+    half = 0.5  # the mantissa of every power of two
+    return frexp(size)[0] == half and held.smallest_normal <= size <= held.max
 
 
 def _of_written(graph: ProgramGraph, op: Op, found: Match) -> Match:

@@ -19,7 +19,7 @@ CONTRACTIONS = frozenset({"contraction", "convolution", "attention", "recurrent"
 _MOVES = ("movement", "cast", "dropout")
 """Groups of ops that pass a value on."""
 
-_SCALES = ("amprewrite.scale", "div", "mul")
+_SCALES = ("div", "mul", "scale")
 """Ops that multiply by a number, where they have one operand."""
 
 _PAIR = 2

@@ -10,6 +10,7 @@ from amprewrite.api import convert
 from amprewrite.errors import UnsupportedError, warn
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, tree_util
 from amprewrite.frameworks.jaxpr.convert import converted_function_of
+from amprewrite.plan.contracts.gradient_range import gradient_format, is_unit_scaled
 from amprewrite.policy import Policy, load_policy
 from amprewrite.training.jax.models import held_models, pure
 from amprewrite.training.jax.scales import UNKNOWN, DynamicLossScale, NoOpLossScale
@@ -20,7 +21,7 @@ from amprewrite.training.jax.trees import (
     is_traced,
     partition,
 )
-from amprewrite.training.state import advice
+from amprewrite.training.state import advice, is_useful
 
 AnyPolicy = str | Path | Policy | None
 """A policy, as ``convert`` takes it; None if the function is not to be converted."""
@@ -42,6 +43,7 @@ class Asked:
         axis_name: Mapped axes over which gradients must be finite on all devices.
         filters: Whether only the float arrays of the first argument are differentiated.
         options: Other arguments of ``convert``.
+        told: Hints about the loss scale that were given.
     """
 
     fun: Function
@@ -52,12 +54,18 @@ class Asked:
     axis_name: Any = None
     filters: bool = False
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    told: set[str] = field(default_factory=set[str])
 
     def converted(self, fun: Function) -> Function:
         """Return ``fun`` converted by the policy, or unchanged if it is already."""
         if self.policy is None or converted_function_of(self.fun) is not None:
             return fun
         return convert(fun, self.policy, **self.options)
+
+    @property
+    def scales(self) -> bool:
+        """Whether the loss is scaled."""
+        return not isinstance(self.loss_scale, NoOpLossScale)
 
     @functools.cached_property
     def plain(self) -> Function:
@@ -181,14 +189,18 @@ def filter_grad(
 def _asked(
     fun: Function, policy: AnyPolicy, loss_scale: Any, *rest: Any, **named: Any
 ) -> Asked:
-    """Return the request, after warning about an unsuitable loss scale.
+    """Return the request, after warning about a loss scale that is not needed.
 
     Raises:
         UnsupportedError: ``loss_scale`` is no loss scale.
     """
     scale = _loss_scale(loss_scale)
-    _advise(fun, policy, scale)
-    return Asked(fun, policy, scale, *rest, **named)
+    asked = Asked(fun, policy, scale, *rest, **named)
+    if policy is not None and asked.scales and converted_function_of(fun) is None:
+        found = load_policy(policy)
+        if not is_useful(found.low) and not found.contract.backward:
+            _tell(asked, advice(found.low, scales=True))
+    return asked
 
 
 def gradients_of(asked: Asked) -> Function:
@@ -230,6 +242,8 @@ def scaled_gradients(
 
     differentiate = jax.grad(scaled, asked.argnums, has_aux=True)
     grads, (made, state) = differentiate(*given, **kwargs)
+    if asked.policy is not None:
+        _advise(asked, asked.stateful if models else asked.plain)
     return grads, made if asked.has_aux else made[0], models, state
 
 
@@ -291,11 +305,22 @@ def _loss_scale(given: Any) -> Any:
     raise UnsupportedError(msg)
 
 
-def _advise(fun: Function, policy: AnyPolicy, loss_scale: Any) -> None:
-    """Warn about a missing loss scale, or one that is not needed."""
-    if policy is None:
+def _advise(asked: Asked, run: Function) -> None:
+    """Warn about a missing loss scale, or one that does harm, by the plan that ran.
+
+    Whether the function is unit-scaled is known when it was traced.
+    """
+    runner = converted_function_of(run)
+    if runner is None or not runner.plans:
         return
-    runner = converted_function_of(fun)
-    low = runner.request.low if runner is not None else load_policy(policy).low
-    if text := advice(low, scales=not isinstance(loss_scale, NoOpLossScale)):
-        warn(text)
+    plan = runner.plan
+    given = {"scales": asked.scales, "unit_scaled": is_unit_scaled(plan)}
+    low = gradient_format(plan) if asked.scales else plan.low
+    _tell(asked, advice(low, **given))
+
+
+def _tell(asked: Asked, hint: str) -> None:
+    """Warn of a hint once."""
+    if hint and hint not in asked.told:
+        asked.told.add(hint)
+        warn(hint)

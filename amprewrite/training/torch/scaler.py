@@ -18,7 +18,7 @@ from amprewrite.errors import LossScaleError, UnsupportedError, warn
 from amprewrite.training import state
 from amprewrite.training.torch import _compat, gradients
 from amprewrite.training.torch.buffers import Buffers
-from amprewrite.training.torch.models import low_dtypes
+from amprewrite.training.torch.models import advice_for
 from amprewrite.training.torch.turns import Turn, evaluated
 
 MIN_SCALE = 2.0**-14
@@ -300,14 +300,13 @@ class GradScaler:
         self.__dict__.update(pickled, _begun=WeakSet[Optimizer]())
 
     def _advise(self) -> None:
-        """Warn once if no scale is needed: nothing is lowered to float16."""
+        """Warn once if no scale is needed, or if it does harm: beside unit scaling."""
         if self._model is None or self._advised:
             return
-        lows = low_dtypes(self._model)
-        self._advised = bool(lows)
-        advice = {state.advice(low, scales=True) for low in lows}
-        if advice and "" not in advice:
-            warn(min(advice))
+        advice = advice_for(self._model)
+        self._advised = advice is not None
+        if advice:
+            warn(advice)
 
     def _turn(self, optimizer: Optimizer) -> Turn:
         return self._turns.setdefault(id(optimizer), Turn(optimizer))

@@ -19,8 +19,8 @@ ELEMENTWISE = frozenset({
 })  # fmt: skip
 """Groups of ops that compute each element by itself."""
 NOT_ELEMENTWISE = frozenset({
-    "amprewrite.scale", "diff", "glu", "gradient", "max_pool1d", "max_pool2d",
-    "max_pool3d", "prelu",
+    "diff", "glu", "gradient", "max_pool1d", "max_pool2d",
+    "max_pool3d", "prelu", "scale",
 })  # fmt: skip
 """Ops of these groups that read other elements, or have weights."""
 STATISTICS = frozenset({"mean", "sum", "var"})

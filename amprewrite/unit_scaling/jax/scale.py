@@ -2,16 +2,27 @@
 
 Its rule is that of the tangent, which is linear: JAX transposes it for gradients, and
 so the function goes through ``jit``, ``vmap``, ``scan``, ``checkpoint``, ``jvp`` and
-derivatives of any order. In a jaxpr it is a ``custom_jvp_call`` named
-``amprewrite_scale``.
+derivatives of any order. In a jaxpr it is a primitive named ``amprewrite_scale``, with
+the factors as parameters; where a factor is traced, a ``custom_jvp_call`` of that name.
 """
 
 import functools
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy as np
+
 from amprewrite.errors import ArgumentError, UnsupportedError
-from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
+from amprewrite.frameworks.jaxpr.compat.untyped import (
+    ad,
+    batching,
+    jax,
+    jex,
+    jnp,
+    mlir,
+)
+from amprewrite.frameworks.jaxpr.program.ops import SCALE
 
 Array = Any
 Factor = Any
@@ -27,10 +38,62 @@ def true_gradients() -> AbstractContextManager[None]:
     return _TRUE(True)
 
 
+def _is_known(factor: Factor) -> bool:
+    """Return whether a factor is a number when a program is traced."""
+    return isinstance(factor, (int, float, np.integer, np.floating))
+
+
 def _times(x: Array, factor: Factor) -> Array:
     """Multiply in at least float32, and round once to the dtype of ``x``."""
     wide = jnp.promote_types(x.dtype, jnp.float32)
     return (x.astype(wide) * factor).astype(x.dtype)
+
+
+scale_p = jex.Primitive(SCALE)
+"""The product with the factor ``forward``; its derivative is that with ``backward``."""
+
+
+def _value(x: Array, *, forward: float, backward: float) -> Array:
+    del backward
+    return _times(x, forward)
+
+
+def _made(aval: Any, **_: float) -> Any:
+    return aval.update(weak_type=False)
+
+
+def _twice_backward(factors: Mapping[str, float]) -> dict[str, float]:
+    """Return the factors of a tangent or cotangent: the backward one in both ways."""
+    return dict.fromkeys(("forward", "backward"), factors["backward"])
+
+
+def _tangent(
+    primals: tuple[Array], tangents: tuple[Any], **factors: float
+) -> tuple[Array, Any]:
+    (tangent,) = tangents
+    if not isinstance(tangent, ad.Zero):
+        tangent = scale_p.bind(tangent, **_twice_backward(factors))
+    return scale_p.bind(*primals, **factors), tangent
+
+
+def _transposed(ct: Any, _x: Any, **factors: float) -> tuple[Any]:
+    if isinstance(ct, ad.Zero):
+        return (ct,)
+    return (scale_p.bind(ct, **_twice_backward(factors)),)
+
+
+def _batched(
+    operands: tuple[Array], dims: tuple[Any], **factors: float
+) -> tuple[Array, Any]:
+    return scale_p.bind(*operands, **factors), dims[0]
+
+
+scale_p.def_impl(_value)
+scale_p.def_abstract_eval(_made)
+mlir.register_lowering(scale_p, mlir.lower_fun(_value, multiple_results=False))
+ad.primitive_jvps[scale_p] = _tangent
+ad.primitive_transposes[scale_p] = _transposed
+batching.primitive_batchers[scale_p] = _batched
 
 
 def amprewrite_scale(x: Array, forward: Factor, _backward: Factor) -> Array:
@@ -81,7 +144,10 @@ def scale(x: Array, forward: Factor, backward: Factor) -> Array:
             "x.astype(jnp.float32)"
         )
         raise ArgumentError(msg)
-    return _scale(x, forward, forward if _TRUE.value else backward)
+    backward = forward if _TRUE.value else backward
+    if _is_known(forward) and _is_known(backward):
+        return scale_p.bind(x, forward=float(forward), backward=float(backward))
+    return _scale(x, forward, backward)
 
 
 def scale_fwd(x: Array, factor: Factor) -> Array:

@@ -145,6 +145,13 @@ def test_advice():
     assert not advice("bfloat16", scales=False)
 
 
+@pytest.mark.parametrize("low", ["float16", "float8_e5m2"])
+def test_advice_for_unit_scaled_models(low):
+    assert not advice(low, scales=False, unit_scaled=True)
+    assert f"overflow {low} with it" in advice(low, scales=True, unit_scaled=True)
+    assert "not needed" in advice("bfloat16", scales=True, unit_scaled=True)
+
+
 def test_the_message_of_a_stuck_scale():
     assert stuck(1.0, "head.w").startswith(
         "the gradient of head.w is not finite with the loss scale at its minimum, 1,"

@@ -15,6 +15,9 @@ from amprewrite.ops import op_table
 CONTRACTIONS = frozenset(("dot_general", "conv_general_dilated"))
 """Contractions that can return their full-precision accumulators."""
 
+SCALE = "amprewrite_scale"
+"""The primitive of unit scaling, with parameters ``forward`` and ``backward``."""
+
 TYPED_BODIES = {
     "scatter": "scatter",
     "scatter-add": "scatter_add",

@@ -12,6 +12,7 @@ from amprewrite.frameworks.jaxpr.compat.tracebacks import is_unravelled, source_
 from amprewrite.frameworks.jaxpr.compat.untyped import lax
 from amprewrite.frameworks.jaxpr.program.ops import (
     CONTRACTIONS,
+    SCALE,
     canonical_name,
     dtype_name,
 )
@@ -119,7 +120,7 @@ class _Reader:
             source=source_line(step.eqn.source_info.traceback),
             region=step.region,
             fence=step.fence or self._asked_by_parameters(step),
-            literals=tuple(_literals(step.operands)),
+            literals=(*_literals(step.operands), *_factors(step)),
             dtype_argument=named,
             chosen=step.chosen,
             contracted=self._contracted(step),
@@ -197,6 +198,14 @@ def _literals(atoms: Iterable[Atom]) -> Iterator[float]:
     for atom in atoms:
         if isinstance(atom, Number) and is_float(atom.dtype):
             yield float(atom.value)
+
+
+def _factors(step: Step) -> tuple[float, ...]:
+    """Return the forward and backward factor of a scale, which are parameters."""
+    params = step.eqn.params
+    if step.primitive != SCALE:
+        return ()
+    return params["forward"], params["backward"]
 
 
 @lru_cache(maxsize=4096)

@@ -95,9 +95,10 @@ def canonical_name(node: Called) -> str:
     target = node.target
     if not operators.is_overload(target):
         return native_name(target).rpartition(".")[2]
-    if target.namespace not in ("aten", "prims"):
-        return native_name(target).rpartition(".")[0]
     packet = target.overloadpacket.__name__
+    if target.namespace not in ("aten", "prims"):
+        qualified = f"{target.namespace}::{packet}"
+        return op_table().aten.get(qualified, qualified.replace("::", ".", 1))
     if operators.is_mutable(target) and packet.endswith("_"):
         packet = packet.removesuffix("_")
     name = op_table().aten.get(packet, packet)

@@ -1,7 +1,8 @@
 """Warn once if a float16 model is trained without a loss scale.
 
 A scaled loss is visible in the gradient that reaches the outputs of the model at the
-first backward pass: whatever the means of scaling, its numbers are large.
+first backward pass: whatever the means of scaling, its numbers are large. A unit-scaled
+model needs none.
 """
 
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from torch import nn
 from amprewrite.errors import warn
 from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.torch_fx.compat import pytrees
+from amprewrite.plan.contracts.gradient_range import is_unit_scaled
 
 SMALLEST = 2.0**-14
 """The smallest normal float16; a gradient below it loses bits."""
@@ -62,8 +64,12 @@ class Watch:
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         """Register a hook on each output that requires a gradient."""
-        del module, args
+        del args
         if self.done or torch.compiler.is_compiling():
+            return
+        plan = getattr(module, "plan", None)
+        if plan is not None and is_unit_scaled(plan):
+            self.done = True
             return
         for leaf in pytrees.pytree.tree_leaves(output):
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad:

@@ -236,3 +236,34 @@ def test_what_passes_a_body_and_is_no_float_is_kept(op: str, dtype: str) -> None
     floats = parse_graph(f"%x: f32[4] input\na = {op}(%x) -> %y: f32[4]\n")
     moved = classify(floats, Matcher(load_policy("bf16")))["a"]
     assert (moved.op_class, moved.reason) == (OpClass.FOLLOW, Reason.BODY)
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward", "policy", "op_class"),
+    [
+        (0.25, 1.0, "bf16", "follow"),
+        (-2.0, 0.5, "bf16", "follow"),
+        (0.3, 1.0, "bf16", "promote"),
+        (1.0, 0.3, "bf16", "promote"),
+        (0.0, 1.0, "bf16", "promote"),
+        (2.0**-20, 1.0, "bf16", "follow"),
+        (2.0**-20, 1.0, "fp16", "promote"),
+        (1.0, 2.0**16, "fp16", "promote"),
+        (0.25, 1.0, "off", "keep"),
+    ],
+)
+def test_a_scale_by_powers_of_two_moves_data(
+    forward: float, backward: float, policy: str, op_class: str
+) -> None:
+    text = f"{X}a = scale(%x) -> %y: f32[4]\n  | literals=[{forward!r}, {backward!r}]"
+    assert class_of(text, policy).op_class == op_class
+
+
+def test_a_scale_by_an_extent_is_not_known_to_be_exact() -> None:
+    text = f"{X}a = scale(%x) -> %y: f32[4]\n  | literals=[1.0]"
+    assert class_of(text).op_class == "promote"
+
+
+def test_a_rule_decides_on_a_scale() -> None:
+    text = f"{X}a = scale(%x) -> %y: f32[4]\n  | literals=[1.0, 2.0]"
+    assert class_of(text, **{"op": "scale", "class": "deny"}).op_class == "deny"

@@ -41,7 +41,7 @@ def test_constant_factors_are_looked_through():
     """Those of a unit-scaled residual: both paths are scaled after the split."""
     text = BLOCK.replace(
         "view = view(%e) -> %v: f32[4,8]",
-        "split = amprewrite.scale(%e) -> %t: f32[4,8]\nview = mul(%t) -> %v: f32[4,8]",
+        "split = scale(%e) -> %t: f32[4,8]\nview = mul(%t) -> %v: f32[4,8]",
     )
     graph = parse_graph(text)
     assert [add.op.name for add in residual_adds(graph)] == ["one", "two"]

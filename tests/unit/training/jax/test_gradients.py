@@ -25,6 +25,7 @@ from amprewrite.training.jax import (
     grad,
     value_and_grad,
 )
+from amprewrite.unit_scaling.jax import scale_bwd
 from tests.jax_programs import checked_jaxpr, normal, relative_error, weight
 
 PARAMS = {"b": jnp.zeros(16), "v": weight(16, 4, 2), "w": weight(8, 16)}
@@ -179,11 +180,12 @@ def test_no_scale_for_bfloat16():
 
 @pytest.mark.parametrize("make", [value_and_grad, grad, filter_grad])
 def test_float16_without_a_scale_is_told(make):
+    run = make(loss, "fp16", loss_scale=None)
     with pytest.warns(AmpWarning, match="float16 without a loss scale") as told:
-        make(loss, "fp16", loss_scale=None)
+        _ = run(PARAMS, X, Y), run(PARAMS, X, Y)
     assert [w.filename for w in told] == [__file__]
     with pytest.warns(AmpWarning, match="below 6.0e-08 become zero"):
-        make(loss, "fp16", loss_scale=NoOpLossScale())
+        jax.jit(make(loss, "fp16", loss_scale=NoOpLossScale()))(PARAMS, X, Y)
 
 
 def test_a_scale_for_bfloat16_is_told_and_works():
@@ -191,6 +193,35 @@ def test_a_scale_for_bfloat16_is_told_and_works():
         run = value_and_grad(loss, loss_scale=SCALE)
     assert len(told) == 1
     assert run(PARAMS, X, Y)[1].counter == 1
+
+
+def scaled_loss(params, x, y):
+    return loss(params, scale_bwd(x, 3.0), y)
+
+
+def test_a_unit_scaled_function_needs_no_scale():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        grad(scaled_loss, "fp16", loss_scale=None)(PARAMS, X, Y)
+
+
+@pytest.mark.parametrize(
+    ("policy", "lost"), [("fp16", "float16"), ("unit-fp8", "float8_e5m2")]
+)
+def test_a_scale_beside_unit_scaling_is_told(policy, lost):
+    run = jax.jit(grad(scaled_loss, policy, loss_scale=SCALE))
+    with pytest.warns(AmpWarning, match=f"beside unit scaling: .*overflow {lost}"):
+        run(PARAMS, X, Y)
+
+
+@pytest.mark.parametrize(("policy", "told"), [("fp8", 1), ("unit-fp8", 0)])
+def test_a_scale_helps_gradients_of_8_bits_that_have_none(policy, told):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", AmpWarning)
+        grad(loss, policy, loss_scale=SCALE)(PARAMS, X, Y)
+    texts = [str(w.message) for w in found if "loss scale" in str(w.message)]
+    assert len(texts) == told
+    assert all("not needed" in text for text in texts)
 
 
 def test_a_converted_function_is_run_as_it_is():

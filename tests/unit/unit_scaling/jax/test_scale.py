@@ -70,7 +70,7 @@ def test_a_factor_may_be_traced():
 
 
 def test_a_program_shows_it_by_name():
-    assert "name=amprewrite_scale" in str(jax.make_jaxpr(model)(X))
+    assert "amprewrite_scale[backward=1.0 forward=2.0]" in str(jax.make_jaxpr(model)(X))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])

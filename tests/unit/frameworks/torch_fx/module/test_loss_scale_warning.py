@@ -60,6 +60,14 @@ def warned(run: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
+def test_a_unit_scaled_model_needs_none(*, at_once: bool):
+    model, x, labels = classifier()
+    scaled = amprewrite.unit_scale(model, (x,))
+    program = amprewrite.convert(scaled, "fp16", args=(x,) if at_once else None)
+    assert not warned(lambda: F.cross_entropy(program(x), labels).backward())
+
+
+@pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize("scale", [1.0, 2.0**16])
 def test_training_is_watched_once(scale: float, *, at_once: bool):
     model, x, labels = classifier()

@@ -1,0 +1,1 @@
+"""Facts of a plan about contractions of 8 bits: formats, kernels, gradients."""
