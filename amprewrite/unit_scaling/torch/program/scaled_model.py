@@ -45,7 +45,8 @@ class Program:
     Attributes:
         module: The graph; its parameters are those of the model.
         signature: The calls that it takes.
-        structure: Key of the modes, hooks and flags that it was captured with.
+        structure: Key of the modes, hooks and flags that it was captured with, and of
+            the parameters that are tied: a weight with two uses is no cut edge.
         scales: The scale plan.
     """
 
@@ -107,7 +108,7 @@ class Programs:
         self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Program, tuple[tuple[Any, ...], dict[str, Any]]]:
         """Return the program for a call, and its arguments; capture one if needed."""
-        structure = structure_key(_plain_view(model))
+        structure = _structure_of(_plain_view(model))
         for program in self.found:
             given = program.takes(args, kwargs, structure)
             if given is not None:
@@ -162,10 +163,19 @@ def capture(
     plain = _plain_view(model)
     shapes = _dynamic(plain, args, kwargs)
     captured = export_model(plain, args, kwargs, shapes)
-    structure = structure_key(plain)  # with the flags that a first call sets
+    structure = _structure_of(plain)  # with the flags that a first call sets
     scales = insert_scales(captured.module, (args, kwargs), settings)
     signature = signature_of(plain, captured.module)
     return Program(captured.module, signature, structure, scales)
+
+
+def _structure_of(model: nn.Module) -> Key:
+    """Return the key of all that a captured program takes for granted."""
+    names: dict[int, list[str]] = {}
+    for name, held in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(held), []).append(name)
+    tied = tuple(tuple(found) for found in names.values() if len(found) > 1)
+    return structure_key(model), tied
 
 
 def _plain_view(model: Any) -> Any:

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 import amprewrite
+from amprewrite.unit_scaling import check_gradient_validity
 
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
 
@@ -60,3 +61,36 @@ def test_averages_of_weights_copy_the_model(scaled):
     average = torch.optim.swa_utils.AveragedModel(scaled)
     average.update_parameters(scaled)
     assert torch.equal(average(X), scaled(X))
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(16, 16, bias=False)
+        self.last = nn.Linear(16, 16, bias=False)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.first(x)))
+
+    def tie(self):
+        self.last.weight = self.first.weight
+
+
+def test_weights_that_are_tied_or_untied_later_are_scaled_as_they_are():
+    """A weight with two uses is no cut edge: its factors would be wrong."""
+    x = torch.randn(8, 16)
+    model = Tied()
+    scaled = amprewrite.unit_scale(model, (x,))
+    apart = scaled.scales
+    scaled.tie()
+    scaled(x)
+    assert (apart.cut, scaled.scales.cut) == (5, 1)  # a loop by way of the weight
+    assert min(check_gradient_validity(scaled, (x,)).values()) > 0.9999
+    scaled.last.weight = nn.Parameter(torch.randn(16, 16))
+    scaled(x)
+    assert scaled.scales == apart
+    model.tie()
+    twin = amprewrite.unit_scale(model, (x,))
+    scaled.tie()
+    scaled(x)
+    assert scaled.scales == twin.scales
