@@ -80,7 +80,7 @@ def test_a_run_of_the_transfer_trains():
     assert 2 < found["held out"] < 6
 
 
-@pytest.mark.parametrize("name", ["learning_rate_transfer"])
+@pytest.mark.parametrize("name", ["learning_rate_transfer", "unit_scaled_training"])
 def test_what_is_kept_is_drawn(name):
     pytest.importorskip("matplotlib")
     from benchmarks import unit_scaled_plots as plots
