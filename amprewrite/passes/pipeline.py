@@ -31,6 +31,7 @@ from amprewrite.passes.placement.paint import PAINTED, paint
 from amprewrite.passes.placement.promote import place
 from amprewrite.passes.placement.weight_storage import place_with_storage
 from amprewrite.plan import NOTHING_LOWERED, Decision, Plan
+from amprewrite.plan.contracts.kernels import without_kernel
 from amprewrite.plan.hardware.kernels import Kernels
 from amprewrite.plan.validation.fingerprint import fingerprint
 from amprewrite.plan.validation.maker import policy_digest
@@ -311,6 +312,7 @@ def _quantised(decision: Decision, formats: Contract) -> Decision:
         forward=formats.forward,
         backward=formats.backward,
         scaling=formats.scaling,
+        kernel="" if formats.kernel == "emulated" else formats.kernel,
     )
 
 
@@ -319,6 +321,7 @@ def _warnings(
 ) -> Iterator[str]:
     unused = matcher.unused(graph.ops, elsewhere)
     yield from (f"unused rule: {line}" for line in unused)
+    yield from without_kernel(plan, matcher.policy.contract)
     if not plan.low or plan.lowered:
         return
     why = why_nothing(graph, plan, matcher)

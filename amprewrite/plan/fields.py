@@ -117,6 +117,9 @@ FormatName = Annotated[str, _OneOf(("", *EIGHT_BIT_FLOATS))]
 ScalingName = Literal["", "none", "current"]
 """Scale of quantised tensors; empty without an 8-bit format."""
 
+KernelName = Literal["", "emulated", "auto", "scaled_mm"]
+"""Kernel of quantised products; empty for emulated ones, as in older plans."""
+
 LowName = Annotated[str, _OneOf(("", *FLOATS))]
 """Name of a floating dtype, or nothing."""
 

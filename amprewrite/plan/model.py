@@ -20,6 +20,7 @@ from amprewrite.plan.fields import (
     Folding,
     FormatName,
     Index,
+    KernelName,
     LowName,
     Mode,
     ScalingName,
@@ -73,6 +74,8 @@ class Decision:
             result is rounded; empty if it is not.
         scaling: Scale of the rounded tensors, ``none`` or ``current``; empty if none
             is rounded.
+        kernel: Kernel of the product of 8 bits, ``auto`` or ``scaled_mm``, where torch
+            has one for the op; empty if it is emulated.
     """
 
     op: Text
@@ -94,6 +97,7 @@ class Decision:
     forward: FormatName = ""
     backward: FormatName = ""
     scaling: ScalingName = ""
+    kernel: KernelName = ""
 
     @property
     def quantises(self) -> bool:

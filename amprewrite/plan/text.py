@@ -77,7 +77,8 @@ def _formats(found: "Decision") -> str:
     """Return the 8-bit formats of a contraction as text."""
     named = {"operands": found.forward, "gradients": found.backward}
     said = ", ".join(f"{what} in {name}" for what, name in named.items() if name)
-    return f"{said}; scaling {found.scaling}"
+    kernel = f"; kernel {found.kernel}" if found.kernel else ""
+    return f"{said}; scaling {found.scaling}{kernel}"
 
 
 def diff_lines(one: "Plan", two: "Plan") -> Iterator[str]:
@@ -110,6 +111,7 @@ def _field_lines(a: "Decision", b: "Decision") -> Iterator[str]:
         "forward",
         "backward",
         "scaling",
+        "kernel",
     ):
         one, two = getattr(a, name), getattr(b, name)
         if one != two:

@@ -6,6 +6,9 @@ from typing import Literal
 Scaling = Literal["none", "current"]
 """Scale of a quantised tensor: none, or one from its own largest number."""
 
+Kernel = Literal["emulated", "auto", "scaled_mm"]
+"""Kernel of a quantised product, see :class:`Contract`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Contract:
@@ -23,12 +26,18 @@ class Contract:
         spare_residual: Whether the last contractions before the addition of a residual
             branch are left out: their operands grow in training.
             Source: u-muP, arXiv 2407.17465, section 4.2.
+        kernel: ``emulated``: operands are rounded, and multiplied in the dtype that
+            they are stored in, on any device. ``scaled_mm``: matrix products of torch
+            by its kernel for 8 bits; a device without one is refused. ``auto``: the
+            kernel where a CUDA device has one, else emulated; sums may then be in
+            another order on another device.
     """
 
     forward: str = ""
     backward: str = ""
     scaling: Scaling = "none"
     spare_residual: bool = False
+    kernel: Kernel = "emulated"
 
     def __bool__(self) -> bool:
         """Return whether anything is rounded."""

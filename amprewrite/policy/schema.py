@@ -17,7 +17,7 @@ from amprewrite.dtypes import SYSTEMS, format_of
 from amprewrite.dtypes.formats import EIGHT_BIT_FLOATS
 from amprewrite.dtypes.promotion import STATIC_SYSTEMS
 from amprewrite.errors import AmpError, PolicyError
-from amprewrite.policy.contract import Scaling
+from amprewrite.policy.contract import Kernel, Scaling
 from amprewrite.policy.model import OpClass, Rule
 from amprewrite.policy.spelling import OWN_PRIMITIVE, misspelt, near, unknown_group
 
@@ -111,6 +111,7 @@ class ContractTable(_Table):
     backward: str | None = None
     scaling: Scaling | None = None
     spare_residual: bool | None = None
+    kernel: Kernel | None = None
 
     @field_validator("forward", "backward")
     @classmethod

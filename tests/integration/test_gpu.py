@@ -111,3 +111,24 @@ def test_training_steps_follow_autocast(name: str) -> None:
     assert {p.grad.dtype for p in ours.parameters() if p.grad is not None} == {
         torch.float32
     }
+
+
+@pytest.mark.parametrize("kernel", ["auto", "scaled_mm"])
+def test_products_of_8_bits_are_those_of_the_emulation(kernel: str, tmp_path: Any):
+    """Sums of the kernel have fewer bits than float32: 14 on Hopper."""
+    if torch.cuda.get_device_capability() < (8, 9):
+        pytest.skip("the device has no products of 8 bits")
+    path = tmp_path / "real.toml"
+    path.write_text(f'extends = "fp8"\n[contract]\nkernel = "{kernel}"\n')
+    torch.manual_seed(0)
+    model = torch.nn.Linear(100, 77).cuda()  # no multiples of 16
+    x = torch.randn(33, 100, device="cuda")
+    found: list[Any] = []
+    for policy in (str(path), "fp8"):
+        converted = amprewrite.convert(model, policy, args=(x,))
+        model.zero_grad()
+        y = converted(x)
+        (y**2).sum().backward()
+        found.append((y.detach(), model.weight.grad.clone(), model.bias.grad.clone()))
+    for real, emulated in zip(*found, strict=True):
+        assert 0 < relative_error(real, emulated) < 1e-2

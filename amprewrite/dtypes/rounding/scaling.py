@@ -35,9 +35,23 @@ def quantise_scaled(x: Any, dtype: str, scaling: Literal["none", "current"]) -> 
     """
     if scaling == "none" or 0 in x.shape:
         return quantise(x, dtype)
-    found, xp = source_of(x), namespace_of(x)
+    found = source_of(x)
     wide = as_dtype(x, "float64" if found == "float64" else "float32")
-    largest = abs(xp.where(xp.isfinite(wide), wide, 0.0)).max()
-    room = eight_bits(dtype).max / xp.where(largest == 0, 1.0, largest)
-    scale = power_of_two(room.clip(1 / _LARGEST, _LARGEST), xp)
+    scale = scale_of(wide, dtype)
     return as_dtype(quantise(wide * scale, dtype) / scale, found)
+
+
+def scale_of(x: Any, dtype: str) -> Any:  # noqa: ANN401  # any library's
+    """Return the power of two by which ``x`` fills the range of an 8-bit format.
+
+    Args:
+        x: A float32 or float64 array with at least one element.
+        dtype: Name of the format.
+
+    Returns:
+        A scalar of the library and dtype of ``x``, between 2**-100 and 2**100.
+    """
+    xp = namespace_of(x)
+    largest = abs(xp.where(xp.isfinite(x), x, 0.0)).max()
+    room = eight_bits(dtype).max / xp.where(largest == 0, 1.0, largest)
+    return power_of_two(room.clip(1 / _LARGEST, _LARGEST), xp)

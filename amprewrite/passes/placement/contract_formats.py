@@ -8,6 +8,7 @@ from amprewrite.ir.factors import factor_indices
 from amprewrite.passes.analysis.classify import classify
 from amprewrite.passes.analysis.demand import Demand, compute_demand
 from amprewrite.passes.analysis.residual_adds import last_contractions
+from amprewrite.plan.contracts.kernels import has_kernel
 from amprewrite.policy import Matcher, OpClass, Policy
 from amprewrite.policy.match import Match
 from amprewrite.policy.model import Contract
@@ -44,12 +45,20 @@ def contract_formats(
     if policy.contract.spare_residual:
         spared = last_contractions(graph)
     return {
-        op.name: policy.contract
+        op.name: _with_kernel(graph, op, policy)
         for op in graph.ops
         if _may_round(graph, op, policy, classes[op.name])
         and demands.on_op(op) is not Demand.EXACT
         and op.name not in spared
     }
+
+
+def _with_kernel(graph: ProgramGraph, op: Op, policy: Policy) -> Contract:
+    """Return the formats of a contraction; emulated if no kernel takes it."""
+    found = policy.contract
+    if found.kernel == "emulated" or has_kernel(graph, op, found, policy.full):
+        return found
+    return replace(found, kernel="emulated")
 
 
 def _may_round(graph: ProgramGraph, op: Op, policy: Policy, found: Match) -> bool:

@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from amprewrite.ir import REGION_BOUNDARIES, Op, ProgramGraph
 from amprewrite.ir.factors import factor_indices
 from amprewrite.ops import Group
+from amprewrite.plan.contracts.kernels import has_kernel
 from amprewrite.plan.hardware.kernels import OPERAND
 from amprewrite.plan.model import Decision, Plan
 from amprewrite.policy import OpClass
+from amprewrite.policy.contract import Contract
 
 
 def decision_mistakes(
@@ -107,6 +109,8 @@ def _formats(
     if not decision.quantises:
         if decision.scaling:
             yield f"has scaling {decision.scaling!r}, and no 8-bit format"
+        if decision.kernel:
+            yield f"has kernel {decision.kernel!r}, and no 8-bit format"
         return
     indices = factor_indices(op)
     if not indices or op.fence or op.mutates:
@@ -115,6 +119,9 @@ def _formats(
         yield f"has an 8-bit format, and multiplies operands that are not {plan.full}"
     if not decision.scaling:
         yield "has an 8-bit format, and no scaling; want none or current"
+    formats = Contract(decision.forward, decision.backward, kernel="auto")
+    if decision.kernel and not has_kernel(graph, op, formats, plan.full):
+        yield f"has kernel {decision.kernel!r}, which takes no such op or formats"
 
 
 def _contraction(op: Op, decision: Decision, plan: Plan) -> Iterator[str]:

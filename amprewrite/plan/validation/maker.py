@@ -16,6 +16,8 @@ def policy_digest(policy: Policy) -> str:
     table["rules"] = list(map(str, policy.rules))
     if not policy.contract:  # plans from before it existed have the same digest
         del table["contract"]
+    elif policy.contract.kernel == "emulated":
+        del table["contract"]["kernel"]
     text = json.dumps(table, sort_keys=True)
     return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
 

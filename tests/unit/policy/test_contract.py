@@ -33,12 +33,19 @@ def test_the_digest_counts_formats(tmp_path):
     quantised = policy_of(tmp_path, 'extends = "fp8"\n')
     assert policy_digest(plain) == policy_digest(load_policy("bf16"))
     assert policy_digest(quantised) != policy_digest(plain)
+    text = 'extends = "fp8"\n[contract]\nkernel = "{}"\n'
+    digests = {
+        kernel: policy_digest(policy_of(tmp_path, text.format(kernel)))
+        for kernel in ("emulated", "auto", "scaled_mm")
+    }
+    assert digests["emulated"] == policy_digest(quantised)
+    assert len(set(digests.values())) == 3
 
 
 def test_mistakes(tmp_path):
     text = (
         '[contract]\nforward = "float8_e4m3f"\nbackward = "float16"\n'
-        'scaling = "delayed"\nfourward = ""\n'
+        'scaling = "delayed"\nkernel = "fast"\nfourward = ""\n'
     )
     with pytest.raises(PolicyError) as caught:
         policy_of(tmp_path, text)
@@ -47,6 +54,7 @@ def test_mistakes(tmp_path):
     assert "did you mean 'float8_e4m3fn'?" in found
     assert "contract.backward: found 'float16'" in found
     assert "contract.scaling: found 'delayed'" in found
+    assert "contract.kernel: found 'fast'" in found
     assert "contract.fourward: unknown key; want one of forward, backward" in found
 
 

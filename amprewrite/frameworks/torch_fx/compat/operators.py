@@ -125,3 +125,30 @@ def python_bindings(target: "OpOverload[..., Any]") -> list[Callable[..., Any]]:
         return []
     found = (getattr(place, name, None) for place in _PLACES)
     return [binding for binding in found if callable(binding)]
+
+
+_scaled_mm: Any = getattr(torch, "_scaled_mm")  # noqa: B009  # no stub exports it
+
+
+def scaled_mm(
+    left: torch.Tensor,
+    right: torch.Tensor,
+    left_scale: torch.Tensor,
+    right_scale: torch.Tensor,
+) -> torch.Tensor:
+    """Return a product of two matrices of 8 bits, each times its scale, in float32.
+
+    Args:
+        left: Row-major, of m rows and k columns.
+        right: Column-major, of k rows and n columns.
+        left_scale: Factor of the first matrix, a float32 scalar on its device.
+        right_scale: Factor of the second one.
+    """
+    return _scaled_mm(
+        left,
+        right,
+        left_scale,
+        right_scale,
+        out_dtype=torch.float32,
+        use_fast_accum=False,
+    )

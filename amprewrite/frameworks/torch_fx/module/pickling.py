@@ -16,8 +16,9 @@ from torch.fx import Graph, GraphModule, Node
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.torch_fx.compat import module_parts, operators, pytrees
 from amprewrite.frameworks.torch_fx.rewrite import quantise_op
+from amprewrite.frameworks.torch_fx.rewrite.fp8_kernel import fp8_dot
 
-OWN = (quantise_op.OPERATOR,)
+OWN = (fp8_dot.OPERATOR, quantise_op.OPERATOR)
 """Operators that the writer inserts: importing them here registers them to be found."""
 
 

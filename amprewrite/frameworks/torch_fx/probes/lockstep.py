@@ -36,6 +36,9 @@ from amprewrite.frameworks.torch_fx.probes.operand_dtypes import (
     unrounded,
 )
 from amprewrite.frameworks.torch_fx.probes.rerun import Again
+from amprewrite.frameworks.torch_fx.rewrite.fp8_kernel.fp8_dot import (
+    OPERATOR as FP8_DOT,
+)
 from amprewrite.measure.runs import Array
 from amprewrite.measure.samples import Observe, OpSample
 from amprewrite.plan import Decision
@@ -300,6 +303,7 @@ class Lockstep:
             again=again,
             contracts=decision.op in self.contractions,
             length=length / max(1, min(array.size for array in found)),
+            format=decision.forward if node.target is FP8_DOT else "",
         )
         self.observe(sample)
 

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import torch
 from torch.fx import Node, map_arg
 
+from amprewrite.frameworks.torch_fx.rewrite.fp8_kernel.call import call_kernel
+from amprewrite.frameworks.torch_fx.rewrite.fp8_kernel.product import has_products
 from amprewrite.frameworks.torch_fx.rewrite.quantise_op import OPERATOR
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, held
 from amprewrite.ir import Op
@@ -27,10 +29,21 @@ def quantise_contractions(reading: Reading, plan: Plan) -> None:
         if not decision.quantises:
             continue
         node = reading.sites[op.name].node
+        if _has_kernel(decision, node):
+            call_kernel(node, decision)
+            continue
         if decision.forward:
             _quantise_operands(reading, op, decision, node, made)
         if decision.backward:
             _quantise_gradient(decision, node)
+
+
+def _has_kernel(decision: Decision, node: Node) -> bool:
+    """Return whether the product runs by the kernel of torch for 8 bits."""
+    if decision.kernel == "auto":
+        device = node.meta["val"].device
+        return device.type == "cuda" and has_products(device)
+    return decision.kernel == "scaled_mm"
 
 
 def _quantise_operands(

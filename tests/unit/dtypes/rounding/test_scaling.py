@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from amprewrite.dtypes import quantise
-from amprewrite.dtypes.rounding.scaling import quantise_scaled
+from amprewrite.dtypes.rounding.scaling import quantise_scaled, scale_of
 
 pytest.importorskip("ml_dtypes")
 
@@ -29,6 +29,12 @@ def test_a_scale_is_a_power_of_two():
     found = quantise_scaled(x, "float8_e4m3fn", "current")
     assert found[:3].tolist() == x[:3].tolist()
     assert np.isnan(found[3:]).all()
+
+
+def test_the_scale_alone():
+    x = np.array([3.0, -7.0, np.inf], np.float32)
+    assert scale_of(x, "float8_e4m3fn") == 64  # 7 * 64 = 448, the largest
+    assert scale_of(x[:2] * 0, "float8_e4m3fn") == 256
 
 
 def test_zeros_and_empty_arrays():

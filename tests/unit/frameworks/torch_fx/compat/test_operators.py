@@ -74,3 +74,13 @@ def test_pure_ops_do_nothing_but_compute() -> None:
         assert not operators.is_pure(op)
     assert not operators.is_pure(aten._assert_async.msg)
     assert not operators.is_pure(torch.ops.prims.add.default)
+
+
+def test_matrices_of_8_bits_are_multiplied():
+    """Row-major times column-major, each with its scale."""
+    left = torch.tensor([[1.0, 2.0], [0.5, -4.0]]).to(torch.float8_e5m2)
+    right = torch.tensor([[3.0, 1.0], [0.25, 8.0]]).to(torch.float8_e4m3fn)
+    half, three = torch.tensor(0.5), torch.tensor(3.0)
+    found = operators.scaled_mm(left, right.t(), half, three)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, left.float() @ right.float().t() * 1.5)
