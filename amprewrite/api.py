@@ -35,6 +35,7 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
     compile: bool = False,  # noqa: A002  # the public name
     device: str | None = None,
     lowering: bool = True,
+    recompute: bool = False,
 ) -> Any:
     """Return ``model`` with every op in the precision that ``policy`` gives it.
 
@@ -84,6 +85,10 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
         lowering: Whether eager calls of a torch module run a lowered graph, which
             computes the same bits in fewer steps: without ops that do nothing, with
             what depends on no input computed once. False runs the graph of the plan.
+        recompute: Whether training computes norms, softmaxes, activations and casts
+            again in the backward pass, from the low results of contractions, instead
+            of keeping their values; ``plan.recompute`` has both. No contraction and no
+            random draw runs twice. Inference does not change. For JAX.
 
     Returns:
         A program of the same kind, with ``.plan`` and ``.casts``: an ``nn.Module`` with
@@ -100,7 +105,7 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
         ToleranceError: ``tolerance`` is no bound, or no plan keeps it.
         UnsupportedError: The model, placement, target or device is not supported.
     """
-    from amprewrite.dispatch import Asked, refuse_beside_plan
+    from amprewrite.dispatch import Asked, recomputer, refuse_beside_plan
 
     if target not in (None, *TARGETS):
         msg = f"unknown target {target!r}; want {' or '.join(TARGETS)}"
@@ -125,6 +130,7 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
         target=asked.runs,
         compile=compile,
         lowering=lowering,
+        recompute=recomputer(recompute=recompute),
     )
     return asked.framework.convert(model, request)
 
@@ -168,6 +174,7 @@ def inspect(  # noqa: PLR0913  # the public signature; all but two are by keywor
     training: bool | None = None,
     target: str | None = None,
     device: str | None = None,
+    recompute: bool = False,
 ) -> Plan:
     """Return the plan that :func:`convert` would apply, without converting.
 
@@ -182,13 +189,16 @@ def inspect(  # noqa: PLR0913  # the public signature; all but two are by keywor
         UnsupportedError: No arguments are given to capture the model with, or there
             is no such placement or target.
     """
-    from amprewrite.dispatch import Asked
+    from amprewrite.dispatch import Asked, recomputer
 
     loaded = load_policy(policy)
     call = args, kwargs
     asked = Asked(model, loaded, *call, overrides, target, placement, tolerance, device)
     request = replace(
-        asked.request(asked.budget()), dynamic_shapes=dynamic_shapes, training=training
+        asked.request(asked.budget()),
+        dynamic_shapes=dynamic_shapes,
+        training=training,
+        recompute=recomputer(recompute=recompute),
     )
     return asked.framework.inspect(model, request)
 

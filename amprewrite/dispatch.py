@@ -8,13 +8,14 @@ from amprewrite.dtypes import Processor
 from amprewrite.errors import ArgumentError, UnsupportedError
 from amprewrite.frameworks.arguments import check_arguments, check_overrides
 from amprewrite.frameworks.base import Budget as RequestBudget
-from amprewrite.frameworks.base import Framework, Planner, Request
+from amprewrite.frameworks.base import Framework, Planner, Recomputer, Request
 from amprewrite.ir import ProgramGraph
 from amprewrite.passes import Setting, check_placement, make_plan
 from amprewrite.passes.cost.cost import Objective
 from amprewrite.passes.cost.cost_model import EAGER, CostModel, cost_model
 from amprewrite.passes.cost.device_prices import device_model
 from amprewrite.passes.error_budget.budget import Budget
+from amprewrite.passes.recompute.choose import with_recompute
 from amprewrite.plan import Plan
 from amprewrite.plan.bounds import Tolerance, check_tolerance, placement_for
 from amprewrite.plan.hardware.calibration import Device, load_calibration
@@ -155,6 +156,21 @@ def refuse_beside_plan(
             f"inspect(), which makes a plan, and pass the plan"
         )
         raise UnsupportedError(msg)
+
+
+def recomputer(*, recompute: object) -> Recomputer | None:
+    """Return the function that adds recomputed regions to plans; None without.
+
+    Raises:
+        ArgumentError: ``recompute`` is no truth value.
+    """
+    if not isinstance(recompute, bool):
+        msg = (
+            f"recompute={recompute!r:.60}; want True to compute norms, softmaxes and "
+            f"activations again in the backward pass, or False"
+        )
+        raise ArgumentError(msg)
+    return with_recompute if recompute else None
 
 
 def processor_of(policy: Policy) -> Processor | None:

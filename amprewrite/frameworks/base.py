@@ -42,6 +42,19 @@ class Planner(Protocol):
         ...
 
 
+class Recomputer(Protocol):
+    """Function that adds the regions to compute again to a plan."""
+
+    def __call__(self, graph: ProgramGraph, plan: Plan) -> Plan:
+        """Return ``plan`` with its regions; one for inference as it is.
+
+        Args:
+            graph: The program.
+            plan: The plan for it.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Request:
     """Request to convert or inspect a model.
@@ -62,6 +75,8 @@ class Request:
         device: Kind of the device to plan for; empty for that of the model.
         lowering: Whether the program that runs is lowered: the same bits in fewer
             steps.
+        recompute: Adds to a plan for training the regions that are computed again in
+            the backward pass; None to keep what the framework keeps.
     """
 
     planner: Planner
@@ -77,6 +92,11 @@ class Request:
     budget: Budget | None = None
     device: str = ""
     lowering: bool = True
+    recompute: Recomputer | None = None
+
+    def with_regions(self, graph: ProgramGraph, plan: Plan) -> Plan:
+        """Return a plan with the regions that the request asks for."""
+        return plan if self.recompute is None else self.recompute(graph, plan)
 
     @property
     def has_arguments(self) -> bool:

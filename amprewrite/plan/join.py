@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from itertools import chain
 
+from amprewrite.plan.memory.recompute import Recompute
 from amprewrite.plan.model import NOTHING_LOWERED, OUTPUT, Cast, Cost, Decision, Plan
 
 
@@ -26,6 +27,7 @@ def join_plans(plans: Sequence[Plan]) -> Plan:
         storage=tuple(chain.from_iterable(plan.storage for plan in parts)),
         warnings=_warnings(parts),
         cost=_sum(plan.cost for plan in parts),
+        recompute=Recompute.joined(plan.recompute for plan in parts),
     )
 
 
@@ -53,6 +55,7 @@ def _numbered(plan: Plan, prefix: str) -> Plan:
         decisions=tuple(_decision(decision, prefix) for decision in plan.decisions),
         casts=tuple(_cast(cast, prefix) for cast in plan.casts),
         storage=tuple((prefix + value, dtype) for value, dtype in plan.storage),
+        recompute=plan.recompute.numbered(prefix),
     )
 
 

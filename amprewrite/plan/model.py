@@ -28,6 +28,7 @@ from amprewrite.plan.fields import (
     Text,
 )
 from amprewrite.plan.file import FORMAT, load_table, save_table
+from amprewrite.plan.memory.recompute import Recompute
 from amprewrite.plan.text import (
     DEFAULT_PRICES,
     diff_lines,
@@ -220,6 +221,8 @@ class Plan:
             ``target`` they also plan further programs of the model: another signature,
             the other mode, the rules of custom derivatives.
         policy_digest: Hash of the policy without its names and explanations.
+        recompute: Values that a training step keeps, and regions that it computes
+            again from them; empty unless asked for.
     """
 
     policy: Text
@@ -243,6 +246,7 @@ class Plan:
     program: Annotated[tuple[Text, ...], MANY] = ()
     overrides: tuple[Rule, ...] = ()
     policy_digest: Text = ""
+    recompute: Recompute = field(default_factory=Recompute)
 
     @cached_property
     def by_op(self) -> dict[str, Decision]:

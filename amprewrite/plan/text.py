@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from amprewrite.ops import line_key
 
 if TYPE_CHECKING:
+    from amprewrite.plan.memory.recompute import Recompute
     from amprewrite.plan.model import Cast, Decision, Plan
 
 DEFAULT_PRICES = "default"
@@ -28,6 +29,8 @@ def summary_lines(plan: "Plan") -> Iterator[str]:
         )
     if quantised := plan.quantised:
         yield f"8 bits: {len(quantised)} contractions, {_formats(quantised[0])}"
+    if plan.recompute:
+        yield _recompute_line(plan.recompute)
     classes = Counter(decision.op_class for decision in plan.decisions)
     yield "classes: " + ", ".join(f"{k} {n}" for k, n in sorted(classes.items()))
     weights = [cast for cast in plan.casts if cast.is_weight]
@@ -63,6 +66,8 @@ def explain_lines(plan: "Plan", found: "Decision") -> Iterator[str]:
         yield f"  derived  in {found.derivative}"
     if found.quantises:
         yield f"  8 bits   {_formats(found)}"
+    if found.op in plan.recompute.ops:
+        yield "  runs     again in the backward pass"
     yield f"  why      {found.why}"
     if found.causes:
         yield f"  because  {' <- '.join(found.causes)}"
@@ -71,6 +76,15 @@ def explain_lines(plan: "Plan", found: "Decision") -> Iterator[str]:
             how = f", folded ({cast.folding})" if cast.folded else ""
             dtypes = f"{cast.from_dtype} -> {cast.to_dtype}"
             yield f"  reads    %{cast.value} cast {dtypes}{how}"
+
+
+def _recompute_line(found: "Recompute") -> str:
+    """Return the kept bytes and recomputed ops of a training step as text."""
+    return (
+        f"recompute: {len(found.ops)} ops in {len(found.regions)} regions run again in "
+        f"the backward pass; derivatives keep {found.bytes_kept:,} bytes, not "
+        f"{found.bytes_before:,}"
+    )
 
 
 def _formats(found: "Decision") -> str:
@@ -91,6 +105,9 @@ def diff_lines(one: "Plan", two: "Plan") -> Iterator[str]:
             yield f"{name}: {a.op_class} {a.precision} -> {b.op_class} {b.precision}"
         else:
             yield from _field_lines(a, b)
+        again = [name in plan.recompute.ops for plan in (one, two)]
+        if again[0] != again[1]:
+            yield f"{name}: runs again only by the {'first' if again[0] else 'second'}"
     casts_one, casts_two = _cast_texts(one.casts), _cast_texts(two.casts)
     for text in casts_one:
         if text not in casts_two:

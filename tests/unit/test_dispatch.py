@@ -147,3 +147,12 @@ def test_a_module_of_torch_is_priced_as_it_runs_op_by_op() -> None:
     policy, model = load_policy("bf16"), torch.nn.Linear(2, 2)
     asked = dispatch.Asked(model, policy, (), None, (), None)
     assert (asked.runs, asked.prices.target) == ("eager", "eager")
+
+
+def test_recompute_is_a_truth_value() -> None:
+    assert dispatch.recomputer(recompute=False) is None
+    assert dispatch.recomputer(recompute=True) is not None
+    with pytest.raises(
+        ArgumentError, match=r"recompute='norms'; want True .* or False"
+    ):
+        dispatch.recomputer(recompute="norms")

@@ -14,6 +14,7 @@ from amprewrite.plan.file import mistakes_head
 from amprewrite.plan.model import OUTPUT, Cast, Decision, Plan
 from amprewrite.plan.uses import is_at_definition, output_sources
 from amprewrite.plan.validation.check_decision import decision_mistakes
+from amprewrite.plan.validation.check_recompute import recompute_mistakes
 from amprewrite.policy import OpClass
 
 HINT = (
@@ -62,6 +63,7 @@ class _Checker:
                 yield f"decision of {op.name}: {problem}"
             self.made.update(zip(op.results, decision.results, strict=False))
         yield from self._outputs()
+        yield from recompute_mistakes(self.graph, self.plan)
 
     def _outputs(self) -> Iterator[str]:
         want = len(self.graph.outputs)

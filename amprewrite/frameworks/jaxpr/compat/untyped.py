@@ -4,6 +4,7 @@ from typing import Any
 
 import jax as _jax
 import jax.numpy as _jnp
+from jax import ad_checkpoint as _ad_checkpoint
 from jax import lax as _lax
 from jax import tree_util as _tree_util
 from jax.extend import core as _jex
@@ -13,6 +14,7 @@ from jax.interpreters import mlir as _mlir
 from jax.interpreters import partial_eval as _partial_eval
 
 ad: Any = _ad
+ad_checkpoint: Any = _ad_checkpoint
 batching: Any = _batching
 jax: Any = _jax
 jex: Any = _jex

@@ -256,6 +256,8 @@ class ConvertedFunction:
             training=self.request.training is not False,
             captured=CAPTURED,
         )
+        plan = self.request.with_regions(made.graph, made.plan)
+        made = replace(made, plan=plan)
         if self.converting and self.tolerant is None:
             sample = self._sample(traced, args, kwargs, made)
             notes = overflows(made, traced.closed, sample)

@@ -18,6 +18,7 @@ from amprewrite.frameworks.jaxpr.capture.promotion_tracing import tracing
 from amprewrite.frameworks.jaxpr.compat.untyped import jax
 from amprewrite.frameworks.jaxpr.interpret.control_flow import HANDLERS
 from amprewrite.frameworks.jaxpr.interpret.interpreter import Writer
+from amprewrite.frameworks.jaxpr.interpret.recompute import RecomputingWriter
 from amprewrite.frameworks.jaxpr.program.inline import inline
 from amprewrite.frameworks.jaxpr.program.program import Program
 from amprewrite.frameworks.jaxpr.program.read import read
@@ -130,7 +131,8 @@ class Prepared:
 
     def run(self, inputs: Iterable[Any]) -> list[Any]:
         """Return the outputs on ``inputs``, arrays in the program's order."""
-        return Writer(self, HANDLERS).program(inputs)
+        writer = RecomputingWriter if self.plan.recompute else Writer
+        return writer(self, HANDLERS).program(inputs)
 
     def converted(
         self,

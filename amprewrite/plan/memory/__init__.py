@@ -1,0 +1,1 @@
+"""Memory of a training step, as a plan holds it."""
