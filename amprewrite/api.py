@@ -88,7 +88,8 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
         recompute: Whether training computes norms, softmaxes, activations and casts
             again in the backward pass, from the low results of contractions, instead
             of keeping their values; ``plan.recompute`` has both. No contraction and no
-            random draw runs twice. Inference does not change. For JAX.
+            random draw runs twice. Inference does not change; nor does torch.compile,
+            which chooses by itself.
 
     Returns:
         A program of the same kind, with ``.plan`` and ``.casts``: an ``nn.Module`` with

@@ -33,7 +33,6 @@ def convert(model: Model, request: Request) -> nn.Module:
         PlanMismatchError: ``request.plan`` was made for another program.
         UnsupportedError: The model is wrapped for several processes already.
     """
-    _refuse_recompute(request)
     subject = Subject.of(model, request)
     refuse_wrapped(subject.root)
     refuse_parts(subject.root)
@@ -47,23 +46,6 @@ def convert(model: Model, request: Request) -> nn.Module:
         return watch_training(program, request)
     again = captures(request)
     return watch_training(derive(subject, program, again), request)
-
-
-def _refuse_recompute(request: Request) -> None:
-    """Refuse to compute regions again: the writer of torch programs does not.
-
-    Raises:
-        UnsupportedError: That is asked for, by the request or its plan.
-    """
-    plan = request.plan
-    if request.recompute is not None or (plan is not None and plan.recompute):
-        msg = (
-            "recompute=True is for JAX; a torch model that has to save memory can wrap "
-            "its blocks in torch.utils.checkpoint.checkpoint(..., use_reentrant=False) "
-            "before it is converted, or run under torch.compile, which chooses what to "
-            "compute again by itself"
-        )
-        raise UnsupportedError(msg)
 
 
 @threads.one_at_a_time
@@ -94,7 +76,6 @@ def inspect(model: Model, request: Request) -> Plan:
         CaptureError: The model cannot be captured by export.
         UnsupportedError: No arguments were given.
     """
-    _refuse_recompute(request)
     programs = programs_of(model)
     if programs is not None:
         return programs.plan

@@ -43,6 +43,7 @@ def plan_for(subject: Subject, captured: Captured, reading: Reading) -> Plan:
         plan = plan_by_tolerance(
             reading, root, request, captured, candidate, training=subject.trains
         )
+    plan = request.with_regions(reading.graph, plan)
     plan = replace(plan, mode=subject.mode).with_warnings(*captured.notes)
     device = request.device or model_device(root)
     slow = plan.low == "float16" and device == "cpu"

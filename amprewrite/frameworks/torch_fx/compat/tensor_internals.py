@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.multiprocessing.reductions import StorageWeakRef
 
 
 def fake_mode() -> Any:
@@ -112,3 +113,16 @@ def is_dense(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is a strided one of no class with ops of its own."""
     plain = (torch.Tensor, torch.nn.Parameter, FakeTensor)
     return type(tensor) in plain and tensor.layout is torch.strided
+
+
+def storage_key(tensor: torch.Tensor) -> Any:
+    """Return a key of the storage of a tensor: no later storage ever has it.
+
+    It holds the address of the storage, not its memory.
+    """
+    return StorageWeakRef(tensor.untyped_storage())
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """Return the number of writes in place to a tensor and its views."""
+    return tensor._version

@@ -19,8 +19,8 @@ from amprewrite.frameworks.torch_fx.compat import (
     settings,
     tracing,
 )
-from amprewrite.frameworks.torch_fx.lowering.flat_runner import call_runner
 from amprewrite.frameworks.torch_fx.lowering.lower_graph import lower_graph
+from amprewrite.frameworks.torch_fx.lowering.regions import region_runner
 from amprewrite.frameworks.torch_fx.module import distributed
 from amprewrite.frameworks.torch_fx.module.low_marks import full_dtype, mark_low
 from amprewrite.frameworks.torch_fx.module.moves import KeepsDtypes
@@ -280,7 +280,8 @@ class ConvertedModule(KeepsDtypes):
         graph = self._graph
         if self.lowers:
             graph = lower_graph(graph, self, constants_of(graph, self._recipe_graph()))
-        self._flat = call_runner(self, graph, self._in_spec, self._out_spec)
+        structures = self._in_spec, self._out_spec
+        self._flat = region_runner(self, graph, *structures, self._plan.recompute)
         return self._flat
 
     def gathered_otherwise(self) -> list[distributed.Place]:

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 import amprewrite
-from amprewrite.errors import NotCapturedError, UnsupportedError
+from amprewrite.errors import NotCapturedError
 from tests.torch_programs import LOW, Program, in_full, relative_error
 
 ROUNDING = 2.0**-8
@@ -190,9 +190,3 @@ def test_a_conversion_goes_once_through_each_module_on_its_way() -> None:
     calls = [n for n, _ in groupby(n for n in above if n.startswith("amprewrite"))]
     assert calls[-1] == "amprewrite.api"
     assert set(Counter(calls).values()) == {1}
-
-
-def test_regions_to_compute_again_are_refused() -> None:
-    for ask in (amprewrite.convert, amprewrite.inspect):
-        with pytest.raises(UnsupportedError, match="recompute=True is for JAX"):
-            ask(a_model(), args=(x(),), recompute=True)
