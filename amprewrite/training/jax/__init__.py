@@ -1,5 +1,7 @@
 """Training with JAX: loss scales, gradients of converted functions, skipped steps."""
 
+from amprewrite.training.delayed import DelayedRule
+from amprewrite.training.jax.delayed import DelayedScale, DelayedScales, delayed_dot
 from amprewrite.training.jax.gradients import (
     filter_grad,
     filter_value_and_grad,
@@ -16,12 +18,16 @@ from amprewrite.training.jax.trees import all_finite, select_tree
 from amprewrite.training.jax.update import accumulate, optimizer_update
 
 __all__ = [
+    "DelayedRule",
+    "DelayedScale",
+    "DelayedScales",
     "DynamicLossScale",
     "LossScale",
     "NoOpLossScale",
     "StaticLossScale",
     "accumulate",
     "all_finite",
+    "delayed_dot",
     "filter_grad",
     "filter_value_and_grad",
     "grad",

@@ -4,7 +4,17 @@ Master weights need no code: a module converted for training has the float32 par
 of the model, the same objects, and casts them as they are used.
 """
 
+from amprewrite.training.delayed import DelayedRule
+from amprewrite.training.torch.delayed import DelayedLinear, delay_scales, saturated
 from amprewrite.training.torch.low_weights import LostUpdates, LowWeights
 from amprewrite.training.torch.scaler import GradScaler
 
-__all__ = ["GradScaler", "LostUpdates", "LowWeights"]
+__all__ = [
+    "DelayedLinear",
+    "DelayedRule",
+    "GradScaler",
+    "LostUpdates",
+    "LowWeights",
+    "delay_scales",
+    "saturated",
+]
