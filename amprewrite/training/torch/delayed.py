@@ -127,7 +127,7 @@ def delay_scales(
     forward: str = "float8_e4m3fn",
     backward: str = "float8_e5m2",
 ) -> nn.Module:
-    """Return a copy of a model whose linear layers run in 8 bits with delayed scales.
+    """Copy a model, with linear layers in 8 bits by delayed scales.
 
     Layers of class ``nn.Linear`` itself are replaced, by :class:`DelayedLinear`.
 
