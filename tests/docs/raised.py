@@ -15,6 +15,7 @@ from amprewrite.ir import parse_graph
 from amprewrite.ops.table import parse_table
 from amprewrite.training.jax import DynamicLossScale, StaticLossScale, value_and_grad
 from amprewrite.training.torch import GradScaler
+from amprewrite.unit_scaling.jax import scale_bwd
 
 x = torch.ones(3, 4)
 args = (x,)
@@ -211,6 +212,14 @@ def scale_not_needed():
     value_and_grad(lambda w: (w @ w).sum(), "bf16", loss_scale=StaticLossScale(2.0))(
         jnp.ones((2, 2))
     )
+
+
+def scale_beside_unit_scaling():
+    def loss(w):
+        return (scale_bwd(w, 2.0) @ w).sum()
+
+    scale = StaticLossScale(2.0)
+    value_and_grad(loss, "fp16", loss_scale=scale)(jnp.ones((2, 2)))
 
 
 def edited_plan():

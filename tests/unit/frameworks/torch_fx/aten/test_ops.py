@@ -11,6 +11,7 @@ from torch import nn
 from amprewrite import load_policy
 from amprewrite.frameworks.torch_fx.aten import ops
 from amprewrite.ops import op_table
+from amprewrite.unit_scaling.torch.scale import OPERATOR
 from tests.oracles.opinfo import low
 from tests.torch_programs import Call, traced
 
@@ -20,9 +21,10 @@ INDEX = torch.tensor([0, 1])
 
 
 def names_of_aten():
+    """Packets of ATen, and own operators by their qualified names."""
     every = torch._C._dispatch_get_all_op_names()
-    aten = {n[6:].partition(".")[0] for n in every if n.startswith("aten::")}
-    return aten | {s.name[6:] for s in torch._C._jit_get_all_schemas()}
+    packets = {name.partition(".")[0].removeprefix("aten::") for name in every}
+    return packets | {s.name[6:] for s in torch._C._jit_get_all_schemas()}
 
 
 def test_refined_names_are_sorted():
@@ -31,6 +33,7 @@ def test_refined_names_are_sorted():
 
 def test_every_name_is_an_operator_of_torch():
     assert not set(op_table().aten) - names_of_aten()
+    assert str(OPERATOR).startswith("amprewrite.scale.")  # imported, and registered
 
 
 def test_canonical_names_are_classified():
