@@ -8,6 +8,7 @@ import copy
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from amprewrite.errors import AmpError, CaptureError, warn
-from amprewrite.frameworks.base import Planner, announce
+from amprewrite.frameworks.base import Planner, Recomputer, announce
 from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
 from amprewrite.frameworks.torch_fx.aten.dynamo_to_aten import lower
 from amprewrite.frameworks.torch_fx.aten.source_location import model_variable
@@ -33,6 +34,7 @@ from amprewrite.frameworks.torch_fx.compiled_plans import Captured, current
 from amprewrite.frameworks.torch_fx.instances import Instances, Place, place_of
 from amprewrite.frameworks.torch_fx.lowering.flat_runner import flat_runner
 from amprewrite.frameworks.torch_fx.lowering.lower_graph import lower_graph
+from amprewrite.frameworks.torch_fx.lowering.regions import recomputing
 from amprewrite.frameworks.torch_fx.module.state import attribute, lowered
 from amprewrite.frameworks.torch_fx.programs.hook_effects import without_effects
 from amprewrite.frameworks.torch_fx.rewrite.apply_plan import rewrite
@@ -63,6 +65,7 @@ class Backend:
         training: Returns whether parameters are trained; None to ask torch.
         part: Path of the model in the one of which it is a part.
         lowers: Whether a lowered graph runs: the same bits in fewer steps.
+        recompute: Adds the regions to compute again to a plan; None for no regions.
     """
 
     planner: Planner
@@ -73,6 +76,7 @@ class Backend:
     training: Callable[[], bool] | None = None
     part: str = ""
     lowers: bool = True
+    recompute: Recomputer | None = None
 
     def __call__(self, module: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         """Return the rewritten form of one dynamo graph.
@@ -124,6 +128,8 @@ class Backend:
             captured=how,
             elsewhere=elsewhere,
         )
+        if self.recompute is not None and self.target != "compiled":
+            plan = self.recompute(reading.graph, plan)
         plan = rewrite(reading, plan)
         lowered_graph.graph.recompile()
         lowered_graph.captured.note(plan)
@@ -151,7 +157,7 @@ class Backend:
         compiled = lowered_graph.compiled
         if self.target != "compiled":
             low = lower_graph(graph.graph, graph) if self.lowers else graph.graph
-            run = flat_runner(graph, low)
+            run = recomputing(low, plan.recompute, partial(flat_runner, graph))
         elif (run := compiled.get(substance := _without_paths(plan))) is None:
             example = [
                 x.to(stored[i]) if i in stored else x for i, x in enumerate(inputs)

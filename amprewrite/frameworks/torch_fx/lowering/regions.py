@@ -265,9 +265,8 @@ def noting(graph: Graph, recipes: Mapping[Node, Recipe]) -> None:
 
 
 def recording(
-    run: Callable[[tuple[Any, ...], Mapping[str, Any]], Any],
-    recipes: Mapping[Node, Recipe],
-) -> Callable[[tuple[Any, ...], Mapping[str, Any]], Any]:
+    run: Callable[..., Any], recipes: Mapping[Node, Recipe]
+) -> Callable[..., Any]:
     """Return a program that keeps recipes in place of tensors, where it has gradients.
 
     Args:
@@ -275,14 +274,14 @@ def recording(
         recipes: Those of its nodes.
     """
 
-    def recorded(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def recorded(*given: Any) -> Any:
         if not torch.is_grad_enabled() or dynamo_state.inside_transform():
-            return run(args, kwargs)
+            return run(*given)
         before, tape = _running.tape, Tape(recipes)
         _running.tape = tape
         try:
             with torch.autograd.graph.saved_tensors_hooks(tape.pack, unpack):
-                return run(args, kwargs)
+                return run(*given)
         finally:
             _running.tape = before
 
@@ -301,10 +300,27 @@ def region_runner(
         outside: Structure of the output.
         found: The regions of its plan; empty for none.
     """
-    if not found:
+
+    def run(graph: Graph) -> Callable[..., Any]:
         return call_runner(owner, graph, inside, outside)
+
+    return recomputing(graph, found, run)
+
+
+def recomputing(
+    graph: Graph, found: Recompute, make: Callable[[Graph], Callable[..., Any]]
+) -> Callable[..., Any]:
+    """Return the function of a graph, which computes regions again.
+
+    Args:
+        graph: The graph, with values in the meta of its nodes; it stays as it is.
+        found: The regions of its plan; empty for none.
+        make: Returns the function of a graph.
+    """
+    if not found:
+        return make(graph)
     copied = Graph()
     copied.output(copied.graph_copy(graph, {}))
     recipes = recipes_of(copied, found)
     noting(copied, recipes)
-    return recording(call_runner(owner, copied, inside, outside), recipes)
+    return recording(make(copied), recipes)

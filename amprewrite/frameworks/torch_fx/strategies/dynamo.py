@@ -96,6 +96,7 @@ def _lazy(
         reports=True,
         part=part,
         lowers=request.lowering,
+        recompute=request.recompute,
         training=lambda: use.trained,  # not the model: torch keeps backends for ever
     )
     again = partial(_lazy, request=request, reason=reason, use=replace(use), part=part)

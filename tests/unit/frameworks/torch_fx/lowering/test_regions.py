@@ -145,3 +145,27 @@ def test_transforms_of_functions_apply() -> None:
     found = torch.func.grad(loss)(weights)
     pairs = zip(found.values(), gradients(model, x), strict=True)
     assert all(torch.allclose(one, two, rtol=1e-2, atol=1e-4) for one, two in pairs)
+
+
+def test_compilers_and_export_get_the_program_without_hooks() -> None:
+    again, x = converted(recompute=True), an_input()
+    want = gradients(again, x)
+    compiled = torch.compile(again, backend="aot_eager", fullgraph=True)
+    torch.manual_seed(1)
+    loss = compiled(x).square().mean()
+    found = torch.autograd.grad(loss, list(again.parameters()))
+    assert all(
+        torch.allclose(one, two, rtol=1e-2, atol=1e-3)
+        for one, two in zip(want, found, strict=True)
+    )
+    exported = torch.export.export(again, (x,)).module()
+    assert all("note" not in str(node.target) for node in exported.graph.nodes)
+
+
+def test_a_model_without_arguments_has_regions_at_its_first_call() -> None:
+    model, x = amprewrite.convert(a_model(), training=True, recompute=True), an_input()
+    want = gradients(converted(), x)
+    assert all(map(torch.equal, want, gradients(model, x)))
+    assert model.plan.recompute
+    model.eval()(x)
+    assert model.plan.recompute
