@@ -277,7 +277,8 @@ def _asked(
 ) -> Asked:
     policy = POLICIES[_setting.half] if use_mixed_precision else None
     scale = scaling if use_mixed_precision else NoOpLossScale()
-    return Asked(func, policy, scale, has_aux=has_aux, filters=True)
+    # mpx asks for a scale with each dtype: a hint that bfloat16 needs none is no use
+    return Asked(func, policy, scale, has_aux=has_aux, filters=True, advises=False)
 
 
 def calculate_scaled_grad(

@@ -251,7 +251,7 @@ def test_warnings_point_to_the_line_of_the_user():
         lambda: amprewrite.convert(scoped, args=(X,), overrides=rules),
         lambda: lazy(X),
         lambda: jitted(X),
-        lambda: grad(lambda x: scoped(x).sum(), "fp16", loss_scale=None),
+        lambda: grad(lambda x: scoped(x).sum(), "fp16", loss_scale=None)(X),
     )
     for call in calls:
         with pytest.warns(AmpWarning) as caught:

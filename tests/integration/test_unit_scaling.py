@@ -51,8 +51,8 @@ def test_a_torch_model_is_exported_and_trained():
     assert "torch.export" in str(plan)
     lowered = [d.canonical for d in plan.decisions if d.precision == "bfloat16"]
     assert lowered.count("linear") == 2
-    scales = {d.op_class for d in plan.decisions if "scale" in d.canonical}
-    assert scales == {"promote"}
+    scales = [d for d in plan.decisions if d.canonical == "scale"]
+    assert {d.op_class for d in scales} == {"follow", "promote"}  # 2**n, or it rounds
     assert not plan.unclassified
     found, wanted = (
         torch.autograd.grad(m(x).square().sum(), list(m.parameters()))

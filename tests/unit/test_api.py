@@ -39,7 +39,7 @@ def test_the_public_signatures_are_those_of_the_docs() -> None:
     assert names(amprewrite.convert) == [
         *("model", "policy", "args", "kwargs", "placement", "tolerance", "overrides"),
         *("plan", "dynamic_shapes", "training", "target", "compile", "device"),
-        "lowering",
+        *("lowering", "recompute"),
     ]
     assert names(amprewrite.inspect)[:4] == ["model", "policy", "args", "kwargs"]
     assert names(amprewrite.verify)[:7] == [

@@ -44,6 +44,7 @@ class Asked:
         filters: Whether only the float arrays of the first argument are differentiated.
         options: Other arguments of ``convert``.
         told: Hints about the loss scale that were given.
+        advises: Whether hints about the loss scale are given.
     """
 
     fun: Function
@@ -55,6 +56,7 @@ class Asked:
     filters: bool = False
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     told: set[str] = field(default_factory=set[str])
+    advises: bool = True
 
     def converted(self, fun: Function) -> Function:
         """Return ``fun`` converted by the policy, or unchanged if it is already."""
@@ -242,7 +244,7 @@ def scaled_gradients(
 
     differentiate = jax.grad(scaled, asked.argnums, has_aux=True)
     grads, (made, state) = differentiate(*given, **kwargs)
-    if asked.policy is not None:
+    if asked.advises and asked.policy is not None:
         _advise(asked, asked.stateful if models else asked.plain)
     return grads, made if asked.has_aux else made[0], models, state
 

@@ -121,8 +121,3 @@ def storage_key(tensor: torch.Tensor) -> Any:
     It holds the address of the storage, not its memory.
     """
     return StorageWeakRef(tensor.untyped_storage())
-
-
-def version_of(tensor: torch.Tensor) -> int:
-    """Return the number of writes in place to a tensor and its views."""
-    return tensor._version

@@ -18,7 +18,7 @@ from torch.fx.node import map_arg
 from amprewrite.frameworks.torch_fx.compat import dynamo_state, settings
 from amprewrite.frameworks.torch_fx.compat.tensor_internals import (
     storage_key,
-    version_of,
+    writes,
 )
 from amprewrite.frameworks.torch_fx.lowering.bindings import binding_of
 from amprewrite.frameworks.torch_fx.lowering.flat_runner import call_runner
@@ -136,7 +136,7 @@ class Tape:
             return
         recipe = self.recipes.get(node)
         if recipe is None:
-            self.values[node] = value.detach(), version_of(value)
+            self.values[node] = value.detach(), writes(value)
         key = storage_key(value)
         if key in self.owners:
             return
@@ -147,7 +147,7 @@ class Tape:
 
     def pack(self, tensor: torch.Tensor) -> _Held:
         """Return the stand-in for a tensor that autograd saves."""
-        held = _Held(tensor, version_of(tensor))
+        held = _Held(tensor, writes(tensor))
         self.fresh.append(held)
         self._replace(held)
         return held
@@ -181,7 +181,7 @@ def unpack(held: _Held) -> torch.Tensor:
 
 
 def _check_version(tensor: torch.Tensor, version: int) -> None:
-    found = version_of(tensor)
+    found = writes(tensor)
     if found != version:
         raise RuntimeError(MODIFIED.format(found=found, want=version))
 

@@ -75,6 +75,16 @@ def test_storages_are_told_apart() -> None:
         tensor_internals.storage_identity(torch.eye(2).to_sparse())
 
 
+def test_the_key_of_a_storage_is_that_of_its_views_alone() -> None:
+    value = torch.randn(4, 8)
+    key = tensor_internals.storage_key(value)
+    assert tensor_internals.storage_key(value.view(-1)[1:]) == key
+    assert tensor_internals.storage_key(value.clone()) != key
+    del value
+    again = torch.randn(4, 8)  # often at the same address
+    assert tensor_internals.storage_key(again) != key
+
+
 def test_writes_are_counted() -> None:
     value = torch.randn(4, 8)
     before = tensor_internals.writes(value)
