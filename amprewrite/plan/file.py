@@ -11,6 +11,17 @@ from amprewrite.policy.file import read_text
 FORMAT = 2
 """Version of the JSON form."""
 
+ADDED: Mapping[str, frozenset[str]] = {
+    "Decision": frozenset(("forward", "backward", "scaling", "kernel")),
+    "Plan": frozenset(("target", "recompute")),
+    "Rule": frozenset(("group",)),
+}
+"""Fields by class that files of this format may lack: they were added to it later.
+
+The default of each is what every plan meant before it had the field: no 8-bit formats,
+no recomputed regions. A field without such a default needs another format number.
+"""
+
 MAX_BYTES = 512 * 2**20
 """Largest size of a file: a plan of 100,000 ops has about 100 MB."""
 

@@ -5,14 +5,14 @@ Importing this module loads pydantic, so that it is imported where a plan is rea
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
 from amprewrite.errors import PlanMismatchError
-from amprewrite.plan.file import FORMAT, MAX_DEPTH, mistakes_head
+from amprewrite.plan.file import ADDED, FORMAT, MAX_DEPTH, mistakes_head
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -23,7 +23,8 @@ Found = TypeVar("Found", bound="DataclassInstance")
 def read_table(kind: type[Found], data: object, where: str) -> Found:
     """Return the plan in the data ``data``.
 
-    Every field must be there and of its type, and no other.
+    Every field must be there and of its type, and no other; those in
+    :data:`amprewrite.plan.file.ADDED` may be missing.
 
     Args:
         kind: The class of plans.
@@ -47,7 +48,7 @@ def read_table(kind: type[Found], data: object, where: str) -> Found:
     if not mistakes:
         found, mistakes = _validated(kind, parts)
         if found is not None:
-            mistakes = list(_other_keys(parts, asdict(found)))
+            mistakes = list(_other_keys(parts, found))
             if not mistakes:
                 return found
     raise PlanMismatchError(f"{where}: {mistakes_head(mistakes)}", mistakes)
@@ -103,18 +104,27 @@ def _too_deep(found: object, depth: int = 1) -> Iterator[str]:
 
 
 def _other_keys(found: object, want: object, place: str = "") -> Iterator[str]:
-    """Yield a line for each missing and each unknown field of a file."""
-    if isinstance(want, dict) and isinstance(found, dict):
-        table, fields = cast("dict[str, object]", found), cast("dict[str, Any]", want)
-        yield from (f"{place}{key}: missing" for key in fields if key not in table)
-        yield from (
-            f"{place}{key}: unknown field" for key in table if key not in fields
-        )
-        for key in fields.keys() & table.keys():
-            yield from _other_keys(table[key], fields[key], f"{place}{key}.")
-    elif isinstance(want, (list, tuple)) and isinstance(found, (list, tuple)):
+    """Yield a line for each missing and each unknown field of a file.
+
+    Args:
+        found: The data.
+        want: What was read from it: an object with fields, or a sequence of such.
+        place: Path of the data in the file, with a dot at its end.
+    """
+    if is_dataclass(want) and isinstance(found, dict):
+        table = cast("dict[str, object]", found)
+        names = [field.name for field in fields(want)]
+        later = ADDED.get(type(want).__name__, frozenset[str]())
+        needed = (name for name in names if name not in later)
+        yield from (f"{place}{name}: missing" for name in needed if name not in table)
+        yield from (f"{place}{key}: unknown field" for key in table if key not in names)
+        for key in (name for name in names if name in table):
+            yield from _other_keys(table[key], getattr(want, key), f"{place}{key}.")
+    elif isinstance(want, tuple) and isinstance(found, (list, tuple)):
         rows = zip(
-            cast("list[object]", found), cast("list[object]", want), strict=False
+            cast("list[object]", found),
+            cast("tuple[object, ...]", want),
+            strict=False,
         )
         for index, (one, other) in enumerate(rows):
             yield from _other_keys(one, other, f"{place.removesuffix('.')}[{index}].")
