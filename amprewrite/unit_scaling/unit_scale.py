@@ -2,11 +2,13 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 from amprewrite.errors import UnitScalingError, UnsupportedError
 from amprewrite.unit_scaling.constraints import apply_constraint
 from amprewrite.unit_scaling.graph.assign import AUTO
+from amprewrite.unit_scaling.settings import Settings
 
 
 def unit_scale(  # noqa: PLR0913  # the public signature; all but three are by keyword
@@ -25,25 +27,23 @@ def unit_scale(  # noqa: PLR0913  # the public signature; all but three are by k
     if not tau > 0:
         msg = f"tau is {tau}; want a weight above 0, such as 0.5"
         raise UnitScalingError(msg)
-    torch = sys.modules.get("torch")
-    kinds = (torch.nn.Module, torch.export.ExportedProgram) if torch else ()
-    if not isinstance(model, kinds):
-        msg = (
-            "unit_scale takes a torch.nn.Module, GraphModule or ExportedProgram, not "
-            f"a {type(model).__name__}; write functions of JAX with "
-            "amprewrite.unit_scaling.functional_jax"
-        )
-        raise UnsupportedError(msg)
-    from amprewrite.unit_scaling.torch import program  # noqa: PLC0415  # loads torch
-    from amprewrite.unit_scaling.torch.program.insert import (  # noqa: PLC0415
-        Settings,
-    )
-
     settings = Settings(constraint, tau, dict(mult or {}))
     given: Any = model
-    return program.unit_scale(
-        given, tuple(args), dict(kwargs or {}), settings, init=init
-    )
+    call = tuple(args), dict(kwargs or {})
+    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    kinds = (torch.nn.Module, torch.export.ExportedProgram) if torch else ()
+    if isinstance(model, kinds):
+        program = import_module("amprewrite.unit_scaling.torch.program")
+    elif jax is not None and callable(model):
+        program = import_module("amprewrite.unit_scaling.jax.program")
+    else:
+        msg = (
+            "unit_scale takes a torch.nn.Module, GraphModule or ExportedProgram, or "
+            "with JAX imported a function of JAX or a module of Equinox or Flax, not "
+            f"a {type(model).__name__}"
+        )
+        raise UnsupportedError(msg)
+    return program.unit_scale(given, *call, settings, init=init)
 
 
 def _check_constraint(constraint: str | None) -> None:

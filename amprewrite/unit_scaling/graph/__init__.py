@@ -7,6 +7,7 @@ plan goes out, which a writer of the framework applies.
 from amprewrite.unit_scaling.graph.assign import UnitRule, assign
 from amprewrite.unit_scaling.graph.cut_edges import cut_edges
 from amprewrite.unit_scaling.graph.differentiable import (
+    Closing,
     Differentiable,
     differentiable,
 )
@@ -16,6 +17,7 @@ from amprewrite.unit_scaling.graph.scales import Scale, ScalePlan
 from amprewrite.unit_scaling.graph.units import Edge, Unit, find_units
 
 __all__ = [
+    "Closing",
     "Differentiable",
     "Edge",
     "Formula",

@@ -4,8 +4,11 @@ from dataclasses import dataclass
 
 from amprewrite.ir import Op, ProgramGraph
 
-STOPS = frozenset({"detach", "sign", "zeros_like", "ones_like", "full_like"})
+STOPS = frozenset({"detach", "full_like", "ones_like", "sign", "while", "zeros_like"})
 """Ops with a float result through which no gradient passes."""
+
+Closing = tuple[tuple[str, str], ...]
+"""Pairs of values that are one: carry-out and carry-in of a loop."""
 
 
 @dataclass(frozen=True)
@@ -29,22 +32,50 @@ class Differentiable:
         return [i for i, name in enumerate(op.operands) if name in self.values]
 
 
-def differentiable(graph: ProgramGraph) -> Differentiable:
+def differentiable(graph: ProgramGraph, closing: Closing = ()) -> Differentiable:
     """Return the values between float parameters or inputs, and the outputs.
 
     Where an output is a scalar it is a loss: gradients come from scalars alone. Float
     inputs count like parameters: somebody may want their gradient.
+
+    Args:
+        graph: The program.
+        closing: Carries of its loops: what leaves a turn enters the next one.
     """
-    reached = {v.name for v in graph.inputs("parameter", "input") if v.is_float}
-    for op in graph.ops:
-        if op.canonical not in STOPS and reached.intersection(op.operands):
-            reached |= {name for name in op.results if graph.values[name].is_float}
+    reached = _reached(graph, closing)
     state = {position for position, _ in graph.states}
     written = [name for i, name in enumerate(graph.outputs) if i not in state]
     outputs = [name for name in dict.fromkeys(written) if name in reached]
     scalars = [name for name in outputs if not graph.values[name].shape]
     outputs = scalars or outputs
-    wanted, ops = set(outputs), list[Op]()
+    wanted = set(outputs)
+    while True:
+        ops = _wanted(graph, reached, wanted)
+        before = {a for a, b in closing if a in reached and b in wanted}
+        if before <= wanted:
+            break
+        wanted |= before
+    return Differentiable(
+        graph, frozenset(wanted & reached), tuple(reversed(ops)), tuple(outputs)
+    )
+
+
+def _reached(graph: ProgramGraph, closing: Closing) -> set[str]:
+    """Return the float values that depend on a float parameter or input."""
+    reached = {v.name for v in graph.inputs("parameter", "input") if v.is_float}
+    while True:
+        for op in graph.ops:
+            if op.canonical not in STOPS and reached.intersection(op.operands):
+                reached |= {name for name in op.results if graph.values[name].is_float}
+        after = {b for a, b in closing if a in reached and graph.values[b].is_float}
+        if after <= reached:
+            return reached
+        reached |= after
+
+
+def _wanted(graph: ProgramGraph, reached: set[str], wanted: set[str]) -> list[Op]:
+    """Return the ops that lead to ``wanted``, the last one first, and add to it."""
+    ops: list[Op] = []
     for op in reversed(graph.ops):
         if op.canonical in STOPS or not wanted.intersection(op.results):
             continue
@@ -52,6 +83,4 @@ def differentiable(graph: ProgramGraph) -> Differentiable:
         if used and reached.intersection(op.results):
             wanted |= used
             ops.append(op)
-    return Differentiable(
-        graph, frozenset(wanted & reached), tuple(reversed(ops)), tuple(outputs)
-    )
+    return ops

@@ -2,11 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from amprewrite.passes.analysis.residual_adds import residual_adds
 from amprewrite.unit_scaling.graph.cut_edges import network
-from amprewrite.unit_scaling.graph.differentiable import Differentiable
+from amprewrite.unit_scaling.graph.differentiable import Closing, Differentiable
 from amprewrite.unit_scaling.graph.units import Edge, Unit
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 @dataclass(frozen=True)
@@ -29,42 +33,52 @@ class Residual:
 
 
 def find_residuals(
-    live: Differentiable, units: Sequence[Unit], cut: frozenset[Edge]
+    live: Differentiable,
+    units: Sequence[Unit],
+    cut: frozenset[Edge],
+    closing: Closing = (),
 ) -> tuple[Residual, ...]:
-    """Return the residual additions of a program through which gradients pass."""
+    """Return the residual additions of a program through which gradients pass.
+
+    Args:
+        live: The differentiable part of the program.
+        units: Its units.
+        cut: Its cut edges.
+        closing: Carries of its loops.
+    """
+    uncut = network(live, units, closing)
+    uncut.remove_edges_from(
+        [(("value", edge.value), ("unit", edge.unit)) for edge in cut]
+    )
     adds = {add.op.name: add for add in residual_adds(live.graph)}
     found: list[Residual] = []
     for unit in units:
         add = adds.get(unit.ops[-1].name)
         if add is None or unit.is_region or len(unit.edges) != 2:  # noqa: PLR2004  # both operands
             continue
-        entries = _entries(live, units, cut, unit, add.branch)
+        entries = _entries(uncut.copy(), units, unit, add.branch, live.outputs)
         found.append(Residual(unit.name, add.branch, add.skip, entries))
     return tuple(found)
 
 
 def _entries(
-    live: Differentiable,
+    graph: "nx.MultiGraph[Any]",
     units: Sequence[Unit],
-    cut: frozenset[Edge],
     add: Unit,
     branch: int,
+    outputs: Sequence[str],
 ) -> tuple[Edge, ...]:
     """Return the uses of the skip by the branch, if it is joined with nothing else."""
     import networkx as nx  # noqa: PLC0415  # slow to load
 
     op = add.ops[-1]
     skip, made = ("value", op.operands[1 - branch]), ("value", op.operands[branch])
-    graph = network(live, units)
-    graph.remove_edges_from(
-        [(("value", edge.value), ("unit", edge.unit)) for edge in cut]
-    )
     graph.remove_edges_from([(made, ("unit", add.name))])
     graph.remove_node(skip)
     inside = nx.node_connected_component(graph, made)
     if ("unit", add.name) in inside:
         return ()
-    if any(("value", name) in inside for name in live.outputs):
+    if any(("value", name) in inside for name in outputs):
         return ()
     producers = [unit.name for unit in units if skip[1] in unit.results]
     if any(("unit", name) in inside for name in producers):

@@ -63,9 +63,17 @@ class Unit:
     has_statistic: bool = False
 
 
-def find_units(live: Differentiable) -> tuple[Unit, ...]:
-    """Return the units of a program, in program order of their last ops."""
-    exits, roots = _settle(live)
+def find_units(
+    live: Differentiable, elementwise: frozenset[str] = frozenset()
+) -> tuple[Unit, ...]:
+    """Return the units of a program, in program order of their last ops.
+
+    Args:
+        live: The differentiable part of the program.
+        elementwise: Names of ops that compute each element by itself, whatever their
+            group: functions that a reader has found.
+    """
+    exits, roots = _settle(live, elementwise)
     members: dict[str, list[Op]] = defaultdict(list)
     for op in live.ops:
         if op.name in exits:
@@ -84,7 +92,9 @@ def find_units(live: Differentiable) -> tuple[Unit, ...]:
     return tuple(units)
 
 
-def _settle(live: Differentiable) -> tuple[dict[str, str], dict[str, str]]:
+def _settle(
+    live: Differentiable, also: frozenset[str]
+) -> tuple[dict[str, str], dict[str, str]]:
     """Return for each op of a region its exit, and its root, both values.
 
     A value that is used inside a region and outside becomes a root of its own, and so
@@ -92,18 +102,45 @@ def _settle(live: Differentiable) -> tuple[dict[str, str], dict[str, str]]:
     """
     barred, forced = set[str](), set[str]()
     while True:
-        roots = _roots(live, barred, forced)
+        roots = _roots(live, barred, forced, also)
         exits, changed = _exits(live, roots, barred, forced)
-        if not changed:
+        if not changed and not _bar_reductions(live, exits, roots, barred):
             return exits, roots
 
 
-def _roots(live: Differentiable, barred: set[str], forced: set[str]) -> dict[str, str]:
+def _bar_reductions(
+    live: Differentiable,
+    exits: dict[str, str],
+    roots: dict[str, str],
+    barred: set[str],
+) -> bool:
+    """Bar the statistics of regions with a result of another shape than their root.
+
+    Such a result is a statistic itself, as a negative mean is: it is handed on.
+
+    Returns:
+        Whether one was found.
+    """
+    shapes = {name: value.shape for name, value in live.graph.values.items()}
+    found = {
+        op.name
+        for op in live.ops
+        if op.name in exits
+        and op.canonical in STATISTICS
+        and shapes[exits[op.name]] != shapes[roots[op.name]]
+    }
+    barred |= found
+    return bool(found)
+
+
+def _roots(
+    live: Differentiable, barred: set[str], forced: set[str], also: frozenset[str]
+) -> dict[str, str]:
     """Return for each op that may be in a region the root that it depends on."""
     root_of: dict[str, str] = {}
     found: dict[str, str] = {}
     for op in live.ops:
-        if op.name in barred or not _is_of_one_number(live, op):
+        if op.name in barred or not _is_of_one_number(live, op, also):
             continue
         roots = {root_of.get(name, name) for name in op.operands}
         if len(roots) == 1:
@@ -140,9 +177,9 @@ def _exits(
     return exits, changed
 
 
-def _is_of_one_number(live: Differentiable, op: Op) -> bool:
+def _is_of_one_number(live: Differentiable, op: Op, also: frozenset[str]) -> bool:
     """Return whether an op computes each element, or a statistic, of its operands."""
-    is_elementwise = (
+    is_elementwise = op.name in also or (
         op.traits.group in ELEMENTWISE and op.canonical not in NOT_ELEMENTWISE
     )
     if not is_elementwise and op.canonical not in STATISTICS:

@@ -77,7 +77,7 @@ def _gradients(
     sizes: tuple[float, ...],
 ) -> list[Gradients]:
     """Return the gradients for output gradients of each size."""
-    values, back = jax.vjp(function, *given)
+    values, back = jax.vjp(jax.jit(function), *given)
     drawn = output_gradients(values)
     found: list[Gradients] = []
     for size in sizes:

@@ -125,10 +125,10 @@ def _runner(plain: Any, request: Request) -> ConvertedFunction:
     described = functools.partial(
         describe, parameter_names(plain.__call__), lambda path: path[0] == "params"
     )
-    return ConvertedFunction(apply, request, described, _states)
+    return ConvertedFunction(apply, request, described, states)
 
 
-def _states(
+def states(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], made: Any
 ) -> Iterator[Pair]:
     """Yield the variables that a call changes: the second result of ``apply``."""

@@ -179,8 +179,8 @@ def _function(kind: Any, name: str, shared: Shared) -> ConvertedFunction:
     return ConvertedFunction(
         functools.partial(_call_and_store, shared.request.processor, name),
         shared.request,
-        functools.partial(_describe, names),
-        _states,
+        functools.partial(describe_state, names),
+        states_of,
         result_of,
         shared,
     )
@@ -195,11 +195,11 @@ def _call_and_store(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Return the result of :func:`_call`, with narrow statistics kept in float32.
+    """Return the result of :func:`call_on_state`; narrow statistics stay in float32.
 
     A method's changed statistics are known only after a run; it is then traced again.
     """
-    made = _call(name, state, graphdef, *args, **kwargs)
+    made = call_on_state(name, state, graphdef, *args, **kwargs)
     if processor is None:
         return made
     held = dict(nnx.to_flat_state(state))
@@ -213,7 +213,7 @@ def _call_and_store(
         return made
     before = widened(narrow, processor)
     wide = nnx.from_flat_state([*{**held, **before}.items()])
-    result, after = _call(name, wide, graphdef, *args, **kwargs)
+    result, after = call_on_state(name, wide, graphdef, *args, **kwargs)
     kept = [
         (path, stored(new, before[path], processor) if path in before else new)
         for path, new in nnx.to_flat_state(after)
@@ -225,7 +225,9 @@ def _is_statistic(variable: Any) -> bool:
     return isinstance(variable, nnx.BatchStat)
 
 
-def _call(name: str, state: Any, graphdef: Any, /, *args: Any, **kwargs: Any) -> Any:
+def call_on_state(
+    name: str, state: Any, graphdef: Any, /, *args: Any, **kwargs: Any
+) -> Any:
     """Return the result of a method, and the part of the state that it changed.
 
     Raises:
@@ -247,7 +249,7 @@ def _call(name: str, state: Any, graphdef: Any, /, *args: Any, **kwargs: Any) ->
     return result, nnx.from_flat_state(changed)
 
 
-def _states(
+def states_of(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], made: Any
 ) -> Iterator[Pair]:
     """Yield the variables that a call changes."""
@@ -274,9 +276,16 @@ def _same(now: list[Any], before: list[Any] | None) -> bool:
     return all(a is b for a, b in zip(now, before, strict=True))
 
 
-def _describe(
+def describe_state(
     names: tuple[str, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Inputs:
+    """Describe the inputs of a function of the state of a module, and more.
+
+    Args:
+        names: Names of the arguments after the first.
+        args: Positional arguments, the state first.
+        kwargs: Keyword arguments.
+    """
     state = args[0]
     flat = nnx.to_flat_state(state)
     trained = {

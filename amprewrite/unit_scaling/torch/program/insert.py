@@ -1,7 +1,6 @@
 """From a captured program to one with factors: analysis, rules, plan, writing."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from torch.fx import GraphModule
@@ -18,26 +17,12 @@ from amprewrite.unit_scaling.graph import (
     find_residuals,
     find_units,
 )
+from amprewrite.unit_scaling.settings import Settings
 from amprewrite.unit_scaling.torch.program.rules import Rules
 from amprewrite.unit_scaling.torch.program.write_scales import (
     ScaleWriter,
     without_writes,
 )
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Options of the pass.
-
-    Attributes:
-        constraint: Constraint of factors that are joined; None for no cut-edge rule.
-        tau: Weight of residual branches.
-        mult: Multipliers by canonical name of an elementwise op.
-    """
-
-    constraint: str | None = "auto"
-    tau: float = 0.5
-    mult: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 def insert_scales(

@@ -30,7 +30,8 @@ from amprewrite.frameworks.torch_fx.programs.structure import (
     structure_key,
 )
 from amprewrite.unit_scaling.graph import ScalePlan
-from amprewrite.unit_scaling.torch.program.insert import Settings, insert_scales
+from amprewrite.unit_scaling.settings import Settings
+from amprewrite.unit_scaling.torch.program.insert import insert_scales
 from amprewrite.unit_scaling.torch.program.loss_scale import LossScaleWatch
 from amprewrite.unit_scaling.torch.program.weights import init_units
 

@@ -7,18 +7,22 @@ from torch import nn
 def init_units(model: nn.Module) -> None:
     """Divide each parameter of two or more dimensions by its deviation; zero biases.
 
-    Constant ones, which have no deviation, are drawn anew. Other vectors (gains of
-    normalisations) stay as they are.
+    Those of zeros, which have no deviation, are drawn anew. Vectors and other constants
+    (gains of normalisations) stay as they are.
     """
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if not parameter.is_floating_point():
                 continue
             if parameter.dim() > 1:
-                deviation = float(parameter.float().std())
-                if deviation > 0:
-                    parameter.div_(deviation)
-                else:
+                if not _is_constant(parameter):
+                    parameter.div_(parameter.float().std())
+                elif not parameter.any():
                     parameter.normal_()
             elif name.rpartition(".")[2].endswith("bias"):
                 parameter.zero_()
+
+
+def _is_constant(parameter: torch.Tensor) -> bool:
+    """Return whether all numbers are equal; their deviation may be a rounding."""
+    return bool((parameter == parameter.flatten()[:1]).all())

@@ -14,8 +14,9 @@ from amprewrite.errors import UnitScalingError, UnsupportedError
 from amprewrite.frameworks.torch_fx.rewrite.read import read
 from amprewrite.unit_scaling import check_gradient_validity, rule, scale_fwd
 from amprewrite.unit_scaling.graph import differentiable, find_units, resolve
+from amprewrite.unit_scaling.settings import Settings
 from amprewrite.unit_scaling.torch.program.call import Call
-from amprewrite.unit_scaling.torch.program.insert import Settings, insert_scales
+from amprewrite.unit_scaling.torch.program.insert import insert_scales
 from amprewrite.unit_scaling.torch.program.measured_rules import op_by_sample
 from amprewrite.unit_scaling.torch.program.op_rules import rule_by_name
 from amprewrite.unit_scaling.torch.program.rules import Rules

@@ -1,0 +1,1 @@
+"""Scaled modules of Equinox and Flax: of classes derived from the models' own."""

@@ -1,0 +1,117 @@
+"""From a traced program to one with factors: analysis, rules, plan, writing."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from amprewrite.errors import UnitScalingError, UnsupportedError
+from amprewrite.ir.graph import ProgramGraph, ValueKind
+from amprewrite.unit_scaling.graph import (
+    Differentiable,
+    ScalePlan,
+    assign,
+    cut_edges,
+    find_residuals,
+    find_units,
+)
+from amprewrite.unit_scaling.jax.program.rules import Samples, find_rules
+from amprewrite.unit_scaling.jax.program.write_scales import ScaleWriter
+from amprewrite.unit_scaling.jax.reading.functions import with_functions
+from amprewrite.unit_scaling.jax.reading.program import read_program
+from amprewrite.unit_scaling.settings import Settings
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """One program with its factors.
+
+    Attributes:
+        scales: The scale plan.
+        writer: Runs the program.
+        inputs: Names of its inputs, in their order.
+        live: Names of the values with a gradient.
+    """
+
+    scales: ScalePlan
+    writer: ScaleWriter
+    inputs: tuple[str, ...]
+    live: frozenset[str]
+
+
+def insert_scales(
+    closed: Any,
+    name_of: Callable[[int], str],
+    kinds: Mapping[int, ValueKind],
+    settings: Settings,
+    states: tuple[tuple[int, int], ...] = (),
+    samples: Samples | None = None,
+) -> Scaled:
+    """Return a traced program with factors.
+
+    Args:
+        closed: The ClosedJaxpr.
+        name_of: Returns the name of each input by its position.
+        kinds: Kinds of the inputs that are more than inputs, by position.
+        settings: How to scale.
+        states: Outputs that replace an input, each with it, by position.
+        samples: Rules that were measured for other extents of the batch.
+
+    Raises:
+        UnitScalingError: An op has no rule, or nothing is differentiable.
+        UnsupportedError: The program has factors already, or complex numbers, or maps
+            over a mesh.
+    """
+    reading = read_program(closed, name_of, kinds, states)
+    refuse_complex(reading.graph)
+    program = with_functions(reading)
+    _refuse_empty(program.live)
+    live, closing = program.live, reading.closing
+    units = find_units(live, program.elementwise)
+    cut = cut_edges(live, units, closing)
+    residuals = find_residuals(live, units, cut, closing)
+    leave = frozenset(residual.unit for residual in residuals)
+    held: Samples = {} if samples is None else samples
+    rules = find_rules(program, units, leave, settings.mult, held)
+    plan = assign(
+        units,
+        rules,
+        cut,
+        residuals,
+        constraint=settings.constraint,
+        tau=settings.tau,
+    )
+    writer = ScaleWriter(program, units, plan)
+    return Scaled(plan, writer, reading.program.inputs, live.values)
+
+
+def refuse_complex(graph: ProgramGraph) -> None:
+    """Refuse complex numbers that depend on parameters or inputs.
+
+    Raises:
+        UnsupportedError: Names the first op that makes some.
+    """
+    reached = {v.name for v in graph.inputs("parameter", "input")}
+    for op in graph.ops:
+        if not reached.intersection(op.operands):
+            continue
+        reached |= set(op.results)
+        if any(graph.values[n].dtype.startswith("complex") for n in op.results):
+            msg = (
+                f"unit scaling of complex arrays has no rule: {op.native} at "
+                f"{op.source}; write it with real and imaginary parts"
+            )
+            raise UnsupportedError(msg)
+
+
+def _refuse_empty(live: Differentiable) -> None:
+    """Refuse a program without a gradient.
+
+    Raises:
+        UnitScalingError: Nothing is differentiable.
+    """
+    if not live.ops:
+        msg = (
+            "no float output depends on a float parameter or input: there is nothing "
+            "to scale; want a function with an output that is differentiated"
+        )
+        raise UnitScalingError(msg)

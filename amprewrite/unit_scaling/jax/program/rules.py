@@ -1,0 +1,102 @@
+"""The rule of every unit of a program: by name, by quadrature, or by a sample."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from amprewrite.errors import UnitScalingError
+from amprewrite.unit_scaling.graph import Unit, UnitRule
+from amprewrite.unit_scaling.jax.program.call import Call
+from amprewrite.unit_scaling.jax.program.measured_rules import (
+    op_by_sample,
+    region_by_sample,
+    region_rule,
+)
+from amprewrite.unit_scaling.jax.program.op_rules import rule_by_name, unscaled
+from amprewrite.unit_scaling.jax.reading.functions import Functional
+
+Samples = dict[Any, UnitRule]
+"""Rules that were measured, by op and by extents but the first."""
+
+
+def find_rules(
+    program: Functional,
+    units: Sequence[Unit],
+    leave: frozenset[str],
+    mult: Mapping[str, float],
+    samples: Samples,
+) -> dict[str, UnitRule]:
+    """Return the rule of each unit but those named in ``leave``.
+
+    Args:
+        program: The program.
+        units: Its units.
+        leave: Names of the residual additions.
+        mult: Multipliers by name of an elementwise function.
+        samples: Rules that were measured before; new ones are added.
+
+    Raises:
+        UnitScalingError: An op has no rule; a multiplier is for no op.
+    """
+    names = set[str]()
+    found: dict[str, UnitRule] = {}
+    for unit in units:
+        if unit.name not in leave:
+            found[unit.name] = _of(program, unit, mult, names, samples)
+    if unused := [name for name in mult if name not in names]:
+        msg = (
+            f"mult names {', '.join(unused)}; want elementwise functions of the "
+            f"program: {', '.join(sorted(names)) or 'there are none'}"
+        )
+        raise UnitScalingError(msg)
+    return found
+
+
+def _of(
+    program: Functional,
+    unit: Unit,
+    mult: Mapping[str, float],
+    names: set[str],
+    samples: Samples,
+) -> UnitRule:
+    call = Call(unit.ops[-1], program)
+    if not unit.is_region:
+        rule = rule_by_name(call)
+        if rule is not None:
+            return rule
+        indices = [edge.index for edge in unit.edges]
+        return _kept(samples, call, unit, lambda: op_by_sample(call, indices))
+    if all(op.canonical == "cast" for op in unit.ops):
+        return unscaled("changes the dtype")
+    if unit.has_statistic:
+        region = functools.partial(region_by_sample, program, unit, call)
+        return _kept(samples, call, unit, region)
+    try:
+        rule, name = region_rule(program, unit, call, mult)
+    except UnitScalingError:
+        if len(unit.ops) > 1 or call.op.native != "custom_jvp_call":
+            raise
+        return _kept(samples, call, unit, lambda: _of_custom(call))
+    names.add(name)
+    return rule
+
+
+def _kept(
+    samples: Samples, call: Call, unit: Unit, measure: Callable[[], UnitRule]
+) -> UnitRule:
+    """Return the rule that was measured first for an op, at any first extent.
+
+    Another batch would draw other numbers, and so give another factor of the loss.
+    """
+    values = call.program.reading.graph.values
+    shapes = tuple(values[edge.value].shape[1:] for edge in unit.edges)
+    key = (unit.name, call.op.native, shapes)
+    if key not in samples:
+        samples[key] = measure()
+    return samples[key]
+
+
+def _of_custom(call: Call) -> UnitRule:
+    """Return the rule of a function with a derivative of its own, by a sample."""
+    found = op_by_sample(call, [0])
+    return UnitRule(found.forward, {-1: found.backward[0]}, found.kind, found.why)

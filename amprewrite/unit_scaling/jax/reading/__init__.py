@@ -1,0 +1,1 @@
+"""Programs of JAX as unit scaling reads them: with functions as single ops."""

@@ -1,0 +1,53 @@
+"""Unit initialisation of a tree of parameters."""
+
+import re
+from typing import Any
+
+import numpy as np
+
+from amprewrite.frameworks.jaxpr.capture.trace import is_array, part_name
+from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, tree_util
+
+MATRIX = 2
+SEED = 1472
+BIAS = re.compile(r"(b|beta|bias)([_\d].*)?|.*bias")
+"""Names of arrays that start as zeros."""
+
+
+def unit_init(params: Any) -> Any:
+    """Return parameters with matrices of standard deviation 1, and biases of zero.
+
+    An array is a bias if the last part of its name is ``b``, ``beta`` or ``bias``,
+    perhaps with an ending as in ``b1`` or ``bias_k``, or ends in ``bias``. Others with
+    two dimensions or more are divided by their standard deviation; those of zeros,
+    which have none, are drawn anew from a fixed seed. Other leaves stay as they are:
+    vectors and other constants (gains of normalisations, of stacked layers too), and
+    integers.
+
+    Args:
+        params: Any tree of arrays: a dict, or an Equinox module.
+
+    Returns:
+        A tree of the same structure.
+    """
+    found, structure = tree_util.tree_flatten_with_path(params)
+    leaves = [_unit(path, leaf, index) for index, (path, leaf) in enumerate(found)]
+    return tree_util.tree_unflatten(structure, leaves)
+
+
+def _unit(path: tuple[Any, ...], leaf: Any, index: int) -> Any:
+    if not is_array(leaf) or not jnp.issubdtype(leaf.dtype, jnp.floating):
+        return leaf
+    names = [part_name(key) for key in path if not hasattr(key, "idx")]
+    plain = [name for name in names if name not in ("value", "")]
+    if plain and BIAS.fullmatch(plain[-1]):
+        return jnp.zeros_like(leaf)
+    if np.ndim(leaf) < MATRIX or not leaf.size:
+        return leaf
+    wide = jnp.asarray(leaf, jnp.promote_types(leaf.dtype, jnp.float32))
+    key = jax.random.fold_in(jax.random.key(SEED), index)
+    drawn = jax.random.normal(key, leaf.shape, wide.dtype)
+    is_constant = wide.max() == wide.min()  # the deviation of one may be a rounding
+    constant = jnp.where(wide == 0, drawn, wide)
+    unit = jnp.where(is_constant, constant, wide / jnp.std(wide))
+    return unit.astype(leaf.dtype)
