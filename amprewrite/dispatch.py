@@ -270,6 +270,13 @@ class Asked:
         if self.args is None and self.kwargs is None:
             msg = "tolerance needs args=, the arguments that the error is measured on"
             raise UnsupportedError(msg)
+        if not self.policy.low and self.policy.contract:
+            msg = (
+                f"tolerance cannot be kept by policy {self.policy.name}: it rounds "
+                f"contractions to 8 bits and has no low dtype; want fp8, or a policy "
+                f"that extends bf16 with [contract], or leave tolerance=None"
+            )
+            raise UnsupportedError(msg)
         if not self.policy.low:
             return None  # nothing is lowered, so that nothing has an error
         matcher = partial(Matcher, self.policy, self.overrides)

@@ -150,7 +150,8 @@ def plan_within(budget: Budget, subject: Subject) -> tuple[Plan, Known]:
         errors[plan.decisions] = norms.error(subject.run(plan), reference)
         return errors[plan.decisions]
 
-    known = Known(graph, subject.sensitivity(probes, norms.factors), norms.target)
+    sensitivity = subject.sensitivity(probes, norms.factors)
+    known = Known(graph, sensitivity.without(probes.unpredicted), norms.target)
     plan = plan_known(budget, known, measure, subject.captured, trains=trains)
     known = replace(known, errors=errors)
     if plan.predicted_error and plan.decisions in errors:

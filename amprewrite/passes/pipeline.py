@@ -19,6 +19,7 @@ from amprewrite.passes.analysis.weights_and_literals import (
     weight_roots,
 )
 from amprewrite.passes.cost.cost import Objective, plan_cost, priced_casts
+from amprewrite.passes.cost.eight_bits import worth_rounding
 from amprewrite.passes.mincut.optimal import choose_optimal
 from amprewrite.passes.nothing import why_nothing
 from amprewrite.passes.placement.assignment import Chosen, place_assignment
@@ -146,6 +147,7 @@ class Prepared:
         """Return the plan at the prices of ``objective``."""
         setting, matcher, outputs = self.setting, self.matcher, self.outputs
         graph, policy = self.situation.graph, matcher.policy
+        formats = worth_rounding(graph, self._formats, objective)
         placement, bound = self._place(objective)
         situation = replace(self.situation, low_weights=placement.low_weights)
         casts = build_casts(
@@ -162,7 +164,7 @@ class Prepared:
             decisions=tuple(
                 _quantised(
                     _decision(op, situation, placement, objective.model.kernels),
-                    self._formats.get(op.name, NO_FORMATS),
+                    formats.get(op.name, NO_FORMATS),
                 )
                 for op in graph.ops
             ),
@@ -322,7 +324,7 @@ def _warnings(
     unused = matcher.unused(graph.ops, elsewhere)
     yield from (f"unused rule: {line}" for line in unused)
     yield from without_kernel(plan, matcher.policy.contract)
-    if not plan.low or plan.lowered:
+    if not plan.low or plan.lowered or plan.quantised:
         return
     why = why_nothing(graph, plan, matcher)
     count = len(plan.decisions)

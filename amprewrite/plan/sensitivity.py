@@ -3,17 +3,39 @@
 Both are plain data, so that frameworks measure and passes plan independently.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf, isfinite, sqrt
 
-from amprewrite.ir import ProgramGraph
+from amprewrite.ir import Op, ProgramGraph
+from amprewrite.ir.factors import factor_indices
 from amprewrite.plan.model import Plan
 from amprewrite.plan.uses import dtypes_read
+from amprewrite.policy.contract import Scaling
 
-Key = str | tuple[str, str]
-"""A value, rounded where it is stored; or (value, op), rounded at that op alone."""
+
+@dataclass(frozen=True, slots=True, order=True)
+class EightBits:
+    """Key of the roundings of one contraction: its factors, to an 8-bit format.
+
+    Attributes:
+        op: Name of the contraction.
+        format: Name of the format of its operands; empty if only gradients are rounded.
+        scaling: Scale of the rounded tensors, ``none`` or ``current``.
+    """
+
+    op: str
+    format: str
+    scaling: Scaling
+
+
+Key = str | tuple[str, str] | EightBits
+"""Key of a rounding: a stored value, (value, op), or the factors of a contraction.
+
+The second is of a value that only that op rounds as it reads it; the last ones are
+rounded to 8 bits together.
+"""
 
 
 DIRECTIONS = 4
@@ -21,6 +43,13 @@ DIRECTIONS = 4
 
 The estimate of one rounding has a standard deviation of sqrt(2 / 4), that of a sum over
 many much less.
+"""
+
+EIGHT_BIT_DIRECTIONS = 24
+"""Least number of directions where contractions round to 8 bits.
+
+The roundings of one contraction, such as the last one, may outweigh all others: the
+estimate of its error alone has a standard deviation of sqrt(1 / 48), 14 %.
 """
 
 SAMPLES = 160
@@ -44,6 +73,9 @@ class Probes:
             largest numbers, not infinities.
         weights: Values that are weights, or moved weights: only reading them low is an
             error, however they are stored.
+        eight: By contraction that may round to 8 bits: the operands that it multiplies.
+        unpredicted: Contractions with operands that are written in place: their values
+            change over time, and the error of 8 bits is unknown.
     """
 
     low: str
@@ -52,12 +84,31 @@ class Probes:
     read: frozenset[tuple[str, str]]
     saturated: frozenset[str] = frozenset()
     weights: frozenset[str] = frozenset()
+    eight: Mapping[EightBits, frozenset[str]] = field(
+        default_factory=dict[EightBits, frozenset[str]]
+    )
+    unpredicted: frozenset[EightBits] = frozenset()
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """Keys of all roundings, in a fixed order."""
+        return (*sorted(self.stored), *sorted(self.read), *sorted(self.eight))
+
+    def eight_bits_at(self, name: str, op: str) -> EightBits | None:
+        """Return the key by which ``op`` rounds its operand ``name`` to 8 bits."""
+        key = self._by_op.get(op)
+        return key if key is not None and name in self.eight[key] else None
+
+    @cached_property
+    def _by_op(self) -> dict[str, EightBits]:
+        return {key.op: key for key in self.eight}
 
     @property
     def directions(self) -> int:
         """Number of directions to take: more if there are few roundings."""
-        count = len(self.stored) + len(self.read)
-        return max(DIRECTIONS, min(-(-SAMPLES // max(count, 1)), SAMPLES // 4))
+        count = len(self.stored) + len(self.read) + len(self.eight)
+        least = EIGHT_BIT_DIRECTIONS if self.eight else DIRECTIONS
+        return max(least, min(-(-SAMPLES // max(count, 1)), SAMPLES // 4))
 
 
 @dataclass(frozen=True)
@@ -77,6 +128,7 @@ class Sensitivity:
         moves: Signed change of the outputs along each direction by each rounding; the
             error is the mean of the squares. Roundings of one value for several readers
             are the same rounding: their changes add up before they are squared.
+        eight: By contraction: the error of rounding its factors to 8 bits.
     """
 
     stored: Mapping[str, float]
@@ -87,11 +139,21 @@ class Sensitivity:
     moves: Mapping[Key, tuple[float, ...]] = field(
         default_factory=dict[Key, tuple[float, ...]]
     )
+    eight: Mapping[EightBits, float] = field(default_factory=dict[EightBits, float])
 
     @cached_property
     def all(self) -> Mapping[Key, float]:
-        """The errors of stored and of read roundings in one mapping."""
-        return {**self.stored, **self.read}
+        """The errors of all roundings in one mapping."""
+        return {**self.stored, **self.read, **self.eight}
+
+    @cached_property
+    def eight_by_op(self) -> Mapping[str, EightBits]:
+        """The key of each contraction that may round to 8 bits, by op."""
+        return {key.op: key for key in self.eight}
+
+    def without(self, unpredicted: Iterable[EightBits]) -> "Sensitivity":
+        """Return it with infinite errors of contractions that are not predicted."""
+        return replace(self, eight={**self.eight, **dict.fromkeys(unpredicted, inf)})
 
     def errors(self, multiplier: float, pin: int) -> dict[Key, float]:
         """Return the price of each rounding in bytes.
@@ -128,6 +190,8 @@ class Sensitivity:
                     rounded.update({name} - self.weights)
                     if name in self.stored:
                         yield name
+            if decision.quantises and op.name in self.eight_by_op:
+                yield self.eight_by_op[op.name]
 
     def predicted(self, plan: Plan, graph: ProgramGraph) -> float:
         """Return the first-order relative L2 error of the outputs under ``plan``."""
@@ -148,6 +212,9 @@ class Sensitivity:
         """
         found: dict[str, float] = {}
         for key, error in self._parts(plan, graph).items():
+            if isinstance(key, EightBits):
+                found[key.op] = found.get(key.op, 0.0) + error
+                continue
             value = key if isinstance(key, str) else key[0]
             maker = graph.producer.get(value)
             readers = (
@@ -172,7 +239,7 @@ class Sensitivity:
         made = self.made(plan, graph)
         readers: dict[str, list[Key]] = {}
         for key in made:
-            if not isinstance(key, str) and self.moves.get(key):
+            if isinstance(key, tuple) and self.moves.get(key):
                 readers.setdefault(key[0], []).append(key)
         for keys in readers.values():
             if len(keys) == 1 or not all(isfinite(made[key]) for key in keys):
@@ -235,13 +302,26 @@ def probes_of(plan: Plan, graph: ProgramGraph) -> Probes:
         """Return whether a value never changes: its storage is not written."""
         return graph.storage(name) not in graph.written
 
+    eight = {
+        EightBits(op.name, found.forward, found.scaling or "none"): factors_of(op)
+        for op in graph.ops
+        if (found := plan.by_op[op.name]).forward
+        and all(map(is_constant, factors_of(op)))
+    }
+
     return Probes(
         low=plan.low,
         full=plan.full,
         stored=frozenset(filter(is_constant, stored)),
         read=frozenset((name, op) for name, op in read if is_constant(name)),
         saturated=frozenset(saturated),
+        eight=eight,
     )
+
+
+def factors_of(op: Op) -> frozenset[str]:
+    """Return the operands that a contraction multiplies; empty for other ops."""
+    return frozenset(op.operands[index] for index in factor_indices(op))
 
 
 Measure = Callable[[Plan], float | None]

@@ -17,18 +17,21 @@ from amprewrite.passes.cost.cost_model import (
 from amprewrite.passes.cost.fusion import Fusion
 from amprewrite.passes.cost.moved_bytes import is_view, read_elements
 from amprewrite.plan import OUTPUT, Cast, Cost
+from amprewrite.plan.sensitivity import Key
 from amprewrite.plan.uses import dtypes_read, output_sources
 from amprewrite.policy import OpClass
 
 FREE = (OpClass.ALLOW, OpClass.ACCUMULATE, OpClass.PROMOTE, OpClass.FOLLOW)
 """Classes of ops that may run low or full."""
 
-Errors = Mapping[str | tuple[str, str], float]
+Errors = Mapping[Key, float]
 """Extra cost of low precision, in bytes, by rounding.
 
 The key is the name of a value that is stored low, or (value, op) for a value that is
 stored full and read low by that op: a value stored low was rounded before. Storage and
-moves of a weight follow from its readers, so that only reading it counts.
+moves of a weight follow from its readers, so that only reading it counts. That of a
+contraction in 8 bits is no part of a placement's cost: see
+:func:`amprewrite.passes.cost.eight_bits.worth_rounding`.
 """
 
 
@@ -43,9 +46,9 @@ class Objective:
     """
 
     model: CostModel = EAGER
-    errors: Errors = field(default_factory=dict[str | tuple[str, str], float])
+    errors: Errors = field(default_factory=dict[Key, float])
 
-    def error(self, *keys: str | tuple[str, str]) -> int:
+    def error(self, *keys: Key) -> int:
         """Return the extra cost of the roundings ``keys``."""
         if not self.errors:
             return 0

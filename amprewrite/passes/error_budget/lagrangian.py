@@ -13,10 +13,12 @@ from math import exp, floor, isfinite, log, sqrt
 from amprewrite.ir import ProgramGraph
 from amprewrite.passes.cost.cost import Objective
 from amprewrite.passes.cost.cost_model import CostModel
+from amprewrite.passes.cost.eight_bits import saved_by
 from amprewrite.passes.error_budget.overflow import explained
 from amprewrite.passes.error_budget.probe_selection import ceiling
+from amprewrite.passes.error_budget.refused_formats import without_eight_bits
 from amprewrite.plan import NOTHING_LOWERED, Plan
-from amprewrite.plan.sensitivity import Key, Measurements, Sensitivity
+from amprewrite.plan.sensitivity import EightBits, Key, Measurements, Sensitivity
 
 UNMEASURED = 0.85
 """Share of the tolerance for a prediction that cannot be measured.
@@ -69,6 +71,10 @@ class Goal:
         return self.measured.target
 
 
+Kept = tuple[str, bool]
+"""An op that must not round: to the low dtype, or, if true, to 8 bits."""
+
+
 @dataclass(frozen=True)
 class Price:
     """Price of errors: a multiplier, and ops that are kept full.
@@ -79,7 +85,7 @@ class Price:
     """
 
     multiplier: float
-    kept: frozenset[str] = frozenset()
+    kept: frozenset[Kept] = frozenset()
 
 
 class Search:
@@ -140,7 +146,11 @@ class Search:
                 low, under = middle, price
         filled = (self._fill(base, target) for base in (under, Price(0.0)))
         found = (over, *filled)
-        return min(found, key=lambda price: self.plan_at(price).cost.total_bytes)
+        return min(found, key=lambda price: self.weight(self.plan_at(price)))
+
+    def weight(self, plan: Plan) -> int:
+        """Return the bytes of a plan, less those saved by contractions in 8 bits."""
+        return plan.cost.total_bytes - saved_by(self.goal.graph, plan.by_op)
 
     def _fill(self, price: Price, target: float) -> Price:
         """Return ``price`` with as few ops kept full as ``target`` needs.
@@ -150,7 +160,7 @@ class Search:
         full. It is tried at a price that nearly met the target, where one kept op may
         change all similar ones, and at price zero.
         """
-        worst = self.worst(price)
+        worst = self._worst(price)
         low, high = 0, len(worst)
         while high - low > 1:
             middle = (low + high) // 2
@@ -167,10 +177,14 @@ class Search:
 
         A strict search includes those without a first-order error.
         """
+        return list(dict.fromkeys(op for op, _ in self._worst(price)))
+
+    def _worst(self, price: Price) -> list[Kept]:
+        """Return the roundings of the plan at a price by op, the worst first."""
         made = self.goal.sensitivity.made(self.plan_at(price), self.goal.graph)
-        total: dict[str, float] = defaultdict(float)
+        total: dict[Kept, float] = defaultdict(float)
         for key, error in made.items():
-            total[_op_of(self.goal.graph, key)] += error
+            total[_kept(self.goal.graph, key)] += error
         counted = (op for op in total if total[op] or self.strict)
         return sorted(counted, key=lambda op: -total[op])
 
@@ -189,7 +203,7 @@ class Search:
                 silent = (key for key, error in sensitivity.all.items() if not error)
                 errors.update(dict.fromkeys(silent, float(self.pin)))
             for key in errors if price.kept else ():
-                if _op_of(graph, key) in price.kept:
+                if _kept(graph, key) in price.kept:
                     errors[key] = self.pin
             plan = self.goal.plan_for(Objective(self.goal.model, errors))
             fewer = price.kept or self.strict  # of which it is the cheapest
@@ -201,7 +215,9 @@ class Search:
             plan = _without_errors(plan, made, errors)
             self.plans[price] = replace(
                 plan,
-                decisions=explained(plan, graph, sensitivity),
+                decisions=without_eight_bits(
+                    explained(plan, graph, sensitivity), sensitivity
+                ),
                 warnings=tuple(map(_without_room, plan.warnings)),
                 predicted_error=sqrt(sum(made.values())),
             )
@@ -240,7 +256,8 @@ def _without_errors(
 
     The bound holds for all plans with errors of the same total price.
     """
-    price = sum(round(errors.get(key, 0)) for key in made)
+    counted = (key for key in made if not isinstance(key, EightBits))
+    price = sum(round(errors.get(key, 0)) for key in counted)
     cost, bound = plan.cost, plan.cost.lower_bound
     bytes_alone = replace(
         cost,
@@ -251,9 +268,11 @@ def _without_errors(
     return replace(plan, cost=bytes_alone)
 
 
-def _op_of(graph: ProgramGraph, key: Key) -> str:
-    """Return the op that rounds: the reader, or the producer of a stored value."""
-    if not isinstance(key, str):
-        return key[1]
+def _kept(graph: ProgramGraph, key: Key) -> Kept:
+    """Return the reader or the producer that rounds, and whether it is to 8 bits."""
+    if isinstance(key, EightBits):
+        return key.op, True
+    if isinstance(key, tuple):
+        return key[1], False
     producer = graph.producer.get(key)
-    return producer.name if producer else key
+    return producer.name if producer else key, False

@@ -92,12 +92,16 @@ class _Trials:
         return self.search.certified(self.best)
 
     def _measure(self, plan: Plan) -> float | None:
-        if self.best and plan.cost.total_bytes >= self.best.cost.total_bytes:
+        if self._is_no_better(plan):
             return 0.0  # there is nothing to gain: like one that keeps the target
         measured = self.goal.measured.measure(plan)
         if measured is not None:
             self.errors.append(measured)
         return measured
+
+    def _is_no_better(self, plan: Plan) -> bool:
+        weight = self.search.weight
+        return self.best is not None and weight(plan) >= weight(self.best)
 
     def _next(self, plan: Plan, asked: float, measured: float) -> float:
         """Record a measured error; return the prediction to request next."""
@@ -106,7 +110,7 @@ class _Trials:
             self.failed = min(asked, plan.predicted_error or 0.0)
             ratio = self.limit / measured if isfinite(measured) else STRICTER
             return max(self.failed * ratio, sqrt(self.failed * self.kept))
-        if self.best is None or plan.cost.total_bytes < self.best.cost.total_bytes:
+        if not self._is_no_better(plan):
             self.best = plan
         self.kept = asked
         more = self.limit / measured if measured else GROWTH
@@ -115,8 +119,8 @@ class _Trials:
 
     def _try_others(self) -> None:
         """Take the plan of another placement if it is cheaper and within the target."""
-        for other in sorted(self.goal.others(), key=lambda p: p.cost.total_bytes):
-            if self.best and other.cost.total_bytes >= self.best.cost.total_bytes:
+        for other in sorted(self.goal.others(), key=self.search.weight):
+            if self._is_no_better(other):
                 return
             known = self.goal.sensitivity.predicted(other, self.goal.graph)
             plan = replace(other, predicted_error=known, placement="optimal")

@@ -13,7 +13,8 @@ from amprewrite.passes.cost.cost_model import (
 )
 from amprewrite.passes.pipeline import situate
 from amprewrite.passes.placement.constraints import find_freedom
-from amprewrite.plan.sensitivity import Probes
+from amprewrite.passes.placement.contract_formats import contract_formats
+from amprewrite.plan.sensitivity import EightBits, Probes, factors_of
 from amprewrite.policy import Matcher, OpClass
 
 ROUNDING = (OpClass.ALLOW, OpClass.ACCUMULATE, OpClass.PROMOTE)
@@ -25,7 +26,8 @@ def find_probes(
 ) -> Probes:
     """Return the roundings that placement ``optimal`` may choose for ``graph``.
 
-    A storage that is written in place has no probe: its values change over time.
+    A storage that is written in place has no probe: its values change over time, and a
+    contraction that would round it to 8 bits is not predicted.
 
     Args:
         graph: The program.
@@ -47,11 +49,17 @@ def find_probes(
             stored.update(op.results)
         read.update((name, op.name) for name in names)
 
-    def is_probed(name: str) -> bool:
-        return graph.is_dtype(name, policy.full) and (
-            graph.storage(name) not in graph.written
-        )
+    def is_constant(name: str) -> bool:
+        return graph.storage(name) not in graph.written
 
+    def is_probed(name: str) -> bool:
+        return graph.is_dtype(name, policy.full) and is_constant(name)
+
+    eight = {
+        EightBits(op, found.forward, found.scaling): factors_of(graph.op_by_name[op])
+        for op, found in contract_formats(graph, matcher, classes).items()
+    }
+    known = {key: names for key, names in eight.items() if all(map(is_constant, names))}
     return Probes(
         low=policy.low,
         full=policy.full,
@@ -59,6 +67,8 @@ def find_probes(
         read=frozenset((name, op) for name, op in read if is_probed(name)),
         saturated=frozenset(extreme_values(graph, classes, policy.low)),
         weights=frozenset(situation.weights),
+        eight={key: names for key, names in known.items() if key.format},
+        unpredicted=frozenset(eight.keys() - known.keys()),
     )
 
 

@@ -8,7 +8,14 @@ import pytest
 from amprewrite.passes import Setting, make_plan
 from amprewrite.passes.cost.cost import Objective
 from amprewrite.plan import Plan
-from amprewrite.plan.sensitivity import Key, Probes, Sensitivity, probes_of
+from amprewrite.plan.sensitivity import (
+    EightBits,
+    Key,
+    Probes,
+    Sensitivity,
+    factors_of,
+    probes_of,
+)
 from amprewrite.policy import Matcher, load_policy
 from tests.placement_problem import graph_of
 
@@ -135,3 +142,62 @@ def test_each_op_has_its_share_in_the_error() -> None:
         FOUND, stored={"h": 0.0, "y": 0.0}, read=dict.fromkeys(FOUND.read, 0.0)
     )
     assert nothing.shares(plan(), GRAPH) == {}
+
+
+EIGHT = EightBits("linear", "float8_e4m3fn", "current")
+
+
+def eight_bits(plan: Plan, op: str) -> Plan:
+    """The plan with the factors of one op in 8 bits."""
+    return replace(
+        plan,
+        decisions=tuple(
+            replace(d, forward=EIGHT.format, scaling=EIGHT.scaling) if d.op == op else d
+            for d in plan.decisions
+        ),
+    )
+
+
+def test_a_contraction_in_8_bits_adds_the_error_of_its_factors() -> None:
+    found = replace(FOUND, eight={EIGHT: 15e-6})
+    assert found.predicted(plan(), GRAPH) == pytest.approx(sqrt(85e-6))
+    quantised = eight_bits(plan(), "linear")
+    assert found.predicted(quantised, GRAPH) == pytest.approx(sqrt(100e-6))
+    assert found.shares(quantised, GRAPH)["linear"] == pytest.approx(0.95)
+
+
+def test_the_probes_of_a_plan_have_its_factors_in_8_bits() -> None:
+    found = probes_of(eight_bits(plan(), "linear"), GRAPH)
+    assert found.eight == {EIGHT: {"x", "w"}}
+    assert found.eight_bits_at("x", "linear") == EIGHT
+    assert found.eight_bits_at("h", "relu") is None
+    assert found.keys[-1] == EIGHT
+    assert found.directions == 32
+    assert not probes_of(plan(), GRAPH).eight
+
+
+def test_many_contractions_in_8_bits_have_more_directions_than_roundings_of_16() -> (
+    None
+):
+    stored = frozenset(f"v{number}" for number in range(99))
+    found = Probes("bfloat16", "float32", stored, frozenset())
+    assert replace(found, eight={EIGHT: frozenset({"x"})}).directions == 24
+
+
+def test_an_addend_is_no_factor() -> None:
+    graph = graph_of("""
+        %b: f32[4] parameter
+        %x: f32[4,4] input
+        %w: f32[4,4] parameter
+        addmm = addmm(%b, %x, %w) -> %y: f32[4,4]
+          | contracted=4
+        return %y
+    """)
+    assert factors_of(graph.op_by_name["addmm"]) == {"x", "w"}
+
+
+def test_what_is_not_predicted_has_an_infinite_error() -> None:
+    found = FOUND.without([EIGHT])
+    assert found.eight_by_op["linear"] == EIGHT
+    assert found.predicted(eight_bits(plan(), "linear"), GRAPH) == inf
+    assert found.errors(1.0, 100)[EIGHT] == 100

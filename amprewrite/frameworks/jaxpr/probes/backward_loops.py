@@ -29,7 +29,7 @@ from amprewrite.frameworks.jaxpr.probes.reference_dtypes import is_inexact
 from amprewrite.frameworks.jaxpr.program.inline import SHARED
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import Step, all_steps
-from amprewrite.plan.sensitivity import Key
+from amprewrite.plan.sensitivity import Key, Probes
 
 
 def run_body(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
@@ -62,7 +62,7 @@ def _rule(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
     """Run a custom rule's body with probes, and the rule's derivative as fallback."""
     assert isinstance(writer, Prober)
     names = list(dict.fromkeys(a for a in step.operands if isinstance(a, str)))
-    keys = [key for key in _keys(step) if key in writer.tokens]
+    keys = [key for key in _keys(step, writer.probes) if key in writer.tokens]
     tokens = [writer.tokens[key] for key in keys]
     outer, values = writer.constants(env), [env[name] for name in names]
 
@@ -84,13 +84,16 @@ def _rule(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
     return rule(*values) if has_rule else body(tokens, *values)
 
 
-def _keys(step: Step) -> Iterator[Key]:
+def _keys(step: Step, probes: Probes) -> Iterator[Key]:
     """Yield the rounding keys in the bodies of a step, without repetition."""
     found: dict[Key, None] = {}
     for inner in all_steps((step,)):
         found.update(dict.fromkeys(inner.results))
         if not inner.bodies:
-            found.update({(a, inner.name): None for a in _names(inner.operands)})
+            names = _names(inner.operands)
+            found.update({(a, inner.name): None for a in names})
+            eight = (probes.eight_bits_at(a, inner.name) for a in names)
+            found.update({key: None for key in eight if key is not None})
         boundaries = [c for body in inner.bodies for c in body.enters]
         for boundary in (*boundaries, *inner.leaves):
             if boundary is not None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from amprewrite.dtypes.rounding import quantise_scaled
 from amprewrite.frameworks.jaxpr.compat import tracers
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, lax
 from amprewrite.frameworks.jaxpr.interpret.control_flow import HANDLERS
@@ -27,7 +28,8 @@ from amprewrite.frameworks.jaxpr.probes.kernel_rounding import (
     with_rounded_numbers,
 )
 from amprewrite.frameworks.jaxpr.program.program import Program, Step
-from amprewrite.plan.sensitivity import Key
+from amprewrite.plan.sensitivity import EightBits, Key, Probes
+from amprewrite.policy.contract import Scaling
 
 FAILURES = (
     AssertionError,
@@ -41,18 +43,22 @@ FAILURES = (
 
 @dataclass(frozen=True)
 class Rounding:
-    """The rounding of a value to the low dtype and back.
+    """The rounding of a value to the low dtype, or to 8 bits, and back.
 
     Attributes:
         low: Name of the low dtype.
         saturates: Whether finite numbers stay finite.
+        eight: Format and scale of a rounding to 8 bits instead; None to round to low.
     """
 
     low: str
     saturates: bool = False
+    eight: tuple[str, Scaling] | None = None  # without its op: layers share kernels
 
     def rounded(self, value: Any) -> Any:
-        """Return ``value`` rounded to low, in its own dtype."""
+        """Return ``value`` rounded, in its own dtype."""
+        if self.eight is not None:
+            return quantise_scaled(value, *self.eight)
         # Without the barrier a compiler may leave both casts out.
         low = lax.optimization_barrier(value.astype(jnp.dtype(self.low)))
         return low.astype(value.dtype)
@@ -116,7 +122,7 @@ class Prober(Exact):
     def __init__(
         self,
         program: Program,
-        roundings: tuple[Rounding, frozenset[str]],
+        probes: Probes,
         tokens: Mapping[Key, Any],
         iterations: Mapping[str, int],
         handlers: Mapping[str, Handler],
@@ -125,14 +131,15 @@ class Prober(Exact):
 
         Args:
             program: The program.
-            roundings: The rounding of values, and those that saturate instead.
+            probes: The roundings to measure.
             tokens: A zero for each rounding.
             iterations: Trip count of each loop.
             handlers: Functions that run steps with bodies, before the usual ones.
         """
         super().__init__(program)
         self.handlers = {**HANDLERS, **handlers}
-        (self.rounding, self.saturated), self.tokens = roundings, tokens
+        self.rounding, self.saturated = Rounding(probes.low), probes.saturated
+        self.probes, self.tokens = probes, tokens
         self.iterations = iterations
         self.failed: Step | None = None
 
@@ -156,7 +163,9 @@ class Prober(Exact):
 
     def fed(self, name: str, op: str, value: Any) -> Any:
         """Return a value through a probe, if ``op`` may read it low."""
-        return self._probed((name, op), name, value)
+        found = self._probed((name, op), name, value)
+        eight = self.probes.eight_bits_at(name, op)
+        return found if eight is None else self._probed(eight, name, found)
 
     def made(self, name: str, value: Any) -> Any:
         """Return a value through a probe, if it may be stored low."""
@@ -189,7 +198,11 @@ class Prober(Exact):
         token = self.tokens.get(key)
         if token is None:
             return value
-        rounding = Rounding(self.rounding.low, saturates=name in self.saturated)
+        rounding = (
+            Rounding(self.rounding.low, eight=(key.format, key.scaling))
+            if isinstance(key, EightBits)
+            else Rounding(self.rounding.low, saturates=name in self.saturated)
+        )
         return _probe(value, made, tracers.varying_as(token, value), rounding)
 
     def _plain(self, step: Step, env: Env) -> list[Any]:

@@ -24,14 +24,14 @@ from amprewrite.errors import ToleranceError, UnsupportedError
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
 from amprewrite.frameworks.jaxpr.probes.backward_loops import REVERSE
 from amprewrite.frameworks.jaxpr.probes.full_precision import Sample
-from amprewrite.frameworks.jaxpr.probes.identities import FAILURES, Prober, Rounding
+from amprewrite.frameworks.jaxpr.probes.identities import FAILURES, Prober
 from amprewrite.frameworks.jaxpr.probes.reference_dtypes import is_inexact
 from amprewrite.frameworks.jaxpr.probes.value_watch import count_iterations
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import Step, all_steps
 from amprewrite.ir import Op
 from amprewrite.measure.runs import Run
-from amprewrite.plan.sensitivity import Key, Probes, Sensitivity
+from amprewrite.plan.sensitivity import EightBits, Key, Probes, Sensitivity
 
 
 @dataclass(frozen=True)
@@ -74,15 +74,16 @@ def measure_sensitivity(
     every: dict[Key, float] = {}
     for key, row in zip(prober.keys, rows.T, strict=True):
         square = float(np.mean(np.square(row)))
-        beyond = (key if isinstance(key, str) else key[0]) in peaks
+        beyond = not isinstance(key, EightBits) and _name(key) in peaks
         every[key] = inf if beyond or not isfinite(square) else square
     return Sensitivity(
         {k: error for k, error in every.items() if isinstance(k, str)},
-        {k: error for k, error in every.items() if not isinstance(k, str)},
+        {k: error for k, error in every.items() if isinstance(k, tuple)},
         count,
         peaks,
         probes.weights,
         {k: tuple(map(float, row)) for k, row in zip(prober.keys, rows.T, strict=True)},
+        {k: error for k, error in every.items() if isinstance(k, EightBits)},
     )
 
 
@@ -118,7 +119,7 @@ def watch(sample: Sample, probes: Probes) -> Watched:
     steps = all_steps(sample.program.steps)
     if not narrow and not any(step.primitive == "while" for step in steps):
         return Watched({}, {})
-    names = {key if isinstance(key, str) else key[0] for key in _keys(probes)}
+    names = {_name(key) for key in probes.keys if not isinstance(key, EightBits)}
     peaks: dict[str, float] = {}
 
     def look(op: str, name: str, value: Any) -> None:
@@ -134,9 +135,9 @@ def watch(sample: Sample, probes: Probes) -> Watched:
     return Watched(peaks, iterations)
 
 
-def _keys(probes: Probes) -> tuple[Key, ...]:
-    """Return all rounding keys in a fixed order."""
-    return (*sorted(probes.stored), *sorted(probes.read))
+def _name(key: str | tuple[str, str]) -> str:
+    """Return the name of the rounded value."""
+    return key if isinstance(key, str) else key[0]
 
 
 class _Pulled:
@@ -150,8 +151,7 @@ class _Pulled:
         iterations: Mapping[str, int],
     ) -> None:
         self.sample, self.factors, self.iterations = sample, factors, iterations
-        self.roundings = Rounding(probes.low), probes.saturated
-        self.keys = _keys(probes)
+        self.probes, self.keys = probes, probes.keys
         self.prober: Prober | None = None
         self.scales: list[float] = []
         self.paths: list[str] = []
@@ -183,7 +183,7 @@ class _Pulled:
         """Return the bounded outputs, as arrays of real numbers."""
         named = dict(zip(self.keys, tokens, strict=True))
         program = self.sample.program
-        self.prober = Prober(program, self.roundings, named, self.iterations, REVERSE)
+        self.prober = Prober(program, self.probes, named, self.iterations, REVERSE)
         inputs = self.prober.wide.inputs(self.sample.inputs)
         made = self.sample.named(self.prober.program(inputs))
         counted = made if self.factors is None else self.factors

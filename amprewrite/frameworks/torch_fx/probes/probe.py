@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from amprewrite.plan.sensitivity import Key
+from amprewrite.dtypes.rounding import quantise_scaled
+from amprewrite.plan.sensitivity import EightBits, Key
 
 Found = list[tuple[Key, torch.Tensor]]
 """Records of the probes in one backward pass: ``g . delta`` by key."""
@@ -13,7 +14,7 @@ Found = list[tuple[Key, torch.Tensor]]
 
 @dataclass(frozen=True)
 class Rounding:
-    """The rounding of a value to the low dtype and back.
+    """The rounding of a value to the low dtype, or to 8 bits, and back.
 
     Attributes:
         low: The low dtype.
@@ -27,13 +28,17 @@ class Rounding:
 
     def error(self, value: torch.Tensor, key: Key) -> torch.Tensor:
         """Return the error of each element; 0 where ``value`` is not finite."""
-        saturates = (key if isinstance(key, str) else key[0]) in self.saturated
         error = self.kernels.get(key)
         if error is None:
-            held = self.saturate(value) if saturates else value.to(self.low)
-            error = held.to(value.dtype) - value
+            error = self._rounded(value, key).to(value.dtype) - value
         finite = value.isfinite()
         return error if finite.all() else torch.where(finite, error, 0)
+
+    def _rounded(self, value: torch.Tensor, key: Key) -> torch.Tensor:
+        if isinstance(key, EightBits):
+            return quantise_scaled(value, key.format, key.scaling)
+        saturates = (key if isinstance(key, str) else key[0]) in self.saturated
+        return self.saturate(value) if saturates else value.to(self.low)
 
     def saturate(self, value: torch.Tensor) -> torch.Tensor:
         """Return ``value`` in the low dtype, clamped to its finite range."""

@@ -32,7 +32,7 @@ from amprewrite.frameworks.torch_fx.probes.lockstep import (
 from amprewrite.frameworks.torch_fx.probes.probe import Found, Probe, Rounding
 from amprewrite.frameworks.torch_fx.rewrite.read import Leaves, Reading
 from amprewrite.ir import Op
-from amprewrite.plan.sensitivity import Key, Probes, Sensitivity
+from amprewrite.plan.sensitivity import EightBits, Key, Probes, Sensitivity
 
 FAILURES = (RuntimeError, TypeError, ValueError, NotImplementedError)
 """Errors raised by ops without a gradient."""
@@ -189,18 +189,22 @@ class _Prober:
         )
 
     def _read(self, value: torch.Tensor, name: str, op: str) -> torch.Tensor:
-        key = name, op
-        if key not in self.probes.read:
-            return value
-        if key not in self.seen:  # read twice by one op, it is rounded once
-            self.seen[key] = self._probe(value, key)
-        return self.seen[key]
+        key, eight = (name, op), self.probes.eight_bits_at(name, op)
+        keys = (
+            *([key] if key in self.probes.read else ()),
+            *([eight] if eight else ()),
+        )
+        if keys and key not in self.seen:  # read twice by one op, it is rounded once
+            for rounding in keys:
+                value = self._probe(value, rounding)
+            self.seen[key] = value
+        return self.seen.get(key, value)
 
     def _probe(self, value: torch.Tensor, key: Key) -> torch.Tensor:
         device = value.device
         if device not in self.tokens:
             self.tokens[device] = torch.zeros((), device=device, requires_grad=True)
-        if self.narrow and value.numel():
+        if self.narrow and value.numel() and not isinstance(key, EightBits):
             self.peaks[key] = value.detach().abs().amax()
         token = self.tokens[device]
         apply: Any = getattr(Probe, "apply")  # noqa: B009  # torch does not type it
@@ -215,9 +219,7 @@ class _Prober:
             self.probes.directions if numbers > 1 else 1
         )  # a number has one direction
         draws = torch.Generator().manual_seed(0)
-        every: dict[Key, float] = dict.fromkeys(
-            (*self.probes.stored, *self.probes.read), 0.0
-        )
+        every: dict[Key, float] = dict.fromkeys(self.probes.keys, 0.0)
         rows: dict[Key, list[float]] = {key: [] for key in every}
         for left in reversed(range(count)):
             terms: list[torch.Tensor] = []
@@ -233,11 +235,12 @@ class _Prober:
         peaks = self._overflow(every)
         return Sensitivity(
             {k: error for k, error in every.items() if isinstance(k, str)},
-            {k: error for k, error in every.items() if not isinstance(k, str)},
+            {k: error for k, error in every.items() if isinstance(k, tuple)},
             count,
             peaks,
             self.probes.weights,
             {key: tuple(row) for key, row in rows.items()},
+            {k: error for k, error in every.items() if isinstance(k, EightBits)},
         )
 
     def _pass(self, loss: torch.Tensor, *, keep: bool) -> Mapping[Key, float]:
@@ -264,6 +267,7 @@ class _Prober:
         """
         limit, peaks = torch.finfo(self.rounding.low).max, dict[str, float]()
         for key, tensor in self.peaks.items():
+            assert not isinstance(key, EightBits)  # 8 bits saturate
             peak, name = float(tensor), key if isinstance(key, str) else key[0]
             if limit < peak < inf and name not in self.probes.saturated:
                 every[key], peaks[name] = inf, peak

@@ -9,8 +9,9 @@ import numpy as np
 from jax import lax
 
 from amprewrite.frameworks.jaxpr.probes.backward_loops import REVERSE
-from amprewrite.frameworks.jaxpr.probes.identities import Prober, Rounding
+from amprewrite.frameworks.jaxpr.probes.identities import Prober
 from amprewrite.frameworks.jaxpr.program.inline import inline
+from amprewrite.plan.sensitivity import Probes
 
 X = jnp.array([0.5, 1.0, 2.0])
 
@@ -20,8 +21,8 @@ def gradient(function, iterations=None):
     program = inline(jax.make_jaxpr(function)(X))
 
     def total(x):
-        roundings = Rounding("bfloat16"), frozenset[str]()
-        prober = Prober(program, roundings, {}, iterations or {}, REVERSE)
+        probes = Probes("bfloat16", "float32", frozenset(), frozenset())
+        prober = Prober(program, probes, {}, iterations or {}, REVERSE)
         return prober.program([x])[0].sum()
 
     return np.asarray(jax.jit(jax.grad(total))(X))

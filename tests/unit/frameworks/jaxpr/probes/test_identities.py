@@ -13,6 +13,7 @@ from jax import lax
 from amprewrite.frameworks.jaxpr.probes.identities import Prober, Rounding
 from amprewrite.frameworks.jaxpr.probes.tolerance import OPTIONS
 from amprewrite.frameworks.jaxpr.program.inline import inline
+from amprewrite.plan.sensitivity import Probes
 
 X = jnp.linspace(0.1, 2, 7)
 
@@ -29,8 +30,8 @@ def test_the_error_of_a_rounding():
 
 def probed(tokens):
     program = inline(jax.make_jaxpr(lambda x: jnp.sin(x * 3) + x)(X))
-    roundings = Rounding("bfloat16"), frozenset[str]()
-    return Prober(program, roundings, tokens, {}, {})
+    probes = Probes("bfloat16", "float32", frozenset(), frozenset())
+    return Prober(program, probes, tokens, {}, {})
 
 
 def test_the_derivative_by_a_token_is_what_the_rounding_does():
@@ -64,7 +65,8 @@ def test_the_step_that_fails_is_remembered():
             return prober.program([X])
 
     program = inline(jax.make_jaxpr(run)(X))
-    prober = Prober(program, (Rounding("bfloat16"), frozenset()), {}, {}, {})
+    probes = Probes("bfloat16", "float32", frozenset(), frozenset())
+    prober = Prober(program, probes, {}, {}, {})
     with pytest.raises(ValueError, match="do not support JVP"):
         jax.vjp(outputs, jnp.zeros(()))
     assert prober.failed is not None
@@ -75,8 +77,8 @@ def test_errors_pass_a_stopped_gradient():
     program = inline(jax.make_jaxpr(lambda x: lax.stop_gradient(x * 3))(X))
 
     def total(token):
-        roundings = Rounding("bfloat16"), frozenset[str]()
-        prober = Prober(program, roundings, {"mul": token}, {}, {})
+        probes = Probes("bfloat16", "float32", frozenset(), frozenset())
+        prober = Prober(program, probes, {"mul": token}, {}, {})
         return prober.program([X])[0].sum()
 
     assert jax.grad(total)(jnp.zeros(())) != 0
@@ -97,8 +99,8 @@ def test_what_a_low_kernel_rounds_inside_is_part_of_its_error(low, op, function)
     program = inline(jax.make_jaxpr(function)(x))
 
     def total(token):
-        roundings = Rounding(low), frozenset[str]()
-        return Prober(program, roundings, {op: token}, {}, {}).program([x])[0].sum()
+        probes = Probes(low, "float32", frozenset(), frozenset())
+        return Prober(program, probes, {op: token}, {}, {}).program([x])[0].sum()
 
     found = jax.grad(total)(jnp.zeros(()))
     kernel = jax.jit(function, compiler_options=OPTIONS)
@@ -111,9 +113,9 @@ def test_what_a_low_kernel_rounds_inside_is_part_of_its_error(low, op, function)
 def test_values_pass_a_probe_of_a_staged_op_with_their_gradient():
     def run(token, x):
         program = inline(jax.make_jaxpr(lambda x: jnp.sin(0.3 * x**3))(x))
-        roundings = Rounding("bfloat16"), frozenset[str]()
+        probes = Probes("bfloat16", "float32", frozenset(), frozenset())
         tokens: Any = {"integer_pow": token, "mul": token}
-        return Prober(program, roundings, tokens, {}, {}).program([x])[0].sum()
+        return Prober(program, probes, tokens, {}, {}).program([x])[0].sum()
 
     found = jax.grad(run, argnums=1)(jnp.zeros(()), X)
     expected = jax.grad(lambda x: jnp.sin(0.3 * x**3).sum())(X)

@@ -1,0 +1,34 @@
+"""Reasons of contractions that a tolerance keeps out of 8 bits."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from math import isfinite, sqrt
+
+from amprewrite.plan import Decision
+from amprewrite.plan.sensitivity import EightBits, Sensitivity
+
+
+def without_eight_bits(
+    decisions: Iterable[Decision], sensitivity: Sensitivity
+) -> tuple[Decision, ...]:
+    """Return decisions; those that might round to 8 bits and do not say why."""
+    by_op = sensitivity.eight_by_op
+    return tuple(
+        replace(found, why=f"{found.why}; {_reason(by_op[found.op], sensitivity)}")
+        if found.op in by_op and not found.quantises
+        else found
+        for found in decisions
+    )
+
+
+def _reason(key: EightBits, sensitivity: Sensitivity) -> str:
+    error = sensitivity.eight[key]
+    if not isfinite(error):
+        return (
+            "not in 8 bits: the error of its operands is not known, because they are "
+            "written in place or are not finite"
+        )
+    return (
+        f"not in 8 bits: operands in {key.format} alone cause an error of "
+        f"{sqrt(error):.1e}"
+    )
