@@ -45,7 +45,8 @@ def check_gradient_validity(
     The true gradient takes each factor of the forward pass for the backward pass too.
     Where factors differ on an edge that is no cut edge, the gradients of two paths are
     added with wrong weights, and the direction of a parameter's gradient is wrong.
-    Every float output gets a gradient of unit Gaussian numbers, a scalar gets 1.
+    Every float output gets a gradient of unit Gaussian numbers. Where some are scalars
+    they are losses: they get 1, and other outputs 0.
 
     Args:
         scaled: A ``torch.nn.Module``, or a function of JAX whose first argument holds

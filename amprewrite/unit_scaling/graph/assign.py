@@ -1,7 +1,7 @@
 """From the rules of units to a scale plan: the cut-edge rule, and residual branches."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from amprewrite.unit_scaling.constraints import CONSTRAINTS, apply_constraint
@@ -88,6 +88,8 @@ def _factors(
     unit: Unit, rule: UnitRule, cut: frozenset[Edge], constraint: str | None
 ) -> list[Scale]:
     """Return the factors of one unit under a constraint."""
+    if unit.is_of_scalars:  # weights of losses, and their sum, are those of the model
+        rule = replace(rule, forward=1.0, mult=1.0, fixed=True)
     forward = rule.forward
     own = {edge: rule.backward.get(edge.index, 1.0) for edge in unit.edges}
     joined = [edge for edge in unit.edges if edge not in cut] if constraint else []

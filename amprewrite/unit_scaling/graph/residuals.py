@@ -54,7 +54,9 @@ def find_residuals(
     found: list[Residual] = []
     for unit in units:
         add = adds.get(unit.ops[-1].name)
-        if add is None or unit.is_region or len(unit.edges) != 2:  # noqa: PLR2004  # both operands
+        if add is None or unit.is_region or unit.is_of_scalars:
+            continue
+        if len(unit.edges) != 2:  # noqa: PLR2004  # both operands
             continue
         entries = _entries(uncut.copy(), units, unit, add.branch, live.outputs)
         found.append(Residual(unit.name, add.branch, add.skip, entries))

@@ -53,6 +53,7 @@ class Unit:
         results: What it makes that has a gradient.
         is_region: Whether it is a function of one tensor, elementwise or of rows.
         has_statistic: Whether it computes a statistic inside.
+        is_of_scalars: Whether it makes scalars of scalars: weights and sums of losses.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Unit:
     results: tuple[str, ...]
     is_region: bool = False
     has_statistic: bool = False
+    is_of_scalars: bool = False
 
 
 def find_units(
@@ -83,13 +85,29 @@ def find_units(
         if op.name not in exits:
             edges = [Edge(op.operands[i], op.name, i) for i in live.operands(op)]
             results = [name for name in op.results if name in live.values]
-            units.append(Unit(op.name, (op,), tuple(edges), tuple(results)))
+            scalars = _are_scalars(live, (*(edge.value for edge in edges), *results))
+            units.append(
+                Unit(
+                    op.name,
+                    (op,),
+                    tuple(edges),
+                    tuple(results),
+                    is_of_scalars=scalars,
+                )
+            )
         elif exits[op.name] == op.results[0]:
             inside = tuple(members[op.results[0]])
             edge = Edge(roots[op.name], op.name, -1)
             statistic = any(o.canonical in STATISTICS for o in inside)
-            units.append(Unit(op.name, inside, (edge,), op.results, True, statistic))
+            scalars = _are_scalars(live, (edge.value, *op.results))
+            units.append(
+                Unit(op.name, inside, (edge,), op.results, True, statistic, scalars)
+            )
     return tuple(units)
+
+
+def _are_scalars(live: Differentiable, names: tuple[str, ...]) -> bool:
+    return all(not live.graph.values[name].shape for name in names)
 
 
 def _settle(

@@ -88,7 +88,9 @@ def _gradients(
 
 
 def output_gradients(values: list[Any]) -> list[Any]:
-    """Return a gradient for each output: unit Gaussian numbers, or 1 for a scalar.
+    """Return a gradient for each output: unit Gaussian numbers.
+
+    Where some are scalars they are losses: they get 1, and other outputs 0.
 
     Raises:
         ArgumentError: There is no float output.
@@ -97,7 +99,6 @@ def output_gradients(values: list[Any]) -> list[Any]:
         msg = "the function gives no float array; want an output, or a loss"
         raise ArgumentError(msg)
     rng = np.random.default_rng(SEED)
-    return [
-        jnp.asarray(rng.standard_normal(y.shape) if y.ndim else 1.0, y.dtype)
-        for y in values
-    ]
+    if not all(y.ndim for y in values):
+        return [jnp.full_like(y, not y.ndim) for y in values]
+    return [jnp.asarray(rng.standard_normal(y.shape), y.dtype) for y in values]

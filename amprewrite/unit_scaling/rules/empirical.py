@@ -7,6 +7,7 @@ fixed seed, whatever framework computes.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ Run = Callable[[Sequence[Array], Draw], tuple[Array, list[Array]]]
 It takes inputs, and a function that draws the gradient of the output, and gives the
 output and the gradients of the inputs."""
 
-_measured: dict[tuple[Any, ...], Rule] = {}
+_measured: WeakKeyDictionary[Run, dict[tuple[Any, ...], Rule]] = WeakKeyDictionary()
 
 
 def measure_rule(
@@ -57,12 +58,14 @@ def measure_rule(
         object), shapes and multiplier.
 
     Raises:
-        UnitScalingError: The output or a gradient is all zero, or not finite.
+        UnitScalingError: The output, or the gradient of every input, is all zero; or
+            one is not finite. An input without a gradient has factor 1 beside others.
     """
-    key = (run, tuple(shapes.items()), name, mult, centred, runs)
-    if key not in _measured:
-        _measured[key] = _measure(run, shapes, name, mult, centred=centred, most=runs)
-    return _measured[key]
+    known = _measured.setdefault(run, {})
+    key = (tuple(shapes.items()), name, mult, centred, runs)
+    if key not in known:
+        known[key] = _measure(run, shapes, name, mult, centred=centred, most=runs)
+    return known[key]
 
 
 def _measure(
@@ -92,14 +95,20 @@ def _measure(
     forward = squares / count - (total / count) ** 2 * centred
     backward = dict(zip(shapes, of_inputs / runs, strict=True))
     gradients_of = {f"gradient of {key}": value for key, value in backward.items()}
+    passes = any(backward.values())
     for what, square in {"output": forward, **gradients_of}.items():
+        if square == 0 and what != "output" and passes:
+            continue
         if not 0 < square < math.inf:
             msg = (
                 f"{name}: the {what} has mean square {square:g} for unit Gaussian "
                 "inputs; want one that is finite and above 0"
             )
             raise UnitScalingError(msg)
-    factors = {what: float(square) ** -0.5 for what, square in backward.items()}
+    factors = {
+        what: float(square) ** -0.5 if square else 1.0
+        for what, square in backward.items()
+    }
     found = Factors(forward**-0.5, factors, tuple(shapes))
     why = f"{count} outputs of unit Gaussian inputs, seed {SEED}"
     return Rule(name, mult, "empirical", found, why)

@@ -62,6 +62,9 @@ def output_gradients(
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Return the float tensors of a result, and a gradient for each.
 
+    They are unit Gaussian numbers. Where some are scalars they are losses: they get 1,
+    and other outputs 0.
+
     Raises:
         ArgumentError: There is none that needs a gradient.
     """
@@ -73,8 +76,9 @@ def output_gradients(
             "parameter; want an output, or a loss, to differentiate"
         )
         raise ArgumentError(msg)
-    drawn = [torch.randn_like(y) if y.dim() else torch.ones_like(y) for y in outputs]
-    return outputs, drawn
+    if not all(y.dim() for y in outputs):
+        return outputs, [torch.full_like(y, not y.dim()) for y in outputs]
+    return outputs, [torch.randn_like(y) for y in outputs]
 
 
 @contextmanager

@@ -12,7 +12,8 @@ def track_scales(
 ) -> Tracks:
     """Run a model forward and backward, and return the scales of every float tensor.
 
-    Every float output gets a gradient of unit Gaussian numbers, a scalar gets 1.
+    Every float output gets a gradient of unit Gaussian numbers. Where some are scalars
+    they are losses: they get 1, and other outputs 0.
     Parameters, buffers and the state of random numbers stay as they are. In torch each
     call of a function is a tensor, views left out; in JAX each equation of the program,
     with functions under ``jit``, loops and branches as one.

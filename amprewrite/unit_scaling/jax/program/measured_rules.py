@@ -24,6 +24,10 @@ GRID = np.linspace(-7.3, 7.1, 173)
 """Points at which a region is compared with the functions that have a name."""
 NEAR = 1e-6
 """Largest difference there: numbers in a program have the precision of float32."""
+NEAR_ZERO = np.append(-np.logspace(-12, -1, 221), 0)
+"""Points at which a pole is looked for: a constant is often added to a divisor."""
+STEEP = 100
+"""Ratio of a function there and above 1, from which on it has a pole."""
 LEAST = 2**12
 """Points of the smallest run of a region; larger ones have 4 times as many each."""
 
@@ -105,6 +109,9 @@ def region_rule(
         try:
             rule = rule_of_function(value, _slope(run), factor, name=call.where)
         except UnitScalingError as error:
+            if _has_pole(value):
+                why = "a function with a pole at 0, which no Gaussian numbers are given"
+                return UnitRule(1.0, {}, "closed form", why), call.op.canonical
             raise _no_rule(call, str(error)) from error
     names = ", ".join(op.canonical for op in unit.ops)
     why = known or f"the region {names}"
@@ -117,6 +124,12 @@ def _is_of_positive_numbers(value: Callable[[Any], Any]) -> bool:
     """Return whether a function (a root, a logarithm) is finite there alone."""
     finite = np.isfinite(value(GRID))
     return bool(finite[GRID > 0].all() and not finite[GRID < 0].any())
+
+
+def _has_pole(value: Callable[[Any], Any]) -> bool:
+    """Return whether a function (a reciprocal) grows without bound at 0."""
+    near, far = np.abs(value(NEAR_ZERO)), np.abs(value(GRID[GRID > 1]))
+    return not np.isfinite(near).all() or near.max() > STEEP * far.max()
 
 
 def _name(value: Callable[[Any], Any]) -> str:

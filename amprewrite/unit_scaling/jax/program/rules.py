@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from amprewrite.errors import UnitScalingError
@@ -16,7 +17,7 @@ from amprewrite.unit_scaling.jax.program.op_rules import rule_by_name, unscaled
 from amprewrite.unit_scaling.jax.reading.functions import Functional
 
 Samples = dict[Any, UnitRule]
-"""Rules that were measured, by op and by extents but the first."""
+"""Rules that were measured, by op and extents; with ``any`` the first extent."""
 
 
 def find_rules(
@@ -73,26 +74,39 @@ def _of(
         return _kept(samples, call, unit, region)
     try:
         rule, name = region_rule(program, unit, call, mult)
-    except UnitScalingError:
-        if len(unit.ops) > 1 or call.op.native != "custom_jvp_call":
-            raise
-        return _kept(samples, call, unit, lambda: _of_custom(call))
+    except UnitScalingError as error:
+        return _without_integral(call, unit, samples, error)
     names.add(name)
     return rule
+
+
+def _without_integral(
+    call: Call, unit: Unit, samples: Samples, error: UnitScalingError
+) -> UnitRule:
+    """Return the rule of a region that cannot be integrated, or raise the error."""
+    if unit.is_of_scalars:
+        return unscaled("a scalar is left as it is")
+    if len(unit.ops) > 1 or call.op.native != "custom_jvp_call":
+        raise error
+    return _kept(samples, call, unit, lambda: _of_custom(call))
 
 
 def _kept(
     samples: Samples, call: Call, unit: Unit, measure: Callable[[], UnitRule]
 ) -> UnitRule:
-    """Return the rule that was measured first for an op, at any first extent.
+    """Return the rule that was measured for an op, and measure it once.
 
-    Another batch would draw other numbers, and so give another factor of the loss.
+    Its forward factor is that of the first call with other first extents: the function
+    of a small batch is that of a large one. Gradients follow the batch.
     """
     values = call.program.reading.graph.values
-    shapes = tuple(values[edge.value].shape[1:] for edge in unit.edges)
+    shapes = tuple(values[edge.value].shape for edge in unit.edges)
     key = (unit.name, call.op.native, shapes)
     if key not in samples:
-        samples[key] = measure()
+        found = measure()
+        rows = tuple(("any", *shape[1:]) for shape in shapes)
+        first = samples.setdefault((unit.name, call.op.native, rows), found)
+        samples[key] = replace(found, forward=first.forward)
     return samples[key]
 
 

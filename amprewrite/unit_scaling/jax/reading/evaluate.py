@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from amprewrite.frameworks.jaxpr.compat import equations, tracers
-from amprewrite.frameworks.jaxpr.compat.untyped import jnp
+from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
 from amprewrite.frameworks.jaxpr.program.program import Atom, Number, Step
 from amprewrite.unit_scaling.jax.reading import numpy_ops
 from amprewrite.unit_scaling.jax.reading.program import CLOSED, Reading
@@ -93,6 +93,8 @@ class Evaluator:
         shape = () if self.small is None else tuple(map(self.small, aval.shape))
         if jnp.issubdtype(aval.dtype, jnp.floating):
             return np.ones(shape, self.dtype)
+        if jnp.issubdtype(aval.dtype, jax.dtypes.extended):  # a random key
+            return jnp.zeros(shape, aval.dtype)
         if aval.dtype == np.bool_:
             return np.ones(shape, np.bool_)
         return np.zeros(shape, aval.dtype)
@@ -123,7 +125,7 @@ class Evaluator:
             return [self._narrow(made)]
         found = primitive.bind(*operands, **params)
         results = list(found) if primitive.multiple_results else [found]
-        return [y if tracers.is_tracer(y) else np.asarray(y) for y in results]
+        return [y if _stays(y) else np.asarray(y) for y in results]
 
     def _narrow(self, x: Array) -> Array:
         """Return floats in the dtype of this run: NumPy may widen them."""
@@ -133,6 +135,11 @@ class Evaluator:
         if self.small is None or extents is None:
             return extents
         return tuple(map(self.small, extents))
+
+
+def _stays(x: Array) -> bool:
+    """Return whether a value cannot be an array of NumPy."""
+    return tracers.is_tracer(x) or jnp.issubdtype(x.dtype, jax.dtypes.extended)
 
 
 def _are_numpy(operands: list[Array]) -> bool:

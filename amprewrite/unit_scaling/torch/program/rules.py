@@ -80,7 +80,12 @@ class Rules:
             return rule
         if unit.has_statistic:
             return region_by_sample(self.reading, unit, call)
-        return region_by_quadrature(self.reading, unit, call, mult)
+        try:
+            return region_by_quadrature(self.reading, unit, call, mult)
+        except UnitScalingError:
+            if unit.is_of_scalars:
+                return unscaled("a scalar is left as it is")
+            raise
 
     def _values(self) -> Mapping[Node, Any]:
         if self._samples is None:

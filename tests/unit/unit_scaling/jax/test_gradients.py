@@ -58,6 +58,16 @@ def test_without_constraints_they_are_not():
     assert found["first"] < 0.999
 
 
+def test_gradients_come_from_the_loss_beside_other_outputs():
+    def function(parameters, x):
+        y = network(None)(parameters, x)
+        return (parameters["up"] ** 2).mean(), y
+
+    found = check_gradient_validity(function, (PARAMETERS, X))
+    assert found.pop("up") == pytest.approx(1)
+    assert all(map(math.isnan, found.values()))
+
+
 def test_leaves_of_a_module_are_parameters():
     equinox = pytest.importorskip("equinox")
 

@@ -59,6 +59,15 @@ def test_no_gradient_is_refused():
         measure_rule(step, {"input": (2**20,)}, name="step")
 
 
+def test_an_input_without_a_gradient_is_left_as_it_is_beside_others():
+    def one_of_two(inputs, draw):
+        return inputs[0], [draw(inputs[0].shape), np.zeros_like(inputs[1])]
+
+    rule = measure_rule(one_of_two, {"used": (2**20,), "unused": (4,)})
+    assert rule.factors.backward["used"] == pytest.approx(1, rel=0.01)
+    assert rule.factors.backward["unused"] == 1
+
+
 def test_an_output_that_is_not_finite_is_refused():
     def broken(inputs, _draw):
         return np.full_like(inputs[0], np.nan), [inputs[0]]

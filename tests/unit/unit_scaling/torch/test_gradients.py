@@ -64,6 +64,20 @@ class Block(nn.Module):
 TOKENS = torch.arange(24).reshape(4, 6) % 20
 
 
+def test_gradients_come_from_the_loss_beside_other_outputs():
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block = Block(None)
+
+        def forward(self, tokens):
+            return (self.block.up**2).mean(), self.block(tokens).expand(2)
+
+    found = check_gradient_validity(Both(), (TOKENS,))
+    assert found.pop("block.up") == pytest.approx(1)
+    assert all(map(math.isnan, found.values()))
+
+
 def test_gradients_under_constraints_are_valid():
     found = check_gradient_validity(Block(), (TOKENS,))
     assert math.isnan(found.pop("key_bias"))  # it shifts all logits of a softmax

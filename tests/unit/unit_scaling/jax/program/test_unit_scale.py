@@ -322,6 +322,53 @@ def test_loops_without_a_gradient_and_rules_of_the_user_stay():
     assert np.isfinite(jax.grad(lambda w: run(w, args[1]).sum())(args[0])).all()
 
 
+def test_weights_of_losses_are_those_of_the_model():
+    def function(w, x):
+        first = (x @ w).mean()
+        return first, 0.1 * first + jnp.exp(first) / 7 + 1 / first
+
+    args = drawn(16, 16), drawn(8, 16)
+    run = amprewrite.unit_scale(function, args)
+    first, whole = run(*args)
+    wanted = 0.1 * first + jnp.exp(first) / 7 + 1 / first
+    np.testing.assert_allclose(whole, wanted, rtol=1e-5)
+    assert not wrong(run, args)
+
+
+def test_reciprocals_are_left_as_they_are():
+    def function(w, x):
+        y = x @ w
+        inverse = 1 / (jnp.abs(y).max(-1, keepdims=True) + 1e-6)
+        return y * inverse
+
+    args = drawn(16, 16), drawn(8, 16)
+    run = amprewrite.unit_scale(function, args)
+    assert abs(run(*args)).max() == pytest.approx(1, rel=0.7)
+    assert not wrong(run, args)
+
+
+def test_measured_gradients_follow_the_batch_and_the_function_does_not():
+    @jax.custom_vjp
+    def linear(key, w, x):
+        return x @ w + jax.random.normal(key, (1, 1))
+
+    linear.defvjp(
+        lambda key, w, x: (linear(key, w, x), (w, x)),
+        lambda held, g: (None, held[1].T @ g, g @ held[0].T),
+    )
+    key, w = jax.random.key(0), drawn(16, 16)
+    run = amprewrite.unit_scale(lambda w, x: linear(key, w, x), (w, drawn(8, 16)))
+    plans = [run.scales]
+    run(w, drawn(32, 16))
+    plans.append(run.scales)
+    forward, of_weight = (
+        [s for plan in plans for s in plan if s.index == i] for i in (None, 1)
+    )
+    assert forward[0].forward == forward[1].forward
+    ratio = of_weight[0].backward / of_weight[1].backward
+    assert ratio == pytest.approx(2, rel=0.02)
+
+
 def test_a_multiplier_is_undone():
     def curve(w, x):
         return jax.nn.softplus(x @ w)

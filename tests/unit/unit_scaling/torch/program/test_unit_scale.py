@@ -212,6 +212,25 @@ def written_out(x):
     return 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
 
 
+class Weighted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(D, D)
+
+    def forward(self, x):
+        first = self.linear(x).mean()
+        return first, 0.1 * first + first.exp() / 7 + 1 / first
+
+
+def test_weights_of_losses_are_those_of_the_model():
+    x = torch.randn(8, D)
+    made = amprewrite.unit_scale(Weighted(), (x,))
+    first, whole = made(x)
+    wanted = 0.1 * first + first.exp() / 7 + 1 / first
+    torch.testing.assert_close(whole, wanted, rtol=1e-5, atol=1e-5)
+    assert min(check_gradient_validity(made, (x,)).values()) > 0.9999
+
+
 def test_a_written_out_gelu_has_the_factors_of_gelu():
     x = torch.randn(4, 64)
     forward, _, kinds = factors(Elementwise(written_out), (x,))
