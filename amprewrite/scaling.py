@@ -53,7 +53,8 @@ def unit_scale(  # noqa: PLR0913  # the public signature; all but three are by k
         UnitScalingError: An op has no rule; the constraint, ``tau`` or a name in
             ``mult`` is wrong.
         UnsupportedError: The model is of another kind, is converted or scaled already,
-            or has complex numbers, or a body of JAX without a rule (``shard_map``).
+            has complex numbers, computes with symbols of ``jax.export``, or has a body
+            of JAX without a rule (``shard_map``).
     """
     from amprewrite.unit_scaling.unit_scale import (  # noqa: PLC0415  # when called
         unit_scale as scale,

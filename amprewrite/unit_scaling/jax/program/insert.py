@@ -11,13 +11,14 @@ from amprewrite.unit_scaling.graph import (
     ScalePlan,
     assign,
     cut_edges,
+    differentiable,
     find_residuals,
     find_units,
 )
 from amprewrite.unit_scaling.jax.program.rules import Samples, find_rules
 from amprewrite.unit_scaling.jax.program.write_scales import ScaleWriter
 from amprewrite.unit_scaling.jax.reading.functions import with_functions
-from amprewrite.unit_scaling.jax.reading.program import read_program
+from amprewrite.unit_scaling.jax.reading.program import Reading, read_program
 from amprewrite.unit_scaling.settings import Settings
 
 
@@ -59,10 +60,11 @@ def insert_scales(
     Raises:
         UnitScalingError: An op has no rule, or nothing is differentiable.
         UnsupportedError: The program has factors already, or complex numbers, or maps
-            over a mesh.
+            over a mesh, or computes with symbols of ``jax.export``.
     """
     reading = read_program(closed, name_of, kinds, states)
     refuse_complex(reading.graph)
+    _refuse_symbols(reading)
     program = with_functions(reading)
     _refuse_empty(program.live)
     live, closing = program.live, reading.closing
@@ -101,6 +103,32 @@ def refuse_complex(graph: ProgramGraph) -> None:
                 f"{op.source}; write it with real and imaginary parts"
             )
             raise UnsupportedError(msg)
+
+
+def _refuse_symbols(reading: Reading) -> None:
+    """Refuse ops that compute with an extent without a number: it has no scale.
+
+    Raises:
+        UnsupportedError: Names the first one.
+    """
+    symbols = {
+        name
+        for step in reading.steps.values()
+        if step.primitive == "dim_as_value"
+        for name in step.results
+    }
+    live = differentiable(reading.graph, reading.closing)
+    passed = {op.name for op in live.ops}
+    for op in reading.graph.ops:
+        if not symbols.intersection(op.operands):
+            continue
+        if op.name in passed:
+            msg = (
+                f"{op.native} at {op.source} computes with an extent that is a symbol; "
+                "trace the scaled function with numbers as extents, for each batch"
+            )
+            raise UnsupportedError(msg)
+        symbols |= set(op.results)
 
 
 def _refuse_empty(live: Differentiable) -> None:

@@ -106,10 +106,11 @@ def region_rule(
     if known:
         rule = derive_rule(known, factor)
     else:
+        slope = _slope(run)
         try:
-            rule = rule_of_function(value, _slope(run), factor, name=call.where)
+            rule = rule_of_function(value, slope, factor, name=call.where)
         except UnitScalingError as error:
-            if _has_pole(value):
+            if _has_pole(value) or _has_pole(slope):
                 why = "a function with a pole at 0, which no Gaussian numbers are given"
                 return UnitRule(1.0, {}, "closed form", why), call.op.canonical
             raise _no_rule(call, str(error)) from error
@@ -127,8 +128,9 @@ def _is_of_positive_numbers(value: Callable[[Any], Any]) -> bool:
 
 
 def _has_pole(value: Callable[[Any], Any]) -> bool:
-    """Return whether a function (a reciprocal) grows without bound at 0."""
-    near, far = np.abs(value(NEAR_ZERO)), np.abs(value(GRID[GRID > 1]))
+    """Return whether a function (a reciprocal, or a root's slope) has a pole at 0."""
+    near = np.abs(value(np.append(NEAR_ZERO, -NEAR_ZERO)))
+    far = np.abs(value(GRID[GRID > 1]))
     return not np.isfinite(near).all() or near.max() > STEEP * far.max()
 
 

@@ -108,6 +108,7 @@ def test_it_converts():
     _, scaled = models()
     low = amprewrite.convert(scaled, args=(X,))
     assert low.plan.lowered
+    assert "scale" in {decision.canonical for decision in low.plan.decisions}
     np.testing.assert_allclose(low(X), scaled(X), atol=0.2)
 
 

@@ -86,6 +86,7 @@ def test_it_converts():
     _, scaled = models()
     low = amprewrite.convert(scaled, args=(variables(), X))
     assert low.plan.lowered
+    assert "scale" in {decision.canonical for decision in low.plan.decisions}
     wanted = scaled.apply(variables(), X)
     np.testing.assert_allclose(low.apply(variables(), X), wanted, atol=0.2)
 

@@ -347,6 +347,32 @@ def test_reciprocals_are_left_as_they_are():
     assert not wrong(run, args)
 
 
+def test_roots_of_what_may_be_zero_are_left_as_they_are():
+    def distance(w, x):
+        y = jnp.square(x @ w).sum(-1, keepdims=True)
+        return jnp.sqrt(jnp.maximum(y, 0))
+
+    args = drawn(16, 16), drawn(8, 16)
+    run = amprewrite.unit_scale(distance, args)
+    assert run.scales.rules["sqrt"] == "closed form"
+    assert not wrong(run, args)
+
+
+def test_a_symbol_that_is_computed_with_is_refused():
+    (batch,) = jax.export.symbolic_shape("b")
+    shapes = (
+        jax.ShapeDtypeStruct((16, 16), jnp.float32),
+        jax.ShapeDtypeStruct((batch, 16), jnp.float32),
+    )
+    args = drawn(16, 16), drawn(8, 16)
+    wide = amprewrite.unit_scale(lambda w, x: jnp.tanh(x @ w), args)
+    exported = jax.export.export(jax.jit(wide))(*shapes)
+    np.testing.assert_allclose(exported.call(*args), wide(*args), rtol=1e-5)
+    mean = amprewrite.unit_scale(lambda w, x: (x @ w).mean(), args)
+    with pytest.raises(UnsupportedError, match=r"div at .* an extent that is a symbol"):
+        jax.export.export(jax.jit(mean))(*shapes)
+
+
 def test_measured_gradients_follow_the_batch_and_the_function_does_not():
     @jax.custom_vjp
     def linear(key, w, x):
