@@ -61,8 +61,10 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
             full precision on ``args``. A number for all float outputs together, a
             table of numbers by output path (``{"logits": 1e-3}``), or ``"autocast"``
             for the error of torch.autocast, of placement ``promote`` with JAX.
-            ``plan.predicted_error`` has the first-order error of the plan. None
-            bounds nothing.
+            ``plan.predicted_error`` has the first-order error of the plan. With
+            ``training=True`` and a policy with 8-bit formats, a number or
+            ``"autocast"`` bounds the gradients of the parameters, too, all together;
+            ``plan.gradient_error`` has their prediction. None bounds nothing.
         overrides: Rules tried before the policy's own; a table such as
             ``{"path": "decoder.*", "class": "deny"}`` is one.
         plan: A plan to apply instead of making one; it needs ``args`` or ``kwargs``.

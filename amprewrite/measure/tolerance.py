@@ -1,13 +1,19 @@
 """Plans within a tolerance: sensitivities, and measurements of the candidates."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from amprewrite.ir import ProgramGraph
+from amprewrite.measure.gradient_errors import (
+    measure_gradients,
+    relative_change,
+    without_eight_bits,
+)
 from amprewrite.measure.norms import norms_of
-from amprewrite.measure.runs import Run
+from amprewrite.measure.runs import Array, Run
 from amprewrite.plan import Decision, Plan
+from amprewrite.plan.bounds import AUTOCAST
 from amprewrite.plan.sensitivity import Measure, Measurements, Probes, Sensitivity
 
 
@@ -17,6 +23,11 @@ class Budget(Protocol):
     @property
     def tolerance(self) -> "float | str | Mapping[str, float]":
         """Bound on the relative L2 error of all float outputs, or of each by path."""
+        ...
+
+    @property
+    def bounds_gradients(self) -> bool:
+        """Whether it bounds the gradients of parameters, too, in training."""
         ...
 
     def probes(self, graph: ProgramGraph, *, keep_parameter_dtype: bool) -> Probes:
@@ -89,6 +100,18 @@ class Subject(Protocol):
         """Run the program by a plan."""
         ...
 
+    @property
+    def differentiates(self) -> bool:
+        """Whether runs have gradients, which the tolerance then bounds, too."""
+        ...
+
+    def one_by_one(self, plan: Plan, /) -> Iterator[tuple[str, Mapping[str, Array]]]:
+        """Yield the gradients by a plan with one contraction in 8 bits at a time.
+
+        The name of the op is with them; the first one is empty, for none in 8 bits.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class Known:
@@ -113,7 +136,7 @@ class Known:
     def error(self, plan: Plan) -> float:
         """Return the error of a plan, estimated if it was not measured."""
         found = self.errors.get(plan.decisions)
-        return self.excess * (plan.predicted_error or 0.0) if found is None else found
+        return self.excess * self.sensitivity.larger(plan) if found is None else found
 
     def is_of(self, graph: ProgramGraph) -> bool:
         """Return whether ``graph`` is this program, possibly with other extents."""
@@ -136,26 +159,45 @@ def plan_within(budget: Budget, subject: Subject) -> tuple[Plan, Known]:
     graph, trains = subject.graph, subject.trains
     probes = budget.probes(graph, keep_parameter_dtype=trains)
     reference = subject.reference(probes)
-    norms = norms_of(
-        budget.tolerance,
-        reference,
-        lambda: subject.baseline(probes),
-        subject.baseline_name,
-    )
+    baseline: list[Run] = []
+
+    def bound() -> Run:
+        baseline.append(subject.baseline(probes))
+        return baseline[0]
+
+    norms = norms_of(budget.tolerance, reference, bound, subject.baseline_name)
     errors: dict[tuple[Decision, ...], float] = {}
 
     def measure(plan: Plan) -> float | None:
         if subject.is_random:
             return None
-        errors[plan.decisions] = norms.error(subject.run(plan), reference)
-        return errors[plan.decisions]
+        found = subject.run(plan)
+        error = norms.error(found, reference)
+        if gradients is not None:
+            unit = gradients.unit
+            error = max(error, unit * relative_change(found, reference, gradients))
+        errors[plan.decisions] = error
+        return error
 
-    sensitivity = subject.sensitivity(probes, norms.factors)
-    known = Known(graph, sensitivity.without(probes.unpredicted), norms.target)
+    sensitivity = subject.sensitivity(probes, norms.factors).without(probes.unpredicted)
+    gradients = None
+    has_gradients = any(array.any() for array in reference.gradients.values())
+    if subject.differentiates and has_gradients and not subject.is_random:
+        how = subject.captured
+        base = budget.promoted(graph, keep_parameter_dtype=trains, captured=how)
+        alone = subject.one_by_one(base)
+        low = sensitivity.made(without_eight_bits(base), graph)
+        gradients = measure_gradients(reference, alone, sum(low.values()))
+        if budget.tolerance == AUTOCAST:
+            found = relative_change(baseline[0], reference, gradients)
+            gradients = replace(gradients, unit=norms.target / found if found else 1.0)
+    sensitivity = replace(sensitivity, gradients=gradients)
+    known = Known(graph, sensitivity, norms.target)
     plan = plan_known(budget, known, measure, subject.captured, trains=trains)
     known = replace(known, errors=errors)
-    if plan.predicted_error and plan.decisions in errors:
-        known = replace(known, excess=errors[plan.decisions] / plan.predicted_error)
+    predicted = sensitivity.larger(plan)
+    if predicted and plan.decisions in errors:
+        known = replace(known, excess=errors[plan.decisions] / predicted)
     return plan, known
 
 

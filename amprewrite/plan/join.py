@@ -28,6 +28,7 @@ def join_plans(plans: Sequence[Plan]) -> Plan:
         warnings=_warnings(parts),
         cost=_sum(plan.cost for plan in parts),
         recompute=Recompute.joined(plan.recompute for plan in parts),
+        gradient_error=None,
     )
 
 

@@ -188,6 +188,21 @@ class Cost:
     lower_bound: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class GradientError:
+    """Predicted relative L2 errors of the gradients of parameters.
+
+    Attributes:
+        error: Error of all gradients together, relative to their norm.
+        worst: Largest error of one parameter's gradient, relative to its own norm.
+        parameter: Name of that parameter.
+    """
+
+    error: Error
+    worst: Error
+    parameter: Text
+
+
 @dataclass(frozen=True)
 class Plan:
     """Plan for one program: decisions, casts, cost and the settings behind them.
@@ -223,6 +238,9 @@ class Plan:
         policy_digest: Hash of the policy without its names and explanations.
         recompute: Values that a training step keeps, and regions that it computes
             again from them; empty unless asked for.
+        gradient_error: Predicted error of the parameters' gradients, for a plan with
+            8-bit contractions that was made for training within a tolerance; None if
+            unknown.
     """
 
     policy: Text
@@ -247,6 +265,7 @@ class Plan:
     overrides: tuple[Rule, ...] = ()
     policy_digest: Text = ""
     recompute: Recompute = field(default_factory=Recompute)
+    gradient_error: GradientError | None = None
 
     @cached_property
     def by_op(self) -> dict[str, Decision]:

@@ -10,7 +10,8 @@ from math import inf, isfinite, sqrt
 
 from amprewrite.ir import Op, ProgramGraph
 from amprewrite.ir.factors import factor_indices
-from amprewrite.plan.model import Plan
+from amprewrite.plan.contracts.gradient_errors import Gradients
+from amprewrite.plan.model import GradientError, Plan
 from amprewrite.plan.uses import dtypes_read
 from amprewrite.policy.contract import Scaling
 
@@ -129,6 +130,7 @@ class Sensitivity:
             error is the mean of the squares. Roundings of one value for several readers
             are the same rounding: their changes add up before they are squared.
         eight: By contraction: the error of rounding its factors to 8 bits.
+        gradients: Errors of the parameters' gradients; None if they are not bounded.
     """
 
     stored: Mapping[str, float]
@@ -140,6 +142,7 @@ class Sensitivity:
         default_factory=dict[Key, tuple[float, ...]]
     )
     eight: Mapping[EightBits, float] = field(default_factory=dict[EightBits, float])
+    gradients: Gradients | None = None
 
     @cached_property
     def all(self) -> Mapping[Key, float]:
@@ -166,9 +169,39 @@ class Sensitivity:
         """
         return {
             key: min(error * multiplier, pin) if isfinite(error) else pin
-            for key, error in self.all.items()
+            for key, error in self.bounded.items()
             if error
         }
+
+    @cached_property
+    def bounded(self) -> Mapping[Key, float]:
+        """The errors, each the larger one of those of the outputs and of the gradients.
+
+        Those of a contraction in 8 bits alone have one of gradients.
+        """
+        found = self.gradients
+        if found is None:
+            return self.all
+        eight = {
+            key: max(error, found.unit**2 * found.square(key.op))
+            for key, error in self.eight.items()
+        }
+        return {**self.all, **eight}
+
+    def gradient_error(self, plan: Plan, graph: ProgramGraph) -> GradientError | None:
+        """Return the predicted error of gradients; None if they are not bounded."""
+        if self.gradients is None:
+            return None
+        made = self.made(plan, graph)
+        low = sum(e for key, e in made.items() if not isinstance(key, EightBits))
+        return self.gradients.error((d.op for d in plan.quantised), low)
+
+    def larger(self, plan: Plan) -> float:
+        """Return the larger predicted error of a plan, in units of the outputs'."""
+        found, outputs = plan.gradient_error, plan.predicted_error or 0.0
+        if found is None or self.gradients is None:
+            return outputs
+        return max(outputs, self.gradients.unit * found.error)
 
     def made(self, plan: Plan, graph: ProgramGraph) -> dict[Key, float]:
         """Return the errors of the roundings that ``plan`` makes."""

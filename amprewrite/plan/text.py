@@ -29,6 +29,11 @@ def summary_lines(plan: "Plan") -> Iterator[str]:
         )
     if quantised := plan.quantised:
         yield f"8 bits: {len(quantised)} contractions, {_formats(quantised[0])}"
+    if (found := plan.gradient_error) is not None:
+        yield (
+            f"gradients: predicted relative error {found.error:.1e}, the worst "
+            f"{found.worst:.1e} of {found.parameter}"
+        )
     if plan.recompute:
         yield _recompute_line(plan.recompute)
     classes = Counter(decision.op_class for decision in plan.decisions)

@@ -29,6 +29,15 @@ class Budget:
     matcher: Callable[[], Matcher]
     objective: Objective
 
+    @property
+    def bounds_gradients(self) -> bool:
+        """Whether the tolerance bounds gradients, too, where a model is trained.
+
+        It does under a policy with 8-bit formats, unless it names single outputs.
+        """
+        named = isinstance(self.tolerance, Mapping)
+        return bool(self.matcher().policy.contract) and not named
+
     def probes(self, graph: ProgramGraph, *, keep_parameter_dtype: bool) -> Probes:
         """Return the roundings to measure; see :func:`find_probes`."""
         return find_probes(

@@ -10,7 +10,12 @@ from dataclasses import dataclass, field, replace
 from math import inf, isfinite, sqrt
 
 from amprewrite.errors import ToleranceError
-from amprewrite.passes.error_budget.lagrangian import UNMEASURED, Goal, Search
+from amprewrite.passes.error_budget.lagrangian import (
+    UNMEASURED,
+    UNMEASURED_EIGHT_BITS,
+    Goal,
+    Search,
+)
 from amprewrite.plan import Plan
 
 MEASUREMENTS = 8
@@ -99,6 +104,9 @@ class _Trials:
             self.errors.append(measured)
         return measured
 
+    def _predicted(self, plan: Plan) -> float:
+        return self.goal.sensitivity.larger(plan)
+
     def _is_no_better(self, plan: Plan) -> bool:
         weight = self.search.weight
         return self.best is not None and weight(plan) >= weight(self.best)
@@ -107,7 +115,7 @@ class _Trials:
         """Record a measured error; return the prediction to request next."""
         if measured > self.limit:
             # Below the failed prediction: the same plan would have the same error.
-            self.failed = min(asked, plan.predicted_error or 0.0)
+            self.failed = min(asked, self._predicted(plan))
             ratio = self.limit / measured if isfinite(measured) else STRICTER
             return max(self.failed * ratio, sqrt(self.failed * self.kept))
         if not self._is_no_better(plan):
@@ -122,8 +130,14 @@ class _Trials:
         for other in sorted(self.goal.others(), key=self.search.weight):
             if self._is_no_better(other):
                 return
-            known = self.goal.sensitivity.predicted(other, self.goal.graph)
-            plan = replace(other, predicted_error=known, placement="optimal")
+            found, graph = self.goal.sensitivity, self.goal.graph
+            plan = replace(
+                other,
+                predicted_error=found.predicted(other, graph),
+                gradient_error=found.gradient_error(other, graph),
+                placement="optimal",
+            )
+            known = self._predicted(plan)
             alike = self.goal.share == 1.0  # measured on the inputs of the bound
             if not alike and known > ROOM * self.goal.target:
                 continue
@@ -144,7 +158,7 @@ class _Trials:
             return _Trials(self.goal, strict, self.limit, errors=self.errors).run()
         plan = self.search.plan_at(self.search.dearest)
         found = self._measure(plan)
-        known = plan.predicted_error or 0.0
+        known = self._predicted(plan)
         raise self._failure(min([*self.errors, known if found is None else found]))
 
     def _unmeasured(self) -> Plan:
@@ -153,10 +167,12 @@ class _Trials:
         Raises:
             ToleranceError: None keeps the target.
         """
-        price = self.search.find(UNMEASURED * self.goal.target)
+        rounds = self.goal.sensitivity.eight
+        share = UNMEASURED_EIGHT_BITS if rounds else UNMEASURED
+        price = self.search.find(share * self.goal.target)
         if price is None:
             least = self.search.plan_at(self.search.dearest)
-            raise self._failure(least.predicted_error or 0.0)
+            raise self._failure(self._predicted(least))
         return self.search.certified(self.search.plan_at(price))
 
     def _failure(self, best: float) -> ToleranceError:
@@ -168,9 +184,10 @@ class _Trials:
             else "it is not caused by ops that a plan lowers: the policy returns low "
             "outputs, or float32 itself is no better"
         )
+        whose = "of outputs and gradients " if goal.sensitivity.gradients else ""
         msg = (
-            f"no plan found with a relative error of at most {goal.target:.3g}; the "
-            f"smallest one is {best:.3g}: {because}; allow a larger tolerance, or "
-            f"give more ops class deny in the policy"
+            f"no plan found with a relative error {whose}of at most "
+            f"{goal.target:.3g}; the smallest one is {best:.3g}: {because}; allow a "
+            f"larger tolerance, or give more ops class deny in the policy"
         )
         return ToleranceError(msg, best, names)

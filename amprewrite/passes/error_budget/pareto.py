@@ -36,6 +36,11 @@ class Front:
         """A placeholder: errors are those of all float outputs together."""
         return 1.0
 
+    @property
+    def bounds_gradients(self) -> bool:
+        """False: errors are those of outputs."""
+        return False
+
     def probes(self, graph: ProgramGraph, *, keep_parameter_dtype: bool) -> Probes:
         """Return the roundings to measure."""
         return self.budget.probes(graph, keep_parameter_dtype=keep_parameter_dtype)

@@ -67,7 +67,7 @@ def find_probes(
         read=frozenset((name, op) for name, op in read if is_probed(name)),
         saturated=frozenset(extreme_values(graph, classes, policy.low)),
         weights=frozenset(situation.weights),
-        eight={key: names for key, names in known.items() if key.format},
+        eight={k: names if k.format else frozenset() for k, names in known.items()},
         unpredicted=frozenset(eight.keys() - known.keys()),
     )
 

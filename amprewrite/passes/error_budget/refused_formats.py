@@ -28,7 +28,10 @@ def _reason(key: EightBits, sensitivity: Sensitivity) -> str:
             "not in 8 bits: the error of its operands is not known, because they are "
             "written in place or are not finite"
         )
-    return (
-        f"not in 8 bits: operands in {key.format} alone cause an error of "
-        f"{sqrt(error):.1e}"
-    )
+    found = sensitivity.gradients
+    said = f"operands in {key.format} alone cause an error of {sqrt(error):.1e}"
+    if found is None:
+        return f"not in 8 bits: {said}"
+    gradients = f"{sqrt(found.square(key.op)):.1e} of gradients"
+    said = f"{said}, and {gradients}" if key.format else f"it causes {gradients}"
+    return f"not in 8 bits: {said}"

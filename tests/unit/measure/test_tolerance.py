@@ -1,14 +1,17 @@
 """The order of measurements, and the knowledge of a program, on given numbers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from amprewrite.measure.runs import Run
+from amprewrite.measure.runs import Array, Run
 from amprewrite.measure.tolerance import Known, plan_known, plan_within
+from amprewrite.passes import Setting, make_plan
 from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Measurements, Probes, Sensitivity
+from amprewrite.policy import Matcher, load_policy
 from tests.measured_numbers import GRAPH, KNOWN, LOWERED, run
 from tests.placement_problem import graph_of
 
@@ -18,6 +21,8 @@ PLAN = Plan("bf16", "optimal", "bfloat16", "float32", "", (), ())
 
 class Chosen:
     """A budget that tries two plans and takes the last, with a predicted error."""
+
+    bounds_gradients = False
 
     def __init__(self, tolerance: float | str | Mapping[str, float] = 0.5) -> None:
         self.tolerance = tolerance
@@ -45,6 +50,8 @@ class Numbers:
 
     graph, captured, baseline_name = GRAPH, "by hand", "the baseline"
 
+    differentiates = False
+
     def __init__(self, *, is_random: bool = False, trains: bool = False) -> None:
         self.is_random, self.trains = is_random, trains
         self.calls: list[object] = []
@@ -64,6 +71,10 @@ class Numbers:
     def run(self, plan: Plan) -> Run:
         self.calls.append(plan.decisions)
         return run(output=6.0 if plan.decisions else 4.0)
+
+    def one_by_one(self, plan: Plan) -> Iterator[tuple[str, Mapping[str, Array]]]:
+        del plan
+        raise AssertionError
 
 
 @pytest.mark.parametrize("trains", [True, False])
@@ -121,3 +132,63 @@ def test_a_program_is_known_with_other_extents() -> None:
     """)
     assert known.is_of(longer)
     assert not known.is_of(other)
+
+
+class Trained(Numbers):
+    """A program with a gradient of 3 in full precision, and others by its plans."""
+
+    differentiates = True
+
+    def reference(self, probes: Probes) -> Run:
+        return replace(super().reference(probes), gradients={"w": np.array([3.0])})
+
+    def baseline(self, probes: Probes) -> Run:
+        return replace(super().baseline(probes), gradients={"w": np.array([3.3])})
+
+    def run(self, plan: Plan) -> Run:
+        return replace(super().run(plan), gradients={"w": np.array([6.0])})
+
+    def one_by_one(self, plan: Plan) -> Iterator[tuple[str, Mapping[str, Array]]]:
+        assert plan.by_op.keys() == {op.name for op in GRAPH.ops}
+        yield "", {"w": np.array([3.0])}
+        yield "op", {"w": np.array([3.6])}
+
+
+class Bounding(Chosen):
+    """A budget that bounds gradients, too."""
+
+    bounds_gradients = True
+
+    def promoted(self, *_args: object, **_options: object) -> Plan:
+        return make_plan(GRAPH, Matcher(load_policy("bf16")), Setting())
+
+
+def test_errors_of_gradients_are_measured_beside_those_of_outputs() -> None:
+    budget = Bounding()
+    _, known = plan_within(budget, Trained(trains=True))
+    assert budget.errors == [1.0, 1.0]  # of the outputs 0.0 and 0.5
+    found = known.sensitivity.gradients
+    assert found is not None
+    assert found.square("op") == pytest.approx(0.04)
+    assert found.unit == 1.0
+
+
+def test_the_bound_of_a_baseline_is_that_of_its_own_gradients() -> None:
+    """The error of the outputs is 0.25 there, that of the gradients 0.1."""
+    budget = Bounding("autocast")
+    _, known = plan_within(budget, Trained(trains=True))
+    found = known.sensitivity.gradients
+    assert found is not None
+    assert found.unit == pytest.approx(2.5)
+    assert budget.errors == [pytest.approx(2.5)] * 2
+
+
+def test_gradients_that_are_zero_have_no_relative_error() -> None:
+    class Zero(Trained):
+        def reference(self, probes: Probes) -> Run:
+            return replace(super().reference(probes), gradients={"w": np.zeros(1)})
+
+    budget = Bounding()
+    _, known = plan_within(budget, Zero(trains=True))
+    assert known.sensitivity.gradients is None
+    assert budget.errors == [0.0, 0.5]

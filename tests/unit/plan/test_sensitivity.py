@@ -8,6 +8,7 @@ import pytest
 from amprewrite.passes import Setting, make_plan
 from amprewrite.passes.cost.cost import Objective
 from amprewrite.plan import Plan
+from amprewrite.plan.contracts.gradient_errors import Gradients
 from amprewrite.plan.sensitivity import (
     EightBits,
     Key,
@@ -201,3 +202,16 @@ def test_what_is_not_predicted_has_an_infinite_error() -> None:
     assert found.eight_by_op["linear"] == EIGHT
     assert found.predicted(eight_bits(plan(), "linear"), GRAPH) == inf
     assert found.errors(1.0, 100)[EIGHT] == 100
+
+
+def test_the_larger_error_of_outputs_and_gradients_is_bounded() -> None:
+    gradients = Gradients({"w": 2.0}, {"w": 4}, {"linear": {"w": 0.2}}, {"w": 0.0})
+    found = replace(FOUND, eight={EIGHT: 15e-6}, gradients=gradients)
+    assert found.bounded[EIGHT] == pytest.approx(0.01)
+    quantised = replace(eight_bits(plan(), "linear"), predicted_error=0.05)
+    error = found.gradient_error(quantised, GRAPH)
+    assert error is not None
+    assert (error.error, error.parameter) == (pytest.approx(0.1), "w")
+    assert found.larger(quantised) == 0.05
+    assert found.larger(replace(quantised, gradient_error=error)) == pytest.approx(0.1)
+    assert FOUND.gradient_error(quantised, GRAPH) is None

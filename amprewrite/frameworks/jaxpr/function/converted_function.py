@@ -36,6 +36,7 @@ from amprewrite.frameworks.jaxpr.interpret.pipeline import (
     prepare,
 )
 from amprewrite.frameworks.jaxpr.probes.full_precision import Result, Sample
+from amprewrite.frameworks.jaxpr.probes.runner import trained_positions
 from amprewrite.frameworks.jaxpr.probes.tolerance import Tolerant, sample_of
 from amprewrite.frameworks.jaxpr.program.program import Program
 from amprewrite.ir import ProgramGraph
@@ -90,7 +91,11 @@ class Shared:
     ) -> None:
         """Store the request, with no plan announced yet."""
         self.request, self.closed, self.restore = request, closed, restore
-        self.tolerant = Tolerant(request.budget, CAPTURED) if request.budget else None
+        self.tolerant = (
+            Tolerant(request.budget, CAPTURED, trains=request.training is True)
+            if request.budget
+            else None
+        )
         self.announced = set[str]()
         self.given = request.plan
 
@@ -283,9 +288,13 @@ class ConvertedFunction:
         _, arrays = split((tuple(args), dict(kwargs)))
         result = Result(traced.result, self.result_of)
         tolerant: Any = self.tolerant
+        inputs = self.describe(args, kwargs)
+        places = trained_positions(arrays, inputs.kinds)
+        trained = {place: inputs.names[place] for place in places}
 
         def search(program: Program, graph: ProgramGraph, build: Any) -> Plan:
-            return tolerant.plan(sample_of(program, graph, arrays, result), build)
+            sample = sample_of(program, graph, arrays, result)
+            return tolerant.plan(sample, build, trained)
 
         return search
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from amprewrite.dtypes import is_float
 from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.jaxpr.capture.trace import (
     Call,
@@ -22,8 +21,8 @@ from amprewrite.frameworks.jaxpr.function.converted_function import (
 from amprewrite.frameworks.jaxpr.interpret.contractions import contraction_p
 from amprewrite.frameworks.jaxpr.interpret.pipeline import Inputs, Prepared
 from amprewrite.frameworks.jaxpr.probes.full_precision import Result
+from amprewrite.frameworks.jaxpr.probes.runner import trained_positions
 from amprewrite.frameworks.jaxpr.program.inline import inline
-from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import Program
 from amprewrite.ir import ProgramGraph
 from amprewrite.measure.runs import Call as Asked
@@ -136,13 +135,8 @@ class Subject:
 
     @property
     def trained(self) -> tuple[int, ...]:
-        """Positions of the arrays that gradients are compared for.
-
-        They are the parameters of a module, and all floats of a function.
-        """
-        kinds = self.pure.inputs.kinds
-        floats = [i for i, x in enumerate(self.arrays) if is_float(dtype_name(x))]
-        return tuple(i for i in floats if not kinds or kinds.get(i) == "parameter")
+        """Positions of the arrays that gradients are compared for."""
+        return trained_positions(self.arrays, self.pure.inputs.kinds)
 
     @cached_property
     def _traced(self) -> Traced:

@@ -15,15 +15,12 @@ import numpy as np
 from amprewrite.dtypes import format_of, is_float
 from amprewrite.frameworks.jaxpr.compat import equations, name_stacks
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, lax
+from amprewrite.frameworks.jaxpr.interpret import quantised
 from amprewrite.frameworks.jaxpr.interpret.binders import Dot, Other, binder
 from amprewrite.frameworks.jaxpr.interpret.contractions import (
     Contraction,
     contract,
     contract_tangents,
-)
-from amprewrite.frameworks.jaxpr.interpret.quantised import (
-    quantise_cotangent,
-    quantise_factors,
 )
 from amprewrite.frameworks.jaxpr.interpret.rounded import widened, widens
 from amprewrite.frameworks.jaxpr.program.ops import (
@@ -273,11 +270,10 @@ class Writer:
         if step.conjugates:
             return [abs_square(operands[0])]
         if decision.forward:
-            op = self.context.graph.op_by_name[step.name]
-            operands = quantise_factors(op, decision, operands)
+            operands = self.rounded_factors(decision, operands)
         made = self._bind(step, operands, decision)
         if decision.backward:
-            made = quantise_cotangent(made, decision.backward, decision.scaling)
+            made = self.rounded_cotangent(decision, made)
         results = list(made) if step.eqn.primitive.multiple_results else [made]
         return [
             self.cast_for(step.name, value, wanted)
@@ -285,6 +281,16 @@ class Writer:
             else value
             for value, wanted in zip(results, decision.results, strict=True)
         ]
+
+    def rounded_factors(self, decision: Decision, operands: list[Any]) -> list[Any]:
+        """Return the operands of a contraction, its factors rounded to 8 bits."""
+        op = self.context.graph.op_by_name[decision.op]
+        return quantised.quantise_factors(op, decision, operands)
+
+    def rounded_cotangent(self, decision: Decision, made: Any) -> Any:
+        """Return the result of a contraction, with its cotangent rounded to 8 bits."""
+        how = decision.backward, decision.scaling
+        return quantised.quantise_cotangent(made, *how)
 
     def _bind(self, step: Step, operands: list[Any], decision: Decision) -> Any:
         primitive, params = step.eqn.primitive, equations.bind_params(step.eqn)

@@ -1,11 +1,11 @@
-"""Run a JAX function on one set of arguments, and return its arrays."""
+"""Run a JAX function, or a program by a plan, on one set of arguments."""
 
 # JAX's own types are partial: a type checker does not know its functions' results.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,15 @@ import numpy as np
 from amprewrite.dtypes import is_float
 from amprewrite.frameworks.jaxpr.capture.output_paths import named_arrays
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
+from amprewrite.frameworks.jaxpr.interpret.control_flow import HANDLERS
+from amprewrite.frameworks.jaxpr.interpret.interpreter import Writer
+from amprewrite.frameworks.jaxpr.interpret.pipeline import Prepared
+from amprewrite.frameworks.jaxpr.probes.full_precision import Sample
 from amprewrite.frameworks.jaxpr.probes.reference_dtypes import is_inexact
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
+from amprewrite.frameworks.jaxpr.program.program import Program
 from amprewrite.measure.runs import Array, Run
+from amprewrite.plan import Decision
 
 Flat = Callable[..., Any]
 """Function of the arrays of a call, in order; it returns the call's result."""
@@ -84,12 +90,12 @@ class Runner:
     def _gradients(
         self, named: Flat, given: Sequence[Any], *, jitted: bool
     ) -> dict[str, Array]:
-        """Return the gradients of :func:`_loss` by the names of the arrays."""
+        """Return the gradients of :func:`loss_of` by the names of the arrays."""
         if not self.trained:
             return {}
 
         def loss(*held: Any) -> Any:
-            return _loss(named(*held)) * self.scale
+            return loss_of(named(*held)) * self.scale
 
         derive = jax.grad(loss, argnums=tuple(self.trained))
         found = (jax.jit(derive) if jitted else derive)(*map(jnp.asarray, given))
@@ -99,13 +105,28 @@ class Runner:
         }
 
 
+def trained_positions(
+    arrays: Sequence[Any], kinds: Mapping[int, str]
+) -> tuple[int, ...]:
+    """Return the positions of the arrays that gradients are taken for.
+
+    They are the parameters of a module, and all floats of a function.
+
+    Args:
+        arrays: The arrays of a call.
+        kinds: Kinds of the inputs of a module, by position; empty for a function.
+    """
+    floats = [i for i, x in enumerate(arrays) if is_float(dtype_name(x))]
+    return tuple(i for i in floats if not kinds or kinds.get(i) == "parameter")
+
+
 def _plain(value: Any) -> Any:
     if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
     return np.asarray(value)
 
 
-def _loss(found: dict[str, Any]) -> Any:
+def loss_of(found: dict[str, Any]) -> Any:
     """Return the mean square distance of the float outputs to fixed random targets."""
     total: Any = jnp.zeros((), jnp.float32)
     for number, value in enumerate(found.values()):
@@ -115,3 +136,115 @@ def _loss(found: dict[str, Any]) -> Any:
             distance = value.astype(wide) - jnp.asarray(target, wide)
             total = total + jnp.mean(distance * distance)
     return total
+
+
+OPTIONS = {"xla_allow_excess_precision": False}
+"""Compiler options that keep the plan's roundings in fused kernels."""
+
+Written = Callable[[Program, list[Any]], list[Any]]
+"""Function from a program and its inputs to its outputs."""
+
+
+def run_planned(
+    sample: Sample, function: Written, trained: Mapping[int, str] | None = None
+) -> Run:
+    """Run a program, compiled, with the roundings of its plan.
+
+    Args:
+        sample: The program and its arrays.
+        function: Runs a program.
+        trained: Names of the arrays that get gradients, by position.
+    """
+    derived = trained or {}
+    names, compiled = _compiled(
+        sample, lambda program, inputs, _: function(program, inputs), derived
+    )
+    gradients, made = compiled(None)
+    pairs = zip(names, made, strict=True)
+    floats = {name: x for name, x in pairs if is_inexact(dtype_name(x))}
+    return Run(
+        {name: to_array(value) for name, value in floats.items()},
+        gradients=_named(derived, gradients),
+    )
+
+
+def one_by_one(
+    context: Prepared, sample: Sample, trained: Mapping[int, str]
+) -> Iterator[tuple[str, Mapping[str, Array]]]:
+    """Yield gradients with one contraction in 8 bits at a time, after those with none.
+
+    One program is compiled, with a switch for each contraction.
+
+    Args:
+        context: The program, by a plan with all of them in 8 bits.
+        sample: The program and its arrays.
+        trained: Names of the arrays that get gradients, by position.
+    """
+    ops = [decision.op for decision in context.plan.quantised]
+
+    def switched(program: Program, inputs: list[Any], switches: Any) -> list[Any]:
+        on = dict(zip(ops, switches, strict=True))
+        return _Switched(replace(context, program=program), on).program(inputs)
+
+    _, compiled = _compiled(sample, switched, trained)
+    for op in ("", *ops):
+        gradients, _ = compiled([jnp.asarray(name == op) for name in ops])
+        yield op, _named(trained, gradients)
+
+
+class _Switched(Writer):
+    """Interpreter with a switch for each contraction that rounds to 8 bits."""
+
+    def __init__(self, context: Prepared, on: Mapping[str, Any]) -> None:
+        super().__init__(context, HANDLERS)
+        self.on = on
+
+    def rounded_factors(self, decision: Decision, operands: list[Any]) -> list[Any]:
+        rounded = super().rounded_factors(decision, operands)
+        pairs = zip(rounded, operands, strict=True)
+        return [jnp.where(self.on[decision.op], *pair) for pair in pairs]
+
+    def rounded_cotangent(self, decision: Decision, made: Any) -> Any:
+        rounded = super().rounded_cotangent(decision, made)
+        return jnp.where(self.on[decision.op], rounded, made)
+
+
+def _compiled(
+    sample: Sample,
+    function: Callable[[Program, list[Any], Any], list[Any]],
+    trained: Mapping[int, str],
+) -> tuple[list[str], Callable[[Any], tuple[Sequence[Any], list[Any]]]]:
+    """Return a program's function of switches: gradients, and outputs.
+
+    The names of the outputs are in the list beside it, after a call.
+    """
+    names: list[str] = []
+    inputs, constants = list(sample.inputs), dict(sample.program.constants)
+
+    def loss(
+        held: list[Any], inputs: list[Any], constants: Any, switches: Any
+    ) -> tuple[Any, list[Any]]:
+        given = list(inputs)
+        for place, array in zip(trained, held, strict=True):
+            given[place] = array
+        found = sample.named(function(sample.on(constants), given, switches))
+        names[:] = found
+        made = {name: jnp.asarray(value) for name, value in found.items()}
+        return (loss_of(made) if trained else None), list(made.values())
+
+    derive = jax.grad(loss, has_aux=True) if trained else loss
+    program = jax.jit(derive, compiler_options=OPTIONS)
+
+    def call(switches: Any) -> tuple[Sequence[Any], list[Any]]:
+        held = [jnp.asarray(inputs[place]) for place in trained]
+        return program(held, inputs, constants, switches)
+
+    return names, call
+
+
+def _named(trained: Mapping[int, str], gradients: Any) -> dict[str, Array]:
+    """Return gradients by the names of their arrays."""
+    if not trained:
+        return {}
+    pairs = zip(trained.values(), gradients, strict=True)
+    return {name: to_array(gradient) for name, gradient in pairs}

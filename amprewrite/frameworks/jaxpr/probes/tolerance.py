@@ -4,30 +4,29 @@
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.jaxpr.capture.trace import as_array, check_values
 from amprewrite.frameworks.jaxpr.compat import tracers
-from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
+from amprewrite.frameworks.jaxpr.compat.untyped import jax
 from amprewrite.frameworks.jaxpr.interpret.interpreter import Writer
 from amprewrite.frameworks.jaxpr.interpret.pipeline import Prepared
 from amprewrite.frameworks.jaxpr.probes.full_precision import Exact, Result, Sample
+from amprewrite.frameworks.jaxpr.probes.identities import FAILURES
 from amprewrite.frameworks.jaxpr.probes.loop_ends import PATIENCE, ending
-from amprewrite.frameworks.jaxpr.probes.reference_dtypes import is_inexact
-from amprewrite.frameworks.jaxpr.probes.runner import to_array
+from amprewrite.frameworks.jaxpr.probes.runner import one_by_one, run_planned
 from amprewrite.frameworks.jaxpr.probes.sensitivity import (
     Watched,
     check_finite,
     measure_sensitivity,
     watch,
 )
-from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import Program
 from amprewrite.ir import ProgramGraph
-from amprewrite.measure.runs import Run
+from amprewrite.measure.runs import Array, Run
 from amprewrite.measure.tolerance import Budget, Known, plan_known, plan_within
 from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Probes, Sensitivity
@@ -37,9 +36,6 @@ REUSED = (
     "its own error was predicted, not measured"
 )
 """Warning of a plan for a signature that was not measured."""
-
-OPTIONS = {"xla_allow_excess_precision": False}
-"""Compiler options that keep the plan's roundings in fused kernels."""
 
 Build = Callable[[Plan], Prepared]
 """Function from a plan to a runnable program."""
@@ -52,22 +48,28 @@ class Tolerant:
     other shapes is planned by these measurements.
     """
 
-    def __init__(self, budget: Budget, captured: str) -> None:
+    def __init__(self, budget: Budget, captured: str, *, trains: bool = False) -> None:
         """Store the tolerance; nothing is measured yet.
 
         Args:
             budget: The tolerance, with its planner.
             captured: Description of the capture, for plans.
+            trains: Whether parameters will be trained, so that the tolerance may bound
+                their gradients.
         """
         self.budget, self.captured = budget, captured
+        self.differentiates = trains and budget.bounds_gradients
         self.known: list[Known] = []
 
-    def plan(self, sample: Sample, build: Build) -> Plan:
+    def plan(
+        self, sample: Sample, build: Build, trained: Mapping[int, str] | None = None
+    ) -> Plan:
         """Return the cheapest plan found within the tolerance.
 
         Args:
             sample: The program and the arguments.
             build: Makes a plan runnable.
+            trained: Names of the arrays that get gradients, by position.
 
         Raises:
             ToleranceError: No plan is within it, or the function's outputs are not
@@ -89,7 +91,8 @@ class Tolerant:
             )
             raise UnsupportedError(msg)
         with tracers.evaluated_now():
-            subject = _Subject(sample, build, self.budget, self.captured)
+            derived = trained if trained and self.differentiates else {}
+            subject = _Subject(sample, build, self.budget, self.captured, derived)
             plan, known = plan_within(self.budget, subject)
             self.known.append(known)
             return plan
@@ -100,9 +103,17 @@ class _Subject:
 
     trains, is_random = True, False
 
-    def __init__(self, sample: Sample, build: Build, budget: Budget, how: str) -> None:
+    def __init__(
+        self,
+        sample: Sample,
+        build: Build,
+        budget: Budget,
+        how: str,
+        trained: Mapping[int, str],
+    ) -> None:
         """Store the program; nothing is run yet."""
         self.sample, self.build, self.budget, self.captured = sample, build, budget, how
+        self.trained = trained
         self.watched = Watched({}, {})
 
     @property
@@ -123,7 +134,14 @@ class _Subject:
             runner = Exact(program)
             return runner.program(runner.wide.inputs(inputs))
 
-        found, bounds = _run(self.sample, exact), self.budget.tolerance
+        try:
+            found = run_planned(self.sample, exact, self.trained)
+        except FAILURES as error:
+            if not self.trained:
+                raise
+            run_planned(self.sample, exact)  # its own mistakes
+            raise _no_gradients(error) from error
+        bounds = self.budget.tolerance
         named = bounds if isinstance(bounds, Mapping) else found.outputs
         check_finite(self.sample, found, named)
         self.watched = watch(self.sample, probes)
@@ -144,7 +162,24 @@ class _Subject:
             context = replace(made, program=program)
             return Writer(context, handlers).program(inputs)
 
-        return _run(self.sample, planned)
+        return run_planned(self.sample, planned, self.trained)
+
+    @property
+    def differentiates(self) -> bool:
+        return bool(self.trained)
+
+    def one_by_one(self, plan: Plan) -> Iterator[tuple[str, Mapping[str, Array]]]:
+        return one_by_one(self.build(plan), self.sample, self.trained)
+
+
+def _no_gradients(error: Exception) -> UnsupportedError:
+    line = str(error).strip().partition("\n")[0]
+    msg = (
+        f"tolerance bounds the gradients of a function that is trained with 8-bit "
+        f"contractions, and they cannot be computed: {line}; leave training=None to "
+        f"bound the outputs alone"
+    )
+    return UnsupportedError(msg)
 
 
 def sample_of(
@@ -157,19 +192,3 @@ def sample_of(
 
 def _values(sample: Sample) -> list[Any]:
     return [*sample.inputs, *sample.program.constants.values()]
-
-
-def _run(sample: Sample, function: Callable[[Program, list[Any]], list[Any]]) -> Run:
-    """Run a program, compiled, with the roundings of its plan."""
-    names: list[str] = []
-
-    def named(inputs: list[Any], constants: Mapping[str, Any]) -> list[Any]:
-        found = sample.named(function(sample.on(constants), inputs))
-        names[:] = found
-        return [jnp.asarray(value) for value in found.values()]
-
-    compiled = jax.jit(named, compiler_options=OPTIONS)
-    made = compiled(list(sample.inputs), dict(sample.program.constants))
-    pairs = zip(names, made, strict=True)
-    floats = {name: x for name, x in pairs if is_inexact(dtype_name(x))}
-    return Run({name: to_array(value) for name, value in floats.items()})

@@ -1,7 +1,7 @@
 """Plan within a tolerance: autograd sensitivities, and measurements of candidates."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,7 +27,8 @@ from amprewrite.frameworks.torch_fx.probes.sensitivity import (
 )
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading
 from amprewrite.ir import ProgramGraph
-from amprewrite.measure.runs import Call, Run
+from amprewrite.measure.gradient_errors import without_eight_bits
+from amprewrite.measure.runs import Array, Call, Run
 from amprewrite.measure.tolerance import plan_within
 from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Probes, Sensitivity
@@ -37,6 +38,13 @@ RANDOM = (
     "predicted, not measured; call eval() to have it measured"
 )
 """Warning of a plan for a program that was not measured."""
+
+RANDOM_GRADIENTS = (
+    "the model draws random numbers, and low kernels may draw others: its error was "
+    "predicted, not measured, and that of its gradients is not bounded; call eval() "
+    "and pass training=True to have both measured"
+)
+"""The same for a program of which gradients would be bounded."""
 
 
 def plan_by_tolerance(
@@ -67,12 +75,16 @@ def plan_by_tolerance(
     """
     budget = request.budget
     assert budget is not None
-    call = Call(request.args or (), dict(request.kwargs or {}))
+    derived = training and budget.bounds_gradients
+    kwargs = dict(request.kwargs or {})
+    call = Call(request.args or (), kwargs, gradients=derived)
     check_values("tolerance", root, call)
     runner = Runner(call, devices_of(root, call))
     subject = _Subject(reading, root, runner, captured, build, training)
     plan, _ = plan_within(budget, subject)
-    return plan.with_warnings(RANDOM) if runner.random else plan
+    if runner.random:
+        plan = plan.with_warnings(RANDOM_GRADIENTS if derived else RANDOM)
+    return plan
 
 
 @dataclass(frozen=True)
@@ -108,9 +120,20 @@ class _Subject:
     def is_random(self) -> bool:
         return self.runner.random
 
+    @property
+    def differentiates(self) -> bool:
+        return self.runner.call.gradients
+
     def reference(self, _: Probes) -> Run:
         with full_float32(self.runner.devices):
-            return self.runner.run(self.root, self.root)
+            try:
+                return self.runner.run(self.root, self.root)
+            except FAILURES as error:
+                if not self.differentiates:
+                    raise
+                alone = replace(self.runner.call, gradients=False)
+                replace(self.runner, call=alone).run(self.root, self.root)
+                raise _no_gradients(error) from error  # forward it runs
 
     def baseline(self, probes: Probes) -> Run:
         with full_float32(self.runner.devices):
@@ -125,6 +148,20 @@ class _Subject:
         again = replace(self.capture, module=_copied(self.capture.module))
         converted = self.build(again, plan)
         return self.runner.run(converted, converted)
+
+    def one_by_one(self, plan: Plan) -> Iterator[tuple[str, Mapping[str, Array]]]:
+        for op in ("", *(d.op for d in plan.quantised)):
+            yield op, self.run(without_eight_bits(plan, op)).gradients
+
+
+def _no_gradients(error: Exception) -> UnsupportedError:
+    line = str(error).strip().partition("\n")[0]
+    msg = (
+        f"tolerance bounds the gradients of a model that is trained with 8-bit "
+        f"contractions, and they cannot be computed: {line}; pass training=False to "
+        f"bound the outputs alone"
+    )
+    return UnsupportedError(msg)
 
 
 def _autocast(root: nn.Module, runner: Runner, low: str) -> Run:

@@ -96,3 +96,10 @@ def test_the_placement_promote_follows_the_same_rules() -> None:
     assert (low.placement, low.captured, len(low.lowered)) == ("promote", "by hand", 1)
     full = budget(op="linear", **{"class": "deny"})
     assert not full.promoted(GRAPH, keep_parameter_dtype=False, captured="").lowered
+
+
+def test_gradients_are_bounded_under_policies_with_8_bit_formats() -> None:
+    assert not budget().bounds_gradients
+    found = replace(budget(), matcher=partial(Matcher, load_policy("fp8")))
+    assert found.bounds_gradients
+    assert not replace(found, tolerance={"": 0.1}).bounds_gradients

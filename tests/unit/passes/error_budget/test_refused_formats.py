@@ -5,6 +5,7 @@ from math import inf
 
 from amprewrite.passes import Setting, make_plan
 from amprewrite.passes.error_budget.refused_formats import without_eight_bits
+from amprewrite.plan.contracts.gradient_errors import Gradients
 from amprewrite.plan.sensitivity import EightBits, Sensitivity
 from amprewrite.policy import Matcher, load_policy
 from tests.placement_problem import graph_of
@@ -34,3 +35,15 @@ def test_the_error_is_the_reason() -> None:
 
 def test_what_rounds_to_8_bits_has_its_own_reason() -> None:
     assert "not in 8 bits" not in whys(4e-4, "fp8")[0]
+
+
+def test_the_error_of_gradients_is_beside_it() -> None:
+    plan = make_plan(GRAPH, Matcher(load_policy("bf16")), Setting())
+    found = Gradients({"w": 2.0}, {"w": 4}, {"one": {"w": 0.2}}, {"w": 0.0})
+    both = replace(Sensitivity({}, {}, 4), eight={KEY: 4e-4}, gradients=found)
+    (decision,) = without_eight_bits(plan.decisions, both)
+    assert decision.why.endswith("an error of 2.0e-02, and 1.0e-01 of gradients")
+    backward = EightBits("one", "", "current")
+    alone = replace(both, eight={backward: 0.0})
+    (decision,) = without_eight_bits(plan.decisions, alone)
+    assert decision.why.endswith("not in 8 bits: it causes 1.0e-01 of gradients")

@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from amprewrite.frameworks.jaxpr.probes.identities import Prober, Rounding
-from amprewrite.frameworks.jaxpr.probes.tolerance import OPTIONS
+from amprewrite.frameworks.jaxpr.probes.runner import OPTIONS
 from amprewrite.frameworks.jaxpr.program.inline import inline
 from amprewrite.plan.sensitivity import Probes
 

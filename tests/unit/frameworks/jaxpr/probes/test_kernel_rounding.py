@@ -13,7 +13,7 @@ from amprewrite.frameworks.jaxpr.probes.kernel_rounding import (
     STAGED,
     with_rounded_numbers,
 )
-from amprewrite.frameworks.jaxpr.probes.tolerance import OPTIONS
+from amprewrite.frameworks.jaxpr.probes.runner import OPTIONS
 from amprewrite.frameworks.jaxpr.program.inline import inline
 from amprewrite.frameworks.jaxpr.program.program import Number
 from tests.jax_programs import normal

@@ -1,5 +1,8 @@
 """Functions are run on arrays, eagerly or compiled; gradients have names."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 jax = pytest.importorskip("jax")
@@ -7,7 +10,19 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp
 import numpy as np
 
-from amprewrite.frameworks.jaxpr.probes.runner import Runner, to_array
+import amprewrite
+from amprewrite.frameworks.jaxpr.function.pure_function import prepared_of, subject_of
+from amprewrite.frameworks.jaxpr.interpret.control_flow import HANDLERS
+from amprewrite.frameworks.jaxpr.interpret.interpreter import Writer
+from amprewrite.frameworks.jaxpr.probes.runner import (
+    Runner,
+    one_by_one,
+    run_planned,
+    to_array,
+)
+from amprewrite.frameworks.jaxpr.probes.tolerance import sample_of
+from amprewrite.measure.gradient_errors import without_eight_bits
+from amprewrite.measure.runs import Call
 
 X = jnp.arange(6.0).reshape(2, 3)
 
@@ -52,3 +67,55 @@ def test_without_float_outputs_gradients_are_zero():
 def test_arrays_are_float64_and_complex_ones_are_pairs():
     assert to_array(jnp.ones(2, jnp.bfloat16)).dtype == np.float64
     np.testing.assert_array_equal(to_array(jnp.array([1 + 2j])), [[1.0, 2.0]])
+
+
+TRAINED = {0: "w", 1: "v"}
+
+
+def model(w: Any, v: Any, x: Any) -> Any:
+    return jnp.tanh(x @ w) @ v
+
+
+def test_switches_give_the_gradients_of_plans_with_one_contraction_in_8_bits() -> None:
+    draw = np.random.default_rng(0).standard_normal
+    args = tuple(jnp.asarray(draw(s, np.float32)) for s in ((4, 4), (4, 4), (2, 4)))
+    converted = amprewrite.convert(model, "simulate e4m3/e5m2", args=args)
+    call = Call(args, {})
+    prepared, subject = prepared_of(converted, call), subject_of(model, call)
+    assert prepared is not None
+    graph = prepared.graph
+    sample = sample_of(prepared.program, graph, subject.arrays, subject.result)
+    found = dict(one_by_one(prepared, sample, TRAINED))
+    assert len(found) == 3
+    seen: list[Any] = []
+    for op, gradients in found.items():
+        plan = without_eight_bits(prepared.plan, op)
+        context = replace(prepared, plan=plan)
+
+        def written(program: Any, inputs: list[Any], context: Any = context) -> Any:
+            return Writer(replace(context, program=program), HANDLERS).program(inputs)
+
+        wanted = run_planned(sample, written, TRAINED).gradients
+        assert gradients.keys() == wanted.keys() == {"w", "v"}
+        for name, array in wanted.items():
+            np.testing.assert_allclose(gradients[name], array, rtol=1e-5, atol=1e-6)
+        seen.append(gradients["w"])
+    assert not np.allclose(seen[0], seen[1], rtol=1e-3)
+
+
+def test_a_run_without_trained_arrays_has_no_gradients() -> None:
+    args = tuple(jnp.ones((2, 2)) for _ in range(3))
+    converted = amprewrite.convert(model, "off", args=args)
+    call = Call(args, {})
+    prepared, subject = prepared_of(converted, call), subject_of(model, call)
+    assert prepared is not None
+    graph = prepared.graph
+    sample = sample_of(prepared.program, graph, subject.arrays, subject.result)
+
+    def written(program: Any, inputs: list[Any]) -> Any:
+        return Writer(replace(prepared, program=program), HANDLERS).program(inputs)
+
+    found = run_planned(sample, written)
+    assert not found.gradients
+    (output,) = found.outputs.values()
+    np.testing.assert_allclose(output, model(*args), rtol=1e-6)
