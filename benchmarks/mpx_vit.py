@@ -315,7 +315,7 @@ def measure(
     for name in names:
         trial = Trial(VARIANTS[name], size)
         rows[name] = row(trial, base, images, limit)
-        done({"size": asdict(size), "limit in bytes": limit, "rows": rows})
+        done({"size": asdict(size), "limit in bytes": limit, "rows": dict(rows)})
 
 
 def machine() -> Mapping[str, Any]:
