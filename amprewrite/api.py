@@ -10,7 +10,7 @@ from typing import Any
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.plan import Plan
-from amprewrite.plan.bounds import Point, Tolerance
+from amprewrite.plan.bounds import Point, Tolerance, strategy_of
 from amprewrite.plan.hardware.calibration import Calibration, save_calibration
 from amprewrite.policy import PolicyLike, Rule, load_policy
 from amprewrite.verify import Report
@@ -42,8 +42,7 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
     Args:
         model: A ``torch.nn.Module``, ``torch.fx.GraphModule`` or
             ``torch.export.ExportedProgram``; with JAX a function, an
-            ``equinox.Module``, ``flax.linen.Module`` or ``flax.nnx.Module``. It is not
-            changed.
+            ``equinox.Module``, ``flax.linen.Module`` or ``flax.nnx.Module``; unchanged.
         policy: Name of a shipped policy, a dtype to compute in (``"bfloat16"``,
             ``torch.bfloat16``, ``jnp.bfloat16``), path of a TOML file, jmp string or
             Policy; see :func:`load_policy`. None is ``"bf16"``, or with ``plan`` the
@@ -54,17 +53,18 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
         kwargs: Keyword arguments to capture the model with.
         placement: ``promote``: forward promotion under demand. ``optimal``: the
             cheapest placement that the policy allows, by a minimum cut, with a
-            certificate in ``plan.cost.lower_bound``. ``paint``: the algorithm of
-            TensorFlow, for comparison. None is ``optimal`` with a tolerance, else
-            ``promote``.
-        tolerance: For placement ``optimal``: the largest relative L2 error, against
-            full precision on ``args``. A number for all float outputs together, a
-            table of numbers by output path (``{"logits": 1e-3}``), or ``"autocast"``
-            for the error of torch.autocast, of placement ``promote`` with JAX.
-            ``plan.predicted_error`` has the first-order error of the plan. With
-            ``training=True`` and a policy with 8-bit formats, a number or
-            ``"autocast"`` bounds the gradients of the parameters, too, all together;
-            ``plan.gradient_error`` has their prediction. None bounds nothing.
+            certificate in ``plan.cost.lower_bound``. ``fastest``: of plans within the
+            tolerance, and full precision, the fastest on ``args``; see ``plan.timed``.
+            ``paint``: the algorithm of TensorFlow, for comparison. None is ``optimal``
+            with a tolerance, else ``promote``.
+        tolerance: For placements ``optimal`` and ``fastest``: the largest relative L2
+            error, against full precision on ``args``. A number for all float outputs
+            together, a table of numbers by output path (``{"logits": 1e-3}``), or
+            ``"autocast"``, the default of ``fastest``, for the error of torch.autocast,
+            of placement ``promote`` with JAX. ``plan.predicted_error`` has the
+            first-order error of the plan. With ``training=True`` and a policy with
+            8-bit formats, a number or ``"autocast"`` bounds the gradients of the
+            parameters, too; see ``plan.gradient_error``. None bounds nothing.
         overrides: Rules tried before the policy's own; a table such as
             ``{"path": "decoder.*", "class": "deny"}`` is one.
         plan: A plan to apply instead of making one; it needs ``args`` or ``kwargs``.
@@ -85,8 +85,7 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
             measured, with its prices. The program is for that device; nothing is moved
             there. None is the device of the model.
         lowering: Whether eager calls of a torch module run a lowered graph, which
-            computes the same bits in fewer steps: without ops that do nothing, with
-            what depends on no input computed once. False runs the graph of the plan.
+            computes the same bits in fewer steps. False runs the graph of the plan.
         recompute: Whether training computes norms, softmaxes, activations and casts
             again in the backward pass, from the low results of contractions, instead
             of keeping their values; ``plan.recompute`` has both. No contraction and no
@@ -121,12 +120,13 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
         refuse_beside_plan(plan, placement, tolerance, overrides)
         plan = Plan.from_json(plan.to_json())  # it may have been edited
         loaded = policy_of(plan, policy)
-        placement, overrides = plan.placement, plan.overrides
+        placement, overrides = strategy_of(plan.placement), plan.overrides
         target = target or plan.target or None
     call = args, kwargs
     asked = Asked(model, loaded, *call, overrides, target, placement, tolerance, device)
+    how = f"compile={compile}", f"lowering={lowering}", f"recompute={recompute}"
     request = replace(
-        asked.request(asked.budget()),
+        asked.request(asked.searched(*how)),
         plan=plan,
         dynamic_shapes=dynamic_shapes,
         training=training,
@@ -197,8 +197,9 @@ def inspect(  # noqa: PLR0913  # the public signature; all but two are by keywor
     loaded = load_policy(policy)
     call = args, kwargs
     asked = Asked(model, loaded, *call, overrides, target, placement, tolerance, device)
+    how = "compile=False", "lowering=True", f"recompute={recompute}"
     request = replace(
-        asked.request(asked.budget()),
+        asked.request(asked.searched(*how)),
         dynamic_shapes=dynamic_shapes,
         training=training,
         recompute=recomputer(recompute=recompute),

@@ -15,10 +15,20 @@ from amprewrite.passes.cost.cost import Objective
 from amprewrite.passes.cost.cost_model import EAGER, CostModel, cost_model
 from amprewrite.passes.cost.device_prices import device_model
 from amprewrite.passes.error_budget.budget import Budget
+from amprewrite.passes.error_budget.fastest import Fastest
 from amprewrite.passes.recompute.choose import with_recompute
 from amprewrite.plan import Plan
-from amprewrite.plan.bounds import Tolerance, check_tolerance, placement_for
+from amprewrite.plan.bounds import (
+    AUTOCAST,
+    FASTEST,
+    Tolerance,
+    check_tolerance,
+    placement_for,
+    strategy_of,
+)
 from amprewrite.plan.hardware.calibration import Device, load_calibration
+from amprewrite.plan.hardware.timed_plans import Conditions
+from amprewrite.plan.validation.maker import policy_digest
 from amprewrite.policy import Matcher, Policy, PolicyLike, Rule, load_policy
 from amprewrite.registry import framework_of
 
@@ -81,11 +91,11 @@ def planner(
         PolicyError: The policy or an override has mistakes.
         UnsupportedError: No such placement.
     """
-    loaded = load_policy(policy)
-    check_placement(placement)
+    loaded, strategy = load_policy(policy), strategy_of(placement)
+    check_placement(strategy)
     check_overrides(overrides)
     Matcher(loaded, overrides)  # finds mistakes now, not at the first call
-    return PlansByPolicy(loaded, tuple(overrides), placement, Objective(model))
+    return PlansByPolicy(loaded, tuple(overrides), strategy, Objective(model))
 
 
 @dataclass(frozen=True)
@@ -256,6 +266,21 @@ class Asked:
             return None
         return self.framework.device_named(str(self.device))
 
+    def searched(self, *settings: str) -> RequestBudget | None:
+        """Return the planner that measures plans; None if they are only priced.
+
+        Args:
+            settings: Further settings on which times depend, as text.
+
+        Raises:
+            ToleranceError: The tolerance is no usable bound.
+            UnsupportedError: The placement, the device or the call accepts none.
+        """
+        found = self.budget()
+        if found is None or self.placement != FASTEST:
+            return found
+        return Fastest(found, self._conditions(settings))
+
     def budget(self) -> Budget | None:
         """Return the planner within the tolerance; None without a tolerance.
 
@@ -263,12 +288,16 @@ class Asked:
             ToleranceError: The tolerance is no usable bound.
             UnsupportedError: The placement or the call accepts none.
         """
-        if self.tolerance is None:
+        timed = self.placement == FASTEST
+        tolerance = AUTOCAST if timed and self.tolerance is None else self.tolerance
+        if tolerance is None:
             return None
-        check_placement(self.placement)
-        check_tolerance(self.tolerance, self.placement)
+        check_placement(strategy_of(self.placement))
+        check_tolerance(tolerance, self.placement)
         if self.args is None and self.kwargs is None:
-            msg = "tolerance needs args=, the arguments that the error is measured on"
+            what = "placement 'fastest'" if timed else "tolerance"
+            how = "plans are timed" if timed else "the error is measured"
+            msg = f"{what} needs args=, the arguments that {how} on"
             raise UnsupportedError(msg)
         if not self.policy.low and self.policy.contract:
             msg = (
@@ -280,7 +309,26 @@ class Asked:
         if not self.policy.low:
             return None  # nothing is lowered, so that nothing has an error
         matcher = partial(Matcher, self.policy, self.overrides)
-        return Budget(self.tolerance, matcher, Objective(self.prices))
+        return Budget(tolerance, matcher, Objective(self.prices))
+
+    def _conditions(self, settings: tuple[str, ...]) -> Conditions:
+        """Return the conditions under which a plan that was timed holds.
+
+        Raises:
+            UnsupportedError: The device to plan for is another one than the model's.
+        """
+        device = self.framework.device_of(self.model, self.args, self.kwargs)
+        if self.planned_for not in (None, device):
+            msg = (
+                f"placement 'fastest' times plans where the model is, on {device}, and "
+                f"device is {str(self.device)!r}; want device=None, or placement "
+                f"'optimal', which plans by prices"
+            )
+            raise UnsupportedError(msg)
+        rules = tuple(map(str, self.overrides))
+        digest = policy_digest(self.policy)
+        run = self.runs, str(self.tolerance), *settings
+        return (str(device), digest, *rules, *run)
 
     def request(self, budget: RequestBudget | None) -> Request:
         """Return the request to the framework, for inference or training.

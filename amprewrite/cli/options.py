@@ -33,8 +33,8 @@ PlannedPolicy = Annotated[
 Placement = Annotated[
     str | None,
     typer.Option(
-        help="How the casts are placed: promote, optimal or paint. Without it optimal "
-        "where a tolerance is given, else promote."
+        help="How the casts are placed: promote, optimal, fastest or paint. Without it "
+        "optimal where a tolerance is given, else promote."
     ),
 ]
 RunBy = Annotated[

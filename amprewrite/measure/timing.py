@@ -22,6 +22,9 @@ BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")
 CHUNK = 2e-4
 """Least seconds of a timed chunk of calls: a clock read takes 1e-7."""
 
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "RESOURCE_EXHAUSTED")
+"""Parts of messages of a full device: of CUDA, of torch's CPU allocator, of XLA."""
+
 MOST_REPEATS, LEAST_ROUNDS, MOST_ROUNDS = 200, 5, 60
 
 
@@ -125,6 +128,14 @@ def medians(
         for name, times in found.items()
     }
     return {name: base * statistics.median(ratios[name]) for name in runs}
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that the memory of a device did not suffice."""
+    message = str(error)
+    return isinstance(error, MemoryError) or any(
+        part.lower() in message.lower() for part in OUT_OF_MEMORY
+    )
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 from amprewrite.ir import ProgramGraph
@@ -10,11 +11,19 @@ from amprewrite.measure.gradient_errors import (
     relative_change,
     without_eight_bits,
 )
-from amprewrite.measure.norms import norms_of
+from amprewrite.measure.norms import Norms, norms_of
 from amprewrite.measure.runs import Array, Run
+from amprewrite.measure.timing import ran_out_of_memory
 from amprewrite.plan import Decision, Plan
 from amprewrite.plan.bounds import AUTOCAST
-from amprewrite.plan.sensitivity import Measure, Measurements, Probes, Sensitivity
+from amprewrite.plan.contracts.gradient_errors import Gradients
+from amprewrite.plan.sensitivity import (
+    Clock,
+    Measure,
+    Measurements,
+    Probes,
+    Sensitivity,
+)
 
 
 class Budget(Protocol):
@@ -40,8 +49,14 @@ class Budget(Protocol):
         """Return the plan of placement ``promote`` for ``graph``."""
         ...
 
+    def remembered(
+        self, graph: ProgramGraph, *, keep_parameter_dtype: bool
+    ) -> Plan | None:
+        """Return a plan of an earlier search, to be measured again; None without."""
+        ...
+
     def plan(self, measured: Measurements) -> Plan:
-        """Return the cheapest plan found within the target."""
+        """Return the best plan found within the target."""
         ...
 
 
@@ -100,6 +115,10 @@ class Subject(Protocol):
         """Run the program by a plan."""
         ...
 
+    def seconds(self, plans: Mapping[str, Plan], /) -> Mapping[str, float]:
+        """Return the median time of the program by each plan, run as it will be."""
+        ...
+
     @property
     def differentiates(self) -> bool:
         """Whether runs have gradients, which the tolerance then bounds, too."""
@@ -123,6 +142,7 @@ class Known:
         target: Bound on the error.
         errors: Measured error of each plan that was tried, by its decisions.
         excess: Measured over predicted error of the chosen plan.
+        timed: The plan, if it was chosen by timing: other extents follow it.
     """
 
     graph: ProgramGraph
@@ -132,6 +152,7 @@ class Known:
         default_factory=dict[tuple[Decision, ...], float]
     )
     excess: float = 1.0
+    timed: Plan | None = None
 
     def error(self, plan: Plan) -> float:
         """Return the error of a plan, estimated if it was not measured."""
@@ -151,7 +172,7 @@ def _shape_free(graph: ProgramGraph) -> list[tuple[object, ...]]:
 
 
 def plan_within(budget: Budget, subject: Subject) -> tuple[Plan, Known]:
-    """Return the cheapest plan found within a tolerance, and the measurements.
+    """Return the best plan found within a tolerance, and the measurements.
 
     Raises:
         ToleranceError: No plan is within it, or it bounds nothing.
@@ -166,51 +187,104 @@ def plan_within(budget: Budget, subject: Subject) -> tuple[Plan, Known]:
         return baseline[0]
 
     norms = norms_of(budget.tolerance, reference, bound, subject.baseline_name)
-    errors: dict[tuple[Decision, ...], float] = {}
-
-    def measure(plan: Plan) -> float | None:
-        if subject.is_random:
-            return None
-        found = subject.run(plan)
-        error = norms.error(found, reference)
-        if gradients is not None:
-            unit = gradients.unit
-            error = max(error, unit * relative_change(found, reference, gradients))
-        errors[plan.decisions] = error
-        return error
-
+    meter = _Meter(subject, reference, norms)
+    timed = budget.remembered(graph, keep_parameter_dtype=trains)
+    if timed is not None and not subject.differentiates:
+        error = meter.measure(timed)
+        if error is None or error <= norms.target:
+            nothing, errors = Sensitivity({}, {}, 0), meter.errors
+            return timed, Known(graph, nothing, norms.target, errors, timed=timed)
     sensitivity = subject.sensitivity(probes, norms.factors).without(probes.unpredicted)
-    gradients = None
-    has_gradients = any(array.any() for array in reference.gradients.values())
-    if subject.differentiates and has_gradients and not subject.is_random:
-        how = subject.captured
-        base = budget.promoted(graph, keep_parameter_dtype=trains, captured=how)
-        alone = subject.one_by_one(base)
-        low = sensitivity.made(without_eight_bits(base), graph)
-        gradients = measure_gradients(reference, alone, sum(low.values()))
-        if budget.tolerance == AUTOCAST:
-            found = relative_change(baseline[0], reference, gradients)
-            gradients = replace(gradients, unit=norms.target / found if found else 1.0)
-    sensitivity = replace(sensitivity, gradients=gradients)
-    known = Known(graph, sensitivity, norms.target)
-    plan = plan_known(budget, known, measure, subject.captured, trains=trains)
-    known = replace(known, errors=errors)
+    meter.gradients = _gradients(budget, subject, sensitivity, reference)
+    if meter.gradients is not None and budget.tolerance == AUTOCAST:
+        found = relative_change(baseline[0], reference, meter.gradients)
+        unit = norms.target / found if found else 1.0
+        meter.gradients = replace(meter.gradients, unit=unit)
+    sensitivity = replace(sensitivity, gradients=meter.gradients)
+    known, clock = Known(graph, sensitivity, norms.target), partial(_seconds, subject)
+    how = subject.captured
+    plan = plan_known(budget, known, meter.measure, how, clock, trains=trains)
+    known = replace(known, errors=meter.errors, timed=plan if plan.timed else None)
     predicted = sensitivity.larger(plan)
-    if predicted and plan.decisions in errors:
-        known = replace(known, excess=errors[plan.decisions] / predicted)
+    if predicted and plan.decisions in meter.errors:
+        known = replace(known, excess=meter.errors[plan.decisions] / predicted)
     return plan, known
 
 
+@dataclass
+class _Meter:
+    """Measures the errors of plans, the larger one of outputs and of gradients.
+
+    Attributes:
+        subject: The program.
+        reference: Its run in full precision.
+        norms: Norm of the errors of the outputs.
+        gradients: Errors of gradients by op; None where they are not bounded.
+        errors: What was measured, by the decisions of a plan.
+    """
+
+    subject: Subject
+    reference: Run
+    norms: Norms
+    gradients: Gradients | None = None
+    errors: dict[tuple[Decision, ...], float] = field(
+        default_factory=dict[tuple[Decision, ...], float]
+    )
+
+    def measure(self, plan: Plan) -> float | None:
+        """Return the error of a plan; None of a program that draws random numbers."""
+        if self.subject.is_random:
+            return None
+        found = self.subject.run(plan)
+        error = self.norms.error(found, self.reference)
+        if self.gradients is not None:
+            change = relative_change(found, self.reference, self.gradients)
+            error = max(error, self.gradients.unit * change)
+        self.errors[plan.decisions] = error
+        return error
+
+
+def _gradients(
+    budget: Budget, subject: Subject, sensitivity: Sensitivity, reference: Run
+) -> Gradients | None:
+    """Return the errors of gradients by op; None where they are not bounded."""
+    has_gradients = any(array.any() for array in reference.gradients.values())
+    if not subject.differentiates or not has_gradients or subject.is_random:
+        return None
+    graph, how = subject.graph, subject.captured
+    base = budget.promoted(graph, keep_parameter_dtype=subject.trains, captured=how)
+    alone = subject.one_by_one(base)
+    low = sensitivity.made(without_eight_bits(base), graph)
+    return measure_gradients(reference, alone, sum(low.values()))
+
+
+def _seconds(subject: Subject, plans: Mapping[str, Plan]) -> Mapping[str, float] | None:
+    """Return the time of each plan; None if memory did not suffice."""
+    try:
+        return subject.seconds(plans)
+    except (MemoryError, RuntimeError) as error:
+        if not ran_out_of_memory(error):
+            raise
+        return None
+
+
 def plan_known(
-    budget: Budget, known: Known, measure: Measure, captured: str, *, trains: bool
+    budget: Budget,
+    known: Known,
+    measure: Measure,
+    captured: str,
+    clock: Clock | None = None,
+    *,
+    trains: bool,
 ) -> Plan:
-    """Return the cheapest plan found of a program with known sensitivities.
+    """Return the best plan found of a program with known sensitivities.
 
     Args:
         budget: The tolerance, with its planner.
         known: Measurements of the program.
         measure: Function from a plan to its error.
         captured: Description of the capture, for the plan.
+        clock: Function that times plans; None where nothing can be run.
         trains: Whether parameters keep their dtype, to be trained.
     """
     return budget.plan(
@@ -221,5 +295,6 @@ def plan_known(
             sensitivity=known.sensitivity,
             target=known.target,
             measure=measure,
+            clock=clock,
         )
     )

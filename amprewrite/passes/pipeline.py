@@ -10,7 +10,7 @@ from amprewrite.ir import Op, ProgramGraph
 from amprewrite.passes.analysis.bias import find_biases
 from amprewrite.passes.analysis.classify import classify
 from amprewrite.passes.analysis.complex_numbers import is_complex, refuse_complex
-from amprewrite.passes.analysis.context import Placement, Situation
+from amprewrite.passes.analysis.context import Assignment, Placement, Situation
 from amprewrite.passes.analysis.demand import Demands, compute_demand
 from amprewrite.passes.analysis.followed_casts import find_followed
 from amprewrite.passes.analysis.weights_and_literals import (
@@ -32,6 +32,7 @@ from amprewrite.passes.placement.paint import PAINTED, paint
 from amprewrite.passes.placement.promote import place
 from amprewrite.passes.placement.weight_storage import place_with_storage
 from amprewrite.plan import NOTHING_LOWERED, Decision, Plan
+from amprewrite.plan.bounds import FASTEST
 from amprewrite.plan.contracts.kernels import without_kernel
 from amprewrite.plan.hardware.kernels import Kernels
 from amprewrite.plan.validation.fingerprint import fingerprint
@@ -41,7 +42,16 @@ from amprewrite.policy.match import Match
 from amprewrite.policy.model import Contract
 
 PLACEMENTS = ("promote", "paint", "optimal")
-"""Names of the strategies of :func:`make_plan`."""
+"""Names of the strategies of :func:`make_plan` that users choose."""
+
+FULL = "full"
+"""Strategy that lowers nothing: a candidate beside the others."""
+
+LEFT: dict[Assignment, str] = {
+    "low": "never",
+    "full": "placement 'full' lowers nothing",
+}
+"""Reason for each assignment of that strategy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +83,8 @@ def check_placement(name: str) -> None:
         UnsupportedError: There is none.
     """
     if name not in PLACEMENTS:
-        msg = f"unknown placement {name!r}; want {', '.join(PLACEMENTS)}"
+        known = ", ".join((*PLACEMENTS, FASTEST))
+        msg = f"unknown placement {name!r}; want {known}"
         raise UnsupportedError(msg)
 
 
@@ -99,7 +110,8 @@ def prepare(graph: ProgramGraph, matcher: Matcher, setting: Setting) -> "Prepare
 
     Raises as :func:`make_plan` does.
     """
-    check_placement(setting.placement)
+    if setting.placement != FULL:
+        check_placement(setting.placement)
     policy = matcher.policy
     if policy.low or policy.promotion:
         refuse_complex(graph, policy)
@@ -193,6 +205,10 @@ class Prepared:
         if self.setting.placement == "paint":
             assigned = paint(situation, self.freedom)
             chosen, bound = Chosen(self.freedom, assigned, PAINTED), None
+        elif self.setting.placement == FULL:
+            nothing: dict[str, Assignment]
+            nothing = dict.fromkeys(self.freedom.assignable, "full")
+            chosen, bound = Chosen(self.freedom, nothing, LEFT), None
         else:
             found = choose_optimal(
                 situation,

@@ -11,6 +11,12 @@ from amprewrite.plan.model import Plan
 AUTOCAST = "autocast"
 """Tolerance equal to the error of torch.autocast on the same arguments."""
 
+FASTEST = "fastest"
+"""Placement that times plans within the tolerance and takes the fastest one."""
+
+SEARCHED = "optimal", FASTEST
+"""Placements that accept a tolerance."""
+
 Tolerance: TypeAlias = float | str | Mapping[str, float]
 """A bound on the relative L2 error of all float outputs together, or by path.
 
@@ -45,6 +51,15 @@ def placement_for(placement: str | None, tolerance: object) -> str:
     return "promote" if tolerance is None else "optimal"
 
 
+def strategy_of(placement: str) -> str:
+    """Return the strategy that plans without measurements by the name of a placement.
+
+    Programs that cannot be timed (of other calls of the model, in the bodies of custom
+    rules) are planned by prices where ``fastest`` is asked for.
+    """
+    return "optimal" if placement == FASTEST else placement
+
+
 def check_tolerance(tolerance: object, placement: str) -> None:
     """Check ``tolerance``, and that ``placement`` accepts one.
 
@@ -52,10 +67,10 @@ def check_tolerance(tolerance: object, placement: str) -> None:
         ToleranceError: It is no tolerance.
         UnsupportedError: The placement takes none.
     """
-    if placement != "optimal":
+    if placement not in SEARCHED:
         msg = (
-            f"placement {placement!r} takes no tolerance, only 'optimal' does; leave "
-            f"placement out, which is then 'optimal', or leave tolerance=None"
+            f"placement {placement!r} takes no tolerance, only 'optimal' and 'fastest' "
+            f"do; leave placement out, which is then 'optimal', or leave tolerance=None"
         )
         raise UnsupportedError(msg)
     if isinstance(tolerance, Mapping):

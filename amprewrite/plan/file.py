@@ -13,14 +13,14 @@ FORMAT = 2
 
 ADDED: Mapping[str, frozenset[str]] = {
     "Decision": frozenset(("forward", "backward", "scaling", "kernel")),
-    "Plan": frozenset(("target", "recompute", "gradient_error")),
+    "Plan": frozenset(("target", "recompute", "gradient_error", "timed")),
     "Rule": frozenset(("group",)),
 }
 """Fields by class that files of this format may lack: they were added to it later.
 
 The default of each is what every plan meant before it had the field: no 8-bit formats,
-no recomputed regions, gradients that were not predicted. A field without such a default
-needs another format number.
+no recomputed regions, gradients that were not predicted, nothing timed. A field without
+such a default needs another format number.
 """
 
 MAX_BYTES = 512 * 2**20

@@ -26,6 +26,7 @@ from amprewrite.plan.fields import (
     ScalingName,
     Target,
     Text,
+    TimedPlan,
 )
 from amprewrite.plan.file import FORMAT, load_table, save_table
 from amprewrite.plan.memory.recompute import Recompute
@@ -241,6 +242,8 @@ class Plan:
         gradient_error: Predicted error of the parameters' gradients, for a plan with
             8-bit contractions that was made for training within a tolerance; None if
             unknown.
+        timed: The candidates of placement ``fastest``, the fastest first: the plan is
+            that one. Empty for other placements.
     """
 
     policy: Text
@@ -266,6 +269,7 @@ class Plan:
     policy_digest: Text = ""
     recompute: Recompute = field(default_factory=Recompute)
     gradient_error: GradientError | None = None
+    timed: tuple[TimedPlan, ...] = ()
 
     @cached_property
     def by_op(self) -> dict[str, Decision]:

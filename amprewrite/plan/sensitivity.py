@@ -363,6 +363,12 @@ Measure = Callable[[Plan], float | None]
 None for a program without one, because it draws random numbers.
 """
 
+Clock = Callable[[Mapping[str, Plan]], Mapping[str, float] | None]
+"""Function from plans to the median seconds of a run of each, by name.
+
+None if the device ran out of memory.
+"""
+
 
 @dataclass(frozen=True)
 class Measurements:
@@ -375,6 +381,8 @@ class Measurements:
         sensitivity: The error of each rounding.
         target: Bound on the relative L2 error of the outputs.
         measure: Function that measures the error of a plan's program.
+        clock: Function that times the programs of plans, by name; None where nothing
+            can be run.
     """
 
     graph: ProgramGraph
@@ -383,3 +391,4 @@ class Measurements:
     sensitivity: Sensitivity
     target: float
     measure: Measure
+    clock: Clock | None = None

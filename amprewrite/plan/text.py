@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from amprewrite.ops import line_key
 
 if TYPE_CHECKING:
+    from amprewrite.plan.fields import TimedPlan
     from amprewrite.plan.memory.recompute import Recompute
     from amprewrite.plan.model import Cast, Decision, Plan
 
@@ -36,6 +37,8 @@ def summary_lines(plan: "Plan") -> Iterator[str]:
         )
     if plan.recompute:
         yield _recompute_line(plan.recompute)
+    if plan.timed:
+        yield f"fastest of {len(plan.timed)}: {', '.join(map(_timed, plan.timed))}"
     classes = Counter(decision.op_class for decision in plan.decisions)
     yield "classes: " + ", ".join(f"{k} {n}" for k, n in sorted(classes.items()))
     weights = [cast for cast in plan.casts if cast.is_weight]
@@ -90,6 +93,11 @@ def _recompute_line(found: "Recompute") -> str:
         f"the backward pass; derivatives keep {found.bytes_kept:,} bytes, not "
         f"{found.bytes_before:,}"
     )
+
+
+def _timed(found: "TimedPlan") -> str:
+    """Return the time and the error of a candidate as text."""
+    return f"{found.name} {found.seconds * 1e3:.3g} ms (error {found.error:.2g})"
 
 
 def _formats(found: "Decision") -> str:

@@ -15,7 +15,7 @@ import amprewrite
 from tests.integration.test_float8_tolerance import gradient_error
 
 FACTOR = 1.5
-"""Largest ratio of a measured error to a predicted one; 1.2 over 60 networks."""
+"""Largest ratio of a measured error to a predicted one."""
 
 ACTIVATIONS = (nn.GELU, nn.ReLU, nn.SiLU, nn.Tanh)
 

@@ -5,8 +5,12 @@ from dataclasses import replace
 from amprewrite.frameworks.torch_fx.build import build
 from amprewrite.frameworks.torch_fx.capture.export import model_device
 from amprewrite.frameworks.torch_fx.capture.program import Captured
+from amprewrite.frameworks.torch_fx.compat import compiling
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
-from amprewrite.frameworks.torch_fx.probes.tolerance import plan_by_tolerance
+from amprewrite.frameworks.torch_fx.probes.tolerance import (
+    Builders,
+    plan_by_tolerance,
+)
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, read
 from amprewrite.frameworks.torch_fx.subject import Subject
 from amprewrite.plan import Plan
@@ -35,13 +39,25 @@ def plan_for(subject: Subject, captured: Captured, reading: Reading) -> Plan:
     def candidate(captured: Captured, plan: Plan) -> ConvertedModule:
         return build(root, read(captured.module, part=subject.path), plan, shared=True)
 
+    def runnable(captured: Captured, plan: Plan) -> ConvertedModule:
+        made = candidate(captured, request.with_regions(reading.graph, plan))
+        made.lowers = request.lowering
+        if request.compile or request.target == "compiled":
+            compiling.compile_in_place(made)
+        return made
+
     if request.budget is None:
         plan = request.planner(
             reading.graph, keep_parameter_dtype=subject.trains, captured=captured.how
         )
     else:
         plan = plan_by_tolerance(
-            reading, root, request, captured, candidate, training=subject.trains
+            reading,
+            root,
+            request,
+            captured,
+            Builders(candidate, runnable),
+            training=subject.trains,
         )
     plan = request.with_regions(reading.graph, plan)
     plan = replace(plan, mode=subject.mode).with_warnings(*captured.notes)

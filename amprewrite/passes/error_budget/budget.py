@@ -51,13 +51,22 @@ class Budget:
         setting = Setting("promote", keep_parameter_dtype, captured, self.objective)
         return make_plan(graph, self.matcher(), setting)
 
+    def remembered(
+        self, graph: ProgramGraph, *, keep_parameter_dtype: bool
+    ) -> Plan | None:
+        """Return None: a search by prices is quick enough to be done again."""
+        del graph, keep_parameter_dtype
+
     def plan(self, measured: Measurements) -> Plan:
         """Return the cheapest plan found within the tolerance, recorded in the plan.
 
         Raises:
             ToleranceError: No plan keeps it.
         """
-        plan = plan_within(self.goal(measured))
+        return self.recorded(plan_within(self.goal(measured)), measured)
+
+    def recorded(self, plan: Plan, measured: Measurements) -> Plan:
+        """Return a plan with the tolerance that it was made for."""
         if isinstance(self.tolerance, Mapping):
             return replace(plan, tolerances=tuple(self.tolerance.items()))
         return replace(plan, tolerance=measured.target)

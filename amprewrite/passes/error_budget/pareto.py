@@ -53,6 +53,12 @@ class Front:
             graph, keep_parameter_dtype=keep_parameter_dtype, captured=captured
         )
 
+    def remembered(
+        self, graph: ProgramGraph, *, keep_parameter_dtype: bool
+    ) -> Plan | None:
+        """Return None: the whole front is wanted."""
+        del graph, keep_parameter_dtype
+
     def plan(self, measured: Measurements) -> Plan:
         """Collect :attr:`points`; return the cheapest plan."""
         budget, known = self.budget, measured

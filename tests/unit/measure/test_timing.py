@@ -12,6 +12,7 @@ from amprewrite.measure.timing import (
     bfloat16_instructions,
     medians,
     processor,
+    ran_out_of_memory,
     scope_of,
 )
 
@@ -108,3 +109,19 @@ def test_larger_contractions_are_timed_on_accelerators() -> None:
     assert scope_of("cuda") is scope_of("gpu") is ACCELERATOR
     assert set(CPU.products) < set(ACCELERATOR.products)
     assert ACCELERATOR.elements > CPU.elements
+
+
+@pytest.mark.parametrize(
+    ("error", "is_full"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), True),
+        (RuntimeError("RESOURCE_EXHAUSTED: Failed to allocate request"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+    ],
+)
+def test_a_full_device_is_told_from_other_failures(
+    error: Exception, *, is_full: bool
+) -> None:
+    assert ran_out_of_memory(error) == is_full

@@ -29,6 +29,10 @@ class Chosen:
         self.asked: list[Measurements] = []
         self.errors: list[float | None] = []
         self.keeps: list[bool] = []
+        self.known: Plan | None = None
+
+    def remembered(self, *_args: object, **_options: object) -> Plan | None:
+        return self.known
 
     def probes(self, graph: object, *, keep_parameter_dtype: bool) -> Probes:
         assert graph is GRAPH
@@ -75,6 +79,13 @@ class Numbers:
     def one_by_one(self, plan: Plan) -> Iterator[tuple[str, Mapping[str, Array]]]:
         del plan
         raise AssertionError
+
+    def seconds(self, plans: Mapping[str, Plan]) -> Mapping[str, float]:
+        if "large" in plans:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        if "wrong" in plans:
+            raise RuntimeError("shapes cannot be multiplied")
+        return dict.fromkeys(plans, 1.0)
 
 
 @pytest.mark.parametrize("trains", [True, False])
@@ -192,3 +203,26 @@ def test_gradients_that_are_zero_have_no_relative_error() -> None:
     _, known = plan_within(budget, Zero(trains=True))
     assert known.sensitivity.gradients is None
     assert budget.errors == [0.0, 0.5]
+
+
+def test_a_remembered_plan_is_measured_again_and_taken_within_the_tolerance() -> None:
+    budget, subject = Chosen(), Numbers()
+    budget.known = replace(PLAN, decisions=(LOWERED,))
+    plan, known = plan_within(budget, subject)
+    assert plan is budget.known
+    assert known.timed is plan
+    assert subject.calls == [("reference", PROBES), (LOWERED,)]
+    stricter = Chosen(0.4)
+    stricter.known = budget.known
+    assert plan_within(stricter, Numbers())[0] is not budget.known
+
+
+def test_plans_are_timed_by_the_program_as_far_as_memory_suffices() -> None:
+    budget = Chosen()
+    plan_within(budget, Numbers())
+    clock = budget.asked[0].clock
+    assert clock is not None
+    assert clock({"one": PLAN}) == {"one": 1.0}
+    assert clock({"large": PLAN}) is None
+    with pytest.raises(RuntimeError, match="shapes"):
+        clock({"wrong": PLAN})

@@ -5,7 +5,7 @@ from math import inf, nan
 import pytest
 
 from amprewrite.errors import ToleranceError, UnsupportedError
-from amprewrite.plan.bounds import check_tolerance, placement_for
+from amprewrite.plan.bounds import check_tolerance, placement_for, strategy_of
 
 
 @pytest.mark.parametrize("number", [0, -1e-3, inf, nan, True, "auto", None, [1e-3]])
@@ -32,3 +32,9 @@ def test_bounds_are_taken_by_one_placement(bound: object) -> None:
     check_tolerance(bound, "optimal")
     with pytest.raises(UnsupportedError, match="placement 'paint' takes no tolerance"):
         check_tolerance(bound, "paint")
+
+
+def test_the_fastest_takes_a_tolerance_and_is_planned_by_prices_elsewhere() -> None:
+    check_tolerance(1e-3, "fastest")
+    assert strategy_of("fastest") == "optimal"
+    assert strategy_of("promote") == "promote"

@@ -5,6 +5,7 @@ from textwrap import dedent
 
 import pytest
 
+from amprewrite.plan.fields import TimedPlan
 from tests.plan_text import plan_of
 
 TEXT = """
@@ -91,3 +92,13 @@ def test_ops_of_one_plan_alone_are_named(one: int, two: int, side: str) -> None:
     long = short.replace("return %y", "exp = exp(%y) -> %z: f32[4]\nreturn %z")
     plans = [plan_of(short), plan_of(long)]
     assert plans[one].diff(plans[two]) == (f"exp: only in the {side} plan",)
+
+
+def test_the_summary_has_the_times_of_the_candidates() -> None:
+    plan = replace(
+        plan_of("%x: f32[2] input\nreturn %x"),
+        timed=(TimedPlan("full", 2e-3, 0.0, 1), TimedPlan("promote", 0.5, 3e-3, 1)),
+    )
+    assert (
+        "fastest of 2: full 2 ms (error 0), promote 500 ms (error 0.003)"
+    ) in plan.summary()

@@ -91,10 +91,10 @@ class Shared:
     ) -> None:
         """Store the request, with no plan announced yet."""
         self.request, self.closed, self.restore = request, closed, restore
+        budget, target = request.budget, request.target
+        trains = request.training is True
         self.tolerant = (
-            Tolerant(request.budget, CAPTURED, trains=request.training is True)
-            if request.budget
-            else None
+            Tolerant(budget, CAPTURED, target, trains=trains) if budget else None
         )
         self.announced = set[str]()
         self.given = request.plan

@@ -6,6 +6,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from amprewrite.errors import UnsupportedError
@@ -27,6 +28,7 @@ from amprewrite.frameworks.jaxpr.probes.sensitivity import (
 from amprewrite.frameworks.jaxpr.program.program import Program
 from amprewrite.ir import ProgramGraph
 from amprewrite.measure.runs import Array, Run
+from amprewrite.measure.timing import medians
 from amprewrite.measure.tolerance import Budget, Known, plan_known, plan_within
 from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Probes, Sensitivity
@@ -36,6 +38,14 @@ REUSED = (
     "its own error was predicted, not measured"
 )
 """Warning of a plan for a signature that was not measured."""
+
+UNTIMED = (
+    "follows the plan that was timed on the first arguments, which were of other types"
+)
+"""Warning of a plan for a signature that was not timed."""
+
+SECONDS = 2.0
+"""Approximate limit of the timing of all candidates, beside five rounds of each."""
 
 Build = Callable[[Plan], Prepared]
 """Function from a plan to a runnable program."""
@@ -48,16 +58,25 @@ class Tolerant:
     other shapes is planned by these measurements.
     """
 
-    def __init__(self, budget: Budget, captured: str, *, trains: bool = False) -> None:
+    def __init__(
+        self,
+        budget: Budget,
+        captured: str,
+        target: str = "compiled",
+        *,
+        trains: bool = False,
+    ) -> None:
         """Store the tolerance; nothing is measured yet.
 
         Args:
             budget: The tolerance, with its planner.
             captured: Description of the capture, for plans.
+            target: ``compiled``, or ``eager`` to time the program op by op.
             trains: Whether parameters will be trained, so that the tolerance may bound
                 their gradients.
         """
         self.budget, self.captured = budget, captured
+        self.compiled = target == "compiled"
         self.differentiates = trains and budget.bounds_gradients
         self.known: list[Known] = []
 
@@ -78,6 +97,8 @@ class Tolerant:
                 the arguments have no values.
         """
         known = next((k for k in self.known if k.is_of(sample.graph)), None)
+        if known is not None and known.timed is not None:
+            return known.timed.with_warnings(UNTIMED)
         if known is not None:
             how = self.captured
             plan = plan_known(self.budget, known, known.error, how, trains=True)
@@ -92,7 +113,7 @@ class Tolerant:
             raise UnsupportedError(msg)
         with tracers.evaluated_now():
             derived = trained if trained and self.differentiates else {}
-            subject = _Subject(sample, build, self.budget, self.captured, derived)
+            subject = _Subject(sample, build, self, derived)
             plan, known = plan_within(self.budget, subject)
             self.known.append(known)
             return plan
@@ -107,13 +128,13 @@ class _Subject:
         self,
         sample: Sample,
         build: Build,
-        budget: Budget,
-        how: str,
+        planner: Tolerant,
         trained: Mapping[int, str],
     ) -> None:
         """Store the program; nothing is run yet."""
-        self.sample, self.build, self.budget, self.captured = sample, build, budget, how
-        self.trained = trained
+        self.sample, self.build = sample, build
+        self.budget, self.captured = planner.budget, planner.captured
+        self.compiled, self.trained = planner.compiled, trained
         self.watched = Watched({}, {})
 
     @property
@@ -170,6 +191,20 @@ class _Subject:
 
     def one_by_one(self, plan: Plan) -> Iterator[tuple[str, Mapping[str, Array]]]:
         return one_by_one(self.build(plan), self.sample, self.trained)
+
+    def seconds(self, plans: Mapping[str, Plan]) -> Mapping[str, float]:
+        given = list(self.sample.inputs), dict(self.sample.program.constants)
+
+        def run_of(plan: Plan) -> Callable[[], Any]:
+            made = self.build(plan)
+
+            def planned(inputs: list[Any], constants: Mapping[str, Any]) -> list[Any]:
+                return replace(made, program=self.sample.on(constants)).run(inputs)
+
+            return partial(jax.jit(planned) if self.compiled else planned, *given)
+
+        runs = {name: run_of(plan) for name, plan in plans.items()}
+        return medians(runs, jax.block_until_ready, SECONDS)
 
 
 def _no_gradients(error: Exception) -> UnsupportedError:

@@ -25,6 +25,7 @@ from amprewrite.frameworks.torch_fx.probes.sensitivity import (
     FAILURES,
     measure_sensitivity,
 )
+from amprewrite.frameworks.torch_fx.probes.timing import seconds_of
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading
 from amprewrite.ir import ProgramGraph
 from amprewrite.measure.gradient_errors import without_eight_bits
@@ -47,12 +48,27 @@ RANDOM_GRADIENTS = (
 """The same for a program of which gradients would be bounded."""
 
 
+@dataclass(frozen=True)
+class Builders:
+    """Functions that build the module of a captured program by a plan.
+
+    The program is rewritten in place.
+
+    Attributes:
+        measured: Builds one of which the numbers count.
+        timed: Builds one that runs as the converted model will: lowered, compiled.
+    """
+
+    measured: Callable[[Captured, Plan], nn.Module]
+    timed: Callable[[Captured, Plan], nn.Module]
+
+
 def plan_by_tolerance(
     reading: Reading,
     root: nn.Module,
     request: Request,
     captured: Captured,
-    build: Callable[[Captured, Plan], nn.Module],
+    builders: Builders,
     *,
     training: bool,
 ) -> Plan:
@@ -63,8 +79,7 @@ def plan_by_tolerance(
         root: The model.
         request: The request, with a budget.
         captured: The capture of the program.
-        build: Returns the module that runs a captured program by a plan; the program is
-            rewritten.
+        builders: Build the modules that run the captured program by a plan.
         training: Whether parameters keep their dtype.
 
     Raises:
@@ -80,7 +95,7 @@ def plan_by_tolerance(
     call = Call(request.args or (), kwargs, gradients=derived)
     check_values("tolerance", root, call)
     runner = Runner(call, devices_of(root, call))
-    subject = _Subject(reading, root, runner, captured, build, training)
+    subject = _Subject(reading, root, runner, captured, builders, training)
     plan, _ = plan_within(budget, subject)
     if runner.random:
         plan = plan.with_warnings(RANDOM_GRADIENTS if derived else RANDOM)
@@ -96,7 +111,7 @@ class _Subject:
         root: The model.
         runner: Runs both.
         capture: The capture of the program.
-        build: Returns the module that runs a captured program by a plan.
+        builders: Build the modules that run the captured program by a plan.
         trains: Whether parameters keep their dtype.
     """
 
@@ -104,7 +119,7 @@ class _Subject:
     root: nn.Module
     runner: Runner
     capture: Captured
-    build: Callable[[Captured, Plan], nn.Module]
+    builders: Builders
     trains: bool
     baseline_name: str = "torch.autocast"
 
@@ -145,13 +160,19 @@ class _Subject:
             return measure_sensitivity(self.reading, probes, inputs, lambda _: factors)
 
     def run(self, plan: Plan) -> Run:
-        again = replace(self.capture, module=_copied(self.capture.module))
-        converted = self.build(again, plan)
+        converted = self.builders.measured(self._again(), plan)
         return self.runner.run(converted, converted)
 
     def one_by_one(self, plan: Plan) -> Iterator[tuple[str, Mapping[str, Array]]]:
         for op in ("", *(d.op for d in plan.quantised)):
             yield op, self.run(without_eight_bits(plan, op)).gradients
+
+    def seconds(self, plans: Mapping[str, Plan]) -> Mapping[str, float]:
+        made = {n: self.builders.timed(self._again(), p) for n, p in plans.items()}
+        return seconds_of(made, self.runner, training=self.trains)
+
+    def _again(self) -> Captured:
+        return replace(self.capture, module=_copied(self.capture.module))
 
 
 def _no_gradients(error: Exception) -> UnsupportedError:

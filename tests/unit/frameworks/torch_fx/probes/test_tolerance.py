@@ -75,7 +75,12 @@ def building(monkeypatch: Any, change: Callable[[Any], Any]) -> None:
     """Let ``change`` replace the function that builds the candidates."""
 
     def changed(budget: Any, subject: Any) -> Any:
-        return plan_within(budget, replace(subject, build=change(subject)))
+        return plan_within(
+            budget,
+            replace(
+                subject, builders=replace(subject.builders, measured=change(subject))
+            ),
+        )
 
     monkeypatch.setattr(tolerance, "plan_within", changed)
 
@@ -91,7 +96,7 @@ def test_a_candidate_has_its_own_graphs_and_the_same_tensors(monkeypatch: Any) -
             ours = dict(captured.module.named_parameters())
             theirs = dict(module.named_parameters())
             seen.append([ours[name] is theirs[name] for name in ours])
-            return subject.build(captured, plan)
+            return subject.builders.measured(captured, plan)
 
         module = subject.capture.module
         return build
