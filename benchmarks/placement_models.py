@@ -121,6 +121,17 @@ class Recorder:
         """What the budget has."""
         return self.budget.tolerance
 
+    @property
+    def bounds_gradients(self) -> bool:
+        """What the budget has."""
+        return self.budget.bounds_gradients
+
+    def remembered(
+        self, graph: ProgramGraph, *, keep_parameter_dtype: bool
+    ) -> Plan | None:
+        """Return what the budget does."""
+        return self.budget.remembered(graph, keep_parameter_dtype=keep_parameter_dtype)
+
     def probes(self, graph: ProgramGraph, *, keep_parameter_dtype: bool) -> Probes:
         """Return what may be rounded."""
         return self.budget.probes(graph, keep_parameter_dtype=keep_parameter_dtype)

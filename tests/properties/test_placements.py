@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from random import Random
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import example, given, settings
@@ -33,6 +34,9 @@ from tests.properties.placements import (
     random_graph,
 )
 
+if TYPE_CHECKING:
+    from amprewrite.plan.sensitivity import Key
+
 placements = st.sampled_from(PLACEMENTS)
 targets = st.sampled_from((EAGER, COMPILED))
 
@@ -59,7 +63,7 @@ def random_case(seed: int, most_ops: int = 7) -> Case:
         speedup=random.choice((8.0, 8.0, 1.0, 0.5, 0.1)),
         timings=random_timings(random) if random.random() < 0.3 else None,
     )
-    keys: list[str | tuple[str, str]] = [*graph.values]
+    keys: list[Key] = [*graph.values]
     keys += [(name, op.name) for op in graph.ops for name in op.operands]
     chosen = random.sample(keys, min(len(keys), random.choice((0, 0, 3))))
     errors = {key: random.uniform(0, 1e5) for key in chosen}
