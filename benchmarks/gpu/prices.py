@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 WHAT = (
     "what `amprewrite calibrate` measures on the device, and seconds of plans made by "
-    "default and by measured prices, beside float32 and placement promote"
+    "default and by measured prices and by timing, beside float32 and placement promote"
 )
 
 MODELS = ("bert-base", "gpt2", "resnet-50")
@@ -38,7 +38,7 @@ def measure(table: Table, device: str, *, tiny: bool) -> None:
             default = {name: _plan_of(name, device) for name in MODELS}
             table.row("calibration", _calibrate)
             for name in MODELS:
-                table.row(name, lambda n=name: _row(n, default[n], device), needs=40)
+                table.row(name, lambda n=name: _row(n, default[n], device), needs=80)
         finally:
             if before is None:
                 del os.environ["XDG_CACHE_HOME"]
@@ -66,6 +66,7 @@ def _row(name: str, default: Any, device: str) -> dict[str, Any]:
         "optimal, measured prices": amprewrite.convert(
             model, placement="optimal", **given
         ),
+        "fastest": amprewrite.convert(model, placement="fastest", **given),
     }
     with torch.no_grad():
         runs: dict[str, Run] = {
@@ -77,6 +78,7 @@ def _row(name: str, default: Any, device: str) -> dict[str, Any]:
         form: {
             "seconds": times,
             "casts": len(forms[form].plan.runtime_casts) if form != "float32" else 0,
+            **({"chosen": forms[form].plan.timed[0].name} if form == "fastest" else {}),
         }
         for form, times in found.items()
     }
