@@ -78,7 +78,12 @@ def _row(name: str, default: Any, device: str) -> dict[str, Any]:
         form: {
             "seconds": times,
             "casts": len(forms[form].plan.runtime_casts) if form != "float32" else 0,
-            **({"chosen": forms[form].plan.timed[0].name} if form == "fastest" else {}),
+            **({"chosen": _chosen(forms[form])} if form == "fastest" else {}),
         }
         for form, times in found.items()
     }
+
+
+def _chosen(converted: Any) -> str:
+    names = (one.name for one in converted.plan.timed)
+    return next(names, "by prices: out of memory")
