@@ -309,7 +309,8 @@ class Asked:
         if not self.policy.low:
             return None  # nothing is lowered, so that nothing has an error
         matcher = partial(Matcher, self.policy, self.overrides)
-        return Budget(tolerance, matcher, Objective(self.prices))
+        substitutes = self.tolerance is None
+        return Budget(tolerance, matcher, Objective(self.prices), substitutes)
 
     def _conditions(self, settings: tuple[str, ...]) -> Conditions:
         """Return the conditions under which a plan that was timed holds.

@@ -126,6 +126,11 @@ class Recorder:
         """What the budget has."""
         return self.budget.bounds_gradients
 
+    @property
+    def substitutes(self) -> bool:
+        """What the budget has."""
+        return self.budget.substitutes
+
     def remembered(
         self, graph: ProgramGraph, *, keep_parameter_dtype: bool
     ) -> Plan | None:

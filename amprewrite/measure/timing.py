@@ -25,6 +25,9 @@ CHUNK = 2e-4
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "RESOURCE_EXHAUSTED")
 """Parts of messages of a full device: of CUDA, of torch's CPU allocator, of XLA."""
 
+HOPELESS = 3.0
+"""Ratio of two single calls from which on noise does not decide which is faster."""
+
 MOST_REPEATS, LEAST_ROUNDS, MOST_ROUNDS = 200, 5, 60
 
 
@@ -128,6 +131,32 @@ def medians(
         for name, times in found.items()
     }
     return {name: base * statistics.median(ratios[name]) for name in runs}
+
+
+def raced(
+    runs: Mapping[str, Callable[[], Any]],
+    wait: Callable[[Any], object],
+    seconds: float,
+) -> dict[str, float]:
+    """Return the median seconds of each run; of the slow ones those of a single call.
+
+    A run that takes :data:`HOPELESS` times as long as the fastest at its second call is
+    not timed again: emulated kernels take a hundred times as long.
+
+    Args:
+        runs: The timed functions, by name.
+        wait: Waits until the result of a run is complete.
+        seconds: Approximate limit for all of it; see :func:`medians`.
+    """
+    once: dict[str, float] = {}
+    for name, run in runs.items():
+        wait(run())  # the first call allocates, or compiles
+        start = time.perf_counter()
+        wait(run())
+        once[name] = time.perf_counter() - start
+    most = HOPELESS * min(once.values())
+    close = {name: run for name, run in runs.items() if once[name] <= most}
+    return {**once, **medians(close, wait, seconds)}
 
 
 def ran_out_of_memory(error: BaseException) -> bool:

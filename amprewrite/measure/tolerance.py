@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
+from amprewrite.errors import ToleranceError
 from amprewrite.ir import ProgramGraph
 from amprewrite.measure.gradient_errors import (
     measure_gradients,
@@ -37,6 +38,11 @@ class Budget(Protocol):
     @property
     def bounds_gradients(self) -> bool:
         """Whether it bounds the gradients of parameters, too, in training."""
+        ...
+
+    @property
+    def substitutes(self) -> bool:
+        """Whether placement ``promote`` is the baseline where another one fails."""
         ...
 
     def probes(self, graph: ProgramGraph, *, keep_parameter_dtype: bool) -> Probes:
@@ -183,7 +189,7 @@ def plan_within(budget: Budget, subject: Subject) -> tuple[Plan, Known]:
     baseline: list[Run] = []
 
     def bound() -> Run:
-        baseline.append(subject.baseline(probes))
+        baseline.append(_baseline(budget, subject, probes))
         return baseline[0]
 
     norms = norms_of(budget.tolerance, reference, bound, subject.baseline_name)
@@ -209,6 +215,18 @@ def plan_within(budget: Budget, subject: Subject) -> tuple[Plan, Known]:
     if predicted and plan.decisions in meter.errors:
         known = replace(known, excess=meter.errors[plan.decisions] / predicted)
     return plan, known
+
+
+def _baseline(budget: Budget, subject: Subject, probes: Probes) -> Run:
+    """Return the run with the error that bounds others; see ``Budget.substitutes``."""
+    try:
+        return subject.baseline(probes)
+    except ToleranceError:
+        if not budget.substitutes:
+            raise
+    keep, how = subject.trains, subject.captured
+    made = budget.promoted(subject.graph, keep_parameter_dtype=keep, captured=how)
+    return subject.run(made)
 
 
 @dataclass

@@ -138,3 +138,23 @@ def test_what_cannot_be_timed_is_refused_with_a_way_out() -> None:
         amprewrite.convert(model(), args=(X,), placement="fastest", tolerance=-1)
     with pytest.raises(UnsupportedError, match="promote, paint, optimal, fastest"):
         amprewrite.convert(model(), args=(X,), placement="fast")
+
+
+def test_a_model_that_autocast_fails_on_is_bound_by_promote() -> None:
+    class Strict(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(64, 64)
+
+        def forward(self, x: Any) -> Any:
+            if torch.is_autocast_enabled("cpu"):
+                raise RuntimeError("not under autocast")
+            return self.linear(x)
+
+    x = torch.randn(8, 64)
+    plan = amprewrite.inspect(Strict().eval(), args=(x,), placement="fastest")
+    assert plan.timed
+    with pytest.raises(ToleranceError, match=r"does not run under torch\.autocast"):
+        amprewrite.inspect(
+            Strict().eval(), args=(x,), placement="fastest", tolerance="autocast"
+        )

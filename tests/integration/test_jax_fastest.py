@@ -40,12 +40,12 @@ def test_a_timed_plan_runs_and_keeps_the_tolerance():
 
 
 def test_other_extents_follow_the_plan_that_was_timed(monkeypatch: Any):
-    def medians(runs: Any, wait: Any, _: float) -> dict[str, float]:
+    def raced(runs: Any, wait: Any, _: float) -> dict[str, float]:
         for run in runs.values():
             wait(run())
         return {name: 1.0 + (name == "full") for name in runs}
 
-    monkeypatch.setattr(tolerance, "medians", medians)
+    monkeypatch.setattr(tolerance, "raced", raced)
     converted = amprewrite.convert(network, args=(W, V, X), placement="fastest")
     assert converted.plan.lowered
     with pytest.warns(amprewrite.errors.AmpWarning, match="follows the plan that was"):

@@ -23,11 +23,14 @@ class Budget:
         tolerance: The tolerance that the user asked for.
         matcher: Returns a fresh matcher, which records the rules that were used.
         objective: Prices and error costs.
+        substitutes: Whether the error of placement ``promote`` is the bound where the
+            model does not run under torch.autocast: the user did not ask for that.
     """
 
     tolerance: Tolerance
     matcher: Callable[[], Matcher]
     objective: Objective
+    substitutes: bool = False
 
     @property
     def bounds_gradients(self) -> bool:

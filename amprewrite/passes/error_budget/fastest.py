@@ -66,6 +66,11 @@ class Fastest:
         return self.budget.tolerance
 
     @property
+    def substitutes(self) -> bool:
+        """Whether placement ``promote`` is the baseline where another one fails."""
+        return self.budget.substitutes
+
+    @property
     def bounds_gradients(self) -> bool:
         """Whether the tolerance bounds gradients, too."""
         return self.budget.bounds_gradients

@@ -41,6 +41,11 @@ class Front:
         """False: errors are those of outputs."""
         return False
 
+    @property
+    def substitutes(self) -> bool:
+        """False: there is no baseline."""
+        return False
+
     def probes(self, graph: ProgramGraph, *, keep_parameter_dtype: bool) -> Probes:
         """Return the roundings to measure."""
         return self.budget.probes(graph, keep_parameter_dtype=keep_parameter_dtype)

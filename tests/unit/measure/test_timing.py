@@ -12,6 +12,7 @@ from amprewrite.measure.timing import (
     bfloat16_instructions,
     medians,
     processor,
+    raced,
     ran_out_of_memory,
     scope_of,
 )
@@ -125,3 +126,15 @@ def test_a_full_device_is_told_from_other_failures(
     error: Exception, *, is_full: bool
 ) -> None:
     assert ran_out_of_memory(error) == is_full
+
+
+def test_a_run_that_is_much_slower_is_not_timed_again(clock: Clock) -> None:
+    runs = {
+        "full": clock.takes("full", 1.0),
+        "close": clock.takes("close", 2.0),
+        "emulated": clock.takes("emulated", 50.0),
+    }
+    found = raced(runs, lambda _: None, 0.0)
+    assert found == {"full": 1.0, "close": 2.0, "emulated": 50.0}
+    assert clock.order.count("emulated") == 2
+    assert clock.order.count("close") > 2 * LEAST_ROUNDS

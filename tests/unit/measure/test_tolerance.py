@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from amprewrite.errors import ToleranceError
 from amprewrite.measure.runs import Array, Run
 from amprewrite.measure.tolerance import Known, plan_known, plan_within
 from amprewrite.passes import Setting, make_plan
@@ -21,6 +22,8 @@ PLAN = Plan("bf16", "optimal", "bfloat16", "float32", "", (), ())
 
 class Chosen:
     """A budget that tries two plans and takes the last, with a predicted error."""
+
+    substitutes = False
 
     bounds_gradients = False
 
@@ -226,3 +229,23 @@ def test_plans_are_timed_by_the_program_as_far_as_memory_suffices() -> None:
     assert clock({"large": PLAN}) is None
     with pytest.raises(RuntimeError, match="shapes"):
         clock({"wrong": PLAN})
+
+
+class Failing(Numbers):
+    """A program that does not run by the baseline."""
+
+    def baseline(self, probes: Probes) -> Run:
+        raise ToleranceError(f"does not run in {probes.low}")
+
+
+def test_a_default_bound_is_that_of_promote_where_the_baseline_fails() -> None:
+    with pytest.raises(ToleranceError, match="does not run in"):
+        plan_within(Chosen("autocast"), Failing())
+
+    class Lenient(Chosen):
+        substitutes = True
+
+        def promoted(self, *_args: object, **_options: object) -> Plan:
+            return replace(PLAN, decisions=(LOWERED,))
+
+    assert plan_within(Lenient("autocast"), Failing())[1].target == 0.5

@@ -28,7 +28,7 @@ from amprewrite.frameworks.jaxpr.probes.sensitivity import (
 from amprewrite.frameworks.jaxpr.program.program import Program
 from amprewrite.ir import ProgramGraph
 from amprewrite.measure.runs import Array, Run
-from amprewrite.measure.timing import medians
+from amprewrite.measure.timing import raced
 from amprewrite.measure.tolerance import Budget, Known, plan_known, plan_within
 from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Probes, Sensitivity
@@ -204,7 +204,7 @@ class _Subject:
             return partial(jax.jit(planned) if self.compiled else planned, *given)
 
         runs = {name: run_of(plan) for name, plan in plans.items()}
-        return medians(runs, jax.block_until_ready, SECONDS)
+        return raced(runs, jax.block_until_ready, SECONDS)
 
 
 def _no_gradients(error: Exception) -> UnsupportedError:

@@ -11,7 +11,7 @@ from torch import nn
 from amprewrite.frameworks.torch_fx.aten.output_paths import named_tensors
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.probes.runner import Runner
-from amprewrite.measure.timing import medians
+from amprewrite.measure.timing import raced
 
 SECONDS = 2.0
 """Approximate limit of the timing of all candidates, beside five rounds of each."""
@@ -40,7 +40,7 @@ def seconds_of(
             for device in runner.devices:
                 torch.cuda.synchronize(device)
 
-        return medians(runs, wait, SECONDS)
+        return raced(runs, wait, SECONDS)
 
 
 def _step(model: nn.Module, runner: Runner) -> Callable[[], object]:

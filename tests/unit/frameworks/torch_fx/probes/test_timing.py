@@ -52,7 +52,7 @@ def test_a_slower_model_takes_longer_and_nothing_is_left_behind() -> None:
     assert found["often"] > found["once"] > 0
     assert torch.equal(torch.get_rng_state(), state)
     for model in models.values():
-        assert model.calls > 5
+        assert model.calls >= 2
         assert model.seen == 0
         assert not any(model.gradients)
 
