@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from amprewrite.ir import Op, ProgramGraph
+from amprewrite.plan.validation.program_lines import EndLine, LineValue, OpLine
 
 
 def fingerprint(graph: ProgramGraph) -> tuple[str, ...]:
@@ -11,28 +12,24 @@ def fingerprint(graph: ProgramGraph) -> tuple[str, ...]:
     An op's line has its name, its native name, its operands and its results, each with
     dtype and rank. Extents are left out, so that a plan fits other batch sizes.
     """
-    return (*(_op_line(graph, op) for op in graph.ops), _end(graph))
+    ops = (str(op_line(graph, op)) for op in graph.ops)
+    return (*ops, str(EndLine(_values(graph, graph.outputs), graph.states)))
 
 
-def _op_line(graph: ProgramGraph, op: Op) -> str:
+def op_line(graph: ProgramGraph, op: Op) -> OpLine:
+    """Return the line of one op."""
     read, made = _values(graph, op.operands), _values(graph, op.results)
-    where = f" in {op.region}" if op.region else ""
-    return f"{op.name} = {op.native or op.canonical}({read}) -> {made}{where}"
+    return OpLine(op.name, op.native or op.canonical, read, made, op.region)
 
 
-def _end(graph: ProgramGraph) -> str:
-    replaced = (f"; output {index} replaces %{name}" for index, name in graph.states)
-    return f"return {_values(graph, graph.outputs)}{''.join(replaced)}"
+def _values(graph: ProgramGraph, names: tuple[str, ...]) -> tuple[LineValue, ...]:
+    return tuple(_value(graph, name) for name in names)
 
 
-def _values(graph: ProgramGraph, names: tuple[str, ...]) -> str:
-    return ", ".join(_value(graph, name) for name in names)
-
-
-def _value(graph: ProgramGraph, name: str) -> str:
+def _value(graph: ProgramGraph, name: str) -> LineValue:
     value = graph.values[name]
-    kind = "" if value.kind == "result" else f" {value.kind}"
-    return f"%{name}: {value.dtype} {len(value.shape)}d{kind}"
+    kind = "" if value.kind == "result" else value.kind
+    return LineValue(name, value.dtype, len(value.shape), kind)
 
 
 def first_difference(
