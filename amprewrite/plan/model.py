@@ -30,6 +30,7 @@ from amprewrite.plan.fields import (
 )
 from amprewrite.plan.file import FORMAT, load_table, save_table
 from amprewrite.plan.memory.recompute import Recompute
+from amprewrite.plan.page.to_html import HtmlPage
 from amprewrite.plan.text import (
     DEFAULT_PRICES,
     diff_lines,
@@ -205,7 +206,7 @@ class GradientError:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(HtmlPage):
     """Plan for one program: decisions, casts, cost and the settings behind them.
 
     Attributes:

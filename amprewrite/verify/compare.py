@@ -77,6 +77,7 @@ def verify(
         together=promised.together,
         bounds=promised.bounds,
         predicted=predicted,
+        plan=plan,
     )
     if rtol is not None and not report.ok:
         raise VerifyError(failure_text(report), report)

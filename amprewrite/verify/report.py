@@ -1,17 +1,21 @@
 """The report of ``verify`` as plain data."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from math import inf, isfinite
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from amprewrite.errors import VerifyError
+from amprewrite.plan import Plan
 from amprewrite.verify.op_errors import OpError, worst
 from amprewrite.verify.rows import DiscreteError, GradientError, OutputError
 from amprewrite.verify.text import summary_lines
 from amprewrite.verify.verdict import problems, violations
+
+if TYPE_CHECKING:
+    from amprewrite.page.histograms import Exponents
 
 FORMAT = 2
 """Version of the JSON form."""
@@ -34,6 +38,8 @@ class Report:
             instead of each.
         predicted: First-order relative error of the outputs by the roundings of the
             plan, the root of the sum of squares over the outputs; None if unknown.
+        plan: Plan of the converted model, for the HTML page; None if unknown. A saved
+            report does not hold it.
         bounds: Bounds on single outputs, by path, if the plan was made for those.
         jitted: Errors of each float output with the whole converted model compiled as
             one, which may then round differently: always for JAX; for torch if the plan
@@ -65,6 +71,7 @@ class Report:
     together: bool = False
     bounds: Mapping[str, float] = field(default_factory=dict[str, float])
     predicted: float | None = None
+    plan: Plan | None = field(default=None, repr=False, compare=False)
 
     @property
     def ok(self) -> bool:
@@ -113,7 +120,9 @@ class Report:
 
         Numbers that are not finite become text.
         """
-        return {"format": FORMAT, "ok": self.ok, **_plain(asdict(self))}
+        found = asdict(replace(self, plan=None))
+        del found["plan"]
+        return {"format": FORMAT, "ok": self.ok, **_plain(found)}
 
     @classmethod
     def from_json(cls, data: Any, where: str = "report") -> "Report":
@@ -156,6 +165,44 @@ class Report:
             msg = f"{path}: is no JSON; want a file written by Report.save ({error})"
             raise VerifyError(msg) from error
         return cls.from_json(data, str(path))
+
+    def to_html(
+        self,
+        path: str | Path,
+        *,
+        plan: Plan | None = None,
+        against: Plan | None = None,
+        exponents: "Iterable[Exponents]" = (),
+        title: str = "",
+    ) -> None:
+        """Write one HTML page to ``path``: errors by op, graph with casts, tables.
+
+        The page loads nothing and needs no server; it holds the libraries that draw it.
+
+        Args:
+            path: The file; one that exists is replaced.
+            plan: Plan of the converted model; by default that of the report. A page
+                without one has no graph and no casts.
+            against: Another plan for the same model, to be compared with it.
+            exponents: Histograms of exponents of weights, activations and gradients, to
+                be drawn with the ranges of the formats.
+            title: Title of the page; by default it names the policy.
+
+        Raises:
+            ArgumentError: The file cannot be written.
+            PlanMismatchError: The plan's program, from an edited file, cannot be read.
+        """
+        from amprewrite.page.write import write_page  # noqa: PLC0415  # only if used
+        from amprewrite.verify.page.build import report_page  # noqa: PLC0415  # only if used
+
+        page = report_page(
+            self,
+            self.plan if plan is None else plan,
+            title=title,
+            against=against,
+            exponents=exponents,
+        )
+        write_page(page, path)
 
     def __str__(self) -> str:
         """Return the summary."""

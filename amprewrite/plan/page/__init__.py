@@ -1,0 +1,1 @@
+"""A plan as the contents of an HTML page."""

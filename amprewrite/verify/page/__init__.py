@@ -1,0 +1,1 @@
+"""A report as the contents of an HTML page."""

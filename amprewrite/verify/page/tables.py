@@ -1,0 +1,147 @@
+"""Tables and figures of a report for its page."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from amprewrite.page.model import Cell, Chart, Column, Fact, Line, Table
+from amprewrite.verify.report import Report
+from amprewrite.verify.verdict import number
+
+WORST = 10
+"""Ops in the table of those that matter most."""
+
+_SHARE = Column("share", "share", "Share of its roundings in the predicted error")
+_OWN = Column("own error", "error", "Error that it makes itself, relative")
+_ACCUMULATED = Column("accumulated", "error", "Error of its result, relative")
+_LOST = Column("not finite", "count", "Elements not finite that are in the reference")
+
+
+def report_facts(report: Report) -> Iterator[Fact]:
+    """Yield the figures of the summary."""
+    bound = "no bound" if report.bound is None else f"bound {number(report.bound)}"
+    yield Fact(
+        f"error against {report.reference}",
+        number(report.error),
+        bound,
+        "" if report.ok else "bad",
+    )
+    if report.predicted is not None:
+        yield Fact("predicted error", number(report.predicted), "from its roundings")
+    for name, error in report.baselines.items():
+        yield Fact(f"error of {name}", number(error))
+
+
+def measured(report: Report) -> tuple[tuple[Column, Mapping[str, Cell]], ...]:
+    """Return the measured columns of the table of ops, by the ops' names."""
+    ops = report.ops
+    if not ops:
+        return ()
+    own: dict[str, Cell] = {op.op: op.own for op in ops}
+    columns: list[tuple[Column, Mapping[str, Cell]]] = [
+        (_OWN, own),
+        (_ACCUMULATED, {op.op: op.accumulated for op in ops}),
+    ]
+    if any(op.share is not None for op in ops):
+        columns.insert(0, (_SHARE, {op.op: op.share for op in ops}))
+    if any(op.nonfinite for op in ops):
+        columns.append((_LOST, {op.op: op.nonfinite for op in ops}))
+    return tuple(columns)
+
+
+def worst_table(report: Report) -> Table:
+    """Return the ops that matter most, the worst first."""
+    known = any(op.share is not None for op in report.ops)
+    columns = (
+        Column("op", "code"),
+        *([_SHARE] if known else []),
+        _OWN,
+        _ACCUMULATED,
+        Column("computes", "dtype"),
+        Column("module", "code"),
+        Column("source", "code"),
+    )
+    rows = tuple(
+        (
+            op.op,
+            *([op.share] if known else []),
+            op.own,
+            op.accumulated,
+            op.precision,
+            op.path,
+            op.source,
+        )
+        for op in report.worst(WORST)
+    )
+    lead = "Faults first, then the ops by their share in the error of the outputs."
+    return Table("Worst ops", columns, rows, lead, "worst")
+
+
+def ops_table(report: Report) -> Table:
+    """Return one row for each measured op, where no plan is known."""
+    extras = measured(report)
+    columns = (
+        Column("op", "code"),
+        Column("computes", "dtype"),
+        *(column for column, _ in extras),
+        Column("module", "code"),
+        Column("source", "code"),
+        Column("native", "code", hidden=True),
+    )
+    rows = tuple(
+        (
+            op.op,
+            op.precision,
+            *(cells.get(op.op) for _, cells in extras),
+            op.path,
+            op.source,
+            op.native,
+        )
+        for op in report.ops
+    )
+    return Table("Ops", columns, rows, key="ops")
+
+
+def result_tables(report: Report) -> Iterator[Table]:
+    """Yield the errors of outputs and of gradients."""
+    if report.outputs:
+        rows = tuple(
+            (o.name, o.dtype, o.relative_l2, o.max_abs, o.cosine, o.nonfinite_new)
+            for o in report.outputs
+        )
+        columns = (
+            Column("output", "code"),
+            Column("dtype", "dtype"),
+            Column("error", "error", "Relative error in the Euclidean norm"),
+            Column("largest", "error", "Largest absolute difference"),
+            Column("cosine", "error", "Cosine of the angle to the reference"),
+            Column("not finite", "count", "New elements that are not finite"),
+        )
+        yield Table("Outputs", columns, rows, key="outputs")
+    if report.gradients:
+        rows = tuple((g.name, g.relative_l2, g.cosine) for g in report.gradients)
+        columns = (
+            Column("parameter", "code"),
+            Column("error", "error", "Relative error in the Euclidean norm"),
+            Column("cosine", "error", "Cosine of the angle to the reference"),
+        )
+        yield Table("Gradients", columns, rows, key="gradients", sort="error")
+
+
+def depth_chart(report: Report) -> Sequence[Chart]:
+    """Return the errors of the ops in program order; nothing without any."""
+    ops = report.ops
+    if not ops:
+        return ()
+    lines = (
+        Line("accumulated", tuple(op.accumulated for op in ops)),
+        Line("own error", tuple(op.own or None for op in ops), points=True),
+    )
+    chart = Chart(
+        "Error by depth",
+        tuple(op.op for op in ops),
+        lines,
+        "op, in program order",
+        "relative error",
+        "Where the line jumps, an op adds error; a point is the error that an op makes "
+        "by itself. A click selects the op.",
+    )
+    return (chart,)
