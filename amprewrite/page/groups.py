@@ -10,6 +10,12 @@ from amprewrite.page.model import Node
 MOST_CHILDREN = 40
 """Most members of a group, so that an open one can be read and is laid out at once."""
 
+QUIET = "integers and masks"
+"""Label of the group of quiet nodes of a module."""
+
+FEW_QUIET = 3
+"""Most quiet nodes of a module that are drawn one by one."""
+
 FIRST_SIGHT = 26
 """Nodes and groups shown at first, at most: as many as fit into the window's height."""
 
@@ -22,11 +28,13 @@ class Group:
         label: Text in the drawing: a part of a module's path, or a range of members.
         path: Path of the module, or of the one around it.
         parent: Index of the group around it; None at the top. A parent precedes.
+        quiet: Whether it holds the quiet nodes of a module.
     """
 
     label: str
     path: str
     parent: int | None
+    quiet: bool = False
 
 
 @dataclass(slots=True)
@@ -59,6 +67,7 @@ def group_nodes(
     root = _Module("", "")
     for index, node in enumerate(nodes):
         _insert(root, node, index)
+    _gather(root, nodes)
     _shorten(root)
     _split(root)
     groups: list[Group] = []
@@ -72,7 +81,8 @@ def group_nodes(
                 of[member] = at
                 labels[member] = f"{key.rpartition('#')[0]}{labels[member]}"
             else:
-                groups.append(Group(member.label, member.path, at))
+                quiet = member.label == QUIET
+                groups.append(Group(member.label, member.path, at, quiet))
                 todo.append((member, len(groups) - 1))
     return tuple(groups), tuple(of), tuple(labels)
 
@@ -82,25 +92,31 @@ def opened(
 ) -> tuple[int, ...]:
     """Return the groups that are open at first.
 
-    Whole levels are opened as long as at most ``most`` nodes and closed groups show; a
-    single group at the top is always open.
+    Levels of groups that hold others are opened as long as at most ``most`` nodes and
+    closed groups show; then the innermost groups, if all of them fit. Groups of quiet
+    nodes stay closed; a single group at the top is always open.
     """
     children: dict[int | None, list[int]] = {}
     for index, group in enumerate(groups):
-        children.setdefault(group.parent, []).append(index)
-    sizes: dict[int | None, int] = {}
-    for parent in of:
-        sizes[parent] = sizes.get(parent, 0) + 1
+        if not group.quiet:
+            children.setdefault(group.parent, []).append(index)
+    gained: dict[int | None, int] = {}
+    for parent in (*of, *(group.parent for group in groups)):
+        gained[parent] = gained.get(parent, 0) + 1
     found: list[int] = []
-    level = children.get(None, [])
-    shown = len(level) + sizes.get(None, 0)
+    shown = gained.get(None, 0)
+    level, last = children.get(None, []), list[int]()
     while level:
-        gained = [len(children.get(g, [])) + sizes.get(g, 0) - 1 for g in level]
-        if shown + sum(gained) > most and len(level) > 1:
-            break
-        shown += sum(gained)
-        found += level
-        level = [child for g in level for child in children.get(g, [])]
+        last += [g for g in level if g not in children]
+        outer = [g for g in level if g in children]
+        more = sum(gained[g] - 1 for g in outer)
+        if shown + more > most and len(level) > 1:
+            return tuple(found)
+        shown += more
+        found += outer
+        level = [child for g in outer for child in children[g]]
+    if shown + sum(gained[g] - 1 for g in last) <= most or len(groups) == 1:
+        found += last
     return tuple(found)
 
 
@@ -113,6 +129,22 @@ def _insert(root: _Module, node: Node, index: int) -> None:
         assert isinstance(member, _Module)  # keys of nodes begin with "#"
         at = member
     at.members[f"#{index}"] = index
+
+
+def _gather(module: _Module, nodes: Sequence[Node]) -> None:
+    """Collect the quiet nodes of each module in a group, unless they are few."""
+    quiet = {
+        key: member
+        for key, member in module.members.items()
+        if isinstance(member, int) and nodes[member].quiet
+    }
+    for member in module.members.values():
+        if isinstance(member, _Module):
+            _gather(member, nodes)
+    if FEW_QUIET < len(quiet) < len(module.members):
+        gathered = _Module(QUIET, module.path, members=dict(quiet))
+        rest = {k: m for k, m in module.members.items() if k not in quiet}
+        module.members = {"#quiet": gathered, **rest}
 
 
 def _shorten(module: _Module) -> None:

@@ -7,11 +7,12 @@ from typing import Literal
 Cell = str | int | float | None
 """Content of a cell of a table."""
 
-CellKind = Literal["text", "code", "dtype", "count", "bytes", "error", "share"]
+CellKind = Literal["text", "code", "path", "dtype", "count", "bytes", "error", "share"]
 """Way to print and to sort a column.
 
-``dtype`` cells are names of dtypes, joined by commas or by `` -> ``; ``error`` is a
-relative error, ``share`` a part of 1.
+``dtype`` cells are names of dtypes, joined by commas or by `` -> ``; of a ``path`` the
+end is seen where the cell is short; ``error`` is a relative error, ``share`` a part of
+1.
 """
 
 NodeKind = Literal["op", "input", "output"]
@@ -90,6 +91,8 @@ class Node:
         kind: See :data:`NodeKind`.
         share: Share of it in the error; None if unknown.
         marked: Whether to draw attention to it: a fault, a difference.
+        quiet: Whether it has no precision to choose, as an op of integers; several such
+            ops of a module are drawn as one group.
     """
 
     name: str
@@ -99,6 +102,7 @@ class Node:
     kind: NodeKind = "op"
     share: float | None = None
     marked: bool = False
+    quiet: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +165,13 @@ class Line:
         name: Its name in the legend.
         values: One for each name of the chart; None where there is none.
         points: Whether to draw points instead of a line.
+        dtype: Dtype that gives the colour; empty for one by position.
     """
 
     name: str
     values: tuple[float | None, ...]
     points: bool = False
+    dtype: str = ""
 
 
 @dataclass(frozen=True, slots=True)

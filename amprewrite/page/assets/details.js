@@ -27,7 +27,7 @@ amp.details = (() => {
   ];
 
   const cell = (value, kind) =>
-    kind === "dtype" ? amp.chips(value) : kind === "code" ? make("code", {}, String(value)) : amp.text(value, kind);
+    kind === "dtype" ? amp.chips(value) : kind === "code" || kind === "path" ? make("code", {}, String(value)) : amp.text(value, kind);
 
   const op = (name) => {
     const row = rows.get(name);

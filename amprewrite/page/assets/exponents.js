@@ -25,6 +25,10 @@ amp.exponents = (() => {
     return total ? n / total : 0;
   };
 
+  const present = found ? found.rows.flatMap((row) => Object.keys(row.counts).map(Number)) : [];
+  const low = Math.min(-26, ...present) - 1; // one axis for all, so that they compare
+  const high = Math.max(17, ...present) + 1;
+
   const chart = (place, kind, rows) => {
     const all = sum(rows);
     const half = found.ranges.find((range) => range.name === "float16");
@@ -44,9 +48,6 @@ amp.exponents = (() => {
       const parts = [`${amp.count(picked.total)} nonzero elements`, `${amp.count(picked.zeros)} zeros`];
       if (picked.nonfinite) parts.push(`${amp.count(picked.nonfinite)} not finite`);
       words.textContent = `${parts.join(", ")}. In float16 ${amp.share(gone)} of the nonzero ones become zero, ${amp.share(small)} subnormal.`;
-      const present = [...all.counts.keys()];
-      const low = Math.min(-26, ...present) - 1;
-      const high = Math.max(17, ...present) + 1;
       const x = Array.from({ length: high - low + 1 }, (_, at) => low + at);
       const y = x.map((e) => (picked.total ? (100 * (picked.counts.get(e) || 0)) / picked.total : 0));
       if (drawn) drawn.destroy();

@@ -369,7 +369,7 @@ amp.graph = (() => {
         item(make("span", { class: "swatch group" }), "closed module, its ops by precision"),
         item(make("span", { class: "swatch pill", style: `background:linear-gradient(to right,var(--f32) 50%,var(--bf16) 50%);border-color:var(--bf16-line)` }), "cast"),
         item(make("span", { class: "swatch pill folded", style: "border-color:var(--other-line)" }), "cast without cost"),
-        data.graph.nodes.some((node) => node[SHARE] !== null || node[MARKED]) ? item(make("span", { class: "swatch hurts" }), "costs accuracy, or differs") : "");
+        nodes.some((node) => node[SHARE] !== null || node[MARKED]) ? item(make("span", { class: "swatch hurts" }), "costs accuracy, or differs") : "");
     };
     fillIn();
     amp.onTheme(fillIn);

@@ -12,18 +12,19 @@ amp.tables = (() => {
   };
   const NUMBERS = new Set(["count", "bytes", "error", "share"]);
 
-  const cell = (kind) => (found) => {
+  const cell = (kind, largest) => (found) => {
     const value = found.getValue();
     if (value === null || value === "") return "";
     if (kind === "dtype") return amp.chips(value);
+    if (kind === "path") return make("code", { class: "tail" }, make("bdi", {}, String(value)));
     if (kind === "code") return make("code", {}, String(value));
     if (kind === "share")
       return make("span", {}, amp.share(value),
-        make("span", { class: "cellbar", style: `width:${Math.min(60, 60 * amp.number(value)).toFixed(1)}px` }));
+        make("span", { class: "cellbar", style: `width:${(44 * amp.number(value) / largest).toFixed(1)}px` }));
     return document.createTextNode(amp.text(value, kind));
   };
 
-  const WIDTHS = { code: 190, dtype: 130, count: 90, bytes: 100, error: 110, share: 140, text: 170 };
+  const WIDTHS = { code: 170, path: 190, dtype: 130, count: 90, bytes: 100, error: 115, share: 130, text: 150 };
 
   const build = (table) => {
     const place = make("div", { id: `table-${table.key}` });
@@ -47,9 +48,9 @@ amp.tables = (() => {
       initialSort: table.sort ? [{ column: String(table.columns.findIndex((c) => c.title === table.sort)), dir: "desc" }] : [],
       columns: table.columns.flatMap((column, at) => column.hidden ? [] : [{
         title: column.title, field: String(at), headerTooltip: column.hint || column.title,
-        minWidth: WIDTHS[column.kind], formatter: cell(column.kind), tooltip: (event, found) => String(found.getValue() ?? ""),
+        minWidth: WIDTHS[column.kind], formatter: cell(column.kind, Math.max(1e-9, ...(column.kind === "share" ? table.rows.map((row) => amp.number(row[at] ?? 0) || 0) : []))), tooltip: (event, found) => String(found.getValue() ?? ""),
         ...(NUMBERS.has(column.kind) ? { sorter: compare, hozAlign: "right", headerHozAlign: "right", headerSortStartingDir: "desc", widthGrow: 1 }
-          : { sorter: "string", widthGrow: column.kind === "text" ? 2 : 1 }),
+          : { sorter: "string", widthGrow: { text: 2, path: 3, code: 2 }[column.kind] || 1 }),
       }]),
       rowFormatter: (row) => {
         const element = row.getElement();

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from amprewrite.dtypes import is_float
 from amprewrite.page.model import Conversion, Edge, Graph, Node
 from amprewrite.plan.model import OUTPUT, Cast, Plan
 from amprewrite.plan.validation.program_lines import Lines, LineValue, read_programs
@@ -51,6 +52,7 @@ def plan_graph(
             d.path,
             share=None if shares is None else shares.get(d.op, 0.0),
             marked=d.op in marked,
+            quiet=not any(map(is_float, (*d.operands, *d.results))),
         )
         for d in plan.decisions
     ]

@@ -13,7 +13,7 @@ _OPS = (
     Column("op", "code", "Name in the plan; plan.explain(name) gives the reason"),
     Column("computes", "dtype", "Precision that it computes in"),
     Column("class", "text", "Class by the policy: allow, deny, promote, ..."),
-    Column("module", "code", "Path of its module"),
+    Column("module", "path", "Path of its module"),
     Column("why", "text", "Reason for its precision"),
     Column("source", "code", "Line of the model"),
 )
@@ -60,7 +60,7 @@ def casts_table(plan: Plan) -> Table:
         Column("bytes", "bytes", "Bytes read and written at run time"),
         Column("for", "code", "Ops that read it"),
         Column("free by", "text", "Way in which it costs nothing at run time"),
-        Column("module", "code", "Module of the first of them"),
+        Column("module", "path", "Module of the first of them"),
         Column("why", "text", "Reason"),
     )
     rows = tuple(

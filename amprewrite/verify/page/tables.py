@@ -17,15 +17,12 @@ _LOST = Column("not finite", "count", "Elements not finite that are in the refer
 
 def report_facts(report: Report) -> Iterator[Fact]:
     """Yield the figures of the summary."""
-    bound = "no bound" if report.bound is None else f"bound {number(report.bound)}"
-    yield Fact(
-        f"error against {report.reference}",
-        number(report.error),
-        bound,
-        "" if report.ok else "bad",
-    )
+    notes = ["no bound" if report.bound is None else f"bound {number(report.bound)}"]
     if report.predicted is not None:
-        yield Fact("predicted error", number(report.predicted), "from its roundings")
+        notes.append(f"predicted {number(report.predicted)}")
+    tone = "" if report.ok else "bad"
+    title = f"error against {report.reference}"
+    yield Fact(title, number(report.error), ", ".join(notes), tone)
     for name, error in report.baselines.items():
         yield Fact(f"error of {name}", number(error))
 
@@ -52,21 +49,21 @@ def worst_table(report: Report) -> Table:
     known = any(op.share is not None for op in report.ops)
     columns = (
         Column("op", "code"),
+        Column("module", "path"),
         *([_SHARE] if known else []),
         _OWN,
         _ACCUMULATED,
         Column("computes", "dtype"),
-        Column("module", "code"),
         Column("source", "code"),
     )
     rows = tuple(
         (
             op.op,
+            op.path,
             *([op.share] if known else []),
             op.own,
             op.accumulated,
             op.precision,
-            op.path,
             op.source,
         )
         for op in report.worst(WORST)
@@ -82,7 +79,7 @@ def ops_table(report: Report) -> Table:
         Column("op", "code"),
         Column("computes", "dtype"),
         *(column for column, _ in extras),
-        Column("module", "code"),
+        Column("module", "path"),
         Column("source", "code"),
         Column("native", "code", hidden=True),
     )
@@ -131,10 +128,17 @@ def depth_chart(report: Report) -> Sequence[Chart]:
     ops = report.ops
     if not ops:
         return ()
-    lines = (
-        Line("accumulated", tuple(op.accumulated for op in ops)),
-        Line("own error", tuple(op.own or None for op in ops), points=True),
+    dtypes = sorted({op.precision for op in ops if op.own})
+    own = (
+        Line(
+            f"own, {dtype}",
+            tuple(op.own or None if op.precision == dtype else None for op in ops),
+            points=True,
+            dtype=dtype,
+        )
+        for dtype in dtypes
     )
+    lines = (Line("accumulated", tuple(op.accumulated for op in ops)), *own)
     chart = Chart(
         "Error by depth",
         tuple(op.op for op in ops),
