@@ -117,6 +117,9 @@ class Op:
         reads: Dtype in which each operand was read where the program was captured with
             its operands promoted; empty if each was read as it was stored.
         asked: ``full`` or ``low`` as a marker in the model asks; empty without one.
+        calls: The calls of named functions and modules that the op is a part of, as
+            ``softmax#3`` with a number for each call, outermost first; those of
+            :mod:`amprewrite.ops.compounds` alone.
         trips: Number of executions in one run of the program: the trip count of the
             loop around the op, or the product of those of nested loops. A value enters
             a loop before the iterations, and leaves it at each.
@@ -142,6 +145,7 @@ class Op:
     accumulates: bool = False
     reads: tuple[str, ...] = ()
     asked: Literal["", "full", "low"] = ""
+    calls: tuple[str, ...] = ()
     trips: int = 1
 
     @property

@@ -318,6 +318,7 @@ def _decision(
         accumulator=sums.accumulator,
         derivative=sums.derivative,
         derivative_accumulator=sums.derivative_accumulator,
+        calls=op.calls,
     )
 
 

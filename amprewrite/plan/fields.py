@@ -173,3 +173,47 @@ class TimedPlan:
     seconds: Seconds
     error: Error
     total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Cost of a plan, at the prices of its target.
+
+    Attributes:
+        casts: Casts at run time.
+        cast_elements: Elements that they convert.
+        cast_bytes: Bytes read and written by casts that are kernels of their own.
+            Folded casts count 0; for target ``compiled``, so do casts that the compiler
+            fuses into another kernel.
+        op_bytes: Bytes that the ops read and write; for target ``compiled`` only bytes
+            that reach memory, including the rounding of accumulators that a kernel
+            returns.
+        total_bytes: The sum of ``cast_bytes``, ``op_bytes`` and ``overhead_bytes``,
+            which placement ``optimal`` minimises.
+        overhead_bytes: Launches of casts, lost speed of contractions in full precision,
+            and error terms, as the bytes that could be moved in the same time.
+        lower_bound: Certified least ``total_bytes``; None unless optimal.
+    """
+
+    casts: Count
+    cast_elements: Count
+    cast_bytes: Count
+    op_bytes: Count
+    total_bytes: int
+    overhead_bytes: int = 0
+    lower_bound: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GradientError:
+    """Predicted relative L2 errors of the gradients of parameters.
+
+    Attributes:
+        error: Error of all gradients together, relative to their norm.
+        worst: Largest error of one parameter's gradient, relative to its own norm.
+        parameter: Name of that parameter.
+    """
+
+    error: Error
+    worst: Error
+    parameter: Text

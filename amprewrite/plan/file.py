@@ -12,7 +12,7 @@ FORMAT = 2
 """Version of the JSON form."""
 
 ADDED: Mapping[str, frozenset[str]] = {
-    "Decision": frozenset(("forward", "backward", "scaling", "kernel")),
+    "Decision": frozenset(("forward", "backward", "scaling", "kernel", "calls")),
     "Plan": frozenset(("target", "recompute", "gradient_error", "timed")),
     "Rule": frozenset(("group",)),
 }

@@ -62,7 +62,8 @@ def _numbered(plan: Plan, prefix: str) -> Plan:
 
 def _decision(decision: Decision, prefix: str) -> Decision:
     causes = tuple(c if c == OUTPUT else prefix + c for c in decision.causes)
-    return replace(decision, op=prefix + decision.op, causes=causes)
+    calls = tuple(call.replace("#", f"#{prefix}", 1) for call in decision.calls)
+    return replace(decision, op=prefix + decision.op, causes=causes, calls=calls)
 
 
 def _cast(cast: Cast, prefix: str) -> Cast:

@@ -6,19 +6,20 @@ A plan can be read, compared, edited as JSON and applied in another process.
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
-from amprewrite.errors import PlanMismatchError
 from amprewrite.plan.fields import (
     MANY,
     AccumulatorName,
     ClassName,
+    Cost,
     Count,
     DtypeName,
     Error,
     FloatName,
     Folding,
     FormatName,
+    GradientError,
     Index,
     KernelName,
     LowName,
@@ -31,6 +32,7 @@ from amprewrite.plan.fields import (
 from amprewrite.plan.file import FORMAT, load_table, save_table
 from amprewrite.plan.memory.recompute import Recompute
 from amprewrite.plan.page.to_html import HtmlPage
+from amprewrite.plan.overview.compounds import Compound, find_compounds
 from amprewrite.plan.text import (
     DEFAULT_PRICES,
     diff_lines,
@@ -38,6 +40,9 @@ from amprewrite.plan.text import (
     summary_lines,
 )
 from amprewrite.policy import Reason, Rule
+
+if TYPE_CHECKING:
+    from amprewrite.plan.overview.select import Wanted
 
 OUTPUT = "output"
 """Consumer name of a cast that restores the dtype of a program output."""
@@ -79,6 +84,8 @@ class Decision:
             is rounded.
         kernel: Kernel of the product of 8 bits, ``auto`` or ``scaled_mm``, where torch
             has one for the op; empty if it is emulated.
+        calls: The calls of functions and modules such as softmax that the op is a part
+            of, outermost first, see :class:`amprewrite.ir.Op`.
     """
 
     op: Text
@@ -101,6 +108,7 @@ class Decision:
     backward: FormatName = ""
     scaling: ScalingName = ""
     kernel: KernelName = ""
+    calls: tuple[Text, ...] = ()
 
     @property
     def quantises(self) -> bool:
@@ -159,50 +167,6 @@ class Cast:
     def consumers(self) -> tuple[str, ...]:
         """Names of the ops that read the cast value, without repetition."""
         return tuple(dict.fromkeys(op for op, _ in self.uses))
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Cost of a plan, at the prices of its target.
-
-    Attributes:
-        casts: Casts at run time.
-        cast_elements: Elements that they convert.
-        cast_bytes: Bytes read and written by casts that are kernels of their own.
-            Folded casts count 0; for target ``compiled``, so do casts that the compiler
-            fuses into another kernel.
-        op_bytes: Bytes that the ops read and write; for target ``compiled`` only bytes
-            that reach memory, including the rounding of accumulators that a kernel
-            returns.
-        total_bytes: The sum of ``cast_bytes``, ``op_bytes`` and ``overhead_bytes``,
-            which placement ``optimal`` minimises.
-        overhead_bytes: Launches of casts, lost speed of contractions in full precision,
-            and error terms, as the bytes that could be moved in the same time.
-        lower_bound: Certified least ``total_bytes``; None unless optimal.
-    """
-
-    casts: Count
-    cast_elements: Count
-    cast_bytes: Count
-    op_bytes: Count
-    total_bytes: int
-    overhead_bytes: int = 0
-    lower_bound: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class GradientError:
-    """Predicted relative L2 errors of the gradients of parameters.
-
-    Attributes:
-        error: Error of all gradients together, relative to their norm.
-        worst: Largest error of one parameter's gradient, relative to its own norm.
-        parameter: Name of that parameter.
-    """
-
-    error: Error
-    worst: Error
-    parameter: Text
 
 
 @dataclass(frozen=True)
@@ -316,21 +280,50 @@ class Plan(HtmlPage):
         return tuple(cast for cast in self.casts if not cast.folded)
 
     def summary(self) -> str:
-        """Return a few lines: numbers of lowered ops, casts, unclassified ops."""
+        """Return about ten lines: counts, compounds, the largest modules, casts."""
         return "\n".join(summary_lines(self))
 
     def explain(self, op: str) -> str:
-        """Return the reason for the precision of the op named ``op``.
+        """Return the reason for the precision of an op, or of several.
+
+        Args:
+            op: A decision's ``op``; or a compound such as ``softmax``, or one call of
+                it, ``softmax#3``; or the path of a module, for all that is in it.
 
         Raises:
-            PlanMismatchError: No decision has that name.
+            PlanMismatchError: The plan has nothing of that name.
         """
         if op not in self.by_op:
-            near = [name for name in self.by_op if op in name][:5]
-            hint = f"; similar: {', '.join(near)}" if near else ""
-            msg = f"plan has no op {op!r} among {len(self.by_op)}{hint}"
-            raise PlanMismatchError(msg)
+            from amprewrite.plan.overview.explain import explain  # noqa: PLC0415  # only if used
+
+            return "\n".join(explain(self, op))
         return "\n".join(explain_lines(self, self.by_op[op]))
+
+    @cached_property
+    def compounds(self) -> tuple[Compound, ...]:
+        """The compounds in program order: each call of softmax, a norm, a loss, ...
+
+        They are found by the names of functions and modules, of kernels, and, where
+        there is no name, by the ops that make a softmax or a norm.
+        """
+        return find_compounds(self)
+
+    def select(self, **wanted: "Unpack[Wanted]") -> tuple[Decision, ...]:
+        """Return the decisions that match all that is given, in program order.
+
+        Args:
+            **wanted: ``path``, ``group``, ``op``, ``native``, ``op_name``, ``source``
+                as in a :class:`amprewrite.Rule`; ``op_class``, such as ``deny``;
+                ``precision``, the dtype that an op computes in, ``bfloat16`` or
+                ``bf16``; ``compound``, ``softmax`` or one call, ``softmax#3``.
+
+        Raises:
+            TypeError: There is no such key.
+            PlanMismatchError: There is no such class, dtype or compound.
+        """
+        from amprewrite.plan.overview.select import select  # noqa: PLC0415  # only if used
+
+        return select(self, wanted)
 
     def diff(self, other: "Plan") -> tuple[str, ...]:
         """Return one line for each op or cast in which ``other`` differs."""

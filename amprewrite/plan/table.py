@@ -1,12 +1,14 @@
 """A plan as rich tables, for a terminal and for a notebook."""
 
 import io
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
+
+from amprewrite.plan.overview.layers import row_names
 
 if TYPE_CHECKING:
     from amprewrite.plan.model import Plan
@@ -16,13 +18,17 @@ WIDTH = 120
 
 
 def _module_rows(plan: "Plan") -> dict[str, list[int]]:
+    """Return the counts of each row; equal modules of a stack share one."""
+    names = row_names(plan)
+    shared = Counter(names.values())
+    names = {path: row if shared[row] > 1 else path for path, row in names.items()}
     rows: dict[str, list[int]] = defaultdict(lambda: [0] * 6)
     for decision in plan.decisions:
-        row = rows[decision.path]
+        row = rows[names[decision.path]]
         row[0] += 1
         row[1] += bool(plan.low) and decision.precision == plan.low
     for cast in plan.casts:
-        row = rows[cast.path]
+        row = rows[names[cast.path]]
         row[2] += not cast.folded and not cast.is_weight
         row[3] += cast.folded and not cast.is_weight
         row[4] += cast.is_weight
@@ -31,7 +37,10 @@ def _module_rows(plan: "Plan") -> dict[str, list[int]]:
 
 
 def casts_by_module(plan: "Plan") -> Table:
-    """Return one row for each module: ops, lowered ops, casts, bytes."""
+    """Return one row for each module: ops, lowered ops, casts, bytes.
+
+    Equal modules of a stack share a row, so that the table stays short.
+    """
     table = Table(title="casts by module", title_justify="left")
     table.add_column("module", overflow="fold")
     heads = ("ops", "low", "casts", "folded", "weights", "bytes cast")

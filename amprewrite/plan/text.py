@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from amprewrite.ops import line_key
+from amprewrite.plan.overview.explain import because
+from amprewrite.plan.overview.lines import cast_line, compound_lines, layer_lines
 
 if TYPE_CHECKING:
     from amprewrite.plan.fields import TimedPlan
@@ -16,7 +18,7 @@ DEFAULT_PRICES = "default"
 
 
 def summary_lines(plan: "Plan") -> Iterator[str]:
-    """Yield the first lines of a plan: numbers of lowered ops, of casts and others."""
+    """Yield a plan in about ten lines: counts, compounds, layers, casts, warnings."""
     total = len(plan.decisions)
     low = len(plan.lowered)
     yield f"policy {plan.policy}, placement {plan.placement}; {plan.captured}"
@@ -50,6 +52,9 @@ def summary_lines(plan: "Plan") -> Iterator[str]:
         f"{sum(cast.is_weight for cast in run)} of weights), "
         f"{len(plan.casts) - len(run)} folded ({len(weights)} of weights in all)"
     )
+    yield from cast_line(plan)
+    yield from compound_lines(plan)
+    yield from layer_lines(plan)
     if plan.prices != DEFAULT_PRICES:
         yield f"prices: {plan.prices}"
     if plan.unclassified:
@@ -78,7 +83,7 @@ def explain_lines(plan: "Plan", found: "Decision") -> Iterator[str]:
         yield "  runs     again in the backward pass"
     yield f"  why      {found.why}"
     if found.causes:
-        yield f"  because  {' <- '.join(found.causes)}"
+        yield f"  because  {because(plan, found)}"
     for cast in plan.casts:
         if found.op in cast.consumers:
             how = f", folded ({cast.folding})" if cast.folded else ""

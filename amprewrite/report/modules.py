@@ -1,7 +1,6 @@
 """A plan summed up by module, with the repeated blocks of a stack in one row."""
 
-import re
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
 
 from rich import box
@@ -9,6 +8,7 @@ from rich.table import Table
 
 from amprewrite.dtypes import short_name
 from amprewrite.plan import Plan
+from amprewrite.plan.overview.layers import layer_rows, row_names
 from amprewrite.report.dotted import DottedName
 
 ROOT = "(root)"
@@ -19,8 +19,6 @@ HEADS = ("other", "casts", "folded", "weights", "bytes")
 
 UNITS = ("", "k", "M", "G", "T")
 """Prefixes of bytes, each a thousand times the one before."""
-
-_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 @dataclass
@@ -44,67 +42,17 @@ class Row:
     cast_bytes: int = 0
 
 
-def row_names(plan: Plan) -> dict[str, str]:
-    """Return the row of each module path, in program order.
-
-    Numbers in a path become ``*``, so that the layers of a stack share their rows:
-    ``layer.3.norm`` is in ``layer.*.norm``. Modules that end in a number share a row
-    only if all of them run the same ops, as layers do and the parts of an
-    ``nn.Sequential`` do not.
-    """
-    ops: dict[str, list[str]] = {}
-    for decision in plan.decisions:
-        ops.setdefault(decision.path, []).append(decision.canonical)
-    for cast in plan.casts:
-        ops.setdefault(cast.path, [])
-    kinds: dict[str, set[tuple[str, ...]]] = defaultdict(set)
-    for path, names in ops.items():
-        kinds[_NUMBER.sub("*", path)].add(tuple(names))
-
-    def row(path: str) -> str:
-        starred = _NUMBER.sub("*", path)
-        if not starred.endswith("*") or len(kinds[starred]) == 1:
-            return starred
-        front, dot, number = path.rpartition(".")
-        return _NUMBER.sub("*", front) + dot + number
-
-    return {path: row(path) for path in ops}
-
-
-def layer_names(plan: Plan) -> dict[str, str]:
-    """Return the row of each module path, in program order, with blocks rolled up.
-
-    All that is in the outermost blocks of a stack shares one row: ``layer.3.norm`` is
-    in ``layer.*``. A block that is the only one of its stack keeps its number.
-    """
-    return {path: name for path, (name, _) in _layers(plan).items()}
-
-
-def _layers(plan: Plan) -> dict[str, tuple[str, str]]:
-    """Return the row of each module path, and the block or module that it counts as."""
-    found: dict[str, tuple[str, str]] = {}
-    for path, name in row_names(plan).items():
-        parts = name.split(".")
-        depth = parts.index("*") + 1 if "*" in parts else None
-        block = ".".join(path.split(".")[:depth])
-        found[path] = ".".join(parts[:depth]), block
-    blocks = Counter(name for name, _ in set(found.values()))
-    return {
-        path: (name if blocks[name] > 1 else block, block)
-        for path, (name, block) in found.items()
-    }
-
-
 def module_rows(plan: Plan, *, by_layer: bool = False) -> dict[str, Row]:
     """Return the rows by name, in program order.
 
     Args:
         plan: The plan.
-        by_layer: Whether whole blocks share a row, see :func:`layer_names`; otherwise
-            only equal modules in them do, see :func:`row_names`.
+        by_layer: Whether whole blocks share a row, see
+            :func:`amprewrite.plan.overview.layers.layer_names`; otherwise only equal
+            modules in them do, see ``row_names`` there.
     """
     each = {path: (name, path) for path, name in row_names(plan).items()}
-    names = _layers(plan) if by_layer else each
+    names = layer_rows(plan) if by_layer else each
     rows: dict[str, Row] = {}
 
     def row_of(path: str) -> Row:

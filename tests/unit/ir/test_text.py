@@ -58,6 +58,7 @@ def test_every_fact_of_an_op_survives() -> None:
         accumulates=True,
         reads=("float64", "float64"),
         asked="full",
+        calls=("softmax#1",),
         trips=12,
     )
     untouched = [f.name for f in fields(Op) if getattr(op, f.name) == f.default]

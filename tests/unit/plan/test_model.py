@@ -76,13 +76,18 @@ def test_a_saved_plan_is_loaded_equal(tmp_path: Path) -> None:
 def test_an_unknown_op_is_refused_with_similar_names() -> None:
     with pytest.raises(PlanMismatchError) as caught:
         a_plan().explain("lin")
-    assert str(caught.value) == "plan has no op 'lin' among 5; similar: linear"
+    assert str(caught.value) == (
+        "plan has no op 'lin' among 5, and no module or compound of that name; "
+        "similar: linear"
+    )
 
 
 def test_an_unknown_op_without_similar_names() -> None:
     with pytest.raises(PlanMismatchError) as caught:
         a_plan().explain("conv")
-    assert str(caught.value) == "plan has no op 'conv' among 5"
+    assert str(caught.value) == (
+        "plan has no op 'conv' among 5, and no module or compound of that name"
+    )
 
 
 def test_warnings_are_added_to_a_copy() -> None:

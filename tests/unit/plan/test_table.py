@@ -39,6 +39,14 @@ def test_there_is_one_row_for_each_module_and_one_for_all() -> None:
     assert numbers["all"] == ["2", "1", "1", "1", "1", "192"]
 
 
+def test_equal_modules_of_a_stack_share_a_row() -> None:
+    softmax = 'softmax = softmax(%h) -> %p: f32[4,8]\n  | path="odd[red]"'
+    more = 'linear1 = linear(%h, %w) -> %k: f32[4,8]\n  | path="body.1"\n'
+    plan = plan_of(TEXT.replace(softmax, more + softmax))
+    rows = [row[1] for row in printed(casts_by_module(plan)) if len(row) > 9]
+    assert rows == ["module", "body.*", "odd[red]", "all"]
+
+
 def test_there_is_one_row_for_each_decision() -> None:
     text = [" ".join(line) for line in printed(decision_table(a_plan()))]
     row = next(line for line in text if "│ softmax" in line)

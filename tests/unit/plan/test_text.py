@@ -27,8 +27,9 @@ def test_the_summary_says_what_was_lowered_and_cast() -> None:
         rewritten 1 of 4 ops to bfloat16
         classes: allow 1, deny 1, keep 1, promote 1
         casts: 2 at run time (384 bytes, 0 of weights), 1 folded (1 of weights in all)
+        heaviest casts: f32 -> bf16 for linear at body.0 (192 bytes), bf16 -> f32 for square (192 bytes)
         unclassified, run as traced: mylib.scan.default (1)
-          a line under [ops] of a policy gives a class: "mylib::scan" = "promote\"""")
+          a line under [ops] of a policy gives a class: "mylib::scan" = "promote\"""")  # noqa: E501  # a line as it is printed
 
 
 def test_the_summary_says_where_measured_prices_come_from() -> None:
@@ -56,7 +57,7 @@ def test_an_op_is_explained_by_rule_reason_path_and_casts() -> None:
           class    promote, by groups.square
           computes float32
           why      mean wants full precision
-          because  mean
+          because  mean reads it
           reads    %h cast bfloat16 -> float32""")  # noqa: W291  # there is no source
 
 

@@ -7,13 +7,8 @@ import pytest
 from rich.console import Console
 
 from amprewrite.plan import Cast, Decision, Plan
-from amprewrite.report.modules import (
-    _bytes,
-    layer_names,
-    module_rows,
-    modules_table,
-    row_names,
-)
+from amprewrite.plan.overview.layers import layer_names, row_names
+from amprewrite.report.modules import _bytes, module_rows, modules_table
 
 
 def decision(path, canonical="linear", precision="bfloat16"):

@@ -13,6 +13,7 @@ from jax._src.lax import lax as lax_functions
 from jax.flatten_util import ravel_pytree
 
 from amprewrite.frameworks.jaxpr.compat.tracers import is_tracer
+from amprewrite.ops.compounds import function_compound
 from amprewrite.user_code import is_in, is_users, runs_users
 
 
@@ -36,6 +37,29 @@ def source_line(traceback: Any) -> str:
         if is_users(frame.file_name):
             return f"{os.path.basename(frame.file_name)}:{frame.line_num}"  # noqa: PTH119  # a frame holds a plain string
     return ""
+
+
+Frames = tuple[tuple[str, int], ...]
+"""File and line of frames, innermost first."""
+
+
+@functools.lru_cache(maxsize=4096)
+def named_frames(traceback: Any) -> tuple[tuple[str, Frames], ...]:
+    """Return the frames of functions that are compounds, outermost first.
+
+    Returns:
+        The compound of each, see :mod:`amprewrite.ops.compounds`, and the frames that
+        called it.
+    """
+    frames = traceback.frames if traceback is not None else ()
+    found: list[tuple[str, int]] = []
+    for index, frame in enumerate(frames):
+        if compound := function_compound(frame.function_name):
+            found.append((compound, index))
+    if not found:
+        return ()
+    lines = [(frame.file_name, frame.line_num) for frame in frames]
+    return tuple((name, tuple(lines[i + 1 :])) for name, i in reversed(found))
 
 
 CASTS = frozenset(("array", "astype", "convert_element_type"))

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from amprewrite.frameworks.jaxpr.compat import equations, name_stacks, tracers
+from amprewrite.frameworks.jaxpr.compat.tracebacks import source_line
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jex
+from amprewrite.frameworks.jaxpr.program.calls import CallNumbers
 from amprewrite.frameworks.jaxpr.program.ops import FENCES, TYPED_BODIES, dtype_name
 from amprewrite.frameworks.jaxpr.program.program import (
     Atom,
@@ -83,11 +85,17 @@ class _Where:
         stack: Name stack of the calls around them inside the body; None without calls.
         outer: Names of all scopes around them.
         region: Name of the body.
+        calls: Calls of named functions around them.
+        call: Number of the innermost jitted call around them; 0 outside of one.
+        line: ``file:line`` of the user's call of that one; empty outside.
     """
 
     stack: Any = None
     outer: tuple[str, ...] = ()
     region: str = ""
+    calls: tuple[str, ...] = ()
+    call: int = 0
+    line: str = ""
 
     def of(self, eqn: Any) -> Any:
         own = eqn.source_info.name_stack
@@ -99,14 +107,19 @@ class _Where:
         own = name_stacks.scopes(eqn.source_info.name_stack)
         return (*self.outer, *own) if own else self.outer
 
-    def called(self, eqn: Any) -> "_Where":
+    def called(self, eqn: Any, calls: tuple[str, ...], number: int) -> "_Where":
         """Return the place inside a call that is inlined."""
-        return _Where(self.of(eqn), self.scopes(eqn), self.region)
+        stack, scopes = self.of(eqn), self.scopes(eqn)
+        return _Where(stack, scopes, self.region, calls, number, self.line_of(eqn))
 
     def inside(self, eqn: Any, name: str) -> "_Where":
         """Return the place inside the body called ``name``."""
         region = f"{self.region}/{name}" if self.region else name
-        return _Where(None, self.scopes(eqn), region)
+        return replace(self, stack=None, outer=self.scopes(eqn), region=region)
+
+    def line_of(self, eqn: Any) -> str:
+        """Return the user's line of an equation, or that of the call around it."""
+        return source_line(eqn.source_info.traceback) or self.line
 
 
 class _Inliner:
@@ -117,6 +130,8 @@ class _Inliner:
         self.avals: dict[str, Any] = {}
         self.constants: dict[str, Any] = {}
         self.called: set[str] = set()
+        self.calls_in = CallNumbers()
+        self.inlined = itertools.count(1)
 
     def program(self, closed: Any, name_of: Callable[[int], str]) -> Program:
         inputs = tuple(
@@ -171,7 +186,9 @@ class _Inliner:
         if plain or primitive in self.calls:
             self.called.add(equations.file_of(eqn) if primitive in JITS else "")
             jaxpr, consts = _opened(equations.body_of(eqn))
-            return self._jaxpr(jaxpr, consts, operands, where.called(eqn))
+            calls = self.calls_in.entered(eqn, self._calls(eqn, where))
+            inner = where.called(eqn, calls, next(self.inlined))
+            return self._jaxpr(jaxpr, consts, operands, inner)
         if primitive in SHARED:
             step = self._shared(eqn, operands, where)
         elif primitive in OPENERS and not eqn.params.get("branches_platforms"):
@@ -183,8 +200,20 @@ class _Inliner:
     def _step(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
         name = self.names.fresh(eqn.primitive.name.replace("-", "_"))
         return Step(
-            name, eqn, operands, (), where.of(eqn), where.scopes(eqn), where.region
+            name=name,
+            eqn=eqn,
+            operands=operands,
+            results=(),
+            stack=where.of(eqn),
+            scopes=where.scopes(eqn),
+            region=where.region,
+            calls=self._calls(eqn, where),
+            called_at=where.line,
         )
+
+    def _calls(self, eqn: Any, where: _Where) -> tuple[str, ...]:
+        """Return the calls of named functions around an equation."""
+        return self.calls_in.around(eqn, where.stack, where.calls, where.call)
 
     def _plain(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
         primitive = eqn.primitive.name
@@ -202,6 +231,8 @@ class _Inliner:
             scopes=where.scopes(eqn),
             region=where.region,
             fence=fence,
+            calls=self._calls(eqn, where),
+            called_at=where.line,
         )
 
     def _shared(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:

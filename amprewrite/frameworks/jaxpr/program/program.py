@@ -89,6 +89,9 @@ class Step:
         wants: Dtype in which each name in ``operands`` is read, in a program traced
             with promotion; empty if all are read as they are.
         conjugates: Whether it squares complex numbers for a norm.
+        calls: Calls of named functions around it, see :class:`amprewrite.ir.Op`.
+        called_at: ``file:line`` of the user's call of the jitted function that it is
+            in; empty outside of one.
     """
 
     name: str
@@ -104,6 +107,8 @@ class Step:
     chosen: Chosen = ""
     wants: tuple[str, ...] = ()
     conjugates: bool = False
+    calls: tuple[str, ...] = ()
+    called_at: str = ""
 
     @property
     def primitive(self) -> str:

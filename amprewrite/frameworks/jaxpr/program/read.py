@@ -93,7 +93,8 @@ class _Reader:
                     operands=_names(boundary.reads),
                     results=(boundary.makes,),
                     path=module_path(step.scopes),
-                    source=source_line(step.eqn.source_info.traceback),
+                    source=_source(step),
+                    calls=step.calls,
                     region=region,
                     reads=self._reads(boundary.reads, boundary.wants),
                     trips=trips,
@@ -117,7 +118,8 @@ class _Reader:
             operands=operands,
             results=step.results,
             path=module_path(step.scopes),
-            source=source_line(step.eqn.source_info.traceback),
+            source=_source(step),
+            calls=step.calls,
             region=step.region,
             fence=step.fence or self._asked_by_parameters(step),
             literals=(*_literals(step.operands), *_factors(step)),
@@ -177,6 +179,11 @@ class _Reader:
         if not all(isinstance(extent, int) for extent in extents):
             return None
         return int(np.prod(extents)) if extents else 1
+
+
+def _source(step: Step) -> str:
+    """Return the user's line of a step, or of the call of the function it is in."""
+    return source_line(step.eqn.source_info.traceback) or step.called_at
 
 
 def _turns(step: Step) -> int:

@@ -3,10 +3,12 @@
 import inspect
 import os
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from torch.fx import Graph, Node
 
+from amprewrite.ops.compounds import class_compound
 from amprewrite.user_code import Line, is_users, runs_users
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
@@ -45,6 +47,23 @@ def module_path(node: Node, model: str = MODEL) -> str:
     path = path.replace("._modules['", ".").replace("']", "")
     path = re.sub(r"\['?(\w+)'?\]?", r".\1", path)
     return re.sub(r"_(modules|orig_mod)\.", "", path).lstrip(".")
+
+
+def named_modules(node: Node) -> Iterator[tuple[str, str]]:
+    """Yield the calls of modules around a node that are compounds by their class.
+
+    Those of torch's own classes run kernels with names of their own.
+
+    Yields:
+        A text that is the same for all nodes of one call, and the compound's name.
+    """
+    stack: dict[str, tuple[str, Any]] = node.meta.get("nn_module_stack") or {}
+    for call, (_, kind) in stack.items():
+        name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__name__}"
+        if name.startswith("torch."):
+            continue
+        if compound := class_compound(name.rpartition(".")[2]):
+            yield call, compound
 
 
 def _stacked(node: Node) -> str:

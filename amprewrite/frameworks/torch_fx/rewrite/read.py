@@ -1,5 +1,6 @@
 """Read an ATen-level fx graph as a program graph, with the way back to nodes."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
@@ -12,6 +13,7 @@ from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
 from amprewrite.frameworks.torch_fx.aten.source_location import (
     MODEL,
     module_path,
+    named_modules,
     source_line,
 )
 from amprewrite.frameworks.torch_fx.capture.cast_intent import CHOSEN
@@ -108,6 +110,8 @@ class _Reader:
         self.storages: dict[int, str] = {}
         self.entered: set[str] = set()
         self.bodies: dict[Node, tuple[GraphModule, int]] = {}
+        self.calls: dict[str, str] = {}
+        self.counts: Counter[str] = Counter()
 
     def read(self) -> Reading:
         outputs = self._read_scope(_Scope(self.module))
@@ -272,9 +276,18 @@ class _Reader:
             masks=tuple(_masks(node, operands, self.leaves)),
             reads=reads,
             asked=node.meta.get("custom", {}).get(NOTE, ""),
+            calls=tuple(self._calls(node)),
         )
         self.ops.append(op)
         self.sites[name] = Site(node, scope.owner)
+
+    def _calls(self, node: Node) -> Iterator[str]:
+        """Yield the calls around a node of modules that are compounds by class."""
+        for call, compound in named_modules(node):
+            if call not in self.calls:
+                self.counts[compound] += 1
+                self.calls[call] = f"{compound}#{self.counts[compound]}"
+            yield self.calls[call]
 
     def _reads(self, node: Node, used: Iterable[Node]) -> Iterator[str]:
         """Yield the dtype in which each operand is read after promotion."""

@@ -1,0 +1,1 @@
+"""A plan told to people: its layers, compounds, heaviest casts and reasons."""

@@ -1,0 +1,243 @@
+"""Compounds that no name tells, by the ops they are made of and the edges between.
+
+A softmax is ``e / sum(e)`` with ``e = exp(...)``; a norm multiplies by the inverse root
+of the mean of squares of the same value. Where an edge is missing, nothing is said.
+"""
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from amprewrite.ops import traits_of
+
+if TYPE_CHECKING:
+    from amprewrite.plan.model import Decision, Plan
+
+_VALUE = re.compile(r"%([^\s,:)]+):")
+_MOVES = frozenset(("movement", "cast"))
+_MAXIMA = frozenset(("amax", "max"))
+_SHIFTS = frozenset((*_MAXIMA, "maximum", "detach"))
+
+_Ops = set[str]
+
+
+@dataclass
+class _Edges:
+    """The ops of one graph, by the values between them.
+
+    Attributes:
+        decisions: The ops by name.
+        operands: Values that each op reads.
+        makers: The op that makes each value; inputs and parameters have none.
+        constants: Values made of numbers alone.
+    """
+
+    decisions: "dict[str, Decision]" = field(default_factory=dict[str, "Decision"])
+    operands: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    makers: dict[str, str] = field(default_factory=dict[str, str])
+    constants: set[str] = field(default_factory=set[str])
+
+    def add(self, decision: "Decision", line: str) -> None:
+        """Add an op by its line in the program of a plan."""
+        before, _, after = line.partition(") -> ")
+        read, made = _VALUE.findall(before), _VALUE.findall(after)
+        self.decisions[decision.op] = decision
+        self.operands[decision.op] = read
+        self.makers.update(dict.fromkeys(made, decision.op))
+        if self.constants.issuperset(read):
+            self.constants.update(made)
+
+    def kind(self, value: str | None) -> str:
+        """Return the canonical name of the op that makes a value; empty for none."""
+        op = self.makers.get(value or "")
+        return self.decisions[op].canonical if op else ""
+
+    def read(self, value: str) -> list[str]:
+        """Return the operands of the op that makes a value."""
+        return self.operands[self.makers[value]]
+
+    def back(self, value: str) -> tuple[str, _Ops]:
+        """Return the value before moves of data and casts, and these ops."""
+        way: _Ops = set()
+        while (op := self.makers.get(value)) and len(self.operands[op]) == 1:
+            decision = self.decisions[op]
+            if traits_of(decision.canonical, decision.native).group not in _MOVES:
+                break
+            way.add(op)
+            (value,) = self.operands[op]
+        return value, way
+
+    def varying(self, value: str) -> tuple[list[str], _Ops]:
+        """Return the operands behind a value that are no constants, and other ops."""
+        found = [name for name in self.read(value) if name not in self.constants]
+        ops: _Ops = set()
+        left = [value]
+        while left:
+            op = self.makers[left.pop()]
+            if op not in ops:
+                ops.add(op)
+                left += [v for v in self.operands[op] if v in self.constants]
+        return found, ops
+
+    def mean(self, value: str) -> tuple[str, _Ops] | None:
+        """Return the operand of a mean, and the ops; None if a value is no mean.
+
+        ``jnp.var`` divides by a count that it computes, and gives NaN where that is 0.
+        """
+        value, way = self.back(value)
+        wanted = "mean"
+        for kind in ("where", "div"):
+            if self.kind(value) != kind:
+                continue
+            read, ops = self.varying(value)
+            if len(read) != 1:
+                return None
+            value, more = self.back(read[0])
+            way |= ops | more
+            wanted = "sum"
+        if self.kind(value) != wanted:
+            return None
+        inner, more = self.back(self.read(value)[0])
+        return inner, way | more | {self.makers[value]}
+
+    def centred(self, value: str) -> tuple[str, _Ops] | None:
+        """Return a value before its mean is subtracted, and the ops; None if not so."""
+        value, way = self.back(value)
+        if self.kind(value) != "sub" or len(self.read(value)) != 2:  # noqa: PLR2004  # operands
+            return None
+        whole, mean = self.read(value)
+        whole, more = self.back(whole)
+        found = self.mean(mean)
+        if found is None or found[0] != whole:
+            return None
+        return whole, way | more | found[1] | {self.makers[value]}
+
+
+def structures(
+    plan: "Plan", taken: Collection[str]
+) -> "Iterator[tuple[str, tuple[Decision, ...]]]":
+    """Yield each compound that is found, as its name and its ops in program order.
+
+    Args:
+        plan: The plan; one without the lines of its program has no edges.
+        taken: Ops that belong to another compound.
+    """
+    held = set(taken)
+    for edges in _graphs(plan):
+        for op in edges.decisions:
+            name, ops = _softmax(edges, op) or _norm(edges, op) or ("", set[str]())
+            if ops and held.isdisjoint(ops):
+                held |= ops
+                yield name, tuple(d for o, d in edges.decisions.items() if o in ops)
+
+
+def _graphs(plan: "Plan") -> Iterator[_Edges]:
+    """Yield the edges of each graph of a plan."""
+    edges = _Edges()
+    decisions = iter(plan.decisions)
+    for line in plan.program:
+        if line.startswith("return "):
+            yield edges
+            edges = _Edges()
+        elif decision := next(decisions, None):
+            edges.add(decision, line)
+
+
+def _softmax(edges: _Edges, op: str) -> tuple[str, _Ops] | None:
+    """Return the ops of a softmax that ends in ``op``."""
+    read = edges.operands[op]
+    if edges.decisions[op].canonical != "div" or len(read) != 2:  # noqa: PLR2004  # operands
+        return None
+    (over, way), (under, below) = edges.back(read[0]), edges.back(read[1])
+    if edges.kind(over) != "exp" or edges.kind(under) != "sum":
+        return None
+    summed, moved = edges.back(edges.read(under)[0])
+    if summed != over:
+        return None
+    makers = {edges.makers[over], edges.makers[under]}
+    return "softmax", {op, *makers, *way, *below, *moved, *_shift(edges, over)}
+
+
+def _shift(edges: _Edges, exponential: str) -> _Ops:
+    """Return the ops that subtract the maximum before an exponential; else none."""
+    shifted = edges.read(exponential)[0]
+    if edges.kind(shifted) != "sub" or len(edges.read(shifted)) != 2:  # noqa: PLR2004  # operands
+        return set()
+    whole, value = edges.read(shifted)
+    whole, found = edges.back(whole)[0], {edges.makers[shifted]}
+    while True:
+        value, way = edges.back(value)
+        found |= way
+        if edges.kind(value) not in _SHIFTS:
+            return set()
+        found.add(edges.makers[value])
+        inner = edges.read(value)[0]
+        if edges.kind(value) in _MAXIMA:
+            return found if edges.back(inner)[0] == whole else set()
+        value = inner
+
+
+def _norm(edges: _Edges, op: str) -> tuple[str, _Ops] | None:
+    """Return the ops of a norm that multiplies by an inverse root in ``op``."""
+    kind, read = edges.decisions[op].canonical, edges.operands[op]
+    roots = {"mul": "rsqrt", "div": "sqrt"}
+    if kind not in roots or len(read) != 2:  # noqa: PLR2004  # operands
+        return None
+    for scaled, root in (read, read[::-1])[: 2 if kind == "mul" else 1]:
+        inverse, way = edges.back(root)
+        if edges.kind(inverse) != roots[kind]:
+            continue
+        whole, moved = edges.back(scaled)
+        ops = {op, edges.makers[inverse], *way, *moved}
+        under, added = _without_epsilon(edges, edges.read(inverse)[0])
+        for part, scale in _scaled(edges, whole):
+            centre = edges.centred(part)
+            for source, more, centres in _variances(edges, under):
+                if centres and centre is not None and source == centre[0]:
+                    return "layer_norm", ops | added | more | centre[1] | scale
+                if not centres and source == part:
+                    return "rms_norm", ops | added | more | scale
+    return None
+
+
+def _scaled(edges: _Edges, value: str) -> Iterator[tuple[str, _Ops]]:
+    """Yield a value and the factors of it: a norm may be scaled first."""
+    yield value, set()
+    if edges.kind(value) == "mul":
+        for operand in edges.read(value):
+            part, way = edges.back(operand)
+            yield part, way | {edges.makers[value]}
+
+
+def _without_epsilon(edges: _Edges, value: str) -> tuple[str, _Ops]:
+    """Return a value before a small number is added, and the ops after it."""
+    value, way = edges.back(value)
+    if edges.kind(value) == "add":
+        way.add(edges.makers[value])
+        value, more = edges.back(edges.read(value)[0])
+        way |= more
+    return value, way
+
+
+def _variances(edges: _Edges, value: str) -> Iterator[tuple[str, _Ops, bool]]:
+    """Yield the values of which one is the variance or mean square, with the ops.
+
+    Yields:
+        That value, the ops between, and whether its mean was subtracted.
+    """
+    if edges.kind(value) == "var":
+        yield edges.back(edges.read(value)[0])[0], {edges.makers[value]}, True
+    found = edges.mean(value)
+    if found is None:
+        return
+    square, ops = found
+    read = edges.read(square) if square in edges.makers else []
+    two = edges.kind(square) == "mul" and len(read) == 2 and len(set(read)) == 1  # noqa: PLR2004  # operands
+    if not two and edges.kind(square) not in ("square", "integer_pow", "pow"):
+        return
+    source, way = edges.back(read[0])
+    ops = ops | way | {edges.makers[square]}
+    if centre := edges.centred(source):
+        yield centre[0], ops | centre[1], True
+    yield source, ops, False
