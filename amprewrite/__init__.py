@@ -12,6 +12,7 @@ from amprewrite.api import (
 from amprewrite.marks import full_precision, low_precision
 from amprewrite.plan import Plan
 from amprewrite.policy import Policy, Rule, load_policy
+from amprewrite.probes import histogram
 from amprewrite.scaling import unit_scale
 from amprewrite.simulation import simulate
 
@@ -25,6 +26,7 @@ __all__ = [
     "convert",
     "errors",
     "full_precision",
+    "histogram",
     "inspect",
     "load_policy",
     "low_precision",

@@ -8,6 +8,7 @@ from typing import Protocol
 from amprewrite.dtypes import Processor
 from amprewrite.errors import UnsupportedError, warn
 from amprewrite.ir import ProgramGraph
+from amprewrite.measure.observed import Look
 from amprewrite.measure.runs import Call, Measured
 from amprewrite.measure.samples import Observe, Walked
 from amprewrite.measure.tolerance import Budget
@@ -195,6 +196,19 @@ class Framework(Stepper, Protocol):
 
     def plan_of(self, model: object, /) -> Plan:
         """Return the plan of a converted model, or of one that it compiled."""
+        ...
+
+    def observe(
+        self,
+        model: object,
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
+        look: Look,
+        /,
+        *,
+        gradients: bool = True,
+    ) -> None:
+        """Run a model, and show its parameters and tensors, with their gradients."""
         ...
 
     def graph_text(

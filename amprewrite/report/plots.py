@@ -2,30 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from amprewrite.errors import UnsupportedError
+from amprewrite.libraries.drawing import load_matplotlib
 from amprewrite.plan.bounds import Point
 
 SUFFIXES = (".svg", ".png", ".pdf")
 """Suffixes of the file formats that can be written."""
-
-
-def load_matplotlib() -> Any:  # noqa: ANN401  # its types are partial
-    """Return ``matplotlib.figure``, which needs no display.
-
-    Raises:
-        UnsupportedError: matplotlib is not installed.
-    """
-    try:
-        from matplotlib import figure  # noqa: PLC0415  # optional
-    except ImportError as error:
-        msg = (
-            "plots are drawn by matplotlib, which is not installed; "
-            "pip install 'amprewrite[plot]'"
-        )
-        raise UnsupportedError(msg) from error
-    return figure
 
 
 def plot_pareto(points: Sequence[Point], path: Path) -> None:

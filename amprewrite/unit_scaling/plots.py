@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amprewrite.report.plots import load_matplotlib
+from amprewrite.libraries.drawing import load_matplotlib
 from amprewrite.unit_scaling.figures import Curve, Figures
 
 

@@ -12,6 +12,7 @@ from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.jaxpr import compare
 from amprewrite.frameworks.jaxpr import convert as conversion
+from amprewrite.frameworks.jaxpr import observe as observation
 from amprewrite.frameworks.jaxpr.convert import original, plan_of
 from amprewrite.frameworks.jaxpr.devices import samples
 from amprewrite.frameworks.jaxpr.function import program_export, program_text
@@ -24,6 +25,7 @@ from amprewrite.frameworks.jaxpr.probes.calibrate import (
 )
 from amprewrite.frameworks.jaxpr.probes.calibrate import measure as calibrate
 from amprewrite.frameworks.jaxpr.probes.calibrate import named as device_named
+from amprewrite.measure.observed import Look
 from amprewrite.measure.runs import Call, Measured
 from amprewrite.measure.samples import Observe, Walked
 from amprewrite.plan import Plan
@@ -38,6 +40,7 @@ __all__ = [
     "inspect",
     "kernels",
     "measure",
+    "observe",
     "original",
     "plan_of",
     "program_files",
@@ -65,6 +68,18 @@ def measure(original: object, converted: object, call: Call) -> Measured:
 def walk(original: object, converted: object, call: Call, observe: Observe) -> Walked:
     """Step through a model and its converted form op by op."""
     return compare.walk(_model(original), _model(converted), call, observe)
+
+
+def observe(
+    model: object,
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+    look: Look,
+    *,
+    gradients: bool = True,
+) -> None:
+    """Run a model, and show its parameters and tensors, with their gradients."""
+    observation.observe(_model(model), args, kwargs, look, gradients=gradients)
 
 
 def graph_text(

@@ -14,6 +14,7 @@ from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.torch_fx import compare
 from amprewrite.frameworks.torch_fx import convert as conversion
+from amprewrite.frameworks.torch_fx import observe as observation
 from amprewrite.frameworks.torch_fx.capture.program import Model, open_program
 from amprewrite.frameworks.torch_fx.compiled_plans import plan_of
 from amprewrite.frameworks.torch_fx.derived.original import original
@@ -27,6 +28,7 @@ from amprewrite.frameworks.torch_fx.probes.calibrate import (
 )
 from amprewrite.frameworks.torch_fx.probes.calibrate import measure as calibrate
 from amprewrite.frameworks.torch_fx.probes.calibrate import named as device_named
+from amprewrite.measure.observed import Look
 from amprewrite.measure.runs import Call, Measured
 from amprewrite.measure.samples import Observe, Walked
 from amprewrite.plan import Plan
@@ -41,6 +43,7 @@ __all__ = [
     "inspect",
     "kernels",
     "measure",
+    "observe",
     "original",
     "plan_of",
     "program_files",
@@ -68,6 +71,18 @@ def measure(original: object, converted: object, call: Call) -> Measured:
 def walk(original: object, converted: object, call: Call, observe: Observe) -> Walked:
     """Step through a model and its converted form op by op."""
     return compare.walk(_model(original), converted, call, observe)
+
+
+def observe(
+    model: object,
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+    look: Look,
+    *,
+    gradients: bool = True,
+) -> None:
+    """Run a model, and show its parameters and tensors, with their gradients."""
+    observation.observe(_module(model), args, kwargs, look, gradients=gradients)
 
 
 def graph_text(

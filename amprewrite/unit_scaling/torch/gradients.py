@@ -1,19 +1,13 @@
 """Gradients of a torch module, as it scales them and as they truly are."""
 
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from amprewrite.errors import ArgumentError
-from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
+from amprewrite.frameworks.torch_fx.observe import output_gradients, unchanged
 from amprewrite.unit_scaling.torch.scale import true_gradients
 from amprewrite.unit_scaling.validity import STRETCH, Gradients, Pulled
-
-_compiler: Any = torch.compiler
-_random: Any = torch.random
-SEED = 1472
 
 
 def pull(
@@ -55,43 +49,3 @@ def _gradients(
         pairs = zip(parameters, gradients, strict=True)
         found.append({name: g.detach().double().cpu().numpy() for name, g in pairs})
     return found
-
-
-def output_gradients(
-    model: torch.nn.Module, result: Any
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return the float tensors of a result, and a gradient for each.
-
-    They are unit Gaussian numbers. Where some are scalars they are losses: they get 1,
-    and other outputs 0.
-
-    Raises:
-        ArgumentError: There is none that needs a gradient.
-    """
-    leaves: list[Any] = pytree.tree_leaves(result)
-    outputs = [y for y in leaves if isinstance(y, torch.Tensor) and y.requires_grad]
-    if not outputs:
-        msg = (
-            f"{type(model).__name__} gives no float tensor that depends on a "
-            "parameter; want an output, or a loss, to differentiate"
-        )
-        raise ArgumentError(msg)
-    if not all(y.dim() for y in outputs):
-        return outputs, [torch.full_like(y, not y.dim()) for y in outputs]
-    return outputs, [torch.randn_like(y) for y in outputs]
-
-
-@contextmanager
-def unchanged(model: torch.nn.Module) -> Generator[None]:
-    """Run uncompiled with seeded random numbers, and put buffers back."""
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    with (
-        _random.fork_rng(),
-        torch.enable_grad(),
-        _compiler.set_stance("force_eager"),
-    ):
-        torch.manual_seed(SEED)  # pyright: ignore[reportUnknownMemberType]  # torch does not annotate it
-        yield
-    with torch.no_grad():
-        for name, buffer in model.named_buffers():
-            buffer.copy_(buffers[name])

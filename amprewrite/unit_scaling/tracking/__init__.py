@@ -2,7 +2,7 @@
 
 from amprewrite.unit_scaling.tracking.rows import Cell, ScaleRow
 from amprewrite.unit_scaling.tracking.run import track_scales
-from amprewrite.unit_scaling.tracking.scales import Scale, Tracked, numbered
+from amprewrite.unit_scaling.tracking.scales import Scale, Tracked
 from amprewrite.unit_scaling.tracking.table import ScaleTable
 from amprewrite.unit_scaling.tracking.tracks import Tracks
 
@@ -13,6 +13,5 @@ __all__ = [
     "ScaleTable",
     "Tracked",
     "Tracks",
-    "numbered",
     "track_scales",
 ]

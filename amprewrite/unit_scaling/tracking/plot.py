@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from amprewrite.report.plots import load_matplotlib
+from amprewrite.libraries.drawing import load_matplotlib
 from amprewrite.unit_scaling.tracking.rows import Kind, ScaleRow
 
 SMALLEST = {"float8 e4m3": 2.0**-9, "float8 e5m2": 2.0**-16, "float16": 2.0**-24}

@@ -61,12 +61,6 @@ class Tracked:
     scaled: str | None = None
 
 
-def numbered(name: str, counts: dict[str, int]) -> str:
-    """Return a name, with the number of its use from the second on."""
-    counts[name] = counts.get(name, -1) + 1
-    return f"{name}_{counts[name]}" if counts[name] else name
-
-
 def base_name(name: str) -> str:
     """Return a name without its number."""
     base, _, number = name.rpartition("_")

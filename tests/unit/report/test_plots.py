@@ -1,13 +1,11 @@
 """Figures are files, and say what is missing to draw them."""
 
-import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
-from amprewrite.errors import UnsupportedError
-from amprewrite.report.plots import SUFFIXES, load_matplotlib, plot_pareto
+from amprewrite.report.plots import SUFFIXES, plot_pareto
 from tests.tolerance_goal import sensitivity
 from tests.unit.passes.error_budget.test_pareto import swept
 
@@ -37,9 +35,3 @@ def test_every_point_is_marked(tmp_path: Path) -> None:
         len(list(line.iter("{http://www.w3.org/2000/svg}use"))) for line in lines
     )
     assert marks == len(points) - 1  # promote has a line of its own
-
-
-def test_matplotlib_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(UnsupportedError, match=r"pip install 'amprewrite\[plot\]'"):
-        load_matplotlib()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from amprewrite.unit_scaling.tracking.scales import Scale, base_name, numbered
+from amprewrite.unit_scaling.tracking.scales import Scale, base_name
 
 
 def test_scales_of_an_array():
@@ -18,12 +18,6 @@ def test_scales_do_not_overflow_a_low_dtype():
 
 def test_an_empty_array_has_none():
     assert Scale.of(np.ones((0, 3))) == Scale(0.0, 0.0, 0.0, 0.0)
-
-
-def test_names_are_numbered_from_the_second_on():
-    counts = {}
-    names = [numbered(name, counts) for name in ("add", "mul", "add", "add")]
-    assert names == ["add", "mul", "add_1", "add_2"]
 
 
 @pytest.mark.parametrize(

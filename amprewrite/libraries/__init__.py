@@ -1,0 +1,1 @@
+"""Optional libraries, each loaded by a function that says how to install it."""
