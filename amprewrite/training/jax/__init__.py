@@ -16,6 +16,7 @@ from amprewrite.training.jax.scales import (
 )
 from amprewrite.training.jax.trees import all_finite, select_tree
 from amprewrite.training.jax.update import accumulate, optimizer_update
+from amprewrite.training.jax.update_counts import lost_updates
 
 __all__ = [
     "DelayedRule",
@@ -31,6 +32,7 @@ __all__ = [
     "filter_grad",
     "filter_value_and_grad",
     "grad",
+    "lost_updates",
     "optimizer_update",
     "select_tree",
     "value_and_grad",

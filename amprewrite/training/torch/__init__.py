@@ -8,6 +8,7 @@ from amprewrite.training.delayed import DelayedRule
 from amprewrite.training.torch.delayed import DelayedLinear, delay_scales, saturated
 from amprewrite.training.torch.low_weights import LostUpdates, LowWeights
 from amprewrite.training.torch.scaler import GradScaler
+from amprewrite.training.torch.update_watch import UpdateWatch, lost_updates
 
 __all__ = [
     "DelayedLinear",
@@ -15,6 +16,8 @@ __all__ = [
     "GradScaler",
     "LostUpdates",
     "LowWeights",
+    "UpdateWatch",
     "delay_scales",
+    "lost_updates",
     "saturated",
 ]

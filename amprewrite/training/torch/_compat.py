@@ -1,6 +1,9 @@
 """Private or untyped names of torch; each has a test."""
 
-from collections.abc import Callable, Sequence
+import copy
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -122,3 +125,43 @@ def part(tensor: torch.Tensor) -> tuple[int, ...]:
         return ()
     where = zip(untyped.device_mesh.get_coordinate(), untyped.placements, strict=True)
     return tuple(index for index, kind in where if not kind.is_replicate())
+
+
+HOOKS = "_optimizer_"
+"""Beginning of the names under which an optimizer holds its hooks."""
+
+
+def twin_of(optimizer: Optimizer, places: Mapping[int, torch.Tensor]) -> Optimizer:
+    """Return a copy of an optimizer on other parameters, with its state, without hooks.
+
+    Args:
+        optimizer: The optimizer.
+        places: The other parameters, by identity of those that they stand for.
+    """
+    kind = type(optimizer)
+    twin: Any = kind.__new__(kind)
+    held = {
+        name: value
+        for name, value in vars(optimizer).items()
+        # a scheduler sets a step of its own
+        if name != "step" and not name.startswith(HOOKS)
+    }
+    vars(twin).update(copy.deepcopy(held, dict(places)))
+    for name in vars(optimizer):
+        if name.startswith(HOOKS):
+            setattr(twin, name, OrderedDict())
+    return twin
+
+
+def bare_step(optimizer: Optimizer) -> None:
+    """Take a step without the hooks of all optimizers."""
+    hooked: Any = type(optimizer).step
+    (hooked.__wrapped__ if getattr(hooked, "hooked", False) else hooked)(optimizer)
+
+
+@contextmanager
+def kept_random() -> Generator[None]:
+    """Put the state of random numbers back after the context."""
+    random: Any = torch.random
+    with random.fork_rng():
+        yield
