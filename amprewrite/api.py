@@ -79,7 +79,7 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
             framework's usual way, ``compiled`` for JAX and ``eager`` for torch, or that
             of ``plan``. Prices measured by ``amprewrite calibrate`` on the model's
             device are used.
-        compile: Compile the result with inductor.
+        compile: Compile the result with inductor, for inference with frozen weights.
         device: The device to plan for, which may be absent: a kind (``cpu``, ``cuda``,
             for JAX also ``tpu``) or the name of a device that ``amprewrite calibrate``
             measured, with its prices. The program is for that device; nothing is moved

@@ -3,7 +3,7 @@
 from amprewrite.frameworks.base import announce
 from amprewrite.frameworks.torch_fx.build import build
 from amprewrite.frameworks.torch_fx.capture.program import Captured
-from amprewrite.frameworks.torch_fx.compat import compiling
+from amprewrite.frameworks.torch_fx.compile_program import compile_program
 from amprewrite.frameworks.torch_fx.derived.original import keep_program
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.overflow import overflows
@@ -41,5 +41,5 @@ def assemble(subject: Subject, captured: Captured) -> ConvertedModule:
     if not subject.owned:
         announce(converted.plan)
     if request.compile:
-        compiling.compile_in_place(converted)
+        compile_program(converted, trains=trains)
     return converted

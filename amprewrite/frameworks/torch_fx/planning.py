@@ -5,7 +5,7 @@ from dataclasses import replace
 from amprewrite.frameworks.torch_fx.build import build
 from amprewrite.frameworks.torch_fx.capture.export import model_device
 from amprewrite.frameworks.torch_fx.capture.program import Captured
-from amprewrite.frameworks.torch_fx.compat import compiling
+from amprewrite.frameworks.torch_fx.compile_program import compile_program
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.probes.tolerance import (
     Builders,
@@ -43,7 +43,7 @@ def plan_for(subject: Subject, captured: Captured, reading: Reading) -> Plan:
         made = candidate(captured, request.with_regions(reading.graph, plan))
         made.lowers = request.lowering
         if request.compile or request.target == "compiled":
-            compiling.compile_in_place(made)
+            compile_program(made, trains=subject.trains)
         return made
 
     if request.budget is None:

@@ -1,8 +1,8 @@
 """Compile models and graphs by dynamo and inductor, and functions by neither."""
 # pyright: reportPrivateUsage=false
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -115,7 +115,47 @@ def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return untyped.disable(function)
 
 
-def compile_in_place(model: nn.Module) -> None:
-    """Compile ``model`` in place with torch's default compiler."""
+def compiled_function(
+    function: Callable[..., Any], *, frozen: bool = False
+) -> Callable[..., Any]:
+    """Return a function compiled by torch's default compiler, in a cache of its own.
+
+    Args:
+        function: The function, or a bound method.
+        frozen: Whether tensors that it reads from modules become constants of the
+            compiled code, where gradients are off: whoever calls it sees to it that
+            nobody writes to them.
+    """
+    untyped: Any = torch
+    context = untyped._dynamo.optimize(backend="inductor")
+    settings = freezing if frozen else nullcontext
+    context.callback = _Settled(context.callback, settings)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return context(_copied(call))
+
+
+def called(model: nn.Module) -> Callable[..., Any]:
+    """Return the function that calls of ``model`` run: its hooks and its forward."""
     untyped: Any = model
-    untyped.compile()
+    return untyped._call_impl
+
+
+def set_called(model: nn.Module, function: Callable[..., Any]) -> None:
+    """Make calls of ``model`` run ``function``, as those of a compiled module."""
+    model.__dict__["_compiled_call_impl"] = function
+
+
+@contextmanager
+def freezing() -> Generator[None]:
+    """Make weights constants of what is compiled: inductor packs and folds them.
+
+    Dynamo asks for the setting too, which an option of one backend does not change.
+    """
+    from torch._inductor import config  # noqa: PLC0415  # slow import
+
+    inductor: Any = config
+    with inductor.patch(freezing=True):
+        yield

@@ -1,6 +1,7 @@
 """Extents, storages and versions of tensors; fake tensors, which have no values."""
 # pyright: reportPrivateUsage=false
 
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -97,6 +98,16 @@ def storage_identity(tensor: torch.Tensor) -> int:
 def writes(tensor: torch.Tensor) -> int:
     """Return how often ``tensor`` was written to; inference tensors do not count."""
     return 0 if tensor.is_inference() else tensor._version
+
+
+version = attrgetter("_version")
+"""Return how often a tensor was written to that is no inference tensor."""
+
+
+def counts_writes(tensor: torch.Tensor) -> bool:
+    """Return whether torch counts the writes to a tensor, which has an address."""
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return plain and tensor.layout is torch.strided and not tensor.is_inference()
 
 
 def may_share_storage(one: object, other: object) -> bool:

@@ -59,6 +59,14 @@ def fold_constants(graph: Graph, owner: nn.Module, constants: Collection[str]) -
             graph.erase_node(node)
 
 
+def written_attributes(graph: Graph) -> set[str]:
+    """Return the names of the attributes that a graph writes to, or may write to."""
+    storages = _storages(graph)
+    written = {storages[n] for node in graph.nodes for n in _written(node)}
+    read = graph.find_nodes(op="get_attr")
+    return {str(node.target) for node in read if storages[node] in written}
+
+
 def _stays(node: Node) -> bool:
     """Return whether a node without users stays: all but those that only compute."""
     if node.op in ("placeholder", "output"):

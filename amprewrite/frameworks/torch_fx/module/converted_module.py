@@ -64,6 +64,7 @@ class ConvertedModule(KeepsDtypes):
         number: Number of captures of the model until this.
         used: Number of the last call, of those of the model.
         lowers: Whether calls run a lowered graph: the same bits in fewer steps.
+        gathers: Whether tensors were set since: it may be sharded, and gathers them.
     """
 
     path: str = ""
@@ -82,7 +83,7 @@ class ConvertedModule(KeepsDtypes):
     _dtypes: Mapping[str, torch.dtype]
     _full: Mapping[str, torch.dtype] = MappingProxyType({})
     _linked: bool = False
-    _gathers: bool = False
+    gathers: bool = False
 
     @property
     def plan(self) -> Plan:
@@ -290,7 +291,7 @@ class ConvertedModule(KeepsDtypes):
         If a model holds this program, it says when parameters were set; until then one
         of them is looked at for all, as where a whole set is replaced in a call.
         """
-        if self._linked and not self._gathers:
+        if self._linked and not self.gathers:
             first = self._places[:1]
             if not any(place.held.dtype != place.dtype for place in first):
                 return []
@@ -298,7 +299,7 @@ class ConvertedModule(KeepsDtypes):
 
     def tensors_were_set(self, *, follow: bool) -> None:
         """Take note that tensors of the model were set; adopt them if ``follow``."""
-        self._gathers = True
+        self.gathers = True
         if follow:
             self.follow()
 
