@@ -150,7 +150,7 @@ def set_called(model: nn.Module, function: Callable[..., Any]) -> None:
 
 @contextmanager
 def freezing() -> Generator[None]:
-    """Make weights constants of what is compiled: inductor packs and folds them.
+    """Compile with weights as constants, which inductor folds and packs.
 
     Dynamo asks for the setting too, which an option of one backend does not change.
     """
