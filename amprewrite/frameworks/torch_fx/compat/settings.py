@@ -113,6 +113,8 @@ def without_autocast(device: str) -> AbstractContextManager[object]:
 _AUTOCAST = ("cpu", "cuda", "xpu", "mps")
 """Types of devices with an autocast of their own that users switch on."""
 
+_NOTHING = nullcontext()
+
 
 def without_any_autocast() -> AbstractContextManager[object]:
     """Disable torch.autocast for a program with planned dtypes, on each device.
@@ -120,6 +122,9 @@ def without_any_autocast() -> AbstractContextManager[object]:
     A model may have been moved since its capture. Nothing is entered if autocast is
     off, so that an exported program has no region.
     """
+    untyped: Any = torch
+    if not torch.compiler.is_compiling() and not untyped._C._is_any_autocast_enabled():
+        return _NOTHING
     enabled = [device for device in _AUTOCAST if torch.is_autocast_enabled(device)]
     if not enabled:
         return nullcontext()

@@ -292,8 +292,8 @@ class ConvertedModule(KeepsDtypes):
         of them is looked at for all, as where a whole set is replaced in a call.
         """
         if self._linked and not self.gathers:
-            first = self._places[:1]
-            if not any(place.held.dtype != place.dtype for place in first):
+            first = self._places[0] if self._places else None
+            if first is None or first.held.dtype == first.dtype:
                 return []
         return distributed.gathered_otherwise(self._places)
 
