@@ -31,8 +31,8 @@ from amprewrite.plan.fields import (
 )
 from amprewrite.plan.file import FORMAT, load_table, save_table
 from amprewrite.plan.memory.recompute import Recompute
-from amprewrite.plan.page.to_html import HtmlPage
 from amprewrite.plan.overview.compounds import Compound, find_compounds
+from amprewrite.plan.page.to_html import HtmlPage
 from amprewrite.plan.text import (
     DEFAULT_PRICES,
     diff_lines,
