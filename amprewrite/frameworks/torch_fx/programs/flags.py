@@ -1,9 +1,10 @@
 """The names that a module's forward reads: its flags are among them."""
 
+import dis
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from types import CodeType, FunctionType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from torch import nn
 
@@ -32,7 +33,15 @@ def flags_of(kind: type[nn.Module]) -> frozenset[str]:
     ``getattr``). A superset of what is read: an attribute that is no flag then has its
     programs captured again when it is set, one that was missed would be ignored.
     """
-    return frozenset(_closure(kind, {"forward"}, []))
+    return _reached_by(kind).names
+
+
+def functions_of(kind: type[nn.Module]) -> tuple[FunctionType, ...]:
+    """Return the forward of a class and all functions that it may call.
+
+    Functions of torch are there where they are methods of the class.
+    """
+    return _reached_by(kind).functions
 
 
 @lru_cache(maxsize=4096)
@@ -45,7 +54,7 @@ def settings_read(kind: type[Any], names: frozenset[str]) -> frozenset[str]:
         kind: Class of the settings.
         names: Attribute names in the code that reads them.
     """
-    return names | _closure(kind, set(names), [])
+    return names | _closure(kind, set(names), []).names
 
 
 def has_computed_names(kind: type[Any]) -> bool:
@@ -54,15 +63,38 @@ def has_computed_names(kind: type[Any]) -> bool:
     return computed or kind.__getattribute__ is not object.__getattribute__
 
 
+def forget_code() -> None:
+    """Read the code of classes anew: some of it was replaced."""
+    for cached in (flags_of, settings_read, _reached_by):
+        cached.cache_clear()
+
+
+class Reached(NamedTuple):
+    """Code that a call may run.
+
+    Attributes:
+        names: The names in it.
+        functions: Its functions.
+    """
+
+    names: frozenset[str]
+    functions: tuple[FunctionType, ...]
+
+
+@lru_cache(maxsize=4096)
+def _reached_by(kind: type[nn.Module]) -> Reached:
+    return _closure(kind, {"forward"}, [])
+
+
 def _reached(part: nn.Module, function: FunctionType) -> frozenset[str]:
-    return frozenset(_closure(type(part), set(), [function]))
+    return _closure(type(part), set(), [function]).names
 
 
 def _closure(
     kind: type[Any], methods: set[str], functions: list[FunctionType]
-) -> set[str]:
+) -> Reached:
     """Return the names in functions, methods, and all that they may call in turn."""
-    found, seen = set[str](), set[object]()
+    found, seen = set[str](), dict[object, FunctionType]()
     while methods or functions:
         for name in methods:
             functions += _methods(kind, name)
@@ -71,12 +103,12 @@ def _closure(
             functions.remove(function)
             if function.__code__ in seen:
                 continue
-            seen.add(function.__code__)
-            names = set(_names(function.__code__))
+            seen[function.__code__] = function
+            names = set(names_in(function))
             methods |= names - found
             found |= names
             functions += _called(function, names)
-    return found
+    return Reached(frozenset(found), tuple(seen.values()))
 
 
 def _methods(kind: type[Any], name: str) -> Iterator[FunctionType]:
@@ -90,8 +122,13 @@ def _called(function: FunctionType, names: set[str]) -> Iterator[FunctionType]:
     """Yield the functions of a module that a function may call, but torch's own."""
     for name in names & function.__globals__.keys():
         for called in _functions(function.__globals__[name]):
-            if not str(called.__module__).startswith("torch"):
+            if not is_of_torch(called):
                 yield called
+
+
+def is_of_torch(code: FunctionType | type[Any]) -> bool:
+    """Return whether a function or class is torch's own, or of this package."""
+    return str(code.__module__).partition(".")[0] in ("torch", "amprewrite")
 
 
 def _functions(member: Any, depth: int = 4) -> Iterator[FunctionType]:
@@ -120,10 +157,35 @@ def _functions(member: Any, depth: int = 4) -> Iterator[FunctionType]:
             continue
 
 
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
+def names_in(function: FunctionType) -> frozenset[str]:
+    """Return the names in the code of a function, and the texts that may be names."""
+    return _names(function.__code__)
+
+
+@lru_cache(maxsize=4096)
+def _names(code: CodeType) -> frozenset[str]:
+    found = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            found |= _names(constant)
         elif isinstance(constant, str) and constant.isidentifier():
-            yield constant
+            found.add(constant)
+    return frozenset(found)
+
+
+def names_set_in(function: FunctionType) -> frozenset[str]:
+    """Return the attributes and global variables that the code of a function sets."""
+    return _names_set(function.__code__)
+
+
+@lru_cache(maxsize=4096)
+def _names_set(code: CodeType) -> frozenset[str]:
+    inner = (c for c in code.co_consts if isinstance(c, CodeType))
+    found = {
+        str(step.argval) for step in dis.get_instructions(code) if step.opname in _SETS
+    }
+    return frozenset(found).union(*map(_names_set, inner))
+
+
+_SETS = ("STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR", "DELETE_GLOBAL")
+"""Instructions of Python that set what has a name."""

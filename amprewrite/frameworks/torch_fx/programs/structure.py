@@ -21,6 +21,11 @@ from amprewrite.frameworks.torch_fx.programs.flags import (
     has_computed_names,
     settings_read,
 )
+from amprewrite.frameworks.torch_fx.programs.outside import (
+    Outside,
+    outside_key,
+    outside_of,
+)
 
 Key = tuple[object, ...]
 """Key of the structure of a model: equal for models with the same programs."""
@@ -72,16 +77,23 @@ class Watch:
 def structure_key(root: nn.Module) -> Key:
     """Return the key of the structure of ``root``.
 
-    It has the classes, modes, hooks and flags of all parts, but neither tensors nor
-    the hooks of ``root`` itself, which run around its programs.
+    It has the classes, modes, hooks and flags of all parts, and what their forwards
+    read in classes and global variables, but neither tensors nor the hooks of ``root``
+    itself, which run around its programs.
     """
-    return tuple(_part_key(root, path, part) for path, part in parts_of(root))
+    parts = [*parts_of(root)]
+    outside = outside_key(outside_of(part for _, part in parts))
+    return (outside, *(_part_key(root, path, part) for path, part in parts))
 
 
 def portable(key: Key) -> Key:
-    """Return a key of a structure that can be pickled, with the names of classes."""
+    """Return a key of a structure that can be pickled, with the names of classes.
+
+    What is read outside of the model is not in it: where it is loaded there may be
+    other global variables.
+    """
     found: list[object] = []
-    for part in key:
+    for part in key[1:]:
         path, kind, training, hooks, flags = cast("tuple[Any, ...]", part)
         name = f"{kind.__module__}.{kind.__qualname__}"
         values = tuple((flag, kind.__qualname__, value) for flag, kind, value in flags)
@@ -158,16 +170,19 @@ def _inner_settings(
 
 
 Settings = tuple[Any, Any]
-"""The settings of a part, a container or a tensor, as it is now and as it was."""
+"""Settings, a container, a tensor or values outside, as they are now and were."""
 
 
 def settings_of(root: nn.Module) -> list[Settings]:
     """Return the attributes of the settings of all parts, each with a copy of them.
 
-    A write to such an attribute cannot be counted, so they are compared at each call.
+    A write to such an attribute cannot be counted, so they are compared at each call,
+    as are the values outside of the model that forwards read.
     """
-    found: dict[int, Settings] = {}
-    for _, part in parts_of(root):
+    parts = [*parts_of(root)]
+    outside = Outside(outside_of(part for _, part in parts))
+    found: dict[int, Settings] = {id(outside): (outside, outside.values())}
+    for _, part in parts:
         read = flags_read(part)
         for name, value in vars(part).items():
             if name not in read:
@@ -200,6 +215,8 @@ def are_same(now: object, before: object) -> bool:
     """Return whether settings, a container or a tensor are unchanged."""
     if isinstance(before, Mark):
         return before.holds(cast("torch.Tensor", now))
+    if isinstance(now, Outside):
+        now = now.values()
     try:
         return bool(now == before)
     except (RuntimeError, ValueError):  # arrays were replaced, and cannot be compared

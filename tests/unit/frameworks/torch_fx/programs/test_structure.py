@@ -157,7 +157,8 @@ def test_a_count_is_a_change() -> None:
 def test_settings_that_are_read_are_kept_as_they_are_and_as_they_were() -> None:
     one: Any = nn.Sequential(Block(), Block())
     one[1].config = one[0].config
-    ((now, before),) = settings_of(one)
+    (outside, values), (now, before) = settings_of(one)
+    assert are_same(outside, values)
     assert are_same(now, before)
     one[0].config.name = "large"
     assert (now["name"], before["name"]) == ("large", "small")
