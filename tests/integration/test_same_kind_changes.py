@@ -53,6 +53,26 @@ class Varied(nn.Module, Mixin):
         return x if self.extra is None else x * self.extra
 
 
+GAIN = 1.0
+
+
+def shifted(x: Tensor) -> Tensor:
+    return x
+
+
+class Outside(nn.Module):
+    """A model that reads its class, a global variable, and a function."""
+
+    gain_of_class = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return shifted(self.inner(x)) * self.gain_of_class * GAIN
+
+
 @pytest.fixture(scope="module")
 def pair() -> Any:
     torch.manual_seed(0)
@@ -96,6 +116,27 @@ CHANGES = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_changed_attribute_is_followed(pair: Any, name: str) -> None:
     assert follows(pair, CHANGES[name])
+
+
+@pytest.mark.parametrize("name", ["gain_of_class", "GAIN", "shifted"])
+def test_what_is_read_outside_of_the_model_is_followed(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    torch.manual_seed(0)
+    model = Outside().eval()
+    made = amprewrite.convert(copy.deepcopy(model), args=(X,))
+    made(X)
+    before = model(X)
+    if name == "gain_of_class":
+        monkeypatch.setattr(Outside, name, 3.0)
+    else:
+        monkeypatch.setitem(globals(), name, 3.0 if name == "GAIN" else torch.neg)
+    assert relative_error(model(X), before) > 0.1
+    assert relative_error(made(X), model(X)) < 4 * ROUNDING
+    assert len(made.plans) == 2
+    monkeypatch.undo()
+    assert relative_error(made(X), before) < 4 * ROUNDING
+    assert len(made.plans) == 2, "the first program again"
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -338,3 +379,37 @@ def test_a_wrapper_that_would_be_copied_without_itself_is_refused() -> None:
     twin = Wrapper(copy.deepcopy(made))
     assert torch.equal(twin.inner(X), made(X))
     assert torch.equal(copy.deepcopy(nn.Sequential(made))(X), made(X))
+
+
+def test_an_extent_that_a_capture_fixes_is_captured_again() -> None:
+    """torch captures a GRU for one length, though the length is marked as varying."""
+
+    class Mean(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = nn.GRU(8, 8, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.cell(x[None])[0][0]
+            return h.sum(0) / h.shape[0]
+
+    torch.manual_seed(0)
+    model = Mean().eval()
+    made = amprewrite.convert(model, args=(X,))
+    for rows in (3, 5, 7, 5, 3):
+        x = torch.linspace(-1, 1, rows * 8).reshape(rows, 8)
+        assert relative_error(made(x), model(x)) < 4 * ROUNDING
+
+
+def test_weights_stored_low_under_inference_mode_can_be_written_to() -> None:
+    model = nn.Sequential(nn.Linear(8, 8)).eval()
+    made = amprewrite.convert(model, args=(X,))
+    made[0] = nn.Linear(8, 8)
+    with torch.inference_mode():
+        made(X)
+    weight = made.get_parameter("0.weight")
+    assert weight.dtype == torch.bfloat16
+    with torch.no_grad():
+        weight.mul_(2)
+    made(X).sum().backward()
+    assert weight.grad is not None

@@ -35,7 +35,12 @@ from amprewrite.frameworks.torch_fx.instances import Instances, Place, place_of
 from amprewrite.frameworks.torch_fx.lowering.flat_runner import flat_runner
 from amprewrite.frameworks.torch_fx.lowering.lower_graph import lower_graph
 from amprewrite.frameworks.torch_fx.lowering.regions import recomputing
-from amprewrite.frameworks.torch_fx.module.state import attribute, lowered
+from amprewrite.frameworks.torch_fx.module.state import (
+    as_cast,
+    attribute,
+    low_copy,
+    lowered,
+)
 from amprewrite.frameworks.torch_fx.programs.hook_effects import without_effects
 from amprewrite.frameworks.torch_fx.rewrite.apply_plan import rewrite
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, read
@@ -227,7 +232,8 @@ def _with_low_weights(
     """Return ``run`` called with cached low copies of weights.
 
     A copy is valid for as long as its weight lives, in its place in memory, and no
-    write to it is counted; once the weights are trained, no copy is kept.
+    write to it is detected; once the weights are trained, no copy is kept. Gradients
+    pass to the weights.
 
     Args:
         run: The function to call.
@@ -236,15 +242,21 @@ def _with_low_weights(
     """
     copies: dict[int, tuple[Mark, torch.Tensor]] = {}
 
-    def low(index: int, weight: torch.Tensor) -> torch.Tensor:
-        if trained is not None and trained():
-            return lowered(weight, stored[index])
+    def copy_of(index: int, weight: torch.Tensor) -> torch.Tensor:
         known = copies.get(index)
         if known is not None and known[0].holds(weight):
             return known[1]
-        copy = lowered(weight, stored[index])
+        copy = low_copy(weight, stored[index])
         copies[index] = (Mark(weight), copy)
         return copy
+
+    def low(index: int, weight: torch.Tensor) -> torch.Tensor:
+        if trained is not None and trained():
+            return weight.to(stored[index])
+        made = copy_of(index, weight)
+        if torch.is_grad_enabled() and weight.requires_grad:
+            return as_cast(weight, made)
+        return made
 
     def call(*inputs: Any) -> Any:
         args = list(inputs)

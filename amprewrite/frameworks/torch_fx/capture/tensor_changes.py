@@ -7,9 +7,16 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from amprewrite.frameworks.torch_fx.compat.tensor_internals import (
+    has_own_values,
     storage_identity,
     writes,
 )
+
+SAMPLES = 64
+"""Largest number of elements that are compared, of tensors on a CPU."""
+
+_SPREAD = 0.97
+"""Factor of the step between them, so that they are in different columns."""
 
 
 class Mark:
@@ -17,8 +24,10 @@ class Mark:
 
     Detected are writes that torch counts (in place, by an optimizer,
     ``load_state_dict``), another tensor, and other memory (``weight.data = other``).
-    Not detected are writes through ``weight.data``, NumPy or a pointer: torch does not
-    count them.
+    torch does not count writes through ``weight.data``, NumPy or a pointer: of a
+    contiguous tensor on a CPU, :data:`SAMPLES` elements are compared, so that a write
+    to all of it is detected, one to a few rows perhaps. On other devices a comparison
+    would wait for the device, and these writes are not detected.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -31,10 +40,29 @@ class Mark:
         self._memory: Any = None
         if tensor.layout == torch.strided:
             self._memory = StorageWeakRef(tensor.untyped_storage())
+        self._count, self._step = _sampling(tensor)
+        self._sample = self._read(tensor).clone() if self._count else None
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Return whether ``tensor`` is unchanged since it was recorded."""
         if self._tensor() is not tensor or self._writes != writes(tensor):
             return False
         identity = None if self._memory is None else self._memory.cdata
-        return identity is None or identity == storage_identity(tensor)
+        if identity is not None and identity != storage_identity(tensor):
+            return False
+        if self._sample is None or not has_own_values(tensor):
+            return True
+        return torch.equal(self._sample, self._read(tensor))
+
+    def _read(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the elements to compare, as a view that is not differentiated."""
+        return tensor.detach().as_strided((self._count,), (self._step,))
+
+
+def _sampling(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the number of elements of a tensor to compare, and the step between."""
+    where = tensor.device.type == "cpu" and tensor.layout is torch.strided
+    if not where or not has_own_values(tensor) or not tensor.is_contiguous():
+        return 0, 1
+    count = min(tensor.numel(), SAMPLES)
+    return count, max(1, int(tensor.numel() / SAMPLES * _SPREAD))

@@ -81,8 +81,19 @@ def stand_in(fake: torch.Tensor, device: str = "") -> torch.Tensor:
 
 
 def extents(tensor: torch.Tensor) -> tuple[int | torch.SymInt, ...]:
-    """Return the shape of ``tensor``; torch does not declare symbols in it."""
-    return tuple(tensor.shape)
+    """Return the shape of ``tensor``: symbols, and numbers where there is one value.
+
+    A tracer leaves a symbol that it found to have one value alone as it is.
+    """
+    return tuple(map(_extent, tensor.shape))
+
+
+def _extent(number: Any) -> int | torch.SymInt:
+    if not isinstance(number, torch.SymInt):
+        return number
+    untyped: Any = number
+    value = untyped.node.maybe_as_int()
+    return number if value is None else value
 
 
 def storage_identity(tensor: torch.Tensor) -> int:
@@ -108,6 +119,18 @@ def counts_writes(tensor: torch.Tensor) -> bool:
     """Return whether torch counts the writes to a tensor, which has an address."""
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
     return plain and tensor.layout is torch.strided and not tensor.is_inference()
+
+
+def has_own_values(tensor: torch.Tensor) -> bool:
+    """Return whether the values of ``tensor`` can be read here.
+
+    Not those of a class with ops of its own (fake tensors, tensors of several devices),
+    nor under a tracer or a transform, which would see the reading.
+    """
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    internals: Any = torch._C
+    traced = internals._len_torch_dispatch_stack()
+    return plain and not (traced or internals._functorch.peek_interpreter_stack())
 
 
 def may_share_storage(one: object, other: object) -> bool:

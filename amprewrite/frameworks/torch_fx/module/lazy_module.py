@@ -1,7 +1,9 @@
 """A module captured at its first call, which runs the model through dynamo."""
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -101,6 +103,7 @@ class LazyModule(ConvertedModule):
         self.hooks = frozenset[int]()
         self.written: list[tuple[nn.Module, nn.Module, str]] = []
         self._own: dict[str, tuple[Mark | None, torch.Tensor]] = {}
+        self._owner: Callable[[], nn.Module | None] = lambda: None
         module_parts.share_state(self, model)
         self._run, self._plans = run, plans
         self._dtypes = {name: p.dtype for name, p in model.named_parameters()}
@@ -176,9 +179,25 @@ class LazyModule(ConvertedModule):
         model = self.model
         module_parts.share_state(self, model)
         self._own = {name: (None, held) for name, held in own.items()}
+        for name, held in own.items():
+            if held.requires_grad and held.is_leaf:
+                untyped: Any = held  # its stubs say nothing of the hook's type
+                untyped.register_post_accumulate_grad_hook(partial(self._hand_on, name))
+
+    def _hand_on(self, name: str, held: torch.Tensor) -> None:
+        """Add the gradient of a copy to that of the tensor in the model."""
+        owner = self._owner()
+        if owner is None or held.grad is None:  # a tied copy was handed on before
+            return
+        source = attribute(owner, name)
+        grad = held.grad.to(source.dtype)
+        source.grad = grad if source.grad is None else source.grad + grad
+        held.grad = None
 
     def renew_copies(self, owner: nn.Module) -> None:
         """Write to the copies of tensors that were written to in the model."""
+        if self._own:
+            self._owner = weakref.ref(owner)
         for name, (mark, held) in self._own.items():
             source = attribute(owner, name)
             if mark is None or not mark.holds(source):

@@ -44,11 +44,38 @@ def lowered(held: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
     Finite values beyond the range of ``dtype`` become infinities, as in any cast.
     """
-    with torch.no_grad():
-        low = held.detach().to(dtype)
+    low = low_copy(held, dtype)
     if isinstance(held, nn.Parameter):
         return nn.Parameter(low, requires_grad=held.requires_grad)
     return low
+
+
+def low_copy(held: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return ``held`` in ``dtype``, as a tensor of its own without a gradient.
+
+    It may be made in a call under ``torch.inference_mode``, and trained later.
+    """
+    with torch.inference_mode(mode=False), torch.no_grad():
+        return held.detach().to(dtype)
+
+
+class _AsCast(torch.autograd.Function):
+    """Cast whose result is at hand."""
+
+    @staticmethod
+    def forward(ctx: Any, held: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
+        ctx.dtype = held.dtype
+        return low.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        return grads[0].to(ctx.dtype), None
+
+
+def as_cast(held: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
+    """Return ``low``, a copy of ``held``, as a cast that gradients pass through."""
+    function: Any = _AsCast
+    return function.apply(held, low)
 
 
 def attribute(root: nn.Module, name: str) -> torch.Tensor:

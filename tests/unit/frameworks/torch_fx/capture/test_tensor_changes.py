@@ -12,6 +12,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark
+from amprewrite.frameworks.torch_fx.compat import tensor_internals
 
 
 def add(p: Any) -> None:
@@ -41,6 +42,39 @@ def test_a_change_is_seen(change: Callable[[Any], None]) -> None:
     change(tensor)
     assert not mark.holds(tensor)
     assert Mark(tensor).holds(tensor)
+
+
+def through_data(p: Any) -> None:
+    p.data.mul_(2)
+
+
+def through_numpy(p: Any) -> None:
+    p.detach().numpy()[:] = 2
+
+
+def half_of_the_columns(p: Any) -> None:
+    p.data[:, p.shape[1] // 2 :].add_(1)
+
+
+@pytest.mark.parametrize("change", [through_data, through_numpy, half_of_the_columns])
+@pytest.mark.parametrize("shape", [(1, 24), (40, 30), (1024, 1024)])
+def test_a_write_that_torch_does_not_count_is_seen_on_a_cpu(
+    change: Callable[[Any], None], shape: tuple[int, ...]
+) -> None:
+    tensor = nn.Parameter(torch.ones(shape))
+    mark, writes = Mark(tensor), tensor._version
+    assert mark.holds(tensor)
+    change(tensor)
+    assert tensor._version == writes, "torch counts none"
+    assert not mark.holds(tensor)
+
+
+def test_values_are_not_compared_where_that_is_an_op_of_a_tracer() -> None:
+    tensor = torch.ones(3)
+    mark = Mark(tensor)
+    with tensor_internals.fake_mode():
+        assert mark.holds(tensor)
+    assert torch.vmap(lambda x: x * mark.holds(tensor))(tensor).equal(tensor)
 
 
 def test_another_tensor_is_another() -> None:

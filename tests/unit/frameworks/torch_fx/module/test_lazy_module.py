@@ -12,7 +12,7 @@ from torch import nn
 
 import amprewrite
 from amprewrite.errors import NotCapturedError, UnsupportedError
-from tests.torch_programs import Program
+from tests.torch_programs import Program, relative_error
 
 
 def test_a_module_captured_at_its_first_call_has_both_modes() -> None:
@@ -62,6 +62,38 @@ def test_weights_that_were_trained_are_cast_at_each_use() -> None:
     twin = copy.deepcopy(model)
     twin[0].weight.data.mul_(-2)
     assert torch.equal(program(x), amprewrite.convert(twin, args=(x,))(x))
+
+
+def test_a_copy_follows_a_write_that_torch_does_not_count() -> None:
+    torch.compiler.reset()
+    x = torch.randn(4, 8)
+    model: Any = nn.Sequential(nn.Linear(8, 8)).eval()
+    program = amprewrite.convert(model)
+    with torch.no_grad():
+        program(x)
+        for made in (model, program):
+            made.get_parameter("0.weight").data.mul_(-2)
+        assert torch.equal(program(x), amprewrite.convert(model, args=(x,))(x))
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_gradients_pass_through_low_copies_to_the_weights(*, hooked: bool) -> None:
+    """Also from the full copies of stored weights, beside a hook on a part."""
+    torch.compiler.reset()
+    x = torch.randn(4, 8)
+    model: Any = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)).eval()
+    program = amprewrite.convert(model, args=(x,) if hooked else None)
+    if hooked:
+        program[1].register_forward_hook(lambda *_: None)
+    for _ in range(2):  # it accumulates; with copies at hand
+        for made in (model, program):
+            made(x).square().sum().backward()
+    for (name, one), (_, other) in zip(
+        model.named_parameters(), program.named_parameters(), strict=True
+    ):
+        assert other.grad is not None, name
+        assert other.grad.dtype == other.dtype
+        assert relative_error(other.grad.float(), one.grad) < 2e-2, name
 
 
 def test_there_is_no_plan_before_the_first_call() -> None:
