@@ -57,7 +57,7 @@ def page_html(page: Page) -> str:
     scripts = [_inline(text) for text in scripts]
     return Template(_asset("page.html")).substitute(
         policy=" ".join(f"'sha256-{_digest(text)}'" for text in scripts),
-        title=escape(page.title),
+        title=escape(page.title).encode("ascii", "xmlcharrefreplace").decode(),
         styles="\n".join(f"<style>{_inline(text)}</style>" for text in styles),
         data=script_text(data),
         scripts="\n".join(f"<script>{text}</script>" for text in scripts),

@@ -76,7 +76,7 @@ def test_the_check_above_can_fail(module):
 
 
 @pytest.mark.slow
-def test_a_wheel_has_the_policies(tmp_path):
+def test_a_wheel_has_the_policies_and_the_files_of_the_page(tmp_path):
     options = ["--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir"]
     command = [sys.executable, "-m", "pip", "wheel", *options, str(tmp_path), str(ROOT)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -86,6 +86,10 @@ def test_a_wheel_has_the_policies(tmp_path):
     policies = {f"amprewrite/policies/{p.name}" for p in ROOT.glob("policies/*.toml")}
     assert "amprewrite/policies/bf16.toml" in policies
     assert policies <= names
+    assets = ROOT / "amprewrite" / "page" / "assets"
+    page = {p.relative_to(ROOT).as_posix() for p in assets.rglob("*") if p.is_file()}
+    assert "amprewrite/page/assets/vendor/versions.json" in page
+    assert page <= names
     data = {"py.typed", "dtypes/op_rules.toml", "ops/ops.toml"}
     assert {"amprewrite/__init__.py", *(f"amprewrite/{x}" for x in data)} <= names
 

@@ -362,7 +362,7 @@ amp.graph = (() => {
     const item = (mark, text) => make("li", {}, mark, text);
     const swatch = (dtype) => make("span", { class: "swatch", style: `background:${amp.fill(dtype)};border-color:${amp.stroke(dtype)}` });
     const list = make("ul", { class: "legend", "aria-label": "Legend" });
-    const fillIn = () => {
+    const paint = () => {
       const common = [...dtypes].sort((a, b) => b[1] - a[1]).slice(0, 6);
       list.replaceChildren(
         ...common.map(([dtype, n]) => item(swatch(dtype), `${dtype} (${amp.short(dtype)})`)),
@@ -371,8 +371,8 @@ amp.graph = (() => {
         item(make("span", { class: "swatch pill folded", style: "border-color:var(--other-line)" }), "cast without cost"),
         nodes.some((node) => node[SHARE] !== null || node[MARKED]) ? item(make("span", { class: "swatch hurts" }), "costs accuracy, or differs") : "");
     };
-    fillIn();
-    amp.onTheme(fillIn);
+    paint();
+    amp.onTheme(paint);
     return list;
   };
 

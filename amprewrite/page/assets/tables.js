@@ -12,6 +12,9 @@ amp.tables = (() => {
   };
   const NUMBERS = new Set(["count", "bytes", "error", "share"]);
 
+  // The table takes a text as HTML, an element as it is.
+  const words = (text) => make("span", {}, String(text));
+
   const cell = (kind, largest) => (found) => {
     const value = found.getValue();
     if (value === null || value === "") return "";
@@ -21,7 +24,7 @@ amp.tables = (() => {
     if (kind === "share")
       return make("span", {}, amp.share(value),
         make("span", { class: "cellbar", style: `width:${(44 * amp.number(value) / largest).toFixed(1)}px` }));
-    return document.createTextNode(amp.text(value, kind));
+    return words(amp.text(value, kind));
   };
 
   const WIDTHS = { code: 170, path: 190, dtype: 130, count: 90, bytes: 100, error: 115, share: 130, text: 150 };
@@ -47,8 +50,9 @@ amp.tables = (() => {
       placeholder: "No row matches the search.",
       initialSort: table.sort ? [{ column: String(table.columns.findIndex((c) => c.title === table.sort)), dir: "desc" }] : [],
       columns: table.columns.flatMap((column, at) => column.hidden ? [] : [{
-        title: column.title, field: String(at), headerTooltip: column.hint || column.title,
-        minWidth: WIDTHS[column.kind], formatter: cell(column.kind, Math.max(1e-9, ...(column.kind === "share" ? table.rows.map((row) => amp.number(row[at] ?? 0) || 0) : []))), tooltip: (event, found) => String(found.getValue() ?? ""),
+        title: column.title, titleFormatter: () => words(column.title), field: String(at),
+        headerTooltip: () => words(column.hint || column.title),
+        minWidth: WIDTHS[column.kind], formatter: cell(column.kind, Math.max(1e-9, ...(column.kind === "share" ? table.rows.map((row) => amp.number(row[at] ?? 0) || 0) : []))), tooltip: (event, found) => words(found.getValue() ?? ""),
         ...(NUMBERS.has(column.kind) ? { sorter: compare, hozAlign: "right", headerHozAlign: "right", headerSortStartingDir: "desc", widthGrow: 1 }
           : { sorter: "string", widthGrow: { text: 2, path: 3, code: 2 }[column.kind] || 1 }),
       }]),

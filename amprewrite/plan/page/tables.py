@@ -18,6 +18,7 @@ _OPS = (
     Column("source", "code", "Line of the model"),
 )
 _HIDDEN = (
+    Column("name in policies", "code", hidden=True),
     Column("native", "code", hidden=True),
     Column("by", "code", "Rule of the policy", hidden=True),
     Column("because of", "code", "Ops that forced the precision", hidden=True),
@@ -38,6 +39,7 @@ def ops_table(plan: Plan, extras: Sequence[Extra] = ()) -> Table:
         measured = (cells.get(d.op) for _, cells in extras)
         shown = (d.op_class, d.path, d.why, d.source)
         hidden = (
+            d.canonical,
             d.native,
             d.rule,
             " <- ".join(d.causes),
@@ -120,7 +122,7 @@ def plan_facts(plan: Plan) -> Iterator[Fact]:
 
 
 def difference_tables(plan: Plan, other: Plan) -> Iterator[Table]:
-    """Yield the figures of two plans side by side, and what differs between them."""
+    """Yield the figures of two plans side by side, and their differences."""
     yield Table(
         "Two plans",
         (Column("figure"), Column("this plan"), Column("the other")),
