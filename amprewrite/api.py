@@ -85,7 +85,7 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
             measured, with its prices. The program is for that device; nothing is moved
             there. None is the device of the model.
         lowering: Whether eager calls of a torch module run a lowered graph, which
-            computes the same bits in fewer steps. False runs the graph of the plan.
+            computes the same in fewer steps. False runs the graph of the plan.
         recompute: Whether training computes norms, softmaxes, activations and casts
             again in the backward pass, from the low results of contractions, instead
             of keeping their values; ``plan.recompute`` has both. No contraction and no

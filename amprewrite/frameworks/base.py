@@ -74,7 +74,7 @@ class Request:
             nothing is lowered.
         budget: Planner in place of ``planner`` if the user gave a tolerance.
         device: Kind of the device to plan for; empty for that of the model.
-        lowering: Whether the program that runs is lowered: the same bits in fewer
+        lowering: Whether the program that runs is lowered: the same in fewer
             steps.
         recompute: Adds to a plan for training the regions that are computed again in
             the backward pass; None to keep what the framework keeps.

@@ -69,7 +69,7 @@ class Backend:
         reports: Whether the caller warns, once for all graphs, instead of each.
         training: Returns whether parameters are trained; None to ask torch.
         part: Path of the model in the one of which it is a part.
-        lowers: Whether a lowered graph runs: the same bits in fewer steps.
+        lowers: Whether a lowered graph runs: the same in fewer steps.
         recompute: Adds the regions to compute again to a plan; None for no regions.
     """
 
@@ -161,7 +161,9 @@ class Backend:
                 _lower_constant(graph, reading.weights[name], torch_dtype(dtype))
         compiled = lowered_graph.compiled
         if self.target != "compiled":
-            low = lower_graph(graph.graph, graph) if self.lowers else graph.graph
+            low = graph.graph
+            if self.lowers:
+                low = lower_graph(low, graph, trains=plan.training)
             run = recomputing(low, plan.recompute, partial(flat_runner, graph))
         elif (run := compiled.get(substance := _without_paths(plan))) is None:
             example = [

@@ -1,1 +1,1 @@
-"""Lower programs for the interpreter of Python: fewer and cheaper steps, same bits."""
+"""Lower programs for the interpreter of Python: fewer and cheaper steps."""

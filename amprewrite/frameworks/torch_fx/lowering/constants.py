@@ -59,12 +59,16 @@ def fold_constants(graph: Graph, owner: nn.Module, constants: Collection[str]) -
             graph.erase_node(node)
 
 
-def written_attributes(graph: Graph) -> set[str]:
-    """Return the names of the attributes that a graph writes to, or may write to."""
+def written_values(graph: Graph) -> set[Node]:
+    """Return the nodes of a graph whose values it writes to, or may write to."""
     storages = _storages(graph)
     written = {storages[n] for node in graph.nodes for n in _written(node)}
-    read = graph.find_nodes(op="get_attr")
-    return {str(node.target) for node in read if storages[node] in written}
+    return {node for node, storage in storages.items() if storage in written}
+
+
+def written_attributes(graph: Graph) -> set[str]:
+    """Return the names of the attributes that a graph writes to, or may write to."""
+    return {str(n.target) for n in written_values(graph) if n.op == "get_attr"}
 
 
 def _stays(node: Node) -> bool:

@@ -5,22 +5,33 @@ from collections.abc import Collection
 from torch import nn
 from torch.fx import Graph
 
+from amprewrite.frameworks.torch_fx.lowering.channels_last import put_channels_last
 from amprewrite.frameworks.torch_fx.lowering.constants import fold_constants
 from amprewrite.frameworks.torch_fx.lowering.no_ops import remove_no_ops
 
 
 def lower_graph(
-    graph: Graph, owner: nn.Module, constants: Collection[str] = frozenset()
+    graph: Graph,
+    owner: nn.Module,
+    constants: Collection[str] = frozenset(),
+    *,
+    trains: bool = True,
 ) -> Graph:
-    """Return a graph that computes the same bits in fewer steps.
+    """Return a graph that computes the same in fewer and cheaper steps.
+
+    Bits are the same, but for convolutions in another layout, whose float32 sums may
+    have another order.
 
     Args:
         graph: The graph of a plan; it stays as it is.
         owner: The module with the attributes of the graph.
         constants: Names of attributes that nothing outside of the graph writes to.
+        trains: Whether weights are trained: then no layout is changed.
     """
     lowered = Graph()
     lowered.output(lowered.graph_copy(graph, {}))
     remove_no_ops(lowered)
     fold_constants(lowered, owner, constants)
+    if not trains:
+        put_channels_last(lowered)
     return lowered

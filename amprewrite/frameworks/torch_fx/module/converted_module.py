@@ -63,7 +63,7 @@ class ConvertedModule(KeepsDtypes):
         path: Path of the part of the model that it runs; empty for the model.
         number: Number of captures of the model until this.
         used: Number of the last call, of those of the model.
-        lowers: Whether calls run a lowered graph: the same bits in fewer steps.
+        lowers: Whether calls run a lowered graph: the same in fewer steps.
         gathers: Whether tensors were set since: it may be sharded, and gathers them.
     """
 
@@ -157,8 +157,8 @@ class ConvertedModule(KeepsDtypes):
         """Return a deep copy, including the capture function of the other mode."""
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
-        own = ("_compiled_call_impl", "_state", "_flat")
-        held = {k: v for k, v in self.__dict__.items() if k not in own}
+        skip = ("_compiled_call_impl", "_state", "_flat")
+        held = {k: v for k, v in self.__dict__.items() if k not in skip}
         for spec in (self._in_spec, self._out_spec):
             memo[id(spec)] = spec
         twin.__dict__.update(copy.deepcopy(held, memo))
@@ -170,11 +170,8 @@ class ConvertedModule(KeepsDtypes):
         state = {k: v for k, v in self.__dict__.items() if k not in _MADE_AGAIN}
         extras, bodies = without_bodies(self.get_submodule(EXTRAS))
         state["_modules"] = {**module_parts.children(self), EXTRAS: extras}
-        return {
-            **state,
-            "_graph": StoredGraph.of(self.rewritten.graph),
-            _BODIES: bodies,
-        }
+        graph = StoredGraph.of(self.rewritten.graph)
+        return {**state, "_graph": graph, _BODIES: bodies}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Rebuild the program from a pickled state."""
@@ -280,7 +277,8 @@ class ConvertedModule(KeepsDtypes):
         """Return the function of the graph; it reads the tensors of this module."""
         graph = self._graph
         if self.lowers:
-            graph = lower_graph(graph, self, constants_of(graph, self._recipe_graph()))
+            held = constants_of(graph, self._recipe_graph())
+            graph = lower_graph(graph, self, held, trains=self.plan.training)
         structures = self._in_spec, self._out_spec
         self._flat = region_runner(self, graph, *structures, self._plan.recompute)
         return self._flat
