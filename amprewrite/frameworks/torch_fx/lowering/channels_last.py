@@ -61,7 +61,7 @@ _OUT_OF_PLACE: Mapping[Any, Any] = {
 
 
 def put_channels_last(graph: Graph) -> None:
-    """Put convolutions that are faster so, and what is between, in that layout.
+    """Change the layout of convolutions, and of ops between, where it is faster.
 
     What other ops and the caller see keeps its layout. Wanted is a graph that is not
     trained: backward passes were not timed.

@@ -60,7 +60,7 @@ def fold_constants(graph: Graph, owner: nn.Module, constants: Collection[str]) -
 
 
 def written_values(graph: Graph) -> set[Node]:
-    """Return the nodes of a graph whose values it writes to, or may write to."""
+    """Return the nodes with values that a graph writes to, or may write to."""
     storages = _storages(graph)
     written = {storages[n] for node in graph.nodes for n in _written(node)}
     return {node for node, storage in storages.items() if storage in written}
