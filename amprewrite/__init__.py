@@ -12,7 +12,7 @@ from amprewrite.api import (
 from amprewrite.marks import full_precision, low_precision
 from amprewrite.plan import Plan
 from amprewrite.policy import Policy, Rule, load_policy
-from amprewrite.probes import histogram
+from amprewrite.probes import histogram, monitor
 from amprewrite.scaling import unit_scale
 from amprewrite.simulation import simulate
 
@@ -30,6 +30,7 @@ __all__ = [
     "inspect",
     "load_policy",
     "low_precision",
+    "monitor",
     "original",
     "pareto",
     "plan_of",

@@ -1,9 +1,9 @@
 """The protocol that frameworks implement for the core, and their requests."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from amprewrite.dtypes import Processor
 from amprewrite.errors import UnsupportedError, warn
@@ -175,6 +175,32 @@ class Sample:
     args: tuple[object, ...]
 
 
+class Watcher(Protocol):
+    """Consumer of the calls of a model, for ``monitor``."""
+
+    def due(self) -> int:
+        """Count a call; return its number if it is to be compared, else 0."""
+        ...
+
+    def compare(
+        self, number: int, args: tuple[object, ...], kwargs: Mapping[str, object], /
+    ) -> Callable[[], None]:
+        """Compare a call, and return the rest, to be done in the caller's thread."""
+        ...
+
+
+class Attached(NamedTuple):
+    """A model with a watcher of its calls.
+
+    Attributes:
+        call: Function that calls the model; a module may also be called itself.
+        detach: Function that removes the watcher.
+    """
+
+    call: Callable[..., object]
+    detach: Callable[[], None]
+
+
 class Framework(Stepper, Protocol):
     """The interface of a framework: all that the core requires of torch or JAX.
 
@@ -196,6 +222,10 @@ class Framework(Stepper, Protocol):
 
     def plan_of(self, model: object, /) -> Plan:
         """Return the plan of a converted model, or of one that it compiled."""
+        ...
+
+    def attach(self, converted: object, watcher: Watcher, /) -> Attached:
+        """Show the calls of a model to a watcher, each before it runs."""
         ...
 
     def observe(

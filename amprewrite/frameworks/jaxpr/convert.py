@@ -98,10 +98,13 @@ def converted_function_of(model: Any) -> ConvertedFunction | None:
 def original(model: Any) -> Any:
     """Return the plain function or module of a converted one; others as they are.
 
-    A module has the current weights of the converted one.
+    A function may be under ``jax.jit``; the plain one is not. A module has the current
+    weights of the converted one.
     """
-    if isinstance(model, ConvertedFunction):
-        return model.closed.function if model.closed else model.function
+    held = getattr(model, "__wrapped__", None)  # what jax.jit made of a converted one
+    found = held if isinstance(held, ConvertedFunction) else model
+    if isinstance(found, ConvertedFunction):
+        return found.closed.function if found.closed else found.function
     adapter = adapter_of(model)
     return model if adapter is None else adapter.original(model)
 

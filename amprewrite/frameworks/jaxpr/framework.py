@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.base import Attached, Request, Watcher
+from amprewrite.frameworks.jaxpr import attach as attachment
 from amprewrite.frameworks.jaxpr import compare
 from amprewrite.frameworks.jaxpr import convert as conversion
 from amprewrite.frameworks.jaxpr import observe as observation
@@ -31,6 +32,7 @@ from amprewrite.measure.samples import Observe, Walked
 from amprewrite.plan import Plan
 
 __all__ = [
+    "attach",
     "calibrate",
     "convert",
     "default_target",
@@ -68,6 +70,11 @@ def measure(original: object, converted: object, call: Call) -> Measured:
 def walk(original: object, converted: object, call: Call, observe: Observe) -> Walked:
     """Step through a model and its converted form op by op."""
     return compare.walk(_model(original), _model(converted), call, observe)
+
+
+def attach(converted: object, watcher: Watcher) -> Attached:
+    """Show the calls of a model to a watcher, each before it runs."""
+    return attachment.attach(_model(converted), watcher)
 
 
 def observe(

@@ -11,7 +11,8 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.base import Attached, Request, Watcher
+from amprewrite.frameworks.torch_fx import attach as attachment
 from amprewrite.frameworks.torch_fx import compare
 from amprewrite.frameworks.torch_fx import convert as conversion
 from amprewrite.frameworks.torch_fx import observe as observation
@@ -34,6 +35,7 @@ from amprewrite.measure.samples import Observe, Walked
 from amprewrite.plan import Plan
 
 __all__ = [
+    "attach",
     "calibrate",
     "convert",
     "default_target",
@@ -71,6 +73,11 @@ def measure(original: object, converted: object, call: Call) -> Measured:
 def walk(original: object, converted: object, call: Call, observe: Observe) -> Walked:
     """Step through a model and its converted form op by op."""
     return compare.walk(_model(original), converted, call, observe)
+
+
+def attach(converted: object, watcher: Watcher) -> Attached:
+    """Show the calls of a model to a watcher, each before it runs."""
+    return attachment.attach(_module(converted), watcher)
 
 
 def observe(

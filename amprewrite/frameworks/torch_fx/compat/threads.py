@@ -240,3 +240,19 @@ def beside_export(function: Callable[[], T]) -> T:
         finally:
             for owner, name, before in state:
                 setattr(owner, name, before)
+
+
+def is_capturing() -> bool:
+    """Return whether this thread captures or compiles, and so holds the lock."""
+    frames: Any = import_module("torch._dynamo.convert_frame")
+    return get_ident() in _BESIDE or frames.compile_lock._is_owned()
+
+
+def apart(function: Callable[[], T]) -> T:
+    """Return the result of ``function``, run in a thread of its own.
+
+    Modes of this thread (autocast, inference, no gradients) do not reach it. It may
+    capture, so this thread must not: see :func:`is_capturing`.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result()

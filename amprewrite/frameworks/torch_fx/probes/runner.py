@@ -65,9 +65,8 @@ class Runner:
                     (state, *states), (torch.get_rng_state(), *now), strict=True
                 )
                 self.random |= not all(torch.equal(one, two) for one, two in pairs)
-                with torch.no_grad():
-                    for buffer, held in before:
-                        buffer.copy_(held)
+                for buffer, held in before:
+                    buffer.data.copy_(held)  # graphs that saved it stay valid
 
     def run(
         self, model: object, function: Callable[..., Any], dtypes: Dtypes | None = None
