@@ -1,11 +1,11 @@
-"""Find the model that a command names: ``FILE.py:name`` or ``package.module:name``."""
+"""Find the model that a command names: a factory, an exported program, a folder."""
 
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from inspect import Parameter, signature
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -14,9 +14,17 @@ from typing import Any, TypeVar, cast
 from amprewrite.errors import TargetError
 from amprewrite.user_code import raised_at
 
+SAVED = ".pt2"
+"""Suffix of an exported program of torch.
+
+One of JAX (``.stablehlo``) is compiled already, and cannot be rewritten.
+"""
+
 _Found = TypeVar("_Found")
 
 WANTED = "want FILE.py:name or package.module:name"
+
+OTHERS = "a .pt2 file of torch.export.save, or a folder of save_pretrained"
 
 GIVES = "(model, args) or (model, args, kwargs), args a tuple and kwargs a dict"
 
@@ -39,7 +47,10 @@ class ModelCall:
 def load_factory(text: str) -> ModelCall:
     """Return the model and arguments that ``text`` names.
 
-    The name is a function without arguments that returns them, or a variable that
+    A file that ends in ``.pt2`` is an exported program of torch, with the arguments
+    that it was exported with; a folder holds a model of transformers, which is called
+    with small inputs of its kind. Of ``FILE.py:name`` and ``package.module:name`` the
+    name is a function without arguments that returns them, or a variable that
     holds them. A file runs as a script does, with its own folder on the import path,
     but not as ``__main__``.
 
@@ -47,9 +58,11 @@ def load_factory(text: str) -> ModelCall:
         TargetError: There is no such file, module or name; its code fails; or it gives
             something else.
     """
+    if Path(text).is_dir() or text.endswith(SAVED):
+        return _load_saved(text)
     where, colon, name = text.rpartition(":")
     if not (where and colon and name.isidentifier()):
-        msg = f"target {text!r}: {WANTED}, such as model.py:build"
+        msg = f"target {text!r}: {WANTED}, such as model.py:build; or {OTHERS}"
         raise TargetError(msg)
     module: ModuleType = _run(text, lambda: _load_module(where))
     if not hasattr(module, name):
@@ -62,6 +75,20 @@ def load_factory(text: str) -> ModelCall:
         _check_takes_nothing(found, text)
         found = _run(text, found)
     return _as_target(found, text)
+
+
+def _load_saved(text: str) -> ModelCall:
+    """Return the model in a file or folder that torch or transformers wrote.
+
+    Raises:
+        TargetError: There is none, or it cannot be loaded.
+    """
+    if find_spec("torch") is None:
+        msg = f"target {text!r}: torch loads it; pip install 'amprewrite[torch]'"
+        raise TargetError(msg)
+    from amprewrite.frameworks.torch_fx.saved_models import load_saved
+
+    return ModelCall(*load_saved(Path(text)))
 
 
 def _check_takes_nothing(function: FunctionType, text: str) -> None:

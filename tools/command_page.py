@@ -21,7 +21,11 @@ HEAD = f"""# Command line
 
 `{PROGRAM} COMMAND --help` prints what stands here. A model is named as `FILE.py:name`
 or `package.module:name`, a function without arguments that returns `(model, args)` or
-`(model, args, kwargs)`. With `--json` a command is for programs: errors are JSON, too.
+`(model, args, kwargs)`; as a `.pt2` file of `torch.export.save`; or as a folder of
+transformers' `save_pretrained`, which is called with small inputs of its kind. With
+`--json` a command is for programs: errors are JSON, too. Progress and messages go to
+stderr. `{PROGRAM} --install-completion` completes commands, options and names of
+policies in your shell.
 
 """
 
@@ -31,9 +35,11 @@ def page() -> str:
     group = get_command(cli.app)
     assert isinstance(group, TyperGroup)
     parts = [_block(help_of())]
-    parts += [
-        f"\n## {name}\n\n{_block(help_of(name))}" for name in sorted(group.commands)
-    ]
+    for name, command in sorted(group.commands.items()):
+        parts.append(f"\n## {name}\n\n{_block(help_of(name))}")
+        inside = command.commands if isinstance(command, TyperGroup) else {}
+        for below in inside:
+            parts.append(f"\n### {name} {below}\n\n{_block(help_of(name, below))}")
     return HEAD + "".join(parts)
 
 

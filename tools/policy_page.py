@@ -23,7 +23,7 @@ HEAD = """# Shipped policies
 
 A policy gives each op one of six [classes](../words.md#classes). It speaks of groups of
 ops first, and then of the ops that differ from their group. `amprewrite policy NAME`
-prints the class of every op, `amprewrite policy NAME --diff OTHER` what differs;
+prints the class of every op, `amprewrite policy diff NAME OTHER` what differs;
 [write a policy](../howto/write_a_policy.md) says how to change one.
 
 """

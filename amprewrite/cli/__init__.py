@@ -6,17 +6,19 @@ file or model that it names, told in one line, and with ``--json`` also as an ob
 with the key ``error`` on stdout; 3, an internal error, with its traceback.
 """
 
-from amprewrite.cli import curve, doctor, machine, models, policies, promotion
+from amprewrite.cli import doctor, machine, policies, promotion
 from amprewrite.cli.group import app, main
+from amprewrite.cli.models import converting, curve, planning
 
 # Importing the commands adds them.
 __all__ = [
     "app",
+    "converting",
     "curve",
     "doctor",
     "machine",
     "main",
-    "models",
+    "planning",
     "policies",
     "promotion",
 ]

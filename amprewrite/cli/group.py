@@ -22,8 +22,8 @@ EXIT_CODES = (
 )
 
 
-class _Group(TyperGroup):
-    """Command group that prints a user's mistake as one line on stderr."""
+class CommandGroup(TyperGroup):
+    """Command group with the exit codes in the help of each command."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401  # typer's own
         """Return a command with the exit codes at the end of its help."""
@@ -31,6 +31,10 @@ class _Group(TyperGroup):
         if found is not None and not found.epilog:
             found.epilog = EXIT_CODES
         return found
+
+
+class _Group(CommandGroup):
+    """Command group that prints a user's mistake as one line on stderr."""
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  # typer's own context
         """Run the command; exit 2 on an error of this package, 1 if not verified.
@@ -62,7 +66,6 @@ def _of_typer(error: Exception) -> str | None:
 
 app = typer.Typer(
     cls=_Group,
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -9,18 +9,38 @@ import typer
 from amprewrite.cli.show import say
 from amprewrite.errors import PolicyError, TargetError
 from amprewrite.plan import Plan
+from amprewrite.plan.bounds import FASTEST
+from amprewrite.policy import shipped_policies
+
+
+def complete_policy(typed: str) -> list[str]:
+    """Return the shipped policies that begin as typed, for the shell."""
+    return [name for name in shipped_policies() if name.startswith(typed)]
+
+
+def complete_placement(typed: str) -> list[str]:
+    """Return the placements that begin as typed, for the shell."""
+    from amprewrite.passes import PLACEMENTS
+
+    return [name for name in (*PLACEMENTS, FASTEST) if name.startswith(typed)]
+
 
 TargetName = Annotated[
     str,
     typer.Argument(
         metavar="TARGET",
-        help="FILE.py:name or package.module:name. The name is a function without "
-        "arguments that gives (model, args) or (model, args, kwargs), or such a tuple.",
+        help="FILE.py:name or package.module:name, a function without arguments that "
+        "gives (model, args) or (model, args, kwargs), or such a tuple; a .pt2 file of "
+        "torch.export.save; or a folder of transformers with config.json and weights.",
     ),
 ]
 PolicyName = Annotated[
     str,
-    typer.Option("--policy", help="A shipped policy, a .toml file or a jmp string."),
+    typer.Option(
+        "--policy",
+        help="A shipped policy, a .toml file or a jmp string.",
+        autocompletion=complete_policy,
+    ),
 ]
 PlannedPolicy = Annotated[
     str | None,
@@ -28,13 +48,15 @@ PlannedPolicy = Annotated[
         "--policy",
         help="A shipped policy, a .toml file or a jmp string. Without it bf16, or the "
         "policy of --plan.",
+        autocompletion=complete_policy,
     ),
 ]
 Placement = Annotated[
     str | None,
     typer.Option(
         help="How the casts are placed: promote, optimal, fastest or paint. Without it "
-        "optimal where a tolerance is given, else promote."
+        "optimal where a tolerance is given, else promote.",
+        autocompletion=complete_placement,
     ),
 ]
 RunBy = Annotated[

@@ -1,53 +1,88 @@
-"""The command for policies: list, show, compare, check."""
+"""The commands for policies: list, show, compare, check."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from amprewrite.cli.group import app
-from amprewrite.cli.options import AsJson
+from amprewrite.cli.group import EXIT_CODES, CommandGroup, app
+from amprewrite.cli.options import AsJson, complete_policy
 from amprewrite.cli.show import say, show, show_json
-from amprewrite.errors import TargetError
 from amprewrite.policy import load_policy
 from amprewrite.report import policies
 
 
-@app.command()
-def policy(
-    name: Annotated[
-        str | None,
-        typer.Argument(help="A shipped policy, a .toml file or a jmp string."),
-    ] = None,
-    *,
-    diff: Annotated[
-        str | None, typer.Option(metavar="OTHER", help="Compare with another policy.")
-    ] = None,
-    check: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Say every mistake in a policy file."),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """List the policies, or show one: the class of every op, and why."""
-    if check is not None:
-        found = load_policy(check.resolve())
-        say(f"{check}: no mistakes; {len(found.ops)} ops, {len(found.rules)} rules")
-        return
-    if name is None and diff is not None:
-        msg = f"--diff {diff}: compared with what? want policy NAME --diff OTHER"
-        raise TargetError(msg)
-    if name is None:
-        if as_json:
-            show_json(policies.descriptions())
-        else:
-            show(policies.names_table())
-        return
+class _Policies(CommandGroup):
+    """Group of commands: a name alone shows that policy, and nothing lists all."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  # typer's own
+        """Add the command that is meant where none is named."""
+        asks_help = any(option in args for option in ctx.help_option_names)
+        first = next((arg for arg in args if not arg.startswith("-")), None)
+        if first is None and not asks_help:
+            args = ["list", *args]
+        elif first is not None and first not in self.commands:
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+group = typer.Typer(cls=_Policies, rich_markup_mode=None, epilog=EXIT_CODES)
+app.add_typer(group, name="policy")
+
+NAMED = "A shipped policy, a .toml file or a jmp string."
+
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help=NAMED, autocompletion=complete_policy),
+]
+Other = Annotated[
+    str,
+    typer.Argument(metavar="OTHER", help=NAMED, autocompletion=complete_policy),
+]
+
+
+@group.callback()
+def policy() -> None:
+    """List, show, check and compare policies; a name alone shows that one."""
+
+
+@group.command("list")
+def list_all(*, as_json: AsJson = False) -> None:
+    """List the shipped policies."""
+    if as_json:
+        show_json(policies.descriptions())
+    else:
+        show(policies.names_table())
+
+
+@group.command("show")
+def show_one(name: Name, *, as_json: AsJson = False) -> None:
+    """Show a policy: the class of every op, and why."""
     one = load_policy(name)
-    if diff is not None:
-        lines = list(policies.policy_diff(one, load_policy(diff)))
-        show_json(lines) if as_json else show(*(lines or ["no difference"]))
-    elif as_json:
+    if as_json:
         show_json(policies.policy_json(one))
     else:
         show(policies.policy_table(one))
+
+
+@group.command()
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A .toml file.")],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Say every mistake in a policy file."""
+    found = load_policy(file.resolve())
+    say(f"{file}: no mistakes; {len(found.ops)} ops, {len(found.rules)} rules")
+    if as_json:
+        show_json({"ok": True, "ops": len(found.ops), "rules": len(found.rules)})
+
+
+@group.command()
+def diff(name: Name, other: Other, *, as_json: AsJson = False) -> None:
+    """Compare two policies: settings, classes of ops and rules that differ."""
+    lines = list(policies.policy_diff(load_policy(name), load_policy(other)))
+    if as_json:
+        show_json(lines)
+    else:
+        show(*(lines or ["no difference"]))

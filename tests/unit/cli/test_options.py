@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from amprewrite.cli.options import complete_placement, complete_policy
 from tests.command_line import done, mistake
 
 
@@ -45,3 +46,9 @@ def test_plans_that_do_not_fit_are_one_line(model, tmp_path):
 def test_an_unknown_file_is_told_the_known_ones(model, name):
     known = "want a name that ends in .json or .pt2 or .onnx or .stablehlo"
     assert known in mistake("convert", model, "--out", name)
+
+
+def test_the_shell_completes_names():
+    assert "bf16-accumulate" in complete_policy("bf16")
+    assert complete_placement("p") == ["promote", "paint"]
+    assert complete_placement("f") == ["fastest"]

@@ -1,4 +1,4 @@
-"""Models are inspected, converted and verified; JSON parses."""
+"""Models are converted and verified; JSON parses."""
 
 import json
 
@@ -9,62 +9,6 @@ from amprewrite.verify import Report
 from tests.command_line import done, mistake, run
 
 CAST_LINE = "to = cast(%input_1) -> %to: bf16[4,16]"
-
-# --- inspect -----------------------------------------------------------------------
-
-
-def test_inspect_shows_summary_and_modules(model):
-    text = done("inspect", model)
-    assert "rewritten 1 of 3 ops to bfloat16" in text
-    assert "casts by module" in text
-    assert "decisions" not in text
-
-
-def test_inspect_shows_every_decision_if_asked(model):
-    assert "layer_norm wants full precision" in done("inspect", model, "--ops")
-
-
-def test_inspect_json_is_a_plan(model, tmp_path):
-    written = tmp_path / "plan.json"
-    text = done("inspect", model, "--json", "--output", written)
-    plan = Plan.from_json(json.loads(text))
-    assert plan == Plan.load(written)
-    assert plan.low == "bfloat16"
-
-
-def test_inspect_explains_one_op(model):
-    text = done("inspect", model, "--explain", "layer_norm")
-    assert "class    deny, by groups.normalisation" in text
-
-
-def test_inspect_prints_the_graph_as_it_is(model):
-    text = done("inspect", model, "--graph")
-    assert "%input_1: f32[4,16] input" in text
-    assert "bf16" not in text
-
-
-def test_inspect_takes_any_policy(model, policy_file):
-    policy_file.write_text('extends = "bf16"\n[ops]\nlinear = "deny"\n')
-    assert "NOTHING WAS LOWERED" in done("inspect", model, "--policy", policy_file)
-    jmp = "params=float32,compute=float32,output=float32"
-    assert "rewritten" not in done("inspect", model, "--policy", jmp)
-
-
-def test_a_tolerance_is_a_number_or_a_word(model):
-    optimal = ("--placement", "optimal", "--json")
-    plan = json.loads(done("inspect", model, *optimal, "--tolerance", "0.5"))
-    assert plan["predicted_error"] is not None
-    wrong = mistake("convert", model, *optimal, "--tolerance", "auto")
-    assert "want a relative error above 0" in wrong
-    promote = ("--placement", "promote", "--tolerance", "1e-2")
-    assert "takes no tolerance" in mistake("verify", model, *promote)
-
-
-def test_a_tolerance_alone_is_kept_by_the_optimal_placement(model):
-    plan = json.loads(done("convert", model, "--json", "--tolerance", "0.5"))
-    assert (plan["placement"], plan["predicted_error"] is None) == ("optimal", False)
-    assert json.loads(done("inspect", model, "--json"))["placement"] == "promote"
-
 
 # --- convert -----------------------------------------------------------------------
 
@@ -147,15 +91,3 @@ def test_verify_fails_where_something_overflows(model):
 
 def test_verify_refuses_another_reference(model):
     assert "float64" in mistake("verify", model, "--reference", "float16")
-
-
-# --- mistakes ----------------------------------------------------------------------
-
-
-def test_an_unknown_op_is_one_line(model):
-    assert "plan has no op 'lay'" in mistake("inspect", model, "--explain", "lay")
-
-
-def test_a_model_that_cannot_be_captured_is_one_line(model):
-    line = mistake("inspect", model.replace("build", "BRANCHES"))
-    assert "Branches cannot be captured" in line

@@ -1,7 +1,9 @@
-"""The commands for one model: inspect, convert, verify."""
+"""The commands that convert a model: convert, verify."""
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +11,7 @@ import typer
 
 from amprewrite import api
 from amprewrite.cli.group import FAILED, app
+from amprewrite.cli.models.given import Asked, KeepFull, Low, OpFull
 from amprewrite.cli.options import (
     AsJson,
     Graph,
@@ -16,78 +19,16 @@ from amprewrite.cli.options import (
     Placement,
     PlanFile,
     PlannedPolicy,
-    PolicyName,
     TargetName,
     ToleranceText,
-    load_plan,
-    rules,
     save_plan,
-    tolerance_of,
     writable,
 )
 from amprewrite.cli.progress import progress
 from amprewrite.cli.show import say, show, show_json
 from amprewrite.errors import AmpWarning
 from amprewrite.factories import ModelCall, load_factory
-from amprewrite.plan.table import decision_table
-from amprewrite.report.modules import modules_table
-
-
-@app.command()
-def inspect(  # noqa: PLR0913  # options
-    target: TargetName,
-    policy: PolicyName = "bf16",
-    placement: Placement = None,
-    tolerance: ToleranceText = None,
-    override: Overrides = None,
-    *,
-    explain: Annotated[
-        str | None, typer.Option(metavar="OP", help="Say why one op runs as it does.")
-    ] = None,
-    modules: Annotated[
-        bool,
-        typer.Option(
-            "--modules",
-            help="Show the modules inside of repeated blocks, which share a row "
-            "otherwise.",
-        ),
-    ] = False,
-    ops: Annotated[bool, typer.Option("--ops", help="Show every decision.")] = False,
-    graph: Graph = False,
-    output: Annotated[
-        Path | None, typer.Option(metavar="PLAN.json", help="Write the plan.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show the plan for a model, its precisions and casts, without converting it.
-
-    With --graph, the program as it is before conversion.
-    """
-    written = writable(output, ".json")
-    with progress(2) as work:
-        work.step("load the model")
-        given = load_factory(target)
-        work.step("plan")
-        plan = api.inspect(
-            given.model,
-            policy,
-            args=given.args,
-            kwargs=given.kwargs,
-            placement=placement,
-            tolerance=tolerance_of(tolerance),
-            overrides=rules(override or ()),
-        )
-    if written is not None:
-        save_plan(plan, written)
-    if as_json:
-        show_json(plan.to_json())
-    elif explain is not None:
-        show(plan.explain(explain))
-    elif graph:
-        show(_graph_text(given.model, given))
-    else:
-        show(plan.summary(), modules_table(plan, by_layer=not modules))
-        show(*([decision_table(plan)] if ops else []))
+from amprewrite.verify import Report
 
 
 @app.command()
@@ -99,6 +40,9 @@ def convert(  # noqa: PLR0913  # options
     override: Overrides = None,
     plan: PlanFile = None,
     *,
+    keep_full: KeepFull = None,
+    low: Low = None,
+    op_full: OpFull = None,
     output: Annotated[
         list[Path] | None,
         typer.Option(
@@ -118,6 +62,7 @@ def convert(  # noqa: PLR0913  # options
     """
     kinds = (".json", ".pt2", ".onnx", ".stablehlo")
     written = [path for path in output or () if writable(path, *kinds)]
+    asked = Asked(policy, placement, tolerance, override, op_full, keep_full, low, plan)
     with progress(2 + len(written)) as work:
         work.step("load the model")
         given = load_factory(target)
@@ -125,7 +70,7 @@ def convert(  # noqa: PLR0913  # options
         for path in written:  # before any work: a file of the other framework
             writable(path, ".json", *readers)
         work.step("convert")
-        converted = _convert(given, policy, placement, tolerance, override, plan)
+        converted = asked.convert(given)
         for path in written:
             work.step(f"write {path.name}")
             if path.suffix == ".json":
@@ -136,8 +81,10 @@ def convert(  # noqa: PLR0913  # options
                 say(f"wrote {path}: the converted model; {reader} reads it")
     if as_json:
         show_json(converted.plan.to_json())
+    elif graph:
+        show(api.graph_text(converted, given.args, given.kwargs))
     else:
-        show(_graph_text(converted, given) if graph else converted.plan.summary())
+        show(converted.plan.summary())
 
 
 def _save(converted: Any, given: ModelCall, path: Path) -> None:  # noqa: ANN401  # any model
@@ -150,30 +97,6 @@ def _save(converted: Any, given: ModelCall, path: Path) -> None:  # noqa: ANN401
             say(f"amprewrite: warning: {warning.message}")
 
 
-def _graph_text(model: Any, target: ModelCall) -> str:  # noqa: ANN401  # any model
-    return api.graph_text(model, target.args, target.kwargs)
-
-
-def _convert(  # options
-    given: ModelCall,
-    policy: str | None,
-    placement: str | None,
-    tolerance: str | None,
-    override: list[str] | None,
-    plan: Path | None,
-) -> Any:  # noqa: ANN401  # the same kind as the model
-    return api.convert(
-        given.model,
-        policy,
-        args=given.args,
-        kwargs=given.kwargs,
-        placement=placement,
-        tolerance=tolerance_of(tolerance),
-        overrides=rules(override or ()),
-        plan=load_plan(plan),
-    )
-
-
 @app.command()
 def verify(  # noqa: PLR0913  # options
     target: TargetName,
@@ -183,6 +106,9 @@ def verify(  # noqa: PLR0913  # options
     override: Overrides = None,
     plan: PlanFile = None,
     *,
+    keep_full: KeepFull = None,
+    low: Low = None,
+    op_full: OpFull = None,
     reference: Annotated[
         str,
         typer.Option(metavar="DTYPE", help="Dtype in which the model is the truth."),
@@ -200,11 +126,12 @@ def verify(  # noqa: PLR0913  # options
     as_json: AsJson = False,
 ) -> None:
     """Convert a model, and compare the result with the model in full precision."""
+    asked = Asked(policy, placement, tolerance, override, op_full, keep_full, low, plan)
     with progress(3) as work:
         work.step("load the model")
         given = load_factory(target)
         work.step("convert")
-        converted = _convert(given, policy, placement, tolerance, override, plan)
+        converted = asked.convert(given)
         work.step("verify")
         report = api.verify(
             given.model,
@@ -220,6 +147,19 @@ def verify(  # noqa: PLR0913  # options
         show_json(report.to_json())
     else:
         show(report)
-    for problem in report.problems[:1]:
+    for problem in (*report.problems, *_uncompared(report))[:1]:
         say(f"amprewrite: verification failed: {problem}")
         raise typer.Exit(FAILED)
+
+
+def _uncompared(report: Report) -> Iterator[str]:
+    """Yield a line for each output without a finite element in the reference.
+
+    Such elements are not compared, so that a model that gives NaN has no error.
+    """
+    for output in report.outputs:
+        if 0 < prod(output.shape) == output.nonfinite_reference:
+            yield (
+                f"output {output.name}: no element is finite in {report.reference} "
+                f"either, so nothing was compared; give arguments on which it is"
+            )

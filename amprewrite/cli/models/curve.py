@@ -7,13 +7,13 @@ import typer
 
 from amprewrite import api
 from amprewrite.cli.group import app
+from amprewrite.cli.models.given import Asked, KeepFull, Low, OpFull
 from amprewrite.cli.options import (
     AsJson,
     Overrides,
     PolicyName,
     RunBy,
     TargetName,
-    rules,
     writable,
 )
 from amprewrite.cli.progress import progress
@@ -31,6 +31,9 @@ def pareto(  # noqa: PLR0913  # options
     points: Annotated[int, typer.Option(help="How many errors are aimed at.")] = 8,
     runs: RunBy = None,
     *,
+    keep_full: KeepFull = None,
+    low: Low = None,
+    op_full: OpFull = None,
     output: Annotated[
         Path | None,
         typer.Option(metavar="PLOT.svg|.png|.pdf", help="Draw error against bytes."),
@@ -42,6 +45,7 @@ def pareto(  # noqa: PLR0913  # options
     Each has its certificate: the bytes that no plan with a smaller error undercuts.
     """
     written = writable(output, *SUFFIXES)
+    asked = Asked(policy, None, None, override, op_full, keep_full, low)
     if written is not None:
         load_matplotlib()
     with progress(2) as work:
@@ -54,7 +58,7 @@ def pareto(  # noqa: PLR0913  # options
             args=given.args,
             kwargs=given.kwargs,
             points=points,
-            overrides=rules(override or ()),
+            overrides=asked.overrides(given),
             target=runs,
         )
     if written is not None:

@@ -1,0 +1,115 @@
+"""The commands that plan and convert nothing: inspect, explain."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from amprewrite import api
+from amprewrite.cli.group import app
+from amprewrite.cli.models.given import Asked, KeepFull, Low, OpFull
+from amprewrite.cli.options import (
+    AsJson,
+    Graph,
+    Overrides,
+    Placement,
+    PolicyName,
+    TargetName,
+    ToleranceText,
+    save_plan,
+    writable,
+)
+from amprewrite.cli.progress import progress
+from amprewrite.cli.show import show, show_json
+from amprewrite.factories import load_factory
+from amprewrite.plan.table import decision_table
+from amprewrite.report.modules import modules_table
+
+
+@app.command()
+def inspect(  # noqa: PLR0913  # options
+    target: TargetName,
+    policy: PolicyName = "bf16",
+    placement: Placement = None,
+    tolerance: ToleranceText = None,
+    override: Overrides = None,
+    *,
+    keep_full: KeepFull = None,
+    low: Low = None,
+    op_full: OpFull = None,
+    explain: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OP", help="Say why an op, a module or a compound runs as it does."
+        ),
+    ] = None,
+    modules: Annotated[
+        bool,
+        typer.Option(
+            "--modules",
+            help="Show the modules inside of repeated blocks, which share a row "
+            "otherwise.",
+        ),
+    ] = False,
+    ops: Annotated[bool, typer.Option("--ops", help="Show every decision.")] = False,
+    graph: Graph = False,
+    output: Annotated[
+        Path | None, typer.Option(metavar="PLAN.json", help="Write the plan.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the plan for a model, its precisions and casts, without converting it.
+
+    With --graph, the program as it is before conversion.
+    """
+    written = writable(output, ".json")
+    asked = Asked(policy, placement, tolerance, override, op_full, keep_full, low)
+    with progress(2) as work:
+        work.step("load the model")
+        given = load_factory(target)
+        work.step("plan")
+        plan = asked.inspect(given)
+    if written is not None:
+        save_plan(plan, written)
+    if as_json:
+        show_json(plan.to_json())
+    elif explain is not None:
+        show(plan.explain(explain))
+    elif graph:
+        show(api.graph_text(given.model, given.args, given.kwargs))
+    else:
+        show(plan.summary(), modules_table(plan, by_layer=not modules))
+        show(*([decision_table(plan)] if ops else []))
+
+
+@app.command()
+def explain(  # noqa: PLR0913  # options
+    target: TargetName,
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="An op of the plan, a module path, or a compound such as softmax.",
+        ),
+    ],
+    policy: PolicyName = "bf16",
+    placement: Placement = None,
+    tolerance: ToleranceText = None,
+    override: Overrides = None,
+    *,
+    keep_full: KeepFull = None,
+    low: Low = None,
+    op_full: OpFull = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say why an op, a module or a compound runs in the precision that it does."""
+    asked = Asked(policy, placement, tolerance, override, op_full, keep_full, low)
+    with progress(2) as work:
+        work.step("load the model")
+        given = load_factory(target)
+        work.step("plan")
+        text = asked.inspect(given).explain(name)
+    if as_json:
+        show_json({"ok": True, "name": name, "lines": text.split("\n")})
+    else:
+        show(text)
