@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, TypeVar, cast
 
-from amprewrite.errors import TargetError
+from amprewrite.errors import AmpError, TargetError
 from amprewrite.user_code import raised_at
 
 SAVED = ".pt2"
@@ -64,7 +64,7 @@ def load_factory(text: str) -> ModelCall:
     if not (where and colon and name.isidentifier()):
         msg = f"target {text!r}: {WANTED}, such as model.py:build; or {OTHERS}"
         raise TargetError(msg)
-    module: ModuleType = _run(text, lambda: _load_module(where))
+    module: ModuleType = run_users(text, lambda: _load_module(where))
     if not hasattr(module, name):
         near = get_close_matches(name, dir(module), n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -73,7 +73,7 @@ def load_factory(text: str) -> ModelCall:
     found = getattr(module, name)
     if isinstance(found, FunctionType):
         _check_takes_nothing(found, text)
-        found = _run(text, found)
+        found = run_users(text, found)
     return _as_target(found, text)
 
 
@@ -127,10 +127,20 @@ def _load_module(where: str) -> ModuleType:
     return module
 
 
-def _run(text: str, call: Callable[[], _Found]) -> _Found:
+def run_users(text: str, call: Callable[[], _Found]) -> _Found:
+    """Return the result of a call that runs the user's code.
+
+    Args:
+        text: The target, for a message.
+        call: Function without arguments.
+
+    Raises:
+        AmpError: It was raised inside.
+        TargetError: Anything else was; the message has its line in the user's code.
+    """
     try:
         return call()
-    except TargetError:
+    except AmpError:
         raise
     except (Exception, SystemExit) as error:  # the user's code may raise anything
         line = raised_at(error)

@@ -8,7 +8,7 @@ with the key ``error`` on stdout; 3, an internal error, with its traceback.
 
 from amprewrite.cli import doctor, machine, policies, promotion
 from amprewrite.cli.group import app, main
-from amprewrite.cli.models import converting, curve, planning
+from amprewrite.cli.models import converting, curve, planning, probing
 
 # Importing the commands adds them.
 __all__ = [
@@ -20,5 +20,6 @@ __all__ = [
     "main",
     "planning",
     "policies",
+    "probing",
     "promotion",
 ]

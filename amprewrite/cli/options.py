@@ -86,6 +86,14 @@ Overrides = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON to stdout.")]
 Graph = Annotated[bool, typer.Option("--graph", help="Print the program as text.")]
+Html = Annotated[
+    Path | None,
+    typer.Option(
+        "--html",
+        metavar="FILE.html",
+        help="Write one page with tables and the program as a graph with its casts.",
+    ),
+]
 PlanFile = Annotated[
     Path | None, typer.Option("--plan", help="Apply this plan instead of making one.")
 ]
@@ -118,17 +126,28 @@ def rules(texts: Iterable[str]) -> list[dict[str, object]]:
     return tables
 
 
-def writable(path: Path | None, *suffixes: str) -> Path | None:
+def html_page(path: Path | None) -> Path | None:
+    """Return the path of a page, refused now if it cannot be written later.
+
+    Raises:
+        TargetError: Its folder does not exist, or it has another suffix.
+    """
+    return writable(path, ".html", ".htm", option="--html")
+
+
+def writable(
+    path: Path | None, *suffixes: str, option: str = "--output"
+) -> Path | None:
     """Return the path of an output file, refused now if it cannot be written later.
 
     Raises:
         TargetError: Its folder does not exist, or its suffix says no known kind.
     """
     if path is not None and path.suffix not in suffixes:
-        msg = f"--output {path}: want a name that ends in {' or '.join(suffixes)}"
+        msg = f"{option} {path}: want a name that ends in {' or '.join(suffixes)}"
         raise TargetError(msg)
     if path is not None and not path.parent.is_dir():
-        msg = f"--output {path}: there is no folder {path.parent}"
+        msg = f"{option} {path}: there is no folder {path.parent}"
         raise TargetError(msg)
     return path
 

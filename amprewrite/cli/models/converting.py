@@ -15,12 +15,14 @@ from amprewrite.cli.models.given import Asked, KeepFull, Low, OpFull
 from amprewrite.cli.options import (
     AsJson,
     Graph,
+    Html,
     Overrides,
     Placement,
     PlanFile,
     PlannedPolicy,
     TargetName,
     ToleranceText,
+    html_page,
     save_plan,
     writable,
 )
@@ -54,6 +56,7 @@ def convert(  # noqa: PLR0913  # options
         ),
     ] = None,
     graph: Graph = False,
+    html: Html = None,
     as_json: AsJson = False,
 ) -> None:
     """Convert a model, and write its plan or the converted program.
@@ -62,6 +65,7 @@ def convert(  # noqa: PLR0913  # options
     """
     kinds = (".json", ".pt2", ".onnx", ".stablehlo")
     written = [path for path in output or () if writable(path, *kinds)]
+    page = html_page(html)
     asked = Asked(policy, placement, tolerance, override, op_full, keep_full, low, plan)
     with progress(2 + len(written)) as work:
         work.step("load the model")
@@ -79,6 +83,9 @@ def convert(  # noqa: PLR0913  # options
                 _save(converted, given, path)
                 reader = readers[path.suffix]
                 say(f"wrote {path}: the converted model; {reader} reads it")
+    if page is not None:
+        converted.plan.to_html(page)
+        say(f"wrote {page}: the plan")
     if as_json:
         show_json(converted.plan.to_json())
     elif graph:
@@ -123,9 +130,11 @@ def verify(  # noqa: PLR0913  # options
             "the tolerance of the plan, or what its roundings explain."
         ),
     ] = None,
+    html: Html = None,
     as_json: AsJson = False,
 ) -> None:
     """Convert a model, and compare the result with the model in full precision."""
+    page = html_page(html)
     asked = Asked(policy, placement, tolerance, override, op_full, keep_full, low, plan)
     with progress(3) as work:
         work.step("load the model")
@@ -143,6 +152,9 @@ def verify(  # noqa: PLR0913  # options
         )
     if rtol is not None:
         report = replace(report, bound=rtol, together=False, bounds={})
+    if page is not None:
+        report.to_html(page)
+        say(f"wrote {page}: the report and the plan")
     if as_json:
         show_json(report.to_json())
     else:

@@ -12,6 +12,7 @@ from amprewrite.cli.options import load_plan, rules, tolerance_of
 from amprewrite.factories import ModelCall
 from amprewrite.ops.compounds import NAMES
 from amprewrite.plan import Plan
+from amprewrite.policy import PolicyLike
 
 KeepFull = Annotated[
     list[str] | None,
@@ -57,7 +58,7 @@ class Asked:
         plan: File of a plan to apply instead.
     """
 
-    policy: str | None = None
+    policy: PolicyLike | None = None
     placement: str | None = None
     tolerance: str | None = None
     override: Iterable[str] | None = None

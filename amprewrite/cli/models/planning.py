@@ -11,16 +11,18 @@ from amprewrite.cli.models.given import Asked, KeepFull, Low, OpFull
 from amprewrite.cli.options import (
     AsJson,
     Graph,
+    Html,
     Overrides,
     Placement,
     PolicyName,
     TargetName,
     ToleranceText,
+    html_page,
     save_plan,
     writable,
 )
 from amprewrite.cli.progress import progress
-from amprewrite.cli.show import show, show_json
+from amprewrite.cli.show import say, show, show_json
 from amprewrite.factories import load_factory
 from amprewrite.plan.table import decision_table
 from amprewrite.report.modules import modules_table
@@ -56,13 +58,14 @@ def inspect(  # noqa: PLR0913  # options
     output: Annotated[
         Path | None, typer.Option(metavar="PLAN.json", help="Write the plan.")
     ] = None,
+    html: Html = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the plan for a model, its precisions and casts, without converting it.
 
     With --graph, the program as it is before conversion.
     """
-    written = writable(output, ".json")
+    written, page = writable(output, ".json"), html_page(html)
     asked = Asked(policy, placement, tolerance, override, op_full, keep_full, low)
     with progress(2) as work:
         work.step("load the model")
@@ -71,6 +74,9 @@ def inspect(  # noqa: PLR0913  # options
         plan = asked.inspect(given)
     if written is not None:
         save_plan(plan, written)
+    if page is not None:
+        plan.to_html(page)
+        say(f"wrote {page}: the plan")
     if as_json:
         show_json(plan.to_json())
     elif explain is not None:

@@ -91,3 +91,19 @@ def test_verify_fails_where_something_overflows(model):
 
 def test_verify_refuses_another_reference(model):
     assert "float64" in mistake("verify", model, "--reference", "float16")
+
+
+# --- a page ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["inspect", "convert", "verify"])
+def test_a_page_is_written_beside_the_result(model, tmp_path, command):
+    page = tmp_path / "page.html"
+    result = run(command, model, "--html", page)
+    assert result.exit_code == 0, result.stderr
+    assert f"wrote {page}: the " in result.stderr
+    assert "layer_norm" in page.read_text("utf-8")
+    wrong = mistake(command, model, "--html", "page.txt")
+    assert (
+        wrong == "amprewrite: --html page.txt: want a name that ends in .html or .htm"
+    )
