@@ -38,8 +38,10 @@ def page() -> str:
     for name, command in sorted(group.commands.items()):
         parts.append(f"\n## {name}\n\n{_block(help_of(name))}")
         inside = command.commands if isinstance(command, TyperGroup) else {}
-        for below in inside:
-            parts.append(f"\n### {name} {below}\n\n{_block(help_of(name, below))}")
+        parts += [
+            f"\n### {name} {below}\n\n{_block(help_of(name, below))}"
+            for below in inside
+        ]
     return HEAD + "".join(parts)
 
 
