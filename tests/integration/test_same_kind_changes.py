@@ -35,6 +35,7 @@ class Varied(nn.Module, Mixin):
     """A model with attributes of many kinds that its forward reads."""
 
     extra: Tensor | None
+    gain: nn.Parameter | None
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,8 +47,13 @@ class Varied(nn.Module, Mixin):
         self.tensors = [torch.ones(8)]
         self.through_mixin = self.through_function = False
         self.register_buffer("extra", None)
+        self.register_parameter("gain", None)
+        self.norm = nn.LayerNorm(8, elementwise_affine=False)
+        self.weight = nn.Parameter(torch.ones(8))
 
     def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(x) * self.weight
+        x = x if self.gain is None else x * self.gain
         x = self.activation(self.inner(x)) * self.listed[0] * self.named["gain"]
         x = self.picked(scaled(self, x)) * self.mask * self.tensors[0]
         return x if self.extra is None else x * self.extra
@@ -97,6 +103,8 @@ def patched(module: Any, x: Tensor) -> Tensor:
     return x * module.in_features
 
 
+FIVES = nn.Parameter(torch.full((8,), 5.0))
+
 CHANGES = {
     "function": lambda m: setattr(m, "activation", nn.functional.softplus),
     "list": lambda m: setattr(m, "listed", [5.0]),
@@ -107,6 +115,22 @@ CHANGES = {
     "tensor in a list written to": lambda m: m.tensors[0].fill_(3.0),
     "flag that a function reads": lambda m: setattr(m, "through_function", True),
     "buffer that was None": lambda m: setattr(m, "extra", torch.full((8,), 5.0)),
+    "plain tensor written to through data": lambda m: m.mask.data.fill_(3.0),
+    "tensor in a list written to by NumPy": lambda m: m.tensors[0].numpy().fill(3.0),
+    "parameter that was None": lambda m: setattr(m, "gain", FIVES),
+    "parameter that was registered as None": lambda m: m.register_parameter(
+        "gain", FIVES
+    ),
+    "weight that a norm had not": lambda m: setattr(m.norm, "weight", FIVES),
+    "bias that is removed": lambda m: setattr(m.inner, "bias", None),
+    "parameter made a buffer": lambda m: (
+        delattr(m, "weight"),
+        m.register_buffer("weight", FIVES.detach()),
+    ),
+    "parameter made a plain tensor": lambda m: (
+        delattr(m, "weight"),
+        setattr(m, "weight", FIVES.detach()),
+    ),
     "forward of a part": lambda m: setattr(
         m.inner, "forward", types.MethodType(patched, m.inner)
     ),
@@ -413,3 +437,13 @@ def test_weights_stored_low_under_inference_mode_can_be_written_to() -> None:
         weight.mul_(2)
     made(X).sum().backward()
     assert weight.grad is not None
+
+
+def test_a_parametrization_of_a_low_weight_that_fails_is_named() -> None:
+    made = amprewrite.convert(nn.Sequential(nn.Linear(8, 8)).eval(), args=(X,))
+    nn.utils.parametrizations.weight_norm(made[0])
+    wanted = (
+        r"part 0 has a parametrization of weights that are stored low.*\boriginal\("
+    )
+    with pytest.raises(amprewrite.errors.UnsupportedError, match=wanted):
+        made(X)

@@ -28,11 +28,15 @@ class Mark:
     contiguous tensor on a CPU, :data:`SAMPLES` elements are compared, so that a write
     to all of it is detected, one to a few rows perhaps. On other devices a comparison
     would wait for the device, and these writes are not detected.
+
+    Attributes:
+        writes: Number of writes that torch counted.
+        sample: The elements that are compared; None if none are.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
         """Record the state of ``tensor``; neither it nor its memory is kept alive."""
-        self._tensor, self._writes = (
+        self._tensor, self.writes = (
             weakref.ref(tensor),
             writes(tensor),
         )
@@ -41,18 +45,26 @@ class Mark:
         if tensor.layout == torch.strided:
             self._memory = StorageWeakRef(tensor.untyped_storage())
         self._count, self._step = _sampling(tensor)
-        self._sample = self._read(tensor).clone() if self._count else None
+        self.sample = self._read(tensor).clone() if self._count else None
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Return whether ``tensor`` is unchanged since it was recorded."""
-        if self._tensor() is not tensor or self._writes != writes(tensor):
+        if self._tensor() is not tensor or self.writes != writes(tensor):
             return False
         identity = None if self._memory is None else self._memory.cdata
         if identity is not None and identity != storage_identity(tensor):
             return False
-        if self._sample is None or not has_own_values(tensor):
+        if self.sample is None or not has_own_values(tensor):
             return True
-        return torch.equal(self._sample, self._read(tensor))
+        return torch.equal(self.sample, self._read(tensor))
+
+    def is_like(self, other: "Mark") -> bool:
+        """Return whether two marks of one tensor found no write between them."""
+        if self.writes != other.writes:
+            return False
+        if self.sample is None or other.sample is None:
+            return True
+        return torch.equal(self.sample, other.sample)
 
     def _read(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the elements to compare, as a view that is not differentiated."""

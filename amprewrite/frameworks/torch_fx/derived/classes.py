@@ -77,11 +77,22 @@ class ConvertedPart(KeepsDtypes):
 
     def __delattr__(self, name: str) -> None:
         """Delete an attribute, and count the change."""
-        state = self.__dict__.get(STATE)
-        if state is not None:
+        if (state := self.__dict__.get(STATE)) is not None:
             state.shared.watch.count()
         above: Any = super()
         above.__delattr__(name)
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        """Add a parameter, or None in its place, and count the change."""
+        if (state := self.__dict__.get(STATE)) is not None:
+            state.shared.watch.note_tensor(module_parts.parameters(self), name, param)
+        super().register_parameter(name, param)
+
+    def register_buffer(self, name: str, *given: Any, **named: Any) -> None:
+        """Add a buffer, or None in its place, and count the change."""
+        if (state := self.__dict__.get(STATE)) is not None:
+            state.shared.watch.count()
+        super().register_buffer(name, *given, **named)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """Copy as a plain module: a part has no programs of its own."""

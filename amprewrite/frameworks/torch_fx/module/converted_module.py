@@ -291,7 +291,7 @@ class ConvertedModule(KeepsDtypes):
         """
         if self._linked and not self.gathers:
             first = self._places[0] if self._places else None
-            if first is None or first.held.dtype == first.dtype:
+            if first is None or not first.is_there or first.held.dtype == first.dtype:
                 return []
         return distributed.gathered_otherwise(self._places)
 

@@ -87,6 +87,11 @@ class Place:
         """The current parameter at that location."""
         return self.kept[self.name]
 
+    @property
+    def is_there(self) -> bool:
+        """Whether there is a parameter: it was not removed."""
+        return self.kept.get(self.name) is not None
+
 
 def places(converted: nn.Module, graph: Graph) -> list[Place]:
     """Return the locations of the parameters that ``graph`` reads."""
@@ -107,13 +112,11 @@ def gathered_otherwise(known: Sequence[Place]) -> list[Place]:
     Nothing is checked while nothing can be sharded yet.
     """
     if torch.compiler.is_compiling():  # each that is looked at is a guard at each call
-        known = known if any(p.held.dtype != p.dtype for p in known[:1]) else ()
+        first = [p for p in known[:1] if p.is_there]
+        known = known if any(p.held.dtype != p.dtype for p in first) else ()
     elif not sharded_types():
         return []
-    # A parameter may have been removed since.
-    return [
-        p for p in known if p.kept.get(p.name) is not None and p.held.dtype != p.dtype
-    ]
+    return [p for p in known if p.is_there and p.held.dtype != p.dtype]
 
 
 @contextmanager

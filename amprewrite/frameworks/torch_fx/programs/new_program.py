@@ -7,9 +7,10 @@ from types import MethodType
 from typing import Any
 
 from torch import nn
+from torch.nn.utils import parametrize
 
-from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.torch_fx.compat import module_hooks
+from amprewrite.errors import CaptureError, UnsupportedError
+from amprewrite.frameworks.torch_fx.compat import module_hooks, module_parts
 from amprewrite.frameworks.torch_fx.module import distributed
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule
@@ -78,27 +79,56 @@ def new_program(
         first = not state.programs and not path
         keeps = state.trains or state.mode is None
         reason = new_hook(owner)
-        program = state.capture(
-            Wanted(
-                model=plain,
-                path=path,
-                args=args,
-                kwargs=kwargs,
-                dynamic_shapes=shapes,
-                like=like,
-                first=first,
-                keeps=keeps,
-                reason=reason,
-                exported=asker.exported,
-                stand_ins=asker.stand_ins,
-            )
+        wanted = Wanted(
+            model=plain,
+            path=path,
+            args=args,
+            kwargs=kwargs,
+            dynamic_shapes=shapes,
+            like=like,
+            first=first,
+            keeps=keeps,
+            reason=reason,
+            exported=asker.exported,
+            stand_ins=asker.stand_ins,
         )
+        try:
+            program = state.capture(wanted)
+        except CaptureError as error:
+            refuse_low_parametrizations(state, owner, error)
+            raise
         stores = not asker.exported
         link(program, owner, state.programs, state.root(), stores=stores)
         if isinstance(program, LazyModule):
             share_attributes(program.model, owner)
             program.hooks = hook_keys(program.model)
     return program
+
+
+def refuse_low_parametrizations(
+    state: SharedState, owner: nn.Module, error: Exception
+) -> None:
+    """Name a part with a parametrization of a weight that is stored low.
+
+    Args:
+        state: State of the model.
+        owner: The converted model or part.
+        error: The error of the model.
+
+    Raises:
+        UnsupportedError: There is one, and the error is that the model fails.
+    """
+    if not state.low or not isinstance(error, CaptureError):
+        return
+    for path, part in module_parts.modules_by_path(owner):
+        if parametrize.is_parametrized(part):
+            msg = (
+                f"part {path or '(all of it)'} has a parametrization of weights that "
+                f"are stored low, and the model cannot be captured with it: {error}; "
+                f"parametrize amprewrite.original(model) and convert that, or convert "
+                f"with training=True, which keeps all weights"
+            )
+            raise UnsupportedError(msg) from error
 
 
 def _plain(state: SharedState, owner: nn.Module, path: str) -> nn.Module:

@@ -35,6 +35,7 @@ from amprewrite.frameworks.torch_fx.programs.new_program import (
     Asker,
     have_same_tensors,
     new_program,
+    refuse_low_parametrizations,
 )
 from amprewrite.frameworks.torch_fx.programs.part_hooks import adopt_hooks, hook_keys
 from amprewrite.frameworks.torch_fx.programs.shared_state import SharedState, Table
@@ -119,10 +120,11 @@ class Programs:
         """Run a program by dynamo; take over the attributes that the model writes."""
         try:
             found = run(program, owner, self.shared.watch, args, kwargs)
-        except Exception:
+        except Exception as error:
             made_for_this = program is not self._first and not program.plans
             if made_for_this:  # it takes every call: make way for others
                 self._drop(program)
+            refuse_low_parametrizations(self.shared, owner, error)
             raise
         if len(program.plans) != program.looked_at:  # the code of new captures
             program.written = written_attributes(program.model, owner)

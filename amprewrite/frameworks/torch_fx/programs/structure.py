@@ -1,7 +1,7 @@
 """Detect changes of a converted model that its captured programs do not have."""
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import FunctionType
 from typing import Any, cast
 
@@ -13,7 +13,6 @@ from amprewrite.frameworks.torch_fx.compat import (
     module_hooks,
     module_parts,
 )
-from amprewrite.frameworks.torch_fx.compat.tensor_internals import writes
 from amprewrite.frameworks.torch_fx.plain.plain_class import program_class
 from amprewrite.frameworks.torch_fx.programs.flags import (
     Flag,
@@ -59,11 +58,9 @@ class Watch:
         held, children = vars(part), module_parts.children(part)
         read = name in ("__class__", "forward") or name in flags_read(part)
         if name in module_parts.parameters(part) or isinstance(value, nn.Parameter):
-            self.tensors += 1
+            self.note_tensor(module_parts.parameters(part), name, value)
         elif name in module_parts.buffers(part):
-            self.tensors += 1
-            if module_parts.buffers(part)[name] is None or value is None:
-                self.count()
+            self.note_tensor(module_parts.buffers(part), name, value)
         elif name == "training":
             if held.get(name) is not value:
                 self.count()
@@ -73,13 +70,25 @@ class Watch:
             self.others += 1
             self.attributes.add(name)
 
+    def note_tensor(self, kept: Mapping[str, object], name: str, value: object) -> None:
+        """Count that a parameter or buffer is about to be set.
+
+        Args:
+            kept: The parameters or buffers of the part.
+            name: Name of the tensor.
+            value: Its next value.
+        """
+        self.tensors += 1
+        if kept.get(name) is None or value is None:
+            self.count()
+
 
 def structure_key(root: nn.Module) -> Key:
     """Return the key of the structure of ``root``.
 
-    It has the classes, modes, hooks and flags of all parts, and what their forwards
-    read in classes and global variables, but neither tensors nor the hooks of ``root``
-    itself, which run around its programs.
+    It has the classes, modes, hooks, flags and names of tensors of all parts, and what
+    their forwards read in classes and global variables, but neither tensors nor the
+    hooks of ``root`` itself, which run around its programs.
     """
     parts = [*parts_of(root)]
     outside = outside_key(outside_of(part for _, part in parts))
@@ -119,8 +128,7 @@ def _flags(part: nn.Module) -> Iterator[Flag]:
     They are attributes of the part, and attributes of its settings (its config).
     """
     read = flags_read(part)
-    empty = [n for n, held in module_parts.buffers(part).items() if held is None]
-    yield "", type(None), tuple(sorted(empty))
+    yield from _tensor_names(part)
     for name, value in vars(part).items():
         if name == "training" or not (name in read or name == "forward"):
             continue
@@ -136,6 +144,13 @@ def _flags(part: nn.Module) -> Iterator[Flag]:
                     yield f"{where}.{inner}", type(held), Content(held)
                 elif is_simple(held):
                     yield f"{where}.{inner}", type(held), held
+
+
+def _tensor_names(part: nn.Module) -> Iterator[Flag]:
+    """Yield the names of the parameters, and of the buffers, that are not None."""
+    for kept in (module_parts.parameters(part), module_parts.buffers(part)):
+        there = [name for name, held in kept.items() if held is not None]
+        yield "", type(None), tuple(sorted(there))
 
 
 def _inner_settings(
@@ -241,13 +256,15 @@ class Same:
     def __init__(self, value: object) -> None:
         """Take the object."""
         self._value = value
-        self._writes = writes(value) if isinstance(value, torch.Tensor) else 0
+        self._mark = Mark(value) if isinstance(value, torch.Tensor) else None
 
     def __eq__(self, other: object) -> bool:
-        """Return whether it is the same object, written to as often."""
-        if not isinstance(other, Same):
+        """Return whether it is the same object, not written to in between."""
+        if not isinstance(other, Same) or self._value is not other._value:
             return False
-        return self._value is other._value and self._writes == other._writes
+        if self._mark is None or other._mark is None:
+            return True
+        return self._mark.is_like(other._mark)
 
     def __hash__(self) -> int:
         """Return the identity of the object."""

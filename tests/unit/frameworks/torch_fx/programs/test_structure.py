@@ -140,10 +140,12 @@ def test_an_attribute_about_to_be_set_is_counted(
     assert part.inner is not value, "it is not set here"
 
 
-def test_a_parameter_that_is_removed_is_counted_as_a_tensor() -> None:
-    watch = Watch()
-    watch.note(nn.Linear(2, 2), "bias", None)
+def test_a_parameter_that_is_removed_is_counted_as_both() -> None:
+    watch, part = Watch(), nn.Linear(2, 2)
+    watch.note(part, "weight", part.weight)
     assert (watch.structure, watch.tensors) == (0, 1)
+    watch.note(part, "bias", None)
+    assert (watch.structure, watch.tensors) == (1, 2)
 
 
 def test_a_count_is_a_change() -> None:
