@@ -447,3 +447,14 @@ def test_a_parametrization_of_a_low_weight_that_fails_is_named() -> None:
     )
     with pytest.raises(amprewrite.errors.UnsupportedError, match=wanted):
         made(X)
+
+
+def test_a_hook_for_all_modules_warns_once_that_parts_run_without_it() -> None:
+    made = amprewrite.convert(nn.Sequential(nn.Linear(8, 8)).eval(), args=(X,))
+    seen = list[Any]()
+    with nn.modules.module.register_module_forward_hook(lambda *g: seen.append(g[0])):
+        with pytest.warns(UserWarning, match="and on none of its parts; register"):
+            made(X)
+        made(X)
+    assert made in seen
+    assert made[0] not in seen

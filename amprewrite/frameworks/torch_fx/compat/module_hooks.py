@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import nn
+from torch.nn.modules import module as torch_module
 
 Hooks = Mapping[str, Mapping[int, Any]]
 """Forward hooks of a module, by the attributes that hold them."""
@@ -28,6 +29,12 @@ def forward_hooks(module: nn.Module) -> dict[str, dict[int, Any]]:
     """Return the forward hooks of ``module`` and their options, to be changed."""
     names = ("_forward_hooks", "_forward_pre_hooks")
     return {name: held for name, held in vars(module).items() if name.startswith(names)}
+
+
+def are_for_all_modules() -> bool:
+    """Return whether there are forward hooks for all modules."""
+    held: Any = torch_module
+    return bool(held._global_forward_hooks or held._global_forward_pre_hooks)
 
 
 def take_forward_hooks(module: nn.Module) -> Hooks:

@@ -107,6 +107,8 @@ class Programs:
         self._last = program
         if isinstance(program, LazyModule):
             return self._call_lazy(owner, program, args, kwargs)
+        if module_hooks.are_for_all_modules():
+            self.shared.tell_of_hooks()
         run = program if program.is_compiled else program.forward  # it has no hooks
         return run(*args, **kwargs)
 

@@ -29,6 +29,13 @@ TOO_MANY = (
 )
 
 
+FOR_ALL_MODULES = (
+    "hooks for all modules (register_module_forward_hook) run on the converted model "
+    "and its program, and on none of its parts; register hooks on the parts that need "
+    "them"
+)
+
+
 @dataclass(frozen=True)
 class Wanted:
     """Request for another program of a converted model.
@@ -127,6 +134,13 @@ class SharedState:
     _root: Callable[[], nn.Module | None] = lambda: None
     _told: bool = False
     _numbers: int = 0
+    _told_of_hooks: bool = False
+
+    def tell_of_hooks(self) -> None:
+        """Warn once that hooks for all modules run on no part of the model."""
+        if not self._told_of_hooks:
+            self._told_of_hooks = True
+            warn(FOR_ALL_MODULES)
 
     def own(self, root: nn.Module, adopt: Callable[[nn.Module, Any], None]) -> None:
         """Set the converted model, which is not kept alive.
