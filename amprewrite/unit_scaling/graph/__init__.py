@@ -12,6 +12,8 @@ from amprewrite.unit_scaling.graph.differentiable import (
     differentiable,
 )
 from amprewrite.unit_scaling.graph.formula import Formula, extent, resolve
+from amprewrite.unit_scaling.graph.loss import mark_loss
+from amprewrite.unit_scaling.graph.region_rule import of_region
 from amprewrite.unit_scaling.graph.residuals import Residual, find_residuals
 from amprewrite.unit_scaling.graph.scales import Scale, ScalePlan
 from amprewrite.unit_scaling.graph.units import Edge, Unit, find_units
@@ -32,5 +34,7 @@ __all__ = [
     "extent",
     "find_residuals",
     "find_units",
+    "mark_loss",
+    "of_region",
     "resolve",
 ]

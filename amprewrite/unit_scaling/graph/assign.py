@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from amprewrite.unit_scaling.constraints import CONSTRAINTS, apply_constraint
+from amprewrite.unit_scaling.graph.loss_gradient import loss_gradient
 from amprewrite.unit_scaling.graph.residuals import Residual
 from amprewrite.unit_scaling.graph.scales import Scale, ScalePlan
 from amprewrite.unit_scaling.graph.units import Edge, Unit
@@ -31,6 +32,8 @@ class UnitRule:
         undone: Whether the result is divided by the multiplier again.
         fixed: Whether the forward factor must stay (a loss): a constraint that chooses
             another one does not apply.
+        gate: Factor of a result that is only multiplied with others: that for root mean
+            square 1, since its mean counts. None where it is ``forward``.
     """
 
     forward: Any
@@ -40,13 +43,15 @@ class UnitRule:
     mult: float = 1.0
     undone: bool = True
     fixed: bool = False
+    gate: Any = None
 
 
-def assign(
+def assign(  # noqa: PLR0913  # what was found, and how to scale
     units: Sequence[Unit],
     rules: Mapping[str, UnitRule],
     cut: frozenset[Edge],
     residuals: Sequence[Residual],
+    outputs: Sequence[str] = (),
     *,
     constraint: str | None = AUTO,
     tau: float = 0.5,
@@ -58,6 +63,7 @@ def assign(
         rules: Rule of each unit but the residual additions, by name.
         cut: Cut edges: their backward factors stay those of the rules.
         residuals: Residual additions.
+        outputs: Values at which gradients enter.
         constraint: Chooses one factor for the forward pass and all edges that are no
             cut edges. ``auto`` and ``to_output_scale`` take the forward factor. One
             that joins another number of factors does not apply to a unit, which then
@@ -71,6 +77,7 @@ def assign(
     found: list[Scale] = []
     sums = {residual.unit: residual for residual in residuals}
     kinds: dict[str, str] = {}
+    gates = _gates(units)
     for unit in units:
         if unit.name in sums:
             kinds[unit.name] = "residual"
@@ -78,7 +85,12 @@ def assign(
         else:
             rule = rules[unit.name]
             kinds[unit.name] = rule.kind
+            if unit.results and gates.issuperset(unit.results) and rule.gate:
+                rule = replace(rule, forward=rule.gate)
             found += _factors(unit, rule, cut, constraint)
+    if constraint is not None and len(outputs) == 1:
+        backward = {name: rule.backward for name, rule in rules.items()}
+        found += loss_gradient(units, backward, cut, outputs[0])
     scales = [s for s in found if not _is_one(s.forward) or not _is_one(s.backward)]
     edges = sum(len(unit.edges) for unit in units)
     return ScalePlan(tuple(scales), tuple(sums), kinds, edges, len(cut))
@@ -88,7 +100,7 @@ def _factors(
     unit: Unit, rule: UnitRule, cut: frozenset[Edge], constraint: str | None
 ) -> list[Scale]:
     """Return the factors of one unit under a constraint."""
-    if unit.is_of_scalars:  # weights of losses, and their sum, are those of the model
+    if unit.is_of_loss:  # its value is what the model says
         rule = replace(rule, forward=1.0, mult=1.0, fixed=True)
     forward = rule.forward
     own = {edge: rule.backward.get(edge.index, 1.0) for edge in unit.edges}
@@ -114,6 +126,15 @@ def _factors(
             for value in unit.results
         ),
     ]  # fmt: skip
+
+
+def _gates(units: Sequence[Unit]) -> set[str]:
+    """Return the values that are only multiplied with others."""
+    products, others = set[str](), set[str]()
+    for unit in units:
+        product = unit.ops[-1].canonical == "mul" and len(unit.edges) > 1
+        (products if product else others).update(edge.value for edge in unit.edges)
+    return products - others
 
 
 def _applicable(constraint: str | None, rule: UnitRule, count: int) -> str:

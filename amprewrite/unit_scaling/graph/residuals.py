@@ -54,7 +54,7 @@ def find_residuals(
     found: list[Residual] = []
     for unit in units:
         add = adds.get(unit.ops[-1].name)
-        if add is None or unit.is_region or unit.is_of_scalars:
+        if add is None or unit.is_region or unit.is_of_loss:
             continue
         if len(unit.edges) != 2:  # noqa: PLR2004  # both operands
             continue

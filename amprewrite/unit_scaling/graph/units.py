@@ -19,7 +19,7 @@ ELEMENTWISE = frozenset({
 })  # fmt: skip
 """Groups of ops that compute each element by itself."""
 NOT_ELEMENTWISE = frozenset({
-    "diff", "glu", "gradient", "max_pool1d", "max_pool2d",
+    "diff", "glu", "gradient", "logcumsumexp", "logsumexp", "max_pool1d", "max_pool2d",
     "max_pool3d", "prelu", "scale",
 })  # fmt: skip
 """Ops of these groups that read other elements, or have weights."""
@@ -53,7 +53,8 @@ class Unit:
         results: What it makes that has a gradient.
         is_region: Whether it is a function of one tensor, elementwise or of rows.
         has_statistic: Whether it computes a statistic inside.
-        is_of_scalars: Whether it makes scalars of scalars: weights and sums of losses.
+        is_of_loss: Whether it is a part of the loss, which stays as it was written: it
+            makes scalars of scalars, or :mod:`amprewrite.unit_scaling.graph.loss` says.
     """
 
     name: str
@@ -62,7 +63,7 @@ class Unit:
     results: tuple[str, ...]
     is_region: bool = False
     has_statistic: bool = False
-    is_of_scalars: bool = False
+    is_of_loss: bool = False
 
 
 def find_units(
@@ -92,7 +93,7 @@ def find_units(
                     (op,),
                     tuple(edges),
                     tuple(results),
-                    is_of_scalars=scalars,
+                    is_of_loss=scalars,
                 )
             )
         elif exits[op.name] == op.results[0]:

@@ -7,6 +7,7 @@ import numpy as np
 
 from amprewrite.frameworks.jaxpr.capture.trace import is_array, part_name
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, tree_util
+from amprewrite.unit_scaling.rules import STEADY
 
 MATRIX = 2
 SEED = 1472
@@ -19,10 +20,10 @@ def unit_init(params: Any) -> Any:
 
     An array is a bias if the last part of its name is ``b``, ``beta`` or ``bias``,
     perhaps with an ending as in ``b1`` or ``bias_k``, or ends in ``bias``. Others with
-    two dimensions or more are divided by their standard deviation; those of zeros,
-    which have none, are drawn anew from a fixed seed. Other leaves stay as they are:
-    vectors and other constants (gains of normalisations, of stacked layers too), and
-    integers.
+    two dimensions or more are divided by their standard deviation, by their root mean
+    square where they hardly vary (gains); those of zeros are drawn anew from a
+    fixed seed. Other leaves stay as they are: vectors and other constants (gains of
+    normalisations, of stacked layers too), and integers.
 
     Args:
         params: Any tree of arrays: a dict, or an Equinox module.
@@ -49,5 +50,8 @@ def _unit(path: tuple[Any, ...], leaf: Any, index: int) -> Any:
     drawn = jax.random.normal(key, leaf.shape, wide.dtype)
     is_constant = wide.max() == wide.min()  # the deviation of one may be a rounding
     constant = jnp.where(wide == 0, drawn, wide)
-    unit = jnp.where(is_constant, constant, wide / jnp.std(wide))
+    # A gain, such as that of a weight norm, hardly varies.
+    is_gain = jnp.abs(wide.mean()) > STEADY * jnp.std(wide)
+    size = jnp.where(is_gain, jnp.sqrt(jnp.square(wide).mean()), jnp.std(wide))
+    unit = jnp.where(is_constant, constant, wide / size)
     return unit.astype(leaf.dtype)

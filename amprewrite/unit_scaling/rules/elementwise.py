@@ -21,6 +21,9 @@ GATES = {
 }
 """Gated linear units x f(gate), and the function f of each."""
 
+STEADY = 4.0
+"""Ratio of mean and deviation from which on an output counts as a gain; a choice."""
+
 WHY: dict[Kind, str] = {
     "closed form": "exact moments of a Gaussian number, in float64",
     "quadrature": "moments of a Gaussian number, integrated in float64",
@@ -30,6 +33,19 @@ WHY: dict[Kind, str] = {
 def unary_factors(moments: Moments) -> Factors:
     """Return factors that give standard deviation 1 both ways."""
     return Factors(1 / moments.std, {"input": 1 / moments.gradient}, ("input",))
+
+
+def gate_factor(moments: Moments) -> float:
+    """Return the factor of an output that others are multiplied with: its rms is 1."""
+    return 1 / moments.rms
+
+
+def varies(moments: Moments) -> bool:
+    """Return whether an output varies: :data:`STEADY` times its mean, or more.
+
+    One that hardly does, as exp(x / 100), is a gain, and has no deviation to scale.
+    """
+    return moments.std * STEADY >= abs(moments.mean)
 
 
 def gated_factors(moments: Moments) -> Factors:

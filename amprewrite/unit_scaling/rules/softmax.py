@@ -6,13 +6,19 @@ the curves that u-muP fits are off by 18 % for 1024 logits at mult=1.
 
 import functools
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from amprewrite.errors import UnitScalingError
 from amprewrite.unit_scaling.moments import softmax_moments
 from amprewrite.unit_scaling.rules.model import Factors
 
+HIDDEN = 1e3
+"""Distance from the largest logit of a row from which on a logit is masked; masks add
+-1e4 (for float16), -1e9, the least finite number or minus infinity."""
 EXACT_ROWS = 64
 """Rows of a causal softmax that are each computed; longer ones are interpolated."""
 GROWTH = 1.09
@@ -33,6 +39,50 @@ def softmax(*, size: int, mult: float = 1.0) -> Factors:
     found = softmax_moments(size, mult)
     forward, backward = found.square**-0.5, found.slope**-0.5 / mult
     return Factors(forward, {"input": backward}, ("input",))
+
+
+def visible_logits(logits: NDArray[Any], axis: int) -> dict[int, int]:
+    """Return how many rows have how many logits that a mask does not hide.
+
+    Args:
+        logits: Logits as a softmax gets them, of any shape.
+        axis: Dimension of the softmax.
+
+    Returns:
+        Number of rows by the number of logits that are at most :data:`HIDDEN` below the
+        largest one of their row. A row that is hidden as a whole sees all, as softmax
+        does.
+    """
+    wide = logits.astype(np.float64)
+    high = wide.max(axis, keepdims=True)
+    seen = np.where(np.isfinite(high), wide > high - HIDDEN, True).sum(axis)
+    sizes, rows = np.unique(seen, return_counts=True)
+    return {int(n): int(count) for n, count in zip(sizes, rows, strict=True)}
+
+
+def masked_softmax(visible: Mapping[int, int], size: int) -> Factors:
+    """Return the factors of a softmax with a mask: rms 1 over all rows and columns.
+
+    Args:
+        visible: Number of rows by the number of logits that they see.
+        size: Extent of a row.
+
+    Raises:
+        UnitScalingError: No row sees more than one logit: there is no gradient.
+    """
+    rows = sum(visible.values())
+    found = {n: softmax_moments(n, 1.0) for n in visible if n > 1}
+    square = sum(
+        count * (n * found[n].square if n in found else n)
+        for n, count in visible.items()
+    )
+    slope = sum(visible[n] * n * moments.slope for n, moments in found.items())
+    if not slope:
+        msg = "softmax with a mask that leaves one number of each row has no gradient"
+        raise UnitScalingError(msg)
+    entries = rows * size
+    backward = {"input": (entries / slope) ** 0.5}
+    return Factors((entries / square) ** 0.5, backward, ("input",))
 
 
 @functools.lru_cache(maxsize=1024)

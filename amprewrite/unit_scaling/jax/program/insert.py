@@ -14,6 +14,7 @@ from amprewrite.unit_scaling.graph import (
     differentiable,
     find_residuals,
     find_units,
+    mark_loss,
 )
 from amprewrite.unit_scaling.jax.program.rules import Samples, find_rules
 from amprewrite.unit_scaling.jax.program.write_scales import ScaleWriter
@@ -68,7 +69,7 @@ def insert_scales(
     program = with_functions(reading)
     _refuse_empty(program.live)
     live, closing = program.live, reading.closing
-    units = find_units(live, program.elementwise)
+    units = mark_loss(live, find_units(live, program.elementwise), closing)
     cut = cut_edges(live, units, closing)
     residuals = find_residuals(live, units, cut, closing)
     leave = frozenset(residual.unit for residual in residuals)
@@ -79,6 +80,7 @@ def insert_scales(
         rules,
         cut,
         residuals,
+        live.outputs,
         constraint=settings.constraint,
         tau=settings.tau,
     )

@@ -11,7 +11,7 @@ from amprewrite.errors import UnitScalingError
 from amprewrite.frameworks.jaxpr.compat import equations, tracers
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
 from amprewrite.frameworks.jaxpr.program.program import Number
-from amprewrite.unit_scaling.graph import Unit, UnitRule
+from amprewrite.unit_scaling.graph import Unit, UnitRule, of_region
 from amprewrite.unit_scaling.jax.program.call import Call
 from amprewrite.unit_scaling.jax.reading.evaluate import Evaluator
 from amprewrite.unit_scaling.jax.reading.functions import Functional
@@ -116,9 +116,7 @@ def region_rule(
             raise _no_rule(call, str(error)) from error
     names = ", ".join(op.canonical for op in unit.ops)
     why = known or f"the region {names}"
-    backward = {-1: rule.factors.backward["input"]}
-    found = UnitRule(rule.factors.forward, backward, rule.kind, why, factor)
-    return found, name
+    return of_region(rule, why, named=bool(known)), name
 
 
 def _is_of_positive_numbers(value: Callable[[Any], Any]) -> bool:
@@ -243,7 +241,9 @@ def _measured(
                 y, gradients = pull(next(turns), list(inputs), draw(tuple(shape)))
                 return _array(y), list(map(_array, gradients))
 
-            rule = measure_rule(sample, named, name=call.where, runs=RUNS)
+            rule = measure_rule(
+                sample, named, name=call.where, centred=False, runs=RUNS
+            )
         except (ValueError, TypeError, NotImplementedError, StopIteration) as error:
             raise _no_rule(call, str(error).strip().split("\n")[0]) from error
     backward = {int(index): f for index, f in rule.factors.backward.items()}

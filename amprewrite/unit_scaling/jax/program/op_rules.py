@@ -4,9 +4,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from amprewrite.unit_scaling.graph import UnitRule
-from amprewrite.unit_scaling.jax.program.call import Call
+from amprewrite.unit_scaling.jax.program.call import Call, shape_of
+from amprewrite.unit_scaling.jax.program.masks import visible_rows
 from amprewrite.unit_scaling.jax.reading.functions import DROPOUT, MEAN
 from amprewrite.unit_scaling.rules import Factors, derive_rule, extents, shapes
+from amprewrite.unit_scaling.rules.softmax import masked_softmax
 
 CLOSED = "closed form"
 Find = Callable[[Call], UnitRule | None]
@@ -71,9 +73,14 @@ def _softmax(call: Call) -> UnitRule | None:
     function = call.function
     if function is None:
         return None
+    if visible := visible_rows(call):
+        masked = masked_softmax(visible, function.size)
+        why = f"{function.size} logits, of which the program masks some"
+        backward = {0: masked.backward["input"]}
+        return UnitRule(masked.forward, backward, "quadrature", why)
     found = derive_rule("softmax", size=function.size)
     backward = {0: found.factors.backward["input"]}
-    why = f"{function.size} Gaussian logits; a mask before it is not counted"
+    why = f"{function.size} Gaussian logits; a mask that is given is not counted"
     return UnitRule(found.factors.forward, backward, found.kind, why)
 
 
@@ -131,7 +138,14 @@ def _product(call: Call) -> UnitRule:
     return UnitRule(1.0, both, CLOSED, "independent factors")
 
 
-def _quotient(_call: Call) -> UnitRule:
+def _quotient(call: Call) -> UnitRule:
+    graph = call.program.reading.graph
+    total = graph.producer.get(call.op.operands[0])
+    is_whole = not call.value(0).shape and not call.is_live(1)
+    if is_whole and total is not None and total.native == "reduce_sum":
+        terms = shapes.count(shape_of(graph.values[total.operands[0]]))
+        why = "a sum by a number of the data, taken as a mean of all its terms"
+        return UnitRule(1.0, {0: terms}, CLOSED, why, fixed=True)
     return unscaled("a ratio of two arrays is left as it is")
 
 

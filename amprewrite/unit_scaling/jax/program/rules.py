@@ -43,7 +43,12 @@ def find_rules(
     found: dict[str, UnitRule] = {}
     for unit in units:
         if unit.name not in leave:
-            found[unit.name] = _of(program, unit, mult, names, samples)
+            try:
+                found[unit.name] = _of(program, unit, mult, names, samples)
+            except UnitScalingError:
+                if not unit.is_of_loss:
+                    raise
+                found[unit.name] = unscaled("a part of the loss is left as it is")
     if unused := [name for name in mult if name not in names]:
         msg = (
             f"mult names {', '.join(unused)}; want elementwise functions of the "
@@ -84,8 +89,6 @@ def _without_integral(
     call: Call, unit: Unit, samples: Samples, error: UnitScalingError
 ) -> UnitRule:
     """Return the rule of a region that cannot be integrated, or raise the error."""
-    if unit.is_of_scalars:
-        return unscaled("a scalar is left as it is")
     if len(unit.ops) > 1 or call.op.native != "custom_jvp_call":
         raise error
     return _kept(samples, call, unit, lambda: _of_custom(call))

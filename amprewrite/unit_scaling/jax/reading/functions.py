@@ -132,7 +132,7 @@ def _literal(slicer: Slicer, op: Op) -> float | None:
 def _mean(slicer: Slicer, op: Op) -> tuple[Slice, Function] | None:
     """Return the mean that ends at a division by, or product with, a number."""
     graph, number = slicer.reading.graph, _literal(slicer, op)
-    if number is None or not op.operands:
+    if not number or not op.operands:  # none, or a product with 0
         return None
     total = graph.producer.get(op.operands[0])
     if total is None or total.native != "reduce_sum":

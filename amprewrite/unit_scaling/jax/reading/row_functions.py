@@ -190,7 +190,9 @@ def _find(
         x = xs[index]
         for axes in _axes(reading, slices[index], x.ndim):
             size = int(np.prod([x.shape[axis] for axis in axes]))
-            for name, wanted in _functions(x, axes):
+            with np.errstate(invalid="ignore"):  # masked logits are infinite
+                found = list(_functions(x, axes))
+            for name, wanted in found:
                 with_gain = slices[index].gain and name in NORMS
                 if slices[index].gain and not with_gain:
                     continue

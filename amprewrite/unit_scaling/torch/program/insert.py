@@ -16,6 +16,7 @@ from amprewrite.unit_scaling.graph import (
     differentiable,
     find_residuals,
     find_units,
+    mark_loss,
 )
 from amprewrite.unit_scaling.settings import Settings
 from amprewrite.unit_scaling.torch.program.rules import Rules
@@ -45,7 +46,7 @@ def insert_scales(
     refuse_unsupported(reading.graph)
     live = differentiable(reading.graph)
     _refuse(live)
-    units = find_units(live)
+    units = mark_loss(live, find_units(live))
     cut = cut_edges(live, units)
     residuals = find_residuals(live, units, cut)
     rules = Rules(reading, live, example, settings.mult).of(
@@ -56,6 +57,7 @@ def insert_scales(
         rules,
         cut,
         residuals,
+        live.outputs,
         constraint=settings.constraint,
         tau=settings.tau,
     )

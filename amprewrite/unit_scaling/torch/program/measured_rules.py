@@ -9,7 +9,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from amprewrite.errors import UnitScalingError
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading
-from amprewrite.unit_scaling.graph import Unit, UnitRule
+from amprewrite.unit_scaling.graph import Unit, UnitRule, of_region
 from amprewrite.unit_scaling.moments import NONLINEARITIES
 from amprewrite.unit_scaling.rules import derive_rule, measure_rule, rule_of_function
 from amprewrite.unit_scaling.torch.program.call import Call, operand_nodes
@@ -35,8 +35,7 @@ def named_region(unit: Unit, call: Call, mult: float) -> UnitRule | None:
     if given or len(call.node.args) > 1:
         return None
     rule = derive_rule(name, mult)
-    backward = {-1: rule.factors.backward["input"]}
-    return UnitRule(rule.factors.forward, backward, rule.kind, rule.op, mult)
+    return of_region(rule, rule.op, named=True)
 
 
 def run_region(reading: Reading, unit: Unit) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -48,14 +47,24 @@ def run_region(reading: Reading, unit: Unit) -> Callable[[torch.Tensor], torch.T
         values: dict[Node, Any] = {
             node: x for node, name in reading.leaves.items() if name == root
         }
+
+        def used(node: Node) -> Any:
+            return values[node] if node in values else _extent_of(node)
+
         for op, node in zip(unit.ops, nodes, strict=True):
-            args, kwargs = _map_arg((node.args, dict(node.kwargs)), values.__getitem__)
+            args, kwargs = _map_arg((node.args, dict(node.kwargs)), used)
             is_cast = op.canonical in {"cast", "to"}
             target: Any = node.target
             values[node] = args[0] if is_cast else target(*args, **kwargs)
         return values[nodes[-1]]
 
     return run
+
+
+def _extent_of(node: Node) -> Any:
+    """Return the number that a node has in the example: an extent, computed with."""
+    found = node.meta["val"]
+    return found if isinstance(found, (int, float)) else found.node.hint
 
 
 def region_by_quadrature(
@@ -81,9 +90,7 @@ def region_by_quadrature(
     except UnitScalingError as error:
         raise _no_rule(call, str(error)) from error
     names = ", ".join(op.canonical for op in unit.ops)
-    backward = {-1: rule.factors.backward["input"]}
-    why = f"the region {names}"
-    return UnitRule(rule.factors.forward, backward, rule.kind, why, mult)
+    return of_region(rule, f"the region {names}", named=False)
 
 
 def region_by_sample(reading: Reading, unit: Unit, call: Call) -> UnitRule:
@@ -150,7 +157,7 @@ def _measured(run: Any, shapes: Mapping[int, tuple[int, ...]], call: Call) -> Un
     try:
         with torch.enable_grad(), torch.random.fork_rng():  # pyright: ignore[reportUnknownMemberType]  # torch does not annotate it
             torch.manual_seed(0)  # pyright: ignore[reportUnknownMemberType]  # torch does not annotate it
-            rule = measure_rule(run, named, name=call.where, runs=RUNS)
+            rule = measure_rule(run, named, name=call.where, centred=False, runs=RUNS)
     except (ValueError, RuntimeError, TypeError, StopIteration, KeyError) as error:
         raise _no_rule(call, str(error).strip().split("\n")[0]) from error
     backward = {int(index): f for index, f in rule.factors.backward.items()}

@@ -6,7 +6,7 @@ from typing import Any
 from amprewrite.frameworks.torch_fx.aten.ops import packet_name
 from amprewrite.unit_scaling.graph import UnitRule
 from amprewrite.unit_scaling.rules import Factors, derive_rule, extents, shapes
-from amprewrite.unit_scaling.torch.program.call import Call
+from amprewrite.unit_scaling.torch.program.call import Call, shape_of
 
 CLOSED = "closed form"
 Find = Callable[[Call], UnitRule | None]
@@ -90,7 +90,7 @@ def _softmax(call: Call) -> UnitRule | None:
         return None
     found = derive_rule("softmax", size=size)
     backward = {0: found.factors.backward["input"]}
-    why = f"{size} Gaussian logits; a mask before it is not counted"
+    why = f"{size} Gaussian logits, none masked"
     return UnitRule(found.factors.forward, backward, found.kind, why)
 
 
@@ -118,25 +118,29 @@ def _attention(call: Call) -> UnitRule | None:
     return UnitRule(found.factors.forward, backward, found.kind, why)
 
 
+def terms_of(call: Call) -> Any:
+    """Return the number of terms of which a loss is the mean; 1 if it is no mean."""
+    mean = call.op.traits.group == "loss" and call.argument("reduction") == 1
+    return shapes.count(call.shape(0)) if mean else 1
+
+
 def _cross_entropy(call: Call) -> UnitRule | None:
-    logits, target = call.shape(0), call.shape(1)
-    integer = not call.value(1).is_float
+    logits = call.shape(0)
     classes = logits[1 if len(logits) > 1 else 0]
-    if not integer or not isinstance(classes, int) or call.argument("reduction") == 0:
+    if not isinstance(classes, int):
         return None
-    unit = derive_rule("cross_entropy", classes=classes, batch=1).factors
-    each = unit.backward["input"]
-    backward = each * shapes.count(target) if call.argument("reduction") == 1 else each
+    each = derive_rule("cross_entropy", classes=classes, batch=1).factors
+    rows = shapes.count((*logits[:1], *logits[2:])) if len(logits) > 1 else 1
+    terms = rows if call.argument("reduction") == 1 else 1
     why = f"{classes} classes; the loss is left as it is"
-    return UnitRule(1.0, {0: backward}, "quadrature", why, fixed=True)
+    backward = {0: each.backward["input"] * terms}
+    if call.is_live(1):  # probabilities
+        backward[1] = terms
+    return UnitRule(1.0, backward, "quadrature", why, fixed=True)
 
 
 def _mse(call: Call) -> UnitRule | None:
-    if call.argument("reduction") == 0:
-        return None
-    mean = call.argument("reduction") == 1
-    size = shapes.count(call.shape(0)) if mean else 1
-    factors = extents.mse_loss(size=size)
+    factors = extents.mse_loss(size=terms_of(call))
     backward = {0: factors.backward["input"], 1: factors.backward["target"]}
     why = "the loss is left as it is"
     return UnitRule(1.0, backward, CLOSED, why, fixed=True)
@@ -167,8 +171,21 @@ def _product(call: Call) -> UnitRule:
     return UnitRule(1.0, both, CLOSED, "independent factors")
 
 
-def _quotient(_call: Call) -> UnitRule:
+def _quotient(call: Call) -> UnitRule:
+    graph = call.reading.graph
+    total = graph.producer.get(call.op.operands[0])
+    is_whole = not call.value(0).shape and not call.is_live(1)
+    if is_whole and total is not None and total.canonical == "sum":
+        terms = shapes.count(shape_of(graph.values[total.operands[0]]))
+        why = "a sum by a number of the data, taken as a mean of all its terms"
+        return UnitRule(1.0, {0: terms}, CLOSED, why, fixed=True)
     return unscaled("a ratio of two tensors is left as it is")
+
+
+def _gather(call: Call) -> UnitRule:
+    table, found = shapes.count(call.shape(0)), shapes.count(call.result)
+    factor = table**0.5 * found**-0.5 if found != 0 else 1.0
+    return UnitRule(1.0, {0: factor}, CLOSED, "elements that are looked up")
 
 
 def _expand(call: Call) -> UnitRule:
@@ -225,6 +242,7 @@ BY_NAME: Mapping[str, Find] = {
     "dropout": _dropout,
     "embedding": _embedding,
     "expand": _expand,
+    "gather": _gather,
     "group_norm": _norm,
     "layer_norm": _norm,
     "linear": _linear,

@@ -1,13 +1,17 @@
 """The rule of every unit of a program: by name, by quadrature, or by a sample."""
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch.fx import Node
 
 from amprewrite.errors import UnitScalingError
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, occurrences
+from amprewrite.ir import Op
 from amprewrite.unit_scaling.graph import Differentiable, Unit, UnitRule
+from amprewrite.unit_scaling.rules.softmax import masked_softmax, visible_logits
 from amprewrite.unit_scaling.torch.program.call import Call, operand_nodes
 from amprewrite.unit_scaling.torch.program.measured_rules import (
     example_extents,
@@ -17,7 +21,14 @@ from amprewrite.unit_scaling.torch.program.measured_rules import (
     region_by_quadrature,
     region_by_sample,
 )
-from amprewrite.unit_scaling.torch.program.op_rules import rule_by_name, unscaled
+from amprewrite.unit_scaling.torch.program.op_rules import (
+    rule_by_name,
+    terms_of,
+    unscaled,
+)
+
+MASKS = frozenset({"add", "masked_fill", "sub", "where"})
+"""Ops that hide logits."""
 
 
 class Rules:
@@ -52,11 +63,27 @@ class Rules:
         return found
 
     def _of(self, unit: Unit) -> UnitRule:
+        try:
+            return self._found(unit)
+        except UnitScalingError:
+            if not unit.is_of_loss:
+                raise
+            op = unit.ops[-1]
+            terms = terms_of(self._call(op))
+            why = "a part of the loss is left as it is"
+            return UnitRule(1.0, {0: terms}, "closed form", why, fixed=True)
+
+    def _found(self, unit: Unit) -> UnitRule:
+        """Return the rule of a unit.
+
+        Raises:
+            UnitScalingError: There is none.
+        """
         op = unit.ops[-1]
-        call = Call(op, self.reading.sites[op.name].node, self.reading, self.live)
+        call = self._call(op)
         if unit.is_region:
             return self._of_region(unit, call)
-        rule = rule_by_name(call)
+        rule = self._of_masked(call) or rule_by_name(call)
         if rule is not None:
             return rule
         nodes = operand_nodes(self.reading, call.node)
@@ -68,7 +95,26 @@ class Rules:
                 raise UnitScalingError(msg)
             shapes[edge.index] = example_extents(node.meta["val"])
         others = len(occurrences(call.node)) > len(shapes)
-        return op_by_sample(call, self._values() if others else {}, shapes)
+        rule = op_by_sample(call, self._values() if others else {}, shapes)
+        return _of_any_batch(call, rule)
+
+    def _of_masked(self, call: Call) -> UnitRule | None:
+        """Return the rule of a softmax with a mask before it, as in the example."""
+        if call.op.canonical != "softmax" or not is_masked(call):
+            return None
+        logits = self._values()[call.node.all_input_nodes[0]]
+        axis = call.argument("dim")
+        visible = visible_logits(logits.float().numpy(), axis)
+        if set(visible) == {logits.shape[axis]}:
+            return None
+        found = masked_softmax(visible, logits.shape[axis])
+        seen = sum(n * rows for n, rows in visible.items()) / sum(visible.values())
+        why = f"{seen:.4g} of {logits.shape[axis]} logits a row, by the example's mask"
+        backward = {0: found.backward["input"]}
+        return UnitRule(found.forward, backward, "quadrature", why)
+
+    def _call(self, op: Op) -> Call:
+        return Call(op, self.reading.sites[op.name].node, self.reading, self.live)
 
     def _of_region(self, unit: Unit, call: Call) -> UnitRule:
         """Return the rule of a region."""
@@ -80,14 +126,35 @@ class Rules:
             return rule
         if unit.has_statistic:
             return region_by_sample(self.reading, unit, call)
-        try:
-            return region_by_quadrature(self.reading, unit, call, mult)
-        except UnitScalingError:
-            if unit.is_of_scalars:
-                return unscaled("a scalar is left as it is")
-            raise
+        return region_by_quadrature(self.reading, unit, call, mult)
 
     def _values(self) -> Mapping[Node, Any]:
         if self._samples is None:
             self._samples = example_values(self.reading.module, *self.example)
         return self._samples
+
+
+def is_masked(call: Call) -> bool:
+    """Return whether logits come from a sum or a choice with a tensor of data."""
+    graph = call.reading.graph
+    name = call.op.operands[0]
+    while (made := graph.producer.get(name)) is not None:
+        if made.canonical in MASKS:
+            return any(operand not in call.live.values for operand in made.operands)
+        if made.traits.group not in ("cast", "movement") or len(made.operands) != 1:
+            break
+        name = made.operands[0]
+    return False
+
+
+def _of_any_batch(call: Call, rule: UnitRule) -> UnitRule:
+    """Return a measured rule for any number of terms, if it is of a mean of them."""
+    terms = terms_of(call)
+    if isinstance(terms, int):
+        return rule
+    node = operand_nodes(call.reading, call.node)[0]
+    if node is None:
+        return rule
+    measured = math.prod(example_extents(node.meta["val"]))
+    backward = {i: terms * (f / measured) for i, f in rule.backward.items()}
+    return replace(rule, backward=backward)

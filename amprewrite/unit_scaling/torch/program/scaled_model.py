@@ -3,7 +3,7 @@
 import copy
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -12,13 +12,19 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
-from amprewrite.errors import PlanMismatchError, UnsupportedError
+from amprewrite.errors import (
+    CaptureError,
+    PlanMismatchError,
+    UnsupportedError,
+    warn,
+)
 from amprewrite.frameworks.torch_fx.capture.export import export_model
 from amprewrite.frameworks.torch_fx.capture.program import (
     is_program,
     open_graph,
     open_program,
 )
+from amprewrite.frameworks.torch_fx.capture.seen import Seen
 from amprewrite.frameworks.torch_fx.compat.module_parts import attributes_of
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.derived.classes import programs_of, refuse_parts
@@ -164,10 +170,33 @@ def capture(
     plain = _plain_view(model)
     shapes = _dynamic(plain, args, kwargs)
     captured = export_model(plain, args, kwargs, shapes)
+    _refuse_lost(captured.seen)
     structure = _structure_of(plain)  # with the flags that a first call sets
     scales = insert_scales(captured.module, (args, kwargs), settings)
     signature = signature_of(plain, captured.module)
     return Program(captured.module, signature, structure, scales)
+
+
+def _refuse_lost(seen: Seen) -> None:
+    """Refuse a capture that is not the model: its gradients would be of another one.
+
+    Checkpoints are lost without a word: they change no number, only the memory.
+
+    Raises:
+        CaptureError: Says what is lost.
+    """
+    if seen.written:
+        warn(
+            f"unit_scale: the scaled model does not write {', '.join(seen.written)}, "
+            "which forward writes: torch.export keeps writes to buffers alone; want "
+            "what is computed among the outputs, or in a buffer"
+        )
+    if reason := replace(seen, checkpoints=0, written=[]).reason(training=True):
+        msg = (
+            f"the model cannot be unit-scaled: {reason}; want a forward without that; "
+            "derivatives of your own are kept in an op of torch.library.custom_op"
+        )
+        raise CaptureError(msg)
 
 
 def _structure_of(model: nn.Module) -> Key:

@@ -3,9 +3,11 @@
 import torch
 from torch import nn
 
+from amprewrite.unit_scaling.rules import STEADY
+
 
 def init_units(model: nn.Module) -> None:
-    """Divide each parameter of two or more dimensions by its deviation; zero biases.
+    """Divide each parameter of two or more dimensions by its scale; zero biases.
 
     Those of zeros, which have no deviation, are drawn anew. Vectors and other constants
     (gains of normalisations) stay as they are.
@@ -16,11 +18,23 @@ def init_units(model: nn.Module) -> None:
                 continue
             if parameter.dim() > 1:
                 if not _is_constant(parameter):
-                    parameter.div_(parameter.float().std())
+                    parameter.div_(_scale_of(parameter))
                 elif not parameter.any():
                     parameter.normal_()
             elif name.rpartition(".")[2].endswith("bias"):
                 parameter.zero_()
+
+
+def _scale_of(parameter: torch.Tensor) -> torch.Tensor:
+    """Return the deviation; the root mean square of gains, which hardly vary.
+
+    Such are those of a weight norm.
+    """
+    wide = parameter.float()
+    deviation, mean = wide.std(), wide.mean()
+    return (
+        deviation if deviation * STEADY >= mean.abs() else wide.square().mean().sqrt()
+    )
 
 
 def _is_constant(parameter: torch.Tensor) -> bool:

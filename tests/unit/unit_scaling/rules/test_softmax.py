@@ -93,3 +93,31 @@ def test_cross_entropy_of_even_logits_is_the_published_rule():
 def test_what_is_certain_has_no_rule(call, message):
     with pytest.raises(UnitScalingError, match=message):
         call()
+
+
+@pytest.mark.parametrize("hidden", [-np.inf, np.finfo(np.float32).min, -1e4])
+def test_a_mask_leaves_the_rows_that_it_shows(hidden):
+    rng = np.random.default_rng(0)
+    causal = np.tril(np.ones((32, 32), bool))
+    logits = np.where(causal, rng.standard_normal((2**10, 32, 32)), hidden)
+    visible = softmax.visible_logits(logits[:3], -1)
+    assert visible == dict.fromkeys(range(1, 33), 3)
+    found = softmax.masked_softmax(visible, 32)
+    p = np.exp(logits - logits.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    g = rng.standard_normal(p.shape)
+    slopes = p * (g - (p * g).sum(-1, keepdims=True))
+    for factor, values in ((found.forward, p), (found.backward["input"], slopes)):
+        assert factor * np.sqrt((values**2).mean()) == pytest.approx(1, rel=0.01)
+    whole, plain = softmax.masked_softmax({32: 9}, 32), softmax.softmax(size=32)
+    assert whole.forward == pytest.approx(plain.forward)
+    assert whole.backward == pytest.approx(plain.backward)
+
+
+def test_a_row_that_is_hidden_as_a_whole_sees_all():
+    assert softmax.visible_logits(np.full((2, 4), -np.inf), 1) == {4: 2}
+
+
+def test_a_mask_that_leaves_one_number_has_no_gradient():
+    with pytest.raises(UnitScalingError, match="mask that leaves one number"):
+        softmax.masked_softmax({1: 8}, 8)

@@ -7,8 +7,9 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp
 from jax import lax
 
+import amprewrite
 from amprewrite.errors import UnitScalingError
-from amprewrite.unit_scaling import derive_rule
+from amprewrite.unit_scaling import check_gradient_validity, derive_rule
 from amprewrite.unit_scaling.graph import UnitRule, find_units
 from amprewrite.unit_scaling.jax.program.call import Call
 from amprewrite.unit_scaling.jax.program.insert import insert_scales, refuse_complex
@@ -131,3 +132,36 @@ def test_a_function_keeps_its_parameters_and_they_are_initialised_apart():
     assert isinstance(run, ScaledFunction)
     found = unit_init({"w": np.arange(6.0, dtype=np.float32).reshape(2, 3)})
     assert float(found["w"].std()) == pytest.approx(1)
+
+
+def squared(h, y):
+    return jnp.square(h - y).mean()
+
+
+def divergence(h, y):
+    p, logs = jax.nn.softmax(y), jax.nn.log_softmax(h)
+    return (p * (jax.nn.log_softmax(y) - logs)).sum(-1).mean()
+
+
+def masked(h, y):
+    kept = (y[:, 0] > 0).astype(jnp.float32)
+    return (jnp.abs(h - y).mean(-1) * kept).sum() / kept.sum()
+
+
+def entropy(h, y):
+    return -(jax.nn.softmax(h) * jax.nn.log_softmax(h)).sum(-1).mean() + 0 * y.sum()
+
+
+@pytest.mark.parametrize("loss", [squared, divergence, masked, entropy])
+def test_a_loss_has_the_value_that_it_was_written_with(loss):
+    w, x, y = jax.random.normal(jax.random.key(0), (3, 16, 16))
+    run = amprewrite.unit_scale(lambda w, x, y: loss(x @ w, y), (w, x, y))
+    np.testing.assert_allclose(run(w, x, y), loss(x @ w / 4, y), rtol=1e-4)
+    cosines = check_gradient_validity(run, (w, x, y))
+    assert all(not c < 0.9999 for c in cosines.values())
+
+
+def test_a_weight_norm_keeps_the_mean_of_its_gains():
+    gains = 8 + 0.1 * jax.random.normal(jax.random.key(0), (64, 1))
+    (found,) = jax.tree.leaves(unit_init({"g": gains}))
+    assert float(found.mean()) == pytest.approx(1, rel=1e-3)

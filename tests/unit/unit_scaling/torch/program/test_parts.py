@@ -1,5 +1,6 @@
 """Parts of the pass on torch: calls, rules, initialisation, writing."""
 
+import math
 from typing import Any
 
 import pytest
@@ -10,10 +11,16 @@ from torch.nn import functional as F  # noqa: N812  # the usual name
 from torch.utils.checkpoint import checkpoint
 
 import amprewrite
-from amprewrite.errors import UnitScalingError, UnsupportedError
+from amprewrite.errors import (
+    AmpWarning,
+    CaptureError,
+    UnitScalingError,
+    UnsupportedError,
+)
 from amprewrite.frameworks.torch_fx.rewrite.read import read
 from amprewrite.unit_scaling import check_gradient_validity, rule, scale_fwd
 from amprewrite.unit_scaling.graph import differentiable, find_units, resolve
+from amprewrite.unit_scaling.rules.softmax import masked_softmax
 from amprewrite.unit_scaling.settings import Settings
 from amprewrite.unit_scaling.torch.program.call import Call
 from amprewrite.unit_scaling.torch.program.insert import insert_scales
@@ -219,3 +226,144 @@ def test_complex_numbers_are_refused():
 
     with pytest.raises(UnsupportedError, match="complex tensors"):
         amprewrite.unit_scale(Spectrum(), (torch.ones(4, 8),))
+
+
+class Tail(nn.Module):
+    """A linear layer, and a loss."""
+
+    def __init__(self, loss):
+        super().__init__()
+        self.linear, self.loss = nn.Linear(32, 32), loss
+
+    def forward(self, x, target):
+        return self.loss(self.linear(x), target)
+
+
+def masked(h, y):
+    kept = (y > 0).float().mean(-1)
+    return (F.huber_loss(h, y, reduction="none").mean(-1) * kept).sum() / kept.sum()
+
+
+def divergence(h, y):
+    return F.kl_div(F.log_softmax(h, -1), F.softmax(y, -1), reduction="batchmean")
+
+
+def weighted(h, y):
+    return F.l1_loss(h, y) + 0.1 * h.logsumexp(-1).square().sum() / h.shape[0]
+
+
+def entropy(h, y):
+    return -(F.softmax(h, -1) * F.log_softmax(h, -1)).sum(-1).mean() + 0 * y.sum()
+
+
+def probability(h, y):
+    return F.binary_cross_entropy(h.sigmoid(), y.sigmoid())
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [F.mse_loss, F.binary_cross_entropy_with_logits, divergence, entropy, masked,
+     probability, weighted],
+)  # fmt: skip
+def test_a_loss_has_the_value_that_it_was_written_with(loss):
+    torch.manual_seed(0)
+    model = amprewrite.unit_scale(
+        Tail(loss), (torch.randn(64, 32), torch.randn(64, 32))
+    )
+    for batch in (64, 96):
+        x, target = torch.randn(2, batch, 32)
+        h = x @ model.linear.weight.T * 32**-0.5
+        torch.testing.assert_close(model(x, target), loss(h, target))
+    cosines = check_gradient_validity(model, (x, target))
+    assert all(math.isnan(c) or c > 0.9999 for c in cosines.values())
+
+
+@pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, masked])
+def test_the_gradient_of_a_mean_does_not_depend_on_the_batch(loss):
+    torch.manual_seed(0)
+    model = amprewrite.unit_scale(
+        Tail(loss), (torch.randn(64, 32), torch.randn(64, 32))
+    )
+    nn.init.zeros_(model.linear.weight)  # errors do not depend on inputs
+    for batch in (64, 1024):
+        model.zero_grad()
+        model(*torch.randn(2, batch, 32)).backward()
+        assert 0.4 < model.linear.weight.grad.std() < 2.5
+
+
+def test_terms_that_share_a_network_have_gradients_of_unit_scale():
+    def both(h, y):
+        return F.mse_loss(h, y) + 1e-3 * h.abs().mean()
+
+    torch.manual_seed(0)
+    args = torch.randn(256, 32), torch.randn(256, 32)
+    model = amprewrite.unit_scale(Tail(both), args)
+    nn.init.zeros_(model.linear.weight)
+    model(*args).backward()
+    assert 0.4 < model.linear.weight.grad.std() < 2.5
+
+
+@pytest.mark.parametrize("hidden", ["add", "masked_fill"])
+def test_a_mask_before_a_softmax_is_counted(hidden):
+    mask = torch.ones(32, 32, dtype=torch.bool).tril()
+
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qk = nn.Linear(16, 32)
+
+        def forward(self, x):
+            q, k = self.qk(x).chunk(2, -1)
+            scores = q @ k.transpose(-1, -2) / 4
+            if hidden == "add":
+                scores = scores + torch.zeros(32, 32).masked_fill(~mask, -torch.inf)
+            else:
+                scores = scores.masked_fill(~mask, -1e9)
+            return torch.softmax(scores, -1) @ torch.ones(32, 1)
+
+    model = amprewrite.unit_scale(Masked(), (torch.randn(64, 32, 16),))
+    wanted = masked_softmax(dict.fromkeys(range(1, 33), 1), 32)
+    forward = [s.forward for s in model.scales if s.unit == "softmax"]
+    assert pytest.approx(wanted.forward) in forward
+
+
+class Negated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        del ctx
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        del ctx
+        return -gradient
+
+
+class Lost(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.linear, self.kind, self.seen = nn.Linear(8, 8), kind, None
+
+    def forward(self, x):
+        y = self.linear(x)
+        if self.kind == "function":
+            y = Negated.apply(y)
+        if self.kind == "hook":
+            y.register_hook(torch.neg)
+        if self.kind == "write":
+            self.seen = y.detach()
+        return checkpoint(torch.tanh, y, use_reentrant=False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "match"),
+    [("function", "drops the backward of Negated"), ("hook", "drops hooks")],
+)
+def test_a_backward_that_capture_loses_is_refused(kind, match):
+    with pytest.raises(CaptureError, match=f"cannot be unit-scaled: export {match}"):
+        amprewrite.unit_scale(Lost(kind), (torch.randn(4, 8),))
+
+
+def test_a_write_that_capture_loses_is_warned_of():
+    with pytest.warns(AmpWarning, match=r"does not write self\.seen"):
+        amprewrite.unit_scale(Lost("write"), (torch.randn(4, 8),))
