@@ -1,4 +1,4 @@
-"""The loss of a program: what follows its last contraction, where it ends in scalars.
+"""The loss of a program: the ops after its last contraction, where it ends in scalars.
 
 A loss is compared with others, weighed and logged, so that its ops keep their values.
 Only gradients get factors there.
@@ -56,7 +56,7 @@ class _Parts:
     sums: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Find what depends on data, and residual additions."""
+        """Find the values that depend on data, and residual additions."""
         self.made_by = {name: unit for unit in self.units for name in unit.results}
         self.of_data = self._values_of_data()
         self.sums = frozenset(add.op.name for add in residual_adds(self.live.graph))

@@ -17,8 +17,9 @@ from amprewrite.unit_scaling.moments import softmax_moments
 from amprewrite.unit_scaling.rules.model import Factors
 
 HIDDEN = 1e3
-"""Distance from the largest logit of a row from which on a logit is masked; masks add
--1e4 (for float16), -1e9, the least finite number or minus infinity."""
+"""Distance of masked logits from the largest one of their row, at least.
+
+Masks add -1e4 (for float16), -1e9, the least finite number or minus infinity."""
 EXACT_ROWS = 64
 """Rows of a causal softmax that are each computed; longer ones are interpolated."""
 GROWTH = 1.09

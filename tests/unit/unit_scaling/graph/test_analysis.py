@@ -180,3 +180,19 @@ def test_the_weights_of_a_residual_multiply_to_the_same_both_ways():
     assert found["y", 0] == pytest.approx((0.8, 0.8))
     assert found["y", 1] == pytest.approx((0.6, 1.0))
     assert found["b", 0] == pytest.approx((1.0, 0.6))
+
+
+def test_a_sum_of_exponentials_is_no_function_of_one_number():
+    graph = program("a = matmul x w\nb = logsumexp a\ny = sub a b")
+    assert not [u for u in find_units(differentiable(graph)) if u.is_region]
+
+
+def test_a_value_that_is_only_multiplied_has_the_factor_of_a_gate():
+    graph = program("a = matmul x w\ng = sigmoid a\nb = matmul x v\ny = mul g b",
+                    parameters="wv")  # fmt: skip
+    live = differentiable(graph)
+    units = find_units(live)
+    rules = {"a": RULE, "b": RULE, "y": UnitRule(1.0, {}, "closed form")}
+    rules["g"] = UnitRule(4.0, {-1: 5.0}, "quadrature", gate=2.0)
+    plan = assign(units, rules, cut_edges(live, units), ())
+    assert [s.forward for s in plan if s.place == ("g", None)] == [2.0]
