@@ -1,17 +1,27 @@
-"""Eager and compiled speed against float32, torch.autocast and cast-everything.
+"""Speed of converted models beside float32, torch.autocast and model.bfloat16().
 
-Every variant of one model runs interleaved in one process; the figures are ratios of
-medians. On a CPU the clock is the processor time of one thread, which other programs on
-the machine do not disturb; on a GPU it is the device's own event clock.
+Each form of a model runs eagerly, compiled, and compiled with its weights as constants
+(frozen). All forms of one model run interleaved in a process, and several processes run
+one after the other, because autocast is of two speeds, which the allocator of a process
+decides. A figure is the median over the processes of their medians, with the least and
+the largest. On a CPU the clock is the processor time of one thread, which other work of
+the machine disturbs little; on a GPU it is the device's own event clock.
 
-    python -m benchmarks.speed --out benchmarks/results/speed-cpu.json
+    python -m benchmarks.speed --out benchmarks/results/speed.json
+    python -m benchmarks.speed --small  # two small models, in two minutes
+
+``benchmarks.speed_plots`` makes a table and a picture of the file.
 """
 
 import argparse
 import copy
 import json
+import os
 import platform
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,13 +30,29 @@ from typing import Any
 import torch
 
 import amprewrite
+from amprewrite.frameworks.torch_fx.aten.output_paths import named_tensors
+from amprewrite.frameworks.torch_fx.compat import compiling
 from benchmarks import zoo
 
-SHAPES = {"16 tokens": (1, 16), "1024 tokens": (8, 128)}
+SHAPES = {"1x16": (1, 16), "8x128": (8, 128), "2x256": (2, 256)}
 """Batch and length of the sequences; images take the batch."""
 
 MODELS = ("minilm", "bert", "gpt2", "llama", "t5", "vit", "resnet", "unet", "lstm")
 """Models timed by default; more with --models."""
+
+MODES = ("eager", "compiled", "frozen")
+"""Ways to run a model."""
+
+FORMS = ("float32", "autocast", "bfloat16()", "promote", "tolerance", "fastest")
+"""Forms of a model; the last three are converted."""
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "promote": {},
+    "tolerance": {"tolerance": "autocast"},
+    "fastest": {"placement": "fastest"},
+    "plan": {"lowering": False},
+}
+"""Options of the converted forms; ``plan`` runs the graph of the plan of promote."""
 
 Run = Callable[[], object]
 
@@ -52,10 +78,6 @@ def _clock(device: str) -> Callable[[Run], float]:
     return timed_on_device
 
 
-def _move(value: object, device: str) -> object:
-    return value.to(device) if isinstance(value, torch.Tensor) else value
-
-
 def _cast(value: object) -> object:
     """Return an argument of ``model.bfloat16()``."""
     if isinstance(value, torch.Tensor) and value.is_floating_point():
@@ -63,46 +85,42 @@ def _cast(value: object) -> object:
     return value
 
 
-def variants(
-    name: str, shape: tuple[int, int], device: str, *, compiled: bool
-) -> dict[str, Run]:
-    """Return the variants of one model, each as a call without arguments."""
-    model, args, kwargs = zoo.build(name, zoo.BASE, *shape)
-    model = model.to(device)
-    args = tuple(_move(a, device) for a in args)
-    kwargs = {key: _move(value, device) for key, value in kwargs.items()}
-    autocast = "autocast-cuda" if device == "cuda" else "autocast-cpu"
+def form_of(form: str, mode: str, case: tuple[Any, Any, Any], device: str) -> Run:
+    """Return one form of a model in one mode, as a call without arguments.
 
-    def call(program: Callable[..., object]) -> Run:
-        return lambda: program(*args, **kwargs)
+    Args:
+        form: The form.
+        mode: How it runs.
+        case: The model, its arguments and keyword arguments; they stay as they are.
+        device: Type of the device.
+    """
+    model, args, kwargs = case
+    if form in OPTIONS:
+        frozen = mode == "frozen"
+        options = {"args": args, "kwargs": kwargs, "compile": frozen, **OPTIONS[form]}
+        made: Any = amprewrite.convert(model, **options)
+        run = torch.compile(made) if mode == "compiled" else made
+        return lambda: run(*args, **kwargs)
+    made = copy.deepcopy(model)
+    if form == "bfloat16()":
+        made = made.bfloat16()
+        args = tuple(map(_cast, args))
+        kwargs = {key: _cast(value) for key, value in kwargs.items()}
+    run = made
+    if mode != "eager":
+        run = compiling.compiled_function(made.__call__, frozen=mode == "frozen")
+    if form != "autocast":
+        return lambda: run(*args, **kwargs)
 
     def under_autocast() -> object:
         with torch.autocast(device, torch.bfloat16):
-            return baseline(*args, **kwargs)
+            return run(*args, **kwargs)
 
-    cast = copy.deepcopy(model).bfloat16()
-    low_args = tuple(map(_cast, args))
-    low_kwargs = {key: _cast(value) for key, value in kwargs.items()}
-    ours = amprewrite.convert(model, args=args, kwargs=kwargs)
-    plan = amprewrite.convert(model, args=args, kwargs=kwargs, lowering=False)
-    theirs = amprewrite.convert(model, autocast, args=args, kwargs=kwargs)
-    baseline: Any = model
-    if compiled:
-        ours, theirs = torch.compile(ours), torch.compile(theirs)
-        plan, cast = torch.compile(plan), torch.compile(cast)
-        baseline = torch.compile(copy.deepcopy(model))
-    return {
-        "float32": call(torch.compile(model) if compiled else model),
-        "autocast": under_autocast,
-        "bfloat16()": lambda: cast(*low_args, **low_kwargs),
-        "bf16": call(ours),
-        "bf16, lowering=False": call(plan),
-        autocast: call(theirs),
-    }
+    return under_autocast
 
 
 def measure(runs: dict[str, Run], rounds: int, device: str) -> dict[str, float]:
-    """Return the median seconds of each variant over interleaved rounds."""
+    """Return the median seconds of each form over interleaved rounds."""
     timed = _clock(device)
     seconds: dict[str, list[float]] = {key: [] for key in runs}
     with torch.no_grad():
@@ -115,54 +133,140 @@ def measure(runs: dict[str, Run], rounds: int, device: str) -> dict[str, float]:
     return {key: statistics.median(found) for key, found in seconds.items()}
 
 
-def report(options: argparse.Namespace) -> dict[str, Any]:
-    """Return all measurements with the machine and versions."""
-    rows: dict[str, Any] = {}
-    for name in options.models:
-        for label, shape in SHAPES.items():
-            torch.compiler.reset()
-            runs = variants(name, shape, options.device, compiled=options.compiled)
-            medians = measure(runs, options.rounds, options.device)
-            reference = medians["autocast"]
-            rows[f"{name}, {label}"] = {
-                "ratio_to_autocast": {k: reference / v for k, v in medians.items()},
-                "seconds": medians,
-            }
-            print(
-                f"{name}, {label}",
-                {k: round(reference / v, 2) for k, v in medians.items()},
-                flush=True,
-            )
-    device = (
-        torch.cuda.get_device_name()
-        if options.device == "cuda"
-        else platform.processor()
-    )
+def errors(runs: dict[str, Run], case: tuple[Any, Any, Any]) -> dict[str, float]:
+    """Return the relative error of each form against float64."""
+    model, args, kwargs = case
+    wide = copy.deepcopy(model).double()
+
+    def widened(value: object) -> object:
+        floats = isinstance(value, torch.Tensor) and value.is_floating_point()
+        return value.double() if floats else value
+
+    with torch.no_grad():
+        named = {key: widened(value) for key, value in kwargs.items()}
+        expected = _first(wide(*map(widened, args), **named))
+        found = {name: _first(run()) for name, run in runs.items()}
     return {
-        "what": "autocast's median time over the variant's; above 1 is faster",
-        "device": device or options.device,
+        name: float((value - expected).norm() / expected.norm())
+        for name, value in found.items()
+    }
+
+
+def _first(value: object) -> torch.Tensor:
+    """Return the first float tensor of an output, in float64."""
+    leaves = dict(named_tensors(value)).values()
+    return next(leaf for leaf in leaves if leaf.is_floating_point()).double()
+
+
+def rows_of_process(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the medians and errors of all models in this process."""
+    rows: dict[str, Any] = {}
+    size = zoo.TINY if options.small else zoo.BASE
+    for name in options.models:
+        for label in options.shapes:
+            torch.compiler.reset()
+            model, args, kwargs = zoo.build(name, size, *SHAPES[label])
+            model = model.to(options.device)
+            args = tuple(_moved(value, options.device) for value in args)
+            kwargs = {k: _moved(v, options.device) for k, v in kwargs.items()}
+            case = model, args, kwargs
+            runs = {
+                f"{form}, {mode}": form_of(form, mode, case, options.device)
+                for form in options.forms
+                for mode in options.modes
+            }
+            rows[f"{name}, {label}"] = {
+                "seconds": measure(runs, options.rounds, options.device),
+                "error": errors(runs, case),
+            }
+    return rows
+
+
+def _moved(value: object, device: str) -> object:
+    return value.to(device) if isinstance(value, torch.Tensor) else value
+
+
+def joined(processes: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the rows of several processes as medians with their spread."""
+    rows: dict[str, Any] = {}
+    for name, first in processes[0].items():
+        times = {
+            form: [found[name]["seconds"][form] for found in processes]
+            for form in first["seconds"]
+        }
+        medians = {form: statistics.median(found) for form, found in times.items()}
+        spread = {form: [min(found), max(found)] for form, found in times.items()}
+        rows[name] = {"seconds": medians, "spread": spread, "error": first["error"]}
+    return rows
+
+
+def machine(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the machine and the versions."""
+    cuda = options.device == "cuda"
+    return {
+        "what": "median seconds of a call over processes, with least and largest; "
+        "relative error of the first output against float64",
+        "device": torch.cuda.get_device_name() if cuda else platform.machine(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "bf16_matmul": torch.ops.mkldnn._is_mkldnn_bf16_supported(),  # noqa: SLF001  # torch has no public way to ask
-        "compiled": options.compiled,
+        "load": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": zoo.transformers.__version__,
+        "size": "TINY" if options.small else "BASE",
         "rounds": options.rounds,
-        "rows": rows,
+        "processes": options.processes,
     }
+
+
+def report(options: argparse.Namespace) -> dict[str, Any]:
+    """Return all measurements, each process one after the other."""
+    found: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(options.processes):
+            file = Path(folder) / f"{number}.json"
+            given = [*sys.argv[1:], "--one", str(file)]
+            command = [sys.executable, "-m", "benchmarks.speed", *given]
+            subprocess.run(command, check=True)
+            found.append(json.loads(file.read_text("utf-8")))
+            print(f"process {number + 1} of {options.processes}", flush=True)
+    return {**machine(options), "rows": joined(found)}
+
+
+def parsed() -> argparse.Namespace:
+    """Return the options of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--processes", type=int, default=3)
+    parser.add_argument("--models", nargs="+")
+    parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=SHAPES)
+    parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
+    forms = (*FORMS, "plan")
+    parser.add_argument("--forms", nargs="+", default=list(FORMS), choices=forms)
+    parser.add_argument("--small", action="store_true", help="two tiny models")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.models = options.models or (
+        ("minilm", "resnet") if options.small else MODELS
+    )
+    if options.small:
+        options.shapes = ["1x16"]
+    return options
 
 
 def main() -> None:
     """Measure and write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--compiled", action="store_true")
-    parser.add_argument("--models", nargs="+", default=list(MODELS))
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+    options = parsed()
     if options.device == "cpu":
         torch.set_num_threads(1)
+    if options.one:
+        options.one.write_text(json.dumps(rows_of_process(options)), "utf-8")
+        return
     found = report(options)
+    for name, row in found["rows"].items():
+        print(name, {form: f"{s * 1e3:.3g} ms" for form, s in row["seconds"].items()})
     if options.out:
         options.out.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
 

@@ -106,7 +106,7 @@ def _spread(graph: Graph, node: Node, plain: dict[Node, Node]) -> None:
 
 
 def _join(graph: Graph, plain: Mapping[Node, Node]) -> None:
-    """Remove copies with the channels last of copies of what is so, and unread ones."""
+    """Remove copies that undo each other, and copies that nothing reads."""
     for node in list(graph.nodes):
         is_last = node.kwargs.get("memory_format") == torch.channels_last
         if is_last and node.args[0] in plain:
