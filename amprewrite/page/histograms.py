@@ -19,9 +19,6 @@ A choice without a measured optimum: far below the share that trainings are know
 lose without a scale, and not zero, because a single outlier would set the scale.
 """
 
-MARGIN = 1
-"""Octaves between the largest gradient that was seen and the largest of float16."""
-
 
 class Exponents(Protocol):
     """Exponents of the elements of a tensor, as they are measured.
@@ -82,8 +79,8 @@ class LossScale:
     Attributes:
         least: Exponent of the smallest scale at which at most :data:`LOST` of the
             nonzero elements become zero; 0 if none is needed.
-        most: Exponent of the largest scale at which no element overflows, with
-            :data:`MARGIN` octaves to spare.
+        most: Exponent of the largest scale at which no element can overflow: one of
+            exponent ``e`` may be almost ``2**(e + 1)``.
         lost: Share of the nonzero elements that become zero without a scale.
     """
 
@@ -153,6 +150,6 @@ def loss_scale(histograms: Iterable[Histogram]) -> LossScale | None:
     lost = sum(counts[e] for e in found if e < half.subnormal)
     return LossScale(
         least=max(0, half.subnormal - kept),
-        most=half.largest - MARGIN - found[-1],
+        most=half.largest - 1 - found[-1],
         lost=lost / counts.total(),
     )

@@ -43,6 +43,7 @@ NEEDS = {
     "howto/torch_compile": ("torch",),
     "howto/transformers": ("torch", "transformers", "tokenizers", "accelerate", "peft"),
     "howto/train_fp16": ("torch", "jax", "optax"),
+    "howto/read_the_page": ("torch",),
     "howto/verify_report": ("torch",),
     "howto/what_is_lowered": ("torch", "jax"),
     "howto/write_a_policy": ("torch",),

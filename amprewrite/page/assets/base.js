@@ -34,7 +34,10 @@ const amp = (() => {
     if (!Number.isFinite(found)) return String(cell);
     return found < 1e-2 || found >= 1e3 ? found.toExponential(1) : found.toPrecision(2);
   };
-  const share = (cell) => `${(100 * number(cell)).toFixed(1)} %`;
+  const share = (cell) => {
+    const found = 100 * number(cell);
+    return `${found > 0 && found < 0.1 ? found.toPrecision(1) : found.toFixed(1)} %`;
+  };
   const bytes = (cell) => {
     const found = number(cell);
     for (const [unit, size] of [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]])

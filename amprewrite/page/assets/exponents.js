@@ -114,7 +114,7 @@ amp.exponents = (() => {
     const lost = `Without a loss scale ${amp.share(scale.lost)} of the nonzero gradient elements become zero in float16.`;
     if (!scale.fits) return `${lost} No single scale keeps the small ones without an overflow of the large ones.`;
     if (scale.least === 0) return `${lost} None is needed; up to 2^${scale.most} is safe.`;
-    return `${lost} A loss scale from 2^${scale.least} (${amp.count(2 ** scale.least)}) to 2^${scale.most} (${amp.count(2 ** scale.most)}) keeps 99.9 % of them and leaves an octave to the largest number.`;
+    return `${lost} A loss scale from 2^${scale.least} (${amp.count(2 ** scale.least)}) to 2^${scale.most} (${amp.count(2 ** scale.most)}) keeps 99.9 % of them, and none can overflow.`;
   };
 
   const build = () => {

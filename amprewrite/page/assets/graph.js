@@ -87,10 +87,10 @@ amp.graph = (() => {
       const inside = group === null ? null : closed[group];
       return inside === null ? `n${node}` : `g${inside}`;
     };
-    const around = (id) => {
+    // The open groups around what is seen, the outermost first.
+    const outside = (id) => {
       const at = Number(id.slice(1));
-      const parent = id[0] === "n" ? nodes[at][GROUP] : groups[at][PARENT];
-      return parent === null ? undefined : `g${parent}`;
+      return id[0] === "n" ? chainOf(at) : chain[at].slice(0, -1);
     };
     const found = [];
     groups.forEach((group, at) => {
@@ -98,7 +98,7 @@ amp.graph = (() => {
       if (parent !== null && closed[parent] !== null) return;
       const box = boxed(groupLabel(at));
       const state = open.has(at) ? "module" : "group";
-      const hurts = (facts[at].share || 0) >= 0.1 || facts[at].marked > 0;
+      const hurts = !open.has(at) && ((facts[at].share || 0) >= 0.1 || facts[at].marked > 0);
       found.push({
         data: { id: `g${at}`, parent: parent === null ? undefined : `g${parent}`, ...box, name: `${group[0]}  −`, at, ...strip(facts[at].shares) },
         classes: `${state} ${hurts ? "hurts" : ""}`,
@@ -126,8 +126,10 @@ amp.graph = (() => {
       const source = cast.source < 0 ? null : seen(cast.source);
       if (source === target) return null;
       const key = `c${source ?? target}|${cast.from_dtype}|${cast.to_dtype}|${cast.folded ? 1 : 0}`;
-      if (!marks.has(key)) marks.set(key, { cast, casts: new Set(), source, parent: around(source ?? target) });
-      marks.get(key).casts.add(at);
+      if (!marks.has(key)) marks.set(key, { cast, casts: new Set(), inside: null });
+      const found = marks.get(key);
+      found.casts.add(at);
+      found.inside = found.inside === null ? outside(target) : common(found.inside, outside(target));
       drawn.add(at);
       if (source) line(source, key, cast.from_dtype);
       line(key, target, cast.to_dtype);
@@ -141,7 +143,8 @@ amp.graph = (() => {
     casts.forEach((cast, at) => {
       if (cast.source < 0 && !cast.weight && !drawn.has(at)) for (const target of cast.targets) mark(cast, at, seen(target));
     });
-    for (const [key, { cast, casts: all, parent }] of marks) {
+    for (const [key, { cast, casts: all, inside }] of marks) {
+      const parent = inside.length ? `g${inside[inside.length - 1]}` : undefined;
       const many = all.size > 1 ? `${all.size} × ` : "";
       const label = `${many}${amp.short(cast.from_dtype)} → ${amp.short(cast.to_dtype)}`;
       const [width] = sizes(label, SMALL);
@@ -206,8 +209,22 @@ amp.graph = (() => {
 
   let cy = null;
   let pickedId = null;
-  const layout = () =>
-    cy.layout({ name: "dagre", rankDir: "TB", nodeSep: 16, edgeSep: 6, rankSep: 22, animate: false, fit: false }).run();
+  // Dagre knows neither the padding nor the names of open modules: where one, or a nest of
+  // them, reaches into a neighbour, the ranks are laid further apart.
+  const crowded = () =>
+    cy.nodes(".module").some((module) => {
+      const box = module.boundingBox();
+      return module.siblings().some((other) => {
+        const near = other.boundingBox();
+        return box.x1 < near.x2 && near.x1 < box.x2 && box.y1 < near.y2 - 1 && near.y1 < box.y2 - 1;
+      });
+    });
+  const layout = () => {
+    for (const rankSep of [22, 32, 42, 60]) {
+      cy.layout({ name: "dagre", rankDir: "TB", nodeSep: 16, edgeSep: 6, rankSep, animate: false, fit: false }).run();
+      if (!crowded()) return;
+    }
+  };
 
   const draw = (anchor) => {
     const before = anchor && cy.getElementById(anchor);

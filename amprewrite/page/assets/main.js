@@ -11,9 +11,9 @@
   };
 
   document.getElementById("top").append(
-    make("h1", {}, data.title),
-    data.lead ? make("p", { class: "lead" }, data.lead) : "",
-    data.verdict ? make("p", { class: `verdict ${data.tone}` }, data.verdict) : "");
+    make("div", { class: "heading" }, make("h1", {}, data.title),
+      data.verdict ? make("p", { class: `verdict ${data.tone}` }, data.verdict) : null),
+    data.lead ? make("p", { class: "lead" }, data.lead) : "");
 
   const bar = () => {
     const total = data.shares.reduce((sum, [, n]) => sum + n, 0);

@@ -27,7 +27,7 @@ amp.tables = (() => {
     return words(amp.text(value, kind));
   };
 
-  const WIDTHS = { code: 170, path: 190, dtype: 130, count: 90, bytes: 100, error: 115, share: 130, text: 150 };
+  const WIDTHS = { code: 170, path: 190, dtype: 130, count: 90, bytes: 100, error: 142, share: 130, text: 150 };
 
   const build = (table) => {
     const place = make("div", { id: `table-${table.key}` });

@@ -4,12 +4,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from amprewrite.page.histograms import Exponents, as_histograms
-from amprewrite.page.model import Graph, Page
+from amprewrite.page.model import Page
 from amprewrite.plan import Plan
-from amprewrite.plan.page.build import plan_page
-from amprewrite.plan.page.graph import plan_graph
-from amprewrite.plan.page.tables import differing_ops
-from amprewrite.plan.page.tables import ops_table as plan_ops
+from amprewrite.plan.page.build import Found, plan_page
 from amprewrite.verify.page.tables import (
     depth_chart,
     measured,
@@ -55,9 +52,7 @@ def report_page(
         histograms=as_histograms(exponents),
     )
     if plan is not None:
-        base = plan_page(plan, against=against)
-        ops, *others = base.tables
-        ops = plan_ops(plan, measured(report))
+        base = plan_page(plan, against=against, found=_found(report))
         found = replace(
             found,
             title=title or f"Conversion by policy {plan.policy}",
@@ -66,8 +61,8 @@ def report_page(
             shares=base.shares,
             notes=(*found.notes, *base.notes),
             before=(*worst, *base.before),
-            graph=_graph(report, plan, against),
-            tables=(ops, *others, *found.tables[1:]),
+            graph=base.graph,
+            tables=(*base.tables, *found.tables[1:]),
         )
     verdict = "ok: within the bound" if report.ok else "not ok"
     if report.ok and report.bound is None and not report.bounds:
@@ -75,10 +70,8 @@ def report_page(
     return replace(found, verdict=verdict, tone="good" if report.ok else "bad")
 
 
-def _graph(report: Report, plan: Plan, against: Plan | None) -> Graph:
-    """Return the graph of a plan with the shares and the faults of a report."""
+def _found(report: Report) -> Found:
+    """Return the columns, shares and faults that a report has of a plan's ops."""
     known = {op.op: op.share for op in report.ops if op.share is not None}
     faults = {op.op for op in report.ops if op.is_fault or op.nonfinite}
-    if against is not None:
-        faults |= differing_ops(plan, against)
-    return plan_graph(plan, known or None, faults)
+    return Found(measured(report), known or None, faults)

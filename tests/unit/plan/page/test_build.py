@@ -1,14 +1,9 @@
-"""The page of a plan: its figures, tables, differences; the file."""
+"""The page of a plan: its figures, tables, differences."""
 
-import json
-from dataclasses import replace
 from typing import Any
 
-import pytest
-
-from amprewrite.errors import PlanMismatchError
-from amprewrite.page.model import Histogram
-from amprewrite.plan.page.build import plan_page
+from amprewrite.page.model import Column
+from amprewrite.plan.page.build import Found, plan_page
 from tests.plan_text import plan_of
 
 TEXT = """
@@ -68,22 +63,15 @@ def test_two_plans_are_compared_in_the_order_of_diff() -> None:
     assert "decide the same" in same.before[1].lead
 
 
-def test_a_plan_writes_its_page(tmp_path) -> None:
+def test_measurements_are_shown_with_the_ops() -> None:
     plan = plan_of(TEXT)
-    path = tmp_path / "plan.html"
-    histogram = Histogram("w", "weight", "body", {-3: 5})
-    plan.to_html(path, title="My model", exponents=[histogram])
-    text = path.read_text("utf-8")
-    data = json.loads(text.split('id="data">')[1].split("</script>")[0])
-    assert data["title"] == "My model"
-    assert data["histograms"]["rows"][0]["counts"] == {"-3": 5}
-    assert data["short"]["bfloat16"] == "bf16"
-
-
-def test_a_program_that_was_edited_is_refused(tmp_path) -> None:
-    broken = replace(plan_of(TEXT), program=("nonsense",))
-    with pytest.raises(PlanMismatchError, match="line 1 of the plan's program"):
-        broken.to_html(tmp_path / "plan.html")
+    column = Column("own error", "error")
+    found = Found([(column, {"linear": 0.5})], {"linear": 1.0}, {"exp"})
+    page = plan_page(plan, found=found)
+    assert [row["own error"] for row in rows(page.tables[0])] == [0.5, None]
+    assert page.graph is not None
+    marked = {n.name: (n.share, n.marked) for n in page.graph.nodes if n.kind == "op"}
+    assert marked == {"linear": (1.0, False), "exp": (0.0, True)}
 
 
 def test_a_plan_without_ops_has_a_page() -> None:

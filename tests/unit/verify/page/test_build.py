@@ -51,16 +51,6 @@ def test_errors_stand_in_the_table_of_ops_and_in_the_graph() -> None:
     ]
 
 
-def test_points_of_the_chart_have_the_colour_of_their_precision() -> None:
-    (chart,) = report_page(a_report()).charts
-    assert chart.names == ("linear", "exp")
-    assert [(line.dtype, line.values) for line in chart.lines] == [
-        ("", (0.25, 0.25)),
-        ("bfloat16", (0.5, None)),
-        ("float32", (None, 0.5)),
-    ]
-
-
 def test_a_report_alone_has_tables_and_no_graph() -> None:
     page = report_page(a_report(share=None))
     assert page.graph is None
