@@ -86,7 +86,7 @@ def _load_saved(text: str) -> ModelCall:
     if find_spec("torch") is None:
         msg = f"target {text!r}: torch loads it; pip install 'amprewrite[torch]'"
         raise TargetError(msg)
-    from amprewrite.frameworks.torch_fx.saved_models import load_saved
+    from amprewrite.frameworks.torch_fx.saved.models import load_saved
 
     return ModelCall(*load_saved(Path(text)))
 

@@ -70,7 +70,7 @@ def test_the_files_in_it_are_good_policies(tmp_path):
     for block in of("toml"):
         path = tmp_path / "policy.toml"
         path.write_text(block.text, encoding="utf-8")
-        result = CliRunner().invoke(cli.app, ["policy", "--check", str(path)])
+        result = CliRunner().invoke(cli.app, ["policy", "check", str(path)])
         assert result.exit_code == 0, result.stderr
 
 

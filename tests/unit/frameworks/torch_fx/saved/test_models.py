@@ -8,7 +8,7 @@ from torch import nn
 
 from amprewrite.errors import TargetError
 from amprewrite.factories import load_factory
-from amprewrite.frameworks.torch_fx.saved_models import load_saved
+from amprewrite.frameworks.torch_fx.saved.models import load_saved
 from tests.command_line import done
 
 

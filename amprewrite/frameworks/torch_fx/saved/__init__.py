@@ -1,0 +1,1 @@
+"""Models in files: exported programs, and folders that transformers wrote."""
