@@ -6,7 +6,7 @@ file or model that it names, told in one line, and with ``--json`` also as an ob
 with the key ``error`` on stdout; 3, an internal error, with its traceback.
 """
 
-from amprewrite.cli import doctor, machine, policies, promotion
+from amprewrite.cli import doctor, formats, machine, policies, promotion
 from amprewrite.cli.group import app, main
 from amprewrite.cli.models import converting, curve, planning, probing
 
@@ -16,6 +16,7 @@ __all__ = [
     "converting",
     "curve",
     "doctor",
+    "formats",
     "machine",
     "main",
     "planning",
