@@ -119,6 +119,8 @@ def test_a_policy_with_three_mistakes_is_one_message(command, file, tmp_path):
         ["policy", "show", "no_such"],
         ["promote", "int32", "no_such"],
         ["promote"],
+        ["format", "one"],
+        ["format", "1", "--in", "fp17"],
     ],
     ids=" ".join,
 )
