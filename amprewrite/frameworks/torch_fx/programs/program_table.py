@@ -109,8 +109,7 @@ class Programs:
             return self._call_lazy(owner, program, args, kwargs)
         if module_hooks.are_for_all_modules():
             self.shared.tell_of_hooks()
-        run = program if program.is_compiled else program.forward  # it has no hooks
-        return run(*args, **kwargs)
+        return (program if program.is_compiled else program.forward)(*args, **kwargs)
 
     def _call_lazy(
         self,
