@@ -60,7 +60,7 @@ def low_copy(held: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 class _AsCast(torch.autograd.Function):
-    """Cast whose result is at hand."""
+    """Cast with a result that was computed before."""
 
     @staticmethod
     def forward(ctx: Any, held: torch.Tensor, low: torch.Tensor) -> torch.Tensor:

@@ -188,4 +188,4 @@ def _names_set(code: CodeType) -> frozenset[str]:
 
 
 _SETS = ("STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR", "DELETE_GLOBAL")
-"""Instructions of Python that set what has a name."""
+"""Instructions of Python that set attributes and global variables."""
