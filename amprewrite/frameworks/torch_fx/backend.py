@@ -22,7 +22,7 @@ from amprewrite.frameworks.torch_fx.aten.dynamo_to_aten import lower
 from amprewrite.frameworks.torch_fx.aten.source_location import model_variable
 from amprewrite.frameworks.torch_fx.capture.export import model_device
 from amprewrite.frameworks.torch_fx.capture.program import drop_dtype_checks
-from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark
+from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark, Samples
 from amprewrite.frameworks.torch_fx.capture.warmup import warm_up
 from amprewrite.frameworks.torch_fx.compat import (
     compiling,
@@ -243,13 +243,16 @@ def _with_low_weights(
         trained: Returns whether the weights have been trained; None if unknown.
     """
     copies: dict[int, tuple[Mark, torch.Tensor]] = {}
+    samples: Samples | None = None
 
     def copy_of(index: int, weight: torch.Tensor) -> torch.Tensor:
+        nonlocal samples
         known = copies.get(index)
         if known is not None and known[0].holds(weight):
             return known[1]
         copy = low_copy(weight, stored[index])
-        copies[index] = (Mark(weight), copy)
+        copies[index] = (Mark(weight, samples=False), copy)
+        samples = None
         return copy
 
     def low(index: int, weight: torch.Tensor) -> torch.Tensor:
@@ -261,9 +264,14 @@ def _with_low_weights(
         return made
 
     def call(*inputs: Any) -> Any:
+        nonlocal samples
         args = list(inputs)
+        if samples is not None and not samples.hold():
+            copies.clear()
         for index in stored:
             args[index] = low(index, args[index])
+        if samples is None:
+            samples = Samples(inputs[index] for index in copies)
         return run(*args)
 
     return call

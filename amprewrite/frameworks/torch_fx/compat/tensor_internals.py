@@ -125,12 +125,16 @@ def has_own_values(tensor: torch.Tensor) -> bool:
     """Return whether the values of ``tensor`` can be read here.
 
     Not those of a class with ops of its own (fake tensors, tensors of several devices),
-    nor under a tracer or a transform, which would see the reading.
+    nor where :func:`reads_values` is false.
     """
-    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and reads_values()
+
+
+def reads_values() -> bool:
+    """Return whether no tracer and no transform is active, which would see it."""
     internals: Any = torch._C
     traced = internals._len_torch_dispatch_stack()
-    return plain and not (traced or internals._functorch.peek_interpreter_stack())
+    return not (traced or internals._functorch.peek_interpreter_stack())
 
 
 def may_share_storage(one: object, other: object) -> bool:

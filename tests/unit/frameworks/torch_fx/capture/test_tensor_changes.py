@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark
+from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark, Samples
 from amprewrite.frameworks.torch_fx.compat import tensor_internals
 
 
@@ -67,6 +67,22 @@ def test_a_write_that_torch_does_not_count_is_seen_on_a_cpu(
     change(tensor)
     assert tensor._version == writes, "torch counts none"
     assert not mark.holds(tensor)
+
+
+@pytest.mark.parametrize("change", [through_data, through_numpy, half_of_the_columns])
+@pytest.mark.parametrize("changed", [0, 1, 2])
+def test_a_write_to_one_of_many_tensors_is_seen(
+    change: Callable[[Any], None], changed: int
+) -> None:
+    tensors = [nn.Parameter(torch.ones(n, 24)) for n in (1, 5, 300)]
+    samples = Samples([*tensors, torch.ones(4, 4).t()[:2], torch.ones(0)])
+    assert samples.hold()
+    change(tensors[changed])
+    with tensor_internals.fake_mode():
+        assert samples.hold(), "they are not read in a tracer"
+    assert not samples.hold()
+    assert Samples(tensors).hold()
+    assert Samples([]).hold()
 
 
 def test_values_are_not_compared_where_that_is_an_op_of_a_tracer() -> None:
