@@ -249,7 +249,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.models = options.models or (
-        ("minilm", "resnet") if options.small else MODELS
+        ("bert", "resnet") if options.small else MODELS
     )
     if options.small:
         options.shapes = ["1x16"]
