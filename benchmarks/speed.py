@@ -7,7 +7,7 @@ decides. A figure is the median over the processes of their medians, with the le
 the largest. On a CPU the clock is the processor time of one thread, which other work of
 the machine disturbs little; on a GPU it is the device's own event clock.
 
-    python -m benchmarks.speed --out benchmarks/results/speed.json
+    python -m benchmarks.speed --out FILE.json
     python -m benchmarks.speed --small  # two small models, in two minutes
 
 ``benchmarks.speed_plots`` makes a table and a picture of the file.
