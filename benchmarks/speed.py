@@ -248,9 +248,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    options.models = options.models or (
-        ("bert", "resnet") if options.small else MODELS
-    )
+    options.models = options.models or (("bert", "resnet") if options.small else MODELS)
     if options.small:
         options.shapes = ["1x16"]
     return options
