@@ -4,7 +4,7 @@
 amp.graph = (() => {
   const { data, make } = amp;
   if (!data.graph) return { ready: false };
-  const MOST_SHOWN = 400; // dagre takes about a second for as many
+  const MOST_SHOWN = 250; // more boxes cannot be read
   const { groups, nodes, edges, casts } = data.graph;
   const [NAME, LABEL, DTYPE, GROUP, KIND, SHARE, MARKED] = [0, 1, 2, 3, 4, 5, 6];
   const [PARENT] = [2];
@@ -209,21 +209,61 @@ amp.graph = (() => {
 
   let cy = null;
   let pickedId = null;
-  // Dagre knows neither the padding nor the names of open modules: where one, or a nest of
-  // them, reaches into a neighbour, the ranks are laid further apart.
-  const crowded = () =>
-    cy.nodes(".module").some((module) => {
-      const box = module.boundingBox();
-      return module.siblings().some((other) => {
-        const near = other.boundingBox();
-        return box.x1 < near.x2 && near.x1 < box.x2 && box.y1 < near.y2 - 1 && near.y1 < box.y2 - 1;
-      });
-    });
+  // Each open module is laid out by itself, the innermost first, and is then one box for
+  // the module around it: dagre's time for a whole nest grows far faster than its size.
+  const [PAD, TITLE] = [10, 18];
   const layout = () => {
-    for (const rankSep of [22, 32, 42, 60]) {
-      cy.layout({ name: "dagre", rankDir: "TB", nodeSep: 16, edgeSep: 6, rankSep, animate: false, fit: false }).run();
-      if (!crowded()) return;
-    }
+    const members = new Map([["", []]]);
+    const paths = new Map();
+    const path = (node) => {
+      const id = node.id();
+      if (!paths.has(id)) paths.set(id, node.isChild() ? [...path(node.parent()), id] : [id]);
+      return paths.get(id);
+    };
+    cy.nodes().forEach((node) => {
+      const parent = node.isChild() ? node.parent().id() : "";
+      if (!members.has(parent)) members.set(parent, []);
+      members.get(parent).push(node);
+    });
+    const lines = new Map();
+    cy.edges().forEach((edge) => {
+      const [one, two] = [path(edge.source()), path(edge.target())];
+      let at = 0;
+      while (one[at] === two[at]) at += 1;
+      const parent = at ? one[at - 1] : "";
+      if (!lines.has(parent)) lines.set(parent, new Map());
+      lines.get(parent).set(`${one[at]}|${two[at]}`, { source: one[at], target: two[at] });
+    });
+    const within = new Map();
+    const place = (parent) => {
+      const boxes = members.get(parent).map((node) => {
+        const [width, height] = members.has(node.id()) ? place(node.id()) : [node.data("width"), node.data("height")];
+        return { data: { id: node.id(), width, height } };
+      });
+      const inner = cytoscape({
+        headless: true, styleEnabled: true,
+        elements: [...boxes, ...[...(lines.get(parent) || new Map()).values()].map((data) => ({ data }))],
+        style: [{ selector: "node", style: { shape: "rectangle", width: "data(width)", height: "data(height)" } }],
+      });
+      const ranker = boxes.length > 60 ? "longest-path" : "network-simplex";
+      inner.layout({ name: "dagre", rankDir: "TB", nodeSep: 16, edgeSep: 6, rankSep: 22, ranker, animate: false, fit: false }).run();
+      const found = inner.nodes().boundingBox();
+      inner.nodes().forEach((node) => {
+        const at = node.position();
+        within.set(node.id(), { x: at.x - (found.x1 + found.x2) / 2, y: at.y - (found.y1 + found.y2) / 2 });
+      });
+      inner.destroy();
+      return [found.w + 2 * PAD, found.h + 2 * PAD + TITLE];
+    };
+    const put = (parent, x, y) => {
+      for (const node of members.get(parent)) {
+        const at = within.get(node.id());
+        if (members.has(node.id())) put(node.id(), x + at.x, y + at.y + TITLE / 2);
+        else node.position({ x: x + at.x, y: y + at.y });
+      }
+    };
+    place("");
+    cy.batch(() => put("", 0, 0));
   };
 
   const draw = (anchor) => {
