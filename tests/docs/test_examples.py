@@ -51,6 +51,36 @@ def test_train_cnn(capsys):
     assert low > full - 0.02
 
 
+def test_master_copies(capsys, monkeypatch, tmp_path):
+    pytest.importorskip("sklearn")
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["master_copies", "--steps", "100"])
+    text = output_of("master_copies", capsys)
+    full, masters, stored = (float(x) for x in re.findall(r" to ([\d.]+)", text))
+    assert masters == pytest.approx(full, abs=0.01)
+    assert stored > full + 0.1
+    assert all(int(share) > 50 for share in re.findall(r"(\d+)% of the updates", text))
+    assert (tmp_path / "master_copies.svg").stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_loss_scaling_lstm(capsys, monkeypatch, tmp_path):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["loss_scaling_lstm", "--steps", "15"])
+    text = output_of("loss_scaling_lstm", capsys)
+    lost = [float(x) for x in re.findall(r"([\d.]+)% become zero", text)]
+    assert lost[0] > 30
+    assert lost[1] < 1
+    full, without, scaled = (float(x) for x in re.findall(r" to ([\d.]+)\n", text))
+    # The mean over the last steps; both begin at the same loss.
+    assert scaled == pytest.approx(full, abs=0.02)
+    assert without > full + 0.1
+    for name in ("loss_scaling.svg", "exponents.svg"):
+        assert (tmp_path / name).stat().st_size > 1000
+
+
 @pytest.mark.slow
 def test_unit_scaled_gpt(capsys, monkeypatch):
     options = ["--steps", "40", "--layers", "1"]

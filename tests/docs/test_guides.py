@@ -38,6 +38,7 @@ NEEDS = {
     "howto/other_libraries": ("torch",),
     "howto/jax_objects": ("jax", "equinox", "flax"),
     "howto/keep_full": ("torch",),
+    "howto/numbers": ("torch", "jax"),
     "howto/other_shapes": ("torch",),
     "howto/plans": ("torch",),
     "howto/torch_compile": ("torch",),

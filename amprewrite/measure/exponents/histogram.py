@@ -59,8 +59,10 @@ class ExponentHistogram:
         """Return the loss scale that the gradients suggest for a format.
 
         It is the largest power of two of which the product with the largest gradient is
-        below the largest number of the format. Gradients of one run are no bound on
-        those of another: a dynamic loss scale adapts.
+        below the largest number of the format. Gradients of scalars, such as the loss
+        itself, do not count where there are others: losses are computed in float32.
+        Gradients of one run are no bound on those of another: a dynamic loss scale
+        adapts.
 
         Args:
             format: Its name.
@@ -72,9 +74,9 @@ class ExponentHistogram:
         Source: Micikevicius et al., Mixed Precision Training (arXiv 1710.03740),
         section 3.2.
         """
-        largest = max(
-            (row.bound for row in self.tensors if "gradient" in row.kind), default=0.0
-        )
+        rows = [row for row in self.tensors if "gradient" in row.kind and row.bound]
+        arrays = [row for row in rows if row.size > 1]
+        largest = max((row.bound for row in arrays or rows), default=0.0)
         if not largest:
             msg = (
                 "the histogram has no gradients other than zero; want those of a loss: "

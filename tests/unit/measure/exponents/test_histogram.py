@@ -55,8 +55,14 @@ def test_the_loss_scale_brings_the_largest_gradient_below_the_largest_number(
     rows = [
         exponents_of(np.array([largest / 7, -largest]), "w", "weight gradient"),
         Exponents("x", "activation", "", {60: 1}, 0, 0),
+        Exponents("loss", "activation gradient", "", {60: 1}, 0, 0),
     ]
     assert ExponentHistogram(tuple(rows)).loss_scale(format_name) == scale
+
+
+def test_a_scalar_counts_where_there_is_nothing_else():
+    loss = Exponents("loss", "activation gradient", "", {0: 1}, 0, 0, 1.0)
+    assert ExponentHistogram((loss,)).loss_scale() == 2.0**15
 
 
 def test_without_gradients_there_is_no_loss_scale():
