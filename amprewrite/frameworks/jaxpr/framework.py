@@ -10,10 +10,8 @@ from typing import Any
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.base import Attached, Request, Watcher
-from amprewrite.frameworks.jaxpr import attach as attachment
 from amprewrite.frameworks.jaxpr import compare
 from amprewrite.frameworks.jaxpr import convert as conversion
-from amprewrite.frameworks.jaxpr import observe as observation
 from amprewrite.frameworks.jaxpr.convert import original, plan_of
 from amprewrite.frameworks.jaxpr.devices import samples
 from amprewrite.frameworks.jaxpr.function import program_export, program_text
@@ -26,6 +24,8 @@ from amprewrite.frameworks.jaxpr.probes.calibrate import (
 )
 from amprewrite.frameworks.jaxpr.probes.calibrate import measure as calibrate
 from amprewrite.frameworks.jaxpr.probes.calibrate import named as device_named
+from amprewrite.frameworks.jaxpr.watching import attach as attachment
+from amprewrite.frameworks.jaxpr.watching import observe as observation
 from amprewrite.measure.observed import Look
 from amprewrite.measure.runs import Call, Measured
 from amprewrite.measure.samples import Observe, Walked

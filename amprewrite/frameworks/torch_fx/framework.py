@@ -12,10 +12,8 @@ from torch.export import ExportedProgram
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.base import Attached, Request, Watcher
-from amprewrite.frameworks.torch_fx import attach as attachment
 from amprewrite.frameworks.torch_fx import compare
 from amprewrite.frameworks.torch_fx import convert as conversion
-from amprewrite.frameworks.torch_fx import observe as observation
 from amprewrite.frameworks.torch_fx.capture.program import Model, open_program
 from amprewrite.frameworks.torch_fx.compiled_plans import plan_of
 from amprewrite.frameworks.torch_fx.derived.original import original
@@ -29,6 +27,8 @@ from amprewrite.frameworks.torch_fx.probes.calibrate import (
 )
 from amprewrite.frameworks.torch_fx.probes.calibrate import measure as calibrate
 from amprewrite.frameworks.torch_fx.probes.calibrate import named as device_named
+from amprewrite.frameworks.torch_fx.watching import attach as attachment
+from amprewrite.frameworks.torch_fx.watching import observe as observation
 from amprewrite.measure.observed import Look
 from amprewrite.measure.runs import Call, Measured
 from amprewrite.measure.samples import Observe, Walked

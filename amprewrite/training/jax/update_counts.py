@@ -42,12 +42,12 @@ def lost_updates(
     """
     paths, structure = tree_util.tree_flatten_with_path(params)
     try:
-        moved = structure.flatten_up_to(updates)
+        given = structure.flatten_up_to(updates)
     except (TypeError, ValueError, KeyError) as error:
         msg = f"updates is another tree than params ({error}); want one update for each"
         raise ArgumentError(msg) from error
     found: dict[str, UpdateCount] = {}
-    for (path, held), update in zip(paths, moved, strict=True):
+    for (path, held), update in zip(paths, given, strict=True):
         name = tree_util.keystr(path, simple=True, separator=".")
         if is_tracer(held) or is_tracer(update):
             msg = (
@@ -63,6 +63,6 @@ def lost_updates(
                 f"{np.shape(update)}; want equal shapes"
             )
             raise ArgumentError(msg)
-        arrays = (np.asarray(x, np.float64) for x in (held, update))
-        found[name] = count_lost(*arrays, format or dtype_name(held))
+        weights, moved = (np.asarray(x, np.float64) for x in (held, update))
+        found[name] = count_lost(weights, moved, format or dtype_name(held))
     return UpdateCounts(found)

@@ -140,14 +140,15 @@ def twin_of(optimizer: Optimizer, places: Mapping[int, torch.Tensor]) -> Optimiz
     """
     kind = type(optimizer)
     twin: Any = kind.__new__(kind)
-    held = {
+    untyped: Any = optimizer
+    held: dict[str, Any] = {
         name: value
-        for name, value in vars(optimizer).items()
+        for name, value in vars(untyped).items()
         # a scheduler sets a step of its own
         if name != "step" and not name.startswith(HOOKS)
     }
-    vars(twin).update(copy.deepcopy(held, dict(places)))
-    for name in vars(optimizer):
+    twin.__dict__.update(copy.deepcopy(held, dict(places)))
+    for name in vars(untyped):
         if name.startswith(HOOKS):
             setattr(twin, name, OrderedDict())
     return twin

@@ -6,7 +6,10 @@ from typing import Any
 import numpy as np
 
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
-from amprewrite.frameworks.jaxpr.observe import output_gradients, split_parameters
+from amprewrite.frameworks.jaxpr.watching.observe import (
+    output_gradients,
+    split_parameters,
+)
 from amprewrite.unit_scaling.jax.scale import true_gradients
 from amprewrite.unit_scaling.validity import STRETCH, Gradients, Pulled
 

@@ -6,7 +6,11 @@ from typing import Any
 
 import torch
 
-from amprewrite.frameworks.torch_fx.observe import Recorder, run_recorded, values_of
+from amprewrite.frameworks.torch_fx.watching.observe import (
+    Recorder,
+    run_recorded,
+    values_of,
+)
 from amprewrite.unit_scaling.torch.scale import OPERATOR
 from amprewrite.unit_scaling.tracking import Scale, Tracked
 

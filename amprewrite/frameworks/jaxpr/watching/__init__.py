@@ -1,0 +1,1 @@
+"""Watch runs of a model: its tensors, and its calls."""
