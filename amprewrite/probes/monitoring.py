@@ -98,7 +98,7 @@ class Monitor:
         self.close()
 
     def __str__(self) -> str:
-        """Return the calls, the errors of the samples, what they cost, and problems."""
+        """Return the calls, the errors of the samples, their cost, and the problems."""
         found = self.samples
         head = f"{self.calls} calls, {len(found)} of them compared"
         if found:

@@ -27,7 +27,7 @@ ALIASES = {
     "e4m3": "float8_e4m3fn",
     "e5m2": "float8_e5m2",
 }
-"""Names of formats that are no dtypes. ``e4m3`` is what devices multiply."""
+"""Names of formats that are no dtypes; devices multiply the format of ``e4m3``."""
 
 _HEX = re.compile(r"0x([0-9a-f]*)(?:\.([0-9a-f]*))?(?:p([+-]?\d+))?")
 _DECIMAL = re.compile(r"(\d+\.?\d*|\.\d+)(?:e([+-]?\d+))?|(\d+)/(\d+)")

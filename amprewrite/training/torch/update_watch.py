@@ -67,7 +67,7 @@ class UpdateWatch:
         self.close()
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Copy what the step begins with; without a closure, take it at once."""
+        """Copy weights and state; without a closure, take the step at once."""
         counted, self._calls = self._calls % self._every == 0, self._calls + 1
         self._twin = _Twin(optimizer, self._names) if counted else None
         if self._twin is not None and not any((*args[1:], kwargs.get("closure"))):
