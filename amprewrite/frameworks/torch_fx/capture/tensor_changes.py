@@ -87,7 +87,7 @@ class Samples:
     """
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Record elements of the tensors, whose memory is kept alive."""
+        """Record elements of the tensors, and keep their memory alive."""
         found = [(tensor.detach(), *_sampling(tensor)) for tensor in tensors]
         self._views = [t.as_strided((n,), (step,)) for t, n, step in found if n]
         self._known = torch.cat(self._views) if self._views else None
