@@ -21,7 +21,7 @@ class Call:
         args: Positional call arguments.
         kwargs: Keyword call arguments.
         reference: Name of the dtype in which the original is run as the reference.
-        gradients: Whether the gradients of the parameters are compared too.
+        gradients: Whether the gradients of parameters and inputs are compared too.
     """
 
     args: tuple[object, ...]
@@ -38,13 +38,15 @@ class Run:
         outputs: The float outputs, by their path in the output's structure.
         dtypes: Dtype of every output.
         others: The outputs that are no floats.
-        gradients: Gradient of a loss over the float outputs, by parameter.
+        gradients: Gradient of a loss over the float outputs, by parameter or input.
+        inputs: Names of those gradients that are an input's.
     """
 
     outputs: Mapping[str, Array]
     dtypes: Mapping[str, str] = field(default_factory=dict[str, str])
     others: Mapping[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
     gradients: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    inputs: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

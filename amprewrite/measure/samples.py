@@ -31,6 +31,8 @@ class OpSample:
         format: The 8-bit format to which the op rounds its operands itself; empty if
             it does not.
         decision: Decision of an inserted node; None for an op of the plan.
+        whole: Source and value of an inserted node before values beyond the range of
+            its format were left out; empty for an op of the plan.
     """
 
     op: str
@@ -44,6 +46,7 @@ class OpSample:
     length: float = 1.0
     format: str = ""
     decision: Decision | None = None
+    whole: tuple[Array, ...] = ()
 
 
 Observe = Callable[[OpSample], None]

@@ -11,10 +11,10 @@ from amprewrite.measure.run_names import CONVERTED, JITTED, ORIGINAL, REFERENCE
 from amprewrite.measure.runs import Array, Call, Measured, Run
 from amprewrite.measure.samples import Walked
 from amprewrite.plan import Plan
-from amprewrite.verify.blame import Blame
 from amprewrite.verify.bounds import explained_error
 from amprewrite.verify.gradients import gradient_errors
 from amprewrite.verify.metrics import errors, joint_error
+from amprewrite.verify.own_errors import OwnErrors
 from amprewrite.verify.report import Report
 from amprewrite.verify.rows import DiscreteError, OutputError
 from amprewrite.verify.text import failure_text
@@ -53,9 +53,9 @@ def verify(
     for run in (found, jitted or found):
         _check_alike(reference, run)
     plan = measured.plan
-    blame = Blame({} if plan is None else plan.by_op)
+    observed = OwnErrors({} if plan is None else plan.by_op)
     same = replace(call, reference=measured.reference)
-    walked = framework.walk(original, converted, same, blame)
+    walked = framework.walk(original, converted, same, observed)
     predicted, shares = _predicted(plan, walked)
     baselines = dict(_baselines(measured, "outputs"))
     expected = explained_error(predicted, baselines, plan, walked.graph)
@@ -69,8 +69,13 @@ def verify(
         jitted=tuple(_output_errors(reference, jitted)) if jitted else (),
         baselines=baselines,
         failures=dict(measured.failures),
-        ops=blame.errors(shares) if walked.reference else (),
+        ops=observed.errors(shares, walked.graph) if walked.reference else (),
         gradients=tuple(gradient_errors(measured.runs, found, measured.reference)),
+        jitted_gradients=(
+            tuple(gradient_errors(measured.runs, jitted, measured.reference))
+            if jitted
+            else ()
+        ),
         gradient_baselines=dict(_gradient_totals(measured)),
         notes=(*measured.notes, *walked.notes),
         discrete=tuple(_discrete_errors(measured)),

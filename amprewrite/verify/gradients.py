@@ -21,7 +21,7 @@ rounding itself: a key bias of BERT-base has 1e-17 in float64 where the others h
 def gradient_errors(
     runs: Mapping[str, Run], found: Run, reference: str
 ) -> Iterator[GradientError]:
-    """Yield the error of the gradient of each parameter that ``found`` has.
+    """Yield the error of the gradient of each parameter and input that ``found`` has.
 
     A gradient that is zero has no relative error: it is compared by its size against
     all gradients together.
@@ -41,11 +41,17 @@ def gradient_errors(
         difference, size = parts(held, exact)
         others = typical * sqrt(exact.size)
         noise = NOISE * unit_roundoff(reference) * others
-        if name in own:
-            noise = max(noise, parts(own[name], exact)[0])
-        zero = size <= noise
-        error = ratio(difference, others if zero else size)
-        yield GradientError(name, error, cosine(held, exact), zero)
+        floor = parts(own[name], exact)[0] if name in own else None
+        zero = size <= max(noise, floor or 0.0)
+        unit = others if zero else size
+        yield GradientError(
+            name=name,
+            relative_l2=ratio(difference, unit),
+            cosine=cosine(held, exact),
+            zero=zero,
+            is_input=name in found.inputs,
+            original=None if floor is None else ratio(floor, unit),
+        )
 
 
 def _root_mean_square(arrays: Mapping[str, Array]) -> float:

@@ -28,6 +28,14 @@ class OpError:
             a weight stored in another dtype.
         share: Share of its roundings in the predicted squared error of the outputs;
             None if that was not predicted.
+        arrived: Largest accumulated error among the values that it reads.
+        dtype: Format that stores its result; the one with the least headroom of
+            several.
+        largest: Largest finite magnitude of that result in the reference.
+        headroom: Octaves between ``largest`` and the largest number of the format;
+            negative if it overflows. None for a result that is zero.
+        underflow: Share of its elements that are no zero in the reference, and are zero
+            or subnormal in the format.
     """
 
     op: str
@@ -43,6 +51,20 @@ class OpError:
     explained: float = 0.0
     inserted: bool = False
     share: float | None = None
+    arrived: float = 0.0
+    dtype: str = ""
+    largest: float = 0.0
+    headroom: float | None = None
+    underflow: float = 0.0
+
+    @property
+    def jump(self) -> float:
+        """Accumulated error minus the one that arrived: what the op added.
+
+        It is infinite for the first op with values that are not finite, and 0 for those
+        after it. It is negative where an op damps the error of what it reads.
+        """
+        return 0.0 if self.arrived == inf else self.accumulated - self.arrived
 
     @property
     def is_fault(self) -> bool:

@@ -49,7 +49,10 @@ class Report:
             ``converted, jitted``.
         failures: Baselines that could not be run, with the message.
         ops: Errors of each op with float results, in program order.
-        gradients: Errors of each parameter's gradient, if requested.
+        gradients: Errors of the gradient of each parameter and float input, if
+            requested.
+        jitted_gradients: The same of the converted model compiled as one, where
+            ``jitted`` has rows.
         gradient_baselines: Relative L2 error over all gradients, ``converted`` and the
             baselines.
         notes: Notes for the user.
@@ -72,6 +75,7 @@ class Report:
     bounds: Mapping[str, float] = field(default_factory=dict[str, float])
     predicted: float | None = None
     plan: Plan | None = field(default=None, repr=False, compare=False)
+    jitted_gradients: tuple[GradientError, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -136,6 +140,7 @@ class Report:
             raise VerifyError(msg)
         held = cast("dict[str, Any]", data)
         parts = {k: x for k, x in held.items() if k not in ("format", "ok")}
+        parts.setdefault("jitted_gradients", [])  # reports had none before 0.2
         try:
             for name, kind in _ROWS.items():
                 rows: list[Mapping[str, Any]] = parts[name]
@@ -227,6 +232,7 @@ _ROWS: Mapping[str, type] = {
     "discrete": DiscreteError,
     "ops": OpError,
     "gradients": GradientError,
+    "jitted_gradients": GradientError,
 }
 
 

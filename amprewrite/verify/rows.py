@@ -80,10 +80,11 @@ class DiscreteError:
 
 @dataclass(frozen=True, slots=True)
 class GradientError:
-    """The error of the gradient of one parameter.
+    """The error of the gradient of one parameter or input.
 
     Attributes:
-        name: The parameter.
+        name: The parameter; for an input its path in the call: ``args.0`` or
+            ``kwargs.mask`` in torch, the name of the argument in JAX.
         relative_l2: ``|a - r| / |r|`` in the Euclidean norm. If ``zero`` is set, ``|a -
             r| / g``, with ``g`` the norm of a gradient of this size with the root mean
             square of all gradients together.
@@ -91,9 +92,14 @@ class GradientError:
         zero: Whether ``r`` is zero up to rounding: in the original's own dtype the
             gradient has no correct digit. Attention, for one, does not depend on the
             bias of its keys.
+        is_input: Whether it is the gradient of an input, no parameter.
+        original: Error of the original's gradient in its own dtype, measured alike: the
+            noise floor. None if the original was not run.
     """
 
     name: str
     relative_l2: float
     cosine: float
     zero: bool = False
+    is_input: bool = False
+    original: float | None = None

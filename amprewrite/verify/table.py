@@ -1,12 +1,14 @@
 """A report as rich tables, for a terminal and for a notebook."""
 
 import io
+from math import inf
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from amprewrite.verify.op_errors import OpError
 from amprewrite.verify.text import summary_lines
 from amprewrite.verify.verdict import number
 
@@ -18,6 +20,9 @@ WIDTH = 120
 
 ROWS = 10
 """Number of ops and gradients that are shown."""
+
+FLUSHED = 0.01
+"""Share of elements that underflow, above which an op is shown with its range."""
 
 
 def _table(title: str, words: tuple[str, ...], numbers: tuple[str, ...]) -> Table:
@@ -65,26 +70,52 @@ def worst_table(report: "Report", count: int = ROWS) -> Table:
     words = ("op", "native", "computes", "module", "source")
     known = any(op.share is not None for op in report.ops)
     title = "costliest ops" if known else "largest own errors"
-    heads = (*(["share"] if known else []), "own", "accumulated")
+    heads = (*(["share"] if known else []), "own", "accumulated", "jump")
     table = _table(title, words, heads)
     for op in report.worst(count):
         cells = (op.op, op.native, op.precision, op.path, op.source)
         share = [""] if op.share is None else [f"{op.share:.1%}"]
-        errors = (number(op.own), number(op.accumulated))
+        errors = (number(op.own), number(op.accumulated), number(op.jump))
         table.add_row(*map(Text, cells), *(share if known else []), *errors)
     return table
 
 
+def ranges_table(report: "Report", count: int = ROWS) -> Table:
+    """Return one row for each op or cast that leaves the range of its format.
+
+    Those with the least headroom come first. A row needs less than an octave of it, or
+    a share of :data:`FLUSHED` that underflows.
+    """
+    heads = ("largest", "headroom", "underflow", "non-finite")
+    table = _table("nearest to the ends of their range", ("op", "format"), heads)
+    for op in _out_of_range(report)[:count]:
+        headroom = "" if op.headroom is None else f"{op.headroom:.1f} octaves"
+        cells = (number(op.largest), headroom, f"{op.underflow:.1%}", str(op.nonfinite))
+        table.add_row(Text(op.op), op.dtype, *cells)
+    return table
+
+
+def _out_of_range(report: "Report") -> list[OpError]:
+    def headroom(op: OpError) -> float:
+        return inf if op.headroom is None else op.headroom
+
+    found = (op for op in report.ops if headroom(op) < 1 or op.underflow > FLUSHED)
+    return sorted(found, key=lambda op: (headroom(op), -op.underflow))
+
+
 def gradients_table(report: "Report", count: int = ROWS) -> Table:
-    """Return one row for each of the parameters with the largest gradient errors.
+    """Return one row for each of the tensors with the largest gradient errors.
 
     Those that are zero but for rounding come last: their errors are of another kind.
     """
-    table = _table("largest gradient errors", ("parameter",), ("rel. L2", "cosine"))
+    heads = ("rel. L2", "original", "cosine")
+    table = _table("largest gradient errors", ("gradient of",), heads)
     rows = sorted(report.gradients, key=lambda row: (row.zero, -row.relative_l2))
     for row in rows[:count]:
-        name = f"{row.name} (zero, by size)" if row.zero else row.name
-        table.add_row(Text(name), number(row.relative_l2), number(row.cosine))
+        name = f"input {row.name}" if row.is_input else row.name
+        name = f"{name} (zero, by size)" if row.zero else name
+        cells = (row.relative_l2, row.original, row.cosine)
+        table.add_row(Text(name), *map(number, cells))
     return table
 
 
@@ -93,6 +124,7 @@ def report_tables(report: "Report") -> Group:
     parts = [Text("\n".join(summary_lines(report))), outputs_table(report)]
     parts += [discrete_table(report)] if report.discrete else []
     parts += [worst_table(report)] if report.ops else []
+    parts += [ranges_table(report)] if _out_of_range(report) else []
     parts += [gradients_table(report)] if report.gradients else []
     return Group(*parts)
 

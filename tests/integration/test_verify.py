@@ -171,7 +171,10 @@ def test_gradients_of_a_small_transformer():
     x = torch.randn(2, 8, 32)
     converted = amprewrite.convert(model, args=(x,))
     report = amprewrite.verify(model, converted, (x,), gradients=True)
-    assert {g.name for g in report.gradients} == set(dict(model.named_parameters()))
+    names = {g.name: g.is_input for g in report.gradients}
+    parameters = dict.fromkeys(dict(model.named_parameters()), False)
+    assert names == {**parameters, "args.0": True}
+    assert all(0 < (g.original or 0) < 1e-5 < g.relative_l2 for g in report.gradients)
     assert all(gradient.cosine > 0.99 for gradient in report.gradients)
     totals = report.gradient_baselines
     assert totals["original"] < 1e-5 < totals["converted"]

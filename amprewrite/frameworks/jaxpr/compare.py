@@ -65,6 +65,7 @@ def measure(original: Any, converted: Any, call: Call) -> Measured:
         names=subject.names,
         trained=subject.trained if call.gradients else (),
         scale=loss_scale(plan),
+        inputs=subject.inputs,
     )
     plain = _original(subject, runner)
     return compare(_Measurer(subject, other, runner, plan, plain), call.reference)

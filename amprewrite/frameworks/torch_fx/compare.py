@@ -79,7 +79,7 @@ def measure(original: Any, converted: Callable[..., Any], call: Call) -> Measure
     converted = _program(converted, call)
     root, plan = _root(original), _plan(converted)
     check_values("verify", root, call)
-    runner = Runner(call, devices_of(root, call), loss_scale(plan))
+    runner = Runner(call, devices_of(root, call), loss_scale(plan), inputs=True)
     return compare(_Measurer(root, converted, runner, plan), call.reference)
 
 

@@ -138,6 +138,12 @@ class Subject:
         """Positions of the arrays that gradients are compared for."""
         return trained_positions(self.arrays, self.pure.inputs.kinds)
 
+    @property
+    def inputs(self) -> frozenset[int]:
+        """Positions of the arrays that are arguments, no parts of a module."""
+        kinds = self.pure.inputs.kinds
+        return frozenset(i for i in range(len(self.arrays)) if i not in kinds)
+
     @cached_property
     def _traced(self) -> Traced:
         return Tracer(self.pure.function).trace(self.pure.args, self.pure.kwargs)

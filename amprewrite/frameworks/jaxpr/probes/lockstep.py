@@ -204,10 +204,11 @@ class Lockstep:
         before, after = dtype_name(held), dtype_name(read)
         if before == after or not (is_float(before) and is_float(after)):
             return
-        wanted, found = to_array(held), to_array(read)
+        whole = wanted, found = to_array(held), to_array(read)
         bounded = np.abs(wanted) <= float(format_of(after).max)
         # Masks may be clamped to the range: values beyond it count as zero.
         wanted, found = np.where(bounded, wanted, 0), np.where(bounded, found, 0)
+        reader = self.decisions.get(name.rpartition(" for ")[2])
         self.observe(
             OpSample(
                 op=name,
@@ -217,7 +218,8 @@ class Lockstep:
                 exact=_is_equal(found, wanted),
                 same=(wanted,),
                 again=lambda _unit, _draw: (wanted,),
-                decision=_inserted(name, before, after),
+                decision=_inserted(name, (before, after), reader),
+                whole=whole,
             )
         )
 
@@ -271,8 +273,9 @@ def _length(read: Env, made: tuple[Array, ...]) -> float:
     return largest / max(1, min(array.size for array in made))
 
 
-def _inserted(name: str, before: str, after: str) -> Decision:
-    """Return the decision about an inserted cast, as a row of a plan."""
+def _inserted(name: str, dtypes: tuple[str, str], reader: Decision | None) -> Decision:
+    """Return the decision about an inserted cast for ``reader``, as a row of a plan."""
+    before, after = dtypes
     return Decision(
         op=name,
         canonical="cast",
@@ -281,6 +284,8 @@ def _inserted(name: str, before: str, after: str) -> Decision:
         precision=after,
         rule="inserted",
         why="hands on a value in the dtype that the plan wants",
+        path="" if reader is None else reader.path,
+        source="" if reader is None else reader.source,
         operands=(before,),
         results=(after,),
     )

@@ -45,12 +45,15 @@ class Runner:
         names: Their names.
         trained: Positions of the arrays that get gradients; empty for none.
         scale: Factor on the loss, divided out of the gradients again.
+        inputs: Positions of the trained arrays that are inputs of the model, no
+            parameters.
     """
 
     arrays: Sequence[Any]
     names: Sequence[str]
     trained: Sequence[int] = ()
     scale: float = 1.0
+    inputs: frozenset[int] = frozenset()
 
     def run(
         self,
@@ -85,6 +88,7 @@ class Runner:
             dtypes=dtypes,
             others={name: _plain(x) for name, x in found.items() if not kinds[name]},
             gradients=self._gradients(named, given, jitted=derived_jitted),
+            inputs=frozenset(self.names[i] for i in self.trained if i in self.inputs),
         )
 
     def _gradients(
@@ -110,14 +114,16 @@ def trained_positions(
 ) -> tuple[int, ...]:
     """Return the positions of the arrays that gradients are taken for.
 
-    They are the parameters of a module, and all floats of a function.
+    They are the float parameters and inputs of a module, not its state, and all floats
+    of a function.
 
     Args:
         arrays: The arrays of a call.
-        kinds: Kinds of the inputs of a module, by position; empty for a function.
+        kinds: Kinds of the parameters and states of a module, by position; empty for a
+            function.
     """
     floats = [i for i, x in enumerate(arrays) if is_float(dtype_name(x))]
-    return tuple(i for i in floats if not kinds or kinds.get(i) == "parameter")
+    return tuple(i for i in floats if kinds.get(i) in (None, "parameter"))
 
 
 def _plain(value: Any) -> Any:

@@ -63,6 +63,7 @@ def inserted_sample(
         same=(same,),
         again=lambda _unit, _draw: (same,),
         decision=_decision(node, name, dtypes),
+        whole=(wanted, found),
     )
 
 

@@ -30,12 +30,15 @@ class Runner:
         devices: CUDA devices with a random state that may change.
         scale: Factor on the loss, divided out of the gradients again.
         random: Whether a run drew random numbers.
+        inputs: Whether gradients of the float arguments are requested with those of
+            the parameters.
     """
 
     call: Call
     devices: list[int]
     scale: float = 1.0
     random: bool = False
+    inputs: bool = False
 
     def arguments(self, dtypes: Dtypes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return a copy of the arguments, floats in other dtypes."""
@@ -44,7 +47,8 @@ class Runner:
             if not isinstance(leaf, torch.Tensor):
                 return copy.deepcopy(leaf)
             held = leaf.detach().to(dtypes.get(leaf.dtype, leaf.dtype), copy=True)
-            return held.requires_grad_(leaf.requires_grad)
+            derived = self._derives_inputs and held.is_floating_point()
+            return held.requires_grad_(leaf.requires_grad or derived)
 
         return pytree.tree_map(convert, (self.call.args, dict(self.call.kwargs)))
 
@@ -72,10 +76,12 @@ class Runner:
         self, model: object, function: Callable[..., Any], dtypes: Dtypes | None = None
     ) -> Run:
         """Call ``function``, which runs ``model``, and return its results."""
-        args, kwargs = self.arguments(dtypes or {})
+        given = self.arguments(dtypes or {})
+        args, kwargs = self._copied(given) if self._derives_inputs else given
         with self.isolated(model):
             found = dict(named_tensors(function(*args, **kwargs)))
-            gradients = self._gradients(model, found) if self.call.gradients else {}
+            derived = {} if not self.call.gradients else self._derived(model, given)
+            gradients = self._gradients(derived, found)
             return Run(  # copies: an output may be a buffer
                 outputs={n: to_array(t) for n, t in found.items() if _is_inexact(t)},
                 dtypes={n: dtype_name(t.dtype) for n, t in found.items()},
@@ -85,16 +91,46 @@ class Runner:
                     if not _is_inexact(tensor)
                 },
                 gradients=gradients,
+                inputs=frozenset(self._inputs(given)) if derived else frozenset(),
             )
 
-    def _gradients(
-        self, model: object, found: Mapping[str, torch.Tensor]
-    ) -> dict[str, Array]:
-        """Return the gradients of :func:`_loss`; zeros where a parameter has none."""
+    @property
+    def _derives_inputs(self) -> bool:
+        return self.inputs and self.call.gradients
+
+    def _copied(self, given: Any) -> Any:
+        """Return copies that the model may write to, derived from ``given``."""
+        return pytree.tree_map(
+            lambda x: (
+                x.clone() if isinstance(x, torch.Tensor) and x.requires_grad else x
+            ),
+            given,
+        )
+
+    def _inputs(self, given: Any) -> dict[str, torch.Tensor]:
+        """Return the arguments that get gradients, by their path in the call."""
+        if not self._derives_inputs:
+            return {}
+        args, kwargs = given
+        named = named_tensors({"args": args, "kwargs": kwargs})
+        return {name: x for name, x in named if x.requires_grad}
+
+    def _derived(self, model: object, given: Any) -> dict[str, torch.Tensor]:
+        """Return the tensors that get gradients, by name."""
         named = dict(model.named_parameters()) if isinstance(model, nn.Module) else {}
         held = {name: p for name, p in named.items() if p.requires_grad}
+        return held | self._inputs(given)
+
+    def _gradients(
+        self,
+        held: Mapping[str, torch.Tensor],
+        found: Mapping[str, torch.Tensor],
+    ) -> dict[str, Array]:
+        """Return the gradients of :func:`_loss`; zeros where a tensor has none."""
+        if not held:
+            return {}
         loss = _loss(found)
-        if loss is None or not held:
+        if loss is None:
             return {}
         grads: Any = torch.autograd.grad(
             loss * self.scale, list(held.values()), allow_unused=True

@@ -1,4 +1,4 @@
-"""Blame: the error that each op makes itself, apart from that of its operands.
+"""The error that each op makes itself, apart from that of its operands.
 
 The own error of an op is that of the converted op on the reference's operands, rounded
 to the dtypes that it reads. It includes the rounding of those operands, as the op
@@ -6,23 +6,24 @@ amplifies it, so that a norm of a large offset in low precision is found althoug
 kernel is right. An op without any rounding has none.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-import numpy as np
-
+from amprewrite.ir import ProgramGraph
 from amprewrite.measure.runs import Array
 from amprewrite.measure.samples import OpSample
 from amprewrite.plan import Decision
 from amprewrite.verify.faults import kernel_error
 from amprewrite.verify.metrics import relative_l2
 from amprewrite.verify.op_errors import OpError
+from amprewrite.verify.ranges import range_of
 
 
 def op_error(sample: OpSample, decision: Decision) -> OpError:
     """Return the errors of one op, the largest among its results."""
     alone = 0.0 if sample.exact else _worst(sample.alone, sample.reference)
     kernel, explained = kernel_error(sample, decision) or (None, 0.0)
+    found = range_of(sample, decision)
     return OpError(
         op=decision.op,
         canonical=decision.canonical,
@@ -32,10 +33,14 @@ def op_error(sample: OpSample, decision: Decision) -> OpError:
         precision=decision.precision,
         own=alone,
         accumulated=_worst(sample.actual, sample.reference),
-        nonfinite=sum(map(_lost, sample.actual, sample.reference)),
+        nonfinite=found.lost,
         kernel=kernel,
         explained=explained,
         inserted=sample.decision is not None,
+        dtype=found.dtype,
+        largest=found.largest,
+        headroom=found.headroom,
+        underflow=found.underflow,
     )
 
 
@@ -43,12 +48,7 @@ def _worst(found: Iterable[Array], wanted: Iterable[Array]) -> float:
     return max(map(relative_l2, found, wanted), default=0.0)
 
 
-def _lost(found: Array, wanted: Array) -> int:
-    """Return the number of elements that are finite in the reference alone."""
-    return int(np.count_nonzero(np.isfinite(wanted) & ~np.isfinite(found)))
-
-
-class Blame:
+class OwnErrors:
     """Collector of op samples that keeps their errors.
 
     A second sample of an op, after a walk that was interrupted, replaces the first.
@@ -64,18 +64,38 @@ class Blame:
         decision = sample.decision or self.decisions[sample.op]
         self.found[sample.op] = op_error(sample, decision)
 
-    def errors(self, shares: Mapping[str, float]) -> tuple[OpError, ...]:
+    def errors(
+        self, shares: Mapping[str, float], graph: ProgramGraph | None = None
+    ) -> tuple[OpError, ...]:
         """Return the errors of each op with float results, in program order.
 
         Args:
             shares: Share of each op in the predicted squared error; empty if unknown.
+            graph: The program, for the errors that arrive at ops.
         """
-        found = self.found.values()
-        if not shares:
-            return tuple(found)
-        ops = (op if op.inserted else _with(op, shares) for op in found)
-        return tuple(ops)
+        arrived = {} if graph is None else dict(_arrived(graph, self.found))
+        return tuple(
+            op
+            if op.inserted
+            else replace(
+                op,
+                share=shares.get(op.op, 0.0) if shares else None,
+                arrived=arrived.get(op.op, 0.0),
+            )
+            for op in self.found.values()
+        )
 
 
-def _with(op: OpError, shares: Mapping[str, float]) -> OpError:
-    return replace(op, share=shares.get(op.op, 0.0))
+def _arrived(
+    graph: ProgramGraph, found: Mapping[str, OpError]
+) -> Iterator[tuple[str, float]]:
+    """Yield each op with the largest accumulated error of the values that it reads.
+
+    An op that was not compared, such as a boundary of a body, passes it on.
+    """
+    errors: dict[str, float] = {}
+    for op in graph.ops:
+        arrived = max((errors.get(name, 0.0) for name in op.operands), default=0.0)
+        yield op.name, arrived
+        made = found[op.name].accumulated if op.name in found else arrived
+        errors.update(dict.fromkeys(op.results, made))

@@ -3,10 +3,11 @@ from math import inf
 
 import numpy as np
 
+from amprewrite.ir import Op, ProgramGraph, Value
 from amprewrite.measure.samples import OpSample
 from amprewrite.plan import Decision
-from amprewrite.verify.blame import Blame, op_error
 from amprewrite.verify.op_errors import worst
+from amprewrite.verify.own_errors import OwnErrors, op_error
 
 DECISION = Decision(
     "add", "add", "aten.add", "promote", "bfloat16", "", "", path="layer.0"
@@ -38,12 +39,12 @@ def test_the_worst_result_counts():
 
 def blamed(*samples):
     """The errors of ops called 0, 1, ..."""
-    blame = Blame({str(number): DECISION for number in range(len(samples))})
+    errors = OwnErrors({str(number): DECISION for number in range(len(samples))})
     for number, each in enumerate(samples):
-        blame(replace(each, op=str(number)))
+        errors(replace(each, op=str(number)))
     return tuple(
         replace(error, op=name)
-        for name, error in zip(blame.found, blame.errors({}), strict=True)
+        for name, error in zip(errors.found, errors.errors({}), strict=True)
     )
 
 
@@ -53,10 +54,10 @@ def test_overflow_is_counted_and_comes_first():
 
 
 def test_a_second_walk_replaces_the_first():
-    blame = Blame({"add": DECISION})
-    blame(sample((1, 2), (1, 2)))
-    blame(sample((1, 1), (1, 1)))
-    assert [error.own for error in blame.errors({})] == [0]
+    errors = OwnErrors({"add": DECISION})
+    errors(sample((1, 2), (1, 2)))
+    errors(sample((1, 1), (1, 1)))
+    assert [error.own for error in errors.errors({})] == [0]
 
 
 def test_a_fault_says_what_it_differs_from():
@@ -71,3 +72,19 @@ def test_a_fault_says_what_it_differs_from():
     assert cast.inserted
     assert cast.fault.startswith("inserted op add")
     assert "the value handed on by 0.71" in cast.fault
+
+
+def test_the_jump_is_what_an_op_adds_to_the_error_that_arrives():
+    values = {n: Value(n, "float32", (2,)) for n in ("x", "a", "b", "c", "d")}
+    chain = [("a", "x"), ("b", "a"), ("c", "b"), ("d", "c")]
+    ops = tuple(Op(made, "add", "aten.add", (read,), (made,)) for made, read in chain)
+    errors = OwnErrors({op.name: replace(DECISION, op=op.name) for op in ops})
+    for name, value in (("a", 1.25), ("c", 1.5), ("d", inf)):  # b is not compared
+        errors(replace(sample((value,), (1.0,), (1.0,)), op=name))
+    found = errors.errors({}, ProgramGraph(values, ops, ("d",)))
+    assert [(op.arrived, op.jump) for op in found] == [
+        (0.0, 0.25),
+        (0.25, 0.25),
+        (0.5, inf),
+    ]
+    assert replace(found[-1], arrived=inf).jump == 0.0
