@@ -14,7 +14,7 @@ from amprewrite.plan import Plan
 from amprewrite.verify.bounds import explained_error
 from amprewrite.verify.gradients import gradient_errors
 from amprewrite.verify.metrics import errors, joint_error
-from amprewrite.verify.own_errors import OwnErrors
+from amprewrite.verify.ops.own_errors import OwnErrors
 from amprewrite.verify.report import Report
 from amprewrite.verify.rows import DiscreteError, OutputError
 from amprewrite.verify.text import failure_text

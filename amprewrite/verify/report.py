@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from amprewrite.errors import VerifyError
 from amprewrite.plan import Plan
-from amprewrite.verify.op_errors import OpError, worst
+from amprewrite.verify.ops.op_errors import OpError, worst
 from amprewrite.verify.rows import DiscreteError, GradientError, OutputError
 from amprewrite.verify.text import summary_lines
 from amprewrite.verify.verdict import problems, violations

@@ -8,7 +8,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from amprewrite.verify.op_errors import OpError
+from amprewrite.verify.ops.op_errors import OpError
 from amprewrite.verify.text import summary_lines
 from amprewrite.verify.verdict import number
 

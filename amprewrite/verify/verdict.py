@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amprewrite.measure.run_names import CONVERTED, JITTED
-from amprewrite.verify.op_errors import worst
+from amprewrite.verify.ops.op_errors import worst
 
 if TYPE_CHECKING:
     from amprewrite.verify.report import Report

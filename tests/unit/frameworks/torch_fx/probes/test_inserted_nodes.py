@@ -10,7 +10,7 @@ from amprewrite.frameworks.torch_fx.probes.inserted_nodes import (
     inserted_sample,
     is_rounded,
 )
-from amprewrite.verify.faults import kernel_error
+from amprewrite.verify.ops.faults import kernel_error
 
 X = torch.randn(64)
 GRAPH = Graph()

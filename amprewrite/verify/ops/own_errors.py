@@ -13,10 +13,10 @@ from amprewrite.ir import ProgramGraph
 from amprewrite.measure.runs import Array
 from amprewrite.measure.samples import OpSample
 from amprewrite.plan import Decision
-from amprewrite.verify.faults import kernel_error
+from amprewrite.verify.ops.faults import kernel_error
 from amprewrite.verify.metrics import relative_l2
-from amprewrite.verify.op_errors import OpError
-from amprewrite.verify.ranges import range_of
+from amprewrite.verify.ops.op_errors import OpError
+from amprewrite.verify.ops.ranges import range_of
 
 
 def op_error(sample: OpSample, decision: Decision) -> OpError:

@@ -23,7 +23,7 @@ class OpError:
         kernel: Error of the op against the original's on the same rounded operands;
             None if the original's does not run on them.
         explained: The part of it that rounding explains; see
-            :mod:`amprewrite.verify.faults`.
+            :mod:`amprewrite.verify.ops.faults`.
         inserted: Whether it is no op of the model, but a cast that the plan inserted or
             a weight stored in another dtype.
         share: Share of its roundings in the predicted squared error of the outputs;

@@ -1,0 +1,1 @@
+"""The errors of single ops: their own, what accumulates, ranges and faults."""
