@@ -377,8 +377,7 @@ def verify(  # noqa: PLR0913  # the public signature; most are by keyword
         args: Positional call arguments.
         kwargs: Keyword call arguments.
         reference: Dtype in which ``original`` is run as the reference.
-        gradients: Whether to compare the gradients of the parameters, and of the float
-            arguments, too.
+        gradients: Whether to compare gradients of parameters and float arguments too.
         rtol: Bound on the relative L2 error of every output.
 
     Returns:

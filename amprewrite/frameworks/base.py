@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 from amprewrite.dtypes import Processor
 from amprewrite.errors import UnsupportedError, warn
 from amprewrite.ir import ProgramGraph
+from amprewrite.measure.ablation import Ablation
 from amprewrite.measure.observed import Look
 from amprewrite.measure.runs import Call, Measured
 from amprewrite.measure.samples import Observe, Walked
@@ -153,6 +154,15 @@ class Stepper(Protocol):
         self, original: object, converted: object, call: Call, observe: Observe, /
     ) -> Walked:
         """Step through a model and its converted form op by op."""
+        ...
+
+    def ablation(
+        self, original: object, converted: object, call: Call, /
+    ) -> Ablation | str:
+        """Return a converted model with ops that can be restored.
+
+        It is a reason, in words, where there is none.
+        """
         ...
 
 

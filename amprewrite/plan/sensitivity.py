@@ -243,6 +243,14 @@ class Sensitivity:
         The shares add up to 1; one is negative if its rounding cancels errors of
         others.
         """
+        found = self.by_op(plan, graph)
+        total = sum(found.values())
+        if not 0.0 < total < inf:
+            return {}
+        return {op: error / total for op, error in found.items()}
+
+    def by_op(self, plan: Plan, graph: ProgramGraph) -> dict[str, float]:
+        """Return the part of each op in the squared error; infinite if out of range."""
         found: dict[str, float] = {}
         for key, error in self._parts(plan, graph).items():
             if isinstance(key, EightBits):
@@ -258,10 +266,7 @@ class Sensitivity:
             ops = sorted(readers) or [maker.name if maker else value]
             for op in ops:
                 found[op] = found.get(op, 0.0) + error / len(ops)
-        total = sum(found.values())
-        if not 0.0 < total < inf:
-            return {}
-        return {op: error / total for op, error in found.items()}
+        return found
 
     def _parts(self, plan: Plan, graph: ProgramGraph) -> dict[Key, float]:
         """Return the part of each rounding of ``plan`` in the squared error.

@@ -12,6 +12,7 @@ from amprewrite.measure.runs import Array, Call, Measured, Run
 from amprewrite.measure.samples import Walked
 from amprewrite.plan import Plan
 from amprewrite.verify.bounds import explained_error
+from amprewrite.verify.culprits import Live
 from amprewrite.verify.gradients import gradient_errors
 from amprewrite.verify.metrics import errors, joint_error
 from amprewrite.verify.ops.own_errors import OwnErrors
@@ -60,6 +61,7 @@ def verify(
     baselines = dict(_baselines(measured, "outputs"))
     expected = explained_error(predicted, baselines, plan, walked.graph)
     promised = _promised(plan, expected) if rtol is None else _Bound(rtol)
+    live = Live(framework, original, converted, call, reference, walked.sensitivity)
     report = Report(
         reference=measured.reference,
         low=measured.low,
@@ -83,6 +85,7 @@ def verify(
         bounds=promised.bounds,
         predicted=predicted,
         plan=plan,
+        live=live if walked.reference else None,
     )
     if rtol is not None and not report.ok:
         raise VerifyError(failure_text(report), report)

@@ -7,8 +7,11 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from amprewrite.errors import VerifyError
+from amprewrite.errors import ArgumentError, UnsupportedError, VerifyError
+from amprewrite.measure.run_names import ORIGINAL
 from amprewrite.plan import Plan
+from amprewrite.verify.culprits import Blame, Effects, Fix, Live, blame, fix
+from amprewrite.verify.culprits.effects import Left
 from amprewrite.verify.ops.op_errors import OpError, worst
 from amprewrite.verify.rows import DiscreteError, GradientError, OutputError
 from amprewrite.verify.text import summary_lines
@@ -56,6 +59,9 @@ class Report:
         gradient_baselines: Relative L2 error over all gradients, ``converted`` and the
             baselines.
         notes: Notes for the user.
+        live: The models, with which :meth:`blame` and :meth:`fix` run; None in a report
+            that was loaded or copied, or where ops could not be compared. It is no data
+            of the report: not saved, copied or compared.
     """
 
     reference: str
@@ -76,6 +82,7 @@ class Report:
     predicted: float | None = None
     plan: Plan | None = field(default=None, repr=False, compare=False)
     jitted_gradients: tuple[GradientError, ...] = ()
+    live: Live | None = field(default=None, repr=False, compare=False)
 
     @property
     def ok(self) -> bool:
@@ -115,6 +122,65 @@ class Report:
         """
         return worst(self.ops, count)
 
+    def blame(self, top: int = 5) -> Blame:
+        """Return the ops that cause the error of the outputs, the worst first.
+
+        Ops are restored to the original's, one by one and in groups, in the captured
+        program: at most ``log2(n) + 3`` runs for ``n`` ops. A report that was loaded
+        goes by its rows, and says so.
+
+        Args:
+            top: Number of ops.
+
+        Raises:
+            ArgumentError: ``top`` is no positive integer.
+            UnsupportedError: No op was compared, as for a model without a plan.
+        """
+        if isinstance(top, bool) or not isinstance(top, int) or top < 1:  # pyright: ignore[reportUnnecessaryIsInstance]  # users may pass anything
+            raise ArgumentError(f"top={top!r}: want the number of ops, 1 or more")
+        if not self.ops:
+            raise self._without_ops("blame")
+        effects = None if self.live is None else Effects(self.live, self._left)
+        return blame(self.ops, self.error, self.predicted, effects, top)
+
+    def fix(self, target: float) -> Fix:
+        """Return rules that keep the fewest ops full so that the error is ``target``.
+
+        Args:
+            target: Relative L2 error of all float outputs together.
+
+        Raises:
+            ToleranceError: The target is no positive number, is below the noise floor
+                of the original, or is not reached with every op in full precision.
+            UnsupportedError: The report was loaded, or no op was compared.
+        """
+        if not self.ops:
+            raise self._without_ops("fix")
+        if self.live is None:
+            msg = (
+                "fix needs the models, and this report was read from data; call "
+                "amprewrite.verify(model, converted, args).fix(target)"
+            )
+            raise UnsupportedError(msg)
+        effects = Effects(self.live, self._left)
+        return fix(self.ops, effects, target, self.baselines.get(ORIGINAL))
+
+    @property
+    def _left(self) -> Left:
+        return Left(self.error, sum(output.nonfinite_new for output in self.outputs))
+
+    def _without_ops(self, what: str) -> UnsupportedError:
+        notes = "; ".join(n for n in self.notes if n.startswith("no errors by op"))
+        msg = (
+            f"{what}: the report has no ops ({notes or 'none was compared'}); verify a "
+            f"model converted by amprewrite.convert(model, args=args), which has a plan"
+        )
+        return UnsupportedError(msg)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the data, to be copied or pickled; not the models."""
+        return {**self.__dict__, "live": None}
+
     def summary(self) -> str:
         """Return a few lines: the error, the baselines, the worst output and ops."""
         return "\n".join(summary_lines(self))
@@ -124,9 +190,9 @@ class Report:
 
         Numbers that are not finite become text.
         """
-        found = asdict(replace(self, plan=None))
-        del found["plan"]
-        return {"format": FORMAT, "ok": self.ok, **_plain(found)}
+        data = asdict(replace(self, plan=None, live=None))
+        del data["plan"], data["live"]
+        return {"format": FORMAT, "ok": self.ok, **_plain(data)}
 
     @classmethod
     def from_json(cls, data: Any, where: str = "report") -> "Report":

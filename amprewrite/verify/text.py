@@ -70,4 +70,14 @@ def failure_text(report: "Report") -> str:
     head = f"{first} ({others})" if others else first
     if report.violations:
         head = f"{head}; allow more with rtol="
-    return "\n  ".join([head, *rest, *map(str, report.worst(WORST))])
+    return "\n  ".join([head, *rest, *map(str, report.worst(WORST)), *_advice(report)])
+
+
+def _advice(report: "Report") -> Iterator[str]:
+    """Yield advice on the ops of a report with the models behind it."""
+    if report.live is None or not report.violations:
+        return
+    yield (
+        "error.report.blame() measures which ops cause it, error.report.fix(target) "
+        "gives the overrides that keep them in full precision"
+    )

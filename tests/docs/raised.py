@@ -16,6 +16,7 @@ from amprewrite.ops.table import parse_table
 from amprewrite.training.jax import DynamicLossScale, StaticLossScale, value_and_grad
 from amprewrite.training.torch import GradScaler
 from amprewrite.unit_scaling.jax import scale_bwd
+from amprewrite.verify import Report
 
 x = torch.ones(3, 4)
 args = (x,)
@@ -101,6 +102,19 @@ def other_policy():
 def beyond_rtol():
     converted = amprewrite.convert(model(), args=args)
     amprewrite.verify(model(), converted, args, rtol=1e-6)
+
+
+def verified():
+    converted = amprewrite.convert(model(), args=args)
+    return amprewrite.verify(model(), converted, args)
+
+
+def fix_of_a_loaded_report():
+    Report.from_json(verified().to_json()).fix(1e-3)
+
+
+def fix_without_a_target():
+    verified().fix(0.0)
 
 
 def zero_tolerance():
@@ -236,6 +250,8 @@ def unknown_rule():
 MISTAKES = {
     name: found
     for name, found in globals().items()
-    if inspect.isfunction(found) and found.__module__ == __name__ and name != "model"
+    if inspect.isfunction(found)
+    and found.__module__ == __name__
+    and name not in ("model", "verified")
 }
 """The functions by name."""

@@ -9,7 +9,7 @@ from the reference. Both are compared with the reference, never with each other.
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,12 +28,14 @@ from amprewrite.frameworks.jaxpr.function.pure_function import (
 from amprewrite.frameworks.jaxpr.interpret.pipeline import Prepared
 from amprewrite.frameworks.jaxpr.probes.lockstep import Lockstep
 from amprewrite.frameworks.jaxpr.probes.reference_dtypes import REFUSALS, Dtypes, Wide
+from amprewrite.frameworks.jaxpr.probes.restored.steps import Restoring, restorable
 from amprewrite.frameworks.jaxpr.probes.runner import Runner
 from amprewrite.frameworks.jaxpr.probes.sensitivity import measure_sensitivity, watch
 from amprewrite.frameworks.jaxpr.probes.tolerance import sample_of
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import Program, all_steps
 from amprewrite.ir import ProgramGraph
+from amprewrite.measure.ablation import Ablation, Seconds
 from amprewrite.measure.compare import compare, first_line, loss_scale
 from amprewrite.measure.compare import walk as walk_both
 from amprewrite.measure.run_names import ORIGINAL
@@ -138,6 +140,48 @@ def walk(original: Any, converted: Any, call: Call, observe: Observe) -> Walked:
     return walk_both(_Walker(subject, other, prepared), call.reference, observe)
 
 
+def ablation(original: Any, converted: Any, call: Call) -> Ablation | str:
+    """Return a converted function with ops that can be restored, or why there is none.
+
+    Args:
+        original: The function.
+        converted: The converted function.
+        call: The arguments.
+    """
+    prepared = prepared_of(converted, call)
+    if prepared is None:
+        return f"a {type(converted).__name__} has no plan"
+    subject, other = subject_of(original, call), subject_of(converted, call)
+    walker = _Walker(subject, other, prepared)
+    found = walker.read()
+    return found if isinstance(found, str) else _Ablation(walker)
+
+
+class _Ablation:
+    """A converted function, of which each run restores other steps.
+
+    Args:
+        walker: The function and the original, traced once.
+    """
+
+    def __init__(self, walker: "_Walker") -> None:
+        """Keep the programs; nothing is run."""
+        self.walker, self.plan = walker, walker.plan
+        self.graph = walker.prepared.graph
+        self.restorable = restorable(walker.prepared.program)
+        self.seconds: dict[str, Seconds] = {}
+
+    def run(self, restored: Collection[str]) -> Run:
+        walker = self.walker
+        running = walker.prepared, walker.program, restored, self.seconds
+
+        def flat(*arrays: Any) -> Any:
+            return walker.subject.built(Restoring(*running).program(arrays))
+
+        runner = Runner(walker.other.arrays, walker.other.names)
+        return runner.run(flat, jitted=False)
+
+
 @dataclass(frozen=True)
 class _Walker:
     """A function and its converted form, to be run side by side.
@@ -168,17 +212,17 @@ class _Walker:
     def sensitivity(self, probes: Probes) -> Sensitivity:
         subject, graph = self.subject, self.prepared.graph
         with tracers.evaluated_now():
-            sample = sample_of(self._program, graph, subject.arrays, subject.result)
+            sample = sample_of(self.program, graph, subject.arrays, subject.result)
             return measure_sensitivity(sample, probes, None, watch(sample, probes))
 
     def steps(self, dtype: str, observe: Observe) -> list[str]:
-        wide = Wide(self._program, _wide_dtypes(self.subject, dtype))
+        wide = Wide(self.program, _wide_dtypes(self.subject, dtype))
         steps = Lockstep(self.prepared, wide, lambda: _context(dtype), observe)
         steps.walk(self.other.arrays, self.subject.arrays)
         return []
 
     @property
-    def _program(self) -> Program:
+    def program(self) -> Program:
         """The program of the plan, with the constants of the original."""
         constants = self.subject.program.constants
         return replace(self.prepared.program, constants=constants)

@@ -26,12 +26,14 @@ from amprewrite.frameworks.jaxpr.probes.calibrate import measure as calibrate
 from amprewrite.frameworks.jaxpr.probes.calibrate import named as device_named
 from amprewrite.frameworks.jaxpr.watching import attach as attachment
 from amprewrite.frameworks.jaxpr.watching import observe as observation
+from amprewrite.measure.ablation import Ablation
 from amprewrite.measure.observed import Look
 from amprewrite.measure.runs import Call, Measured
 from amprewrite.measure.samples import Observe, Walked
 from amprewrite.plan import Plan
 
 __all__ = [
+    "ablation",
     "attach",
     "calibrate",
     "convert",
@@ -87,6 +89,11 @@ def observe(
 ) -> None:
     """Run a model, and show its parameters and tensors, with their gradients."""
     observation.observe(_model(model), args, kwargs, look, gradients=gradients)
+
+
+def ablation(original: object, converted: object, call: Call) -> Ablation | str:
+    """Return a converted model with ops that can be restored, or why there is none."""
+    return compare.ablation(original, converted, call)
 
 
 def graph_text(

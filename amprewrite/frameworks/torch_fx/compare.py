@@ -76,8 +76,8 @@ def measure(original: Any, converted: Callable[..., Any], call: Call) -> Measure
         UnsupportedError: The model or its arguments have no values.
     """
     register_caches()
-    converted = _program(converted, call)
-    root, plan = _root(original), _plan(converted)
+    converted = program_of(converted, call)
+    root, plan = root_of(original), _plan(converted)
     check_values("verify", root, call)
     runner = Runner(call, devices_of(root, call), loss_scale(plan), inputs=True)
     return compare(_Measurer(root, converted, runner, plan), call.reference)
@@ -180,7 +180,7 @@ def walk(original: Any, converted: Any, call: Call, observe: Observe) -> Walked:
         call: Arguments; the reference dtype.
         observe: Receives a sample of each op; those of the last walk count.
     """
-    converted = _program(converted, call)
+    converted = program_of(converted, call)
     if not isinstance(converted, ConvertedModule) or converted.rewritten is None:
         lazy = isinstance(converted, LazyModule)
         what = (
@@ -207,7 +207,7 @@ class _Walker:
         self.original, self.converted, self.call = original, converted, call
         args, kwargs = converted.arranged(call.args, call.kwargs)
         arranged = replace(call, args=args, kwargs=kwargs, gradients=False)
-        self.root, self.plan = _root(original), converted.plan
+        self.root, self.plan = root_of(original), converted.plan
         self.runner = Runner(arranged, devices_of(self.root, call))
         self.reading: Reading | None = None
 
@@ -222,7 +222,7 @@ class _Walker:
         call = self.runner.call
         module = capture(self.original, call.args, call.kwargs).module
         self.reading = read(module)
-        if not _is_same_program(self.reading, self.plan):
+        if not is_same_program(self.reading, self.plan):
             return "captured again it is another program"
         return self.reading.graph
 
@@ -249,7 +249,7 @@ def _relative(outputs: Mapping[str, torch.Tensor]) -> dict[str, float]:
     return {name: 1 / size for name, size in sizes.items() if 0.0 < size < inf}
 
 
-def _is_same_program(reading: Reading, plan: Plan) -> bool:
+def is_same_program(reading: Reading, plan: Plan) -> bool:
     """Return whether the ops that make tensors are those of the plan.
 
     Varying extents are computed by ops that a capture with fixed ones does not have.
@@ -285,7 +285,7 @@ def _lockstep(
     return steps.unmatched
 
 
-def _program(converted: Any, call: Call) -> Any:
+def program_of(converted: Any, call: Call) -> Any:
     """Return the program of a converted model for these arguments."""
     programs = programs_of(converted)
     if programs is None:
@@ -293,7 +293,8 @@ def _program(converted: Any, call: Call) -> Any:
     return programs.program_for(converted, call.args, call.kwargs)
 
 
-def _root(original: Any) -> nn.Module:
+def root_of(original: Any) -> nn.Module:
+    """Return the module of a model or of an exported program."""
     return original if isinstance(original, nn.Module) else open_program(original)
 
 

@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.base import Attached, Request, Watcher
+from amprewrite.frameworks.torch_fx import ablation as restored
 from amprewrite.frameworks.torch_fx import compare
 from amprewrite.frameworks.torch_fx import convert as conversion
 from amprewrite.frameworks.torch_fx.capture.program import Model, open_program
@@ -29,12 +30,14 @@ from amprewrite.frameworks.torch_fx.probes.calibrate import measure as calibrate
 from amprewrite.frameworks.torch_fx.probes.calibrate import named as device_named
 from amprewrite.frameworks.torch_fx.watching import attach as attachment
 from amprewrite.frameworks.torch_fx.watching import observe as observation
+from amprewrite.measure.ablation import Ablation
 from amprewrite.measure.observed import Look
 from amprewrite.measure.runs import Call, Measured
 from amprewrite.measure.samples import Observe, Walked
 from amprewrite.plan import Plan
 
 __all__ = [
+    "ablation",
     "attach",
     "calibrate",
     "convert",
@@ -90,6 +93,11 @@ def observe(
 ) -> None:
     """Run a model, and show its parameters and tensors, with their gradients."""
     observation.observe(_module(model), args, kwargs, look, gradients=gradients)
+
+
+def ablation(original: object, converted: object, call: Call) -> Ablation | str:
+    """Return a converted model with ops that can be restored, or why there is none."""
+    return restored.ablation(_model(original), converted, call)
 
 
 def graph_text(

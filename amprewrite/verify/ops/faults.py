@@ -80,7 +80,7 @@ def kernel_error(sample: OpSample, decision: Decision) -> tuple[float, float] | 
 
 def _rounding(decision: Decision, sample: OpSample, size: float, count: int) -> float:
     """Return the norm of the error that the roundings of a result explain."""
-    found = _floats(decision, sample)
+    found = floats_of(decision, sample)
     least = LEAST_CONTRACTED if sample.contracts else LEAST
     unit = max((unit_roundoff(dtype) for dtype in found), default=0.0)
     tiny = max((_smallest(dtype) for dtype in found), default=0.0)
@@ -95,7 +95,7 @@ def _moved(
     It is infinite, for unknown, if the op cannot be run again or is random.
     """
     unit = max(
-        (unit_roundoff(dtype) for dtype in _floats(decision, sample)), default=0.0
+        (unit_roundoff(dtype) for dtype in floats_of(decision, sample)), default=0.0
     )
     largest = 0.0
     for draw in range(DRAWS):
@@ -108,7 +108,7 @@ def _moved(
     return largest * sqrt(max(1.0, sample.length))
 
 
-def _floats(decision: Decision, sample: OpSample) -> list[str]:
+def floats_of(decision: Decision, sample: OpSample) -> list[str]:
     """Return the float dtypes that an op computes with."""
     dtypes = (*decision.operands, *decision.results, decision.precision, sample.format)
     kinds = ("float", "complex")

@@ -36,6 +36,7 @@ class OpError:
             negative if it overflows. None for a result that is zero.
         underflow: Share of its elements that are no zero in the reference, and are zero
             or subnormal in the format.
+        unit: Largest unit roundoff of the formats that it reads, computes in and makes.
     """
 
     op: str
@@ -56,6 +57,17 @@ class OpError:
     largest: float = 0.0
     headroom: float | None = None
     underflow: float = 0.0
+    unit: float = 0.0
+
+    @property
+    def surprise(self) -> float:
+        """Its own error in unit roundoffs of its formats; about 0.7 for rounding."""
+        return self.own / self.unit if self.unit else 0.0
+
+    @property
+    def overflows(self) -> bool:
+        """Whether it is an inserted cast that makes values that are not finite."""
+        return self.inserted and self.nonfinite > 0
 
     @property
     def jump(self) -> float:

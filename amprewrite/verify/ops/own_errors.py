@@ -13,8 +13,9 @@ from amprewrite.ir import ProgramGraph
 from amprewrite.measure.runs import Array
 from amprewrite.measure.samples import OpSample
 from amprewrite.plan import Decision
-from amprewrite.verify.ops.faults import kernel_error
+from amprewrite.verify.bounds import unit_roundoff
 from amprewrite.verify.metrics import relative_l2
+from amprewrite.verify.ops.faults import floats_of, kernel_error
 from amprewrite.verify.ops.op_errors import OpError
 from amprewrite.verify.ops.ranges import range_of
 
@@ -41,6 +42,7 @@ def op_error(sample: OpSample, decision: Decision) -> OpError:
         largest=found.largest,
         headroom=found.headroom,
         underflow=found.underflow,
+        unit=max(map(unit_roundoff, floats_of(decision, sample)), default=0.0),
     )
 
 

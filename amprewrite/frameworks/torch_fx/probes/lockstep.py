@@ -277,7 +277,7 @@ class Lockstep:
         given = paired(exact, fed, unrounded)
         again = Again(partial(other.call, twin), given, writes=_writes(twin))
         length = again.largest
-        draws = _Draws(node)
+        draws = Draws(node)
         reference = [to_array(tensor) for tensor in floats(other.run(twin))]
         draws.rewind()
         alone = floats(walk.call(node, fed))
@@ -308,7 +308,7 @@ class Lockstep:
         self.observe(sample)
 
 
-class _Draws:
+class Draws:
     """Random state of an op, to draw the same numbers at each run."""
 
     def __init__(self, node: Node) -> None:

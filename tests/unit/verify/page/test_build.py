@@ -4,9 +4,10 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from amprewrite.verify.op_errors import OpError
+
 from amprewrite.plan import Plan
 from amprewrite.verify import Report
-from amprewrite.verify.op_errors import OpError
 from amprewrite.verify.page.build import report_page
 from tests.plan_text import plan_of
 

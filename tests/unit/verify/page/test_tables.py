@@ -1,7 +1,8 @@
 """Tables and charts of a report for its page."""
 
-from amprewrite.verify import Report
 from amprewrite.verify.op_errors import OpError
+
+from amprewrite.verify import Report
 from amprewrite.verify.page.tables import depth_chart, measured, worst_table
 
 

@@ -1,0 +1,211 @@
+"""Fix: rules that keep the fewest ops in full precision so that a target is reached."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from glob import escape
+from math import inf, isfinite, isinf
+from pathlib import Path
+
+from amprewrite.errors import ToleranceError
+from amprewrite.plan import Plan
+from amprewrite.verify.culprits.effects import Effects
+from amprewrite.verify.ops.op_errors import OpError
+
+NOISE = 2.0
+"""Multiple of the original's own error below which no target is sought.
+
+Restored ops round in the original's dtype, in another order than the original does.
+"""
+
+
+@dataclass(frozen=True)
+class Fix:
+    """Rules that keep ops in full precision, and the error that is left.
+
+    Attributes:
+        policy: The policy that they extend: a name or the path of a file.
+        target: The wanted error.
+        error: Relative error of the outputs with these ops restored, as measured.
+        ops: Names of the ops, the one that matters most first.
+        overrides: Rules for ``overrides=`` of :func:`amprewrite.convert`, those of the
+            plan among them.
+        runs: Number of runs with ops restored.
+        lowered: Number of ops that the converted model runs in low precision.
+    """
+
+    policy: str
+    target: float
+    error: float
+    ops: tuple[str, ...]
+    overrides: tuple[Mapping[str, object], ...]
+    runs: int = 0
+    lowered: int = 0
+
+    def __str__(self) -> str:
+        """Return one line for the whole, and one for each op."""
+        head = (
+            f"error {self.error:.3g} (target {self.target:.3g}) with {len(self.ops)} "
+            f"of {self.lowered} low ops in full precision, {self.runs} runs"
+        )
+        return "\n".join([head, *(f"  {op}" for op in self.ops)])
+
+    def to_toml(self) -> str:
+        """Return the rules as a policy file."""
+        about = f"{self.policy}, error at most {self.target:.3g}"
+        lines = [
+            f"extends = {_quoted(self.policy)}",
+            f"description = {_quoted(about)}",
+        ]
+        for rule in self.overrides:
+            pairs = [f"{key} = {_quoted(str(value))}" for key, value in rule.items()]
+            lines += ["", "[[rules]]", *pairs]
+        return "\n".join(lines) + "\n"
+
+    def save(self, path: str | Path) -> None:
+        """Write the rules as a policy file to ``path``."""
+        Path(path).write_text(self.to_toml(), "utf-8")
+
+
+def fix(
+    rows: Sequence[OpError],
+    effects: Effects,
+    target: float,
+    floor: float | None = None,
+) -> Fix:
+    """Return the fewest ops found that reach a target when kept in full precision.
+
+    Ops that make values that are not finite come first, then those with the largest
+    predicted part of the error. The shortest such list is found by bisection.
+
+    Args:
+        rows: Errors of each op, in program order.
+        effects: Runs with ops restored.
+        target: Wanted relative L2 error of all float outputs together.
+        floor: Error of the original in its own dtype; None if unknown.
+
+    Raises:
+        ToleranceError: The target is no positive number, is below the noise floor, or
+            is not reached with every op restored.
+    """
+    if not (isfinite(target) and target > 0.0):
+        msg = f"fix({target!r}): the target is a relative error; want one above 0"
+        raise ToleranceError(msg)
+    if floor is not None and target < NOISE * floor:
+        msg = (
+            f"fix({target:.3g}): the original itself has an error of {floor:.3g} in "
+            f"its own dtype, and a target below {NOISE * floor:.3g} is in its noise; "
+            f"give a larger one, or convert from a wider dtype"
+        )
+        raise ToleranceError(msg, best=floor)
+    plan = effects.live.ablation.plan
+    order = _order(rows, effects)
+    if effects.base.error <= target and not effects.base.lost:
+        return _fix(plan, effects, target, (), len(order))
+
+    def reached(count: int) -> bool:
+        left = effects.left(order[:count])
+        return not left.lost and left.error <= target
+
+    low, high = 0, _guess(order, effects, target)
+    while not reached(high):
+        if high == len(order):
+            raise _unreachable(rows, effects, target, order)
+        low, high = high, min(len(order), max(2 * high, high + 1))
+    step = 1  # the prediction is near: look close below it first
+    while high - step > low and reached(high - step):
+        high, step = high - step, 2 * step
+    low = max(low, high - step)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if reached(middle) else (middle, high)
+    return _fix(plan, effects, target, order[:high], len(order))
+
+
+def _order(rows: Sequence[OpError], effects: Effects) -> tuple[str, ...]:
+    """Return the ops that may be restored, the one that matters most first."""
+    ablation, squares = effects.live.ablation, effects.live.squares
+    by_op = {row.op: row for row in rows}
+    rounding = {d.op for d in ablation.plan.decisions if _rounds(ablation.plan, d.op)}
+    names = [
+        op.name
+        for op in ablation.graph.ops
+        if op.name in rounding and op.name in ablation.restorable
+    ]
+
+    def rank(name: str) -> tuple[float, ...]:
+        row = by_op.get(name)
+        own = 0.0 if row is None else row.own
+        return (0.0 if isinf(own) else 1.0), -squares.get(name, 0.0), -own
+
+    return tuple(sorted(names, key=rank))
+
+
+def _rounds(plan: Plan, op: str) -> bool:
+    decision = plan.by_op[op]
+    dtypes = (decision.precision, *decision.operands, *decision.results)
+    return bool(plan.low) and plan.low in dtypes and decision.op_class != "keep"
+
+
+def _guess(order: Sequence[str], effects: Effects, target: float) -> int:
+    """Return the number of ops to restore by prediction, at least 1."""
+    squares = effects.live.squares
+    left = sum(x for x in (squares.get(op, 0.0) for op in order) if isfinite(x))
+    if not left:
+        return min(1, len(order)) or 1
+    for count, op in enumerate(order):
+        part = squares.get(op, 0.0)
+        if left <= target * target and isfinite(part):
+            return max(1, count)
+        left -= part if isfinite(part) else 0.0
+    return len(order)
+
+
+def _fix(
+    plan: Plan, effects: Effects, target: float, ops: tuple[str, ...], lowered: int
+) -> Fix:
+    kept = [
+        {
+            "op_name": escape(op),
+            "class": "deny",
+            "why": f"keeps the error of the outputs below {target:.3g}",
+        }
+        for op in ops
+    ]
+    before = [
+        {**rule.keys, "class": str(rule.op_class), "why": rule.why}
+        for rule in plan.overrides
+    ]
+    return Fix(
+        policy=plan.policy,
+        target=target,
+        error=effects.left(ops).error,
+        ops=ops,
+        overrides=(*kept, *before),
+        runs=effects.runs,
+        lowered=lowered,
+    )
+
+
+def _unreachable(
+    rows: Sequence[OpError], effects: Effects, target: float, order: tuple[str, ...]
+) -> ToleranceError:
+    left = effects.left(order)
+    faults = [row.op for row in rows if row.is_fault]
+    found = "not finite" if left.lost else f"{left.error:.3g}"
+    why = (
+        f"ops differ from the original's beyond rounding ({', '.join(faults[:3])}), "
+        f"which no rule repairs: see report.problems"
+        if faults
+        else "the rest is no rounding of single ops: see report.blame()"
+    )
+    msg = (
+        f"fix({target:.3g}): with all {len(order)} low ops restored the error is "
+        f"{found}; {why}; or give a larger target"
+    )
+    return ToleranceError(msg, best=inf if left.lost else left.error, ops=order[:3])
+
+
+def _quoted(text: str) -> str:
+    """Return a basic string of TOML, which escapes as JSON does."""
+    return json.dumps(text, ensure_ascii=False)
