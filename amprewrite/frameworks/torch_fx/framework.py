@@ -12,10 +12,10 @@ from torch.export import ExportedProgram
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.base import Attached, Request, Watcher
-from amprewrite.frameworks.torch_fx import ablation as restored
-from amprewrite.frameworks.torch_fx import compare
 from amprewrite.frameworks.torch_fx import convert as conversion
 from amprewrite.frameworks.torch_fx.capture.program import Model, open_program
+from amprewrite.frameworks.torch_fx.comparison import ablation as restored
+from amprewrite.frameworks.torch_fx.comparison import compare
 from amprewrite.frameworks.torch_fx.compiled_plans import plan_of
 from amprewrite.frameworks.torch_fx.derived.original import original
 from amprewrite.frameworks.torch_fx.devices import samples

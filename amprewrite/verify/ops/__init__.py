@@ -1,1 +1,1 @@
-"""The errors of single ops: their own, what accumulates, ranges and faults."""
+"""The errors of single ops: own and accumulated errors, ranges and faults."""

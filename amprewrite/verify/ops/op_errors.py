@@ -61,7 +61,7 @@ class OpError:
 
     @property
     def surprise(self) -> float:
-        """Its own error in unit roundoffs of its formats; about 0.7 for rounding."""
+        """Own error in unit roundoffs of the formats; about 0.7 for rounding."""
         return self.own / self.unit if self.unit else 0.0
 
     @property
@@ -71,7 +71,7 @@ class OpError:
 
     @property
     def jump(self) -> float:
-        """Accumulated error minus the one that arrived: what the op added.
+        """Accumulated error minus the error that arrived: the part that the op adds.
 
         It is infinite for the first op with values that are not finite, and 0 for those
         after it. It is negative where an op damps the error of what it reads.

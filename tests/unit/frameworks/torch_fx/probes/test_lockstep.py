@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import amprewrite
-from amprewrite.frameworks.torch_fx import compare
+from amprewrite.frameworks.torch_fx.comparison import compare
 from amprewrite.frameworks.torch_fx.probes.lockstep import (
     Walk,
     default_dtype,

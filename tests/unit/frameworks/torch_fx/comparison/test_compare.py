@@ -5,7 +5,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 import amprewrite
-from amprewrite.frameworks.torch_fx.compare import measure, walk
+from amprewrite.frameworks.torch_fx.comparison.compare import measure, walk
 from amprewrite.measure.run_names import CONVERTED, JITTED, ORIGINAL, REFERENCE
 from amprewrite.measure.runs import Call
 

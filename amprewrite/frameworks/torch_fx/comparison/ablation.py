@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from amprewrite.frameworks.torch_fx.capture.one_graph import capture
-from amprewrite.frameworks.torch_fx.compare import (
+from amprewrite.frameworks.torch_fx.comparison.compare import (
     is_same_program,
     program_of,
     root_of,

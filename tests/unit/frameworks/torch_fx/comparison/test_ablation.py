@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import amprewrite
-from amprewrite.frameworks.torch_fx.ablation import ablation
+from amprewrite.frameworks.torch_fx.comparison.ablation import ablation
 from amprewrite.measure.runs import Call
 
 CALL = Call((torch.ones(2, 4),), {})
