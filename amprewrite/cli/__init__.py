@@ -8,11 +8,12 @@ with the key ``error`` on stdout; 3, an internal error, with its traceback.
 
 from amprewrite.cli import doctor, formats, machine, policies, promotion
 from amprewrite.cli.group import app, main
-from amprewrite.cli.models import converting, curve, planning, probing
+from amprewrite.cli.models import blaming, converting, curve, planning, probing
 
 # Importing the commands adds them.
 __all__ = [
     "app",
+    "blaming",
     "converting",
     "curve",
     "doctor",

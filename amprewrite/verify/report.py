@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from math import inf, isfinite
+from math import inf, isfinite, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -90,12 +90,24 @@ class Report:
         return not self.problems
 
     @property
+    def compared(self) -> bool:
+        """Whether a float output has an element that is finite in the reference.
+
+        Others have no error: without one, as for a model that gives NaN, there is
+        nothing to compare. True if there is no float output.
+        """
+        sizes = [prod(output.shape) for output in self.outputs]
+        lost = [output.nonfinite_reference for output in self.outputs]
+        return not 0 < sum(sizes) == sum(lost)
+
+    @property
     def problems(self) -> tuple[str, ...]:
         """A line for each problem, the worst output first.
 
-        Problems are float outputs beyond their bound, or not finite where the reference
-        is; faults of ops and inserted casts; and outputs of integers or booleans with
-        more elements that differ from the reference than in the original itself.
+        Problems are float outputs of which no element was :attr:`compared`, that are
+        beyond their bound, or not finite where the reference is; faults of ops and
+        inserted casts; and outputs of integers or booleans with more elements that
+        differ from the reference than in the original itself.
         """
         return tuple(problems(self))
 

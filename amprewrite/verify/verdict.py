@@ -28,6 +28,11 @@ def violations(report: "Report") -> "tuple[OutputError, ...]":
 
 def problems(report: "Report") -> Iterator[str]:
     """Yield a line for each problem, the outputs first."""
+    if not report.compared:
+        yield (
+            f"no element of the outputs is finite in {report.reference}, so that "
+            f"nothing was compared; give arguments on which some are"
+        )
     for output in violations(report):
         yield _output_text(report, output)
     if report.together:

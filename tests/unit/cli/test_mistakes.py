@@ -39,7 +39,7 @@ gelu = "den"
 NAMES = {"name": "linear", "other": "bf16"}
 """Arguments beside the target or the file."""
 
-FAILS_ON_NAN = {"verify": 1, "pareto": 2}
+FAILS_ON_NAN = {"verify": 1, "blame": 1, "pareto": 2}
 """Commands that look at numbers; the others plan without them."""
 
 

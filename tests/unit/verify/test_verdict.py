@@ -23,6 +23,14 @@ def test_what_is_not_finite_is_a_problem_without_a_bound_too():
     assert "want" not in line
 
 
+def test_outputs_without_a_finite_element_in_the_reference_are_not_compared():
+    lost = replace(OUTPUT, shape=(2, 3), nonfinite=6, nonfinite_reference=6)
+    (line,) = problems(replace(REPORT, outputs=(lost,)))
+    assert line.startswith("no element of the outputs is finite in float64")
+    assert replace(REPORT, outputs=(lost, replace(OUTPUT, name="b"))).ok
+    assert replace(REPORT, outputs=()).compared
+
+
 def test_integers_are_a_problem_where_more_differ_than_in_the_original():
     row = DiscreteError("n", "bool", 10, 2, 2)
     assert list(problems(replace(REPORT, discrete=(row,)))) == []
