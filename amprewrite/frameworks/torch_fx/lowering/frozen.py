@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from amprewrite.frameworks.torch_fx.capture.tensor_changes import Samples
 from amprewrite.frameworks.torch_fx.compat.tensor_internals import (
     counts_writes,
     version,
@@ -51,18 +52,27 @@ class Frozen:
         """Return the function to call with these weights.
 
         Args:
-            weights: The weights that the function reads, and does not write to. Writes
-                that torch does not count (through ``weight.data``) are not seen.
+            weights: The weights that the function reads, and does not write to. Of
+                writes that torch does not count (through ``weight.data``), those to
+                all of a weight are seen; see :class:`Samples`.
         """
         if self._run is not None and self._weights.are(weights):
             return self._run
-        if self.freezes >= MOST_FREEZES or not all(map(counts_writes, weights)):
+        if self.freezes >= MOST_FREEZES or not all(map(_is_followed, weights)):
             self._run = None
             return self._unfrozen
         self.freezes += 1
         self._weights = _Weights(weights)
         self._run = self._make()
         return self._run
+
+
+def _is_followed(tensor: torch.Tensor) -> bool:
+    """Return whether writes to a tensor are seen.
+
+    On other devices than a CPU, a look at values would wait for the device.
+    """
+    return tensor.device.type == "cpu" and counts_writes(tensor)
 
 
 class _Weights:
@@ -77,6 +87,7 @@ class _Weights:
         self._memory = [tensor.untyped_storage() for tensor in tensors]
         self._addresses = [*map(torch.Tensor.data_ptr, tensors)]
         self._versions = [*map(version, tensors)]
+        self._samples = Samples(tensors)
 
     def are(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Return whether these are the tensors, in the state that they had."""
@@ -84,4 +95,5 @@ class _Weights:
             all(map(is_, self._tensors, tensors))
             and [*map(version, tensors)] == self._versions
             and [*map(torch.Tensor.data_ptr, tensors)] == self._addresses
+            and self._samples.hold()
         )

@@ -35,3 +35,18 @@ def test_another_tensor_or_another_memory_is_a_change() -> None:
     two.data = torch.ones(2)
     frozen.of([two])
     assert frozen.freezes == 3
+
+
+def test_a_write_that_torch_does_not_count_is_a_change() -> None:
+    weight = torch.ones(40, 30)
+    frozen = Frozen(lambda: lambda: 0, lambda: 0)
+    frozen.of([weight])
+    weight.data.mul_(2)
+    frozen.of([weight])
+    assert frozen.freezes == 2
+
+
+def test_weights_of_another_device_are_not_frozen() -> None:
+    frozen = Frozen(lambda: lambda: "frozen", lambda: "unfrozen")
+    assert frozen.of([torch.ones(2, device="meta")])() == "unfrozen"
+    assert frozen.freezes == 0
