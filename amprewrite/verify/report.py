@@ -256,6 +256,7 @@ class Report:
         plan: Plan | None = None,
         against: Plan | None = None,
         exponents: "Iterable[Exponents]" = (),
+        blame: Blame | None = None,
         title: str = "",
     ) -> None:
         """Write one HTML page to ``path``: errors by op, graph with casts, tables.
@@ -269,6 +270,7 @@ class Report:
             against: Another plan for the same model, to be compared with it.
             exponents: Histograms of exponents of weights, activations and gradients, to
                 be drawn with the ranges of the formats.
+            blame: A result of :meth:`blame`, shown first.
             title: Title of the page; by default it names the policy.
 
         Raises:
@@ -284,6 +286,7 @@ class Report:
             title=title,
             against=against,
             exponents=exponents,
+            blame=blame,
         )
         write_page(page, path)
 

@@ -7,7 +7,9 @@ from amprewrite.page.histograms import Exponents, as_histograms
 from amprewrite.page.model import Page
 from amprewrite.plan import Plan
 from amprewrite.plan.page.build import Found, plan_page
+from amprewrite.verify.culprits import Blame
 from amprewrite.verify.page.tables import (
+    blame_table,
     depth_chart,
     measured,
     ops_table,
@@ -25,6 +27,7 @@ def report_page(
     title: str = "",
     against: Plan | None = None,
     exponents: Iterable[Exponents] = (),
+    blame: Blame | None = None,
 ) -> Page:
     """Return the page of a report.
 
@@ -35,11 +38,14 @@ def report_page(
         title: Its title; by default names the policy.
         against: Another plan for the same model, to be compared with ``plan``.
         exponents: Histograms of exponents to draw.
+        blame: Ops that cause the error, shown first; None leaves them out.
 
     Raises:
         PlanMismatchError: The plan's program cannot be read.
     """
     worst = (worst_table(report),) if report.ops else ()
+    if blame is not None:
+        worst = (blame_table(blame), *worst)
     facts = tuple(report_facts(report))
     found = Page(
         title=title or "Report of a conversion",

@@ -1,8 +1,10 @@
 """Tables and figures of a report for its page."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import floor, isfinite
 
 from amprewrite.page.model import Cell, Chart, Column, Fact, Line, Table
+from amprewrite.verify.culprits import Blame
 from amprewrite.verify.report import Report
 from amprewrite.verify.verdict import number
 
@@ -12,6 +14,13 @@ WORST = 6
 _SHARE = Column("share", "share", "Share of its roundings in the predicted error")
 _OWN = Column("own error", "error", "Error that it makes itself, relative")
 _ACCUMULATED = Column("accumulated", "error", "Error of its result, relative")
+_JUMP = Column("jump", "error", "Accumulated error minus the error that arrived")
+_HEADROOM = Column(
+    "headroom", "count", "Octaves from its largest value to the format's", hidden=True
+)
+_UNDERFLOW = Column(
+    "underflow", "share", "Elements that become zero or subnormal", hidden=True
+)
 _LOST = Column("not finite", "count", "Elements not finite that are in the reference")
 
 
@@ -36,12 +45,42 @@ def measured(report: Report) -> tuple[tuple[Column, Mapping[str, Cell]], ...]:
     columns: list[tuple[Column, Mapping[str, Cell]]] = [
         (_OWN, own),
         (_ACCUMULATED, {op.op: op.accumulated for op in ops}),
+        (_JUMP, {op.op: op.jump for op in ops}),
+        (_HEADROOM, {op.op: _octaves(op.headroom) for op in ops}),
+        (_UNDERFLOW, {op.op: op.underflow for op in ops}),
     ]
     if any(op.share is not None for op in ops):
         columns.insert(0, (_SHARE, {op.op: op.share for op in ops}))
     if any(op.nonfinite for op in ops):
         columns.append((_LOST, {op.op: op.nonfinite for op in ops}))
     return tuple(columns)
+
+
+def _octaves(headroom: float | None) -> int | None:
+    return None if headroom is None or not isfinite(headroom) else floor(headroom)
+
+
+def blame_table(blame: Blame) -> Table:
+    """Return the ops that cause the error, with what restoring them removes."""
+    columns = (
+        Column("op", "code"),
+        Column("module", "path"),
+        Column(
+            "share", "share", "Share of the squared error that restoring it removes"
+        ),
+        Column("error without", "error", "Error of the outputs with it in full"),
+        Column("more bytes", "bytes", "Read and written more, in full"),
+        Column("computes", "dtype"),
+        Column("source", "code"),
+        Column("fault", "text", "Difference from the original's op beyond rounding"),
+    )
+    rows = tuple(
+        (b.op, b.path, b.share, b.error, b.bytes, b.precision, b.source, b.fault)
+        for b in blame
+    )
+    how = f"measured in {blame.runs} runs" if blame.measured else "predicted"
+    lead = f"Ops that cause the error, by the part that restoring them removes; {how}."
+    return Table("Blame", columns, rows, lead, "blame")
 
 
 def worst_table(report: Report) -> Table:

@@ -4,10 +4,9 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from amprewrite.verify.op_errors import OpError
-
 from amprewrite.plan import Plan
 from amprewrite.verify import Report
+from amprewrite.verify.ops.op_errors import OpError
 from amprewrite.verify.page.build import report_page
 from tests.plan_text import plan_of
 
