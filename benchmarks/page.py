@@ -18,13 +18,12 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-from amprewrite.verify.op_errors import OpError
-
 from amprewrite.ir import check_graph, parse_graph
 from amprewrite.passes import Setting, make_plan
 from amprewrite.plan import Plan
 from amprewrite.policy import Matcher, load_policy
 from amprewrite.verify import Report
+from amprewrite.verify.ops.op_errors import OpError
 from tools.browser import chromium, console, load
 
 LAYER = """
