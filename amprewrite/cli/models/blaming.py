@@ -10,12 +10,14 @@ from amprewrite.cli.group import app
 from amprewrite.cli.models.given import Asked, KeepFull, Low, OpFull
 from amprewrite.cli.options import (
     AsJson,
+    Html,
     Overrides,
     Placement,
     PlanFile,
     PlannedPolicy,
     TargetName,
     ToleranceText,
+    html_page,
     writable,
 )
 from amprewrite.cli.progress import progress
@@ -49,6 +51,7 @@ def blame(  # noqa: PLR0913  # options
         Path | None,
         typer.Option(metavar="POLICY.toml", help="Write the policy of --fix."),
     ] = None,
+    html: Html = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the ops that cause the error of a converted model.
@@ -59,7 +62,7 @@ def blame(  # noqa: PLR0913  # options
     if output is not None and fix is None:
         msg = f"--output {output}: is the policy of --fix; give --fix ERROR, too"
         raise ArgumentError(msg)
-    written = writable(output, ".toml")
+    written, page = writable(output, ".toml"), html_page(html)
     asked = Asked(policy, placement, tolerance, override, op_full, keep_full, low, plan)
     with progress(4 if fix is not None else 3) as work:
         work.step("load the model")
@@ -77,6 +80,9 @@ def blame(  # noqa: PLR0913  # options
     if written is not None and fixed is not None:
         fixed.save(written)
         say(f"wrote {written}: a policy that keeps {len(fixed.ops)} ops full")
+    if page is not None:
+        report.to_html(page, blame=found)
+        say(f"wrote {page}: the report, with the ops that cause the error")
     if as_json:
         rules = None if fixed is None else [dict(rule) for rule in fixed.overrides]
         left = None if fixed is None else fixed.error

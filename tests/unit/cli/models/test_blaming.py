@@ -31,7 +31,9 @@ def target(tmp_path, monkeypatch):
 
 
 def test_ops_are_blamed_and_a_policy_is_written(target, tmp_path):
-    text = done("blame", target, "--top", "2")
+    page = tmp_path / "page.html"
+    text = done("blame", target, "--top", "2", "--html", page)
+    assert '"title":"Blame"' in page.read_text()
     head, first, _ = text.splitlines()
     assert head.startswith("error 0.00")
     assert "linear" in first
