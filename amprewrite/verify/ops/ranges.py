@@ -46,7 +46,7 @@ def range_of(sample: OpSample, decision: Decision) -> Range:
     if not found:
         return Range()
     least = min(found, key=lambda r: float("inf") if r.headroom is None else r.headroom)
-    underflow = max(one.underflow for one in found)
+    underflow = float(max(one.underflow for one in found))
     lost = sum(one.lost for one in found)
     return Range(least.dtype, least.largest, least.headroom, underflow, lost)
 
