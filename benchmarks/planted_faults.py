@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import amprewrite
-from amprewrite.verify import OpError, Report
+from amprewrite.verify import Blame, OpError, Report
 from benchmarks import planted_jax, planted_torch
 
 CHANGES = ("scale", "nan", "overflow", "cast", "lost float")
@@ -116,16 +116,23 @@ def overflowing(report: Report) -> str:
     return next((row.op for row in beyond if not row.inserted), "")
 
 
+def overflown(fault: Fault) -> tuple[str, Report, Blame]:
+    """Return the op that overflows at the smallest gain that makes one, the reports."""
+    first, *others = GAINS
+    report, blame = verified(replace(fault, amount=first), "")
+    for gain in others:
+        if overflowing(report) and not math.isfinite(report.error):
+            break
+        report, blame = verified(replace(fault, amount=gain), "")
+    return overflowing(report), report, blame
+
+
 def tried(fault: Fault) -> dict[str, Any]:
     """Return the row of one fault."""
     start = time.perf_counter()
     draws, redrawn = random.Random(fault.seed), 0
     if fault.change == "overflow":
-        for gain in GAINS:
-            report, blame = verified(replace(fault, amount=gain), "")
-            op = overflowing(report)
-            if op and not math.isfinite(report.error):
-                break
+        op, report, blame = overflown(fault)
     else:
         clean = clean_report(fault.framework, fault.model)
         choices = places(fault, clean)

@@ -113,7 +113,8 @@ def planted(op: str, change: str, amount: float) -> Generator[None]:
         change: ``scale``, ``nan``, ``cast`` or ``lost float``.
         amount: The factor of ``scale``.
     """
-    plain, read = Writer._plain, Writer.as_read
+    kind: Any = Writer  # its methods are replaced for a while
+    plain, read = kind._plain, kind.as_read
 
     def changed(self: Writer, step: Any, env: Any) -> list[Any]:
         if step.name != op or change == "cast":
@@ -133,11 +134,11 @@ def planted(op: str, change: str, amount: float) -> Generator[None]:
             return found
         return found.astype(jnp.float8_e5m2).astype(found.dtype)
 
-    Writer._plain, Writer.as_read = changed, misread
+    kind._plain, kind.as_read = changed, misread
     try:
         yield
     finally:
-        Writer._plain, Writer.as_read = plain, read
+        kind._plain, kind.as_read = plain, read
 
 
 def _low(x: Any) -> Any:

@@ -139,8 +139,9 @@ def errors(runs: dict[str, Run], case: tuple[Any, Any, Any]) -> dict[str, float]
     wide = copy.deepcopy(model).double()
 
     def widened(value: object) -> object:
-        floats = isinstance(value, torch.Tensor) and value.is_floating_point()
-        return value.double() if floats else value
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            return value.double()
+        return value
 
     with torch.no_grad():
         named = {key: widened(value) for key, value in kwargs.items()}

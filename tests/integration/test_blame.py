@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from typing import Any
 
 import pytest
 
@@ -63,6 +64,7 @@ def test_fix_reaches_in_a_conversion_what_it_measured(case):
     better = amprewrite.convert(model, args=args, overrides=found.overrides)
     after = amprewrite.verify(model, better, args)
     assert after.error <= 1.1 * found.error <= 1.1 * found.target
+    assert after.live is not None
     assert {after.live.ablation.plan.by_op[op].precision for op in found.ops} == {
         "float32"
     }
@@ -110,7 +112,8 @@ def test_the_error_of_verify_leads_to_blame(case):
     model, args, report = case
     with pytest.raises(VerifyError, match=r"error\.report\.blame\(\)") as caught:
         amprewrite.verify(model, report.live.converted, args, rtol=1e-6)
-    assert caught.value.report.blame(1)[0].share > 0
+    found: Any = caught.value.report
+    assert found.blame(1)[0].share > 0
 
 
 def test_ops_that_write_in_place_are_not_restored_alone():
@@ -127,6 +130,7 @@ def test_ops_that_write_in_place_are_not_restored_alone():
     torch.manual_seed(0)
     model, args = Writes().eval(), (torch.randn(4, 16),)
     report = amprewrite.verify(model, amprewrite.convert(model, args=args), args)
+    assert report.live is not None
     restorable = report.live.ablation.restorable
     assert "linear_1" in restorable
     assert restorable.isdisjoint({"linear", "relu"})

@@ -41,6 +41,7 @@ def test_restored_steps_are_the_original_and_fix_is_what_a_conversion_reaches():
     better = amprewrite.convert(loops, args=(W, X), overrides=found.overrides)
     assert amprewrite.verify(loops, better, (W, X)).error <= 1.1 * found.error
     entry = report.blame(1)[0]
+    assert entry.share is not None
     assert entry.share > 0
     assert not entry.fault
 

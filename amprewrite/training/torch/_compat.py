@@ -140,15 +140,15 @@ def twin_of(optimizer: Optimizer, places: Mapping[int, torch.Tensor]) -> Optimiz
     """
     kind = type(optimizer)
     twin: Any = kind.__new__(kind)
-    untyped: Any = optimizer
-    held: dict[str, Any] = {
+    own: dict[str, Any] = vars(optimizer)
+    held = {
         name: value
-        for name, value in vars(untyped).items()
+        for name, value in own.items()
         # a scheduler sets a step of its own
         if name != "step" and not name.startswith(HOOKS)
     }
     twin.__dict__.update(copy.deepcopy(held, dict(places)))
-    for name in vars(untyped):
+    for name in own:
         if name.startswith(HOOKS):
             setattr(twin, name, OrderedDict())
     return twin

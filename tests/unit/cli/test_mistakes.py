@@ -45,7 +45,8 @@ FAILS_ON_NAN = {"verify": 1, "blame": 1, "pareto": 2}
 
 def commands():
     """Yield each command with the names of its arguments."""
-    for name, command in get_command(cli.app).commands.items():
+    group = get_command(cli.app)
+    for name, command in getattr(group, "commands", {}).items():
         inside = getattr(command, "commands", {"": command})
         for second, one in inside.items():
             arguments = [p for p in one.params if p.param_type_name == "argument"]

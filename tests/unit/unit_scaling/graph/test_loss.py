@@ -15,10 +15,10 @@ def loss_of(text, closing=(), shape=()):
 
     x is an input, labels one of integers; w, v and b are parameters.
     """
-    kinds = {"x": "input", "w": "parameter", "v": "parameter", "b": "parameter"}
-    values = {n: Value(n, "float32", (4, 4), kind) for n, kind in kinds.items()}
+    values = {n: Value(n, "float32", (4, 4), "parameter") for n in "wvb"}
+    values["x"] = Value("x", "float32", (4, 4), "input")
     values["labels"] = Value("labels", "int64", (4,), "input")
-    ops = []
+    ops, result = [], ""
     for line in text.strip().splitlines():
         result, _, name, *operands = line.split()
         values[result] = Value(result, "float32", (4, 4))

@@ -1,6 +1,6 @@
 """Blame with programs made of numbers: the error that each op adds is given."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, sqrt
 from typing import Any
 
@@ -21,8 +21,8 @@ LOW = "bfloat16"
 
 
 def plan_of(names):
-    row = {"operands": (LOW,), "results": ("float32",)}
-    made = tuple(Decision(n, "mul", "mul", "allow", LOW, "", "", **row) for n in names)
+    made = (Decision(name, "mul", "mul", "allow", LOW, "", "") for name in names)
+    made = tuple(replace(d, operands=(LOW,), results=("float32",)) for d in made)
     return Plan("p", "promote", LOW, "float32", "", made, ())
 
 
