@@ -102,7 +102,8 @@ def test_the_error_names_output_found_wanted_and_the_worst_ops():
     lines = str(raised.value).split("\n")
     assert lines[0].startswith("output output: relative error 0.")
     assert "want at most 0.02 against float64" in lines[0]
-    assert len(lines) == 4
+    assert len(lines) == 5
+    assert "error.report.blame() measures which ops cause it" in lines[4]
     assert lines[1].startswith("  layer_norm (aten.layer_norm.default, bfloat16)")
     assert " at norm, test_verify.py:" in lines[1]
     report = raised.value.report
