@@ -37,7 +37,8 @@ def test_restored_steps_are_the_original_and_fix_is_what_a_conversion_reaches():
     assert names <= ablation.restorable
     left = effects.left(ablation.restorable).error
     assert left == pytest.approx(report.baselines["original"], rel=0.2)
-    found = report.fix(report.error / 2)
+    found = report.fix(report.error * 0.7)
+    assert len(found.ops) == 1, "one contraction makes most of the error"
     better = amprewrite.convert(loops, args=(W, X), overrides=found.overrides)
     assert amprewrite.verify(loops, better, (W, X)).error <= 1.1 * found.error
     entry = report.blame(1)[0]

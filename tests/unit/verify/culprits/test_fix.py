@@ -8,6 +8,7 @@ import pytest
 from amprewrite.errors import ToleranceError
 from amprewrite.policy import OpClass, Rule, load_policy
 from amprewrite.verify.culprits import fix
+from amprewrite.verify.culprits.fix import DROPS
 from tests.unit.verify.culprits.test_blame import Numbers, effects_of, row
 
 SQUARES = {f"op{i}": 4.0**-i for i in range(10)}
@@ -34,7 +35,17 @@ def test_a_prediction_that_is_off_costs_runs_but_not_the_target():
     effects = effects_of(numbers, halves)
     found = fix([row(n) for n in SQUARES], effects, 0.1)
     assert found.error <= 0.1 < effects.left(found.ops[:-1]).error
-    assert found.runs <= 6
+    assert found.runs <= 10
+
+
+@pytest.mark.parametrize("squares", [{}, dict.fromkeys(SQUARES, 0.1)])
+def test_without_a_prediction_ops_that_do_not_matter_are_left_out(squares):
+    numbers = Numbers(dict(reversed(SQUARES.items())))
+    rows = [row(name) for name in reversed(SQUARES)]
+    found = fix(rows, effects_of(numbers, squares), 0.6)
+    assert found.ops == ("op0",)
+    assert found.error <= 0.6
+    assert found.runs <= 6 + DROPS
 
 
 def test_nothing_is_kept_full_where_the_target_is_reached():
