@@ -54,4 +54,4 @@ def test_a_word_that_no_plan_has_is_refused(keys: Mapping[str, str]) -> None:
 
 def test_a_key_that_no_rule_has_is_refused() -> None:
     with pytest.raises(TypeError, match=r"no key 'opp'; want some of path, group, op,"):
-        plan_of(TEXT).select(opp="exp")  # pyright: ignore[reportArgumentType]
+        plan_of(TEXT).select(opp="exp")  # pyright: ignore[reportCallIssue]
