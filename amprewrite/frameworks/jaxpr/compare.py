@@ -65,7 +65,7 @@ def measure(original: Any, converted: Any, call: Call) -> Measured:
     runner = Runner(
         arrays=subject.arrays,
         names=subject.names,
-        trained=subject.trained if call.gradients else (),
+        trained=subject.compared if call.gradients else (),
         scale=loss_scale(plan),
         inputs=subject.inputs,
     )

@@ -21,7 +21,7 @@ from amprewrite.frameworks.jaxpr.function.converted_function import (
 from amprewrite.frameworks.jaxpr.interpret.contractions import contraction_p
 from amprewrite.frameworks.jaxpr.interpret.pipeline import Inputs, Prepared
 from amprewrite.frameworks.jaxpr.probes.full_precision import Result
-from amprewrite.frameworks.jaxpr.probes.runner import trained_positions
+from amprewrite.frameworks.jaxpr.probes.runner import float_positions, trained_positions
 from amprewrite.frameworks.jaxpr.program.inline import inline
 from amprewrite.frameworks.jaxpr.program.program import Program
 from amprewrite.ir import ProgramGraph
@@ -135,7 +135,7 @@ class Subject:
 
     @property
     def trained(self) -> tuple[int, ...]:
-        """Positions of the arrays that gradients are compared for."""
+        """Positions of the parameters of a module, or of all floats of a function."""
         return trained_positions(self.arrays, self.pure.inputs.kinds)
 
     @property
@@ -143,6 +143,15 @@ class Subject:
         """Positions of the arrays that are arguments, no parts of a module."""
         kinds = self.pure.inputs.kinds
         return frozenset(i for i in range(len(self.arrays)) if i not in kinds)
+
+    @property
+    def compared(self) -> tuple[int, ...]:
+        """Positions of the arrays that gradients are compared for.
+
+        They are the trained ones, and the float inputs of a module.
+        """
+        wanted = {*self.trained, *self.inputs}
+        return tuple(i for i in float_positions(self.arrays) if i in wanted)
 
     @cached_property
     def _traced(self) -> Traced:

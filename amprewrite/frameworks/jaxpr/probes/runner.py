@@ -112,18 +112,21 @@ class Runner:
 def trained_positions(
     arrays: Sequence[Any], kinds: Mapping[int, str]
 ) -> tuple[int, ...]:
-    """Return the positions of the arrays that gradients are taken for.
+    """Return the positions of the arrays that are trained.
 
-    They are the float parameters and inputs of a module, not its state, and all floats
-    of a function.
+    They are the parameters of a module, and all floats of a function.
 
     Args:
         arrays: The arrays of a call.
-        kinds: Kinds of the parameters and states of a module, by position; empty for a
-            function.
+        kinds: Kinds of the inputs of a module, by position; empty for a function.
     """
-    floats = [i for i, x in enumerate(arrays) if is_float(dtype_name(x))]
-    return tuple(i for i in floats if kinds.get(i) in (None, "parameter"))
+    floats = float_positions(arrays)
+    return tuple(i for i in floats if not kinds or kinds.get(i) == "parameter")
+
+
+def float_positions(arrays: Sequence[Any]) -> list[int]:
+    """Return the positions of the arrays of floats."""
+    return [i for i, x in enumerate(arrays) if is_float(dtype_name(x))]
 
 
 def _plain(value: Any) -> Any:

@@ -39,6 +39,7 @@ def test_an_adapter_says_what_is_trained_and_what_is_compared():
     pure = Pure(apply, (P, X), {}, inputs, result_of=lambda made: made["y"])
     subject = Subject(pure, call, tuple(arrays))
     assert subject.trained == (1,)
+    assert subject.compared == (1, 2)
     assert subject.flat(*arrays).shape == (2, 3)
     assert subject.built([X]) is X
 

@@ -113,3 +113,13 @@ def test_what_is_uncompiled_is_not_traced_by_what_is_around():
     run = torch.compile(lambda x: kept(x) * 2, backend="eager")
     assert run(torch.ones(2)).tolist() == [4.0, 4.0]
     assert seen == [False]
+
+
+def test_weights_are_constants_of_the_compiler_for_a_while() -> None:
+    from torch._inductor import config  # noqa: TID251  # the setting itself
+
+    untyped: Any = config
+    assert not untyped.freezing
+    with compiling.freezing():
+        assert untyped.freezing
+    assert not untyped.freezing

@@ -36,3 +36,14 @@ def test_hooks_on_gradients_are_counted() -> None:
     model.register_full_backward_hook(lambda *_: None)
     model.register_full_backward_pre_hook(lambda *_: None)
     assert module_hooks.backward_hooks(model) == 2
+
+
+def test_hooks_for_all_modules_are_seen() -> None:
+    assert not module_hooks.are_for_all_modules()
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    assert module_hooks.are_for_all_modules()
+    handle.remove()
+    handle = nn.modules.module.register_module_forward_pre_hook(lambda *_: None)
+    assert module_hooks.are_for_all_modules()
+    handle.remove()
+    assert not module_hooks.are_for_all_modules()

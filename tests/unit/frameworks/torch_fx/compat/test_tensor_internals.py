@@ -122,3 +122,24 @@ def test_tensors_of_other_layouts_and_classes_are_not_dense() -> None:
     jagged = torch.nested.nested_tensor([x, x[:1]], layout=torch.jagged)
     assert not tensor_internals.is_dense(jagged)
     assert not tensor_internals.is_dense(x.to_sparse())
+
+
+def test_writes_are_counted_for_plain_tensors() -> None:
+    with torch.inference_mode():
+        inference = torch.ones(2)
+    assert tensor_internals.counts_writes(torch.ones(2))
+    assert tensor_internals.counts_writes(torch.nn.Parameter(torch.ones(2)))
+    assert not tensor_internals.counts_writes(inference)
+    assert not tensor_internals.counts_writes(torch.ones(2).to_sparse())
+
+
+def test_values_are_read_outside_of_tracers_and_transforms() -> None:
+    x = torch.ones(2)
+    assert tensor_internals.reads_values()
+    assert tensor_internals.has_own_values(x)
+    assert not tensor_internals.has_own_values(fake(x))
+    with tensor_internals.fake_mode():
+        assert not tensor_internals.reads_values()
+    found: list[bool] = []
+    torch.vmap(lambda y: found.append(tensor_internals.has_own_values(x)) or y)(x)
+    assert found == [False]

@@ -215,3 +215,20 @@ def test_a_thread_is_told_from_others() -> None:
     here = threading.get_ident()
     assert compat_threads.is_here(here)
     assert not elsewhere(lambda: compat_threads.is_here(here))
+
+
+def test_a_thread_that_captures_is_known() -> None:
+    assert not compat_threads.is_capturing()
+    with compat_threads.capturing():
+        assert compat_threads.is_capturing()
+        assert not elsewhere(compat_threads.is_capturing)
+    assert compat_threads.beside_export(compat_threads.is_capturing)
+
+
+def test_modes_of_a_thread_do_not_reach_what_runs_apart() -> None:
+    here = threading.get_ident()
+    with torch.no_grad():
+        found = compat_threads.apart(
+            lambda: (torch.is_grad_enabled(), threading.get_ident() == here)
+        )
+    assert found == (True, False)
