@@ -10,6 +10,8 @@ from torch.nn.modules import module as torch_module
 Hooks = Mapping[str, Mapping[int, Any]]
 """Forward hooks of a module, by the attributes that hold them."""
 
+_PACKAGE = __name__.partition(".")[0]
+
 
 def call_hooks(module: nn.Module) -> tuple[int, ...]:
     """Return the keys of the hooks of a module that run in or after its forward."""
@@ -32,9 +34,17 @@ def forward_hooks(module: nn.Module) -> dict[str, dict[int, Any]]:
 
 
 def are_for_all_modules() -> bool:
-    """Return whether there are forward hooks for all modules."""
+    """Return whether there are forward hooks for all modules, other than our own."""
     held: Any = torch_module
-    return bool(held._global_forward_hooks or held._global_forward_pre_hooks)
+    after, before = held._global_forward_hooks, held._global_forward_pre_hooks
+    if not after and not before:
+        return False
+    return not all(map(_is_ours, [*after.values(), *before.values()]))
+
+
+def _is_ours(hook: Any) -> bool:
+    """Return whether a hook is a function of this package, which watches a run."""
+    return str(getattr(hook, "__module__", "")).startswith(f"{_PACKAGE}.")
 
 
 def take_forward_hooks(module: nn.Module) -> Hooks:

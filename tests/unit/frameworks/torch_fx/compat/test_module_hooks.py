@@ -46,4 +46,10 @@ def test_hooks_for_all_modules_are_seen() -> None:
     handle = nn.modules.module.register_module_forward_pre_hook(lambda *_: None)
     assert module_hooks.are_for_all_modules()
     handle.remove()
+
+    def ours(*_: object) -> None: ...
+
+    ours.__module__ = "amprewrite.frameworks.torch_fx.watching.observe"
+    handle = nn.modules.module.register_module_forward_hook(ours)
     assert not module_hooks.are_for_all_modules()
+    handle.remove()
