@@ -6,7 +6,7 @@ A plan can be read, compared, edited as JSON and applied in another process.
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Unpack
+from typing import Annotated, Any, Unpack
 
 from amprewrite.plan.fields import (
     MANY,
@@ -32,6 +32,7 @@ from amprewrite.plan.fields import (
 from amprewrite.plan.file import FORMAT, load_table, save_table
 from amprewrite.plan.memory.recompute import Recompute
 from amprewrite.plan.overview.compounds import Compound, find_compounds
+from amprewrite.plan.overview.select import Wanted
 from amprewrite.plan.page.to_html import HtmlPage
 from amprewrite.plan.text import (
     DEFAULT_PRICES,
@@ -40,9 +41,6 @@ from amprewrite.plan.text import (
     summary_lines,
 )
 from amprewrite.policy import Reason, Rule
-
-if TYPE_CHECKING:
-    from amprewrite.plan.overview.select import Wanted
 
 OUTPUT = "output"
 """Consumer name of a cast that restores the dtype of a program output."""
@@ -308,7 +306,7 @@ class Plan(HtmlPage):
         """
         return find_compounds(self)
 
-    def select(self, **wanted: "Unpack[Wanted]") -> tuple[Decision, ...]:
+    def select(self, **wanted: Unpack[Wanted]) -> tuple[Decision, ...]:
         """Return the decisions that match all that is given, in program order.
 
         Args:

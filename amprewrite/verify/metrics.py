@@ -95,6 +95,11 @@ def joint_error(pairs: Iterable[tuple[Array, Array]]) -> float:
     return ratio(difference, hypot(*(size for _, size in norms)))
 
 
+def lost_elements(actual: Array, reference: Array) -> int:
+    """Return the number of elements that are finite in the reference alone."""
+    return int(np.count_nonzero(np.isfinite(reference) & ~np.isfinite(actual)))
+
+
 def cosine(actual: Array, reference: Array) -> float:
     """Return the cosine of the angle between two arrays; NaN if one is zero."""
     sizes = norm(actual), norm(reference)

@@ -5,10 +5,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from math import inf, isfinite, prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from amprewrite.errors import ArgumentError, UnsupportedError, VerifyError
 from amprewrite.measure.run_names import ORIGINAL
+from amprewrite.page.histograms import Exponents
 from amprewrite.plan import Plan
 from amprewrite.verify.culprits import Blame, Effects, Fix, Live, blame, fix
 from amprewrite.verify.culprits.effects import Left
@@ -16,9 +17,6 @@ from amprewrite.verify.ops.op_errors import OpError, worst
 from amprewrite.verify.rows import DiscreteError, GradientError, OutputError
 from amprewrite.verify.text import summary_lines
 from amprewrite.verify.verdict import problems, violations
-
-if TYPE_CHECKING:
-    from amprewrite.page.histograms import Exponents
 
 FORMAT = 2
 """Version of the JSON form."""
@@ -255,7 +253,7 @@ class Report:
         *,
         plan: Plan | None = None,
         against: Plan | None = None,
-        exponents: "Iterable[Exponents]" = (),
+        exponents: Iterable[Exponents] = (),
         blame: Blame | None = None,
         title: str = "",
     ) -> None:

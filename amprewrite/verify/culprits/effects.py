@@ -4,15 +4,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, isfinite
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.base import Stepper
-from amprewrite.measure.ablation import Ablation
-from amprewrite.measure.runs import Call, Run
-from amprewrite.plan.sensitivity import Sensitivity
-from amprewrite.verify.metrics import joint_error
+
+if TYPE_CHECKING:  # they load numpy, and a report is loaded with the package
+    from amprewrite.frameworks.base import Stepper
+    from amprewrite.measure.ablation import Ablation
+    from amprewrite.measure.runs import Call, Run
+    from amprewrite.plan.sensitivity import Sensitivity
 
 
 @dataclass(frozen=True)
@@ -28,20 +28,22 @@ class Live:
         sensitivity: Sensitivity of the outputs to each rounding; None if unknown.
     """
 
-    framework: Stepper
+    framework: "Stepper"
     original: object
     converted: object
-    call: Call
-    reference: Run
-    sensitivity: Sensitivity | None = None
+    call: "Call"
+    reference: "Run"
+    sensitivity: "Sensitivity | None" = None
 
     @cached_property
-    def ablation(self) -> Ablation:
+    def ablation(self) -> "Ablation":
         """The converted program with ops that can be restored, captured once.
 
         Raises:
             UnsupportedError: There is none; the message says why.
         """
+        from amprewrite.measure.runs import Call  # noqa: PLC0415  # it loads numpy
+
         call = Call(self.call.args, self.call.kwargs)
         found = self.framework.ablation(self.original, self.converted, call)
         if isinstance(found, str):
@@ -104,6 +106,8 @@ class Effects:
 
     def left(self, restored: Collection[str]) -> Left:
         """Return the error with some ops restored; a set is run once."""
+        from amprewrite.verify.metrics import joint_error, lost_elements  # noqa: PLC0415  # numpy
+
         key = frozenset(restored)
         if not key:
             return self.base
@@ -112,10 +116,7 @@ class Effects:
             wanted = self.live.reference.outputs
             found = self.live.ablation.run(key).outputs
             pairs = [(found[name], array) for name, array in wanted.items()]
-            lost = sum(
-                int(np.count_nonzero(np.isfinite(exact) & ~np.isfinite(one)))
-                for one, exact in pairs
-            )
+            lost = sum(lost_elements(one, exact) for one, exact in pairs)
             self._known[key] = Left(joint_error(pairs), lost)
         return self._known[key]
 
