@@ -119,3 +119,21 @@ def test_the_version_of_a_tensor_counts_writes():
     before = _compat.version(tensor)
     tensor.add_(1)
     assert _compat.version(tensor) > before
+
+
+def test_a_twin_has_the_state_on_other_parameters_and_no_hooks():
+    weight, other = parameter(1.0), parameter(1.0)
+    optimizer = torch.optim.SGD([weight], lr=0.5, momentum=0.5)
+    optimizer.step()
+    optimizer.register_step_pre_hook(lambda *_: pytest.fail("the hook of the first"))
+    twin = _compat.twin_of(optimizer, {id(weight): other})
+    _compat.bare_step(twin)
+    assert (weight.item(), other.item()) == (-0.5, -0.75)
+    assert optimizer.state[weight]["momentum_buffer"].item() == 1.0
+
+
+def test_random_numbers_go_on_as_before():
+    before = torch.random.get_rng_state()
+    with _compat.kept_random():
+        torch.rand(3)
+    assert torch.equal(torch.random.get_rng_state(), before)
