@@ -61,7 +61,7 @@ def _octaves(headroom: float | None) -> int | None:
 
 
 def blame_table(blame: Blame) -> Table:
-    """Return the ops that cause the error, with what restoring them removes."""
+    """Return the ops that cause the error, and the share that restoring removes."""
     columns = (
         Column("op", "code"),
         Column("module", "path"),
