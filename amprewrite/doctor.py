@@ -32,7 +32,7 @@ class Trial:
         why: The instructions or the generation that this follows from.
         error: Relative L2 error of the outputs against float64; None if it failed.
         bound: The bound on it.
-        failure: What went wrong, in a line; empty if nothing did.
+        failure: The error, in a line; empty if there was none.
         trace: The traceback, if an exception was raised.
     """
 

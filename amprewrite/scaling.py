@@ -38,7 +38,7 @@ def unit_scale(  # noqa: PLR0913  # the public signature; all but three are by k
         mult: Multipliers m by name of an elementwise function, such as
             ``{"gelu": 2.0}``: f(mx)/m is computed.
         init: Whether matrices are divided by their standard deviation, and biases set
-            to zero. Of a linen module that is done to what its ``init`` gives. The
+            to zero. Of a linen module that is done to the result of its ``init``. The
             parameters of a function are arguments:
             ``amprewrite.unit_scaling.jax.unit_init`` is for them; with other weights
             the factors are the same, and outputs are as far from scale 1 as weights.

@@ -19,7 +19,7 @@ HEAD = f"""# Command line
 
 <!-- Written by `python -m tools.command_page`; a test compares. -->
 
-`{PROGRAM} COMMAND --help` prints what stands here. A model is named as `FILE.py:name`
+`{PROGRAM} COMMAND --help` prints the same. A model is named as `FILE.py:name`
 or `package.module:name`, a function without arguments that returns `(model, args)` or
 `(model, args, kwargs)`; as a `.pt2` file of `torch.export.save`; or as a folder of
 transformers' `save_pretrained`, which is called with small inputs of its kind. With

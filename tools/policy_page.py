@@ -23,7 +23,7 @@ HEAD = """# Shipped policies
 
 A policy gives each op one of six [classes](../words.md#classes). It speaks of groups of
 ops first, and then of the ops that differ from their group. `amprewrite policy NAME`
-prints the class of every op, `amprewrite policy diff NAME OTHER` what differs;
+prints the class of every op, `amprewrite policy diff NAME OTHER` compares two;
 [write a policy](../howto/write_a_policy.md) says how to change one.
 
 """
@@ -47,7 +47,7 @@ def page() -> str:
 
 
 def _settings(policies: dict[str, Policy]) -> Iterator[str]:
-    yield "| policy | low | what it is |\n|---|---|---|\n"
+    yield "| policy | low | description |\n|---|---|---|\n"
     says = descriptions()
     for name, policy in policies.items():
         yield f"| `{name}` | {policy.low or '-'} | {says[name]} |\n"

@@ -16,9 +16,9 @@ FAILED, MISTAKE, BROKEN = 1, 2, 3
 """Exit codes other than 0: not verified, a mistake of the user, an internal error."""
 
 EXIT_CODES = (
-    "Exit codes: 0 done; 1 verification failed; 2 a mistake in what was asked, said in "
-    "one line, with --json as an object with the key error; 3 an error of amprewrite "
-    "itself."
+    "Exit codes: 0 done; 1 verification failed; 2 a mistake in the arguments or files, "
+    "named in one line, with --json as an object with the key error; 3 an error of "
+    "amprewrite itself."
 )
 
 
@@ -112,7 +112,7 @@ def _said(error: Exception, *, as_json: bool) -> int:
         case AmpError():
             text = str(error)
         case RecursionError():
-            text = "something in what was given is nested too deeply"
+            text = "an argument or a file is nested too deeply"
         case OSError():
             text = f"{type(error).__name__}: {error}"
         case _:

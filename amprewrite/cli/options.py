@@ -63,8 +63,8 @@ RunBy = Annotated[
     str | None,
     typer.Option(
         "--for",
-        help="Who runs the result: eager or compiled. Without it compiled for JAX, "
-        "eager for torch.",
+        help="How the result will run: eager or compiled. Without it compiled for "
+        "JAX, eager for torch.",
     ),
 ]
 ToleranceText = Annotated[

@@ -25,7 +25,7 @@ def promote(  # noqa: PLR0913  # options
     ] = None,
     system: Annotated[str, typer.Option(help=f"One of {', '.join(SYSTEMS)}.")] = "jax",
     op: Annotated[
-        str | None, typer.Option(help="Say what casts an op needs, such as matmul.")
+        str | None, typer.Option(help="Print the casts of an op, such as matmul.")
     ] = None,
     table: Annotated[
         str | None, typer.Option(metavar="SYSTEM", help="Show every pair of dtypes.")

@@ -105,5 +105,5 @@ def as_operand(value: OperandLike) -> Operand:
     found = f"{type(value).__module__}.{type(value).__qualname__}"
     raise PromotionError(
         f"operand {value!r}: found {found}; want a dtype name, a Python bool, int, "
-        "float or complex, or an Operand, which says what is strong, weak or 0-d"
+        "float or complex, or an Operand, which can be weak or 0-d"
     )

@@ -258,7 +258,7 @@ def _casts(
     if rule.behaviour is Behaviour.MIXED:
         own = given[0].dtype
         if computes == "float32" and is_lossless(own, computes) and is_float(own):
-            wanted["x"] = own  # the kernel widens what it reads
+            wanted["x"] = own  # the kernel widens its operand
         if {x.dtype for x, role in pairs if role != "-"} == {own}:
             wanted["p"] = own
     has_extent = any(x.ndim and not x.weak and role == "x" for x, role in pairs)

@@ -53,5 +53,5 @@ def _instead(args: Any) -> str:
     if isinstance(args, Mapping):
         return "; keyword arguments go to kwargs="
     if isinstance(args, list):
-        return ": args=(x,), or args=tuple(...) of what is in the list"
+        return ": args=(x,), or args=tuple(...) of the list"
     return ": args=(x,), with a comma also where there is one"

@@ -78,7 +78,7 @@ class Request:
         lowering: Whether the program that runs is lowered: the same in fewer
             steps.
         recompute: Adds to a plan for training the regions that are computed again in
-            the backward pass; None to keep what the framework keeps.
+            the backward pass; None to keep the values that the framework keeps.
     """
 
     planner: Planner

@@ -27,7 +27,7 @@ class AmpRewritePrecision(Precision):
     ``self(x)`` and the parts that a step calls (``self.net(x)``) run their programs,
     for each kind of call and mode; the rest of the step, such as its loss, runs as it
     is written. Parameters, optimizer states and checkpoints stay float32. When the
-    Trainer is done, the module is what it was.
+    Trainer is done, the module is plain again.
 
     With a policy whose low dtype is float16 the loss is scaled: gradients are unscaled
     before they are clipped, steps with gradients that are not finite are skipped, and

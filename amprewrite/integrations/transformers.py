@@ -56,8 +56,8 @@ class PlanCallback(TrainerCallback):
             if getattr(args, name):
                 msg = (
                     f"TrainingArguments({name}=True) with a converted model: the plan "
-                    f"has the precision of every op already, and this would cast what "
-                    f"is around it; leave {name} out"
+                    f"has the precision of every op already, and this would cast the "
+                    f"ops around it; leave {name} out"
                 )
                 raise UnsupportedError(msg)
 

@@ -107,7 +107,7 @@ INVARIANTS: tuple[tuple[str, Callable[[ProgramGraph], Iterator[str]]], ...] = (
     ("I6 an alias names the owner of the storage", _aliases_are_roots),
     ("I7 reads says it of every operand, or of none", _reads_fit),
     ("I8 a state is an output that replaces an input", _states_replace_inputs),
-    ("I9 what stands in one body runs equally often", _trips_agree),
+    ("I9 ops of one body run equally often", _trips_agree),
 )
 
 

@@ -31,8 +31,8 @@ ABS_SQUARE = "abs_square"
 """Canonical name of ``x * x`` in a norm of complex numbers, computed as ``|x|**2``."""
 
 REGION_BOUNDARIES = {
-    "enter": "what a branch reads, or a constant or slice of a loop: the value itself",
-    "leave": "what the branch that ran gives, or all turns of a loop: the value itself",
+    "enter": "an operand of a branch, or a constant or slice of a loop: the same value",
+    "leave": "a result of a branch, or of all iterations of a loop: the same value",
     "carry": "a loop reads and writes it each time, so it has one dtype throughout",
     "boundary": "a custom rule is written for the dtype that was traced",
 }

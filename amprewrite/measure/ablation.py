@@ -1,9 +1,9 @@
 """Ablation: run a converted program with some of its ops restored to the original's.
 
 A restored op is the original's, in the dtypes that it was traced with, on operands that
-were not rounded on the way to it. All others run as converted. What the error of the
-outputs loses is the effect of the restored ops. The program is captured once for all
-runs; plans and graphs are not written again.
+were not rounded on the way to it. All others run as converted. The decrease of the
+error of the outputs is the effect of the restored ops. The program is captured once for
+all runs; plans and graphs are not written again.
 """
 
 from collections.abc import Collection, Mapping

@@ -238,7 +238,7 @@ class _Meter:
         reference: Its run in full precision.
         norms: Norm of the errors of the outputs.
         gradients: Errors of gradients by op; None where they are not bounded.
-        errors: What was measured, by the decisions of a plan.
+        errors: Measured errors, by the decisions of a plan.
     """
 
     subject: Subject

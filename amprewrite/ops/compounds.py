@@ -1,7 +1,8 @@
 """Compounds: functions and modules that stand for several ops, by their names.
 
-A program is read op by op, and a person who wrote ``softmax`` sees ``exp`` and
-``reduce_sum``. The readers note the calls around an op whose names stand here.
+A program is read op by op: a ``softmax`` in the source becomes ``exp``,
+``reduce_sum`` and others. The readers note the calls around an op whose names are in
+these tables.
 """
 
 import re
@@ -62,7 +63,7 @@ _SPELLINGS: Mapping[str, tuple[str, ...]] = {
 """Each compound with the functions and classes that are known to be it.
 
 They are the public functions of ``jax.nn``, ``optax.losses`` and
-``torch.nn.functional``, and what flax, equinox and transformers call the same.
+``torch.nn.functional``, with their names in flax, equinox and transformers.
 """
 
 

@@ -229,7 +229,7 @@ class Page:
         facts: Figures of the summary.
         shares: Ops by dtype, for the bar of the summary.
         notes: Warnings and notes.
-        before: Tables above the graph: what matters most.
+        before: Tables above the graph, the most important ones.
         graph: The program; None if it is not known.
         tables: Tables below the graph; the first is that of the ops.
         charts: Charts.

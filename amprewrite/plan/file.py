@@ -18,8 +18,8 @@ ADDED: Mapping[str, frozenset[str]] = {
 }
 """Fields by class that files of this format may lack: they were added to it later.
 
-The default of each is what every plan meant before it had the field: no 8-bit formats,
-no recomputed regions, gradients that were not predicted, nothing timed. A field without
+The default of each describes every plan from before the field: no 8-bit formats, no
+recomputed regions, gradients that were not predicted, nothing timed. A field without
 such a default needs another format number.
 """
 

@@ -108,7 +108,7 @@ def _other_keys(found: object, want: object, place: str = "") -> Iterator[str]:
 
     Args:
         found: The data.
-        want: What was read from it: an object with fields, or a sequence of such.
+        want: The result of reading it: an object with fields, or a sequence of such.
         place: Path of the data in the file, with a dot at its end.
     """
     if is_dataclass(want) and isinstance(found, dict):

@@ -68,7 +68,7 @@ class Matcher:
     def match(self, op: Op) -> Match:
         """Return the class of ``op``; the first rule that matches wins."""
         if op.name in self.full:
-            why = "the plan runs in full precision what this is a rule of"
+            why = "the plan runs the op that this rule is for in full precision"
             return Match(OpClass.DENY, Reason.OVERRIDE, str(Reason.OVERRIDE), why)
         for reason, label, rule in self._rules:
             if rule.matches(op):

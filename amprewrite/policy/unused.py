@@ -29,7 +29,7 @@ def why_unused(rule: Rule, ops: Sequence[Op]) -> str:
         ops: Ops of the program.
     """
     if any(rule.matches(op) for op in ops):
-        return "; what comes before it decides about all ops that it matches"
+        return "; overrides or rules before it decide about all ops that it matches"
     for key, glob in rule.keys.items():
         if not any(key_matches(key, glob, op) for op in ops):
             return _nearest(key, glob, ops)

@@ -36,8 +36,8 @@ the least dtype that holds its value (0-d arrays have the value 1 here). The rul
 each are held to the live library by tests; this page is computed from them.
 
 Dtypes have their short names: `b1` is bool, `u8` uint8, `bf16` bfloat16, `c64`
-complex64. `*` marks a weak result, which adapts to what it meets next; `error` an
-undefined one. `amprewrite promote A B` says why two operands make what they make.
+complex64. `*` marks a weak result, which adapts to the next operand; `error` an
+undefined one. `amprewrite promote A B` gives the reason for a result.
 """
 
 _SECTIONS: tuple[tuple[str, Pairs, tuple[tuple[System, ...], ...]], ...] = (

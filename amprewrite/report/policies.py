@@ -32,7 +32,7 @@ def names_table() -> Table:
     """Return a row for each shipped policy."""
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("policy", no_wrap=True)
-    table.add_column("what it is")
+    table.add_column("description")
     for name, description in descriptions().items():
         table.add_row(Text(name), Text(description))
     return table
@@ -41,7 +41,8 @@ def names_table() -> Table:
 def policy_table(policy: Policy) -> Table:
     """Return a row for each rule, in order of trial, then one for each op.
 
-    The group is that whose class an op has; empty where the policy names the op itself.
+    The group of an op is the one that gives its class; empty where the policy names the
+    op itself.
     """
     settings = ", ".join(f"{key} {_shown(policy, key)}" for key in SETTINGS)
     table = Table(

@@ -105,7 +105,7 @@ def count_lost(
     Args:
         weights: Weights before the step; those that are not of the format are rounded
             to it before.
-        updates: What the optimizer adds to them, as exactly as it is known.
+        updates: Sums that the optimizer adds to them, as exactly as they are known.
         format_name: Name of the format.
 
     Raises:

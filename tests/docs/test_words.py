@@ -38,7 +38,7 @@ def prose():
     ("title", "words"),
     [
         ("Classes", set(OpClass)),
-        ("What decided", set(Reason)),
+        ("Reasons", set(Reason)),
         ("Folded casts", {*FOLDINGS} - {""}),
         ("Bodies", set(REGION_BOUNDARIES)),
     ],

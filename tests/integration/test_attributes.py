@@ -81,7 +81,7 @@ def test_what_the_forward_writes_is_written_once_a_call(
             assert relative_error(program(x), reference(x)) < 2 * ROUNDING
     assert (program.n, len(program.list)) == (reference.n, len(reference.list))
     assert (model.n, len(model.list)) == (0, 0)
-    said = f"export does not write what forward writes to {name}"
+    said = f"export leaves out the writes of forward to {name}"
     assert (said in program.plan.captured) == (way == "export")
 
 

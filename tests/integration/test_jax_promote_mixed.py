@@ -161,7 +161,7 @@ def whys(program, *args):
 
 
 def test_the_plan_says_why_a_body_casts():
-    narrowed = "float64 to float32: what a loop carries keeps its dtype"
+    narrowed = "float64 to float32: a carry of a loop keeps its dtype"
     assert ("float64", "float32", narrowed) in whys(PROGRAMS["scan"][0], A, B)
     widened = "float32 to float64: branches give one dtype"
     assert ("float32", "float64", widened) in whys(PROGRAMS["cond"][0], A, B)

@@ -133,9 +133,12 @@ ruled.defjvp(lambda p, t: (ruled(*p), t[0]))
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
-        (lambda x: jnp.sqrt((x * x).sum()), "the root does not scale what was squared"),
+        (
+            lambda x: jnp.sqrt((x * x).sum()),
+            "the root does not scale the squared",
+        ),
         (lambda x: (x + 1) * lax.rsqrt((x * x).sum()), "the root does not scale"),
-        (shared, "somebody else reads the squares"),
+        (shared, "other ops read the squares"),
         (
             jax.grad(lambda x: l2_normalize(x).real.sum()),
             "it was differentiated before it was converted",

@@ -159,7 +159,7 @@ def test_the_cache_of_linen_keeps_its_dtype(dtype, stored):
     written = jnp.promote_types(dtype, "float32")
     if written != stored:
         narrowed = {c.why for c in converted.plan.casts if c.to_dtype == stored}
-        assert narrowed == {f"what is written into keeps its dtype, {stored}"}
+        assert narrowed == {f"the tensor written into keeps its dtype, {stored}"}
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])

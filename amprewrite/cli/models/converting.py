@@ -124,7 +124,7 @@ def verify(  # noqa: PLR0913  # options
         float | None,
         typer.Option(
             help="Greatest relative error of an output; beyond it exit 1. Without it, "
-            "the tolerance of the plan, or what its roundings explain."
+            "the tolerance of the plan, or the error that its roundings explain."
         ),
     ] = None,
     html: Html = None,

@@ -49,7 +49,7 @@ _EDGES: dict[str, tuple[str, ...]] = {
     "complex*": ("complex64",),
     "complex64": ("complex128",),
     "complex128": (),
-    # Nothing lies above these: widening them silently would undo what they are for.
+    # Nothing lies above these: widening them silently would defeat their purpose.
     **dict.fromkeys((*_SUB_BYTE, *_SMALL_FLOATS), ()),
 }
 

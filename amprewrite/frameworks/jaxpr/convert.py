@@ -101,7 +101,7 @@ def original(model: Any) -> Any:
     A function may be under ``jax.jit``; the plain one is not. A module has the current
     weights of the converted one.
     """
-    held = getattr(model, "__wrapped__", None)  # what jax.jit made of a converted one
+    held = getattr(model, "__wrapped__", None)  # of jax.jit around a converted one
     found = held if isinstance(held, ConvertedFunction) else model
     if isinstance(found, ConvertedFunction):
         return found.closed.function if found.closed else found.function

@@ -25,8 +25,8 @@ def compile_program(program: ConvertedModule, *, trains: bool) -> None:
 
     Args:
         program: The program; its first call comes after it was linked to a model.
-        trains: Whether its weights are trained: then they are inputs of what is
-            compiled, forward and backward pass.
+        trains: Whether its weights are trained: then they are inputs of the compiled
+            function, in forward and backward pass.
     """
     run = compiling.called(program)
     free = compiling.compiled_function(run)

@@ -41,7 +41,7 @@ class Instances:
             first: Runs the graph for the captured module.
             place: The captured module.
             names: Positions of the parameters among the inputs, with their local paths.
-            make: Returns what runs the graph for a module at another place.
+            make: Returns a function that runs the graph for a module at another place.
         """
         self._first, self._place, self._names, self._make = first, place, names, make
         self._runs = {place.prefix: first}

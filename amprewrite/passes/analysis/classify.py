@@ -19,8 +19,8 @@ MOVES = {"enter": OpClass.FOLLOW, "leave": OpClass.FOLLOW}
 """Classes of ops at region boundaries; others keep their dtype."""
 
 _PASSED = {
-    "carry": "what a loop carries keeps its dtype",
-    "enter": "what passes into a body has the dtype of the body",
+    "carry": "a carry of a loop keeps its dtype",
+    "enter": "a value that enters a body has the dtype of the body",
     "leave": "branches give one dtype",
     "boundary": "a custom rule is written for one dtype",
 }
@@ -111,7 +111,7 @@ def _promoted(graph: ProgramGraph, op: Op) -> Match | None:
         passed = _PASSED[op.canonical]
         why = f"{' and '.join(narrow)} to {wanted}: {passed}"
     elif rule and rule.behaviour is Behaviour.FOLLOW_SELF:
-        why = f"what is written into keeps its dtype, {wanted}"
+        why = f"the tensor written into keeps its dtype, {wanted}"
     else:
         why = f"{' and '.join(joined)} promote to {wanted}"
     return _match(OpClass.PROMOTE, Reason.PROMOTION, why)
@@ -192,7 +192,7 @@ def _of_written(graph: ProgramGraph, op: Op, found: Match) -> Match:
     read = {graph.storage(name) for name in op.operands} & graph.written
     if not any(graph.storage(name) in read for name in op.results):
         return found
-    why = "a view of what is written in place: a cast would make it a copy"
+    why = "a view of a value written in place: a cast would make it a copy"
     return replace(found, op_class=OpClass.FOLLOW, why=why)
 
 

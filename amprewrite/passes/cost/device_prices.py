@@ -24,7 +24,7 @@ def device_model(  # all but three are by keyword
     Args:
         base: Default prices of the target.
         device: The device. One that is known by its kind alone has the default prices.
-        own: What ``amprewrite calibrate`` measured on it.
+        own: Measurements of ``amprewrite calibrate`` on it.
         low: Name of the low dtype.
         full: Name of the full dtype.
         weighed: Whether plans depend on prices, so that it is worth a warning that
@@ -47,6 +47,6 @@ def _warn_unpriced(device: Device) -> None:
     """Warn once about a device without prices."""
     warn(
         f"no prices are known of {device}: plans weigh the default ones, and may lower "
-        f"what is slower there; run `amprewrite calibrate` on it, or pass device= to "
-        f"plan for another"
+        f"ops that are slower low there; run `amprewrite calibrate` on it, or pass "
+        f"device= to plan for another"
     )

@@ -179,7 +179,7 @@ class _Candidates:
         """Return the cheapest plan at the default prices, which count bytes alone.
 
         Where measured prices are off, or taken from another processor, it is the one
-        that lowers what pays in memory.
+        that lowers the ops for which that saves memory traffic.
         """
         default = cost_model(goal.model.target)
         model = replace(default, kernels=goal.model.kernels)

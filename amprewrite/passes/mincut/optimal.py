@@ -13,7 +13,7 @@ from amprewrite.passes.placement.constraints import Freedom
 REASONS: dict[Assignment, str] = {
     "low": "the least cost has it low",
     "full": "the least cost has it full",
-    "accumulator": "the least cost has it low, and hands back its sums",
+    "accumulator": "the least cost has it low, handing over its accumulator",
 }
 """Text of the reason for each assignment."""
 

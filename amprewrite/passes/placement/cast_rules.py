@@ -29,7 +29,7 @@ class CastKey(NamedTuple):
         region: Body in which it is cast; empty for the top level.
         version: How often its storage was written in place before; ``ON_THE_SPOT``
             for a result that is cast where it is made.
-        saturate: Whether what is out of range becomes the largest finite number.
+        saturate: Whether numbers out of range become the largest finite number.
         trips: Iterations of the loops around it, multiplied.
     """
 
@@ -55,7 +55,7 @@ class CastRules:
         """Start before the first op.
 
         Args:
-            situation: What is known before placement.
+            situation: Facts known before placement.
             fold: Whether casts of weights are done once, at conversion.
             scalars: Whether promoting kernels convert scalars beside tensors.
                 Placement ``promote`` is older than this rule and casts them.
@@ -171,7 +171,7 @@ class CastRules:
         """Return whether a weight may be kept in two dtypes.
 
         One of the full dtype has no low copy beside it: low precision is to save
-        memory. What the model itself mixes (tables of another dtype) may have one.
+        memory. Tables that the model itself has in another dtype may have one.
         """
         lowered = bool(self.low) and self.graph.is_dtype(name, self.full)
         return not lowered and self.is_static(name)

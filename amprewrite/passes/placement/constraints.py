@@ -180,7 +180,7 @@ class _Finder:
         op_class = self.at.classes[op.name].op_class
         if self.at.demands.on_op(op) is Demand.EXACT:
             causes = self.at.demands.path(self.graph, op)
-            return f"{causes[-1]} needs an exact argument, so what makes it stays full"
+            return f"{causes[-1]} needs an exact argument: its producers stay full"
         if why := self._grows(op):
             causes = self.at.demands.path(self.graph, op)
             return f"{why}, and {causes[-1]} wants it full"
@@ -279,7 +279,7 @@ class _Finder:
             for storage in self.full_storages & self.members.keys():
                 for name in self.members[storage]:
                     if name in free and name not in self.pinned:
-                        why = "it touches what something writes in place in full"
+                        why = "it touches a storage that is written in place in full"
                         self.pinned[name] = why
                         changed = True
 

@@ -26,7 +26,7 @@ def contract_formats(
     """Return the formats of each contraction that rounds to 8 bits, by op name.
 
     Those are the ones that the policy allows to be low, as they are in full precision
-    under a policy without a low dtype. What needs an exact argument stays exact.
+    under a policy without a low dtype. Exact arguments stay exact.
 
     Args:
         graph: The program.

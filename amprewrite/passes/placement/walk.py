@@ -70,7 +70,7 @@ class Walk:
             return self.out
         waiting = self._concerned()
         waiting.update(self._readers(changed))
-        order = sorted(waiting)  # a heap: readers come after what they read
+        order = sorted(waiting)  # a heap: readers come after their operands
         while order:
             changed = self._decide(self.graph.ops[heappop(order)])
             for position in self._readers(changed):
@@ -252,7 +252,7 @@ class Walk:
         followed = self.at.followed[op.name]
         wide = [n for n in followed if not self._is_low(n)]
         dtype = self.full if wide or not followed else self.low
-        names = f"%{(wide or followed)[0]}" if followed else "what it converts"
+        names = f"%{(wide or followed)[0]}" if followed else "its operand"
         why = f"its dtype follows that of {names}, which is {dtype}"
         return Placed(dtype, operands, (dtype,), why, self._makers(wide or [*followed]))
 
@@ -260,7 +260,7 @@ class Walk:
         """Place a cast with a written result: it stays the view or copy that it is."""
         storage = self.graph.storage
         if op.operands and storage(op.operands[0]) == storage(op.results[0]):
-            why = "a view of what is written in place: a cast would make it a copy"
+            why = "a view of a value written in place: a cast would make it a copy"
             return Placed(operands[0], operands, operands[:1], why)
         why = "a copy that is written in place: it keeps the dtype that it has"
         return Placed(self.full, operands, (self.full,), why)
@@ -310,7 +310,7 @@ class Walk:
         placed = self._run(op, self.low, found.why)
         if op.name not in self.out.accumulating:
             return placed
-        why = f"{found.why}; all who read it want full, so it hands back its sums"
+        why = f"{found.why}; all readers want full, so it hands over its accumulator"
         return replace(placed, results=self._traced(op.results), why=why)
 
     def _exact(self, op: Op) -> Placed | None:
@@ -318,7 +318,7 @@ class Walk:
         if self.at.demands.on_op(op) is not Demand.EXACT:
             return None
         causes = self.at.demands.path(self.graph, op)
-        why = f"{causes[-1]} needs an exact argument, so what makes it stays full"
+        why = f"{causes[-1]} needs an exact argument: its producers stay full"
         return self._run(op, self.full, why, causes)
 
     def _accumulate(self, op: Op, found: Match) -> Placed:

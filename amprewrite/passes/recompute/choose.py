@@ -6,8 +6,8 @@ that it reads wanted. Pieces of contractions, draws and writes can only be kept.
 is exact for this price; of several the one that recomputes most is taken.
 
 A region that spans many contractions would make its backward pass keep all of its
-values at once, and computing it again would begin far from where it is needed. What
-holds such regions together is kept instead, until every region is short.
+values at once, and computing it again would begin far from where it is needed. The
+values that join such a region are kept instead, until every region is short.
 """
 
 from collections.abc import Collection, Iterable

@@ -198,8 +198,8 @@ def load_calibration(device: Device) -> Calibration | None:
     if not reason:
         return found
     warn(
-        f"{file}: is not what `amprewrite calibrate` writes ({reason}); the default "
-        f"prices are used instead; run `amprewrite calibrate` to measure again"
+        f"{file}: is no file of `amprewrite calibrate` ({reason}); the default prices "
+        f"are used instead; run `amprewrite calibrate` to measure again"
     )
     return None
 

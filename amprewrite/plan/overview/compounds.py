@@ -24,7 +24,7 @@ class Compound:
     """The ops of one call.
 
     Attributes:
-        name: What it is, such as ``softmax``.
+        name: Its kind, such as ``softmax``.
         call: The name with a number, unique in the plan, such as ``softmax#3``.
         ops: The decisions about its ops, in program order.
     """

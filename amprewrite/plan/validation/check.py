@@ -128,7 +128,7 @@ class _Checker:
             if self.plan.training:
                 yield f"folding {cast.folding!r} while the parameters are trained"
             if not self._is_static(cast.value):
-                yield f"folding {cast.folding!r} of what is no weight"
+                yield f"folding {cast.folding!r} of a value that is no weight"
         if cast.folding == "storage":
             readers = {(op.name, i) for op, i in self.graph.users[cast.value]}
             if cast.value in self.graph.producer or {*cast.uses} != readers:

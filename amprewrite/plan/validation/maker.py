@@ -62,7 +62,8 @@ def policy_of(plan: Plan, given: PolicyLike | None) -> Policy:
         raise PlanMismatchError(msg)
     if plan.policy_digest != policy_digest(found):
         warn(
-            f"policy {plan.policy!r} has changed since the plan was made by it; what "
-            f"else is planned (another signature, the other mode) follows it as it is"
+            f"policy {plan.policy!r} has changed since the plan was made by it; other "
+            f"programs (another signature, the other mode) are planned by its current "
+            f"text"
         )
     return found

@@ -31,7 +31,7 @@ def lost_updates(
 
     Args:
         params: Parameters before the step, any tree of arrays.
-        updates: What is added to them, a tree of the same structure: the result of
+        updates: Updates added to them, a tree of the same structure: the result of
             ``optimizer.update`` of optax; leaves may be None.
         format: Name of the format to ask about, such as ``float16``, for parameters
             that are stored in another one; None is the dtype of each parameter.

@@ -148,8 +148,8 @@ def lost_updates(
     Each step is also taken by a copy of the optimizer in float64; the step itself, its
     state and the random numbers stay as they are. That costs three times the memory of
     weights and state in float64 during the step, a step in float64, and a copy of
-    weights and updates to the host. :class:`LowWeights` counts what it stores by
-    itself, in ``lost``.
+    weights and updates to the host. :class:`LowWeights` counts its own lost updates,
+    in ``lost``.
 
     Args:
         optimizer: Any optimizer of torch but LBFGS.

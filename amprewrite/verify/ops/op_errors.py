@@ -74,7 +74,7 @@ class OpError:
         """Accumulated error minus the error that arrived: the part that the op adds.
 
         It is infinite for the first op with values that are not finite, and 0 for those
-        after it. It is negative where an op damps the error of what it reads.
+        after it. It is negative where an op damps the error of its operands.
         """
         return 0.0 if self.arrived == inf else self.accumulated - self.arrived
 

@@ -82,11 +82,11 @@ BROKEN = {
     ),
     "two ops of one body run differently often": (
         with_ops(replace(A, region="loop", trips=2), replace(B, region="loop")),
-        "I9 what stands in one body runs equally often: b runs 1 times in loop, where",
+        "I9 ops of one body run equally often: b runs 1 times in loop, where",
     ),
     "an op runs less than never": (
         with_ops(A, replace(B, region="loop", trips=-1)),
-        "I9 what stands in one body runs equally often: b runs -1 times",
+        "I9 ops of one body run equally often: b runs -1 times",
     ),
     "an alias names nobody": (
         with_values(replace(X, alias="ghost")),

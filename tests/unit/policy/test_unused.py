@@ -52,7 +52,7 @@ def test_keys_that_no_op_has_together() -> None:
 
 
 def test_a_rule_that_comes_too_late() -> None:
-    assert "what comes before it decides" in why(op="gelu")
+    assert "overrides or rules before it decide" in why(op="gelu")
 
 
 def test_a_program_without_ops_has_no_names() -> None:

@@ -69,7 +69,7 @@ class Second:
         notes: tuple[str, ...] = ()
         if left_out and self._closes_over_full(program):
             why = (
-                f"what it closes over is {self.full} also in a trace in {self.low}, "
+                f"a value it closes over is {self.full} also in a trace in {self.low}, "
                 f"where {left_out} of them change nothing; pass it as an argument"
             )
             notes = (self._unseen(why),)
@@ -78,7 +78,7 @@ class Second:
     def _unseen(self, why: str) -> str:
         return (
             f"casts to {self.full} that the function may write are not seen: {why}; "
-            f"mark what must stay full with amprewrite.full_precision"
+            f"mark ops that must stay full with amprewrite.full_precision"
         )
 
     def _closes_over_full(self, program: Program) -> bool:

@@ -171,9 +171,9 @@ class _Finder:
             return "it stands in a function with a derivative rule of its own"
         found = [root for root in roots if root is not None]
         if len(found) < len(roots):
-            return "somebody else reads the squares or their sum too"
+            return "other ops read the squares or their sum too"
         if not all(self._is_scaled(squared, root) for root in found):
-            return "the root does not scale what was squared"
+            return "the root does not scale the squared value"
         return ""
 
     def _is_scaled(self, squared: str, root: Step) -> bool:

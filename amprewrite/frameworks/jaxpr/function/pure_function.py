@@ -62,7 +62,7 @@ def pure(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Pure:
     adapter = adapter_of(model)
     if adapter is not None:
         return _of_module(adapter, model, args, kwargs)
-    held = getattr(model, "__wrapped__", None)  # what jax.jit made of a converted one
+    held = getattr(model, "__wrapped__", None)  # of jax.jit around a converted one
     found = model if isinstance(model, ConvertedFunction) else held
     converted = found if isinstance(found, ConvertedFunction) else None
     names = input_names((args, dict(kwargs)), parameter_names(model))

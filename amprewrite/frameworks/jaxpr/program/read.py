@@ -157,14 +157,14 @@ class _Reader:
         parts: list[Any] = [*precision] if several else [precision]
         plain = (None, lax.Precision.DEFAULT)
         if any(part not in plain for part in parts):
-            return f"precision={parts[0]} is what the model asks for"
+            return f"the model sets precision={parts[0]}"
         wanted = step.eqn.params.get("preferred_element_type")
         if wanted is None:
             return ""
         made = dtype_name(step.eqn.outvars[0].aval)
         wants = step.wants or ("",) * len(step.operands)
         if any(dtype != made for dtype in self._reads(step.operands, wants)):
-            return f"preferred_element_type={made} is what the model asks for"
+            return f"the model sets preferred_element_type={made}"
         return ""
 
     def _dtype(self, atom: Atom) -> str:

@@ -46,7 +46,7 @@ class Seen:
         """Return the reason why the capture is not faithful; empty if it is."""
         if self.written:
             names = ", ".join(self.written)
-            return f"export does not write what forward writes to {names}"
+            return f"export leaves out the writes of forward to {names}"
         if self.seeds:
             return "export does not record that forward seeds the random generator"
         if not training:

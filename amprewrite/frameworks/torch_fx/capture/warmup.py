@@ -90,7 +90,7 @@ def _mixed(model: nn.Module, arguments: Any) -> str:
     if len(found) == 1:
         return ""
     names = ", ".join(name.removeprefix("torch.") for name in found)
-    return f', or policy="promote", which casts what meets ({names} are there)'
+    return f', or policy="promote", which casts operands to one dtype (found: {names})'
 
 
 def has_values(model: nn.Module, *arguments: Any) -> bool:

@@ -214,8 +214,8 @@ def beside_export(function: Callable[[], T]) -> T:
     """Return the result of ``function``, which captures while torch.export traces.
 
     It runs in a thread of its own, since most modes of a tracer belong to its thread.
-    What belongs to the process (flags, and the modes before dispatch) is as outside of
-    an export meanwhile.
+    State of the process (flags, and the modes before dispatch) is as outside of an
+    export meanwhile.
 
     Args:
         function: The function to run.

@@ -58,7 +58,7 @@ def _trace(
     trace = proxy_tensor.make_fx(
         function, pre_dispatch=pre_dispatch, _allow_non_fake_inputs=True
     )
-    with fake_mode_of(list(inputs)) or nullcontext():  # what is made inside is fake too
+    with fake_mode_of(list(inputs)) or nullcontext():  # new tensors inside are fake too
         return trace(*inputs)
 
 
@@ -176,7 +176,7 @@ def untraced() -> AbstractContextManager[Any]:
 def in_dispatch_mode() -> bool:
     """Return whether a mode around the call sees or replaces ops: fake tensors, counts.
 
-    What it computes is not to be kept for other calls.
+    Its results are not to be kept for other calls.
     """
     untyped: Any = torch
     return untyped._C._len_torch_dispatch_stack() > 0
@@ -227,6 +227,6 @@ def dispatched(
     with torch.no_grad(), _Dispatched((args, kwargs)) as record:
         try:
             result = function(*args, **kwargs)
-        except Exception:  # noqa: BLE001  # kernels raise what they like
+        except Exception:  # noqa: BLE001  # kernels raise exceptions of any class
             return None
         return record.calls, record.text(result)

@@ -141,7 +141,7 @@ class ConvertedModel(ConvertedPart):
             UnsupportedError: It is asked for the copy of another object, which hands
                 on all attributes that it does not have.
         """
-        here = inspect.currentframe()  # copy says nowhere else what it copies
+        here = inspect.currentframe()  # the frame of copy alone has the copied object
         caller = None if here is None else here.f_back
         asked: Any = self
         if caller is not None and caller.f_code is copy.deepcopy.__code__:

@@ -42,7 +42,7 @@ def keep_program(converted: ConvertedModule, model: nn.Module, *, shared: bool) 
     """Store in ``converted`` the captured program it was made of, or a copy of it.
 
     Args:
-        converted: What the program was converted to.
+        converted: The converted form of the program.
         model: The program as a module.
         shared: Whether its tensors are those of ``converted``; else the copy has
             tensors without values.

@@ -63,7 +63,7 @@ _OUT_OF_PLACE: Mapping[Any, Any] = {
 def put_channels_last(graph: Graph) -> None:
     """Change the layout of convolutions, and of ops between, where it is faster.
 
-    What other ops and the caller see keeps its layout. Wanted is a graph that is not
+    Values that other ops or the caller read keep their layout. Wanted is a graph not
     trained: backward passes were not timed.
 
     Args:

@@ -3,7 +3,7 @@
 ``GraphModule.forward`` reads each weight by a chain of module attributes (3.5 us a
 weight, measured) and calls each op through Python. A flat runner reads weights from the
 dicts in which the modules hold them, so that whatever replaces one there is seen, and
-calls what is below the Python of an op. It computes the same bits.
+calls the function below the Python of an op. It computes the same bits.
 """
 
 import linecache

@@ -78,7 +78,7 @@ def _is_followed(tensor: torch.Tensor) -> bool:
 class _Weights:
     """The state of many tensors, which is compared at once: 0.2 us each (measured).
 
-    It holds their memory, as what was compiled for it does, so that no other tensor
+    It holds their memory, as the code compiled for it does, so that no other tensor
     gets the same address.
     """
 

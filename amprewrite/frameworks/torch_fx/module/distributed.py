@@ -39,8 +39,8 @@ def refuse_wrapped(model: nn.Module) -> None:
         msg = (
             f"{type(model).__name__} cannot be converted: {what} is wrapped for "
             f"several processes ({type(part).__name__}), by hooks that a captured "
-            f"program does not call; convert the plain model first, and wrap what "
-            f"convert gives: {how}"
+            f"program does not call; convert the plain model first, and wrap the "
+            f"result: {how}"
         )
         raise UnsupportedError(msg)
 

@@ -134,7 +134,7 @@ class LazyModule(ConvertedModule):
         """Refuse to be pickled: compiled graphs exist only in this process.
 
         Raises:
-            UnsupportedError: Always; what dynamo captured lives in this process.
+            UnsupportedError: Always; graphs of dynamo exist in this process alone.
         """
         raise UnsupportedError(CAPTURED_LATER)
 

@@ -26,7 +26,7 @@ def copied(held: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
         held: The tensor.
         memo: Copies made so far, as ``copy.deepcopy`` keeps them.
     """
-    # What is made in inference mode can be neither captured nor trained later.
+    # Tensors made in inference mode can be neither captured nor trained later.
     with torch.inference_mode(mode=False), torch.no_grad():
         value = held.detach()
         strided = value.layout == torch.strided  # others have several storages, or none

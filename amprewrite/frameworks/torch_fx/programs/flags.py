@@ -30,7 +30,7 @@ def flags_of(kind: type[nn.Module]) -> frozenset[str]:
 
     They are those in the code of ``forward`` and of the methods that it names, of the
     functions that these are wrapped in or call, and the strings there (for
-    ``getattr``). A superset of what is read: an attribute that is no flag then has its
+    ``getattr``). A superset of the flags: an attribute that is no flag then has its
     programs captured again when it is set, one that was missed would be ignored.
     """
     return _reached_by(kind).names

@@ -27,8 +27,9 @@ _VALUES = (bool, int, float, complex, str, type(None), torch.dtype, torch.Tensor
 def hooks_with_effects(model: nn.Module) -> list[str]:
     """Return the paths and names of hooks that may do more than compute.
 
-    Export runs a hook once and keeps its ops alone: what it stores elsewhere (outputs
-    of a layer, a count) would be stored once. Hooks of libraries are taken to compute.
+    Export runs a hook once and keeps its ops alone: values that it stores elsewhere
+    (outputs of a layer, a count) would be stored once. Hooks of libraries are taken to
+    compute.
 
     Args:
         model: The model with its hooks.
@@ -66,8 +67,8 @@ def without_effects(model: nn.Module) -> Generator[None]:
 def computes_only(hook: Any) -> bool:
     """Return whether a hook is a library's, or a function that writes to no object.
 
-    It is such a function if its code writes to local names alone, and what it refers to
-    from outside are modules, classes, numbers, tensors and functions of libraries. Any
+    It is such a function if its code writes to local names alone, and refers outside
+    to nothing but modules, classes, numbers, tensors and functions of libraries. Any
     other hook of the user may have effects: a method, an object that is called, a
     function that refers to a list.
 

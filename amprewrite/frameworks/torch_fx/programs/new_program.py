@@ -35,7 +35,7 @@ class Asker:
         last: The program that ran last.
         others: The other programs of this structure.
         exported: Whether ``torch.export`` is tracing the call: the program is a part of
-            what it captures, and the model keeps neither it nor its low weights.
+            the graph it makes, and the model keeps neither it nor its low weights.
         stand_ins: Whether tensors among the arguments have values that no call gave.
     """
 

@@ -81,8 +81,8 @@ _call: Any = call  # its stub takes one argument
 class Outside:
     """The values under some names in namespaces, to be compared later.
 
-    A name that is added to a class counts as a change: code may ask for it. What is
-    written to a list, a dict or an object there does not.
+    A name that is added to a class counts as a change: code may ask for it. A write to
+    a list, a dict or an object there does not.
     """
 
     def __init__(self, found: Iterable[Found]) -> None:

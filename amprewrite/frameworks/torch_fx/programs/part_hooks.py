@@ -15,7 +15,7 @@ _OF_TORCH = "torch.nn.utils."
 def new_hook(model: nn.Module) -> str:
     """Return the reason to run the hooks that were registered on parts, or no text.
 
-    A program of one graph has the ops of a hook, but what a hook does besides computing
+    A program of one graph has the ops of a hook, but its effects besides computing
     would happen once, while the graph is captured; dynamo runs it at each call. Hooks
     of torch that compute a weight are captured, and those that parts had when the model
     was converted.

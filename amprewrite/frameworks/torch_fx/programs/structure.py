@@ -36,7 +36,7 @@ class Watch:
     Attributes:
         structure: Number of changes of submodules, hooks, modes and flags.
         changed: Whether the structure changed since the programs of the model were
-            looked up: one flag, since a compiler guards on what it reads.
+            looked up: one flag, since a compiler guards on each value that it reads.
         tensors: Number of parameters and buffers that were set.
         attributes: Names of the other attributes that were set.
         others: Number of times that one of these was set.
@@ -86,9 +86,9 @@ class Watch:
 def structure_key(root: nn.Module) -> Key:
     """Return the key of the structure of ``root``.
 
-    It has the classes, modes, hooks, flags and names of tensors of all parts, and what
-    their forwards read in classes and global variables, but neither tensors nor the
-    hooks of ``root`` itself, which run around its programs.
+    It has the classes, modes, hooks, flags and names of tensors of all parts, and the
+    values that their forwards read in classes and global variables, but neither tensors
+    nor the hooks of ``root`` itself, which run around its programs.
     """
     parts = [*parts_of(root)]
     outside = outside_key(outside_of(part for _, part in parts))
@@ -98,8 +98,8 @@ def structure_key(root: nn.Module) -> Key:
 def portable(key: Key) -> Key:
     """Return a key of a structure that can be pickled, with the names of classes.
 
-    What is read outside of the model is not in it: where it is loaded there may be
-    other global variables.
+    Values that are read outside of the model are not in it: where it is loaded there
+    may be other global variables.
     """
     found: list[object] = []
     for part in key[1:]:

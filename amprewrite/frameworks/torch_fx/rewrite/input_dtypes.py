@@ -121,7 +121,7 @@ def _message(graph: ProgramGraph, op: Op, model: nn.Module, reason: str) -> str:
         f"{type(model).__name__} fails on these arguments: "
         f"{', '.join(part for part in (found, params) if part)}; at {place}: {reason}; "
         f"want arguments of {want}: cast them, {cast}, or convert with "
-        f'policy="promote", which casts what meets'
+        f'policy="promote", which casts operands to one dtype'
     )
 
 

@@ -93,14 +93,14 @@ def check_writes(reading: Reading, before: Contents | None) -> None:
         if after.inputs[name] != number:
             raise _refusal(f"%{name} after the call")
     for name in after.shared:
-        raise _refusal(f"{name}, now a view of what it was a copy of,")
+        raise _refusal(f"{name}, once a copy and now a view,")
 
 
 def _refusal(where: str) -> GraphError:
     msg = (
-        f"a cast parts {where} from a write in place: it would not hold what the model "
-        f"writes; want every read after a write to see it; keep the ops that write in "
-        f"full precision by overrides, or use a plan made for this program"
+        f"a cast parts {where} from a write in place: it would lack the values that "
+        f"the model writes; want every read after a write to see it; keep the ops that "
+        f"write in full precision by overrides, or use a plan made for this program"
     )
     return GraphError(msg)
 

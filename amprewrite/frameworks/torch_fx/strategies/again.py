@@ -110,8 +110,8 @@ def _subject(wanted: Wanted, request: Request) -> Subject:
 def _kept_apart(wanted: Wanted) -> CaptureError | None:
     """Return the reason to capture by dynamo: a hook, or an argument with state.
 
-    Export flattens such an argument, so that what the model writes to it would be lost:
-    a cache of keys and values that each step extends.
+    Export flattens such an argument, so that writes of the model to it would be lost: a
+    cache of keys and values that each step extends.
     """
     if wanted.reason:
         return CaptureError(wanted.reason)

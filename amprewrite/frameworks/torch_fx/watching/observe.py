@@ -85,8 +85,8 @@ class Recorder(TorchFunctionMode):
     def inside(self, model: torch.nn.Module) -> Generator[None]:
         """Follow which submodule runs.
 
-        By hooks of all modules, since those of one would change what a scaled or
-        converted model is captured by.
+        By hooks of all modules, since a hook of one would be a change of a scaled or
+        converted model, which would be captured anew.
         """
         untyped: Any = model
         paths = {id(module): path for path, module in untyped.named_modules()}
@@ -122,7 +122,7 @@ def _version(x: Any) -> int:
 def _shares(result: Any, given: Any, version: int) -> bool:
     """Return whether a result is an argument, or its storage, and was not written.
 
-    A function may also return a view of what it made itself, as ``linear`` does.
+    A function may also return a view of its own new tensor, as ``linear`` does.
     """
     if result is not given and _storage(result) != _storage(given):
         return False
@@ -196,7 +196,7 @@ def run_recorded(
         model: The module.
         args: Positional arguments of the call.
         kwargs: Keyword arguments of the call.
-        recorder: Consumer of what is made.
+        recorder: Consumer of the tensors of the run.
         gradients: Whether to run backward.
 
     Returns:

@@ -86,7 +86,7 @@ def test_an_accumulator_is_handed_back_where_all_read_it_in_full() -> None:
     return %y
     """)
     assert reads_and_gives(plan, "dot")[1] == ("float32",)
-    assert "hands back its sums" in plan.by_op["dot"].why
+    assert "hands over its accumulator" in plan.by_op["dot"].why
     assert reads_and_gives(plan, "view")[1] == ("float32",)
     assert [c.value for c in plan.runtime_casts] == ["x"]
 

@@ -173,9 +173,9 @@ def test_promoted_operands_say_why() -> None:
     assert why_of(line) == "bfloat16 and float32 promote to float32"
     facts = 'reads=["float32", "float32"]'
     line = f"a = slice_scatter(%x, %d) -> %y: f32[4]\n  | {facts}"
-    assert why_of(line) == "what is written into keeps its dtype, float32"
+    assert why_of(line) == "the tensor written into keeps its dtype, float32"
     line = 'a = carry(%d) -> %y: f32[4]\n  | reads=["float32"]'
-    assert why_of(line) == "float64 to float32: what a loop carries keeps its dtype"
+    assert why_of(line) == "float64 to float32: a carry of a loop keeps its dtype"
 
 
 def test_a_norm_of_complex_numbers_says_why() -> None:

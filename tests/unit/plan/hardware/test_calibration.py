@@ -81,7 +81,7 @@ def changed(**parts: object) -> str:
 def test_a_broken_file_is_left_out_with_a_warning(text: str, reason: str) -> None:
     file = save_calibration(FOUND)
     file.write_bytes(text.encode("utf-8", "surrogatepass"))
-    said = re.escape(f"{file}: is not what `amprewrite calibrate` writes (")
+    said = re.escape(f"{file}: is no file of `amprewrite calibrate` (")
     with pytest.warns(AmpWarning, match=said) as caught:
         assert load_calibration(DEVICE) is None
     assert reason in str(caught[0].message)

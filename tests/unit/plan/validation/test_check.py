@@ -93,11 +93,11 @@ def test_what_the_passes_make_fits(
         ),
         (
             {"folding": "copy", "folded": True, "bytes": 0},
-            "folding 'copy' of what is no weight",
+            "folding 'copy' of a value that is no weight",
         ),
         (
             {"folding": "storage", "folded": True, "bytes": 0},
-            "folding 'storage' of what is no weight",
+            "folding 'storage' of a value that is no weight",
         ),
         ({"bytes": 1}, "cost: says"),
     ],

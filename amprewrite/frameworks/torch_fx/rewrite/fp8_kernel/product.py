@@ -23,7 +23,7 @@ class Rounded:
 
     Attributes:
         held: The numbers, row-major, of an 8-bit dtype.
-        inverse: What they are multiplied by to give the matrix, a float32 scalar.
+        inverse: Factor by which they give the matrix, a float32 scalar.
     """
 
     def __init__(self, x: torch.Tensor, name: str, scaling: str) -> None:
@@ -50,7 +50,7 @@ class Rounded:
 def product(left: Rounded, right: Rounded) -> torch.Tensor:
     """Return the product of one matrix with the transposed other one, in float32.
 
-    Extents are filled up with zeros to what the kernel takes, which changes no sum.
+    Extents are padded with zeros to those of the kernel, which changes no sum.
 
     Args:
         left: A matrix of m rows and k columns.

@@ -263,7 +263,7 @@ def test_a_cast_behind_what_a_function_closes_over_is_told() -> None:
     program = inline(tracer.trace((X,), {}).closed)
     found, (note,) = second_of(tracer).restore(program)
     assert chosen(found) == []
-    assert "what it closes over is float32" in note
+    assert "a value it closes over is float32" in note
     assert "pass it as an argument" in note
     tracer = Tracer(lambda x: jnp.tanh(x.astype(FULL)).astype(FULL) * 2)
     program = inline(tracer.trace((X,), {}).closed)

@@ -56,7 +56,7 @@ def test_what_is_left_alone_is_named_with_its_line():
     _, norms = found(lambda z: jnp.sqrt((z * z).sum()))
     (line,) = norms.warnings()
     assert line.startswith("test_complex_norms.py:")
-    assert "because the root does not scale what was squared" in line
+    assert "because the root does not scale the squared value" in line
 
 
 def test_only_the_squares_are_marked_at_every_depth():

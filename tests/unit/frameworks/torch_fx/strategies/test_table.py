@@ -80,7 +80,7 @@ def has_hook(m: Any, x: Any) -> Any:
 
 REASONS = [
     (branches, False, "cannot be captured by torch.export at "),
-    (counts, False, "export does not write what forward writes to self.calls"),
+    (counts, False, "export leaves out the writes of forward to self.calls"),
     (seeds, False, "export does not record that forward seeds"),
     (has_hook, False, "runs the hook test_every_reason_to_pass_a_model_on_is_said_in"),
     (checkpoints, True, "export removes activation checkpoints"),
