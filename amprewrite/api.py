@@ -276,7 +276,7 @@ def pareto(  # noqa: PLR0913  # the public signature; all but two are by keyword
         found = f"points={points}" if budget else f"policy {loaded.name!r} has no low"
         msg = f"{found}: want at least {FEWEST} points, and a policy with a low dtype"
         raise UnsupportedError(msg)
-    front = Front(budget, points)
+    front = Front(**vars(budget), count=points)
     request = replace(
         asked.request(front), dynamic_shapes=dynamic_shapes, training=training
     )

@@ -279,7 +279,7 @@ class Asked:
         found = self.budget()
         if found is None or self.placement != FASTEST:
             return found
-        return Fastest(found, self._conditions(settings))
+        return Fastest(**vars(found), conditions=self._conditions(settings))
 
     def budget(self) -> Budget | None:
         """Return the planner within the tolerance; None without a tolerance.

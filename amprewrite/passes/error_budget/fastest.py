@@ -1,7 +1,7 @@
 """Plans within a tolerance, timed where they will run: the fastest one is taken."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import isfinite
 
 from amprewrite.ir import ProgramGraph
@@ -12,10 +12,10 @@ from amprewrite.passes.error_budget.lagrangian import UNMEASURED, Goal, Search
 from amprewrite.passes.error_budget.measured_search import plan_within
 from amprewrite.passes.pipeline import FULL
 from amprewrite.plan import DEFAULT_PRICES, NOTHING_LOWERED, Plan
-from amprewrite.plan.bounds import FASTEST, Tolerance
+from amprewrite.plan.bounds import FASTEST
 from amprewrite.plan.fields import TimedPlan
 from amprewrite.plan.hardware.timed_plans import Conditions, load_timed, save_timed
-from amprewrite.plan.sensitivity import Measurements, Probes
+from amprewrite.plan.sensitivity import Measurements
 from amprewrite.plan.validation.fingerprint import fingerprint
 
 SMALLER = (4.0, 16.0)
@@ -45,7 +45,7 @@ PREFERRED = (
 
 
 @dataclass(frozen=True)
-class Fastest:
+class Fastest(Budget):
     """Planner that takes the fastest of the plans within a tolerance.
 
     Candidates are the cheapest plan by prices, plans of less error, the plans of the
@@ -53,39 +53,10 @@ class Fastest:
     result is never slower than that.
 
     Attributes:
-        budget: The planner within the tolerance.
         conditions: Settings beside the program on which times depend.
     """
 
-    budget: Budget
-    conditions: Conditions
-
-    @property
-    def tolerance(self) -> Tolerance:
-        """Bound on the error of the candidates."""
-        return self.budget.tolerance
-
-    @property
-    def substitutes(self) -> bool:
-        """Whether placement ``promote`` is the baseline where another one fails."""
-        return self.budget.substitutes
-
-    @property
-    def bounds_gradients(self) -> bool:
-        """Whether the tolerance bounds gradients, too."""
-        return self.budget.bounds_gradients
-
-    def probes(self, graph: ProgramGraph, *, keep_parameter_dtype: bool) -> Probes:
-        """Return the roundings to measure."""
-        return self.budget.probes(graph, keep_parameter_dtype=keep_parameter_dtype)
-
-    def promoted(
-        self, graph: ProgramGraph, *, keep_parameter_dtype: bool, captured: str
-    ) -> Plan:
-        """Return the plan of placement ``promote``."""
-        return self.budget.promoted(
-            graph, keep_parameter_dtype=keep_parameter_dtype, captured=captured
-        )
+    conditions: Conditions = field(kw_only=True)
 
     def remembered(
         self, graph: ProgramGraph, *, keep_parameter_dtype: bool
@@ -100,7 +71,7 @@ class Fastest:
         Raises:
             ToleranceError: No plan keeps the tolerance.
         """
-        found = _Candidates(self.budget, measured)
+        found = _Candidates(self, measured)
         plans = dict(found.within())
         cheapest = next(iter(plans.values()))
         if measured.clock is None:
@@ -123,7 +94,7 @@ class Fastest:
         return chosen
 
     def _recorded(self, plan: Plan, measured: Measurements) -> Plan:
-        return replace(self.budget.recorded(plan, measured), placement=FASTEST)
+        return replace(self.recorded(plan, measured), placement=FASTEST)
 
 
 class _Candidates:

@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from amprewrite.ir import ProgramGraph
 from amprewrite.passes.error_budget.budget import Budget
 from amprewrite.passes.error_budget.lagrangian import Search
 from amprewrite.plan import Plan
 from amprewrite.plan.bounds import Point
-from amprewrite.plan.sensitivity import Measurements, Probes
+from amprewrite.plan.sensitivity import Measurements
 
 FEWEST = 2
 """Least number of points: the cheapest plan and the most accurate one."""
@@ -17,67 +16,37 @@ LEAST = 1e-2
 """Share of the largest error below which errors count as zero."""
 
 
-@dataclass
-class Front:
-    """Substitute for a :class:`Budget` that collects plans for many tolerances.
+@dataclass(frozen=True)
+class Front(Budget):
+    """Planner that collects plans for many errors, those of all float outputs together.
 
     Attributes:
-        budget: The budget that makes the plans.
         count: Number of errors to aim at, evenly up to that of the cheapest plan.
         points: The points found, by falling error, placement ``promote`` last.
     """
 
-    budget: Budget
-    count: int
-    points: list[Point] = field(default_factory=list[Point])
-
-    @property
-    def tolerance(self) -> float:
-        """A placeholder: errors are those of all float outputs together."""
-        return 1.0
+    count: int = field(kw_only=True)
+    points: list[Point] = field(default_factory=list[Point], kw_only=True)
 
     @property
     def bounds_gradients(self) -> bool:
         """False: errors are those of outputs."""
         return False
 
-    @property
-    def substitutes(self) -> bool:
-        """False: there is no baseline."""
-        return False
-
-    def probes(self, graph: ProgramGraph, *, keep_parameter_dtype: bool) -> Probes:
-        """Return the roundings to measure."""
-        return self.budget.probes(graph, keep_parameter_dtype=keep_parameter_dtype)
-
-    def promoted(
-        self, graph: ProgramGraph, *, keep_parameter_dtype: bool, captured: str
-    ) -> Plan:
-        """Return the plan of placement ``promote``."""
-        return self.budget.promoted(
-            graph, keep_parameter_dtype=keep_parameter_dtype, captured=captured
-        )
-
-    def remembered(
-        self, graph: ProgramGraph, *, keep_parameter_dtype: bool
-    ) -> Plan | None:
-        """Return None: the whole front is wanted."""
-        del graph, keep_parameter_dtype
-
     def plan(self, measured: Measurements) -> Plan:
         """Collect :attr:`points`; return the cheapest plan."""
-        budget, known = self.budget, measured
-        free = budget.placed("optimal", known)
+        known = measured
+        free = self.placed("optimal", known)
         largest = known.sensitivity.predicted(free, known.graph)
         # Prices are looked for up to where this little is left of the error.
         known = replace(known, target=largest * LEAST or known.target)
-        search = Search(budget.goal(known))
+        search = Search(self.goal(known))
         plans = list(_undominated(_swept(search, self.count)))
-        other = budget.placed("promote", known)
+        other = self.placed("promote", known)
         found = known.sensitivity.predicted(other, known.graph)
         other = replace(other, predicted_error=found)
         proved = map(search.certified, plans)
-        self.points += [_point("optimal", plan, known) for plan in proved]
+        self.points.extend(_point("optimal", plan, known) for plan in proved)
         self.points.append(_point("promote", other, known))
         return plans[0]
 

@@ -10,7 +10,6 @@ import pytest
 from amprewrite.errors import ToleranceError
 from amprewrite.passes.cost.cost import Objective
 from amprewrite.passes.error_budget import fastest
-from amprewrite.passes.error_budget.budget import Budget
 from amprewrite.passes.error_budget.fastest import Fastest
 from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Measurements
@@ -27,7 +26,7 @@ def an_empty_folder(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def budget(tolerance: float = 1.0, *conditions: str) -> Fastest:
     matcher = partial(Matcher, load_policy("fp16"), ())
-    return Fastest(Budget(tolerance, matcher, Objective()), conditions)
+    return Fastest(tolerance, matcher, Objective(), conditions=conditions)
 
 
 def measurements(
@@ -142,12 +141,3 @@ def test_a_program_that_draws_random_numbers_is_bound_by_predictions() -> None:
     assert timed
     assert plan.predicted_error is not None
     assert plan.predicted_error <= fastest.UNMEASURED * 1e-3
-
-
-def test_probes_and_the_baseline_are_those_of_the_tolerance() -> None:
-    own, plain = budget(), budget().budget
-    keep = {"keep_parameter_dtype": False}
-    assert own.tolerance == plain.tolerance
-    assert own.probes(GRAPH, **keep) == plain.probes(GRAPH, **keep)
-    made = own.promoted(GRAPH, captured="", **keep)
-    assert made == plain.promoted(GRAPH, captured="", **keep)

@@ -6,7 +6,6 @@ from itertools import pairwise
 import pytest
 
 from amprewrite.passes.cost.cost import Objective
-from amprewrite.passes.error_budget.budget import Budget
 from amprewrite.passes.error_budget.pareto import Front
 from amprewrite.plan.bounds import Point
 from amprewrite.plan.sensitivity import Measurements, Sensitivity
@@ -15,8 +14,8 @@ from tests.tolerance_goal import COUNT, GRAPH, sensitivity
 
 
 def swept(found: Sensitivity, count: int = 8, *, random: bool = False) -> Front:
-    budget = Budget(1.0, partial(Matcher, load_policy("fp16"), ()), Objective())
-    front = Front(budget, count)
+    matcher = partial(Matcher, load_policy("fp16"), ())
+    front = Front(1.0, matcher, Objective(), count=count)
     known = Measurements(
         GRAPH,
         training=False,
@@ -76,10 +75,3 @@ def test_every_plan_is_measured_where_it_can_be() -> None:
 def test_nothing_to_choose_gives_one_point() -> None:
     nothing = Sensitivity({}, {}, 4)
     assert [p.placement for p in swept(nothing).points] == ["optimal", "promote"]
-
-
-def test_what_is_asked_for_is_the_budget_s() -> None:
-    front = swept(sensitivity())
-    assert front.tolerance == 1.0
-    matched = front.probes(GRAPH, keep_parameter_dtype=False)
-    assert matched == front.budget.probes(GRAPH, keep_parameter_dtype=False)
