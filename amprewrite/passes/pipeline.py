@@ -21,6 +21,7 @@ from amprewrite.passes.analysis.weights_and_literals import (
 from amprewrite.passes.cost.cost import Objective, plan_cost, priced_casts
 from amprewrite.passes.cost.eight_bits import worth_rounding
 from amprewrite.passes.mincut.optimal import choose_optimal
+from amprewrite.passes.mincut.problem import build_problem
 from amprewrite.passes.nothing import why_nothing
 from amprewrite.passes.placement.assignment import Chosen, place_assignment
 from amprewrite.passes.placement.casts import build_casts
@@ -210,13 +211,11 @@ class Prepared:
             nothing = dict.fromkeys(self.freedom.assignable, "full")
             chosen, bound = Chosen(self.freedom, nothing, LEFT), None
         else:
-            found = choose_optimal(
-                situation,
-                self.freedom,
-                self.outputs,
-                objective,
-                keep_parameter_dtype=keep,
+            free, outputs = self.freedom, self.outputs
+            problem = build_problem(
+                situation, free, outputs, objective, keep_parameter_dtype=keep
             )
+            found = choose_optimal(problem)
             chosen, bound = found.chosen, found.bound
         placed = place_assignment(situation, chosen, keep_parameter_dtype=keep)
         return placed[0], bound

@@ -14,6 +14,7 @@ from amprewrite.passes.cost.cost import Objective
 from amprewrite.passes.cost.cost_model import COMPILED, EAGER
 from amprewrite.passes.cost.timings import Point, Timings
 from amprewrite.passes.mincut.optimal import Optimum, choose_optimal
+from amprewrite.passes.mincut.problem import build_problem
 from amprewrite.passes.pipeline import output_dtypes
 from amprewrite.plan import OUTPUT, Plan
 from amprewrite.plan.hardware.kernels import Kernels
@@ -82,9 +83,14 @@ def random_case(seed: int, most_ops: int = 7) -> Case:
 
 def optimum_of(case: Case) -> Optimum:
     situation, outputs = case.situation()
-    freedom = free_of(case)
     return choose_optimal(
-        situation, freedom, outputs, case.objective, keep_parameter_dtype=case.training
+        build_problem(
+            situation,
+            free_of(case),
+            outputs,
+            case.objective,
+            keep_parameter_dtype=case.training,
+        )
     )
 
 

@@ -1,14 +1,11 @@
 """Placement ``optimal``: the cheapest assignments of all ops, with a certificate."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from amprewrite.passes.analysis.context import Assignment, Situation
-from amprewrite.passes.cost.cost import Objective
+from amprewrite.passes.analysis.context import Assignment
 from amprewrite.passes.mincut.branch_and_bound import solve
-from amprewrite.passes.mincut.problem import build_problem
+from amprewrite.passes.mincut.problem import Problem
 from amprewrite.passes.placement.assignment import Chosen
-from amprewrite.passes.placement.constraints import Freedom
 
 REASONS: dict[Assignment, str] = {
     "low": "the least cost has it low",
@@ -35,31 +32,8 @@ class Optimum:
     cuts: int
 
 
-def choose_optimal(
-    situation: Situation,
-    freedom: Freedom,
-    outputs: Sequence[str],
-    objective: Objective,
-    *,
-    keep_parameter_dtype: bool,
-) -> Optimum:
-    """Return the assignments of least cost, with their certificate.
-
-    Args:
-        situation: The facts before placement.
-        freedom: The ops that can be assigned.
-        outputs: Dtype in which each output is returned.
-        objective: Prices and error costs.
-        keep_parameter_dtype: Whether parameters keep their dtype, and casts of weights
-            run.
-    """
-    problem = build_problem(
-        situation,
-        freedom,
-        outputs,
-        objective,
-        keep_parameter_dtype=keep_parameter_dtype,
-    )
+def choose_optimal(problem: Problem) -> Optimum:
+    """Return the assignments of least cost, with their certificate."""
     found = solve(problem)
-    chosen = Chosen(freedom, problem.assignments(found.full), REASONS)
+    chosen = Chosen(problem.freedom, problem.assignments(found.full), REASONS)
     return Optimum(chosen, found.cost, found.bound, found.cuts)

@@ -10,7 +10,7 @@ from amprewrite.passes.cost.cost_model import EAGER
 from amprewrite.passes.mincut.optimal import choose_optimal
 from amprewrite.plan import Plan
 from amprewrite.policy import Matcher, load_policy
-from tests.placement_problem import freedom_of, graph_of, situation_of
+from tests.placement_problem import graph_of, problem_of
 
 TEXT = """
     %x: f32[512,512] input
@@ -79,10 +79,7 @@ def test_a_sensitive_op_that_is_accumulated_is_chosen_by_bytes() -> None:
 
 
 def test_the_optimum_is_that_of_the_plan() -> None:
-    at = situation_of(TEXT)
-    found = choose_optimal(
-        at, freedom_of(TEXT), ("float32",), Objective(), keep_parameter_dtype=False
-    )
+    found = choose_optimal(problem_of(TEXT, EAGER))
     cost = plan(Objective()).cost
     assert (found.cost, found.bound) == (cost.total_bytes, cost.lower_bound)
     assert found.chosen.assignments == dict.fromkeys(("first", "gelu", "second"), "low")
