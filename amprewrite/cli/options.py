@@ -35,19 +35,10 @@ TargetName = Annotated[
     ),
 ]
 PolicyName = Annotated[
-    str,
-    typer.Option(
-        "--policy",
-        help="A shipped policy, a .toml file or a jmp string.",
-        autocompletion=complete_policy,
-    ),
-]
-PlannedPolicy = Annotated[
     str | None,
     typer.Option(
         "--policy",
-        help="A shipped policy, a .toml file or a jmp string. Without it bf16, or the "
-        "policy of --plan.",
+        help="A shipped policy, a .toml file or a jmp string. Without it bf16.",
         autocompletion=complete_policy,
     ),
 ]
@@ -95,7 +86,12 @@ Html = Annotated[
     ),
 ]
 PlanFile = Annotated[
-    Path | None, typer.Option("--plan", help="Apply this plan instead of making one.")
+    Path | None,
+    typer.Option(
+        "--plan",
+        help="Apply this plan instead of making one. Without --policy, its policy is "
+        "used.",
+    ),
 ]
 
 

@@ -7,16 +7,11 @@ import typer
 
 from amprewrite import api
 from amprewrite.cli.group import app
-from amprewrite.cli.models.given import Asked, KeepFull, Low, OpFull
+from amprewrite.cli.models.given import Applied, planned
 from amprewrite.cli.options import (
     AsJson,
     Html,
-    Overrides,
-    Placement,
-    PlanFile,
-    PlannedPolicy,
     TargetName,
-    ToleranceText,
     html_page,
     writable,
 )
@@ -27,17 +22,11 @@ from amprewrite.factories import load_factory
 
 
 @app.command()
+@planned
 def blame(  # noqa: PLR0913  # options
     target: TargetName,
-    policy: PlannedPolicy = None,
-    placement: Placement = None,
-    tolerance: ToleranceText = None,
-    override: Overrides = None,
-    plan: PlanFile = None,
+    asked: Applied,
     *,
-    keep_full: KeepFull = None,
-    low: Low = None,
-    op_full: OpFull = None,
     top: Annotated[int, typer.Option(metavar="N", help="How many ops to name.")] = 5,
     fix: Annotated[
         float | None,
@@ -63,7 +52,6 @@ def blame(  # noqa: PLR0913  # options
         msg = f"--output {output}: is the policy of --fix; give --fix ERROR, too"
         raise ArgumentError(msg)
     written, page = writable(output, ".toml"), html_page(html)
-    asked = Asked(policy, placement, tolerance, override, op_full, keep_full, low, plan)
     with progress(4 if fix is not None else 3) as work:
         work.step("load the model")
         given = load_factory(target)

@@ -9,17 +9,12 @@ import typer
 
 from amprewrite import api
 from amprewrite.cli.group import FAILED, app
-from amprewrite.cli.models.given import Asked, KeepFull, Low, OpFull
+from amprewrite.cli.models.given import Applied, planned
 from amprewrite.cli.options import (
     AsJson,
     Graph,
     Html,
-    Overrides,
-    Placement,
-    PlanFile,
-    PlannedPolicy,
     TargetName,
-    ToleranceText,
     html_page,
     save_plan,
     writable,
@@ -31,17 +26,11 @@ from amprewrite.factories import ModelCall, load_factory
 
 
 @app.command()
-def convert(  # noqa: PLR0913  # options
+@planned
+def convert(
     target: TargetName,
-    policy: PlannedPolicy = None,
-    placement: Placement = None,
-    tolerance: ToleranceText = None,
-    override: Overrides = None,
-    plan: PlanFile = None,
+    asked: Applied,
     *,
-    keep_full: KeepFull = None,
-    low: Low = None,
-    op_full: OpFull = None,
     output: Annotated[
         list[Path] | None,
         typer.Option(
@@ -63,7 +52,6 @@ def convert(  # noqa: PLR0913  # options
     kinds = (".json", ".pt2", ".onnx", ".stablehlo")
     written = [path for path in output or () if writable(path, *kinds)]
     page = html_page(html)
-    asked = Asked(policy, placement, tolerance, override, op_full, keep_full, low, plan)
     with progress(2 + len(written)) as work:
         work.step("load the model")
         given = load_factory(target)
@@ -102,17 +90,11 @@ def _save(converted: Any, given: ModelCall, path: Path) -> None:  # noqa: ANN401
 
 
 @app.command()
+@planned
 def verify(  # noqa: PLR0913  # options
     target: TargetName,
-    policy: PlannedPolicy = None,
-    placement: Placement = None,
-    tolerance: ToleranceText = None,
-    override: Overrides = None,
-    plan: PlanFile = None,
+    asked: Applied,
     *,
-    keep_full: KeepFull = None,
-    low: Low = None,
-    op_full: OpFull = None,
     reference: Annotated[
         str,
         typer.Option(metavar="DTYPE", help="Dtype in which the model is the truth."),
@@ -132,7 +114,6 @@ def verify(  # noqa: PLR0913  # options
 ) -> None:
     """Convert a model, and compare the result with the model in full precision."""
     page = html_page(html)
-    asked = Asked(policy, placement, tolerance, override, op_full, keep_full, low, plan)
     with progress(3) as work:
         work.step("load the model")
         given = load_factory(target)

@@ -7,11 +7,9 @@ import typer
 
 from amprewrite import api
 from amprewrite.cli.group import app
-from amprewrite.cli.models.given import Asked, KeepFull, Low, OpFull
+from amprewrite.cli.models.given import Ruled, planned
 from amprewrite.cli.options import (
     AsJson,
-    Overrides,
-    PolicyName,
     RunBy,
     TargetName,
     writable,
@@ -24,16 +22,13 @@ from amprewrite.report.plots import SUFFIXES, load_matplotlib, plot_pareto
 
 
 @app.command()
-def pareto(  # noqa: PLR0913  # options
+@planned
+def pareto(
     target: TargetName,
-    policy: PolicyName = "bf16",
-    override: Overrides = None,
+    asked: Ruled,
+    *,
     points: Annotated[int, typer.Option(help="How many errors are aimed at.")] = 8,
     runs: RunBy = None,
-    *,
-    keep_full: KeepFull = None,
-    low: Low = None,
-    op_full: OpFull = None,
     output: Annotated[
         Path | None,
         typer.Option(metavar="PLOT.svg|.png|.pdf", help="Draw error against bytes."),
@@ -45,7 +40,6 @@ def pareto(  # noqa: PLR0913  # options
     Each has its certificate: the bytes that no plan with a smaller error undercuts.
     """
     written = writable(output, *SUFFIXES)
-    asked = Asked(policy, None, None, override, op_full, keep_full, low)
     if written is not None:
         load_matplotlib()
     with progress(2) as work:
@@ -54,7 +48,7 @@ def pareto(  # noqa: PLR0913  # options
         work.step("plan and measure")
         found = api.pareto(
             given.model,
-            policy,
+            asked.policy or "bf16",
             args=given.args,
             kwargs=given.kwargs,
             points=points,

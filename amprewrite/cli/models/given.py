@@ -1,18 +1,28 @@
 """The model of a command, and the options that say how to plan for it."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import wraps
+from inspect import Parameter, Signature
 from typing import Annotated, Any
 
 import typer
 
 from amprewrite import api
-from amprewrite.cli.options import load_plan, rules, tolerance_of
+from amprewrite.cli.options import (
+    Overrides,
+    Placement,
+    PlanFile,
+    PolicyName,
+    ToleranceText,
+    load_plan,
+    rules,
+    tolerance_of,
+)
 from amprewrite.factories import ModelCall
 from amprewrite.ops.compounds import NAMES
 from amprewrite.plan import Plan
-from amprewrite.policy import PolicyLike
 
 KeepFull = Annotated[
     list[str] | None,
@@ -43,29 +53,41 @@ OpFull = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class Asked:
-    """Options by which a command plans.
+def planned(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with the options of its parameter ``asked`` in its place.
 
-    Attributes:
-        policy: A policy; None for that of ``plan``, else bf16.
-        placement: Name of the placement; None for the default.
-        tolerance: A number or a word, as it was typed.
-        override: Rules as text, tried first.
-        op_full: Names of ops, separated by commas.
-        keep_full: Globs over the paths of modules.
-        low: Globs over the paths of modules.
-        plan: File of a plan to apply instead.
+    Args:
+        command: Function with a parameter ``asked``: :class:`Ruled` or a class derived
+            from it, whose fields become options.
     """
+    own = inspect.signature(command).parameters
+    kind: type[Ruled] = own["asked"].annotation
+    options = inspect.signature(kind).parameters
+    flat = [
+        part.replace(kind=Parameter.KEYWORD_ONLY)
+        for name, one in own.items()
+        for part in (options.values() if name == "asked" else (one,))
+    ]
 
-    policy: PolicyLike | None = None
-    placement: str | None = None
-    tolerance: str | None = None
-    override: Iterable[str] | None = None
-    op_full: Iterable[str] | None = None
-    keep_full: Iterable[str] | None = None
-    low: Iterable[str] | None = None
-    plan: Path | None = None
+    @wraps(command)
+    def run(**given: Any) -> None:
+        command(asked=kind(**{name: given.pop(name) for name in options}), **given)
+
+    untyped: Any = run
+    untyped.__signature__ = Signature(flat)
+    untyped.__annotations__ = {part.name: part.annotation for part in flat}
+    return run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ruled:
+    """Options of every command that plans: the policy, and rules before it."""
+
+    policy: PolicyName = None
+    override: Overrides = None
+    keep_full: KeepFull = None
+    low: Low = None
+    op_full: OpFull = None
 
     def overrides(self, given: ModelCall) -> list[Mapping[str, object]]:
         """Return the rules of all options: those that keep ops full come first.
@@ -97,15 +119,6 @@ class Asked:
             parts = (d for d in found if d.canonical != name)
             yield from ({"op_name": part.op, "class": "deny"} for part in parts)
 
-    def inspect(self, given: ModelCall) -> Plan:
-        """Return the plan for a model."""
-        return self._planned(
-            given,
-            self.overrides(given),
-            placement=self.placement,
-            tolerance=tolerance_of(self.tolerance),
-        )
-
     def _planned(
         self,
         given: ModelCall,
@@ -120,6 +133,30 @@ class Asked:
             overrides=overrides,
             **options,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked(Ruled):
+    """Options of the commands that make one plan."""
+
+    placement: Placement = None
+    tolerance: ToleranceText = None
+
+    def inspect(self, given: ModelCall) -> Plan:
+        """Return the plan for a model."""
+        return self._planned(
+            given,
+            self.overrides(given),
+            placement=self.placement,
+            tolerance=tolerance_of(self.tolerance),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Applied(Asked):
+    """Options of the commands that convert a model: by a new plan, or a saved one."""
+
+    plan: PlanFile = None
 
     def convert(self, given: ModelCall) -> Any:  # noqa: ANN401  # the same kind as the model
         """Return a model converted."""

@@ -7,16 +7,12 @@ import typer
 
 from amprewrite import api
 from amprewrite.cli.group import app
-from amprewrite.cli.models.given import Asked, KeepFull, Low, OpFull
+from amprewrite.cli.models.given import Asked, planned
 from amprewrite.cli.options import (
     AsJson,
     Graph,
     Html,
-    Overrides,
-    Placement,
-    PolicyName,
     TargetName,
-    ToleranceText,
     html_page,
     save_plan,
     writable,
@@ -29,16 +25,11 @@ from amprewrite.report.modules import modules_table
 
 
 @app.command()
+@planned
 def inspect(  # noqa: PLR0913  # options
     target: TargetName,
-    policy: PolicyName = "bf16",
-    placement: Placement = None,
-    tolerance: ToleranceText = None,
-    override: Overrides = None,
+    asked: Asked,
     *,
-    keep_full: KeepFull = None,
-    low: Low = None,
-    op_full: OpFull = None,
     explain: Annotated[
         str | None,
         typer.Option(
@@ -66,7 +57,6 @@ def inspect(  # noqa: PLR0913  # options
     With --graph, the program as it is before conversion.
     """
     written, page = writable(output, ".json"), html_page(html)
-    asked = Asked(policy, placement, tolerance, override, op_full, keep_full, low)
     with progress(2) as work:
         work.step("load the model")
         given = load_factory(target)
@@ -89,7 +79,8 @@ def inspect(  # noqa: PLR0913  # options
 
 
 @app.command()
-def explain(  # noqa: PLR0913  # options
+@planned
+def explain(
     target: TargetName,
     name: Annotated[
         str,
@@ -98,18 +89,11 @@ def explain(  # noqa: PLR0913  # options
             help="An op of the plan, a module path, or a compound such as softmax.",
         ),
     ],
-    policy: PolicyName = "bf16",
-    placement: Placement = None,
-    tolerance: ToleranceText = None,
-    override: Overrides = None,
+    asked: Asked,
     *,
-    keep_full: KeepFull = None,
-    low: Low = None,
-    op_full: OpFull = None,
     as_json: AsJson = False,
 ) -> None:
     """Say why an op, a module or a compound runs in the precision that it does."""
-    asked = Asked(policy, placement, tolerance, override, op_full, keep_full, low)
     with progress(2) as work:
         work.step("load the model")
         given = load_factory(target)

@@ -26,7 +26,7 @@ from amprewrite.report.plots import SUFFIXES, load_matplotlib
 @app.command()
 def histogram(  # options
     target: TargetName,
-    policy: PolicyName = "bf16",
+    policy: PolicyName = None,
     *,
     gradients: Annotated[
         bool,
@@ -50,7 +50,8 @@ def histogram(  # options
     suggest. --policy is that of the plan on the page of --html.
     """
     written = writable(output, ".json", *SUFFIXES)
-    page, loaded = html_page(html), load_policy(policy)
+    page = html_page(html)
+    load_policy(policy or "bf16")  # a mistake in it is named before the run
     if written is not None and written.suffix in SUFFIXES:
         load_matplotlib()
     with progress(2 + bool(page)) as work:
@@ -63,7 +64,7 @@ def histogram(  # options
         )
         if page is not None:
             work.step("plan")
-            plan = Asked(loaded).inspect(given)
+            plan = Asked(policy=policy).inspect(given)
             plan.to_html(page, exponents=found.tensors)
             say(f"wrote {page}: the plan, and {len(found.tensors)} histograms")
     if written is not None:
