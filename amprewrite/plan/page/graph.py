@@ -1,6 +1,6 @@
 """The program of a plan as a graph: ops, values between them, casts."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from amprewrite.dtypes import is_float
@@ -30,7 +30,9 @@ def plan_graph(
     Raises:
         PlanMismatchError: The plan's program cannot be read.
     """
-    parts = [_Part(plan, part, at) for at, part in enumerate(_parts(plan))]
+    parts = [
+        _Part(plan, part, at) for at, part in enumerate(read_programs(plan.program))
+    ]
     several = len(parts) > 1
     uses = {
         use: at
@@ -73,10 +75,6 @@ def plan_graph(
         tuple(_conversion(cast, known) for cast in plan.casts),
         lead,
     )
-
-
-def _parts(plan: Plan) -> Sequence[Lines]:
-    return read_programs(plan.program)
 
 
 @dataclass(frozen=True)
