@@ -1,9 +1,14 @@
 """Unit initialisation: matrices of standard deviation 1, biases of zero."""
 
+import re
+
 import torch
 from torch import nn
 
 from amprewrite.unit_scaling.rules import STEADY
+
+BIAS = re.compile(r"(.*_)?bias(_.*)?|.*bias")
+"""Names of vectors that start as zeros; ``bias_ih_l0`` is one of a recurrent layer."""
 
 
 def init_units(model: nn.Module) -> None:
@@ -21,7 +26,7 @@ def init_units(model: nn.Module) -> None:
                     parameter.div_(_scale_of(parameter))
                 elif not parameter.any():
                     parameter.normal_()
-            elif name.rpartition(".")[2].endswith("bias"):
+            elif BIAS.fullmatch(name.rpartition(".")[2]):
                 parameter.zero_()
 
 

@@ -30,3 +30,9 @@ def test_constants_stay_and_biases_of_stacked_layers_are_zero():
     assert not found["b_up"].any()
     assert float(found["bk"].std()) == pytest.approx(1, rel=1e-5)
     assert found["none"].shape == (0, 3)
+
+
+def test_a_matrix_is_no_bias_whatever_its_letter():
+    found = unit_init({"b": 3 * jnp.eye(4), "scale_bias": jnp.eye(4)})
+    assert float(found["b"].std()) == pytest.approx(1, rel=1e-5)
+    assert not found["scale_bias"].any()
