@@ -76,3 +76,15 @@ def test_an_output_that_is_not_finite_is_refused():
         UnitScalingError, match="broken: the output has mean square nan"
     ):
         measure_rule(broken, {"input": (2**20,)}, name="broken")
+
+
+@pytest.mark.parametrize(("power", "factor"), [(-1, 1.0), (5, 945**-0.5)])
+def test_what_has_no_scale_is_left_as_it_is(power, factor):
+    def function(inputs, draw):
+        (x,) = inputs
+        return x**power, [draw(x.shape) * power * x ** (power - 1)]
+
+    rule = measure_rule(function, {"input": (2**20,)})
+    assert rule.factors.forward == pytest.approx(factor, rel=0.1)
+    assert ("left as it is" in rule.why) == (power < 0)
+    assert power > 0 or rule.factors.backward["input"] == 1.0
