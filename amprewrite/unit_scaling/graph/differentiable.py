@@ -4,8 +4,12 @@ from dataclasses import dataclass
 
 from amprewrite.ir import Op, ProgramGraph
 
-STOPS = frozenset({"detach", "full_like", "ones_like", "sign", "while", "zeros_like"})
-"""Ops with a float result through which no gradient passes."""
+STOPS = frozenset({
+    "bernoulli", "binomial", "ceil", "detach", "fix", "floor", "floor_divide",
+    "heaviside", "nextafter", "normal", "poisson", "rand_like", "randint_like",
+    "randn_like", "round", "sgn", "sign", "trunc", "while",
+})  # fmt: skip
+"""Ops with a float result through which no gradient passes: steps, draws, loops."""
 
 Closing = tuple[tuple[str, str], ...]
 """Pairs of values that are one: carry-out and carry-in of a loop."""
@@ -60,12 +64,17 @@ def differentiable(graph: ProgramGraph, closing: Closing = ()) -> Differentiable
     )
 
 
+def _stops(op: Op) -> bool:
+    """Return whether no gradient passes an op; factories of tensors are such."""
+    return op.canonical in STOPS or op.traits.group == "factory"
+
+
 def _reached(graph: ProgramGraph, closing: Closing) -> set[str]:
     """Return the float values that depend on a float parameter or input."""
     reached = {v.name for v in graph.inputs("parameter", "input") if v.is_float}
     while True:
         for op in graph.ops:
-            if op.canonical not in STOPS and reached.intersection(op.operands):
+            if not _stops(op) and reached.intersection(op.operands):
                 reached |= {name for name in op.results if graph.values[name].is_float}
         after = {b for a, b in closing if a in reached and graph.values[b].is_float}
         if after <= reached:
@@ -77,7 +86,7 @@ def _wanted(graph: ProgramGraph, reached: set[str], wanted: set[str]) -> list[Op
     """Return the ops that lead to ``wanted``, the last one first, and add to it."""
     ops: list[Op] = []
     for op in reversed(graph.ops):
-        if op.canonical in STOPS or not wanted.intersection(op.results):
+        if _stops(op) or not wanted.intersection(op.results):
             continue
         used = reached.intersection(op.operands)
         if used and reached.intersection(op.results):
