@@ -1,13 +1,15 @@
 """From the rules of units to a scale plan: the cut-edge rule, and residual branches."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from amprewrite.unit_scaling.constraints import CONSTRAINTS, apply_constraint
 from amprewrite.unit_scaling.graph.loss_gradient import loss_gradient
+from amprewrite.unit_scaling.graph.mixtures import find_mixtures
 from amprewrite.unit_scaling.graph.residuals import Residual
 from amprewrite.unit_scaling.graph.scales import Scale, ScalePlan
+from amprewrite.unit_scaling.graph.unit_rule import UnitRule
 from amprewrite.unit_scaling.graph.units import Edge, Unit
 from amprewrite.unit_scaling.rules import extents
 
@@ -16,34 +18,6 @@ AUTO = "auto"
 
 ROUNDING = 1e-9
 """A factor this near to 1 is 1: an integral has an error."""
-
-
-@dataclass(frozen=True)
-class UnitRule:
-    """The factors of one unit before any constraint.
-
-    Attributes:
-        forward: Factor of each result.
-        backward: Factor of the gradient of each input, by :attr:`Edge.index`; 1 where
-            an index is missing.
-        kind: Source of the rule.
-        why: What that is based on.
-        mult: Multiplier m of an op f: it computes f(mx)/m.
-        undone: Whether the result is divided by the multiplier again.
-        fixed: Whether the forward factor must stay (a loss): a constraint that chooses
-            another one does not apply.
-        gate: Factor of a result that is only multiplied with others: that for root mean
-            square 1, since its mean counts. None where it is ``forward``.
-    """
-
-    forward: Any
-    backward: Mapping[int, Any]
-    kind: str
-    why: str = ""
-    mult: float = 1.0
-    undone: bool = True
-    fixed: bool = False
-    gate: Any = None
 
 
 def assign(  # noqa: PLR0913  # what was found, and how to scale
@@ -77,7 +51,7 @@ def assign(  # noqa: PLR0913  # what was found, and how to scale
     found: list[Scale] = []
     sums = {residual.unit: residual for residual in residuals}
     kinds: dict[str, str] = {}
-    gates = _gates(units)
+    gates, mixtures = _gates(units), find_mixtures(units, rules)
     for unit in units:
         if unit.name in sums:
             kinds[unit.name] = "residual"
@@ -87,10 +61,12 @@ def assign(  # noqa: PLR0913  # what was found, and how to scale
             kinds[unit.name] = rule.kind
             if unit.results and gates.issuperset(unit.results) and rule.gate:
                 rule = replace(rule, forward=rule.gate)
+            if unit.name in mixtures:
+                rule = replace(rule, forward=1.0, undone=False, fixed=True)
             found += _factors(unit, rule, cut, constraint)
-    if constraint is not None and len(outputs) == 1:
+    if constraint is not None:
         backward = {name: rule.backward for name, rule in rules.items()}
-        found += loss_gradient(units, backward, cut, outputs[0])
+        found += loss_gradient(units, backward, cut, outputs)
     scales = [s for s in found if not _is_one(s.forward) or not _is_one(s.backward)]
     edges = sum(len(unit.edges) for unit in units)
     return ScalePlan(tuple(scales), tuple(sums), kinds, edges, len(cut))

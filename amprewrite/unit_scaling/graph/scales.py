@@ -10,6 +10,9 @@ from typing import Any
 from amprewrite.errors import UnitScalingError
 from amprewrite.unit_scaling.graph.formula import factor_text, from_json
 
+OUTPUT = -2
+"""Index of the use of a value by who called the program."""
+
 
 @dataclass(frozen=True)
 class Scale:
@@ -18,8 +21,9 @@ class Scale:
     Attributes:
         value: The value.
         unit: Name of the op, or of the last op of a region, that reads or makes it.
-        index: Index of the operand; -1 for all uses by a region together; None where
-            the unit makes the value.
+        index: Index of the operand; -1 for all uses by a region together;
+            :data:`OUTPUT` where the unit makes the value, for what the program returns;
+            None where it makes it, for all uses.
         forward: Factor of the value: a number or a formula of run-time extents.
         backward: Factor of its gradient.
         kind: Source: ``closed form``, ``quadrature``, ``empirical`` or ``residual``.
@@ -45,7 +49,8 @@ class Scale:
 
     def __str__(self) -> str:
         """Return one line."""
-        where = "result" if self.index is None else "input"
+        names = {None: "result", OUTPUT: "output"}
+        where = names.get(self.index, "input")
         edge = " (cut edge)" if self.cut else ""
         joined = f", {self.constraint}" if self.constraint else ""
         return (

@@ -15,7 +15,7 @@ from amprewrite.frameworks.jaxpr.program.program import (
     RegionBoundary,
     Step,
 )
-from amprewrite.unit_scaling.graph import ScalePlan, Unit, resolve
+from amprewrite.unit_scaling.graph import OUTPUT, ScalePlan, Unit, resolve
 from amprewrite.unit_scaling.jax.reading.functions import Functional
 from amprewrite.unit_scaling.jax.scale import scale
 
@@ -31,6 +31,7 @@ class ScaleWriter:
         reading: The program and its graph.
         before: Factors of operands: by op and by value, with the name of the unit.
         after: Factors of results, by value, with the op that makes it.
+        leaving: Factors of what is returned, by value.
     """
 
     def __init__(
@@ -42,9 +43,13 @@ class ScaleWriter:
         self.uniform = program.uniform
         self.before: dict[tuple[str, str, int], tuple[Any, Factors]] = {}
         self.after: dict[tuple[str, str], Factors] = {}
+        self.leaving: dict[str, Factors] = {}
         named = {unit.name: unit for unit in units}
         for found in plan:
             factors = (found.forward, found.backward)
+            if found.index == OUTPUT:
+                self.leaving[found.value] = factors
+                continue
             if found.index is None:
                 key = (found.unit, found.value)
                 self.after[key] = _times(self.after.get(key), factors)
@@ -71,6 +76,8 @@ class ScaleWriter:
         env: Env = dict(program.constants)
         env.update(zip(program.inputs, inputs, strict=True))
         self._steps(program.steps, env)
+        for name, factors in self.leaving.items():
+            env[name] = self._scaled(env[name], factors)
         return [self._output(atom, env) for atom in program.outputs]
 
     def _output(self, atom: Atom, env: Env) -> Any:

@@ -12,7 +12,7 @@ from amprewrite.frameworks.torch_fx.aten.ops import packet_name
 from amprewrite.frameworks.torch_fx.compat import operators, tensor_internals
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, held, occurrences
-from amprewrite.unit_scaling.graph import Formula, Scale, ScalePlan, Unit
+from amprewrite.unit_scaling.graph import OUTPUT, Formula, Scale, ScalePlan, Unit
 from amprewrite.unit_scaling.torch.scale import OPERATOR
 
 _SIZE: Any = torch.ops.aten.sym_size.int
@@ -46,7 +46,9 @@ class ScaleWriter:
         for (unit, index, value), scales in places.items():
             forward = _product([scale.forward for scale in scales])
             backward = _product([scale.backward for scale in scales])
-            if index is not None:
+            if index == OUTPUT:
+                self._leaving(value, (forward, backward))
+            elif index is not None:
                 self._before(self.units[unit], index, value, (forward, backward))
         for (unit, index, value), scales in places.items():
             if index is None:
@@ -99,6 +101,15 @@ class ScaleWriter:
             n.all_input_nodes[0] if n.target is OPERATOR else n
             for n in occurrences(node)
         ]
+
+    def _leaving(self, value: str, factors: tuple[Any, Any]) -> None:
+        """Scale a value where the program returns it."""
+        graph = self.reading.module.graph
+        (output,) = graph.find_nodes(op="output")
+        for used in output.all_input_nodes:
+            if self.reading.leaves.get(used) == value:
+                scaled = self._insert(used, output, factors)
+                output.replace_input_with(used, scaled)
 
     def _after(self, unit: str, value: str, factors: tuple[Any, Any]) -> None:
         """Scale a result of a unit, for all its uses."""

@@ -3,10 +3,11 @@
 import pytest
 
 from amprewrite.ir import Op, ProgramGraph, Value
-from amprewrite.unit_scaling.graph.assign import UnitRule, assign
+from amprewrite.unit_scaling.graph.assign import assign
 from amprewrite.unit_scaling.graph.cut_edges import cut_edges
 from amprewrite.unit_scaling.graph.differentiable import differentiable
 from amprewrite.unit_scaling.graph.residuals import find_residuals
+from amprewrite.unit_scaling.graph.unit_rule import UnitRule
 from amprewrite.unit_scaling.graph.units import Edge, find_units
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from amprewrite.unit_scaling.graph.loss_gradient import loss_gradient
+from amprewrite.unit_scaling.graph.scales import OUTPUT
 from amprewrite.unit_scaling.graph.units import Edge, Unit
 
 
@@ -30,11 +31,19 @@ BACKWARD = {"m": {0: 512.0}, "n": {0: 6400.0}, "p": {0: 0.5}, "q": {}, "y": {}}
     ],
 )
 def test_the_loss_has_the_factor_that_joined_edges_lack(cut, factors):
-    found = loss_gradient(UNITS, BACKWARD, frozenset(cut), "y")
+    found = loss_gradient(UNITS, BACKWARD, frozenset(cut), ["y"])
     assert [(s.value, s.index, s.forward, s.backward) for s in found] == [
-        ("y", None, 1.0, factor) for factor in factors
+        ("y", OUTPUT, 1.0, factor) for factor in factors
     ]
 
 
 def test_an_output_that_is_no_loss_has_none():
-    assert not loss_gradient(UNITS[:1], {}, frozenset(), "h")
+    assert not loss_gradient(UNITS[:1], {}, frozenset(), ["h"])
+
+
+def test_a_total_beside_its_terms_gives_all_of_them_its_factor():
+    found = loss_gradient(UNITS, BACKWARD, frozenset(), ["y", "n"])
+    assert {(s.value, s.index): s.backward for s in found} == {
+        ("y", OUTPUT): 512.0,
+        ("n", OUTPUT): 512.0,  # by itself it needs 6400
+    }
