@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from amprewrite.ir import ProgramGraph
-from amprewrite.measure.runs import Array
+from amprewrite.measure.values.blocks import Held
 from amprewrite.plan import Decision
 from amprewrite.plan.sensitivity import Sensitivity
 
@@ -12,6 +12,8 @@ from amprewrite.plan.sensitivity import Sensitivity
 @dataclass(frozen=True)
 class OpSample:
     """The float results of one op, run in three ways.
+
+    They are valid while the sample is observed: the program may write to them later.
 
     Attributes:
         op: Its name in the plan.
@@ -36,17 +38,17 @@ class OpSample:
     """
 
     op: str
-    reference: tuple[Array, ...]
-    actual: tuple[Array, ...]
-    alone: tuple[Array, ...]
+    reference: tuple[Held, ...]
+    actual: tuple[Held, ...]
+    alone: tuple[Held, ...]
     exact: bool
-    same: tuple[Array, ...] | None = None
-    again: Callable[[float, int], tuple[Array, ...] | None] | None = None
+    same: tuple[Held, ...] | None = None
+    again: Callable[[float, int], tuple[Held, ...] | None] | None = None
     contracts: bool = False
     length: float = 1.0
     format: str = ""
     decision: Decision | None = None
-    whole: tuple[Array, ...] = ()
+    whole: tuple[Held, ...] = ()
 
 
 Observe = Callable[[OpSample], None]

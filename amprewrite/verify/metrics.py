@@ -7,12 +7,20 @@ error infinite.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import hypot, inf, isinf, log10
+from math import hypot, inf, isfinite, isinf, log10, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
+from amprewrite.measure.values.blocks import Held, blocks
+
 Array = NDArray[np.float64]
+
+TINY = 1e-280
+"""Sum of squares below which squares may have underflowed.
+
+A square that is lost is below 1e-307, and 1e-27 of the sum.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +54,39 @@ class Errors:
 
 def norm(values: Array) -> float:
     """Return the Euclidean norm, without overflow or underflow of the squares."""
-    largest = float(np.max(np.abs(values), initial=0.0))
+    flat = values.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        square = float(flat.dot(flat))
+    if TINY < square < inf:
+        return sqrt(square)
+    largest = float(np.max(np.abs(flat), initial=0.0))
     if largest == 0 or not np.isfinite(largest):
         return largest
-    scaled = values / largest
+    scaled = flat / largest
     return largest * float(np.sqrt(np.sum(scaled * scaled)))
 
 
-def parts(actual: Array, reference: Array) -> tuple[float, float]:
+def is_finite(values: Array) -> bool:
+    """Return whether all elements are finite."""
+    flat = values.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        square = float(flat.dot(flat))  # one pass, and no array of flags
+    return isfinite(square) or bool(np.isfinite(flat).all())
+
+
+def block_parts(actual: Array, reference: Array) -> tuple[float, float]:
+    """Return :func:`parts` of arrays that are small enough to be copied."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        difference = actual - reference
+    if is_finite(difference):
+        return norm(difference), norm(reference)
+    known = np.isfinite(reference)
+    if not np.isfinite(actual[known]).all():
+        return inf, norm(reference[known])
+    return norm(difference[known]), norm(reference[known])
+
+
+def parts(actual: Held, reference: Held) -> tuple[float, float]:
     """Return the norm of the difference and that of the reference.
 
     Args:
@@ -63,13 +96,8 @@ def parts(actual: Array, reference: Array) -> tuple[float, float]:
     Returns:
         Both norms over the elements where the reference is finite.
     """
-    known = np.isfinite(reference)
-    if not known.all():
-        actual, reference = actual[known], reference[known]
-    if not np.isfinite(actual).all():
-        return inf, norm(reference)
-    with np.errstate(over="ignore"):
-        return norm(actual - reference), norm(reference)
+    rows = [block_parts(*pair) for pair in blocks(actual, reference)]
+    return hypot(*(row[0] for row in rows)), hypot(*(row[1] for row in rows))
 
 
 def ratio(difference: float, size: float) -> float:
@@ -79,12 +107,12 @@ def ratio(difference: float, size: float) -> float:
     return difference / size if size else inf
 
 
-def relative_l2(actual: Array, reference: Array) -> float:
+def relative_l2(actual: Held, reference: Held) -> float:
     """Return the relative error in the Euclidean norm; see :class:`Errors`."""
     return ratio(*parts(actual, reference))
 
 
-def joint_error(pairs: Iterable[tuple[Array, Array]]) -> float:
+def joint_error(pairs: Iterable[tuple[Held, Held]]) -> float:
     """Return the relative error of several arrays as if they were one vector.
 
     Args:

@@ -10,17 +10,19 @@ The effect of roundings inside on the result is measured, where it matters: the
 original's op is run again with its operands moved by a unit roundoff each.
 """
 
+from collections.abc import Sequence
 from math import hypot, inf, sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
 from amprewrite.dtypes import FORMATS
 from amprewrite.dtypes.formats import format_of
 from amprewrite.measure.samples import OpSample
+from amprewrite.measure.values.blocks import Block, blocks
 from amprewrite.plan import Decision
 from amprewrite.verify.bounds import unit_roundoff
-from amprewrite.verify.metrics import norm, ratio
+from amprewrite.verify.metrics import is_finite, norm, ratio
+from amprewrite.verify.ops.compared import Compared, compared
 
 ROUNDINGS = 4.0
 """Unit roundoffs that a result may be off.
@@ -50,12 +52,15 @@ DRAWS = 2
 """Number of random moves of the operands; the larger effect counts."""
 
 
-def kernel_error(sample: OpSample, decision: Decision) -> tuple[float, float] | None:
+def kernel_error(
+    sample: OpSample, decision: Decision, rows: Sequence[Compared] | None = None
+) -> tuple[float, float] | None:
     """Return the error of an op against the original's on the same operands.
 
     Args:
         sample: The op.
         decision: Its dtypes.
+        rows: Its results, compared; None to compare them here.
 
     Returns:
         The relative error of the result that exceeds its explained error the most, and
@@ -63,19 +68,17 @@ def kernel_error(sample: OpSample, decision: Decision) -> tuple[float, float] | 
     """
     if sample.same is None:
         return None
-    worst, rows = 0.0, [(0.0, 0.0)]
-    for index, (found, wanted) in enumerate(
-        zip(sample.alone, sample.same, strict=True)
-    ):
-        known = np.isfinite(found) & np.isfinite(wanted)
-        size, difference = norm(wanted[known]), norm(found[known] - wanted[known])
-        limit = _rounding(decision, sample, size, int(np.count_nonzero(known)))
-        if difference > limit:
-            limit = max(limit, MOVED * _moved(sample, decision, index, known))
-        if ratio(difference, limit) >= worst:
-            worst = ratio(difference, limit)
-            rows.append((ratio(difference, size), ratio(limit, size)))
-    return rows[-1]
+    worst, found = 0.0, (0.0, 0.0)
+    if rows is None:
+        rows = compared(sample, [0.0] * len(sample.same))
+    for index, row in enumerate(rows):
+        limit = _rounding(decision, sample, row.same, row.known)
+        if row.kernel > limit:
+            limit = max(limit, MOVED * _moved(sample, decision, index))
+        if ratio(row.kernel, limit) >= worst:
+            worst = ratio(row.kernel, limit)
+            found = ratio(row.kernel, row.same), ratio(limit, row.same)
+    return found
 
 
 def _rounding(decision: Decision, sample: OpSample, size: float, count: int) -> float:
@@ -87,9 +90,7 @@ def _rounding(decision: Decision, sample: OpSample, size: float, count: int) -> 
     return hypot(max(ROUNDINGS * unit, least) * size, sqrt(count) * tiny)
 
 
-def _moved(
-    sample: OpSample, decision: Decision, index: int, known: NDArray[np.bool_]
-) -> float:
+def _moved(sample: OpSample, decision: Decision, index: int) -> float:
     """Return the norm of a result's change when operands move by a unit roundoff.
 
     It is infinite, for unknown, if the op cannot be run again or is random.
@@ -102,10 +103,18 @@ def _moved(
         found = None if sample.again is None else sample.again(unit, draw)
         if found is None or sample.same is None:
             return inf
-        with np.errstate(invalid="ignore"):  # infinities that stay have no distance
-            moved = found[index][known] - sample.same[index][known]
-        largest = max(largest, norm(moved) if np.isfinite(moved).all() else inf)
+        held = sample.alone[index], sample.same[index], found[index]
+        largest = max(largest, hypot(*(_change(*rows) for rows in blocks(*held))))
     return largest * sqrt(max(1.0, sample.length))
+
+
+def _change(alone: Block, same: Block, moved: Block) -> float:
+    """Return the norm of the change of ``same``, where it and ``alone`` are finite."""
+    with np.errstate(invalid="ignore"):  # infinities that stay have no distance
+        change = moved - same
+    if not is_finite(change) or not is_finite(alone):
+        change = change[np.isfinite(alone) & np.isfinite(same)]
+    return norm(change) if is_finite(change) else inf
 
 
 def floats_of(decision: Decision, sample: OpSample) -> list[str]:

@@ -6,25 +6,25 @@ amplifies it, so that a norm of a large offset in low precision is found althoug
 kernel is right. An op without any rounding has none.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from amprewrite.ir import ProgramGraph
-from amprewrite.measure.runs import Array
 from amprewrite.measure.samples import OpSample
 from amprewrite.plan import Decision
 from amprewrite.verify.bounds import unit_roundoff
-from amprewrite.verify.metrics import relative_l2
+from amprewrite.verify.metrics import ratio
+from amprewrite.verify.ops.compared import compared
 from amprewrite.verify.ops.faults import floats_of, kernel_error
 from amprewrite.verify.ops.op_errors import OpError
-from amprewrite.verify.ops.ranges import range_of
+from amprewrite.verify.ops.ranges import range_of, smallest_normals
 
 
 def op_error(sample: OpSample, decision: Decision) -> OpError:
     """Return the errors of one op, the largest among its results."""
-    alone = 0.0 if sample.exact else _worst(sample.alone, sample.reference)
-    kernel, explained = kernel_error(sample, decision) or (None, 0.0)
-    found = range_of(sample, decision)
+    rows = compared(sample, smallest_normals(sample, decision))
+    kernel, explained = kernel_error(sample, decision, rows) or (None, 0.0)
+    found = range_of(sample, decision, rows)
     return OpError(
         op=decision.op,
         canonical=decision.canonical,
@@ -32,8 +32,10 @@ def op_error(sample: OpSample, decision: Decision) -> OpError:
         path=decision.path,
         source=decision.source,
         precision=decision.precision,
-        own=alone,
-        accumulated=_worst(sample.actual, sample.reference),
+        own=max((ratio(row.own, row.size) for row in rows), default=0.0),
+        accumulated=max(
+            (ratio(row.accumulated, row.size) for row in rows), default=0.0
+        ),
         nonfinite=found.lost,
         kernel=kernel,
         explained=explained,
@@ -44,10 +46,6 @@ def op_error(sample: OpSample, decision: Decision) -> OpError:
         underflow=found.underflow,
         unit=max(map(unit_roundoff, floats_of(decision, sample)), default=0.0),
     )
-
-
-def _worst(found: Iterable[Array], wanted: Iterable[Array]) -> float:
-    return max(map(relative_l2, found, wanted), default=0.0)
 
 
 class OwnErrors:

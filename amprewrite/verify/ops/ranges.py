@@ -1,14 +1,13 @@
 """Range of the values of an op, in the format that stores them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log2
 
-import numpy as np
-
 from amprewrite.dtypes import FORMATS
-from amprewrite.measure.runs import Array
 from amprewrite.measure.samples import OpSample
 from amprewrite.plan import Decision
+from amprewrite.verify.ops.compared import Compared, compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +31,41 @@ class Range:
     lost: int = 0
 
 
-def range_of(sample: OpSample, decision: Decision) -> Range:
-    """Return the range of the result with the least headroom, and sums over all."""
-    if sample.whole:
-        pairs = [(sample.whole[0], sample.whole[1])]
-    else:
-        pairs = list(zip(sample.reference, sample.actual, strict=True))
-    kinds = ("float", "complex")
-    dtypes = [d for d in decision.results if d in FORMATS and FORMATS[d].kind in kinds]
-    if len(dtypes) != len(pairs):  # a body leaves one of several results
-        dtypes = [(dtypes or [decision.precision])[0]] * len(pairs)
-    found = [_range(dtype, *pair) for dtype, pair in zip(dtypes, pairs, strict=True)]
+KINDS = ("float", "complex")
+"""Kinds of formats that have a range here."""
+
+
+def formats_of(sample: OpSample, decision: Decision) -> list[str]:
+    """Return the name of the format that stores each result."""
+    dtypes = [d for d in decision.results if d in FORMATS and FORMATS[d].kind in KINDS]
+    count = len(sample.reference)
+    if len(dtypes) != count:  # a body leaves one of several results
+        return [(dtypes or [decision.precision])[0]] * count
+    return dtypes
+
+
+def smallest_normals(sample: OpSample, decision: Decision) -> list[float]:
+    """Return the smallest normal number of each of those formats; 0 for no float."""
+    return [
+        float(FORMATS[dtype].smallest_normal) if _is_float(dtype) else 0.0
+        for dtype in formats_of(sample, decision)
+    ]
+
+
+def range_of(
+    sample: OpSample, decision: Decision, rows: Sequence[Compared] | None = None
+) -> Range:
+    """Return the range of the result with the least headroom, and sums over all.
+
+    Args:
+        sample: The op.
+        decision: Its dtypes.
+        rows: Its results, compared; None to compare them here.
+    """
+    if rows is None:
+        rows = compared(sample, smallest_normals(sample, decision))
+    pairs = zip(formats_of(sample, decision), rows, strict=True)
+    found = [_range(dtype, row) for dtype, row in pairs]
     if not found:
         return Range()
     least = min(found, key=lambda r: float("inf") if r.headroom is None else r.headroom)
@@ -51,15 +74,13 @@ def range_of(sample: OpSample, decision: Decision) -> Range:
     return Range(least.dtype, least.largest, least.headroom, underflow, lost)
 
 
-def _range(dtype: str, wanted: Array, found: Array) -> Range:
-    known = np.isfinite(wanted)
-    sizes = np.abs(wanted) if known.all() else np.abs(wanted[known])
-    largest = float(np.max(sizes, initial=0.0))
-    lost = int(np.count_nonzero(known & ~np.isfinite(found)))
-    if dtype not in FORMATS or FORMATS[dtype].kind not in ("float", "complex"):
-        return Range(dtype, largest, None, 0.0, lost)
-    form = FORMATS[dtype]
-    headroom = log2(form.max / largest) if largest else None
-    made = np.abs(found) if known.all() else np.abs(found[known])
-    small = np.count_nonzero((made < form.smallest_normal) & (sizes > 0))
-    return Range(dtype, largest, headroom, small / max(1, sizes.size), lost)
+def _range(dtype: str, row: Compared) -> Range:
+    if not _is_float(dtype):
+        return Range(dtype, row.largest, None, 0.0, row.lost)
+    headroom = log2(FORMATS[dtype].max / row.largest) if row.largest else None
+    underflow = row.small / max(1, row.finite)
+    return Range(dtype, row.largest, headroom, underflow, row.lost)
+
+
+def _is_float(dtype: str) -> bool:
+    return dtype in FORMATS and FORMATS[dtype].kind in KINDS

@@ -33,6 +33,7 @@ from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import Atom, Body, Program, Step
 from amprewrite.measure.runs import Array
 from amprewrite.measure.samples import Observe, OpSample
+from amprewrite.measure.values.blocks import Bounded, are_equal, is_equal, values_of
 from amprewrite.plan import OUTPUT, Decision
 
 ONCE = frozenset((*SHARED, "custom_vjp_call"))
@@ -190,7 +191,7 @@ class Lockstep:
                 reference=reference,
                 actual=actual,
                 alone=own,
-                exact=same is not None and all(map(_is_equal, own, same)),
+                exact=same is not None and are_equal(own, same),
                 same=same,
                 again=again,
                 contracts=self.prepared.graph.op_by_name[op].contracted is not None,
@@ -204,10 +205,10 @@ class Lockstep:
         before, after = dtype_name(held), dtype_name(read)
         if before == after or not (is_float(before) and is_float(after)):
             return
-        whole = wanted, found = to_array(held), to_array(read)
-        bounded = np.abs(wanted) <= float(format_of(after).max)
+        whole = values_of(to_array(held)), values_of(to_array(read))
         # Masks may be clamped to the range: values beyond it count as zero.
-        wanted, found = np.where(bounded, wanted, 0), np.where(bounded, found, 0)
+        limit = float(format_of(after).max)
+        wanted, found = (Bounded(values, whole[0], limit) for values in whole)
         reader = self.decisions.get(name.rpartition(" for ")[2])
         self.observe(
             OpSample(
@@ -215,7 +216,7 @@ class Lockstep:
                 reference=(wanted,),
                 actual=(found,),
                 alone=(found,),
-                exact=_is_equal(found, wanted),
+                exact=is_equal(found, wanted),
                 same=(wanted,),
                 again=lambda _unit, _draw: (wanted,),
                 decision=_inserted(name, (before, after), reader),
@@ -261,10 +262,6 @@ class _Again:
         self.theirs.run(self.twin, env)
         made = (env[name] for name in self.twin.results)
         return tuple(to_array(x) for x in made if is_inexact(dtype_name(x)))
-
-
-def _is_equal(found: Array, wanted: Array) -> bool:
-    return bool(np.array_equal(found, wanted, equal_nan=True))
 
 
 def _length(read: Env, made: tuple[Array, ...]) -> float:

@@ -5,6 +5,7 @@ casts, clamps of masks, copies, parts of a list.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,10 +14,10 @@ from torch.fx import Node
 from amprewrite.dtypes import format_of
 from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
 from amprewrite.frameworks.torch_fx.aten.source_location import module_path, source_line
-from amprewrite.frameworks.torch_fx.probes.arrays import to_array
+from amprewrite.frameworks.torch_fx.probes.arrays import TensorValues
 from amprewrite.frameworks.torch_fx.rewrite.quantise_op import OPERATOR
-from amprewrite.measure.runs import Array
 from amprewrite.measure.samples import OpSample
+from amprewrite.measure.values.blocks import Bounded, blocks, is_equal
 from amprewrite.plan import Decision
 
 INSERTED = "inserted"
@@ -48,18 +49,24 @@ def inserted_sample(
     alike = [tensor for tensor in handed if tensor.shape == made.shape]
     if not alike:
         return None
-    found = to_array(made)
-    wanted = min((to_array(t) for t in alike), key=lambda x: _distance(found, x))
+    found = TensorValues(made)
+    handed_on = [TensorValues(tensor) for tensor in alike]
+    if len(handed_on) > 1:
+        wanted = min(handed_on, key=partial(_distance, found))
+    else:
+        (wanted,) = handed_on
     rounded = format_of(_format(node) or dtype_name(made.dtype))
-    bounded = abs(wanted) <= min(limit, rounded.max)
-    kept, same = np.where(bounded, found, 0), np.where(bounded, wanted, 0)
+    bound = min(limit, float(rounded.max))
+    kept, same = found, wanted
+    if wanted.exceeds(bound):
+        kept, same = (Bounded(values, wanted, bound) for values in (found, wanted))
     dtypes = dtype_name(alike[0].dtype), rounded.name
     return OpSample(
         op=name,
         reference=(same,),
         actual=(kept,),
         alone=(kept,),
-        exact=bool(np.array_equal(kept, same, equal_nan=True)),
+        exact=is_equal(kept, same),
         same=(same,),
         again=lambda _unit, _draw: (same,),
         decision=_decision(node, name, dtypes),
@@ -76,9 +83,9 @@ def is_rounded(held: object, wanted: object) -> bool:
     return torch.equal(held.detach(), wanted.detach().to(held.dtype))
 
 
-def _distance(one: Array, two: Array) -> float:
+def _distance(one: TensorValues, two: TensorValues) -> float:
     with np.errstate(invalid="ignore"):  # infinities have no distance
-        return float(np.nansum(abs(one - two)))
+        return float(sum(np.nansum(abs(a - b)) for a, b in blocks(one, two)))
 
 
 def _format(node: Node) -> str:

@@ -13,7 +13,6 @@ from functools import partial
 from math import inf
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
@@ -25,7 +24,7 @@ from amprewrite.frameworks.torch_fx.compat.operators import (
     is_mutable,
 )
 from amprewrite.frameworks.torch_fx.compat.pytrees import positional, pytree
-from amprewrite.frameworks.torch_fx.probes.arrays import floats, to_array
+from amprewrite.frameworks.torch_fx.probes.arrays import TensorValues, floats
 from amprewrite.frameworks.torch_fx.probes.inserted_nodes import (
     inserted_sample,
     is_rounded,
@@ -39,8 +38,8 @@ from amprewrite.frameworks.torch_fx.probes.rerun import Again
 from amprewrite.frameworks.torch_fx.rewrite.fp8_kernel.fp8_dot import (
     OPERATOR as FP8_DOT,
 )
-from amprewrite.measure.runs import Array
 from amprewrite.measure.samples import Observe, OpSample
+from amprewrite.measure.values.blocks import are_equal
 from amprewrite.plan import Decision
 
 
@@ -278,7 +277,7 @@ class Lockstep:
         again = Again(partial(other.call, twin), given, writes=_writes(twin))
         length = again.largest
         draws = Draws(node)
-        reference = [to_array(tensor) for tensor in floats(other.run(twin))]
+        reference = tuple(map(TensorValues, floats(other.run(twin))))
         draws.rewind()
         alone = floats(walk.call(node, fed))
         draws.rewind()
@@ -287,22 +286,22 @@ class Lockstep:
         actual = floats(walk.run(node))
         if not reference:
             return
-        found = tuple(to_array(tensor) for tensor in actual)
+        found = tuple(map(TensorValues, actual))
         if [a.shape for a in found] != [r.shape for r in reference]:
             self.unmatched.append(decision.op)
             return
-        arrays = tuple(to_array(tensor) for tensor in alone)
+        own = tuple(map(TensorValues, alone))
         known = same is not None and [a.shape for a in same] == [a.shape for a in found]
         sample = OpSample(
             op=decision.op,
-            reference=tuple(reference),
+            reference=reference,
             actual=found,
-            alone=arrays,
-            exact=known and all(map(_is_same, arrays, same or ())),
+            alone=own,
+            exact=known and are_equal(own, same or ()),
             same=same if known else None,
             again=again,
             contracts=decision.op in self.contractions,
-            length=length / max(1, min(array.size for array in found)),
+            length=length / max(1, min(values.size for values in found)),
             format=decision.forward if node.target is FP8_DOT else "",
         )
         self.observe(sample)
@@ -360,8 +359,3 @@ def region_mode(node: Node) -> Generator[None]:
     device, dtype, enabled, cache = positional(node)[:4]
     with torch.autocast(device, dtype, enabled=enabled, cache_enabled=cache):
         yield
-
-
-def _is_same(found: Array, wanted: Array) -> bool:
-    """Return whether two arrays have the same values; NaN equals NaN."""
-    return bool(np.array_equal(found, wanted, equal_nan=True))

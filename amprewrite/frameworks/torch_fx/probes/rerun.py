@@ -7,8 +7,7 @@ import torch
 
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.compat.settings import fork_rng
-from amprewrite.frameworks.torch_fx.probes.arrays import floats, to_array
-from amprewrite.measure.runs import Array
+from amprewrite.frameworks.torch_fx.probes.arrays import TensorValues, floats
 
 REFUSALS = (RuntimeError, TypeError, ValueError, NotImplementedError)
 """Errors that an op raises if it has no kernel for its operands' dtypes."""
@@ -35,11 +34,11 @@ class Again:
         """Number of elements of the largest float operand."""
         return max((tensor.numel() for tensor in floats(self.operands)), default=0)
 
-    def results(self) -> tuple[Array, ...] | None:
+    def results(self) -> tuple[TensorValues, ...] | None:
         """Return the float results; None if the op does not run on the operands."""
         return self._results(lambda tensor: tensor.clone() if self.writes else tensor)
 
-    def __call__(self, unit: float, draw: int) -> tuple[Array, ...] | None:
+    def __call__(self, unit: float, draw: int) -> tuple[TensorValues, ...] | None:
         """Return the results with every float operand moved by ``unit``, up or down.
 
         Random ops draw other numbers than before. The random state is restored.
@@ -65,7 +64,7 @@ class Again:
 
     def _results(
         self, change: Callable[[torch.Tensor], torch.Tensor]
-    ) -> tuple[Array, ...] | None:
+    ) -> tuple[TensorValues, ...] | None:
         def changed(leaf: Any) -> Any:
             strided = isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided
             return change(leaf) if strided else leaf
@@ -74,4 +73,4 @@ class Again:
             made = self.run(pytree.tree_map(changed, self.operands))
         except REFUSALS:
             return None
-        return tuple(to_array(tensor) for tensor in floats(made))
+        return tuple(map(TensorValues, floats(made)))

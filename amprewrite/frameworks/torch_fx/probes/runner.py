@@ -15,7 +15,7 @@ from amprewrite.frameworks.torch_fx.aten.output_paths import named_tensors
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.compat.settings import fork_rng
 from amprewrite.frameworks.torch_fx.compat.tensor_internals import fake_mode_of
-from amprewrite.frameworks.torch_fx.probes.lockstep import to_array
+from amprewrite.frameworks.torch_fx.probes.arrays import to_array
 from amprewrite.measure.runs import Array, Call, Run
 
 Dtypes = Mapping[torch.dtype, torch.dtype]

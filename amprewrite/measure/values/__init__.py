@@ -1,0 +1,1 @@
+"""Values of tensors, read as float64 block by block."""

@@ -1,0 +1,132 @@
+"""Every number of an op's results against their references, in one pass.
+
+The values are read once, block by block. Where the sum of squares of a block is finite,
+so are its elements, and none of them is tested by itself.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import hypot
+from typing import TypeVar
+
+import numpy as np
+
+from amprewrite.measure.samples import OpSample
+from amprewrite.measure.values.blocks import Block, blocks
+from amprewrite.verify.metrics import block_parts, is_finite, norm
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Numbers of one result of an op; norms are Euclidean.
+
+    Attributes:
+        size: Norm of the reference; non-finite elements of the reference are left out
+            here and in the next two.
+        accumulated: Norm of the error in the converted program; infinite if that has an
+            element that is not finite.
+        own: The same for the converted op alone.
+        same: Norm of the result of the original's op on the operands of the op alone,
+            where both are finite; 0 if it was not run.
+        kernel: Norm of the difference of those two, where both are finite.
+        known: Number of elements where both are finite.
+        largest: Largest finite magnitude of the reference.
+        finite: Number of finite elements of the reference.
+        lost: Number of those that are not finite in the converted program.
+        small: Number of those that are no zero in the reference, and smaller than the
+            smallest normal number in the converted program.
+    """
+
+    size: float
+    accumulated: float
+    own: float
+    same: float
+    kernel: float
+    known: int
+    largest: float
+    finite: int
+    lost: int
+    small: int
+
+
+def compared(sample: OpSample, smallest: Sequence[float]) -> list[Compared]:
+    """Return the numbers of each result.
+
+    Args:
+        sample: The op.
+        smallest: Smallest normal number of the format that stores each result; 0 to
+            count no small elements.
+    """
+    return [_compared(sample, *row) for row in enumerate(smallest)]
+
+
+def _compared(sample: OpSample, index: int, normal: float) -> Compared:
+    reference, actual = sample.reference[index], sample.actual[index]
+    alone, same = sample.alone[index], None
+    if sample.same is not None:
+        same = sample.same[index]
+    wanted, found = sample.whole or (reference, actual)
+    roles = (reference, actual, alone, reference if same is None else same)
+    # Several roles may be played by one tensor, which is converted once then.
+    distinct = {id(values): values for values in (*roles, wanted, found)}
+    places = [[*distinct].index(id(values)) for values in (*roles, wanted, found)]
+    sizes: list[tuple[float, ...]] = []
+    counts: list[tuple[int, ...]] = []
+    largest = 0.0
+    for held in blocks(*distinct.values()):
+        r, a, o, s, w, f = (held[place] for place in places)
+        accumulated, size = block_parts(a, r)
+        own = 0.0 if sample.exact else block_parts(o, r)[0]
+        kernel, base, known = (0.0, 0.0, 0) if same is None else _kernel(o, s)
+        sizes.append((size, accumulated, own, base, kernel))
+        peak, *numbers = _range(w, f, normal)
+        largest = max(largest, peak)
+        counts.append((known, *numbers))
+    size, accumulated, own, base, kernel = (hypot(*row) for row in _columns(sizes, 5))
+    known, finite, lost, small = (sum(row) for row in _columns(counts, 4))
+    return Compared(
+        size=size,
+        accumulated=accumulated,
+        own=own,
+        same=base,
+        kernel=kernel,
+        known=known,
+        largest=largest,
+        finite=finite,
+        lost=lost,
+        small=small,
+    )
+
+
+def _columns(rows: Sequence[tuple[T, ...]], count: int) -> list[tuple[T, ...]]:
+    """Return the columns of a table; empty ones for a table without rows."""
+    return list(zip(*rows, strict=True)) if rows else [()] * count
+
+
+def _kernel(alone: Block, same: Block) -> tuple[float, float, int]:
+    """Return the norms of the difference and of ``same``, and their elements."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        difference = alone - same
+        if not is_finite(difference):
+            known = np.isfinite(alone) & np.isfinite(same)
+            difference, same = difference[known], same[known]
+        return norm(difference), norm(same), same.size
+
+
+def _range(wanted: Block, found: Block, normal: float) -> tuple[float, int, int, int]:
+    """Return the largest magnitude; the numbers of finite, lost, small elements."""
+    lost = 0
+    if not (is_finite(wanted) and is_finite(found)):
+        known = np.isfinite(wanted)
+        lost = int(np.count_nonzero(known & ~np.isfinite(found)))
+        wanted, found = wanted[known], found[known]
+    if not wanted.size:
+        return 0.0, 0, lost, 0
+    largest = max(float(wanted.max()), -float(wanted.min()))
+    made = np.abs(found)
+    small = 0
+    if not float(made.min()) >= normal:  # a NaN is not
+        small = int(np.count_nonzero((made < normal) & (wanted != 0)))
+    return largest, wanted.size, lost, small
