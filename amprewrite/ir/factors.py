@@ -30,3 +30,15 @@ def factor_indices(op: Op) -> tuple[int, ...]:
         return (0, 1) if len(op.operands) == 2 else ()  # noqa: PLR2004  # a product
     count = _FACTORS.get(op.canonical, 0)
     return tuple(range(count)) if count <= len(op.operands) else ()
+
+
+def linear_factors(op: Op) -> list[str]:
+    """Return the operands in which ``op`` is linear, its addends being zero.
+
+    They are the factors of a product or a convolution that are read once. Attention is
+    not linear in its queries and keys.
+    """
+    if op.traits.group not in ("contraction", "convolution") or len(op.results) != 1:
+        return []
+    factors = [op.operands[index] for index in factor_indices(op)]
+    return [name for name in factors if op.operands.count(name) == 1]

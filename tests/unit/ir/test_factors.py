@@ -1,7 +1,7 @@
 import pytest
 
 from amprewrite.ir import Op
-from amprewrite.ir.factors import factor_indices
+from amprewrite.ir.factors import factor_indices, linear_factors
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,20 @@ from amprewrite.ir.factors import factor_indices
 def test_factors(canonical, count, factors):
     op = Op("a", canonical, canonical, tuple("xyzuv"[:count]), ("r",))
     assert factor_indices(op) == factors
+
+
+@pytest.mark.parametrize(
+    ("canonical", "operands", "factors"),
+    [
+        ("linear", "xwb", ["x", "w"]),
+        ("addmm", "bxw", ["x", "w"]),
+        ("conv", "xwb", ["x", "w"]),
+        ("matmul", "xx", []),
+        ("addmm", "xxw", ["w"]),
+        ("scaled_dot_product_attention", "qkv", []),
+        ("mul", "xy", []),
+    ],
+)
+def test_factors_in_which_an_op_is_linear(canonical, operands, factors):
+    op = Op("a", canonical, canonical, tuple(operands), ("r",))
+    assert linear_factors(op) == factors

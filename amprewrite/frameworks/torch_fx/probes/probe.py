@@ -1,6 +1,7 @@
 """The probe of a value: an identity that records the effect of rounding it."""
 
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 import torch
@@ -28,11 +29,17 @@ class Rounding:
 
     def error(self, value: torch.Tensor, key: Key) -> torch.Tensor:
         """Return the error of each element; 0 where ``value`` is not finite."""
-        error = self.kernels.get(key)
-        if error is None:
-            error = self._rounded(value, key).to(value.dtype) - value
+        error = self.unchecked(value, key)
         finite = value.isfinite()
         return error if finite.all() else torch.where(finite, error, 0)
+
+    def unchecked(self, value: torch.Tensor, key: Key) -> torch.Tensor:
+        """Return :meth:`error`, or NaN where ``value`` is not finite."""
+        error = self.kernels.get(key)
+        if error is not None:
+            return error
+        rounded = self._rounded(value, key)
+        return torch.sub(rounded, value).to(value.dtype)  # it widens as it subtracts
 
     def _rounded(self, value: torch.Tensor, key: Key) -> torch.Tensor:
         if isinstance(key, EightBits):
@@ -71,10 +78,61 @@ class Probe(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        """Record ``g . delta`` and return the gradient unchanged."""
+        """Record ``g . delta`` and return the gradient without NaNs."""
         (value,), (grad,) = ctx.saved_tensors, grads
-        grad = torch.where(grad.isnan(), 0, grad)
-        delta = ctx.rounding.error(value, ctx.key)
-        moved = torch.where(delta == 0, 0, grad * delta)  # where g is infinite, too
-        ctx.found.append((ctx.key, moved.sum(dtype=torch.float64)))
+        moved = _product(grad, ctx.rounding.unchecked(value, ctx.key))
+        if moved is None:
+            grad = torch.where(grad.isnan(), 0, grad)
+            moved = _careful_product(grad, ctx.rounding.error(value, ctx.key))
+        ctx.found.append((ctx.key, moved))
         return grad, grad.new_zeros(()), None, None, None
+
+
+class Shift(torch.autograd.Function):
+    """Identity with a backward pass that records the effect of a change of its input.
+
+    It stands for the probe of an operand in which an op is linear, such as a weight:
+    the change of the result is known beforehand, so that no gradient of the operand is
+    computed in any of the backward passes.
+    """
+
+    @staticmethod
+    def forward(  # autograd takes no keywords
+        ctx: Any,
+        value: torch.Tensor,
+        token: torch.Tensor,  # noqa: ARG004  # makes the result need a gradient
+        key: Key,
+        change: torch.Tensor,
+        found: Found,
+    ) -> torch.Tensor:
+        """Return ``value`` unchanged; ``change`` is what a rounding adds to it."""
+        ctx.key, ctx.change, ctx.found = key, change, found
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """Record ``g . change`` and return the gradient without NaNs."""
+        (grad,) = grads
+        moved = _product(grad, ctx.change)
+        if moved is None:
+            grad = torch.where(grad.isnan(), 0, grad)
+            change = torch.where(ctx.change.isnan(), 0, ctx.change)
+            moved = _careful_product(grad, change)
+        ctx.found.append((ctx.key, moved))
+        return grad, grad.new_zeros(()), None, None, None
+
+
+def _product(grad: torch.Tensor, delta: torch.Tensor) -> torch.Tensor | None:
+    """Return ``grad . delta``; None if it is not finite.
+
+    If it is, so is every element of ``grad``: that saves the tests of the elements.
+    """
+    wide = torch.float64 if grad.dtype.itemsize < 4 else None  # noqa: PLR2004  # bytes
+    moved = (grad * delta).sum(dtype=wide)
+    return moved.double() if isfinite(float(moved)) else None
+
+
+def _careful_product(grad: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
+    """Return ``grad . delta``, without elements that have no delta."""
+    moved = torch.where(delta == 0, 0, grad * delta)  # where g is infinite, too
+    return moved.sum(dtype=torch.float64)

@@ -6,6 +6,10 @@ the outputs gives the gradient ``g`` there, and with the rounding error ``delta`
 value the outputs move by ``g . delta`` along that direction. The error of a rounding is
 the mean square over directions. An op that reads a value has a probe of its own, so
 that only the gradient through that edge counts.
+
+Weights that a contraction reads have no gradient computed: with the rounding error in
+place of the weight, the contraction gives the change of its result, once for all
+directions.
 """
 
 from collections import defaultdict
@@ -29,14 +33,14 @@ from amprewrite.frameworks.torch_fx.probes.lockstep import (
     floats,
     region_mode,
 )
-from amprewrite.frameworks.torch_fx.probes.probe import Found, Probe, Rounding
+from amprewrite.frameworks.torch_fx.probes.probe import Found, Probe, Rounding, Shift
 from amprewrite.frameworks.torch_fx.rewrite.read import Leaves, Reading
 from amprewrite.ir import Op
+from amprewrite.ir.factors import factor_indices, linear_factors
 from amprewrite.plan.sensitivity import EightBits, Key, Probes, Sensitivity
 
 FAILURES = (RuntimeError, TypeError, ValueError, NotImplementedError)
 """Errors raised by ops without a gradient."""
-
 
 Scales = Callable[[Mapping[str, torch.Tensor]], Mapping[str, float]]
 """Function from outputs by path to the factor on each output's error."""
@@ -96,6 +100,7 @@ class _Prober:
         self.found: Found = []
         self.peaks: dict[Key, torch.Tensor] = {}
         self.seen: dict[tuple[str, str], torch.Tensor] = {}
+        self.shifts: dict[tuple[str, str], torch.Tensor] = {}
 
     def run(self, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
         """Run the whole program and return its outputs by their paths."""
@@ -138,6 +143,7 @@ class _Prober:
             except FAILURES as error:
                 raise _no_gradient(op, error) from error
             _check_differentiable(op, (args, kwargs), value)
+            value = self._shifted(walk, node, op, value)
         leaves = self.reading.leaves[node]
         operands, stored = (args, kwargs), self.probes.stored
         if not stored.isdisjoint(op.results) and self.kernels.round_inside(
@@ -166,7 +172,7 @@ class _Prober:
             return self._each(
                 walk.values[used],
                 self.reading.leaves.get(used),
-                lambda value, name: self._read(value, name, op.name),
+                lambda value, name: self._read(value, name, op),
             )
 
         return torch.fx.map_arg((tuple(node.args), dict(node.kwargs)), feed)
@@ -188,36 +194,75 @@ class _Prober:
             lambda v, name: self._probe(v, name) if name in self.probes.stored else v,
         )
 
-    def _read(self, value: torch.Tensor, name: str, op: str) -> torch.Tensor:
-        key, eight = (name, op), self.probes.eight_bits_at(name, op)
+    def _read(self, value: torch.Tensor, name: str, op: Op) -> torch.Tensor:
+        key, eight = (name, op.name), self.probes.eight_bits_at(name, op.name)
         keys = (
             *([key] if key in self.probes.read else ()),
             *([eight] if eight else ()),
         )
+        if keys == (key,) and not value.requires_grad and name in self._linear(op):
+            self.shifts[key] = value
+            return value
         if keys and key not in self.seen:  # read twice by one op, it is rounded once
             for rounding in keys:
                 value = self._probe(value, rounding)
             self.seen[key] = value
         return self.seen.get(key, value)
 
+    def _linear(self, op: Op) -> list[str]:
+        """Return the operands with an effect that is known from the op's results."""
+        graph = self.reading.graph
+        is_written = any(graph.storage(name) in graph.written for name in op.results)
+        return [] if is_written else linear_factors(op)
+
+    def _shifted(self, walk: Walk, node: Node, op: Op, value: Any) -> Any:
+        """Return a result with the effects of operands in which the op is linear."""
+        for name in self._linear(op):
+            held = self.shifts.pop((name, op.name), None)
+            if held is not None:
+                error = {name: self.rounding.error(held, (name, op.name))}
+                with torch.no_grad():
+                    change = walk.call(node, self._fed_alone(walk, node, op, error))
+                value = self._apply(Shift, value, held, (name, op.name), change)
+        return value
+
+    def _fed_alone(
+        self, walk: Walk, node: Node, op: Op, error: Mapping[str, torch.Tensor]
+    ) -> tuple[Any, Any]:
+        """Return arguments with an error for one factor, and zeros for addends."""
+        factors = {op.operands[index] for index in factor_indices(op)}
+
+        def change(value: torch.Tensor, name: str) -> torch.Tensor:
+            if name in error:
+                return error[name]
+            return value if name in factors else torch.zeros_like(value)
+
+        def feed(used: Node) -> Any:
+            leaves = self.reading.leaves.get(used)
+            return self._each(walk.values[used], leaves, change)
+
+        return torch.fx.map_arg((tuple(node.args), dict(node.kwargs)), feed)
+
     def _probe(self, value: torch.Tensor, key: Key) -> torch.Tensor:
+        return self._apply(Probe, value, value, key, self.rounding)
+
+    def _apply(
+        self, probe: Any, value: torch.Tensor, held: torch.Tensor, key: Key, what: Any
+    ) -> torch.Tensor:
+        """Return ``value`` through a probe for the rounding of ``held``."""
         device = value.device
         if device not in self.tokens:
             self.tokens[device] = torch.zeros((), device=device, requires_grad=True)
-        if self.narrow and value.numel() and not isinstance(key, EightBits):
-            self.peaks[key] = value.detach().abs().amax()
-        token = self.tokens[device]
-        apply: Any = getattr(Probe, "apply")  # noqa: B009  # torch does not type it
-        return apply(value, token, key, self.rounding, self.found)
+        if self.narrow and held.numel() and not isinstance(key, EightBits):
+            self.peaks[key] = held.detach().abs().amax()
+        return probe.apply(value, self.tokens[device], key, what, self.found)
 
     def sensitivity(
         self, outputs: Mapping[str, torch.Tensor], scales: Mapping[str, float]
     ) -> Sensitivity:
         """Return the sensitivity from backward passes in random directions."""
         numbers = sum(tensor.numel() for tensor in outputs.values())
-        count = (
-            self.probes.directions if numbers > 1 else 1
-        )  # a number has one direction
+        count = self.probes.directions if numbers > 1 else 1  # a number has one
         draws = torch.Generator().manual_seed(0)
         every: dict[Key, float] = dict.fromkeys(self.probes.keys, 0.0)
         rows: dict[Key, list[float]] = {key: [] for key in every}

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from amprewrite.errors import ToleranceError, UnsupportedError
 from amprewrite.frameworks.torch_fx.capture.one_graph import capture
+from amprewrite.frameworks.torch_fx.probes import sensitivity
 from amprewrite.frameworks.torch_fx.probes.sensitivity import measure_sensitivity
 from amprewrite.frameworks.torch_fx.rewrite.read import read
 from amprewrite.passes.error_budget.probe_selection import find_probes
@@ -272,3 +273,49 @@ def _(x: Tensor) -> Tensor:
 def test_an_op_without_a_gradient_is_named() -> None:
     with pytest.raises(UnsupportedError, match=r"sense.twice.* cannot be differentia"):
         measured(lambda m, x: m.b(twice(m.a(x))), x())
+
+
+class Factors(nn.Module):
+    """Contractions of a value with weights, some with an addend."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(4, 4, 3, padding=1)
+        self.linear = nn.Linear(8, 8)
+        self.left, self.bias = (
+            nn.Parameter(torch.randn(4, 4)),
+            nn.Parameter(torch.ones(8)),
+        )
+
+    def forward(self, x: Any) -> Any:
+        y = torch.addmm(self.bias, torch.tanh(self.linear(self.conv(x))), self.left2)
+        return torch.einsum("ij,jk->ik", self.left, y)
+
+    @property
+    def left2(self) -> Any:
+        return self.linear.weight * 2
+
+
+def test_a_weight_has_the_error_that_its_gradient_gives(monkeypatch: Any) -> None:
+    given = torch.randn(4, 8)
+    with torch.no_grad():
+        reading = read(capture(Factors().eval(), (given,), None).module)
+    probes = find_probes(
+        reading.graph, Matcher(load_policy("bf16")), keep_parameter_dtype=False
+    )
+    shifts: list[str] = []
+    before = sensitivity.linear_factors
+
+    def noted(op: Any) -> list[str]:
+        shifts.extend(before(op))
+        return before(op)
+
+    monkeypatch.setattr(sensitivity, "linear_factors", noted)
+    found = measure_sensitivity(reading, probes, [given], relative)
+    assert len(set(shifts)) >= 5
+    monkeypatch.setattr(sensitivity, "linear_factors", lambda _: [])
+    wanted = measure_sensitivity(reading, probes, [given], relative)
+    assert found.moves.keys() == wanted.moves.keys()
+    assert sum(map(bool, map(any, found.moves.values()))) >= 6
+    for key, row in wanted.moves.items():
+        assert found.moves[key] == pytest.approx(row, rel=1e-3, abs=1e-7), key
