@@ -8,7 +8,8 @@ Golden files, bug reports and tests use this form, never a framework's own::
       | native="aten.linear.default" path="head" contracted=3
     return %linear
 
-An output that replaces an input is written ``%new into %old``.
+An output that replaces an input is written ``%new into %old``. Lines that begin with
+``#`` are comments.
 """
 
 import json
@@ -23,6 +24,9 @@ from amprewrite.ir.graph import Op, ProgramGraph, States, Value, ValueKind
 
 _OP_HEAD = ("name", "canonical", "operands", "results")
 _FACTS = tuple(f for f in fields(Op) if f.name not in _OP_HEAD)
+COMMENT = "# "
+"""Beginning of a line that is no part of a graph."""
+
 _VALUE = re.compile(r"%(\S+): ([^\[\]\s]+)\[([^\]]*)\](?: alias %(\S+))?(?: (\w+))?$")
 _OP = re.compile(r"(\S+) = (\S+)\((.*?)\)(?: ->(.*))?$")
 
@@ -169,7 +173,7 @@ def parse_graph(text: str) -> ProgramGraph:
             values.update({value.name: value for value in results})
             names = tuple(value.name for value in results)
             heads.append((name, canonical, _names(operands), names, {"native": ""}))
-        elif line.strip():
+        elif line.strip() and not line.startswith(COMMENT):
             msg = f"line {number}: {line!r} is no value, op, facts or return"
             raise GraphError(msg)
     ops = tuple(

@@ -176,6 +176,23 @@ class TimedPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Lowering:
+    """One change of a program that eager calls run: the same in fewer, cheaper steps.
+
+    Attributes:
+        name: Name of the pass: ``no_ops``, ``constants``, ``channels_last``.
+        ops: Names of the ops that it concerns, as in the graph of the converted model.
+        what: What was done with them, as text.
+        bytes: Bytes that are kept for it in addition.
+    """
+
+    name: Text
+    ops: tuple[Text, ...]
+    what: Text
+    bytes: Count = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Cost:
     """Cost of a plan, at the prices of its target.
 

@@ -13,14 +13,14 @@ FORMAT = 2
 
 ADDED: Mapping[str, frozenset[str]] = {
     "Decision": frozenset(("forward", "backward", "scaling", "kernel", "calls")),
-    "Plan": frozenset(("target", "recompute", "gradient_error", "timed")),
+    "Plan": frozenset(("target", "recompute", "gradient_error", "timed", "lowerings")),
     "Rule": frozenset(("group",)),
 }
 """Fields by class that files of this format may lack: they were added to it later.
 
 The default of each describes every plan from before the field: no 8-bit formats, no
-recomputed regions, gradients that were not predicted, nothing timed. A field without
-such a default needs another format number.
+recomputed regions, gradients that were not predicted, nothing timed, no record of a
+lowering. A field without such a default needs another format number.
 """
 
 MAX_BYTES = 512 * 2**20

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from itertools import chain
 
+from amprewrite.plan.fields import Lowering
 from amprewrite.plan.memory.recompute import Recompute
 from amprewrite.plan.model import NOTHING_LOWERED, OUTPUT, Cast, Cost, Decision, Plan
 
@@ -29,6 +30,7 @@ def join_plans(plans: Sequence[Plan]) -> Plan:
         cost=_sum(plan.cost for plan in parts),
         recompute=Recompute.joined(plan.recompute for plan in parts),
         gradient_error=None,
+        lowerings=tuple(chain.from_iterable(plan.lowerings for plan in parts)),
     )
 
 
@@ -57,6 +59,7 @@ def _numbered(plan: Plan, prefix: str) -> Plan:
         casts=tuple(_cast(cast, prefix) for cast in plan.casts),
         storage=tuple((prefix + value, dtype) for value, dtype in plan.storage),
         recompute=plan.recompute.numbered(prefix),
+        lowerings=tuple(_lowering(found, prefix) for found in plan.lowerings),
     )
 
 
@@ -64,6 +67,10 @@ def _decision(decision: Decision, prefix: str) -> Decision:
     causes = tuple(c if c == OUTPUT else prefix + c for c in decision.causes)
     calls = tuple(call.replace("#", f"#{prefix}", 1) for call in decision.calls)
     return replace(decision, op=prefix + decision.op, causes=causes, calls=calls)
+
+
+def _lowering(found: Lowering, prefix: str) -> Lowering:
+    return replace(found, ops=tuple(prefix + op for op in found.ops))
 
 
 def _cast(cast: Cast, prefix: str) -> Cast:

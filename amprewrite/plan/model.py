@@ -22,6 +22,7 @@ from amprewrite.plan.fields import (
     GradientError,
     Index,
     KernelName,
+    Lowering,
     LowName,
     Mode,
     ScalingName,
@@ -207,6 +208,10 @@ class Plan(HtmlPage):
             unknown.
         timed: The candidates of placement ``fastest``, the fastest first: the plan is
             that one. Empty for other placements.
+        lowerings: Record of what was done to the program that eager calls of the
+            converted torch model run. It decides nothing: a program that is made by
+            the plan is lowered anew, where it will run. Empty with ``lowering=False``,
+            of :func:`amprewrite.inspect`, and in JAX. Plans are compared without it.
     """
 
     policy: Text
@@ -233,6 +238,7 @@ class Plan(HtmlPage):
     recompute: Recompute = field(default_factory=Recompute)
     gradient_error: GradientError | None = None
     timed: tuple[TimedPlan, ...] = ()
+    lowerings: Annotated[tuple[Lowering, ...], MANY] = field(default=(), compare=False)
 
     @cached_property
     def by_op(self) -> dict[str, Decision]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from amprewrite.ops import line_key
 from amprewrite.plan.overview.explain import because
 from amprewrite.plan.overview.lines import cast_line, compound_lines, layer_lines
+from amprewrite.plan.overview.lowerings import lowering_line, lowering_texts
 
 if TYPE_CHECKING:
     from amprewrite.plan.fields import TimedPlan
@@ -39,6 +40,8 @@ def summary_lines(plan: "Plan") -> Iterator[str]:
         )
     if plan.recompute:
         yield _recompute_line(plan.recompute)
+    if plan.lowerings:
+        yield f"calls run lowered: {lowering_line(plan.lowerings)}"
     if plan.timed:
         yield f"fastest of {len(plan.timed)}: {', '.join(map(_timed, plan.timed))}"
     classes = Counter(decision.op_class for decision in plan.decisions)
@@ -82,6 +85,9 @@ def explain_lines(plan: "Plan", found: "Decision") -> Iterator[str]:
     if found.op in plan.recompute.ops:
         yield "  runs     again in the backward pass"
     yield f"  why      {found.why}"
+    for lowering in plan.lowerings:
+        if found.op in lowering.ops:
+            yield f"  lowered  {lowering.what} ({lowering.name})"
     if found.causes:
         yield f"  because  {because(plan, found)}"
     for cast in plan.casts:
@@ -133,6 +139,20 @@ def diff_lines(one: "Plan", two: "Plan") -> Iterator[str]:
     for text in casts_two:
         if text not in casts_one:
             yield f"cast {text}: only in the second plan"
+    yield from _lowering_differences(one, two)
+
+
+def _lowering_differences(one: "Plan", two: "Plan") -> Iterator[str]:
+    """Yield the lowerings of one plan alone, if both have a record."""
+    if not (one.lowerings and two.lowerings):
+        return
+    texts = [dict.fromkeys(lowering_texts(plan.lowerings)) for plan in (one, two)]
+    for (own, other), name in ((texts, "first"), (texts[::-1], "second")):
+        yield from (
+            f"lowered {text}: only in the {name} plan"
+            for text in own
+            if text not in other
+        )
 
 
 def _field_lines(a: "Decision", b: "Decision") -> Iterator[str]:

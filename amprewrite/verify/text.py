@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from amprewrite.plan.overview.lowerings import lowering_line
 from amprewrite.verify.verdict import number
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ def summary_lines(report: "Report") -> Iterator[str]:
         yield f"  {name}: {number(error)}"
     for name, message in report.failures.items():
         yield f"  {name}: not run ({message})"
+    if report.plan is not None and report.plan.lowerings:
+        did = lowering_line(report.plan.lowerings)
+        yield f"calls run lowered: {did}; ops are compared as planned"
     if report.outputs:
         output = max(report.outputs, key=lambda found: found.relative_l2)
         yield (

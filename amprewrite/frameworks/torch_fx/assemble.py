@@ -39,7 +39,7 @@ def assemble(subject: Subject, captured: Captured) -> ConvertedModule:
     if request.budget is None and request.has_arguments:
         converted.note(*overflows(converted, root, subject.args, subject.kwargs))
     if not subject.owned:
-        announce(converted.plan)
+        announce(converted.decided)
     if request.compile:
         compile_program(converted, trains=trains)
     return converted

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
 
 from amprewrite.errors import AmpError, CaptureError, warn
 from amprewrite.frameworks.base import Planner, Recomputer, announce
@@ -33,7 +33,7 @@ from amprewrite.frameworks.torch_fx.compat import (
 from amprewrite.frameworks.torch_fx.compiled_plans import Captured, current
 from amprewrite.frameworks.torch_fx.instances import Instances, Place, place_of
 from amprewrite.frameworks.torch_fx.lowering.flat_runner import flat_runner
-from amprewrite.frameworks.torch_fx.lowering.lower_graph import lower_graph
+from amprewrite.frameworks.torch_fx.lowering.lower_graph import Lowered, lower_graph
 from amprewrite.frameworks.torch_fx.lowering.regions import recomputing
 from amprewrite.frameworks.torch_fx.module.state import (
     as_cast,
@@ -137,19 +137,24 @@ class Backend:
             plan = self.recompute(reading.graph, plan)
         plan = rewrite(reading, plan)
         lowered_graph.graph.recompile()
+        low = Lowered(reading.module.graph)
+        if self.lowers and self.target != "compiled":
+            low = lower_graph(low.graph, reading.module, trains=plan.training)
+        plan = replace(plan, lowerings=low.lowerings)
         lowered_graph.captured.note(plan)
         if plan not in self.plans:  # dynamo captures again for another grad mode
             self.plans.append(plan)
             is_part = place is not None and place.prefix
             if not self.reports and (plan.lowered or not is_part):
                 announce(plan)
-        return self._finish(reading, plan, lowered_graph, inputs)
+        return self._finish(reading, plan, lowered_graph, low.graph, inputs)
 
     def _finish(
         self,
         reading: Reading,
         plan: Plan,
         lowered_graph: "_Lowered",
+        low: Graph,
         inputs: Sequence[Any],
     ) -> Callable[..., Any]:
         graph, weights = reading.module, lowered_graph.weights
@@ -161,9 +166,6 @@ class Backend:
                 _lower_constant(graph, reading.weights[name], torch_dtype(dtype))
         compiled = lowered_graph.compiled
         if self.target != "compiled":
-            low = graph.graph
-            if self.lowers:
-                low = lower_graph(low, graph, trains=plan.training)
             run = recomputing(low, plan.recompute, partial(flat_runner, graph))
         elif (run := compiled.get(substance := _without_paths(plan))) is None:
             example = [

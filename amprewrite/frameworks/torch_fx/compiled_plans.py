@@ -1,6 +1,6 @@
 """The plans of the graphs that ``torch.compile(backend="amprewrite")`` captured."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
@@ -11,7 +11,9 @@ from torch import nn
 from amprewrite.errors import NotCapturedError, UnsupportedError, warn
 from amprewrite.frameworks.torch_fx.compat import dynamo_state
 from amprewrite.frameworks.torch_fx.derived.classes import programs_of
+from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.plan import Plan, join_plans
+from amprewrite.plan.fields import Lowering
 
 LIMIT = (
     "dynamo captured {name} for the last time, at its limit: a call that needs another "
@@ -105,6 +107,20 @@ def plan_of(model: object) -> Plan:
         f"torch.compile(model, backend='amprewrite')"
     )
     raise UnsupportedError(msg)
+
+
+def lowerings_of(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Lowering, ...]:
+    """Return the record of the lowering of a call's program; empty without one."""
+    programs = programs_of(model)
+    found = [model] if programs is None else programs.shared.programs
+    for program in found:
+        if not isinstance(program, ConvertedModule) or program.rewritten is None:
+            continue
+        if not program.path and program.takes(args, kwargs):
+            return program.plan.lowerings
+    return ()
 
 
 def _plans(model: object) -> Iterator[Plan]:

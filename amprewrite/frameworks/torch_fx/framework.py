@@ -16,11 +16,9 @@ from amprewrite.frameworks.torch_fx import convert as conversion
 from amprewrite.frameworks.torch_fx.capture.program import Model, open_program
 from amprewrite.frameworks.torch_fx.comparison import ablation as restored
 from amprewrite.frameworks.torch_fx.comparison import compare
-from amprewrite.frameworks.torch_fx.compiled_plans import plan_of
+from amprewrite.frameworks.torch_fx.compiled_plans import lowerings_of, plan_of
 from amprewrite.frameworks.torch_fx.derived.original import original
 from amprewrite.frameworks.torch_fx.devices import samples
-from amprewrite.frameworks.torch_fx.module import program_export
-from amprewrite.frameworks.torch_fx.module.program_export import program_files
 from amprewrite.frameworks.torch_fx.probes.calibrate import (
     default_target,
     device_of,
@@ -28,6 +26,8 @@ from amprewrite.frameworks.torch_fx.probes.calibrate import (
 )
 from amprewrite.frameworks.torch_fx.probes.calibrate import measure as calibrate
 from amprewrite.frameworks.torch_fx.probes.calibrate import named as device_named
+from amprewrite.frameworks.torch_fx.saved import program_export
+from amprewrite.frameworks.torch_fx.saved.program_export import program_files
 from amprewrite.frameworks.torch_fx.watching import attach as attachment
 from amprewrite.frameworks.torch_fx.watching import observe as observation
 from amprewrite.measure.ablation import Ablation
@@ -35,6 +35,7 @@ from amprewrite.measure.observed import Look
 from amprewrite.measure.runs import Call, Measured
 from amprewrite.measure.samples import Observe, Walked
 from amprewrite.plan import Plan
+from amprewrite.plan.overview.lowerings import lowering_comments
 
 __all__ = [
     "ablation",
@@ -103,8 +104,11 @@ def ablation(original: object, converted: object, call: Call) -> Ablation | str:
 def graph_text(
     model: object, args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> str:
-    """Return a model, plain or converted, as the text of a program graph."""
-    return program_export.graph_text(_module(model), args, kwargs)
+    """Return a model as the text of a program graph, with the lowering of its calls."""
+    found = _module(model)
+    text = program_export.graph_text(found, args, kwargs)
+    lowered = lowering_comments(lowerings_of(found, args, kwargs))
+    return f"{text}\n{lowered}" if lowered else text
 
 
 def save_program(

@@ -12,6 +12,7 @@ from amprewrite.plan.page.tables import (
     casts_table,
     difference_tables,
     differing_ops,
+    lowerings_table,
     ops_table,
     plan_facts,
     shares,
@@ -65,6 +66,10 @@ def plan_page(
         notes=plan.warnings,
         before=() if against is None else tuple(difference_tables(plan, against)),
         graph=plan_graph(plan, known.shares, marked),
-        tables=(ops_table(plan, known.columns), casts_table(plan)),
+        tables=(
+            ops_table(plan, known.columns),
+            casts_table(plan),
+            *lowerings_table(plan),
+        ),
         histograms=as_histograms(exponents),
     )

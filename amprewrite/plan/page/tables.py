@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from amprewrite.page.model import Cell, Column, Fact, Share, Table
 from amprewrite.plan.model import Plan
+from amprewrite.plan.overview.lowerings import lowering_line
 
 Extra = tuple[Column, Mapping[str, Cell]]
 """A further column of the table of ops, with its cells by the ops' names."""
@@ -84,6 +85,23 @@ def casts_table(plan: Plan) -> Table:
     return Table("Casts", columns, rows, lead, "casts", sort="bytes")
 
 
+def lowerings_table(plan: Plan) -> Iterator[Table]:
+    """Yield the table of the lowering of calls, if there is a record."""
+    columns = (
+        Column("pass", "code", "Pass of the lowering"),
+        Column("ops", "code", "Ops that it concerns"),
+        Column("done", "text", "What was done with them"),
+        Column("bytes", "bytes", "Bytes that are kept for it"),
+    )
+    rows = tuple((x.name, ", ".join(x.ops), x.what, x.bytes) for x in plan.lowerings)
+    lead = (
+        "Eager calls run the program in fewer and cheaper steps; the graph, the ops "
+        "and the casts above are those of the plan."
+    )
+    if rows:
+        yield Table("Lowered", columns, rows, lead, "lowered")
+
+
 def shares(plan: Plan) -> tuple[Share, ...]:
     """Return the number of ops in each precision, the most frequent first."""
     counts = Counter(decision.precision for decision in plan.decisions)
@@ -117,6 +135,10 @@ def plan_facts(plan: Plan) -> Iterator[Fact]:
     if plan.predicted_error is not None:
         bound = "" if plan.tolerance is None else f"tolerance {plan.tolerance:.2g}"
         yield Fact("predicted error", f"{plan.predicted_error:.2g}", bound)
+    if plan.lowerings:
+        count = len({op for found in plan.lowerings for op in found.ops})
+        did = lowering_line(plan.lowerings)
+        yield Fact("ops lowered in calls", f"{count:,}", did)
     if plan.unclassified:
         yield Fact("unclassified ops", f"{len(plan.unclassified):,}", "run as traced")
 

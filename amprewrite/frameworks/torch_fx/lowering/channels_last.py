@@ -14,8 +14,11 @@ from torch.fx import Graph, Node
 
 from amprewrite.frameworks.torch_fx.compat import tensor_internals
 from amprewrite.frameworks.torch_fx.lowering.constants import written_values
+from amprewrite.plan.fields import Lowering
 
 aten = torch.ops.aten
+
+IN_LAYOUT = "with the channels last"
 
 LEAST_PRODUCTS = 10**6
 """Products of a convolution for which the layout pays.
@@ -60,7 +63,7 @@ _OUT_OF_PLACE: Mapping[Any, Any] = {
 }
 
 
-def put_channels_last(graph: Graph) -> None:
+def put_channels_last(graph: Graph) -> tuple[Lowering, ...]:
     """Change the layout of convolutions, and of ops between, where it is faster.
 
     Values that other ops or the caller read keep their layout. Wanted is a graph not
@@ -68,10 +71,13 @@ def put_channels_last(graph: Graph) -> None:
 
     Args:
         graph: The graph, with values in the meta of its nodes; it is changed in place.
+
+    Returns:
+        A record of the convolutions, and one of the other ops.
     """
     convolutions = [node for node in graph.nodes if _pays(node)]
     if not convolutions:
-        return
+        return ()
     _write_nowhere(graph)
     written = written_values(graph)
     plain: dict[Node, Node] = {}
@@ -81,13 +87,14 @@ def put_channels_last(graph: Graph) -> None:
         node.update_arg(0, last)
         plain[_with_plain_result(graph, node)] = node
     plain = {copy: node for copy, node in plain.items() if node not in written}
-    for node in list(graph.nodes):
-        if _keeps_layout(node) and node not in written:
-            _spread(graph, node, plain)
+    able = [n for n in graph.nodes if _keeps_layout(n) and n not in written]
+    others = [node for node in able if _spread(graph, node, plain)]
     _join(graph, plain)
+    found = [tuple(node.name for node in nodes) for nodes in (convolutions, others)]
+    return tuple(Lowering("channels_last", ops, IN_LAYOUT) for ops in found if ops)
 
 
-def _spread(graph: Graph, node: Node, plain: dict[Node, Node]) -> None:
+def _spread(graph: Graph, node: Node, plain: dict[Node, Node]) -> bool:
     """Let an op read its operands with the channels last, if all of them are there.
 
     Args:
@@ -95,14 +102,18 @@ def _spread(graph: Graph, node: Node, plain: dict[Node, Node]) -> None:
         node: The op.
         plain: Values with the channels last by their copies in the usual layout, which
             nothing writes to; that of the op is added.
+
+    Returns:
+        Whether it does.
     """
     operands = [n for n in node.all_input_nodes if _rank(n) == _RANK]
     shapes = {str(_value(n).shape) for n in operands}  # of symbols, too
     if len(shapes) != 1 or _rank(node) != _RANK or not plain.keys() >= {*operands}:
-        return
+        return False
     for operand in operands:
         node.replace_input_with(operand, plain[operand])
     plain[_with_plain_result(graph, node)] = node
+    return True
 
 
 def _join(graph: Graph, plain: Mapping[Node, Node]) -> None:

@@ -1,6 +1,6 @@
 """Fold values that depend on no input and no weight: masks, positions, buckets."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -9,6 +9,7 @@ from torch.fx import Graph, Node
 
 from amprewrite.frameworks.torch_fx.compat import operators, tensor_internals
 from amprewrite.frameworks.torch_fx.lowering.evaluate import value_of
+from amprewrite.plan.fields import Lowering
 
 MOST_BYTES = 8 * 2**20
 """Largest number of bytes of folded values in one program.
@@ -17,11 +18,15 @@ It is a mask of 1,448 by 1,448 positions in float32. To compute a larger one tak
 little time beside the ops that read it.
 """
 
+COMPUTED_ONCE = "computed once"
+
 FOLDED = "folded"
 """Key in the meta of a node: its value, which was computed once."""
 
 
-def fold_constants(graph: Graph, owner: nn.Module, constants: Collection[str]) -> None:
+def fold_constants(
+    graph: Graph, owner: nn.Module, constants: Collection[str]
+) -> tuple[Lowering, ...]:
     """Replace values that depend on constants alone by tensors.
 
     A node of such a value becomes a ``get_attr`` with the tensor in its meta. A value
@@ -32,6 +37,9 @@ def fold_constants(graph: Graph, owner: nn.Module, constants: Collection[str]) -
         graph: The graph; it is changed in place.
         owner: The module with the attributes of the graph.
         constants: Names of attributes that nothing writes to.
+
+    Returns:
+        A record for each value, with the ops that made it and nothing else.
     """
     storages = _storages(graph)
     written = {storages[n] for node in graph.nodes for n in _written(node)}
@@ -47,16 +55,47 @@ def fold_constants(graph: Graph, owner: nn.Module, constants: Collection[str]) -
             value = value_of(node, owner, memo)
             if isinstance(value, torch.Tensor):
                 found.append((value.untyped_storage().nbytes(), number, node, value))
+    above = {node: node.all_input_nodes for node in graph.nodes}
+    folded: dict[Node, int] = {}
     left = MOST_BYTES
     for size, _, node, value in sorted(found, key=lambda one: one[:2]):
         if size > left:
             break
         left -= size
+        folded[node] = size
         node.meta[FOLDED] = value
         node.op, node.target, node.args, node.kwargs = "get_attr", FOLDED, (), {}
+    gone: set[Node] = set()
     for node in reversed(graph.nodes):
         if not node.users and not _stays(node):
             graph.erase_node(node)
+            if node.op == "call_function":
+                gone.add(node)
+    return tuple(_records(folded, above, gone))
+
+
+def _records(
+    folded: Mapping[Node, int], above: Mapping[Node, list[Node]], gone: set[Node]
+) -> Iterator[Lowering]:
+    """Yield a record for each folded value.
+
+    Args:
+        folded: Bytes by node.
+        above: The operands of each node before.
+        gone: The ops that were removed with them; each belongs to one record.
+    """
+    for node in above:
+        if node not in folded:
+            continue
+        found, below = [node], [*above[node]]
+        while below:
+            operand = below.pop()
+            if operand in gone:
+                gone.remove(operand)
+                found.append(operand)
+                below += above[operand]
+        names = tuple(op.name for op in reversed(found))
+        yield Lowering("constants", names, COMPUTED_ONCE, folded[node])
 
 
 def written_values(graph: Graph) -> set[Node]:

@@ -1,6 +1,7 @@
 """Lower a program: the passes in their order, on a copy of its graph."""
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from torch import nn
 from torch.fx import Graph
@@ -8,6 +9,20 @@ from torch.fx import Graph
 from amprewrite.frameworks.torch_fx.lowering.channels_last import put_channels_last
 from amprewrite.frameworks.torch_fx.lowering.constants import fold_constants
 from amprewrite.frameworks.torch_fx.lowering.no_ops import remove_no_ops
+from amprewrite.plan.fields import Lowering
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A lowered graph.
+
+    Attributes:
+        graph: The graph.
+        lowerings: Records of what was done, in the order of the passes.
+    """
+
+    graph: Graph
+    lowerings: tuple[Lowering, ...] = ()
 
 
 def lower_graph(
@@ -16,7 +31,7 @@ def lower_graph(
     constants: Collection[str] = frozenset(),
     *,
     trains: bool = True,
-) -> Graph:
+) -> Lowered:
     """Return a graph that computes the same in fewer and cheaper steps.
 
     Bits are the same, but for convolutions in another layout, whose float32 sums may
@@ -30,8 +45,8 @@ def lower_graph(
     """
     lowered = Graph()
     lowered.output(lowered.graph_copy(graph, {}))
-    remove_no_ops(lowered)
-    fold_constants(lowered, owner, constants)
+    found = remove_no_ops(lowered)
+    found += fold_constants(lowered, owner, constants)
     if not trains:
-        put_channels_last(lowered)
-    return lowered
+        found += put_channels_last(lowered)
+    return Lowered(lowered, found)

@@ -3,7 +3,11 @@
 import torch
 from torch.fx import Graph, Node
 
+from amprewrite.plan.fields import Lowering
+
 aten = torch.ops.aten
+
+REMOVED = "without effect removed"
 
 _DROPOUTS = frozenset(
     (
@@ -16,18 +20,23 @@ _DROPOUTS = frozenset(
 """Ops that return their operand unless they train (at::dropout, Dropout.cpp)."""
 
 
-def remove_no_ops(graph: Graph) -> None:
+def remove_no_ops(graph: Graph) -> tuple[Lowering, ...]:
     """Replace ops by their operand where they return it as it is.
 
     Between a cast and an op that promotes, a dropout keeps the two apart.
 
     Args:
         graph: The graph; it is changed in place.
+
+    Returns:
+        A record of all of them, if there are any.
     """
-    for node in list(graph.nodes):
-        if _is_no_op(node):
-            node.replace_all_uses_with(node.args[0])
-            graph.erase_node(node)
+    found = [node for node in graph.nodes if _is_no_op(node)]
+    for node in found:
+        node.replace_all_uses_with(node.args[0])
+        graph.erase_node(node)
+    names = tuple(node.name for node in found)
+    return (Lowering("no_ops", names, REMOVED),) if names else ()
 
 
 def _is_no_op(node: Node) -> bool:

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -11,7 +12,6 @@ from torch import nn
 from torch.fx import Graph, GraphModule
 
 from amprewrite.errors import PlanMismatchError, UnsupportedError
-from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark
 from amprewrite.frameworks.torch_fx.compat import (
     module_parts,
     output_sizes,
@@ -19,9 +19,10 @@ from amprewrite.frameworks.torch_fx.compat import (
     settings,
     tracing,
 )
-from amprewrite.frameworks.torch_fx.lowering.lower_graph import lower_graph
+from amprewrite.frameworks.torch_fx.lowering.lower_graph import Lowered, lower_graph
 from amprewrite.frameworks.torch_fx.lowering.regions import region_runner
 from amprewrite.frameworks.torch_fx.module import distributed
+from amprewrite.frameworks.torch_fx.module.low_copies import LowCopies
 from amprewrite.frameworks.torch_fx.module.low_marks import full_dtype, mark_low
 from amprewrite.frameworks.torch_fx.module.moves import KeepsDtypes
 from amprewrite.frameworks.torch_fx.module.pickling import StoredGraph, without_bodies
@@ -31,16 +32,19 @@ from amprewrite.frameworks.torch_fx.module.signature import (
 )
 from amprewrite.frameworks.torch_fx.module.state import (
     EXTRAS,
-    attribute,
     constants_of,
     lowered,
     read_copies,
 )
 from amprewrite.plan import Cast, Plan
 
-_MADE_AGAIN = frozenset(
-    ("_graph_module", "_forward", "_in_spec", "_out_spec", "_copies", "_state")
-) | {"_places", "_compiled_call_impl", "_origin", "_flat"}
+_MADE_AGAIN = frozenset(("_graph_module", "_forward", "_in_spec", "_out_spec")) | {
+    "_places",
+    "_compiled_call_impl",
+    "_origin",
+    "_flat",
+    "_lowered",
+}
 """Attributes that are not pickled, but made again when the module is loaded."""
 
 _BODIES = "_bodies"
@@ -75,11 +79,9 @@ class ConvertedModule(KeepsDtypes):
     _plan: Plan
     _forward: Callable[..., Any]
     _flat: Callable[..., Any] | None = None
+    _lowered: Lowered | None = None
     _captured_mode: bool
-    _sources: tuple[str, ...] = ()
-    _state: tuple[Mark, ...] = ()
-    _copies: Callable[..., Mapping[str, torch.Tensor]]
-    _recipe: StoredGraph
+    _low = LowCopies.none()
     _dtypes: Mapping[str, torch.dtype]
     _full: Mapping[str, torch.dtype] = MappingProxyType({})
     _linked: bool = False
@@ -87,7 +89,14 @@ class ConvertedModule(KeepsDtypes):
 
     @property
     def plan(self) -> Plan:
-        """Every decision and cast."""
+        """Every decision and cast, with the record of the lowering."""
+        if self._lowered is None and not tracing.in_dispatch_mode():
+            self._lower()
+        return self._plan
+
+    @property
+    def decided(self) -> Plan:
+        """The plan, as it is known without a lowering of the program."""
         return self._plan
 
     @property
@@ -150,14 +159,14 @@ class ConvertedModule(KeepsDtypes):
         owner = GraphModule(self, graph)
         self.__dict__["_graph_module"] = owner
         self._graph = graph
-        self._forward, self._flat = type(owner).forward, None
+        self._forward, self._flat, self._lowered = type(owner).forward, None, None
         self._places = distributed.places(self, graph)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "ConvertedModule":
         """Return a deep copy, including the capture function of the other mode."""
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
-        skip = ("_compiled_call_impl", "_state", "_flat")
+        skip = ("_compiled_call_impl", "_flat", "_lowered")
         held = {k: v for k, v in self.__dict__.items() if k not in skip}
         for spec in (self._in_spec, self._out_spec):
             memo[id(spec)] = spec
@@ -180,8 +189,6 @@ class ConvertedModule(KeepsDtypes):
         for name, body in self.__dict__.pop(_BODIES).items():
             self.get_submodule(EXTRAS).add_module(name, body.body())
         self._run_graph(self.__dict__.pop("_graph").graph())
-        if self._sources:
-            self.keep_copies(self._recipe.graph())
 
     def _state_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the tensors of the ``state_dict``, not detached."""
@@ -212,40 +219,12 @@ class ConvertedModule(KeepsDtypes):
         self.renew()
 
     def keep_copies(self, recipe: Graph) -> None:
-        """Store the ``recipe`` that recomputes low copies beside full weights."""
-        nodes = recipe.find_nodes(op="get_attr")
-        self._sources = tuple(dict.fromkeys(str(node.target) for node in nodes))
-        if self._sources:
-            self._recipe = StoredGraph.of(recipe)
-            self._copies = type(GraphModule(self, recipe)).forward
-            self._state = self._marks()
-
-    def _recipe_graph(self) -> Graph:
-        """Return the recipe of the low copies; it has an output without entries."""
-        if self._sources:
-            return self._recipe.graph()
-        empty = Graph()
-        empty.output({})
-        return empty
-
-    def _weights(self) -> Iterator[torch.Tensor]:
-        """Yield the weights that have a low copy."""
-        return (attribute(self, name) for name in self._sources)
-
-    def _marks(self) -> tuple[Mark, ...]:
-        return tuple(map(Mark, self._weights()))
-
-    def _changed(self) -> bool:
-        """Return whether a weight with a low copy was written to or replaced."""
-        return not self._state or not all(map(Mark.holds, self._state, self._weights()))
+        """Keep the ``recipe`` that computes low copies beside full weights."""
+        self._low = LowCopies(self, recipe)
 
     def renew(self) -> None:
-        """Recompute the low copies if their weights have changed."""
-        if self._sources and self._changed():
-            with torch.no_grad():
-                for name, value in self._copies(self).items():
-                    self.get_buffer(name).copy_(value)
-            self._state = self._marks()
+        """Compute the low copies again if their weights have changed."""
+        self._low.renew(self)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the rewritten program.
@@ -275,13 +254,20 @@ class ConvertedModule(KeepsDtypes):
 
     def _flattened(self) -> Callable[..., Any]:
         """Return the function of the graph; it reads the tensors of this module."""
-        graph = self._graph
-        if self.lowers:
-            held = constants_of(graph, self._recipe_graph())
-            graph = lower_graph(graph, self, held, trains=self.plan.training)
+        graph = (self._lowered or self._lower()).graph
         structures = self._in_spec, self._out_spec
         self._flat = region_runner(self, graph, *structures, self._plan.recompute)
         return self._flat
+
+    def _lower(self) -> Lowered:
+        """Return the lowered graph, which the plan then has a record of."""
+        found = Lowered(self._graph)
+        if self.lowers:
+            held = constants_of(self._graph, self._low.recipe())
+            found = lower_graph(self._graph, self, held, trains=self._plan.training)
+        self._lowered = found
+        self._plan = replace(self._plan, lowerings=found.lowerings)
+        return found
 
     def gathered_otherwise(self) -> list[distributed.Place]:
         """Return the parameters with another dtype than at the capture.
@@ -318,7 +304,7 @@ class ConvertedModule(KeepsDtypes):
         """Return the names of the tensors of the model that the program reads."""
         nodes = self._graph.find_nodes(op="get_attr")  # all weights, used or not
         names = [str(node.target) for node in nodes if node.users]
-        return [n for n in (*names, *self._sources) if not n.startswith(EXTRAS)]
+        return [n for n in (*names, *self._low.sources) if not n.startswith(EXTRAS)]
 
     def linked(self, own: Mapping[str, torch.Tensor]) -> None:
         """Run as a program of a model, with its tensors, from now on.
@@ -328,10 +314,11 @@ class ConvertedModule(KeepsDtypes):
                 program reads: it gets copies of these.
         """
         if own:
-            recipe = read_copies(self._graph, self, own, self._recipe_graph())
+            recipe = read_copies(self._graph, self, own, self._low.recipe())
             self._run_graph(self._graph)
             self.keep_copies(recipe)
-        self._linked, self._state, self._flat = True, (), None
+        self._low.outdate()
+        self._linked, self._flat, self._lowered = True, None, None
         self._places = distributed.places(self, self._graph)
         self._dtypes = {name: t.dtype for name, t in self._state_tensors()}
         self._full = {name: full_dtype(t) for name, t in self._state_tensors()}
@@ -385,7 +372,7 @@ class ConvertedModule(KeepsDtypes):
 
     def extra_repr(self) -> str:
         """Return the first line of the plan's summary."""
-        return self.plan.summary().split("\n")[0]
+        return self._plan.summary().split("\n")[0]
 
 
 def _follow(module: nn.Module, _keys: object) -> None:

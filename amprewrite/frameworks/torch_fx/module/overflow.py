@@ -34,7 +34,7 @@ def overflows(
     run if the low dtype has the range of the full one, if tensors have no values, or in
     a group of processes.
     """
-    plan = converted.plan
+    plan = converted.decided
     together = torch.distributed.is_available() and torch.distributed.is_initialized()
     if not is_narrow(plan) or together or not has_values(model, args, kwargs):
         return ()

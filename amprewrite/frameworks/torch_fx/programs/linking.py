@@ -80,14 +80,14 @@ def _different(
 
 def _tell_rounded(program: ConvertedModule, own: Mapping[str, torch.Tensor]) -> None:
     """Warn of weights that a program reads in full, and that are stored low."""
-    if not own or isinstance(program, LazyModule) or not program.plan.full:
+    if not own or isinstance(program, LazyModule) or not program.decided.full:
         return
-    full = torch_dtype(program.plan.full)
+    full = torch_dtype(program.decided.full)
     names = [name for name, held in own.items() if held.dtype == full]
     if names:
         more = f" (and {len(names) - 1} more)" if names[1:] else ""
         text = (
-            f"this call reads {names[0]} in {program.plan.full}{more}, which an "
+            f"this call reads {names[0]} in {program.decided.full}{more}, which an "
             f"earlier program stores low: it gets rounded values; convert with args= "
             f"of this call first, or with training=True, which keeps all weights"
         )

@@ -75,7 +75,7 @@ def new_program(
     with distributed.read_as_captured(changed, copied=True):
         plain = _plain(state, owner, path)
         shapes = asker.extents.note(plain, args, kwargs)
-        like = next((p.plan for p in others if p.is_like(args, kwargs)), None)
+        like = next((p.decided for p in others if p.is_like(args, kwargs)), None)
         first = not state.programs and not path
         keeps = state.trains or state.mode is None
         reason = new_hook(owner)

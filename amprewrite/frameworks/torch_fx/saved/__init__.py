@@ -1,1 +1,1 @@
-"""Models in files: exported programs, and folders that transformers wrote."""
+"""Models in files: programs as text and as files, folders that transformers wrote."""

@@ -57,7 +57,7 @@ def copies(made: Any) -> list[Any]:
     """Return the layouts of the copies in the lowered graph of a converted model."""
     program = next(iter(made._amprewrite.shared.programs))
     trains = program.plan.training
-    lowered = lower_graph(program.rewritten.graph, program, trains=trains)
+    lowered = lower_graph(program.rewritten.graph, program, trains=trains).graph
     target = torch.ops.aten.contiguous.default
     found = lowered.find_nodes(op="call_function", target=target)
     return [node.kwargs.get("memory_format") for node in found]

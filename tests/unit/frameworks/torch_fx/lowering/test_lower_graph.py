@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn
 
 import amprewrite
+from amprewrite.api import graph_text
 from amprewrite.frameworks.torch_fx.lowering.lower_graph import lower_graph
 
 X = torch.linspace(-1, 1, 64).reshape(2, 4, 8)
@@ -40,7 +41,7 @@ def test_the_graph_of_the_plan_stays_and_the_bits_are_equal() -> None:
     assert torch.equal(made(X), plain(X))
     assert torch.equal(made(X), made.rewritten(X))
     assert calls(graph) == before == calls(plain.rewritten.graph)
-    lowered = lower_graph(graph, made.rewritten)
+    lowered = lower_graph(graph, made.rewritten).graph
     assert calls(graph) == before
     assert calls(lowered) <= before - 4  # two dropouts, the mask and its triangle
 
@@ -76,3 +77,29 @@ def test_nothing_is_kept_of_a_call_on_fake_tensors() -> None:
         assert isinstance(made(mode.from_tensor(X)), fakes.FakeTensor)
     assert torch.equal(made(X), made.rewritten(X))
     assert type(made(X)) is Tensor
+
+
+def test_the_plans_of_all_programs_and_the_report_say_what_was_lowered() -> None:
+    model = Attention().eval()
+    made: Any = amprewrite.convert(model, args=(X,))
+    made(X[:1])  # another program
+    names = [one.name for plan in made.plans for one in plan.lowerings]
+    assert names == ["no_ops", "constants"] * 2
+    assert made.plans[0].lowerings[0].ops == ("dropout", "dropout_1")
+    assert made.plans[0].lowerings[1].ops == ("full", "triu")
+    assert [plan.lowerings[1].bytes for plan in made.plans] == [64, 64]
+    assert "removed" in made.plans[0].explain("dropout")
+    assert "# constants: full, triu computed once" in graph_text(made, (X,), {})
+    assert "calls run lowered: 2 ops" in str(amprewrite.verify(model, made, (X,)))
+    bare: Any = amprewrite.convert(model, args=(X,), lowering=False)
+    assert bare.plan.lowerings == ()
+    assert "#" not in graph_text(bare, (X,), {})
+    again: Any = amprewrite.convert(model, plan=made.plans[0], args=(X,))
+    assert again.plan.lowerings == made.plans[0].lowerings
+
+
+def test_plans_of_graphs_of_dynamo_say_what_was_lowered() -> None:
+    torch.compiler.reset()
+    made: Any = amprewrite.convert(Attention().eval())
+    made(X)
+    assert [one.name for one in made.plan.lowerings] == ["no_ops", "constants"]

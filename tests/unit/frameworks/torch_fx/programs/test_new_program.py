@@ -74,7 +74,7 @@ def test_a_plain_model_is_captured_with_the_plan_of_the_others(made: Any) -> Non
     assert (wanted.path, wanted.first) == ("", False)
     assert wanted.args[0] is x
     assert wanted.dynamic_shapes["x"] == {0: torch.export.Dim.AUTO}
-    assert wanted.like is made.plans[0]
+    assert wanted.like == made.plans[0]
 
 
 def test_a_part_is_captured_with_its_path_and_without_the_models_hooks(

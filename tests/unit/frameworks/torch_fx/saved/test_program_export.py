@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 import amprewrite
 from amprewrite.errors import AmpWarning, CaptureError, UnsupportedError
-from amprewrite.frameworks.torch_fx.module.program_export import (
+from amprewrite.frameworks.torch_fx.saved.program_export import (
     graph_text,
     program_files,
     save_program,
