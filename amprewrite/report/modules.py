@@ -48,7 +48,7 @@ def module_rows(plan: Plan, *, by_layer: bool = False) -> dict[str, Row]:
     Args:
         plan: The plan.
         by_layer: Whether whole blocks share a row, see
-            :func:`amprewrite.plan.overview.layers.layer_names`; otherwise only equal
+            :func:`amprewrite.plan.overview.layers.layer_rows`; otherwise only equal
             modules in them do, see ``row_names`` there.
     """
     each = {path: (name, path) for path, name in row_names(plan).items()}

@@ -6,7 +6,6 @@ from dataclasses import replace
 from random import Random
 
 import networkx as nx
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -14,9 +13,9 @@ from amprewrite.ir import Op, ProgramGraph, check_graph, parse_graph, print_grap
 from amprewrite.passes import make_plan
 from amprewrite.passes.analysis.classify import classify
 from amprewrite.passes.analysis.demand import Demand, compute_demand
-from amprewrite.passes.pipeline import Setting, output_dtypes
-from amprewrite.passes.placement import weight_storage
+from amprewrite.passes.pipeline import Setting, output_dtypes, prepare
 from amprewrite.passes.placement.promote import place
+from amprewrite.passes.placement.weight_storage import place_with_storage
 from amprewrite.plan import OUTPUT, Plan
 from amprewrite.policy import Matcher, Policy, load_policy
 from tests.properties.graphs import (
@@ -299,9 +298,9 @@ def test_when_training_no_parameter_is_stored_low(
 def test_a_walk_that_takes_over_what_was_decided_ends_as_a_fresh_one(
     graph: ProgramGraph, policy: Policy, *, training: bool
 ) -> None:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(
-            weight_storage, "place", lambda situation, _before=None: place(situation)
-        )
-        fresh = plan_for(graph, policy, training=training)
-    assert plan_for(graph, policy, training=training) == fresh
+    setting = Setting(keep_parameter_dtype=training)
+    at = prepare(graph, Matcher(policy), setting).situation
+    fresh = place_with_storage(
+        at, keep_parameter_dtype=training, placer=lambda tried, _: place(tried)
+    )
+    assert place_with_storage(at, keep_parameter_dtype=training) == fresh

@@ -41,17 +41,11 @@ def row_names(plan: "Plan") -> dict[str, str]:
     return {path: row(path) for path in ops}
 
 
-def layer_names(plan: "Plan") -> dict[str, str]:
+def layer_rows(plan: "Plan", below: int = 0) -> Rows:
     """Return the row of each module path, in program order, with blocks rolled up.
 
     All that is in the outermost blocks of a stack shares one row: ``layer.3.norm`` is
     in ``layer.*``. A block that is the only one of its stack keeps its number.
-    """
-    return {path: name for path, (name, _) in layer_rows(plan).items()}
-
-
-def layer_rows(plan: "Plan", below: int = 0) -> Rows:
-    """Return the row of each module path, with blocks rolled up.
 
     Args:
         plan: The plan.

@@ -1,6 +1,6 @@
 """Models as pure functions of arrays, with their programs, for verification."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,7 +24,6 @@ from amprewrite.frameworks.jaxpr.probes.full_precision import Result
 from amprewrite.frameworks.jaxpr.probes.runner import float_positions, trained_positions
 from amprewrite.frameworks.jaxpr.program.inline import inline
 from amprewrite.frameworks.jaxpr.program.program import Program
-from amprewrite.ir import ProgramGraph
 from amprewrite.measure.runs import Call as Asked
 from amprewrite.plan import Plan
 
@@ -85,19 +84,9 @@ def _of_module(
     return Pure(function, given, kwargs, inputs, converted, pick)
 
 
-def _no_plan(
-    graph: ProgramGraph,
-    *,
-    keep_parameter_dtype: bool,
-    captured: str,
-    differentiable: bool = True,
-    full: Collection[str] = (),
-    elsewhere: Collection[str] = (),
-) -> Plan:
+def _no_plan(*given: object, **options: object) -> Plan:
     """Raise: stands for the planner of a module that is never run."""
-    raise AssertionError(
-        (graph, keep_parameter_dtype, captured, differentiable, full, elsewhere)
-    )
+    raise AssertionError((given, options))
 
 
 @dataclass(frozen=True)

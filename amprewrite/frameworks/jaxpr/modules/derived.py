@@ -20,11 +20,6 @@ PLAIN = "amprewrite_plain"
 """The attribute of a derived class that holds the class of the model."""
 
 
-def with_class(model: Any, kind: Any) -> Any:
-    """Return ``model`` as an instance of ``kind``, with the same fields."""
-    return made_of(kind, vars(model))
-
-
 def made_of(kind: Any, fields: Mapping[str, Any]) -> Any:
     """Return an instance of ``kind`` with ``fields``, without calling its ``__init__``.
 

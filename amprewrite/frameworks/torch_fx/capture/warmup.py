@@ -20,9 +20,6 @@ from amprewrite.frameworks.torch_fx.compat import (
 )
 from amprewrite.frameworks.torch_fx.compat.tensor_internals import fake_mode_of, writes
 
-_NO_GRADIENTS = "None of the inputs have requires_grad"
-"""Warning of reentrant checkpoints, silenced in the first run."""
-
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Generator[None]:

@@ -63,12 +63,6 @@ def has_computed_names(kind: type[Any]) -> bool:
     return computed or kind.__getattribute__ is not object.__getattribute__
 
 
-def forget_code() -> None:
-    """Read the code of classes anew: some of it was replaced."""
-    for cached in (flags_of, settings_read, _reached_by):
-        cached.cache_clear()
-
-
 class Reached(NamedTuple):
     """Code that a call may run.
 

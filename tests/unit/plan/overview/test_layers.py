@@ -1,6 +1,6 @@
 """Rows of modules, one level inside the blocks of a stack."""
 
-from amprewrite.plan.overview.layers import layer_names, layer_rows, row_names
+from amprewrite.plan.overview.layers import layer_rows, row_names
 from tests.plan_text import plan_of
 
 TEXT = """
@@ -24,7 +24,7 @@ PATHS = ("emb.word", *(f"h.{n}.attn.{part}" for n in (0, 1) for part in ("q", "k
 def test_numbers_become_stars_and_blocks_roll_up() -> None:
     plan = plan_at(*PATHS)
     assert row_names(plan)["h.1.attn.k"] == "h.*.attn.k"
-    assert layer_names(plan)["h.1.attn.k"] == "h.*"
+    assert layer_rows(plan)["h.1.attn.k"] == ("h.*", "h.1")
 
 
 def test_a_level_below_the_blocks_has_rows_of_its_own() -> None:

@@ -12,9 +12,9 @@ from amprewrite.frameworks.jaxpr.modules.derived import (
     RUNNER,
     class_body,
     copies,
+    made_of,
     metaclass,
     plain_class,
-    with_class,
 )
 
 
@@ -46,7 +46,7 @@ def derived(fields: tuple[str, ...] = ()) -> Any:
 
 def test_only_the_call_differs() -> None:
     model = Model()
-    converted = with_class(model, derived())
+    converted = made_of(derived(), vars(model))
     assert isinstance(converted, Model)
     assert converted.weight is model.weight
     assert converted.other() == "other"
@@ -58,10 +58,10 @@ def test_only_the_call_differs() -> None:
 
 
 def test_the_plan_is_that_of_what_runs_it() -> None:
-    converted = with_class(Model(), derived())
+    converted = made_of(derived(), vars(Model()))
     setattr(converted, RUNNER, SimpleNamespace(plan="plan", casts=()))
     assert converted.plan == "plan"
-    assert not hasattr(with_class(converted, Model), RUNNER)
+    assert not hasattr(made_of(Model, vars(converted)), RUNNER)
 
 
 def test_a_field_of_the_model_comes_first() -> None:
@@ -73,12 +73,12 @@ def test_copies_are_made_of_the_plain_model() -> None:
 
     def convert(model, request):
         calls.append(request)
-        return with_class(model, made)
+        return made_of(made, vars(model))
 
     conversion = SimpleNamespace(to_pickle=lambda: "request", converted=lambda m: m)
-    body = copies(convert, converted_function_of, lambda m: with_class(m, Model))
+    body = copies(convert, converted_function_of, lambda m: made_of(Model, vars(m)))
     made = derived_with(body)
-    converted = with_class(Model(), made)
+    converted = made_of(made, vars(Model()))
     with pytest.raises(AttributeError):
         _ = converted.amprewrite_runner
     make, given = converted.__reduce__()
