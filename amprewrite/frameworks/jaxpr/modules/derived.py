@@ -96,7 +96,7 @@ def copies(convert: Any, conversion_of: Any, original: Any) -> dict[str, Any]:
     def reduce_to(self: Any) -> Any:
         conversion = conversion_of(self)
         if conversion is None:  # made by a class method
-            return _as_class_of, (plain_class(type(self)), dict(vars(self)))
+            return made_of, (plain_class(type(self)), dict(vars(self)))
         return convert, (original(self), conversion.to_pickle())
 
     def deep(self: Any, memo: dict[int, Any]) -> Any:
@@ -108,10 +108,6 @@ def copies(convert: Any, conversion_of: Any, original: Any) -> dict[str, Any]:
         return made_of(type(self), vars(self))
 
     return {"__reduce__": reduce_to, "__deepcopy__": deep, "__copy__": shallow}
-
-
-def _as_class_of(kind: Any, fields: Mapping[str, Any]) -> Any:
-    return made_of(kind, fields)
 
 
 def _of_converted_function(
