@@ -23,7 +23,8 @@ class OpSample:
             the dtypes that it reads.
         exact: Whether ``alone`` has no rounding of its own, so that it equals ``same``.
         same: Results of the original's op on the same rounded operands, in the
-            reference's dtype; None if it does not run on them.
+            reference's dtype, or in one that is as good as exact for them; None if it
+            does not run on them.
         again: Function that runs it again with every float operand moved up or down at
             random by a relative amount, and with other random numbers, by the number of
             a draw; None if it does not run again. It is valid while the sample is

@@ -1,10 +1,11 @@
 """Faults: ops that compute something else than the original's, apart from rounding.
 
 A converted op and the original's op get the same operands, rounded to the dtypes that
-the converted one reads; the original's computes in the reference's dtype. They differ
-by the roundings of the converted op: of its result once, and inside its kernel. An
-error far above that is a fault. It is found even if no output shows it: a factor on the
-operand of a normalisation changes nothing after it.
+the converted one reads; the original's computes in the reference's dtype, products of
+16-bit numbers in float32, where they are exact. They differ by the roundings of the
+converted op: of its result once, and inside its kernel. An error far above that is a
+fault. It is found even if no output shows it: a factor on the operand of a
+normalisation changes nothing after it.
 
 The effect of roundings inside on the result is measured, where it matters: the
 original's op is run again with its operands moved by a unit roundoff each.

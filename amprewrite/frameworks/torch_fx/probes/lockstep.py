@@ -7,7 +7,7 @@ rewritten one once more on the reference's operands, rounded to the dtypes that 
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from math import inf
@@ -30,6 +30,8 @@ from amprewrite.frameworks.torch_fx.probes.inserted_nodes import (
     is_rounded,
 )
 from amprewrite.frameworks.torch_fx.probes.operand_dtypes import (
+    fits_float32,
+    in_float32,
     paired,
     rounded,
     unrounded,
@@ -54,6 +56,23 @@ def default_dtype(dtype: torch.dtype) -> Generator[None]:
         torch.set_default_dtype(before)
 
 
+class _Values(dict[Node, Any]):
+    """Values of nodes; attributes are loaded when they are read.
+
+    Args:
+        load: Returns the value of a node that reads an attribute.
+    """
+
+    def __init__(self, load: Callable[[Node], Any]) -> None:
+        super().__init__()
+        self._load = load
+
+    def __missing__(self, node: Node) -> Any:
+        if node.op != "get_attr":
+            raise KeyError(node)
+        return self.setdefault(node, self._load(node))
+
+
 class Walk:
     """Execution of one graph, node by node.
 
@@ -73,7 +92,7 @@ class Walk:
     ) -> None:
         """Start before the first node."""
         self.owner, self.graph, self.wide = owner, graph, wide
-        self.values: dict[Node, Any] = {}
+        self.values: dict[Node, Any] = _Values(self._attribute)
         self.named = {node.name: node for node in graph.nodes}
         self._inputs = iter(inputs)
         self._rest: Iterator[Node] = iter(tuple(graph.nodes))
@@ -90,8 +109,10 @@ class Walk:
         match node.op:
             case "placeholder":
                 value = next(self._inputs)
+            case "get_attr" if self.wide:
+                return None  # converted where it is read, one at a time
             case "get_attr":
-                value = self._attribute(str(node.target))
+                value = self._attribute(node)
             case "call_function":
                 value = self.call(node, self.operands((node.args, dict(node.kwargs))))
             case _:
@@ -125,9 +146,9 @@ class Walk:
         (output,) = self.graph.find_nodes(op="output")
         return self.operands(output.args[0])
 
-    def _attribute(self, target: str) -> Any:
+    def _attribute(self, node: Node) -> Any:
         found: Any = self.owner
-        for part in target.split("."):
+        for part in str(node.target).split("."):
             found = getattr(found, part)
         if not isinstance(found, torch.Tensor):
             return found
@@ -273,7 +294,9 @@ class Lockstep:
         read = walk.operands((node.args, dict(node.kwargs)))
         exact = other.operands((twin.args, dict(twin.kwargs)))
         fed = paired(read, exact, rounded)
-        given = paired(exact, fed, unrounded)
+        contracts = decision.op in self.contractions
+        narrow = contracts and fits_float32(exact, fed)
+        given = paired(exact, fed, in_float32 if narrow else unrounded)
         again = Again(partial(other.call, twin), given, writes=_writes(twin))
         length = again.largest
         draws = Draws(node)
@@ -300,7 +323,7 @@ class Lockstep:
             exact=known and are_equal(own, same or ()),
             same=same if known else None,
             again=again,
-            contracts=decision.op in self.contractions,
+            contracts=contracts,
             length=length / max(1, min(values.size for values in found)),
             format=decision.forward if node.target is FP8_DOT else "",
         )

@@ -59,6 +59,43 @@ def unrounded(exact: Any, read: Any) -> Any:
     return read.to(exact.dtype, copy=True)
 
 
+def in_float32(exact: Any, read: Any) -> Any:
+    """Return ``read`` as float32 if it is a float; others as :func:`unrounded`."""
+    if isinstance(read, torch.Tensor) and read.is_floating_point():
+        return read.to(torch.float32, copy=True)
+    return unrounded(exact, read)
+
+
+def fits_float32(exact: Any, read: Any) -> bool:
+    """Return whether a product of 16-bit operands may be computed in float32.
+
+    The products are exact there, and their sum has a thousandth of the error of a
+    result in 16 bits, for which it is compared.
+
+    Args:
+        exact: Operands of the original's op, with tensors at any depth.
+        read: The same operands, rounded.
+    """
+    leaves, rounded_to = pytree.tree_leaves(exact), pytree.tree_leaves(read)
+    if len(leaves) != len(rounded_to) or torch.float64 in leaves:
+        return False
+    pairs = [
+        (one, two)
+        for one, two in zip(leaves, rounded_to, strict=True)
+        if isinstance(one, torch.Tensor) and not _is_integral(one)
+    ]
+    return all(
+        isinstance(two, torch.Tensor)
+        and two.dtype in (torch.bfloat16, torch.float16)
+        and two.shape == one.shape
+        for one, two in pairs
+    )
+
+
+def _is_integral(tensor: torch.Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex())
+
+
 def _exceeds(tensor: torch.Tensor, limit: float) -> bool:
     if tensor.dtype.itemsize < 4 or not tensor.numel():  # noqa: PLR2004  # bytes: no wider
         return False

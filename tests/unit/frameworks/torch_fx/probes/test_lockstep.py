@@ -11,12 +11,13 @@ from torch.utils.checkpoint import checkpoint
 
 import amprewrite
 from amprewrite.frameworks.torch_fx.comparison import compare
-from amprewrite.frameworks.torch_fx.probes.arrays import to_array
+from amprewrite.frameworks.torch_fx.probes.arrays import floats, to_array
 from amprewrite.frameworks.torch_fx.probes.lockstep import (
     Walk,
     default_dtype,
     widened,
 )
+from amprewrite.frameworks.torch_fx.probes.rerun import Again
 from amprewrite.measure.runs import Call
 from amprewrite.measure.samples import OpSample
 
@@ -178,3 +179,37 @@ def test_any_float_becomes_float64(dtype):
     wanted = [[1, 0], [-2, 0]] if tensor.is_complex() else [1, -2]
     assert array.dtype == "float64"
     assert array.tolist() == wanted
+
+
+def test_a_product_of_16_bits_is_computed_again_in_float32():
+    model = Function(lambda linear, x: torch.tanh(linear(x)))
+    converted = amprewrite.convert(model.eval(), args=(X,))
+    found: dict[str, Any] = {}
+
+    def observe(sample: OpSample) -> None:
+        if isinstance(sample.again, Again):
+            found[sample.op] = floats(sample.again.operands)
+
+    compare.walk(model, converted, Call((X,), {}), observe)
+    assert {x.dtype for x in found["linear"]} == {torch.float32}
+    assert {x.dtype for x in found["tanh"]} == {torch.float64}
+
+
+def test_weights_are_widened_where_they_are_read():
+    linear = nn.Linear(2, 2)
+    graph = torch.fx.Graph()
+    x, weight = graph.placeholder("x"), graph.get_attr("weight")
+    graph.output(graph.call_function(torch.mm, (x, weight)))
+    given = torch.eye(2, dtype=torch.float64)
+    walk = Walk(linear, graph, [given], {torch.float32: torch.float64})
+    held = []
+    for node in graph.nodes:
+        if node.op != "output":
+            walk.run(node)
+            held.append(weight in walk.values)
+            walk.release(node)
+    assert held == [False, False, True]
+    assert weight not in walk.values
+    assert torch.equal(walk.outputs(), linear.weight.double())
+    with pytest.raises(KeyError):
+        _ = walk.values[x]

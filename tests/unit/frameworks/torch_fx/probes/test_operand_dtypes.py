@@ -3,6 +3,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from amprewrite.frameworks.torch_fx.probes.operand_dtypes import (
+    fits_float32,
+    in_float32,
     paired,
     rounded,
     unrounded,
@@ -33,3 +35,24 @@ def test_operands_come_back_in_the_dtype_of_the_reference():
 def test_another_structure_joins_with_itself():
     (args, _) = paired(([[EXACT, EXACT]], {}), ([EXACT], {}), rounded)
     assert torch.equal(args[0][0], EXACT)
+
+
+LOW = EXACT.bfloat16()
+
+
+@pytest.mark.parametrize(
+    ("exact", "read", "fits"),
+    [
+        ([EXACT, EXACT, 2], [LOW, LOW.half(), 2], True),
+        ([EXACT, EXACT], [LOW, LOW.float()], False),
+        ([EXACT, torch.float64], [LOW, torch.float32], False),
+        ([EXACT, EXACT], [LOW, None], False),
+        ([EXACT], [torch.zeros(3, dtype=torch.bfloat16)], False),
+    ],
+)
+def test_products_of_16_bits_fit_float32(exact, read, fits):
+    assert fits_float32((exact, {}), (read, {})) == fits
+    if fits:
+        given, _ = paired((exact, {}), (read, {}), in_float32)
+        assert given[0].dtype == torch.float32
+        assert torch.equal(given[0], LOW.float())
