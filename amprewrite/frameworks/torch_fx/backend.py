@@ -41,7 +41,7 @@ from amprewrite.frameworks.torch_fx.module.state import (
     low_copy,
     lowered,
 )
-from amprewrite.frameworks.torch_fx.programs.hook_effects import without_effects
+from amprewrite.frameworks.torch_fx.programs.effects import without_effects
 from amprewrite.frameworks.torch_fx.rewrite.apply_plan import rewrite
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, read
 from amprewrite.plan import Plan, join_plans

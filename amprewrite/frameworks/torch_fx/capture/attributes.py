@@ -1,10 +1,14 @@
 """Attributes of a model: find those that its forward writes, and restore them.
 
-Containers are compared one level deep. Buffers are left out: a capture keeps writes to
-them. Hooks that the forward registers on parts belong to the flags that say so.
+Containers are compared one level deep, generators of random numbers by their state, the
+global ones of Python and NumPy among them. Buffers are left out: a capture keeps writes
+to them. Hooks that the forward registers on parts belong to the flags that say so.
 """
 
 import copy
+import pickle
+import random
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +34,9 @@ _NUMBERS = (int, float, complex, str, bytes, torch.dtype, torch.device)
 
 _CONTAINERS: tuple[type[Any], ...] = (list, dict, set)
 
+_GLOBAL_GENERATORS = ("random", "numpy.random")
+"""Modules with a generator of their own; torch's is forked by a capture."""
+
 Held = tuple[Any, Any]
 """An attribute's value, and a copy of its content if it is a container."""
 
@@ -41,10 +48,12 @@ class Attributes:
     Attributes:
         parts: Path and module, with its attributes by their names.
         hooks: Keys of the forward hooks.
+        generators: Global generators of random numbers by name, with their states.
     """
 
     parts: tuple[tuple[str, nn.Module, dict[str, Held]], ...]
     hooks: frozenset[int]
+    generators: tuple[tuple[str, Any, "Drawn"], ...] = ()
 
     @classmethod
     def of(cls, model: nn.Module, *, tensors: bool = False) -> "Attributes":
@@ -63,7 +72,16 @@ class Attributes:
                 if not any(map(is_lazy, part.parameters(recurse=False)))
             ),
             frozenset(key for held in kept for key in held),
+            tuple(
+                (name, sys.modules[name], Drawn.of(sys.modules[name]))
+                for name in _GLOBAL_GENERATORS
+                if name in sys.modules
+            ),
         )
+
+    def drawn(self) -> list[str]:
+        """Return the names of the global generators that were drawn from."""
+        return [name for name, held, state in self.generators if not state.holds(held)]
 
     def names(self) -> list[str]:
         """Return the names of changed attributes, as the model's code spells them."""
@@ -80,6 +98,8 @@ class Attributes:
             hooks: Whether to remove the hooks that were registered meanwhile, with the
                 flags that were set. Otherwise both stay.
         """
+        for _, generator, state in self.generators:
+            state.restore(generator)
         set_up = {part for _, part, _ in self.parts if _is_hooked(part, self.hooks)}
         for _, part, before in self.parts:
             for name in _changed(part, before, flags=bool(set_up)):
@@ -90,12 +110,7 @@ class Attributes:
                     continue
                 value, content = before[name]
                 vars(part)[name] = value
-                if isinstance(content, Written):
-                    content.restore(value)
-                elif content is not None:
-                    value.clear()
-                    add = getattr(value, "extend", None) or value.update
-                    add(content)
+                put_back(value, content)
         for part in set_up if hooks else ():
             for held in forward_hooks(part).values():
                 for key in held.keys() - self.hooks:
@@ -107,7 +122,7 @@ def _is_hooked(part: nn.Module, known: frozenset[int]) -> bool:
 
 
 def _held(part: nn.Module, *, tensors: bool) -> dict[str, Held]:
-    return {n: (v, _content(v, tensors=tensors)) for n, v in _own(part).items()}
+    return {n: (v, content_of(v, tensors=tensors)) for n, v in _own(part).items()}
 
 
 def _own(part: nn.Module) -> dict[str, Any]:
@@ -130,11 +145,72 @@ class Written:
                 tensor.copy_(self.content)
 
 
-def _content(value: Any, *, tensors: bool) -> Any:
-    """Return a copy of a container, or of a tensor if asked; None for anything else."""
+@dataclass(frozen=True)
+class Drawn:
+    """State of a generator of random numbers, of Python, NumPy or torch.
+
+    Attributes:
+        state: The state, pickled.
+    """
+
+    state: bytes
+
+    @classmethod
+    def of(cls, generator: Any) -> "Drawn":
+        """Return the state of an object, or of the global generator of a module."""
+        get = getattr(generator, "getstate", None) or getattr(
+            generator, "get_state", None
+        )
+        held = generator.bit_generator.state if get is None else get()
+        return cls(pickle.dumps(held))
+
+    def holds(self, generator: Any) -> bool:
+        """Return whether nothing was drawn since."""
+        return self == Drawn.of(generator)
+
+    def restore(self, generator: Any) -> None:
+        """Put the state back."""
+        if self.holds(generator):
+            return
+        held = pickle.loads(self.state)  # noqa: S301  # our own bytes
+        put = getattr(generator, "setstate", None) or getattr(
+            generator, "set_state", None
+        )
+        if put is None:
+            generator.bit_generator.state = held
+        else:
+            put(held)
+
+
+def _is_generator(value: object) -> bool:
+    """Return whether a value draws random numbers; of NumPy's classes by their name."""
+    if isinstance(value, (random.Random, torch.Generator)):
+        return True
+    kind = type(value)
+    numpys = kind.__name__ in ("Generator", "RandomState")
+    return numpys and kind.__module__.startswith("numpy.random")
+
+
+def content_of(value: Any, *, tensors: bool = False) -> Any:
+    """Return a copy of a container, of a tensor if asked, or the state of a generator.
+
+    It is None for anything else.
+    """
+    if _is_generator(value):
+        return Drawn.of(value)
     if tensors and type(value) is torch.Tensor and not value.is_meta:
         return Written(tensor_internals.writes(value), value.detach().clone())
     return copy.copy(value) if isinstance(value, _CONTAINERS) else None
+
+
+def put_back(value: Any, content: Any) -> None:
+    """Restore the content of a value, as :func:`content_of` returned it."""
+    if isinstance(content, (Written, Drawn)):
+        content.restore(value)
+    elif content is not None:
+        value.clear()
+        add = getattr(value, "extend", None) or value.update
+        add(content)
 
 
 def _changed(
@@ -152,14 +228,17 @@ def _changed(
         if name not in before:
             if flags or now[name] is not True:
                 yield name
-        elif name not in now or not _is_same(now[name], before[name]):
+        elif name not in now or not is_same(now[name], before[name]):
             yield name
 
 
-def _is_same(now: Any, before: Held) -> bool:
+def is_same(now: Any, before: Held) -> bool:
+    """Return whether a value is the one before, with the same content."""
     value, content = before
     if content is None:
         return _is_same_part(now, value)
+    if isinstance(content, Drawn):
+        return now is value and content.holds(now)
     if isinstance(content, Written):
         return now is value and tensor_internals.writes(now) == content.writes
     if now is not value or len(now) != len(content):

@@ -138,6 +138,7 @@ def _export(
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(mode=False))
         stack.enter_context(torch.set_grad_enabled(gradients))
+        stack.enter_context(settings.keeping_saved_tensors())
         # The casts of a region around the call are none of the model's own.
         stack.enter_context(settings.without_autocast(device))
         stack.enter_context(settings.slow_attention_path())

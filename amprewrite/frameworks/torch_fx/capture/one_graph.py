@@ -20,6 +20,7 @@ from amprewrite.frameworks.torch_fx.capture.program import (
     open_program,
 )
 from amprewrite.frameworks.torch_fx.capture.seen import Seen
+from amprewrite.frameworks.torch_fx.compat import module_parts
 
 
 def capture_for(model: Model, root: nn.Module, request: Request) -> Captured:
@@ -37,6 +38,8 @@ def capture_for(model: Model, root: nn.Module, request: Request) -> Captured:
         PromotionError: Operands have no common dtype.
         UnsupportedError: ``dynamic_shapes`` for a program that is captured already.
     """
+    if isinstance(model, nn.Module) and not is_program(model):
+        model = root = module_parts.called_plainly(model)
     call = request.args, request.kwargs, request.dynamic_shapes
     captured = capture(model, *call, request.processor, request.device)
     if request.plan is None and request.low and not is_program(model):

@@ -34,6 +34,8 @@ class Seen:
         written: Attributes that the forward writes; export restores them.
         seeds: Number of times that the forward seeds the random generator; export does
             it only while tracing.
+        drawn: Python modules that the forward draws random numbers by, not torch;
+            export keeps the numbers as constants.
     """
 
     functions: list[str] = field(default_factory=list[str])
@@ -41,6 +43,7 @@ class Seen:
     hooks: int = 0
     written: list[str] = field(default_factory=list[str])
     seeds: int = 0
+    drawn: list[str] = field(default_factory=list[str])
 
     def reason(self, *, training: bool) -> str:
         """Return the reason why the capture is not faithful; empty if it is."""
@@ -49,8 +52,14 @@ class Seen:
             return f"export leaves out the writes of forward to {names}"
         if self.seeds:
             return "export does not record that forward seeds the random generator"
-        if not training:
-            return ""
+        if self.drawn:
+            names = " and ".join(self.drawn)
+            return (
+                f"export keeps the numbers that forward draws by {names} as constants"
+            )
+        return self._dropped_gradients() if training else ""
+
+    def _dropped_gradients(self) -> str:
         if self.functions:
             return (
                 f"export drops the backward of {', '.join(sorted(set(self.functions)))}"
@@ -106,7 +115,8 @@ def watching_attributes(model: torch.nn.Module, seen: Seen) -> Generator[None]:
         before.append(Attributes.of(model))
 
     def leave(*_: object) -> None:
-        seen.written = before.pop().names()
+        then = before.pop()
+        seen.written, seen.drawn = then.names(), then.drawn()
 
     hooks = (
         model.register_forward_pre_hook(enter, prepend=True),

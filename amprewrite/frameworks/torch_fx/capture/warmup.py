@@ -67,7 +67,7 @@ def warm_up(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
         CaptureError: The model fails on these arguments.
     """
     try:
-        try_run(model, model, args, kwargs)
+        try_run(module_parts.called_plainly(model), model, args, kwargs)
     except Exception as error:
         where = offending_line(error) or "its call"
         msg = (

@@ -64,3 +64,29 @@ def renew_flat_weights(module: nn.Module) -> None:
         untyped: Any = module
         names: list[str] = untyped._flat_weights_names
         untyped._flat_weights = [getattr(module, name, None) for name in names]
+
+
+class _CalledPlainly(nn.Module):
+    """Module with torch's ``__call__``, whatever its other base has."""
+
+    __call__ = nn.Module.__call__
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Make a class without the hook of the other base, which registers classes."""
+        del options
+
+
+def called_plainly(model: nn.Module) -> nn.Module:
+    """Return ``model`` with torch's ``__call__``, if its class has one of its own.
+
+    That of the class runs around the programs of a converted model, so that none of
+    them has it. The result has the attributes of the model, and is another object.
+    """
+    kind: Any = type(model)
+    programs = (torch.jit.ScriptModule, torch.fx.GraphModule)
+    if kind.__call__ is nn.Module.__call__ or isinstance(model, programs):
+        return model
+    body = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    made: Any = object.__new__(type(kind)(kind.__name__, (_CalledPlainly, kind), body))
+    made.__dict__ = model.__dict__
+    return made

@@ -23,6 +23,7 @@ from amprewrite.frameworks.torch_fx.compat.threads import (
     silent,
 )
 
+autograd_hooks: Any = torch._C._autograd
 _to = torch.ops.aten.to
 CASTS = frozenset((_to.dtype, _to.dtype_layout, _to.device, _to.other))
 """Operators that return the tensor itself if it has the dtype already."""
@@ -100,6 +101,22 @@ def quiet() -> Generator[None]:
         yield
 
 
+def keeping_saved_tensors() -> AbstractContextManager[object]:
+    """Keep the hooks around a call on the tensors that autograd saves from a capture.
+
+    An activation checkpoint counts the tensors that its forward saves: those of a
+    capture inside of it would be saved once, and not when it is computed again. The
+    innermost hooks alone apply.
+    """
+    if autograd_hooks._top_saved_tensors_default_hooks(True) is None:
+        return nullcontext()
+    return torch.autograd.graph.saved_tensors_hooks(_itself, _itself)
+
+
+def _itself(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
 def without_autocast(device: str) -> AbstractContextManager[object]:
     """Disable torch.autocast for a program with planned dtypes.
 
@@ -174,16 +191,24 @@ def dynamo_settings() -> AbstractContextManager[Any]:
     It refuses nn.LSTM and nn.GRU, and ops with results of data-dependent extents or
     numbers: a graph break in a loop over experts gives up the whole loop. It also
     counts the captures of a code object over all models of a class: after eight it
-    silently runs the rest unrewritten.
+    silently runs the rest unrewritten. It keeps weak references to weights, for which
+    ``torch.utils.swap_tensors`` refuses them, where it does not know the backend.
     """
     untyped: Any = torch._dynamo.config
-    return untyped.patch(
-        allow_rnn=True,
-        capture_dynamic_output_shape_ops=True,
-        capture_scalar_outputs=True,
-        recompile_limit=256,
-        accumulated_recompile_limit=4096,
-    )
+    settings: dict[str, Any] = {
+        "allow_rnn": True,
+        "capture_dynamic_output_shape_ops": True,
+        "capture_scalar_outputs": True,
+        "recompile_limit": 256,
+        "accumulated_recompile_limit": 4096,
+    }
+    if hasattr(untyped, _FORGETS):  # not in older releases
+        settings[_FORGETS] = True
+    return untyped.patch(**settings)
+
+
+_FORGETS = "invalidate_compile_context_weakrefs"
+"""Setting of dynamo: whether it forgets the weights that it captured."""
 
 
 @contextmanager

@@ -133,7 +133,7 @@ def has_own_values(tensor: torch.Tensor) -> bool:
 def reads_values() -> bool:
     """Return whether no tracer and no transform is active, which would see it."""
     internals: Any = torch._C
-    traced = internals._len_torch_dispatch_stack()
+    traced = internals._len_torch_dispatch_stack() or internals._get_tracing_state()
     return not (traced or internals._functorch.peek_interpreter_stack())
 
 

@@ -11,7 +11,7 @@ from torch.fx.experimental import proxy_tensor
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from amprewrite.frameworks.torch_fx.compat import threads
+from amprewrite.frameworks.torch_fx.compat import settings, threads
 from amprewrite.frameworks.torch_fx.compat.operators import is_overload
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.compat.tensor_internals import fake_mode_of
@@ -58,7 +58,8 @@ def _trace(
     trace = proxy_tensor.make_fx(
         function, pre_dispatch=pre_dispatch, _allow_non_fake_inputs=True
     )
-    with fake_mode_of(list(inputs)) or nullcontext():  # new tensors inside are fake too
+    fake = fake_mode_of(list(inputs)) or nullcontext()  # new tensors inside are fake too
+    with fake, settings.keeping_saved_tensors():
         return trace(*inputs)
 
 
@@ -176,10 +177,12 @@ def untraced() -> AbstractContextManager[Any]:
 def in_dispatch_mode() -> bool:
     """Return whether a mode around the call sees or replaces ops: fake tensors, counts.
 
-    Its results are not to be kept for other calls.
+    Its results are not to be kept for other calls. ``torch.jit.trace`` is one.
     """
-    untyped: Any = torch
-    return untyped._C._len_torch_dispatch_stack() > 0
+    internals: Any = torch._C
+    if internals._len_torch_dispatch_stack() > 0:
+        return True
+    return internals._get_tracing_state() is not None
 
 
 class _Dispatched(TorchDispatchMode):

@@ -17,7 +17,10 @@ from amprewrite.frameworks.torch_fx.capture.warmup import (
 )
 from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule, Use, run_later
 from amprewrite.frameworks.torch_fx.probes.tolerance import refuse_lazy
-from amprewrite.frameworks.torch_fx.programs.hook_effects import without_effects
+from amprewrite.frameworks.torch_fx.programs.effects import (
+    OutsideWrites,
+    without_effects,
+)
 from amprewrite.frameworks.torch_fx.subject import Subject
 from amprewrite.plan import Plan
 
@@ -52,6 +55,7 @@ def _called_once(subject: Subject, cause: CaptureError) -> LazyModule:
         warm_up(subject.root, args, kwargs)
     model, use = run_later(subject.root, trains=subject.trains)
     lazy = _lazy(model, subject.request, str(cause), use)
+    outside = OutsideWrites(model)
     try:
         if subject.trains and torch.is_grad_enabled():
             with undisturbed(model):
@@ -63,6 +67,8 @@ def _called_once(subject: Subject, cause: CaptureError) -> LazyModule:
     except Exception as error:
         msg = f"{cause}; dynamo cannot capture it either: {str(error).strip()[:500]}"
         raise CaptureError(msg) from error
+    finally:
+        outside.restore()
     return lazy
 
 

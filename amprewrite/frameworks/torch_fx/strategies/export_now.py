@@ -10,7 +10,10 @@ from amprewrite.frameworks.torch_fx.capture.dynamic_shapes import (
 )
 from amprewrite.frameworks.torch_fx.capture.one_graph import capture_for
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
-from amprewrite.frameworks.torch_fx.programs.hook_effects import hooks_with_effects
+from amprewrite.frameworks.torch_fx.programs.effects import (
+    OutsideWrites,
+    hooks_with_effects,
+)
 from amprewrite.frameworks.torch_fx.subject import Subject
 
 
@@ -22,11 +25,18 @@ def export_now(subject: Subject) -> ConvertedModule | CaptureError:
             refuses the dtypes of its arguments.
         PlanMismatchError: The given plan was made for another program.
     """
+    outside = OutsideWrites(subject.root)
     try:
         captured = capture_for(subject.model, subject.root, subject.request)
     except CaptureError as error:
         return beside_shapes(subject, error)
+    finally:
+        written = outside.names()
+        outside.restore()
     reason = captured.seen.reason(training=subject.trains) or _effects(subject)
+    if written and not reason:
+        names = ", ".join(written)
+        reason = f"export writes once what forward writes to {names}, outside of it"
     if reason and subject.request.dynamic_shapes is not None:
         reason = f"{reason}; {PER_SIGNATURE}"
     return CaptureError(reason) if reason else assemble(subject, captured)

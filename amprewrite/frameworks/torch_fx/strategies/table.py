@@ -44,7 +44,9 @@ STRATEGIES = (
         passes_on=(
             "torch.export cannot capture the model, with or without dynamic_shapes",
             "forward writes to attributes, which export takes back",
+            "forward writes to variables outside of the model, which export does once",
             "forward seeds the random generator, which export does once",
+            "forward draws numbers by Python or NumPy, which export makes constants",
             "a forward hook may do more than compute, which export does once",
             "a trained model has its own backward, checkpoints or gradient hooks",
         ),

@@ -1,9 +1,11 @@
 """What a forward leaves in attributes is seen, and can be put back."""
 
+import random
 from typing import Any
 
 import pytest
 
+np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 
 from torch import nn
@@ -98,3 +100,26 @@ def test_writes_to_a_tensor_are_taken_back_if_asked() -> None:
     asked.restore()
     assert model.last is last
     assert torch.equal(last, torch.zeros(2))
+
+
+def test_numbers_drawn_from_generators_are_taken_back() -> None:
+    model: Any = Holder()
+    model.python, model.numpy = random.Random(1), np.random.default_rng(1)
+    model.torch = torch.Generator()
+    before = Attributes.of(model)
+    assert (before.names(), before.drawn()) == ([], [])
+
+    def draw() -> list[float]:
+        return [
+            random.random(),
+            np.random.rand(),  # the global generator
+            model.python.random(),
+            model.numpy.random(),
+            float(torch.rand((), generator=model.torch)),
+        ]
+
+    found = draw()
+    assert before.names() == ["self.python", "self.numpy", "self.torch"]
+    assert before.drawn() == ["random", "numpy.random"]
+    before.restore()
+    assert draw() == found

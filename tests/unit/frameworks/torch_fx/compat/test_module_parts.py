@@ -55,3 +55,23 @@ def test_attributes_are_the_very_dict() -> None:
     module = nn.Linear(2, 2)
     module_parts.attributes_of(module)["scale"] = 2.0
     assert module.scale == 2.0
+
+
+def test_a_model_is_called_without_the_call_of_its_class() -> None:
+    class Doubled(nn.Linear):
+        registered = 0
+
+        def __init_subclass__(cls, **options: object) -> None:
+            Doubled.registered += 1
+
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            return 2 * super().__call__(x)
+
+    model, x = Doubled(2, 2), torch.ones(1, 2)
+    plain = module_parts.called_plainly(model)
+    assert torch.equal(2 * plain(x), model(x))
+    assert vars(plain) is vars(model)
+    assert type(plain).__qualname__ == Doubled.__qualname__
+    assert Doubled.registered == 0
+    for other in (nn.Linear(2, 2), torch.fx.symbolic_trace(nn.Linear(2, 2))):
+        assert module_parts.called_plainly(other) is other

@@ -201,3 +201,19 @@ def test_ambient_autocast_is_off_on_each_device() -> None:
             assert nn.Linear(8, 8)(x()).dtype == torch.bfloat16
     finally:
         torch.set_autocast_enabled("cuda", False)
+
+
+def test_tensors_that_a_capture_saves_do_not_reach_the_hooks_around_it() -> None:
+    seen = list[torch.Tensor]()
+
+    def run() -> None:
+        nn.Linear(8, 8)(x()).sum()
+
+    with torch.autograd.graph.saved_tensors_hooks(seen.append, lambda _: None):
+        with settings.keeping_saved_tensors():
+            run()
+        assert not seen
+        run()
+    assert seen
+    with settings.keeping_saved_tensors():
+        run()

@@ -1,5 +1,6 @@
 """Which strategy captures a model, and what passes it on to the next."""
 
+import random
 from typing import Any
 
 import pytest
@@ -63,6 +64,15 @@ def seeds(m: Any, x: Any) -> Any:
     return m.a(x)
 
 
+def draws(m: Any, x: Any) -> Any:
+    return m.a(x) * random.random()
+
+
+def appends(m: Any, x: Any) -> Any:
+    KEPT.append(1)
+    return m.a(x)
+
+
 def branches(m: Any, x: Any) -> Any:
     return m.a(x) if x.sum() > 0 else x
 
@@ -81,7 +91,9 @@ def has_hook(m: Any, x: Any) -> Any:
 REASONS = [
     (branches, False, "cannot be captured by torch.export at "),
     (counts, False, "export leaves out the writes of forward to self.calls"),
+    (appends, False, "export writes once what forward writes to KEPT"),
     (seeds, False, "export does not record that forward seeds"),
+    (draws, False, "export keeps the numbers that forward draws by random"),
     (has_hook, False, "runs the hook test_every_reason_to_pass_a_model_on_is_said_in"),
     (checkpoints, True, "export removes activation checkpoints"),
 ]

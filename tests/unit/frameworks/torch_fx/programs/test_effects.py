@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 
-from amprewrite.frameworks.torch_fx.programs.hook_effects import (
+from amprewrite.frameworks.torch_fx.programs.effects import (
+    OutsideWrites,
     computes_only,
     hooks_with_effects,
     without_effects,
@@ -116,3 +117,48 @@ def test_hooks_with_effects_are_left_out_for_a_while() -> None:
     assert list(model[0]._forward_hooks) == [*order, later.id]
     model(torch.ones(4))
     assert len(kept) == 2
+
+
+NUMBER = 1
+
+
+def writing(kept: Any, count: Any) -> type[nn.Module]:
+    class Writing(nn.Linear):
+        """Writes a global variable, a list and a number around it."""
+
+        def forward(self, input: Any) -> Any:  # noqa: A002  # as its
+            global NUMBER  # what is tested
+            nonlocal count
+            NUMBER, count = NUMBER + 1, count + 1
+            kept.append(count)
+            return super().forward(input)
+
+    return Writing
+
+
+def test_variables_outside_that_a_forward_writes_are_named_and_put_back() -> None:
+    kept = list[int]()
+    model = nn.Sequential(writing(kept, 5)(4, 4), nn.ReLU())
+    outside = OutsideWrites(model)
+    assert outside.names() == []
+    model(torch.ones(4))
+    assert sorted(outside.names()) == ["NUMBER", "count", "kept"]
+    outside.restore()
+    assert (NUMBER, kept) == (1, [])
+    model(torch.ones(4))
+    assert kept == [6]
+    outside.restore()
+
+
+def test_a_dict_that_a_library_made_its_own_is_left_alone() -> None:
+    class Registry(dict[Any, Any]):
+        def __setitem__(self, key: Any, value: Any) -> None:
+            super().__setitem__(str(key), value)
+
+    registry = Registry({"a": 1})
+
+    class Registered(nn.Linear):
+        def forward(self, input: Any) -> Any:  # noqa: A002  # as its
+            return super().forward(input) * len(registry)
+
+    assert OutsideWrites(Registered(4, 4)).names() == []

@@ -1,4 +1,4 @@
-"""Forward hooks of the user that do more than compute, which a capture would lose."""
+"""Effects of the user's hooks and forwards outside of a model: a capture loses them."""
 
 import dis
 import inspect
@@ -11,8 +11,20 @@ from typing import Any
 import torch
 from torch import nn
 
+from amprewrite.frameworks.torch_fx.capture.attributes import (
+    Held,
+    content_of,
+    is_same,
+    put_back,
+)
 from amprewrite.frameworks.torch_fx.compat import module_hooks, module_parts
 from amprewrite.frameworks.torch_fx.compat.module_hooks import forward_hooks
+from amprewrite.frameworks.torch_fx.plain.plain_class import program_class
+from amprewrite.frameworks.torch_fx.programs.flags import (
+    functions_of,
+    names_in,
+    names_set_in,
+)
 from amprewrite.user_code import is_users
 
 _WRITES = ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF", "STORE_SUBSCR", "DELETE_")
@@ -43,12 +55,79 @@ def hooks_with_effects(model: nn.Module) -> list[str]:
     return found
 
 
+class OutsideWrites:
+    """Variables outside of a model that its forwards may write, and their values.
+
+    They are global variables that the user's functions set, and lists, dicts and sets
+    that these functions name, in global variables or around a nested function.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        """Record the values.
+
+        Args:
+            model: The model.
+        """
+        self._globals: dict[tuple[int, str], tuple[dict[str, Any], Held]] = {}
+        self._cells: dict[int, tuple[str, Any, Held]] = {}
+        parts = list(model.modules())
+        kinds = {program_class(type(part)) for part in parts}
+        own = (held for part in parts for held in vars(part).values())
+        functions = {f for f in own if isinstance(f, FunctionType)}
+        for function in functions.union(*map(functions_of, kinds)):
+            if is_users(function.__code__.co_filename):
+                self._record(function)
+
+    def _record(self, function: FunctionType) -> None:
+        space = function.__globals__
+        for name in names_in(function) & space.keys():
+            content = _content(space[name])
+            if content is not None or name in names_set_in(function):
+                self._globals[id(space), name] = space, (space[name], content)
+        names = function.__code__.co_freevars
+        for name, cell in zip(names, function.__closure__ or (), strict=True):
+            try:
+                value = cell.cell_contents
+            except ValueError:  # a variable that is not set yet
+                continue
+            self._cells[id(cell)] = name, cell, (value, _content(value))
+
+    def names(self) -> list[str]:
+        """Return the names of the variables that have other values now."""
+        found = [
+            name
+            for (_, name), (space, before) in self._globals.items()
+            if name not in space or not is_same(space[name], before)
+        ]
+        cells = self._cells.values()
+        return found + [n for n, c, was in cells if not is_same(c.cell_contents, was)]
+
+    def restore(self) -> None:
+        """Put the values back."""
+        for (_, name), (space, before) in self._globals.items():
+            if name not in space or not is_same(space[name], before):
+                space[name] = before[0]
+                put_back(*before)
+        for _, cell, before in self._cells.values():
+            if not is_same(cell.cell_contents, before):
+                cell.cell_contents = before[0]
+                put_back(*before)
+
+
+def _content(value: object) -> Any:
+    """Return a copy of a list, dict or set; None of one that a library made its own."""
+    known = type(value).__module__ in ("builtins", "collections")
+    return content_of(value) if known else None
+
+
 @contextmanager
 def without_effects(model: nn.Module) -> Generator[None]:
-    """Leave out the hooks that may do more than compute, in a run before the capture.
+    """Leave out effects of a run before the capture, in which nothing was called yet.
 
-    They would be run once more than the user calls the model.
+    Hooks that may do more than compute do not run, and what the forward writes outside
+    of the model is put back.
     """
+    outside = OutsideWrites(model)
     kept = [held for p in model.modules() for held in forward_hooks(p).values()]
     before = [(held, dict(held)) for held in kept]
     removed = {k for _, was in before for k in was if not computes_only(was[k])}
@@ -58,8 +137,10 @@ def without_effects(model: nn.Module) -> Generator[None]:
     try:
         yield
     finally:
+        outside.restore()
         for held, was in before:
-            now = {k: was[k] for k in was if k in held or k in removed} | held
+            now = {k: was[k] for k in was if k in held or k in removed}
+            now.update(held)
             held.clear()
             held.update(now)
 
