@@ -44,27 +44,36 @@ class Mark:
             samples: Whether elements are compared; see :class:`Samples` for many
                 tensors.
         """
-        self._tensor, self.writes = (
-            weakref.ref(tensor),
-            writes(tensor),
-        )
-        # A weak reference, so that the memory is freed and its identity is not reused.
-        self._memory: Any = None
+        self._identity, self.writes = id(tensor), writes(tensor)
+        # Weak references, so that the memory is freed and its identity is not reused.
+        # To a tensor with a storage there is none: torch.utils.swap_tensors, which
+        # load_state_dict may use, refuses tensors with weak references.
+        self._memory = self._layout = self._tensor = None
         if tensor.layout == torch.strided:
             self._memory = StorageWeakRef(tensor.untyped_storage())
+            self._layout = tensor.storage_offset(), tensor.stride()
+        else:
+            self._tensor = weakref.ref(tensor)
         self._count, self._step = _sampling(tensor) if samples else (0, 1)
         self.sample = self._read(tensor).clone() if self._count else None
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Return whether ``tensor`` is unchanged since it was recorded."""
-        if self._tensor() is not tensor or self.writes != writes(tensor):
+        if self._identity != id(tensor) or self.writes != writes(tensor):
             return False
-        identity = None if self._memory is None else self._memory.cdata
-        if identity is not None and identity != storage_identity(tensor):
+        if not self._has_same_memory(tensor):
             return False
         if self.sample is None or not has_own_values(tensor):
             return True
         return torch.equal(self.sample, self._read(tensor))
+
+    def _has_same_memory(self, tensor: torch.Tensor) -> bool:
+        if self._tensor is not None:
+            return self._tensor() is tensor
+        memory: Any = self._memory
+        if tensor.layout != torch.strided or memory.cdata != storage_identity(tensor):
+            return False
+        return self._layout == (tensor.storage_offset(), tensor.stride())
 
     def is_like(self, other: "Mark") -> bool:
         """Return whether two marks of one tensor found no write between them."""

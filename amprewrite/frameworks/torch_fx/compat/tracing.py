@@ -58,7 +58,7 @@ def _trace(
     trace = proxy_tensor.make_fx(
         function, pre_dispatch=pre_dispatch, _allow_non_fake_inputs=True
     )
-    fake = fake_mode_of(list(inputs)) or nullcontext()  # new tensors inside are fake too
+    fake = fake_mode_of(list(inputs)) or nullcontext()  # for new tensors inside
     with fake, settings.keeping_saved_tensors():
         return trace(*inputs)
 

@@ -4,7 +4,6 @@ A converted model is an instance of such a class, and so are its parts: fields, 
 and type checks work as before; only calls differ.
 """
 
-import copy
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cache, wraps
@@ -12,11 +11,17 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Proxy
 
-from amprewrite.errors import UnsupportedError
+from amprewrite.errors import NotCapturedError, UnsupportedError
 from amprewrite.frameworks.torch_fx.compat import module_parts
 from amprewrite.frameworks.torch_fx.derived.layout import class_before
+from amprewrite.frameworks.torch_fx.derived.refusals import (
+    SYMBOLIC,
+    KeepsPrograms,
+    no_shallow_copy,
+    refuse_copy_of_other,
+)
 from amprewrite.frameworks.torch_fx.module.low_marks import mark_low
 from amprewrite.frameworks.torch_fx.module.moves import KeepsDtypes
 from amprewrite.frameworks.torch_fx.module.snapshot import deep_copy
@@ -36,26 +41,20 @@ from amprewrite.frameworks.torch_fx.plain.plain_model import (
     named_tensors,
 )
 from amprewrite.frameworks.torch_fx.plain.tree import runs_as_written
-from amprewrite.frameworks.torch_fx.plain.watched import Watched
+from amprewrite.frameworks.torch_fx.plain.watched import (
+    WATCHED,
+    watch_dicts,
+    watch_tensors,
+)
 from amprewrite.frameworks.torch_fx.programs.program_table import Programs
 from amprewrite.frameworks.torch_fx.programs.shared_state import SharedState
-from amprewrite.frameworks.torch_fx.programs.structure import Watch
 from amprewrite.plan import Cast, Plan
 
 _TAKEN = "_amprewrite_taken"
 """Attribute of a derived class: names of ours that the model uses itself."""
 
-_HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-)
-_WATCHED = ("_modules", *_HOOKS)
-"""Dicts of a module that count their changes."""
 
-
-class ConvertedPart(KeepsDtypes):
+class ConvertedPart(KeepsPrograms):
     """Part of a converted model; called by itself it is converted by itself."""
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -71,9 +70,9 @@ class ConvertedPart(KeepsDtypes):
         if state is not None:
             state.shared.watch.note(self, name, value)
         super().__setattr__(name, value)
-        if state is not None and name in _WATCHED:  # torch replaces them after removals
+        if state is not None and name in WATCHED:  # torch replaces them after removals
             state.shared.watch.count()
-            _watch(self, state.shared.watch, (name,))
+            watch_dicts(self, state.shared.watch, (name,))
 
     def __delattr__(self, name: str) -> None:
         """Delete an attribute, and count the change."""
@@ -142,23 +141,13 @@ class ConvertedModel(ConvertedPart):
                 on all attributes that it does not have.
         """
         here = inspect.currentframe()  # the frame of copy alone has the copied object
-        caller = None if here is None else here.f_back
-        asked: Any = self
-        if caller is not None and caller.f_code is copy.deepcopy.__code__:
-            asked = caller.f_locals.get("x", self)
-        if asked is not self:
-            msg = (
-                f"{type(asked).__name__} takes __deepcopy__ from the converted model "
-                f"inside of it, so that copy.deepcopy would give a copy of that alone; "
-                f"copy before it is wrapped, or wrap amprewrite.original(model)"
-            )
-            raise UnsupportedError(msg)
+        refuse_copy_of_other(self, None if here is None else here.f_back)
         made = object.__new__(type(self))
         memo[id(self)] = made
         made.__dict__.update(deep_copy(self, memo, state_to_copy(self)))
         mark_as(made, self)
         programs: Programs = self.__dict__[STATE]
-        adopt(made, programs.copied_to(made, memo))
+        adopt(made, programs.copied_to(made, memo), linked=True)
         return made
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -180,7 +169,27 @@ class ConvertedModel(ConvertedPart):
         trains, mode, programs = stored
         made = Programs(SharedState(None, trains, mode), self)
         made.store(programs)
-        adopt(self, made)
+        adopt(self, made, linked=True)
+
+    def __copy__(self) -> Any:
+        """Refuse a shallow copy.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        raise UnsupportedError(no_shallow_copy(self))
+
+    def __dir__(self) -> list[str]:
+        """Return the names of the attributes, without ours that there are not yet.
+
+        Tools read all of them, and one that is not there raises.
+        """
+        programs: Programs = self.__dict__[STATE]
+        try:
+            programs.plan  # noqa: B018  # it may raise
+        except NotCapturedError:
+            return [name for name in super().__dir__() if name not in _PUBLIC]
+        return super().__dir__()
 
     def __repr__(self) -> str:
         """Return the text of the model, and that it is converted."""
@@ -210,10 +219,7 @@ def _rewritten(model: Any) -> GraphModule | None:
 
 
 _PUBLIC: Mapping[str, Callable[[Any], Any]] = {
-    "plan": _plan,
-    "plans": _plans,
-    "casts": _casts,
-    "rewritten": _rewritten,
+    function.__name__[1:]: function for function in (_plan, _plans, _casts, _rewritten)
 }
 """Properties of converted models, unless the model has a name of its own there."""
 
@@ -223,7 +229,7 @@ def programs_of(model: object) -> Programs | None:
     return vars(model)[STATE] if isinstance(model, ConvertedModel) else None
 
 
-def adopt(model: nn.Module, programs: Programs) -> None:
+def adopt(model: nn.Module, programs: Programs, *, linked: bool = False) -> None:
     """Make a plain model, in place, a converted one that runs ``programs``.
 
     Converted models inside keep their own programs.
@@ -231,6 +237,7 @@ def adopt(model: nn.Module, programs: Programs) -> None:
     Args:
         model: The model.
         programs: Its programs.
+        linked: Whether programs hold its tensors already.
     """
     shared = programs.shared
     taken = frozenset(name for name in _PUBLIC if name in vars(model))
@@ -239,13 +246,14 @@ def adopt(model: nn.Module, programs: Programs) -> None:
         if "forward" in vars(model):
             vars(model)[OWN_FORWARD] = vars(model).pop("forward")
     vars(model)[STATE] = programs
-    _watch(model, shared.watch, ("_modules",))
+    watch_dicts(model, shared.watch, ("_modules",))
+    watch_tensors(model, shared.watch, linked=linked)
     shared.own(model, adopt_parts)
-    adopt_parts(model, shared)
+    adopt_parts(model, shared, linked=linked)
 
 
-def adopt_parts(model: nn.Module, shared: SharedState) -> None:
-    """Make the plain parts of a converted model converted parts."""
+def adopt_parts(model: nn.Module, shared: SharedState, *, linked: bool = False) -> None:
+    """Make the plain parts of a converted model converted ones; see :func:`adopt`."""
     seen = {id(model)}
     below = [("", model)]
     while below:
@@ -268,7 +276,8 @@ def adopt_parts(model: nn.Module, shared: SharedState) -> None:
                 raise UnsupportedError(msg)
             if held is None:
                 vars(child)[STATE] = Programs(shared, child, here)
-                _watch(child, shared.watch, _WATCHED)
+                watch_dicts(child, shared.watch, WATCHED)
+                watch_tensors(child, shared.watch, linked=linked)
             below.append((here, child))
 
 
@@ -306,11 +315,6 @@ def _can_adopt(part: nn.Module) -> bool:
     if runs_as_written(part):
         return False
     return isinstance(part, ConvertedPart) or not isinstance(part, KeepsDtypes)
-
-
-def _watch(part: nn.Module, watch: Watch, names: tuple[str, ...]) -> None:
-    for name in names:
-        vars(part)[name] = Watched(vars(part)[name], watch)
 
 
 @cache
@@ -371,6 +375,8 @@ def _forward(kind: Any) -> Callable[..., Any]:
         programs = self.__dict__.get(STATE)
         if programs is None:  # called on a plain copy, by a wrapper that was copied
             return kind.forward(self, *args, **kwargs)
+        if isinstance(kwargs, Proxy):
+            raise UnsupportedError(SYMBOLIC)
         return programs.call(self, args, kwargs)
 
     forward.__doc__ = kind.forward.__doc__

@@ -1,6 +1,5 @@
 """Convert a model in place, and make it plain again."""
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +21,7 @@ from amprewrite.frameworks.torch_fx.plain.plain_class import (
 )
 from amprewrite.frameworks.torch_fx.plain.plain_model import without_conversion
 from amprewrite.frameworks.torch_fx.plain.tree import bound_attribute
-from amprewrite.frameworks.torch_fx.plain.watched import Watched
+from amprewrite.frameworks.torch_fx.plain.watched import Watched, unwatched
 from amprewrite.frameworks.torch_fx.programs.program_table import Programs
 from amprewrite.frameworks.torch_fx.programs.shared_state import Capture, SharedState
 
@@ -57,7 +56,7 @@ def restore_in_place(model: nn.Module) -> None:
         state.pop(STATE, None)
         for name, held in list(state.items()):
             if isinstance(held, Watched):
-                state[name] = dict(held) if name == "_modules" else OrderedDict(held)
+                state[name] = unwatched(name, held)
         if OWN_FORWARD in state:
             state["forward"] = state.pop(OWN_FORWARD)
         part.__class__ = plain_class(type(part))

@@ -1,6 +1,19 @@
 """Classes that objects of another class can be given."""
 
+from functools import cache
 from typing import Any
+
+_OWN = frozenset(("__name__", "__qualname__", "__module__", "__doc__", "__init__"))
+"""Attributes of a class that say what it is, and make its objects."""
+
+_DERIVED_FROM = "_amprewrite_derived_from"
+"""Attribute of a class that was made here: the class that takes what is set."""
+
+_REPLACED = "_amprewrite_replaced"
+"""Attribute of such a class: what the other class had before, by name."""
+
+_NOTHING = object()
+"""Stands for an attribute that the other class had not."""
 
 
 def class_before(role: type[Any], kind: type[Any], body: dict[str, Any]) -> Any:
@@ -11,24 +24,81 @@ def class_before(role: type[Any], kind: type[Any], body: dict[str, Any]) -> Any:
     Encoder(ABC, nn.Module)``) differs from that of ``nn.Module``. Then ``kind`` is made
     the first base, and the order in which methods are looked up is kept.
 
+    What is set on the class later is set on ``kind``: it is the class of the objects
+    for all who do not know the other, and programs follow the changes of that one.
+
     Args:
         role: The class with the methods that come first.
         kind: The class of the objects.
         body: The namespace of the class.
     """
-    made: Any = type(kind.__name__, (role, kind), body)
+    meta = _handing_on(type(kind))
+    made: Any = meta(kind.__name__, (role, kind), body)
     if _can_be_given(made, kind):
-        return made
+        return _finished(made, kind)
     order: tuple[type[Any], ...] = made.__mro__[1:]
 
-    class InOrder(type(kind)):
+    class InOrder(meta):
         """Class of classes with the methods of the role before those of the model."""
 
-        def mro(cls) -> list[type[Any]]:
+        def mro(cls) -> list[type[Any]]:  # noqa: N805  # of a class of classes
             """Return the order of lookup; that of a derived class follows from it."""
             return [cls, *order] if cls.__bases__ == (kind, role) else super().mro()
 
-    return InOrder(kind.__name__, (kind, role), body)
+    return _finished(InOrder(kind.__name__, (kind, role), body), kind)
+
+
+@cache
+def _handing_on(meta: type[Any]) -> Any:
+    """Return a class of classes that hand on to another what is set on them.
+
+    Args:
+        meta: The class of the other class.
+    """
+
+    class HandingOn(meta):
+        """Class of classes with an attribute that names the other class."""
+
+        def __setattr__(cls, name: str, value: Any) -> None:  # noqa: N805  # of a class of classes
+            """Set an attribute of the other class; one of ours puts its own back."""
+            own = vars(cls)
+            if _DERIVED_FROM not in own or name in _OWN:
+                super().__setattr__(name, value)
+                return
+            other, replaced = own[_DERIVED_FROM], own[_REPLACED]
+            if name in own:
+                if value is own[name]:  # what was replaced for a time is put back
+                    _put_back(other, name, replaced)
+                    return
+                replaced.setdefault(name, vars(other).get(name, _NOTHING))
+            setattr(other, name, value)
+
+        def __delattr__(cls, name: str) -> None:  # noqa: N805  # of a class of classes
+            """Delete an attribute of the other class."""
+            other = vars(cls).get(_DERIVED_FROM)
+            if other is None or name in _OWN:
+                super().__delattr__(name)
+            else:
+                delattr(other, name)
+
+    return HandingOn
+
+
+def _put_back(other: Any, name: str, replaced: dict[str, Any]) -> None:
+    if name not in replaced:
+        return
+    value = replaced.pop(name)
+    if value is _NOTHING:
+        delattr(other, name)
+    else:
+        setattr(other, name, value)
+
+
+def _finished(made: Any, kind: type[Any]) -> Any:
+    """Return a class that hands on from now on; Python sets some itself before."""
+    setattr(made, _REPLACED, {})
+    setattr(made, _DERIVED_FROM, kind)
+    return made
 
 
 def _can_be_given(made: type[Any], kind: type[Any]) -> bool:

@@ -23,7 +23,8 @@ from amprewrite.frameworks.torch_fx.lowering.lower_graph import Lowered, lower_g
 from amprewrite.frameworks.torch_fx.lowering.regions import region_runner
 from amprewrite.frameworks.torch_fx.module import distributed
 from amprewrite.frameworks.torch_fx.module.low_copies import LowCopies
-from amprewrite.frameworks.torch_fx.module.low_marks import full_dtype, mark_low
+from amprewrite.frameworks.torch_fx.module.low_marks import full_dtype
+from amprewrite.frameworks.torch_fx.module.low_marks import full_dtype
 from amprewrite.frameworks.torch_fx.module.moves import KeepsDtypes
 from amprewrite.frameworks.torch_fx.module.pickling import StoredGraph, without_bodies
 from amprewrite.frameworks.torch_fx.module.signature import (
@@ -32,8 +33,8 @@ from amprewrite.frameworks.torch_fx.module.signature import (
 )
 from amprewrite.frameworks.torch_fx.module.state import (
     EXTRAS,
+    adopt_assigned,
     constants_of,
-    lowered,
     read_copies,
 )
 from amprewrite.plan import Cast, Plan
@@ -202,20 +203,9 @@ class ConvertedModule(KeepsDtypes):
 
         A program reads each weight in one dtype, whatever dtype a checkpoint has.
         """
-        made: dict[int, torch.Tensor] = {}
-        read = set(self.names_read()) if self._linked else None
-        for name, held in self._state_tensors():
-            if read is not None and name not in read:
-                continue  # other programs of the model may read it in another dtype
-            dtype, full = self._dtypes.get(name, held.dtype), self._full.get(name)
-            if full is not None and full != held.dtype == dtype:
-                mark_low(held, full)
-            if held.dtype != dtype:
-                if id(held) not in made:
-                    made[id(held)] = lowered(held, dtype)
-                    mark_low(made[id(held)], full or held.dtype)
-                path, _, last = name.rpartition(".")
-                setattr(self.get_submodule(path), last, made[id(held)])
+        read = set(self.names_read()) if self._linked else None  # others read the rest
+        tensors = (t for t in self._state_tensors() if read is None or t[0] in read)
+        adopt_assigned(self, tensors, self._dtypes, self._full)
         self.renew()
 
     def keep_copies(self, recipe: Graph) -> None:
@@ -248,9 +238,17 @@ class ConvertedModule(KeepsDtypes):
             raise PlanMismatchError(TRACED_OTHERWISE)
         read = distributed.read_as_captured(changed) if changed else nullcontext()
         with settings.without_any_autocast(), read:
-            if eager and not tracing.in_dispatch_mode():
+            if not eager or tracing.in_dispatch_mode():
+                return self._forward(self, *args, **kwargs)
+            try:
                 return (self._flat or self._flattened())(args, kwargs)
-            return self._forward(self, *args, **kwargs)
+            except RuntimeError as error:
+                places = () if self.gathers else self._places
+                if not distributed.gathered_otherwise(places, always=True):
+                    raise
+                self.gathers = True  # from now on all tensors are looked at
+                distributed.refuse_to_run_again(self._graph, error)
+        return self.forward(*args, **kwargs)
 
     def _flattened(self) -> Callable[..., Any]:
         """Return the function of the graph; it reads the tensors of this module."""
@@ -270,7 +268,7 @@ class ConvertedModule(KeepsDtypes):
         return found
 
     def gathered_otherwise(self) -> list[distributed.Place]:
-        """Return the parameters with another dtype than at the capture.
+        """Return the tensors with another dtype than at the capture.
 
         If a model holds this program, it says when parameters were set; until then one
         of them is looked at for all, as where a whole set is replaced in a call.
@@ -279,7 +277,7 @@ class ConvertedModule(KeepsDtypes):
             first = self._places[0] if self._places else None
             if first is None or not first.is_there or first.held.dtype == first.dtype:
                 return []
-        return distributed.gathered_otherwise(self._places)
+        return distributed.gathered_otherwise(self._places, always=self._linked)
 
     def tensors_were_set(self, *, follow: bool) -> None:
         """Take note that tensors of the model were set; adopt them if ``follow``."""

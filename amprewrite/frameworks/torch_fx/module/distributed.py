@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
 from amprewrite.frameworks.torch_fx.compat import module_parts, pytrees
-from amprewrite.frameworks.torch_fx.module.state import lowered
+from amprewrite.frameworks.torch_fx.module.state import EXTRAS, lowered
 
 
 def refuse_wrapped(model: nn.Module) -> None:
@@ -66,12 +66,20 @@ def refuse_sharded_parts(converted: nn.Module) -> None:
             raise UnsupportedError(msg)
 
 
+OTHER_DTYPES = (
+    "a tensor of the model has another dtype than the one it is stored in, and the "
+    "program, which writes to tensors in place, stopped where they met; call it again: "
+    "such tensors are cast from now on"
+)
+"""Message about a run that cannot be done again."""
+
+
 @dataclass
 class Place:
-    """Location of a parameter in a converted module.
+    """Location of a tensor in a converted module.
 
     Attributes:
-        kept: The parameter dict of the owning submodule.
+        kept: The dict of the owning submodule that holds it.
         name: Its name there.
         dtype: Its dtype when the model was captured.
         cast: Whether the program reads it through casts alone, which accept any dtype.
@@ -84,39 +92,60 @@ class Place:
 
     @property
     def held(self) -> torch.Tensor:
-        """The current parameter at that location."""
+        """The current tensor at that location."""
         return self.kept[self.name]
 
     @property
     def is_there(self) -> bool:
-        """Whether there is a parameter: it was not removed."""
+        """Whether there is a tensor: it was not removed."""
         return self.kept.get(self.name) is not None
 
 
 def places(converted: nn.Module, graph: Graph) -> list[Place]:
-    """Return the locations of the parameters that ``graph`` reads."""
+    """Return the locations of the parameters and buffers that ``graph`` reads."""
     found: list[Place] = []
     for node in graph.find_nodes(op="get_attr"):
         path, _, name = str(node.target).rpartition(".")
-        kept: dict[str, Any] = module_parts.parameters(converted.get_submodule(path))
+        if path.startswith(EXTRAS):
+            continue
+        holder = converted.get_submodule(path)
         cast = all(user.target == torch.ops.aten.to.dtype for user in node.users)
-        if name in kept:
-            found.append(Place(kept, name, kept[name].dtype, cast))
+        held: Any = module_parts.parameters(holder), module_parts.buffers(holder)
+        found += [
+            Place(kept, name, kept[name].dtype, cast) for kept in held if name in kept
+        ]
     return found
 
 
-def gathered_otherwise(known: Sequence[Place]) -> list[Place]:
-    """Return the parameters with another dtype than at the capture.
+def gathered_otherwise(known: Sequence[Place], *, always: bool = False) -> list[Place]:
+    """Return the tensors with another dtype than at the capture.
 
     ``fully_shard`` gathers them so by ``MixedPrecisionPolicy(param_dtype=...)``.
-    Nothing is checked while nothing can be sharded yet.
+
+    Args:
+        known: The locations.
+        always: Whether to look although nothing can be sharded yet.
     """
     if torch.compiler.is_compiling():  # each that is looked at is a guard at each call
         first = [p for p in known[:1] if p.is_there]
         known = known if any(p.held.dtype != p.dtype for p in first) else ()
-    elif not sharded_types():
+    elif not always and not sharded_types():
         return []
     return [p for p in known if p.is_there and p.held.dtype != p.dtype]
+
+
+def refuse_to_run_again(graph: Graph, error: RuntimeError) -> None:
+    """Refuse to run a graph again if it writes to tensors in place.
+
+    It stopped at tensors with other dtypes than at the capture, which
+    ``torch.func.functional_call`` writes to the dicts of a model without notice.
+
+    Raises:
+        UnsupportedError: It does.
+    """
+    schemas = (getattr(node.target, "_schema", None) for node in graph.nodes)
+    if any(schema is not None and schema.is_mutable for schema in schemas):
+        raise UnsupportedError(OTHER_DTYPES) from error
 
 
 @contextmanager

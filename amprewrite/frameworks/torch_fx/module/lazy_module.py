@@ -32,6 +32,13 @@ NO_PLAN = (
 """Message about a module that was not called yet."""
 
 
+NO_SCRIPT = (
+    "torch.jit.trace cannot trace a call that dynamo captures; convert with args of "
+    "this call, or use torch.export.export"
+)
+"""Message about a call that TorchScript traces."""
+
+
 @dataclass
 class Use:
     """Use of the parameters of a model: for training, or for inference alone.
@@ -221,8 +228,11 @@ class LazyModule(ConvertedModule):
         """Run the model through the rewriting backend.
 
         Raises:
-            UnsupportedError: A part of this module was sharded on its own.
+            UnsupportedError: A part of this module was sharded on its own; or
+                TorchScript traces the call.
         """
+        if torch.jit.is_tracing():
+            raise UnsupportedError(NO_SCRIPT)
         if not torch.compiler.is_compiling():
             distributed.refuse_sharded_parts(self)
             if not self._plans:

@@ -1,6 +1,6 @@
 """The state of a converted model: the model's names, low weights where planned."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch.fx import Graph, GraphModule, Node
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
 from amprewrite.frameworks.torch_fx.compat import module_parts
+from amprewrite.frameworks.torch_fx.module.low_marks import mark_low
 from amprewrite.frameworks.torch_fx.module.moves import KeepsDtypes
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading
 from amprewrite.plan import Plan
@@ -87,6 +88,33 @@ def attribute(root: nn.Module, name: str) -> torch.Tensor:
         msg = f"{name} is a {type(found).__name__}, not a tensor"
         raise TypeError(msg)
     return found
+
+
+def adopt_assigned(
+    target: nn.Module,
+    tensors: Iterable[tuple[str, torch.Tensor]],
+    dtypes: Mapping[str, torch.dtype],
+    full: Mapping[str, torch.dtype],
+) -> None:
+    """Cast tensors that were assigned to the dtypes in which a program reads them.
+
+    Args:
+        target: The module that holds them.
+        tensors: Its tensors by name.
+        dtypes: The dtypes by name; others stay as they are.
+        full: The dtypes that the tensors have in the model.
+    """
+    made: dict[int, torch.Tensor] = {}
+    for name, held in tensors:
+        dtype, wide = dtypes.get(name, held.dtype), full.get(name)
+        if wide is not None and wide != held.dtype == dtype:
+            mark_low(held, wide)
+        if held.dtype != dtype:
+            if id(held) not in made:
+                made[id(held)] = lowered(held, dtype)
+                mark_low(made[id(held)], wide or held.dtype)
+            path, _, last = name.rpartition(".")
+            setattr(target.get_submodule(path), last, made[id(held)])
 
 
 def mirror_state(

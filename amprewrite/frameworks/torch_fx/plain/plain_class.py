@@ -2,7 +2,6 @@
 
 import copy
 import types
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +10,11 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from amprewrite.frameworks.torch_fx.compat.module_parts import attributes_of
 from amprewrite.frameworks.torch_fx.module.distributed import sharded_types
-from amprewrite.frameworks.torch_fx.plain.watched import Watched
+from amprewrite.frameworks.torch_fx.plain.watched import (
+    Watched,
+    WatchedTensors,
+    unwatched,
+)
 
 STATE = "_amprewrite"
 """Attribute of converted models and of their parts: their programs."""
@@ -101,8 +104,8 @@ def _without_conversion(attributes: Mapping[str, Any]) -> dict[str, Any]:
     for name in (STATE, "_compiled_call_impl"):
         state.pop(name, None)
     for name, held in state.items():
-        if isinstance(held, Watched):
-            state[name] = dict(held) if name == "_modules" else OrderedDict(held)
+        if isinstance(held, Watched) and not isinstance(held, WatchedTensors):
+            state[name] = unwatched(name, held)
     return state
 
 

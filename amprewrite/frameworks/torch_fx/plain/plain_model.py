@@ -17,6 +17,7 @@ from amprewrite.frameworks.torch_fx.plain.plain_class import (
     plain_class,
 )
 from amprewrite.frameworks.torch_fx.plain.tree import copy_tree, scripted
+from amprewrite.frameworks.torch_fx.plain.watched import Watched, unwatched
 
 
 def plain_of(converted: nn.Module, *, shared: bool) -> nn.Module:
@@ -45,6 +46,9 @@ def plain_of(converted: nn.Module, *, shared: bool) -> nn.Module:
     for _, part in module_parts.modules_by_path(made):
         module_parts.renew_flat_weights(part)
         vars(part).pop(STATE, None)
+        for name, held in list(vars(part).items()):
+            if isinstance(held, Watched):
+                vars(part)[name] = unwatched(name, held)
         kind = plain_class(type(part))
         if kind is not type(part):
             part.__class__ = kind

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from amprewrite.errors import CaptureError, UnsupportedError
+from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
 from amprewrite.frameworks.torch_fx.compat import module_hooks, module_parts
 from amprewrite.frameworks.torch_fx.module import distributed
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
@@ -95,7 +96,7 @@ def new_program(
         try:
             program = state.capture(wanted)
         except CaptureError as error:
-            refuse_low_parametrizations(state, owner, error)
+            refuse_made_of_low(state, owner, error)
             raise
         stores = not asker.exported
         link(program, owner, state.programs, state.root(), stores=stores)
@@ -105,10 +106,8 @@ def new_program(
     return program
 
 
-def refuse_low_parametrizations(
-    state: SharedState, owner: nn.Module, error: Exception
-) -> None:
-    """Name a part with a parametrization of a weight that is stored low.
+def refuse_made_of_low(state: SharedState, owner: nn.Module, error: Exception) -> None:
+    """Name a part with a parametrization, or a tensor, made of weights stored low.
 
     Args:
         state: State of the model.
@@ -121,14 +120,27 @@ def refuse_low_parametrizations(
     if not state.low or not isinstance(error, CaptureError):
         return
     for path, part in module_parts.modules_by_path(owner):
-        if parametrize.is_parametrized(part):
+        found = _made_of_low(state, path, part)
+        if found:
             msg = (
-                f"part {path or '(all of it)'} has a parametrization of weights that "
-                f"are stored low, and the model cannot be captured with it: {error}; "
-                f"parametrize amprewrite.original(model) and convert that, or convert "
-                f"with training=True, which keeps all weights"
+                f"part {path or '(all of it)'} has {found} of weights that are stored "
+                f"low, and the model cannot be captured with it: {error}; change "
+                f"amprewrite.original(model) so, and convert that, or convert with "
+                f"training=True, which keeps all weights"
             )
             raise UnsupportedError(msg) from error
+
+
+def _made_of_low(state: SharedState, path: str, part: nn.Module) -> str:
+    if parametrize.is_parametrized(part):
+        return "a parametrization"
+    dtypes = {low for low, _ in state.low.values()}
+    for kept in (module_parts.parameters(part), module_parts.buffers(part)):
+        for name, held in kept.items():
+            known = f"{path}.{name}".lstrip(".") in state.low
+            if held is not None and held.dtype in dtypes and not known:
+                return f"{name} in {dtype_name(held.dtype)}, made"
+    return ""
 
 
 def _plain(state: SharedState, owner: nn.Module, path: str) -> nn.Module:

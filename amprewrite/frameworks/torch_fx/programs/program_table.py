@@ -35,7 +35,7 @@ from amprewrite.frameworks.torch_fx.programs.new_program import (
     Asker,
     have_same_tensors,
     new_program,
-    refuse_low_parametrizations,
+    refuse_made_of_low,
 )
 from amprewrite.frameworks.torch_fx.programs.part_hooks import adopt_hooks, hook_keys
 from amprewrite.frameworks.torch_fx.programs.shared_state import SharedState, Table
@@ -125,7 +125,7 @@ class Programs:
             made_for_this = program is not self._first and not program.plans
             if made_for_this:  # it takes every call: make way for others
                 self._drop(program)
-            refuse_low_parametrizations(self.shared, owner, error)
+            refuse_made_of_low(self.shared, owner, error)
             raise
         if len(program.plans) != program.looked_at:  # the code of new captures
             program.written = written_attributes(program.model, owner)

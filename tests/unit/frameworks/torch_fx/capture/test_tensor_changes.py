@@ -1,6 +1,7 @@
 """Whether a tensor changed."""
 
 import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -112,3 +113,19 @@ def test_neither_the_tensor_nor_its_memory_is_kept() -> None:
 def test_a_sparse_tensor_has_no_memory_of_its_own() -> None:
     tensor = torch.eye(3).to_sparse()
     assert Mark(tensor).holds(tensor)
+
+
+def test_no_weak_reference_to_a_tensor_with_a_storage_is_kept() -> None:
+    """torch.utils.swap_tensors refuses tensors with weak references."""
+    tensor, other = torch.ones(4), torch.zeros(4)
+    mark = Mark(tensor)
+    assert not weakref.getweakrefs(tensor)
+    torch.utils.swap_tensors(tensor, other)
+    assert not mark.holds(tensor)
+
+
+def test_another_layout_of_the_same_memory_is_a_change() -> None:
+    tensor = torch.arange(4.0).reshape(2, 2)
+    mark = Mark(tensor)
+    tensor.data = tensor.data.t()
+    assert not mark.holds(tensor)

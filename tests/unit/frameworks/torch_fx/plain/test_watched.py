@@ -10,7 +10,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from amprewrite.frameworks.torch_fx.plain.watched import Watched
+from amprewrite.frameworks.torch_fx.plain.watched import (
+    Watched,
+    WatchedTensors,
+    watch_tensors,
+)
 from amprewrite.frameworks.torch_fx.programs.structure import Watch
 
 CHANGES: dict[str, Callable[[Watched], object]] = {
@@ -87,3 +91,38 @@ def test_a_deep_copy_copies_the_values_and_itself_once() -> None:
     assert twin["list"] == [1]
     assert twin["list"] is not held["list"]
     assert twin["self"] is twin
+
+
+def test_a_union_and_a_copy_are_plain() -> None:
+    held, watch = watched()
+    for made in (held.copy(), held | {}, {} | held):
+        assert type(made) is not Watched
+        assert made == held
+    assert watch.structure == 0
+
+
+def test_of_tensors_it_counts_which_are_none() -> None:
+    layer, watch = torch.nn.Linear(2, 2, bias=False), Watch()
+    watch_tensors(layer, watch, linked=False)
+    held: Any = layer._parameters
+    assert type(held) is WatchedTensors
+    held["weight"] = torch.nn.Parameter(torch.ones(2, 2))
+    assert watch.structure == 0
+    held["bias"] = torch.nn.Parameter(torch.ones(2))
+    assert watch.structure == 1
+    held["bias"] = None
+    assert watch.structure == 2
+    del held["bias"]
+    assert watch.structure == 3
+
+
+def test_a_copy_of_tensors_is_watched_as_it_is() -> None:
+    layer, watch = torch.nn.Linear(2, 2, bias=False), Watch()
+    watch_tensors(layer, Watch(), linked=False)
+    twin = copy.deepcopy(layer)
+    held = twin._parameters
+    watch_tensors(twin, watch, linked=True)
+    assert twin._parameters is held
+    held["bias"] = torch.nn.Parameter(torch.ones(2))
+    assert watch.structure == 1
+    assert type(pickle.loads(pickle.dumps(held))) is dict
