@@ -24,7 +24,6 @@ from amprewrite.frameworks.torch_fx.lowering.regions import region_runner
 from amprewrite.frameworks.torch_fx.module import distributed
 from amprewrite.frameworks.torch_fx.module.low_copies import LowCopies
 from amprewrite.frameworks.torch_fx.module.low_marks import full_dtype
-from amprewrite.frameworks.torch_fx.module.low_marks import full_dtype
 from amprewrite.frameworks.torch_fx.module.moves import KeepsDtypes
 from amprewrite.frameworks.torch_fx.module.pickling import StoredGraph, without_bodies
 from amprewrite.frameworks.torch_fx.module.signature import (
