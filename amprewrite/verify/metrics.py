@@ -7,7 +7,7 @@ error infinite.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import hypot, inf, isfinite, isinf, log10, sqrt
+from math import hypot, inf, isinf, log10, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,32 +54,47 @@ class Errors:
 
 def norm(values: Array) -> float:
     """Return the Euclidean norm, without overflow or underflow of the squares."""
+    found = finite_norm(values)
+    if found is not None:
+        return found
+    largest = float(np.max(np.abs(values), initial=0.0))
+    if largest == 0 or not np.isfinite(largest):
+        return largest
+    scaled = values / largest
+    return largest * float(np.sqrt(np.sum(scaled * scaled)))
+
+
+def finite_norm(values: Array) -> float | None:
+    """Return the Euclidean norm by a sum of squares; None if that is no safe one.
+
+    If it is a number, all elements are finite.
+    """
     flat = values.reshape(-1)
     with np.errstate(over="ignore", invalid="ignore"):
         square = float(flat.dot(flat))
-    if TINY < square < inf:
-        return sqrt(square)
-    largest = float(np.max(np.abs(flat), initial=0.0))
-    if largest == 0 or not np.isfinite(largest):
-        return largest
-    scaled = flat / largest
-    return largest * float(np.sqrt(np.sum(scaled * scaled)))
+    return sqrt(square) if TINY < square < inf else None
 
 
 def is_finite(values: Array) -> bool:
     """Return whether all elements are finite."""
-    flat = values.reshape(-1)
-    with np.errstate(over="ignore", invalid="ignore"):
-        square = float(flat.dot(flat))  # one pass, and no array of flags
-    return isfinite(square) or bool(np.isfinite(flat).all())
+    return finite_norm(values) is not None or bool(np.isfinite(values).all())
 
 
-def block_parts(actual: Array, reference: Array) -> tuple[float, float]:
-    """Return :func:`parts` of arrays that are small enough to be copied."""
+def block_parts(
+    actual: Array, reference: Array, size: float | None = None
+) -> tuple[float, float]:
+    """Return :func:`parts` of arrays that are small enough to be copied.
+
+    Args:
+        actual: f64[*shape].
+        reference: f64[*shape].
+        size: Norm of the reference, if it is known.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         difference = actual - reference
-    if is_finite(difference):
-        return norm(difference), norm(reference)
+    found = finite_norm(difference)
+    if found is not None:
+        return found, norm(reference) if size is None else size
     known = np.isfinite(reference)
     if not np.isfinite(actual[known]).all():
         return inf, norm(reference[known])

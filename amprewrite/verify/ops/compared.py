@@ -1,7 +1,8 @@
 """Every number of an op's results against their references, in one pass.
 
 The values are read once, block by block. Where the sum of squares of a block is finite,
-so are its elements, and none of them is tested by itself.
+so are its elements, and none of them is tested by itself. This pass is the time that
+``verify`` spends beside the ops of the models: it is written for few passes.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import numpy as np
 
 from amprewrite.measure.samples import OpSample
 from amprewrite.measure.values.blocks import Block, blocks
-from amprewrite.verify.metrics import block_parts, is_finite, norm
+from amprewrite.verify.metrics import block_parts, finite_norm, norm
 
 T = TypeVar("T")
 
@@ -75,15 +76,27 @@ def _compared(sample: OpSample, index: int, normal: float) -> Compared:
     sizes: list[tuple[float, ...]] = []
     counts: list[tuple[int, ...]] = []
     largest = 0.0
-    for held in blocks(*distinct.values()):
-        r, a, o, s, w, f = (held[place] for place in places)
-        accumulated, size = block_parts(a, r)
-        own = 0.0 if sample.exact else block_parts(o, r)[0]
-        kernel, base, known = (0.0, 0.0, 0) if same is None else _kernel(o, s)
-        sizes.append((size, accumulated, own, base, kernel))
-        peak, *numbers = _range(w, f, normal)
-        largest = max(largest, peak)
-        counts.append((known, *numbers))
+    with np.errstate(invalid="ignore", over="ignore"):
+        for held in blocks(*distinct.values()):
+            r, a, o, s, w, f = (held[place] for place in places)
+            size, accumulated = finite_norm(r), finite_norm(a - r)
+            is_known = size is not None and accumulated is not None
+            if size is None or accumulated is None:
+                accumulated, size = block_parts(a, r)
+            if sample.exact:
+                own = 0.0
+            else:
+                own = accumulated if o is a else block_parts(o, r, size)[0]
+            if same is None:
+                kernel, base, known = 0.0, 0.0, 0
+            elif o is a and s is r and is_known:
+                kernel, base, known = accumulated, size, s.size
+            else:
+                kernel, base, known = _kernel(o, s, exact=sample.exact)
+            peak, *numbers = _range(w, f, normal, finite=is_known and w is r)
+            largest = max(largest, peak)
+            sizes.append((size, accumulated, own, base, kernel))
+            counts.append((known, *numbers))
     size, accumulated, own, base, kernel = (hypot(*row) for row in _columns(sizes, 5))
     known, finite, lost, small = (sum(row) for row in _columns(counts, 4))
     return Compared(
@@ -105,28 +118,40 @@ def _columns(rows: Sequence[tuple[T, ...]], count: int) -> list[tuple[T, ...]]:
     return list(zip(*rows, strict=True)) if rows else [()] * count
 
 
-def _kernel(alone: Block, same: Block) -> tuple[float, float, int]:
+def _kernel(alone: Block, same: Block, *, exact: bool) -> tuple[float, float, int]:
     """Return the norms of the difference and of ``same``, and their elements."""
-    with np.errstate(invalid="ignore", over="ignore"):
+    difference = same if exact else alone - same
+    found, size = finite_norm(difference), finite_norm(same)
+    if found is None or size is None:
         difference = alone - same
-        if not is_finite(difference):
-            known = np.isfinite(alone) & np.isfinite(same)
-            difference, same = difference[known], same[known]
-        return norm(difference), norm(same), same.size
+        known = np.isfinite(alone) & np.isfinite(same)
+        same = same[known]
+        found, size = norm(difference[known]), norm(same)
+    return 0.0 if exact else found, size, same.size
 
 
-def _range(wanted: Block, found: Block, normal: float) -> tuple[float, int, int, int]:
-    """Return the largest magnitude; the numbers of finite, lost, small elements."""
+def _range(
+    wanted: Block, found: Block, normal: float, *, finite: bool
+) -> tuple[float, int, int, int]:
+    """Return the largest magnitude; the numbers of finite, lost, small elements.
+
+    Args:
+        wanted: The reference.
+        found: The result in the converted program.
+        normal: The smallest normal number.
+        finite: Whether all elements are known to be finite.
+    """
     lost = 0
-    if not (is_finite(wanted) and is_finite(found)):
+    if not finite:
         known = np.isfinite(wanted)
         lost = int(np.count_nonzero(known & ~np.isfinite(found)))
         wanted, found = wanted[known], found[known]
     if not wanted.size:
         return 0.0, 0, lost, 0
     largest = max(float(wanted.max()), -float(wanted.min()))
-    made = np.abs(found)
     small = 0
-    if not float(made.min()) >= normal:  # a NaN is not
-        small = int(np.count_nonzero((made < normal) & (wanted != 0)))
+    if normal:
+        made = np.abs(found)
+        if not float(made.min()) >= normal:  # a NaN is not
+            small = int(np.count_nonzero((made < normal) & (wanted != 0)))
     return largest, wanted.size, lost, small
