@@ -43,6 +43,7 @@ class Varied(nn.Module, Mixin):
         self.activation = torch.tanh
         self.listed = [1.0, 2.0]
         self.named = {"gain": 1.0}
+        self.nested = [{"gains": [1.0]}]
         self.mask = torch.ones(8)
         self.tensors = [torch.ones(8)]
         self.through_mixin = self.through_function = False
@@ -55,6 +56,7 @@ class Varied(nn.Module, Mixin):
         x = self.norm(x) * self.weight
         x = x if self.gain is None else x * self.gain
         x = self.activation(self.inner(x)) * self.listed[0] * self.named["gain"]
+        x = x * self.nested[0]["gains"][0]
         x = self.picked(scaled(self, x)) * self.mask * self.tensors[0]
         return x if self.extra is None else x * self.extra
 
@@ -110,6 +112,7 @@ CHANGES = {
     "list": lambda m: setattr(m, "listed", [5.0]),
     "list written to": lambda m: m.listed.__setitem__(0, 7.0),
     "dict": lambda m: setattr(m, "named", {"gain": 9.0}),
+    "list in a dict in a list": lambda m: m.nested[0]["gains"].__setitem__(0, 9.0),
     "plain tensor": lambda m: setattr(m, "mask", torch.zeros(8)),
     "plain tensor written to": lambda m: m.mask.fill_(3.0),
     "tensor in a list written to": lambda m: m.tensors[0].fill_(3.0),

@@ -222,7 +222,7 @@ def _add_settings(found: dict[int, Settings], value: Any) -> None:
         untyped: Any = value
         parts = untyped.values() if isinstance(value, dict) else untyped
         for part in parts:
-            if isinstance(part, torch.Tensor):
+            if isinstance(part, (torch.Tensor, *_CONTAINERS)):
                 _add_settings(found, part)
 
 
@@ -272,16 +272,25 @@ class Same:
 
 
 class Content:
-    """The content of a container in a key: simple values, and identities of others."""
+    """The content of a container in a key: simple values, and identities of others.
 
-    def __init__(self, value: Any) -> None:
-        """Copy the content."""
+    That of a container inside counts too.
+    """
+
+    def __init__(self, value: Any, around: frozenset[int] = frozenset()) -> None:
+        """Copy the content.
+
+        Args:
+            value: The container.
+            around: Identities of the containers that hold it, which it may hold.
+        """
+        around |= {id(value)}
         items = cast("Iterable[Any]", value)
         parts: Iterable[tuple[Any, Any]] = enumerate(items)
         if isinstance(value, dict):
             parts = cast("dict[Any, Any]", value).items()
         self._parts: list[tuple[Any, object]] = [
-            (k, v if is_simple(v) else Same(v)) for k, v in parts
+            (k, _in_key(v, around)) for k, v in parts
         ]
 
     def __eq__(self, other: object) -> bool:
@@ -291,6 +300,14 @@ class Content:
     def __hash__(self) -> int:
         """Return the number of parts."""
         return len(self._parts)
+
+
+def _in_key(value: Any, around: frozenset[int]) -> object:
+    if is_simple(value):
+        return value
+    if isinstance(value, _CONTAINERS) and id(value) not in around:
+        return Content(value, around)
+    return Same(value)
 
 
 SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
