@@ -49,7 +49,7 @@ def unit_scale(
         raise UnsupportedError(msg)
     check_is_called(type(model))
     function = _function(type(model), settings)
-    scaled, *_ = function.prepare((model, *args), kwargs)
+    scaled, *_ = function.prepare((model, *args), kwargs, is_example=True)
     plain = _initialised(model, scaled) if init else model
     return _scaled(plain, function)
 

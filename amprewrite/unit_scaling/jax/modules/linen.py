@@ -62,7 +62,7 @@ def unit_scale(
         msg = f"{type(model).__name__} is unit-scaled already; scale the plain model"
         raise UnsupportedError(msg)
     made: Any = _restore(model, Scaling(settings, init))
-    _function(made).prepare(arguments(model, args), kwargs)
+    _function(made).prepare(arguments(model, args), kwargs, is_example=True)
     return made
 
 

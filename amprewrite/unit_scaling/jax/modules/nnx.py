@@ -53,7 +53,7 @@ def unit_scale(
         nnx.update(made, unit_init(nnx.state(made, nnx.Param)))
     function = _function(kind, settings)
     graphdef, state = nnx.split(made)
-    function.prepare((state, graphdef, *args), kwargs)
+    function.prepare((state, graphdef, *args), kwargs, is_example=True)
     return _restore(made, function)
 
 

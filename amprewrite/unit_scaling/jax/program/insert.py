@@ -16,7 +16,7 @@ from amprewrite.unit_scaling.graph import (
     find_units,
     mark_loss,
 )
-from amprewrite.unit_scaling.jax.program.rules import Samples, find_rules
+from amprewrite.unit_scaling.jax.program.rules import Known, find_rules
 from amprewrite.unit_scaling.jax.program.write_scales import ScaleWriter
 from amprewrite.unit_scaling.jax.reading.functions import with_functions
 from amprewrite.unit_scaling.jax.reading.program import Reading, read_program
@@ -46,7 +46,7 @@ def insert_scales(
     kinds: Mapping[int, ValueKind],
     settings: Settings,
     states: tuple[tuple[int, int], ...] = (),
-    samples: Samples | None = None,
+    known: Known | None = None,
 ) -> Scaled:
     """Return a traced program with factors.
 
@@ -56,7 +56,7 @@ def insert_scales(
         kinds: Kinds of the inputs that are more than inputs, by position.
         settings: How to scale.
         states: Outputs that replace an input, each with it, by position.
-        samples: Rules that were measured for other extents of the batch.
+        known: What other calls have shown.
 
     Raises:
         UnitScalingError: An op has no rule, or nothing is differentiable.
@@ -73,8 +73,7 @@ def insert_scales(
     cut = cut_edges(live, units, closing)
     residuals = find_residuals(live, units, cut, closing)
     leave = frozenset(residual.unit for residual in residuals)
-    held: Samples = {} if samples is None else samples
-    rules = find_rules(program, units, leave, settings.mult, held)
+    rules = find_rules(program, units, leave, settings.mult, known or Known())
     plan = assign(
         units,
         rules,

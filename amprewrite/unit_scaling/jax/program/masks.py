@@ -1,10 +1,18 @@
-"""Masks of a softmax that a program makes itself, such as causal ones."""
+"""Masks of a softmax: those that a program makes itself, and those of the example."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from amprewrite.frameworks.jaxpr.compat import tracers
+from amprewrite.frameworks.jaxpr.compat.untyped import jnp
+from amprewrite.ir import Op
 from amprewrite.unit_scaling.jax.program.call import Call
 from amprewrite.unit_scaling.jax.reading.evaluate import Evaluator
+from amprewrite.unit_scaling.jax.reading.program import Reading
+from amprewrite.unit_scaling.jax.reading.slices import Slicer
 from amprewrite.unit_scaling.rules.softmax import visible_logits
 
 MASKS = frozenset({"add", "sub", "where"})
@@ -13,31 +21,74 @@ LARGEST = 2**24
 """Elements of the logits above which they are not computed."""
 
 
-def visible_rows(call: Call) -> dict[int, int] | None:
-    """Return how many rows of a softmax have how many logits that no mask hides.
-
-    Masks among the arguments are those of ones: a trace has no numbers for them.
+def known_masks(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inputs that masks may be made of: integers and truth values.
 
     Args:
-        call: The softmax; its operand is what the mask made.
+        inputs: Arrays of the example by name; none if the program is traced for a
+            transformation, which knows no numbers.
+    """
+    if any(tracers.is_tracer(x) for x in inputs.values()):
+        return {}
+    return {
+        name: np.asarray(x)
+        for name, x in inputs.items()
+        if jnp.issubdtype(x.dtype, np.integer) or x.dtype == np.bool_
+    }
+
+
+def visible_rows(
+    call: Call, masks: Mapping[str, Any] | None = None
+) -> dict[int, int] | None:
+    """Return how many rows of a softmax have how many logits that no mask hides.
+
+    Args:
+        call: The softmax.
+        masks: Values of integer inputs. Others are masks of ones: a trace has no
+            numbers for them.
 
     Returns:
         None where there is no mask, or the logits have symbols or too many elements.
     """
-    reading, function = call.program.reading, call.function
-    (name,) = call.op.operands
-    made = reading.graph.producer.get(name)
-    if function is None or made is None or made.canonical not in MASKS:
+    function, slicer = call.function, call.program.slicer
+    if function is None:
         return None
-    live = [n for n in made.operands if n in call.program.live.values]
-    shape = reading.program.avals[name].shape
+    # An op that a mask of ones makes do nothing counts as a part of the softmax.
+    graph = slicer.reading.graph
+    before = graph.producer.get(call.op.operands[0])
+    inside = [op for op in graph.ops if op.name in function.members]
+    for op in [before, *inside]:
+        if op is not None and op.canonical in MASKS:
+            visible = _visible(slicer, op, function.size, masks or {})
+            if visible is not None:
+                return visible
+    return None
+
+
+def _visible(
+    slicer: Slicer, mask: Op, size: int, masks: Mapping[str, Any]
+) -> dict[int, int] | None:
+    """Return how many rows of what an op makes have how many logits; None if all."""
+    live = [n for n in mask.operands if n in slicer.live.values]
+    avals = slicer.reading.program.avals
+    shape = avals[mask.results[0]].shape
     if len(live) != 1 or not all(isinstance(d, int) for d in shape):
         return None
-    if np.prod(shape) > LARGEST or shape[-1] != function.size:
+    if np.prod(shape) > LARGEST or shape[-1:] != (size,):
         return None
-    zeros = np.zeros(reading.program.avals[live[0]].shape, np.float32)
+    given = {**masks, live[0]: np.zeros(avals[live[0]].shape, np.float32)}
     with tracers.evaluated_now():
-        values = Evaluator(reading, {live[0]: zeros}, np.float32, int)
-        logits = np.broadcast_to(np.asarray(values.value(name)), shape)
+        values = Evaluator(_through_loops(slicer.reading), given, np.float32, int)
+        logits = np.broadcast_to(np.asarray(values.value(mask.results[0])), shape)
     visible = visible_logits(logits, -1)
-    return None if set(visible) == {function.size} else visible
+    return None if set(visible) == {size} else visible
+
+
+def _through_loops(reading: Reading) -> Reading:
+    """Return a reading in which the constants of loops are what they are outside."""
+    entered = {
+        op.results[0]: op.operands[0]
+        for op in reading.graph.ops
+        if op.name in reading.turns and op.operands
+    }
+    return replace(reading, same={**reading.same, **entered})

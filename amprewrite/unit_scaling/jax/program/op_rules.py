@@ -69,18 +69,29 @@ def _gather(call: Call) -> UnitRule:
     return UnitRule(1.0, {0: factor}, CLOSED, "elements that are looked up")
 
 
+def masked_rule(call: Call, visible: Mapping[int, int]) -> UnitRule:
+    """Return the rule of a softmax of which a mask hides logits.
+
+    Args:
+        call: The softmax.
+        visible: How many rows have how many logits that are not hidden.
+    """
+    size = sum(call.value(0).shape[-1:])
+    found = masked_softmax(visible, size)
+    seen = sum(n * rows for n, rows in visible.items()) / sum(visible.values())
+    why = f"{seen:.4g} of {size} logits a row, by the mask"
+    return UnitRule(found.forward, {0: found.backward["input"]}, "quadrature", why)
+
+
 def _softmax(call: Call) -> UnitRule | None:
     function = call.function
     if function is None:
         return None
     if visible := visible_rows(call):
-        masked = masked_softmax(visible, function.size)
-        why = f"{function.size} logits, of which the program masks some"
-        backward = {0: masked.backward["input"]}
-        return UnitRule(masked.forward, backward, "quadrature", why)
+        return masked_rule(call, visible)
     found = derive_rule("softmax", size=function.size)
     backward = {0: found.factors.backward["input"]}
-    why = f"{function.size} Gaussian logits; a mask that is given is not counted"
+    why = f"{function.size} Gaussian logits, none masked"
     return UnitRule(found.factors.forward, backward, found.kind, why)
 
 

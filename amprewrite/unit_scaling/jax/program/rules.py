@@ -2,22 +2,40 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from amprewrite.errors import UnitScalingError
 from amprewrite.unit_scaling.graph import Unit, UnitRule
 from amprewrite.unit_scaling.jax.program.call import Call
+from amprewrite.unit_scaling.jax.program.masks import known_masks, visible_rows
 from amprewrite.unit_scaling.jax.program.measured_rules import (
     op_by_sample,
     region_by_sample,
     region_rule,
 )
-from amprewrite.unit_scaling.jax.program.op_rules import rule_by_name, unscaled
+from amprewrite.unit_scaling.jax.program.op_rules import (
+    masked_rule,
+    rule_by_name,
+    unscaled,
+)
 from amprewrite.unit_scaling.jax.reading.functions import Functional
 
 Samples = dict[Any, UnitRule]
 """Rules that were measured, by op and extents; with ``any`` the first extent."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of other calls of a program.
+
+    Attributes:
+        samples: Rules that were measured for other extents; new ones are added.
+        example: Arrays of the call that masks are counted of; empty if it is another.
+    """
+
+    samples: Samples = field(default_factory=Samples)
+    example: Sequence[Any] = ()
 
 
 def find_rules(
@@ -25,7 +43,7 @@ def find_rules(
     units: Sequence[Unit],
     leave: frozenset[str],
     mult: Mapping[str, float],
-    samples: Samples,
+    known: Known,
 ) -> dict[str, UnitRule]:
     """Return the rule of each unit but those named in ``leave``.
 
@@ -34,17 +52,21 @@ def find_rules(
         units: Its units.
         leave: Names of the residual additions.
         mult: Multipliers by name of an elementwise function.
-        samples: Rules that were measured before; new ones are added.
+        known: What other calls have shown.
 
     Raises:
         UnitScalingError: An op has no rule; a multiplier is for no op.
     """
-    names = set[str]()
+    names, samples = set[str](), known.samples
+    inputs = program.reading.program.inputs
+    masks = known_masks(dict(zip(inputs, known.example, strict=False)))
     found: dict[str, UnitRule] = {}
     for unit in units:
         if unit.name not in leave:
             try:
-                found[unit.name] = _of(program, unit, mult, names, samples)
+                found[unit.name] = _of_masked(program, unit, samples, masks) or _of(
+                    program, unit, mult, names, samples
+                )
             except UnitScalingError:
                 if not unit.is_of_loss:
                     raise
@@ -56,6 +78,23 @@ def find_rules(
         )
         raise UnitScalingError(msg)
     return found
+
+
+def _of_masked(
+    program: Functional, unit: Unit, samples: Samples, masks: Mapping[str, Any]
+) -> UnitRule | None:
+    """Return the rule of a softmax with the mask of the example, if it has one.
+
+    It holds for all calls: a trace has no numbers for the masks of others.
+    """
+    call = Call(unit.ops[-1], program)
+    if call.op.canonical != "softmax":
+        return None
+    _, *rest = program.reading.graph.values[unit.edges[0].value].shape
+    key = (unit.name, "mask", tuple(rest))
+    if masks and (visible := visible_rows(call, masks)):
+        samples[key] = masked_rule(call, visible)
+    return samples.get(key)
 
 
 def _of(

@@ -24,7 +24,7 @@ from amprewrite.frameworks.jaxpr.function.converted_function import (
 )
 from amprewrite.frameworks.jaxpr.interpret.pipeline import Inputs
 from amprewrite.unit_scaling.jax.program.insert import Scaled, insert_scales
-from amprewrite.unit_scaling.jax.program.rules import Samples
+from amprewrite.unit_scaling.jax.program.rules import Known, Samples
 from amprewrite.unit_scaling.settings import Settings
 
 if TYPE_CHECKING:
@@ -91,9 +91,18 @@ class ScaledFunction:
         return result.arguments(scaled.writer.run(arrays))
 
     def prepare(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        is_example: bool = False,
     ) -> tuple[Scaled, Any, list[Any]]:
         """Return the program for a call, how its outputs are built, and its arrays.
+
+        Args:
+            args: Positional arguments.
+            kwargs: Keyword arguments.
+            is_example: Whether masks among them are those that rules count.
 
         Raises:
             CaptureError: The function cannot be traced, or changes closed-over state.
@@ -108,6 +117,7 @@ class ScaledFunction:
                 "traced; want a function that takes its state and gives it back"
             )
             raise CaptureError(msg)
+        _, arrays = split((tuple(args), dict(kwargs)))
         key = traced.closed.jaxpr
         scaled = self.found.get(key)
         if scaled is None:
@@ -119,14 +129,13 @@ class ScaledFunction:
                 known.kinds,
                 self.settings,
                 tuple(self._states(traced, args, kwargs)),
-                self.samples,
+                Known(self.samples, arrays if is_example else ()),
             )
             if traced.reusable:
                 self.found[key] = scaled
                 if len(self.found) > KEPT:
                     del self.found[next(iter(self.found))]
         self.scales = scaled.scales
-        _, arrays = split((tuple(args), dict(kwargs)))
         return scaled, traced.result, arrays
 
     def _states(

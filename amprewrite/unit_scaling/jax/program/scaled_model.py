@@ -42,5 +42,5 @@ def unit_scale(
         return module.unit_scale(model, args, kwargs, settings, init=init)
     # The parameters of a function are arguments: unit_init is for them.
     scaled = ScaledFunction(model, settings)
-    scaled.prepare(args, kwargs)
+    scaled.prepare(args, kwargs, is_example=True)
     return scaled

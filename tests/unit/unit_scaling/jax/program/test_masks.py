@@ -1,9 +1,12 @@
-"""A softmax with a mask that the program makes has the factors of its rows."""
+"""A softmax with a mask has the factors of its rows."""
+
+import functools
 
 import pytest
 
 jax = pytest.importorskip("jax")
 import jax.numpy as jnp
+from jax import lax
 
 import amprewrite
 from amprewrite.unit_scaling.rules.softmax import masked_softmax
@@ -26,15 +29,37 @@ def given(scores, mask):
     return jnp.where(mask, scores, -jnp.inf)
 
 
+def function(w, x, mask, hide):
+    scores = jnp.einsum("btd,bsd->bts", x @ w, x) / 8**0.5
+    return jax.nn.softmax(hide(scores, mask)) @ x
+
+
+def factor_of(scaled):
+    (found,) = [
+        s.forward for s in scaled.scales if " logits" in s.why and s.index is None
+    ]
+    return found
+
+
 @pytest.mark.parametrize(
     ("hide", "factor"), [(causal, CAUSAL), (added, CAUSAL), (given, FULL)]
 )
 def test_rows_see_what_the_mask_leaves(hide, factor):
-    def function(w, x, mask):
-        scores = jnp.einsum("btd,bsd->bts", x @ w, x) / 8**0.5
-        return jax.nn.softmax(hide(scores, mask)) @ x
-
     mask = jnp.ones((16, 16), bool)
-    scales = amprewrite.unit_scale(function, (W, X, mask)).scales
-    (found,) = [s.forward for s in scales if " logits" in s.why and s.index is None]
-    assert found == pytest.approx(factor)
+    scaled = amprewrite.unit_scale(functools.partial(function, hide=hide), (W, X, mask))
+    assert factor_of(scaled) == pytest.approx(factor)
+
+
+def layers(w, x, mask):
+    def turn(x, _):
+        return function(w, x, mask, given), None
+
+    return lax.scan(turn, x, None, length=2)[0]
+
+
+@pytest.mark.parametrize("run", [functools.partial(function, hide=given), layers])
+def test_a_mask_that_is_given_is_that_of_the_example(run):
+    scaled = amprewrite.unit_scale(run, (W, X, jnp.tril(jnp.ones((16, 16), bool))))
+    assert factor_of(scaled) == pytest.approx(CAUSAL)
+    jax.jit(scaled)(W, jnp.ones((5, 16, 8)), jnp.ones((16, 16), bool))
+    assert factor_of(scaled) == pytest.approx(CAUSAL)

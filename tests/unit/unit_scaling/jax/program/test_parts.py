@@ -18,7 +18,7 @@ from amprewrite.unit_scaling.jax.program.measured_rules import (
     region_rule,
 )
 from amprewrite.unit_scaling.jax.program.op_rules import rule_by_name
-from amprewrite.unit_scaling.jax.program.rules import find_rules
+from amprewrite.unit_scaling.jax.program.rules import Known, find_rules
 from amprewrite.unit_scaling.jax.program.scaled_function import ScaledFunction
 from amprewrite.unit_scaling.jax.program.scaled_model import unit_scale
 from amprewrite.unit_scaling.jax.program.write_scales import ScaleWriter
@@ -106,8 +106,8 @@ def test_a_region_is_looked_up_or_integrated():
     assert (name, got.mult) == ("tanh", 2.0)
     assert got.forward == derive_rule("tanh", 2.0).factors.forward
     with pytest.raises(UnitScalingError, match=r"mult names gelu; want .*: tanh"):
-        find_rules(found, (unit,), frozenset(), {"gelu": 2.0}, {})
-    rules = find_rules(found, (unit,), frozenset(), {}, {})
+        find_rules(found, (unit,), frozenset(), {"gelu": 2.0}, Known())
+    rules = find_rules(found, (unit,), frozenset(), {}, Known())
     assert isinstance(rules[unit.name], UnitRule)
 
 
