@@ -7,6 +7,7 @@ is then a function of rows.
 """
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from amprewrite.ir import Op
@@ -23,6 +24,12 @@ NOT_ELEMENTWISE = frozenset({
     "max_pool3d", "prelu", "scale",
 })  # fmt: skip
 """Ops of these groups that read other elements, or have weights."""
+CHOICES = frozenset({"masked_fill", "where"})
+"""Canonical names of ops that choose between values: of one number, where both the
+choice and the values are."""
+BESIDE = ELEMENTWISE | {"comparison", "factory", "metadata", "rounding", "selection"}
+"""Groups of ops without a gradient that may compute from one number what a choice is
+made by, or a constant of its shape."""
 STATISTICS = frozenset({"mean", "sum", "var"})
 """Ops that compute statistics, which a region may use inside."""
 
@@ -156,16 +163,30 @@ def _roots(
     live: Differentiable, barred: set[str], forced: set[str], also: frozenset[str]
 ) -> dict[str, str]:
     """Return for each op that may be in a region the root that it depends on."""
-    root_of: dict[str, str] = {}
+    root_of = _roots_beside(live)
     found: dict[str, str] = {}
     for op in live.ops:
-        if op.name in barred or not _is_of_one_number(live, op, also):
+        if op.name in barred or not _is_of_one_number(live, op, also, root_of):
             continue
         roots = {root_of.get(name, name) for name in op.operands}
         if len(roots) == 1:
             found[op.name] = roots.pop()
             result = op.results[0]
             root_of[result] = result if result in forced else found[op.name]
+    return found
+
+
+def _roots_beside(live: Differentiable) -> dict[str, str]:
+    """Return for each value that no gradient passes the live one that it is made of."""
+    found: dict[str, str] = {}
+    for op in live.graph.ops:
+        if op.traits.group not in BESIDE or live.values.intersection(op.results):
+            continue
+        if not all(name in live.values or name in found for name in op.operands):
+            continue
+        roots = {found.get(name, name) for name in op.operands}
+        if len(roots) == 1:
+            found |= dict.fromkeys(op.results, roots.pop())
     return found
 
 
@@ -196,14 +217,17 @@ def _exits(
     return exits, changed
 
 
-def _is_of_one_number(live: Differentiable, op: Op, also: frozenset[str]) -> bool:
+def _is_of_one_number(
+    live: Differentiable, op: Op, also: frozenset[str], beside: Mapping[str, str]
+) -> bool:
     """Return whether an op computes each element, or a statistic, of its operands."""
     is_elementwise = op.name in also or (
         op.traits.group in ELEMENTWISE and op.canonical not in NOT_ELEMENTWISE
     )
-    if not is_elementwise and op.canonical not in STATISTICS:
+    if not is_elementwise and op.canonical not in STATISTICS | CHOICES:
         return False
-    if len(op.results) != 1 or not all(name in live.values for name in op.operands):
+    known = live.values | beside.keys()
+    if len(op.results) != 1 or not known.issuperset(op.operands):
         return False
     kinds = {live.graph.values[name].kind for name in op.operands}
     return "parameter" not in kinds or len(kinds) == 1

@@ -49,7 +49,16 @@ def run_region(reading: Reading, unit: Unit) -> Callable[[torch.Tensor], torch.T
         }
 
         def used(node: Node) -> Any:
-            return values[node] if node in values else _extent_of(node)
+            if node not in values and not isinstance(node.meta["val"], torch.Tensor):
+                return _extent_of(node)
+            if node not in values:  # what a choice is made by
+                values[node] = run_node(node)
+            return values[node]
+
+        def run_node(node: Node) -> Any:
+            target: Any = node.target
+            args, kwargs = _map_arg((node.args, dict(node.kwargs)), used)
+            return target(*args, **kwargs)
 
         for op, node in zip(unit.ops, nodes, strict=True):
             args, kwargs = _map_arg((node.args, dict(node.kwargs)), used)
@@ -62,9 +71,18 @@ def run_region(reading: Reading, unit: Unit) -> Callable[[torch.Tensor], torch.T
 
 
 def _extent_of(node: Node) -> Any:
-    """Return the number that a node has in the example: an extent, computed with."""
+    """Return the number that a node has in the example: an extent, computed with.
+
+    Raises:
+        UnitScalingError: It is made of data.
+    """
     found = node.meta["val"]
-    return found if isinstance(found, (int, float)) else found.node.hint
+    if isinstance(found, (int, float)):
+        return found
+    if found.node.hint is None:
+        msg = "it computes with a number of the data (item), want a tensor in its place"
+        raise UnitScalingError(msg)
+    return found.node.hint
 
 
 def region_by_quadrature(

@@ -120,7 +120,8 @@ class Rules:
         """Return the rule of a region."""
         if all(op.canonical in {"cast", "to"} for op in unit.ops):
             return unscaled("changes the dtype")
-        mult = self.mult.get(call.op.canonical, 1.0) if len(unit.ops) == 1 else 1.0
+        alone = len(unit.ops) == 1 and {unit.edges[0].value} == set(call.op.operands)
+        mult = self.mult.get(call.op.canonical, 1.0) if alone else 1.0
         rule = named_region(unit, call, mult)
         if rule is not None:
             return rule

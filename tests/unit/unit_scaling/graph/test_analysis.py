@@ -1,5 +1,7 @@
 """Cut edges, regions and residual additions, on programs written as text."""
 
+from dataclasses import replace
+
 import pytest
 
 from amprewrite.ir import Op, ProgramGraph, Value
@@ -77,6 +79,21 @@ def test_a_written_out_gelu_is_one_region_and_no_residual():
     assert [op.name for op in region.ops] == ["c", "d", "e", "f", "g"]
     assert region.edges == (Edge("a", "g", -1),)
     assert not find_residuals(live, units, cut_edges(live, units))
+
+
+@pytest.mark.parametrize(
+    ("choice", "ops"),
+    [("where c a n", ["y"]), ("where c a b", ["b", "y"]), ("where m a n", [])],
+)
+def test_a_choice_by_its_own_argument_is_a_region(choice, ops):
+    lines = f"a = matmul x w\nb = tanh a\nc = gt a\nn = zeros_like a\ny = {choice}"
+    graph = program(lines, inputs=("x", "m"))
+    truth = {
+        name: Value(name, "bool", (4, 4), graph.values[name].kind) for name in "cm"
+    }
+    live = differentiable(replace(graph, values={**graph.values, **truth}))
+    found = [unit for unit in find_units(live) if unit.is_region]
+    assert [op.name for unit in found for op in unit.ops if op.name in "by"] == ops
 
 
 def test_a_value_used_inside_and_outside_splits_a_region():

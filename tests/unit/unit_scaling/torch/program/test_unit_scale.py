@@ -241,6 +241,19 @@ def test_a_written_out_gelu_has_the_factors_of_gelu():
     assert rule("gelu")[1] in [pytest.approx(b) for b in backward]
 
 
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        lambda x: torch.where((x > 0) & (x < 1e9), x, torch.zeros_like(x)),
+        lambda x: x * (x > 0).float(),
+        lambda x: x.masked_fill(x < 0, 0.0),
+    ],
+)
+def test_a_choice_by_the_sign_has_the_factor_of_relu(spelling):
+    forward, *_ = factors(Elementwise(spelling), (torch.randn(4, 64),))
+    assert forward == pytest.approx([rule("relu")[0]], rel=1e-6)
+
+
 def test_a_multiplier_is_undone():
     x = torch.randn(4, 64)
     plain = amprewrite.unit_scale(Elementwise(F.relu), (x,))
