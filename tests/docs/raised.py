@@ -247,11 +247,82 @@ def unknown_rule():
     unit_scaling.rule("gellu")
 
 
+class Unscalable(nn.Module):
+    def __init__(self, made):
+        super().__init__()
+        self.linear, self.made, self.seen = nn.Linear(4, 4), made, None
+
+    def forward(self, z):
+        return self.made(self, self.linear(z))
+
+
+def unscaled(made):
+    return amprewrite.unit_scale(Unscalable(made), args)
+
+
+class Negated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, z):
+        del ctx
+        return z.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        del ctx
+        return -gradient
+
+
+def unknown_constraint():
+    amprewrite.unit_scale(model(), args, constraint="to_outputs")
+
+
+def op_without_a_rule():
+    unscaled(lambda _, z: z * z.max().item())
+
+
+def backward_that_is_lost():
+    unscaled(lambda _, z: Negated.apply(z))
+
+
+def transforms_inside():
+    unscaled(lambda _, z: torch.vmap(torch.tanh)(z))
+
+
+def complex_inside():
+    unscaled(lambda _, z: torch.fft.fft(z).abs())
+
+
+def write_inside():
+    def fill(_, z):
+        made = torch.zeros(3, 4)
+        made[:, :2] = z[:, :2]
+        return made
+
+    unscaled(fill)
+
+
+def attribute_written():
+    def note(model, z):
+        model.seen = z.detach()
+        return z
+
+    unscaled(note)
+
+
+def factors_already():
+    unscaled(lambda _, z: unit_scaling.scale_fwd(z, 2.0))
+
+
+def loss_scale_beside():
+    scaled = unscaled(lambda _, z: z.square().mean())
+    (1024 * scaled(*args)).backward()
+
+
 MISTAKES = {
     name: found
     for name, found in globals().items()
     if inspect.isfunction(found)
     and found.__module__ == __name__
-    and name not in ("model", "verified")
+    and name not in ("model", "unscaled", "verified")
 }
 """The functions by name."""

@@ -164,7 +164,10 @@ def _export(
         except Exception as error:
             raise _capture_error(model, error) from error
     if tracing.uses_transforms(program.graph_module):
-        msg = "torch.export leaves function transforms (vmap, grad) in the graph"
+        msg = (
+            "torch.export leaves function transforms (vmap, grad) in the graph; want "
+            "ops on the whole batch in their place"
+        )
         raise CaptureError(msg)
     module = open_program(program)
     take_out_promotions(module)
