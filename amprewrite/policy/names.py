@@ -60,6 +60,13 @@ def named_policy(given: object) -> str | Path | Policy:
             f"Policy{_meant(given)}"
         )
         raise PolicyError(msg)
+    if name.startswith("float8"):
+        msg = (
+            f"{name} is no dtype between ops: no kernel takes it without a scale; want "
+            "policy fp8 or unit-fp8, or amprewrite.simulate, which round to 8 bits "
+            "inside of contractions"
+        )
+        raise PolicyError(msg)
     if name not in DTYPE_POLICIES:
         msg = (
             f"no shipped policy computes in {name}; want {WANTED_DTYPES}, or a .toml "

@@ -55,7 +55,7 @@ def test_what_has_a_name_passes() -> None:
     assert shipped_name("anything") == "anything"
 
 
-@pytest.mark.parametrize("given", [np.float64, ml_dtypes.float8_e4m3fn, np.int8])
+@pytest.mark.parametrize("given", [np.float64, np.int8])
 def test_a_dtype_without_a_policy_is_told_which_have_one(given: Any) -> None:
     with pytest.raises(PolicyError, match="want bfloat16, float16, float32") as caught:
         load_policy(given)
@@ -89,3 +89,8 @@ def test_what_is_no_policy_is_named_by_its_kind(given: Any, words: str) -> None:
 def test_a_name_that_is_not_there_is_told_the_nearest(given: str, near: str) -> None:
     with pytest.raises(PolicyError, match=f"did you mean '{near}'"):
         load_policy(given)
+
+
+def test_8_bits_are_told_where_they_are_used() -> None:
+    with pytest.raises(PolicyError, match="float8_e4m3fn is no dtype between ops"):
+        named_policy(ml_dtypes.float8_e4m3fn)
