@@ -71,7 +71,7 @@ def check(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Say every mistake in a policy file."""
+    """Print every mistake in a policy file."""
     found = load_policy(file.resolve())
     say(f"{file}: no mistakes; {len(found.ops)} ops, {len(found.rules)} rules")
     if as_json:

@@ -287,7 +287,7 @@ class Framework(Stepper, Protocol):
         ...
 
     def samples(self) -> Sequence[Sample]:
-        """Return a small model on each kind of device that is there."""
+        """Return a small model on each kind of device of this machine."""
         ...
 
     def device_named(self, name: str, /) -> Device:

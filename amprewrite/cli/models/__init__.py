@@ -1,1 +1,1 @@
-"""The commands for one model: its plan, its conversion, the error of that."""
+"""The commands for one model: plan, convert, verify, and find causes of an error."""

@@ -138,7 +138,7 @@ class ExponentHistogram:
         return cls.from_json(data, str(path))
 
     def plot(self, scale: float = 1.0) -> Any:
-        """Return a ``matplotlib.figure.Figure``: a panel for each kind that is there.
+        """Return a ``matplotlib.figure.Figure``: a panel for each kind of tensor.
 
         The ranges of float16, bfloat16, float8_e4m3fn and float8_e5m2 are drawn over
         the counts.

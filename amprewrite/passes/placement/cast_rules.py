@@ -42,7 +42,7 @@ class CastKey(NamedTuple):
 
 
 class CastRules:
-    """Rules of the casts of one program, which is gone through in program order.
+    """Rules of the casts of one program, applied in program order.
 
     Attributes:
         fold: Whether casts of weights are done once, at conversion.

@@ -85,7 +85,7 @@ def _of_module(
 
 
 def _no_plan(*given: object, **options: object) -> Plan:
-    """Raise: stands for the planner of a module that is never run."""
+    """Raise an error: the planner of a module that is never run."""
     raise AssertionError((given, options))
 
 

@@ -106,7 +106,7 @@ def _closure(
 
 
 def _methods(kind: type[Any], name: str) -> Iterator[FunctionType]:
-    """Yield the functions of that name in a class and its bases, but torch's own."""
+    """Yield the functions of that name in a class and its bases, except torch's own."""
     for base in kind.__mro__:
         if base not in (nn.Module, object):  # not the end: mixins may come after it
             yield from _functions(vars(base).get(name))
