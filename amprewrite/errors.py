@@ -15,8 +15,8 @@ class AmpError(Exception):
     """Base of all errors of this package; catch it to catch them all."""
 
 
-class PolicyError(AmpError, ValueError):
-    """A policy is not usable: unknown name, or a file with mistakes.
+class _MistakesError(AmpError, ValueError):
+    """A file or an object with mistakes.
 
     Attributes:
         mistakes: One line for each mistake; all of them, not only the first.
@@ -26,6 +26,10 @@ class PolicyError(AmpError, ValueError):
         """Build the message from a head line and one line per mistake."""
         self.mistakes = tuple(mistakes)
         super().__init__("\n  ".join([message, *self.mistakes]))
+
+
+class PolicyError(_MistakesError):
+    """A policy is not usable: unknown name, or a file with mistakes."""
 
 
 class ArgumentError(AmpError, TypeError):
@@ -36,17 +40,8 @@ class GraphError(AmpError, ValueError):
     """A program graph breaks one of its invariants, or its text does not parse."""
 
 
-class OpTableError(AmpError, ValueError):
-    """The table of ops has mistakes.
-
-    Attributes:
-        mistakes: One line for each mistake; all of them, not only the first.
-    """
-
-    def __init__(self, message: str, mistakes: Sequence[str] = ()) -> None:
-        """Build the message from a head line and one line per mistake."""
-        self.mistakes = tuple(mistakes)
-        super().__init__("\n  ".join([message, *self.mistakes]))
+class OpTableError(_MistakesError):
+    """The table of ops has mistakes."""
 
 
 class PromotionError(AmpError, TypeError):
@@ -61,17 +56,8 @@ class CaptureError(AmpError, RuntimeError):
     """A model could not be read as a graph."""
 
 
-class PlanMismatchError(AmpError, ValueError):
-    """A plan does not belong to the program it is applied to, or has mistakes.
-
-    Attributes:
-        mistakes: One line for each mistake of a file or an edited plan.
-    """
-
-    def __init__(self, message: str, mistakes: Sequence[str] = ()) -> None:
-        """Build the message from a head line and one line per mistake."""
-        self.mistakes = tuple(mistakes)
-        super().__init__("\n  ".join([message, *self.mistakes]))
+class PlanMismatchError(_MistakesError):
+    """A plan does not belong to the program it is applied to, or has mistakes."""
 
 
 class NotCapturedError(AmpError, RuntimeError):
