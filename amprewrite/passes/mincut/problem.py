@@ -121,13 +121,13 @@ class _Builder:
 
     def build(self, outputs: tuple[str, ...]) -> Problem:
         self._tie_storages()
-        self._put_behind()
+        self._tie_required()
         self._find_weights()
         for value in self.graph.inputs():
             if value.dtype == self.full:
                 self.stored[value.name] = self.weights.get(value.name, FULL)
         for op in self.graph.ops:
-            own = self._side(op)
+            own = self._variable(op)
             view = is_view(self.graph, op)
             self._read(op, own, view=view)
             self.casts.rules.write(op)
@@ -159,7 +159,7 @@ class _Builder:
 
     # --- variables -----------------------------------------------------------------
 
-    def _side_of(self, dtype: str) -> int | None:
+    def _fixed(self, dtype: str) -> int | None:
         return {self.full: FULL, self.low: LOW}.get(dtype)
 
     def _tie_storages(self) -> None:
@@ -179,7 +179,7 @@ class _Builder:
                     self.reads.get(name, FULL), self.written[storage]
                 )
 
-    def _put_behind(self) -> None:
+    def _tie_required(self) -> None:
         for name, makers in self.freedom.requires_low.items():
             for maker in makers if name in self.reads else ():
                 made = self.makes.get(maker, self.reads.get(maker, FULL))
@@ -233,7 +233,7 @@ class _Builder:
         """Return whether a user's cast moves a weight."""
         return op.canonical == USER_CAST and not op.fence and moves_weights(self.at, op)
 
-    def _side(self, op: Op) -> int:
+    def _variable(self, op: Op) -> int:
         """Return the variable of the precision in which ``op`` computes."""
         if op.name in self.freedom.moved:
             variables = {self.stored[n] for n in self.walk.strong(op)}
@@ -248,7 +248,7 @@ class _Builder:
     def _wanted(self, op: Op, index: int) -> int | None:
         """Return the variable of a full operand as read; None for as stored."""
         if op.reads:
-            return self._side_of(self.at.reads(op)[index])
+            return self._fixed(self.at.reads(op)[index])
         if index in op.mutates or (op.canonical == USER_CAST and not op.fence):
             return None
         keeps = self.classes[op.name].op_class is OpClass.KEEP

@@ -342,9 +342,7 @@ class Walk:
                 op, self.full, f"{causes[-1]} wants full precision", causes
             )
         if op.name in self.at.hoisted:
-            why = (
-                f"a loop reads it in {self.low} alone: cast before it, not at each turn"
-            )
+            why = f"a loop reads it in {self.low} alone: cast before the loop"
             return self._run(op, self.low, why)
         strong = self.strong(op)
         wide = [name for name in strong if self._is_wide(name)]

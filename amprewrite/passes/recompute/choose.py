@@ -75,16 +75,16 @@ def _of_body(
         if not new - pinned:
             break
         pinned |= new
-    turns = max((op.trips for s in network.steps for op in s.ops[:1]), default=1)
+    iterations = max((op.trips for s in network.steps for op in s.ops[:1]), default=1)
     made = {piece for maker in again for piece in maker.makes}
     sizes = network.bytes
     kept = [p for p in sizes if p in wanted and p not in made]
     regions = [_region(graph, group) for group in groups]
     return Recompute(
-        kept=tuple(Kept(*piece, turns * sizes[piece]) for piece in kept),
+        kept=tuple(Kept(*piece, iterations * sizes[piece]) for piece in kept),
         regions=tuple(region for region in regions if region.ops),
-        bytes_before=turns * sum(sizes[piece] for piece in network.wanted),
-        moved_bytes=turns * sum(maker.moved for maker in again),
+        bytes_before=iterations * sum(sizes[piece] for piece in network.wanted),
+        moved_bytes=iterations * sum(maker.moved for maker in again),
     )
 
 
@@ -97,7 +97,7 @@ def choose(
         network: The pieces of a body.
         pinned: Pieces that are not computed again.
 
-    Returns:
+    Reiterations:
         The pieces that the backward pass has, kept or computed again; the makers that
         run again, in program order.
     """

@@ -19,7 +19,7 @@ from amprewrite.training import state
 from amprewrite.training.torch import _compat, gradients
 from amprewrite.training.torch.buffers import Buffers
 from amprewrite.training.torch.models import advice_for
-from amprewrite.training.torch.turns import Turn, evaluated
+from amprewrite.training.torch.step_state import StepState, evaluated
 
 MIN_SCALE = 2.0**-14
 """Least scale: the smallest normal float16; below it, a loss of 1 loses bits."""
@@ -83,7 +83,7 @@ class GradScaler:
         )
         self._first = (float(init_scale), 0)
         self._held: tuple[torch.Tensor, torch.Tensor] | None = None
-        self._turns: dict[int, Turn] = {}
+        self._states: dict[int, StepState] = {}
         self._begun: WeakSet[Optimizer] = WeakSet()
         self._model, self._advised, self._unseen = model, False, 0
         watch = model if self._enabled else None
@@ -127,14 +127,14 @@ class GradScaler:
         """
         if not self._enabled:
             return
-        turn = self._turn(optimizer)
-        if turn.unscaled or turn.stepped:
-            done = "step" if turn.stepped else "unscale_"
+        own = self._state_of(optimizer)
+        if own.unscaled or own.stepped:
+            done = "step" if own.stepped else "unscale_"
             msg = f"unscale_() after {done}() for this optimizer; call update() before"
             raise RuntimeError(msg)
         scale = self._tensors("unscale_")[0]
-        self._check(turn, scale.double().reciprocal().float())
-        turn.unscaled = True
+        self._check(own, scale.double().reciprocal().float())
+        own.unscaled = True
 
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Step ``optimizer`` if its gradients, unscaled, are finite.
@@ -160,15 +160,15 @@ class GradScaler:
                 f"fused optimizers; use torch.amp.GradScaler with it"
             )
             raise UnsupportedError(msg)
-        turn = self._turn(optimizer)
-        if turn.stepped:
+        own = self._state_of(optimizer)
+        if own.stepped:
             msg = "step() after step() for this optimizer; call update() before"
             raise RuntimeError(msg)
         loss, call = evaluated(optimizer, args, kwargs)
         self._tensors("step")
         fused = _compat.takes_scale(optimizer)
-        given: Any = (self._step_fused if fused else self._step)(turn, call)
-        turn.stepped = True
+        given: Any = (self._step_fused if fused else self._step)(own, call)
+        own.stepped = True
         return given if loss is None else loss
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
@@ -184,7 +184,7 @@ class GradScaler:
         if not self._enabled:
             return
         scale, tracker = self._tensors("update")
-        found = [f for turn in self._turns.values() for f in turn.found.values()]
+        found = [f for own in self._states.values() for f in own.found.values()]
         self._look()
         if new_scale is not None:
             _fill(scale, new_scale)
@@ -200,11 +200,11 @@ class GradScaler:
             tracker.copy_(count)
         if self._buffers is not None and found:
             self._buffers.settle(self._all_skipped(scale.device))
-        self._turns = {}
+        self._states = {}
 
     def _all_skipped(self, device: torch.device) -> torch.Tensor:
         """Return whether every optimizer skipped its step."""
-        looked = [turn.found.values() for turn in self._turns.values() if turn.found]
+        looked = [own.found.values() for own in self._states.values() if own.found]
         sums = [torch.stack([f.to(device) for f in found]).sum() for found in looked]
         return (torch.stack(sums) > 0).all()
 
@@ -286,7 +286,7 @@ class GradScaler:
         Raises:
             RuntimeError: In the middle of a step.
         """
-        if self._turns:
+        if self._states:
             msg = "a GradScaler is pickled after update(), not between step and update"
             raise RuntimeError(msg)
         saved = self.state_dict()
@@ -308,8 +308,8 @@ class GradScaler:
         if advice:
             warn(advice)
 
-    def _turn(self, optimizer: Optimizer) -> Turn:
-        return self._turns.setdefault(id(optimizer), Turn(optimizer))
+    def _state_of(self, optimizer: Optimizer) -> StepState:
+        return self._states.setdefault(id(optimizer), StepState(optimizer))
 
     def _tensors(self, caller: str) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the scale and the number of finite steps in a row.
@@ -331,43 +331,43 @@ class GradScaler:
             )
         return self._held[0].to(device, non_blocking=True)
 
-    def _check(self, turn: Turn, inverse: torch.Tensor | None) -> None:
+    def _check(self, own: StepState, inverse: torch.Tensor | None) -> None:
         """Record whether all gradients are finite, and multiply them by ``inverse``."""
         if self._model is not None:
-            gradients.check_owner(turn.optimizer, self._model)
+            gradients.check_owner(own.optimizer, self._model)
         with torch.no_grad():
-            for held in gradients.by_kind(turn.optimizer, half=inverse is None):
+            for held in gradients.by_kind(own.optimizer, half=inverse is None):
                 device = held[0].device
-                found = turn.found.setdefault(device, torch.zeros((), device=device))
+                found = own.found.setdefault(device, torch.zeros((), device=device))
                 by = found.new_ones(()) if inverse is None else inverse.to(device)
                 _compat.unscale(held, by, found)
 
-    def _step(self, turn: Turn, call: Callable[[], Any]) -> Any:
-        if not turn.unscaled:
-            self.unscale_(turn.optimizer)
-        turn.need_gradients()
-        if any(found.item() for found in turn.found.values()):
-            self._refuse_stuck(turn.optimizer)
+    def _step(self, own: StepState, call: Callable[[], Any]) -> Any:
+        if not own.unscaled:
+            self.unscale_(own.optimizer)
+        own.need_gradients()
+        if any(found.item() for found in own.found.values()):
+            self._refuse_stuck(own.optimizer)
             return None
         return call()
 
-    def _step_fused(self, turn: Turn, call: Callable[[], Any]) -> Any:
+    def _step_fused(self, own: StepState, call: Callable[[], Any]) -> Any:
         """Step with an optimizer that unscales and skips in its own kernel."""
         scale = self._tensors("step")[0]
-        if not turn.unscaled:
-            self._check(turn, None)
-        turn.need_gradients()
-        found = torch.stack([f.to(scale.device) for f in turn.found.values()]).sum()
-        if turn.optimizer not in self._begun:
+        if not own.unscaled:
+            self._check(own, None)
+        own.need_gradients()
+        found = torch.stack([f.to(scale.device) for f in own.found.values()]).sum()
+        if own.optimizer not in self._begun:
             # torch 2.13: fused SGD that skips its first step keeps a momentum of
             # uninitialised memory; that step is skipped here, where the host waits
             if found.item():
-                self._refuse_stuck(turn.optimizer)
+                self._refuse_stuck(own.optimizer)
                 return None
-            self._begun.add(turn.optimizer)
-        given = None if turn.unscaled else scale
-        turn.fused = True
-        return _compat.step_with_scale(turn.optimizer, given, found, call)
+            self._begun.add(own.optimizer)
+        given = None if own.unscaled else scale
+        own.fused = True
+        return _compat.step_with_scale(own.optimizer, given, found, call)
 
     def _refuse_stuck(self, optimizer: Optimizer) -> None:
         """Raise LossScaleError if no smaller scale can help a step not finite."""
@@ -378,14 +378,14 @@ class GradScaler:
 
     def _look(self) -> None:
         """Check, every :data:`LOOK_EVERY` updates, the steps of fused optimizers."""
-        fused = [turn for turn in self._turns.values() if turn.fused]
+        fused = [own for own in self._states.values() if own.fused]
         self._unseen += bool(fused)
         if self._unseen < LOOK_EVERY:
             return
         self._unseen = 0
-        for turn in fused:
-            if any(found.item() for found in turn.found.values()):
-                self._refuse_stuck(turn.optimizer)
+        for own in fused:
+            if any(found.item() for found in own.found.values()):
+                self._refuse_stuck(own.optimizer)
 
 
 def _is_iterable(value: object) -> TypeGuard[Iterable[Any]]:

@@ -36,8 +36,8 @@ class CallNumbers:
     """Numbers of the calls in a program.
 
     Equations belong to one call if the frames around it are the same. In a Python loop
-    they are the same for each turn: a turn begins where the first equation of the call
-    comes again.
+    they are the same for each iteration: one begins where the first equation of the
+    call comes again.
     """
 
     def __init__(self) -> None:

@@ -115,7 +115,7 @@ def _tell(nodes: list[Node], seen: list[Chosen], *, whole: bool) -> bool:
         seen: Observed choices, in the order of the calls.
         whole: Whether the second run completed.
     """
-    if whole and len(set(seen)) == 1:  # the same at every turn, in every layer
+    if whole and len(set(seen)) == 1:  # the same in each iteration or layer
         seen = seen[:1] * len(nodes)
     if whole and len(seen) != len(nodes):
         return False

@@ -13,7 +13,7 @@ from amprewrite.training.torch import _compat
 
 
 @dataclass
-class Turn:
+class StepState:
     """Actions on one optimizer since the last update of the scale.
 
     Attributes:

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.training.torch.turns import Turn, evaluated
+from amprewrite.training.torch.step_state import StepState, evaluated
 
 
 def optimizer():
@@ -13,11 +13,11 @@ def optimizer():
 
 
 def test_an_optimizer_without_gradients_is_refused():
-    turn = Turn(optimizer())
+    state = StepState(optimizer())
     with pytest.raises(RuntimeError, match="no parameter of it has one"):
-        turn.need_gradients()
-    turn.found[torch.device("cpu")] = torch.zeros(())
-    turn.need_gradients()
+        state.need_gradients()
+    state.found[torch.device("cpu")] = torch.zeros(())
+    state.need_gradients()
 
 
 @pytest.mark.parametrize("by_name", [True, False])
