@@ -1,4 +1,4 @@
-"""Lines of the user's code, told from those of libraries by the libraries' directories.
+"""Lines of the user's code, separated from those of libraries by their directories.
 
 A directory of the user may have the name of a library: a project in a folder ``torch``,
 a clone of this package. So a file is compared with where the libraries were loaded

@@ -2,7 +2,7 @@
 
 Results go to stdout, as JSON with ``--json``; progress, warnings and errors go to
 stderr. Exit codes: 0, done; 1, verification failed; 2, a mistake in the command or in a
-file or model that it names, told in one line, and with ``--json`` also as an object
+file or model that it names, printed in one line, and with ``--json`` also as an object
 with the key ``error`` on stdout; 3, an internal error, with its traceback.
 """
 

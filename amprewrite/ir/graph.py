@@ -97,7 +97,7 @@ class Op:
         results: Values made.
         path: Module path, such as ``encoder.layer.0.output.dense``.
         source: ``file:line`` of the user's code.
-        region: Body that the op stands in; empty at top level.
+        region: Body that contains the op; empty at top level.
         fence: Why the op and its operands must not be touched; empty if they may.
         mutates: Indices of operands that the op writes in place.
         operand_rule: Treatment of operands of different float dtypes by its kernel, see
@@ -113,7 +113,7 @@ class Op:
         contracted: Length of the contracted dimension of a contraction; None if
             unknown or not a contraction.
         masks: Indices of operands that are additive masks; their casts saturate.
-        accumulates: Whether a contraction can hand back its full-precision accumulator.
+        accumulates: Whether a contraction can return its full-precision accumulator.
         reads: Dtype in which each operand was read where the program was captured with
             its operands promoted; empty if each was read as it was stored.
         asked: ``full`` or ``low`` as a marker in the model asks; empty without one.

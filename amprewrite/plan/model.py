@@ -138,7 +138,7 @@ class Cast:
             ``dtype=`` argument); empty if not.
         saturate: Whether finite values beyond the range become the largest finite
             ones (additive masks) instead of infinities.
-        region: Body that it stands in.
+        region: Body that contains it.
         trips: Number of executions in one run of the program.
         why: Reason as text.
         path: Module path of its first consumer.

@@ -117,7 +117,7 @@ class CastRules:
         """Return the way in which a cast of an operand is free under every assignment.
 
         ``kernel``: the kernel reads every dtype, or converts a scalar; ``copy``: a
-        weight that is kept in both; ``dtype``: the kernel is told its dtype. Empty
+        weight that is kept in both; ``dtype``: the kernel has a dtype argument. Empty
         where that depends on how the other operands are stored, see
         :meth:`promotion`, or where a cast is needed.
         """

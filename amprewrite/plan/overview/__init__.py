@@ -1,1 +1,1 @@
-"""A plan told to people: its layers, compounds, heaviest casts and reasons."""
+"""Summaries of a plan: its layers, compounds, heaviest casts and reasons."""

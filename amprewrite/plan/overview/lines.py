@@ -26,7 +26,7 @@ MOST_LAYERS = 4
 """Modules with a line of their own: those with the most ops."""
 
 LEAST_OPS = 3
-"""Ops of a module that stands alone and has a line."""
+"""Least number of ops of a module outside of stacks that has a line."""
 
 MOST_CASTS = 2
 """Kinds of casts that are named as the heaviest."""

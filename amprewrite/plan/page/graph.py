@@ -9,7 +9,7 @@ from amprewrite.plan.model import OUTPUT, Cast, Plan
 from amprewrite.plan.validation.program_lines import Lines, LineValue, read_programs
 
 END = "(output)"
-"""Name of the node that stands for the outputs."""
+"""Name of the node of the outputs."""
 
 MOST_INPUTS = 12
 """Most inputs that are drawn; a JAX function takes its weights as inputs."""

@@ -168,7 +168,7 @@ class _Finder:
         if not DERIVED.isdisjoint(name_stacks.transformations(step.stack)):
             return "it was differentiated before it was converted"
         if step.name in self.ruled:
-            return "it stands in a function with a derivative rule of its own"
+            return "it is in a function with a derivative rule of its own"
         found = [root for root in roots if root is not None]
         if len(found) < len(roots):
             return "other ops read the squares or their sum too"

@@ -80,7 +80,7 @@ class Step:
         results: Names of its results.
         stack: Scopes of the equation inside its body, and those of calls around it.
         scopes: Names of all scopes around it, outermost first.
-        region: Body that it stands in; empty at top level.
+        region: Body that contains it; empty at top level.
         fence: Reason why it must not be changed; empty if it may.
         bodies: Its bodies, if its primitive is known.
         leaves: Boundary of each result of the bodies; None if it is the inner value.
