@@ -29,7 +29,6 @@ class Subject:
         at_once: Whether it can be captured now: it has arguments, or needs none.
         trains: Whether parameters keep their dtype, to be trained.
         mode: Mode of the model; of a program, that of its capture.
-        is_program: Whether the model is a captured program.
         has_own_class: Whether a class can be derived from that of the model: not of a
             captured program, nor of a module that was converted or scripted before.
         owned: Whether the program may keep the tensors of the model: it is a copy.
@@ -44,7 +43,6 @@ class Subject:
     at_once: bool
     trains: bool
     mode: Literal["", "train", "eval"]
-    is_program: bool
     has_own_class: bool
     owned: bool = False
     path: str = ""
@@ -64,6 +62,5 @@ class Subject:
             at_once=request.has_arguments or not is_module,
             trains=training if request.training is None else request.training,
             mode="" if is_program(root) else "train" if training else "eval",
-            is_program=is_program(root),
             has_own_class=is_module and not isinstance(root, _ALONE),
         )
