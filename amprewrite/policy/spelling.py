@@ -19,9 +19,10 @@ def near(word: str, words: tuple[str, ...]) -> str:
 def misspelt(name: str, known: Collection[str]) -> str:
     """Return a message if ``name`` is close to a known op; new names are allowed.
 
-    A name qualified by a namespace, or a glob, is no spelling mistake.
+    A name qualified by a namespace, or a glob, is no spelling mistake, nor is the empty
+    name: it is that of a rule which names no op.
     """
-    if name in known or not set(".:*?[").isdisjoint(name):
+    if not name or name in known or not set(".:*?[").isdisjoint(name):
         return ""
     hint = get_close_matches(name, known, n=1, cutoff=0.8)
     return f"unknown op {name!r} (did you mean {hint[0]!r}?)" if hint else ""
