@@ -36,6 +36,8 @@ class OpSample:
         decision: Decision of an inserted node; None for an op of the plan.
         whole: Source and value of an inserted node before values beyond the range of
             its format were left out; empty for an op of the plan.
+        readers: Names of the ops that read an inserted node; empty for an op of the
+            plan.
     """
 
     op: str
@@ -50,6 +52,7 @@ class OpSample:
     format: str = ""
     decision: Decision | None = None
     whole: tuple[Held, ...] = ()
+    readers: tuple[str, ...] = ()
 
 
 Observe = Callable[[OpSample], None]

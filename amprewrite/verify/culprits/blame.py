@@ -9,13 +9,14 @@ are at most ``log2(n) + 3`` runs for ``n`` ops.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from math import ceil, inf, isfinite, isinf, log2
+from math import ceil, inf, isfinite, log2
 from typing import Any, overload
 
 from amprewrite.dtypes import itemsize
 from amprewrite.ir import ProgramGraph
 from amprewrite.plan import Plan
 from amprewrite.verify.culprits.effects import Effects
+from amprewrite.verify.culprits.overflows import overflowing
 from amprewrite.verify.ops.op_errors import OpError, worst
 
 FIRST = 3
@@ -181,6 +182,8 @@ class _Search:
         self.free = [r for r in rows if r.op in free or r.inserted]
         self.squares = effects.live.squares
         self.limit = limit(len(self.free))
+        lost = effects.base.lost
+        self.beyond = overflowing(rows, self.plan, self.graph) if lost else {}
         self.shares: dict[str, float] = {}
 
     def blame(self, top: int) -> Blame:
@@ -257,7 +260,8 @@ class _Search:
         Returns:
             Ops that have to be restored together.
         """
-        made = [row.op for row in self.free if isinf(row.own) or row.overflows]
+        free = {row.op for row in self.free}
+        made = [op for op in self.beyond if op in free]
         for op in made[:1]:
             self._singly([op])
             if self.shares[op] == 1.0:
@@ -308,12 +312,8 @@ class _Search:
         row, base = self.rows[op], self.effects.base
         if row.is_fault:
             return row.fault
-        if base.lost and (isinf(row.own) or row.overflows):
-            room = "" if row.headroom is None else f", {row.headroom:+.1f} octaves left"
-            return (
-                f"makes {row.nonfinite} values that are not finite: its largest is "
-                f"{row.largest:.3g}{room} in {row.dtype or row.precision}"
-            )
+        if op in self.beyond:
+            return self.beyond[op]
         removed = self.shares.get(op, 0.0) * base.error**2 if not base.lost else 0.0
         if row.surprise > SURPRISE and removed > BEYOND * self._part(op):
             known = self.squares and removed > 0.01 * base.error**2

@@ -37,6 +37,8 @@ class OpError:
         underflow: Share of its elements that are no zero in the reference, and are zero
             or subnormal in the format.
         unit: Largest unit roundoff of the formats that it reads, computes in and makes.
+        readers: Of an inserted cast or a stored weight, the names of the ops, or other
+            inserted nodes, that read it.
     """
 
     op: str
@@ -58,6 +60,7 @@ class OpError:
     headroom: float | None = None
     underflow: float = 0.0
     unit: float = 0.0
+    readers: tuple[str, ...] = ()
 
     @property
     def surprise(self) -> float:

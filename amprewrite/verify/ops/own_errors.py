@@ -45,6 +45,7 @@ def op_error(sample: OpSample, decision: Decision) -> OpError:
         headroom=found.headroom,
         underflow=found.underflow,
         unit=max(map(unit_roundoff, floats_of(decision, sample)), default=0.0),
+        readers=sample.readers,
     )
 
 

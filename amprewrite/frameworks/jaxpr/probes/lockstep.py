@@ -209,7 +209,7 @@ class Lockstep:
         # Masks may be clamped to the range: values beyond it count as zero.
         limit = float(format_of(after).max)
         wanted, found = (Bounded(values, whole[0], limit) for values in whole)
-        reader = self.decisions.get(name.rpartition(" for ")[2])
+        reader = name.rpartition(" for ")[2]
         self.observe(
             OpSample(
                 op=name,
@@ -219,8 +219,9 @@ class Lockstep:
                 exact=is_equal(found, wanted),
                 same=(wanted,),
                 again=lambda _unit, _draw: (wanted,),
-                decision=_inserted(name, (before, after), reader),
+                decision=_inserted(name, (before, after), self.decisions.get(reader)),
                 whole=whole,
+                readers=(reader,),
             )
         )
 

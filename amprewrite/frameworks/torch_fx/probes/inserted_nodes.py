@@ -71,6 +71,7 @@ def inserted_sample(
         again=lambda _unit, _draw: (same,),
         decision=_decision(node, name, dtypes),
         whole=(wanted, found),
+        readers=_readers(node, name),
     )
 
 
@@ -86,6 +87,12 @@ def is_rounded(held: object, wanted: object) -> bool:
 def _distance(one: TensorValues, two: TensorValues) -> float:
     with np.errstate(invalid="ignore"):  # infinities have no distance
         return float(sum(np.nansum(abs(a - b)) for a, b in blocks(one, two)))
+
+
+def _readers(node: Node, name: str) -> tuple[str, ...]:
+    """Return the names in the whole program of the nodes that read ``node``."""
+    prefix = name.removesuffix(node.name)
+    return tuple(prefix + user.name for user in node.users if user.op != "output")
 
 
 def _format(node: Node) -> str:
