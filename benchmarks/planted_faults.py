@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +112,14 @@ def _first(clean: Report, cast: OpError) -> bool:
 
 
 def overflowing(report: Report) -> str:
-    """Return the first op with a result beyond the range of its format, if any."""
-    beyond = (r for r in report.ops if r.headroom is not None and r.headroom < 0)
-    return next((row.op for row in beyond if not row.inserted), "")
+    """Return the first op with a result beyond the range of its format, if any.
+
+    If only weights and inputs are, it is the op that reads the first of them.
+    """
+    rows = [r for r in report.ops if r.headroom is not None and r.headroom < 0]
+    made = [row.op for row in rows if not row.inserted]
+    read = [reader for row in rows if row.inserted for reader in row.readers]
+    return next(iter((*made, *read)), "")
 
 
 def overflown(fault: Fault) -> tuple[str, Report, Blame]:
@@ -192,6 +198,7 @@ def summary_of(
     """Return the counts, with all rows."""
     return {
         "machine": f"{platform.machine()}, Python {platform.python_version()}",
+        **{name: version(name) for name in ("torch", "jax")},
         "faults": len(rows),
         "first": sum(row["place"] == 1 for row in rows),
         "among three": sum(row["place"] is not None for row in rows),
@@ -223,16 +230,13 @@ def main() -> None:
             rows.append(tried(fault))
             print(rows[-1], file=sys.stderr, flush=True)
             written(options.out, summary_of(rows, []))
-    clean = [
-        sound(framework, name)
-        for framework in SIDES
-        if options.only in ("", framework)
-        for name in planted_torch.MODELS
-    ]
-    for row in clean:
-        print(row, file=sys.stderr, flush=True)
+    clean: list[dict[str, Any]] = []
+    for framework in SIDES:
+        for name in planted_torch.MODELS if options.only in ("", framework) else ():
+            clean.append(sound(framework, name))
+            print(clean[-1], file=sys.stderr, flush=True)
+            written(options.out, summary_of(rows, clean))
     found = summary_of(rows, clean)
-    written(options.out, found)
     summary = {k: v for k, v in found.items() if k not in ("rows", "sound")}
     print(json.dumps(summary, indent=1))
 
