@@ -45,3 +45,21 @@ class Reason(StrEnum):
     def is_rule(self) -> bool:
         """Whether a user wrote it for this op; cost never overrides it."""
         return self in (Reason.OVERRIDE, Reason.RULE)
+
+    @property
+    def is_overridable(self) -> bool:
+        """Whether a rule of ``overrides=`` for the op would decide instead."""
+        return self in _OVERRIDABLE
+
+
+_OVERRIDABLE = frozenset(
+    (
+        Reason.OVERRIDE,
+        Reason.RULE,
+        Reason.OPS,
+        Reason.GROUP,
+        Reason.UNCLASSIFIED,
+        Reason.EXACT_FACTOR,
+        Reason.OUTER_PRODUCT,
+    )
+)

@@ -10,6 +10,8 @@ from pathlib import Path
 from amprewrite.errors import ToleranceError
 from amprewrite.plan import Plan
 from amprewrite.verify.culprits.effects import Effects
+from amprewrite.verify.culprits.overflows import overflowing
+from amprewrite.verify.culprits.spread import held
 from amprewrite.verify.ops.op_errors import OpError
 
 NOISE = 2.0
@@ -40,6 +42,8 @@ class Fix:
         target: The wanted error.
         error: Relative error of the outputs with these ops restored, as measured.
         ops: Names of the ops, the one that matters most first.
+        held: Names of the ops beside these that would be full with them: rules let them
+            be low.
         overrides: Rules for ``overrides=`` of :func:`amprewrite.convert`, those of the
             plan among them.
         runs: Number of runs with ops restored.
@@ -53,6 +57,7 @@ class Fix:
     overrides: tuple[Mapping[str, object], ...]
     runs: int = 0
     lowered: int = 0
+    held: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return one line for the whole, and one for each op."""
@@ -60,7 +65,8 @@ class Fix:
             f"error {self.error:.3g} (target {self.target:.3g}) with {len(self.ops)} "
             f"of {self.lowered} low ops in full precision, {self.runs} runs"
         )
-        return "\n".join([head, *(f"  {op}" for op in self.ops)])
+        rest = [f"  {', '.join(self.held)} stay low beside them"] if self.held else []
+        return "\n".join([head, *(f"  {op}" for op in self.ops), *rest])
 
     def to_toml(self) -> str:
         """Return the rules as a policy file."""
@@ -200,6 +206,7 @@ def _order(rows: Sequence[OpError], effects: Effects) -> tuple[str, ...]:
     """Return the ops that may be restored, the one that matters most first."""
     ablation, squares = effects.live.ablation, effects.live.squares
     by_op = {row.op: row for row in rows}
+    beyond = overflowing(rows, ablation.plan, ablation.graph)
     rounding = {d.op for d in ablation.plan.decisions if _rounds(ablation.plan, d.op)}
     names = [
         op.name
@@ -210,7 +217,8 @@ def _order(rows: Sequence[OpError], effects: Effects) -> tuple[str, ...]:
     def rank(name: str) -> tuple[float, ...]:
         row = by_op.get(name)
         own = 0.0 if row is None else row.own
-        return (0.0 if isinf(own) else 1.0), -squares.get(name, 0.0), -own
+        lost = name in beyond or isinf(own)
+        return (0.0 if lost else 1.0), -squares.get(name, 0.0), -own
 
     return tuple(sorted(names, key=rank))
 
@@ -218,7 +226,8 @@ def _order(rows: Sequence[OpError], effects: Effects) -> tuple[str, ...]:
 def _rounds(plan: Plan, op: str) -> bool:
     decision = plan.by_op[op]
     dtypes = (decision.precision, *decision.operands, *decision.results)
-    return bool(plan.low) and plan.low in dtypes and decision.op_class != "keep"
+    may_be_full = decision.reason.is_overridable and decision.op_class != "keep"
+    return bool(plan.low) and plan.low in dtypes and may_be_full
 
 
 def _guess(order: Sequence[str], effects: Effects, target: float) -> int:
@@ -238,14 +247,11 @@ def _guess(order: Sequence[str], effects: Effects, target: float) -> int:
 def _fix(
     plan: Plan, effects: Effects, target: float, ops: tuple[str, ...], lowered: int
 ) -> Fix:
-    kept = [
-        {
-            "op_name": escape(op),
-            "class": "deny",
-            "why": f"keeps the error of the outputs below {target:.3g}",
-        }
-        for op in ops
-    ]
+    graph = effects.live.ablation.graph
+    low = held(plan, graph, ops)
+    why = f"keeps the error of the outputs below {target:.3g}"
+    kept = [_rule(op, "deny", why) for op in ops]
+    kept += [_rule(op, "allow", "stays low beside ops that are full") for op in low]
     before = [
         {**rule.keys, "class": str(rule.op_class), "why": rule.why}
         for rule in plan.overrides
@@ -258,7 +264,12 @@ def _fix(
         overrides=(*kept, *before),
         runs=effects.runs,
         lowered=lowered,
+        held=low,
     )
+
+
+def _rule(op: str, op_class: str, why: str) -> Mapping[str, object]:
+    return {"op_name": escape(op), "class": op_class, "why": why}
 
 
 def _unreachable(
