@@ -83,12 +83,12 @@ class Sensors(nn.Module):
         return self.head(self.norm(h))
 
 
-def gru() -> Case:
-    """Return a GRU whose inputs are not scaled: a pressure in pascals among them."""
+def gru(steps: int = 12) -> Case:
+    """Return a GRU over inputs that are not scaled: a pressure in pascals is one."""
     torch.manual_seed(0)
     model = Sensors(8, 64)
     zoo.unit_gain(model)
-    readings = torch.randn(4, 12, 8)
+    readings = torch.randn(4, steps, 8)
     readings[..., 0] = 101325 + 500 * readings[..., 0]
     with torch.no_grad():
         model.project.weight[:, 0] /= 101325
