@@ -1,5 +1,6 @@
 """Mistakes that raise what the page of troubleshooting quotes, a function for each."""
 
+import copy
 import inspect
 from pathlib import Path
 
@@ -183,6 +184,41 @@ def no_target():
 
 def half():
     amprewrite.convert(model(), args=args).half()
+
+
+class Table(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Linear(4, 4, bias=False)
+
+    def forward(self, z, *, square=False):
+        return self.table.weight.exp() if square else self.table(z)
+
+
+def read_in_full_later():
+    amprewrite.convert(Table().eval(), args=args)(x, square=True)
+
+
+def shallow_copy():
+    copy.copy(amprewrite.convert(model(), args=args))
+
+
+def scripted():
+    torch.jit.script(amprewrite.convert(model(), args=args))
+
+
+def traced_symbolically():
+    torch.fx.symbolic_trace(amprewrite.convert(model(), args=args))
+
+
+def trained_later():
+    amprewrite.convert(model(), args=args).train()
+
+
+def parametrized_later():
+    made = amprewrite.convert(model(), args=args)
+    nn.utils.parametrizations.weight_norm(made[0])
+    made(x)
 
 
 def no_args():

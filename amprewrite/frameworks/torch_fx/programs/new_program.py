@@ -122,9 +122,10 @@ def refuse_made_of_low(state: SharedState, owner: nn.Module, error: Exception) -
     for path, part in module_parts.modules_by_path(owner):
         found = _made_of_low(state, path, part)
         if found:
+            reason = str(error).partition(";")[0]  # what follows is advice
             msg = (
                 f"part {path or '(all of it)'} has {found} of weights that are stored "
-                f"low, and the model cannot be captured with it: {error}; change "
+                f"low, and the model cannot be captured with it: {reason}; change "
                 f"amprewrite.original(model) so, and convert that, or convert with "
                 f"training=True, which keeps all weights"
             )
