@@ -87,11 +87,13 @@ def _factors(
         forward, *_ = apply_constraint(name, forward, *(own[edge] for edge in joined))
         own |= dict.fromkeys(joined, forward)
     about, mult = (rule.kind, rule.why), rule.mult
+    given = {edge: mult * rule.inside.get(edge.index, 1.0) for edge in own}
     after = mult if rule.undone else 1.0
     return [
         *(
             Scale(
-                edge.value, unit.name, edge.index, mult, mult * factor, about[0],
+                edge.value, unit.name, edge.index, given[edge], given[edge] * factor,
+                about[0],
                 name if edge in joined else "", edge in cut, about[1],
             )
             for edge, factor in own.items()

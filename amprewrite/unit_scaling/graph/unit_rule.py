@@ -1,7 +1,7 @@
 """The rule of a unit: its factors before any constraint; that of a region."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from amprewrite.unit_scaling.rules import Rule, gate_factor, varies
@@ -23,6 +23,8 @@ class UnitRule:
             another one does not apply.
         gate: Factor of a result that is only multiplied with others: that for root mean
             square 1, since its mean counts. None where it is ``forward``.
+        inside: Factors of inputs that the op cannot have at its result, by index: those
+            of the weights of a recurrent kernel, which it sums over inside.
         has_mean: Whether the mean of the result is larger than its deviation: it is
             between 0 and 1, as a sigmoid is, or positive.
     """
@@ -36,6 +38,7 @@ class UnitRule:
     fixed: bool = False
     gate: Any = None
     has_mean: bool = False
+    inside: Mapping[int, float] = field(default_factory=dict[int, float])
 
 
 def of_region(rule: Rule, why: str, *, named: bool) -> UnitRule:

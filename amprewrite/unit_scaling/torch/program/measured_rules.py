@@ -1,6 +1,7 @@
 """Rules from running a part of a program: integrals of regions, and samples of ops."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -127,7 +128,10 @@ def region_by_sample(reading: Reading, unit: Unit, call: Call) -> UnitRule:
 
 
 def op_by_sample(
-    call: Call, samples: Mapping[Node, Any], shapes: Mapping[int, tuple[int, ...]]
+    call: Call,
+    samples: Mapping[Node, Any],
+    shapes: Mapping[int, tuple[int, ...]],
+    inside: Mapping[int, float],
 ) -> UnitRule:
     """Return the rule of an op, measured on unit Gaussian numbers.
 
@@ -137,6 +141,7 @@ def op_by_sample(
         call: The op.
         samples: Values of nodes in the example.
         shapes: Shape of each operand with a gradient, by index.
+        inside: Factors of operands, by index.
 
     Raises:
         UnitScalingError: The op cannot be run so, or has no finite scale.
@@ -152,7 +157,10 @@ def op_by_sample(
 
         def fill(node: Node) -> Any:
             if isinstance(node.meta.get("val"), (torch.Tensor, list, tuple)):
-                return drawn.get(next(position), samples.get(node))
+                index = next(position)
+                if index not in drawn:
+                    return samples.get(node)
+                return drawn[index] * inside.get(index, 1.0)
             return samples[node]
 
         args, kwargs = _map_arg((call.node.args, dict(call.node.kwargs)), fill)
@@ -162,7 +170,7 @@ def op_by_sample(
         gradients = torch.autograd.grad(y, list(drawn.values()), given)
         return y.detach().numpy(), [gradient.numpy() for gradient in gradients]
 
-    return _measured(both, shapes, call)
+    return replace(_measured(both, shapes, call), inside=inside)
 
 
 def _target(node: Node) -> Any:

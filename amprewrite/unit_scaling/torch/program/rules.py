@@ -95,7 +95,13 @@ class Rules:
                 raise UnitScalingError(msg)
             shapes[edge.index] = example_extents(node.meta["val"])
         others = len(occurrences(call.node)) > len(shapes)
-        rule = op_by_sample(call, self._values() if others else {}, shapes)
+        inside = {
+            i: shape[-1] ** -0.5
+            for i, shape in shapes.items()
+            if op.traits.group == "recurrent" and call.value(i).kind == "parameter"
+            if len(shape) > 1
+        }
+        rule = op_by_sample(call, self._values() if others else {}, shapes, inside)
         return _of_any_batch(call, rule)
 
     def _of_masked(self, call: Call) -> UnitRule | None:

@@ -30,6 +30,17 @@ class Recurrent(nn.Module):
         return h
 
 
+class Kernel(nn.Module):
+    """A recurrent kernel: one op with several weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.last = nn.LSTM(16, D, batch_first=True), nn.Linear(D, 4)
+
+    def forward(self, steps):
+        return self.last(self.lstm(steps)[0][:, -1])
+
+
 class Noisy(nn.Module):
     """Draws and steps: no gradient passes them."""
 
@@ -69,6 +80,15 @@ def scaled(model, *args):
 def test_a_recurrence_neither_grows_nor_fades():
     h = scaled(Recurrent, torch.randn(64, 6, 8))(torch.randn(64, 6, 8))
     assert 0.4 < h.std() < 1
+
+
+def test_the_weights_of_a_kernel_have_their_fan_in():
+    model = scaled(Kernel, torch.randn(64, 6, 16))
+    found = {s.value: s.forward for s in model.scales if s.unit == "lstm"}
+    assert found["lstm_weight_ih_l0"] == 16**-0.5
+    assert found["lstm_weight_hh_l0"] == D**-0.5
+    assert not model.lstm.bias_ih_l0.any()
+    assert 0.5 < model(torch.randn(64, 6, 16)).std() < 2
 
 
 def test_draws_and_steps_have_no_factor():

@@ -68,7 +68,8 @@ def test_a_rule_by_name_is_that_of_the_extents():
 
 def test_a_sample_agrees_with_the_closed_form():
     _, _, found = calls(exported(Layer(), torch.ones(16, 64)).module())
-    measured = op_by_sample(found["linear"], {}, {0: (16, 64), 1: (32, 64), 2: (32,)})
+    shapes = {0: (16, 64), 1: (32, 64), 2: (32,)}
+    measured = op_by_sample(found["linear"], {}, shapes, {})
     by_name: Any = rule_by_name(found["linear"])
     # The bias is drawn too: one term more.
     assert measured.forward == pytest.approx(65**-0.5, rel=0.02)
