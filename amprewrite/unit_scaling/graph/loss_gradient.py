@@ -53,7 +53,8 @@ def loss_gradient(
                 parts[name] = used | {name} & set(outputs)
     if any(name not in makers or not makers[name].is_of_loss for name in outputs):
         return []
-    inner = set[str]().union(*(parts.get(name, set()) - {name} for name in outputs))
+    nothing = frozenset[str]()
+    inner = nothing.union(*(parts.get(name, nothing) - {name} for name in outputs))
     ends = [wanted.get(name, 1.0) for name in outputs if name not in inner]
     factor = min(ends, key=_size, default=1.0)
     if isinstance(factor, float) and factor == 1.0:

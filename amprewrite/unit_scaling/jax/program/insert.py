@@ -1,6 +1,6 @@
 """From a traced program to one with factors: analysis, rules, plan, writing."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,17 +9,15 @@ from amprewrite.ir.graph import ProgramGraph, ValueKind
 from amprewrite.unit_scaling.graph import (
     Differentiable,
     ScalePlan,
-    assign,
-    cut_edges,
+    Unit,
+    UnitRule,
     differentiable,
-    find_residuals,
-    find_units,
-    mark_loss,
 )
 from amprewrite.unit_scaling.jax.program.rules import Known, find_rules
 from amprewrite.unit_scaling.jax.program.write_scales import ScaleWriter
 from amprewrite.unit_scaling.jax.reading.functions import with_functions
 from amprewrite.unit_scaling.jax.reading.program import Reading, read_program
+from amprewrite.unit_scaling.program import plan_scales
 from amprewrite.unit_scaling.settings import Settings
 
 
@@ -68,23 +66,19 @@ def insert_scales(
     _refuse_symbols(reading)
     program = with_functions(reading)
     _refuse_empty(program.live)
-    live, closing = program.live, reading.closing
-    units = mark_loss(live, find_units(live, program.elementwise), closing)
-    cut = cut_edges(live, units, closing)
-    residuals = find_residuals(live, units, cut, closing)
-    leave = frozenset(residual.unit for residual in residuals)
-    rules = find_rules(program, units, leave, settings.mult, known or Known())
-    plan = assign(
-        units,
-        rules,
-        cut,
-        residuals,
-        live.outputs,
-        constraint=settings.constraint,
-        tau=settings.tau,
+
+    def rules_of(units: Sequence[Unit], leave: frozenset[str]) -> dict[str, UnitRule]:
+        return find_rules(program, units, leave, settings.mult, known or Known())
+
+    units, plan = plan_scales(
+        program.live,
+        rules_of,
+        settings,
+        closing=reading.closing,
+        elementwise=program.elementwise,
     )
     writer = ScaleWriter(program, units, plan)
-    return Scaled(plan, writer, reading.program.inputs, live.values)
+    return Scaled(plan, writer, reading.program.inputs, program.live.values)
 
 
 def refuse_complex(graph: ProgramGraph) -> None:

@@ -50,19 +50,32 @@ def visible_rows(
     Returns:
         None where there is no mask, or the logits have symbols or too many elements.
     """
-    function, slicer = call.function, call.program.slicer
+    function = call.function
     if function is None:
         return None
-    # An op that a mask of ones makes do nothing counts as a part of the softmax.
+    for op in mask_ops(call):
+        visible = _visible(call.program.slicer, op, function.size, masks or {})
+        if visible is not None:
+            return visible
+    return None
+
+
+def mask_ops(call: Call) -> list[Op]:
+    """Return the ops before a softmax, or in it, that may hide logits.
+
+    One that a mask of ones makes do nothing counts as a part of the softmax.
+    """
+    function, slicer = call.function, call.program.slicer
     graph = slicer.reading.graph
     before = graph.producer.get(call.op.operands[0])
-    inside = [op for op in graph.ops if op.name in function.members]
-    for op in [before, *inside]:
-        if op is not None and op.canonical in MASKS:
-            visible = _visible(slicer, op, function.size, masks or {})
-            if visible is not None:
-                return visible
-    return None
+    members = function.members if function else frozenset[str]()
+    inside = [op for op in graph.ops if op.name in members]
+    known = slicer.impure | slicer.uniform
+    return [
+        op
+        for op in (before, *inside)
+        if op and op.canonical in MASKS and not known.issuperset(op.operands)
+    ]
 
 
 def _visible(

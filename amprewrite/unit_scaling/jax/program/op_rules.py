@@ -4,20 +4,22 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from amprewrite.unit_scaling.graph import UnitRule
-from amprewrite.unit_scaling.jax.program.call import Call, shape_of
+from amprewrite.unit_scaling.jax.program.call import Call
 from amprewrite.unit_scaling.jax.program.masks import visible_rows
 from amprewrite.unit_scaling.jax.reading.functions import DROPOUT, MEAN
+from amprewrite.unit_scaling.program import (
+    CLOSED,
+    gather,
+    masked,
+    product,
+    quotient,
+    rule_by_table,
+    unscaled,
+)
 from amprewrite.unit_scaling.rules import Factors, derive_rule, extents, shapes
-from amprewrite.unit_scaling.rules.softmax import masked_softmax
 
-CLOSED = "closed form"
 Find = Callable[[Call], UnitRule | None]
 """Returns the rule of a call, or None where none is known."""
-
-
-def unscaled(why: str, *, fixed: bool = False) -> UnitRule:
-    """Return the rule of an op that keeps the scale."""
-    return UnitRule(1.0, {}, CLOSED, why, fixed=fixed)
 
 
 def _ordered(factors: Factors, why: str) -> UnitRule:
@@ -63,32 +65,12 @@ def _conv(call: Call) -> UnitRule | None:
     return _ordered(factors, "sums over channels and taps; no padding counted")
 
 
-def _gather(call: Call) -> UnitRule:
-    table, found = shapes.count(call.shape(0)), shapes.count(call.result)
-    factor = table**0.5 * found**-0.5 if found != 0 else 1.0
-    return UnitRule(1.0, {0: factor}, CLOSED, "elements that are looked up")
-
-
-def masked_rule(call: Call, visible: Mapping[int, int]) -> UnitRule:
-    """Return the rule of a softmax of which a mask hides logits.
-
-    Args:
-        call: The softmax.
-        visible: How many rows have how many logits that are not hidden.
-    """
-    size = sum(call.value(0).shape[-1:])
-    found = masked_softmax(visible, size)
-    seen = sum(n * rows for n, rows in visible.items()) / sum(visible.values())
-    why = f"{seen:.4g} of {size} logits a row, by the mask"
-    return UnitRule(found.forward, {0: found.backward["input"]}, "quadrature", why)
-
-
 def _softmax(call: Call) -> UnitRule | None:
     function = call.function
     if function is None:
         return None
     if visible := visible_rows(call):
-        return masked_rule(call, visible)
+        return masked(visible, function.size)
     found = derive_rule("softmax", size=function.size)
     backward = {0: found.factors.backward["input"]}
     why = f"{function.size} Gaussian logits, none masked"
@@ -142,24 +124,6 @@ def _add(call: Call) -> UnitRule:
     return _ordered(shapes.of_add(left, right, result), "two independent terms")
 
 
-def _product(call: Call) -> UnitRule:
-    if not (call.is_live(0) and call.is_live(1)):
-        return unscaled("a product with a constant array, taken as of unit scale")
-    both = {i: shapes.copies(call.shape(i), call.result) ** -0.5 for i in (0, 1)}
-    return UnitRule(1.0, both, CLOSED, "independent factors")
-
-
-def _quotient(call: Call) -> UnitRule:
-    graph = call.program.reading.graph
-    total = graph.producer.get(call.op.operands[0])
-    is_whole = not call.value(0).shape and not call.is_live(1)
-    if is_whole and total is not None and total.native == "reduce_sum":
-        terms = shapes.count(shape_of(graph.values[total.operands[0]]))
-        why = "a sum by a number of the data, taken as a mean of all its terms"
-        return UnitRule(1.0, {0: terms}, CLOSED, why, fixed=True)
-    return unscaled("a ratio of two arrays is left as it is")
-
-
 def _expand(call: Call) -> UnitRule:
     copies = shapes.count(call.result) / shapes.count(call.shape(0))
     return UnitRule(1.0, {0: copies**-0.5}, CLOSED, "copies, of which gradients add up")
@@ -194,15 +158,15 @@ BY_NAME: Mapping[str, Find] = {
     "carry": _passes,
     "conv": _conv,
     "cross_entropy": _log_probabilities,
-    "div": _quotient,
+    "div": quotient,
     "enter": _enter,
     "expand": _expand,
-    "gather": _gather,
+    "gather": gather,
     "layer_norm": _norm,
     "leave": _passes,
     "log_softmax": _log_probabilities,
     "matmul": _dot,
-    "mul": _product,
+    "mul": product,
     "rms_norm": _norm,
     "softmax": _softmax,
     "sub": _add,
@@ -210,15 +174,7 @@ BY_NAME: Mapping[str, Find] = {
 }
 """Rules by canonical name."""
 
-KEEPS = frozenset({"cast", "control", "metadata", "movement", "selection"})
-"""Groups of ops that move values, or choose between them."""
-
 
 def rule_by_name(call: Call) -> UnitRule | None:
     """Return the rule of an op by name; None where it has none."""
-    find = BY_NAME.get(call.op.canonical)
-    if find is not None:
-        return find(call)
-    if call.op.traits.group in KEEPS:
-        return unscaled("every result is a value of an operand")
-    return None
+    return rule_by_table(BY_NAME, call)

@@ -8,18 +8,19 @@ from typing import Any
 from amprewrite.errors import UnitScalingError
 from amprewrite.unit_scaling.graph import Unit, UnitRule
 from amprewrite.unit_scaling.jax.program.call import Call
-from amprewrite.unit_scaling.jax.program.masks import known_masks, visible_rows
+from amprewrite.unit_scaling.jax.program.masks import (
+    known_masks,
+    mask_ops,
+    visible_rows,
+)
 from amprewrite.unit_scaling.jax.program.measured_rules import (
     op_by_sample,
     region_by_sample,
     region_rule,
 )
-from amprewrite.unit_scaling.jax.program.op_rules import (
-    masked_rule,
-    rule_by_name,
-    unscaled,
-)
+from amprewrite.unit_scaling.jax.program.op_rules import rule_by_name
 from amprewrite.unit_scaling.jax.reading.functions import Functional
+from amprewrite.unit_scaling.program import masked, unscaled
 
 Samples = dict[Any, UnitRule]
 """Rules that were measured, by op and extents; with ``any`` the first extent."""
@@ -88,12 +89,13 @@ def _of_masked(
     It holds for all calls: a trace has no numbers for the masks of others.
     """
     call = Call(unit.ops[-1], program)
-    if call.op.canonical != "softmax":
+    function = call.function
+    if call.op.canonical != "softmax" or function is None or not mask_ops(call):
         return None
     _, *rest = program.reading.graph.values[unit.edges[0].value].shape
     key = (unit.name, "mask", tuple(rest))
     if masks and (visible := visible_rows(call, masks)):
-        samples[key] = masked_rule(call, visible)
+        samples[key] = masked(visible, function.size)
     return samples.get(key)
 
 

@@ -10,12 +10,13 @@ from torch.fx import Node
 from amprewrite.frameworks.torch_fx.aten.arguments import argument
 from amprewrite.frameworks.torch_fx.compat import operators
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, held, occurrences
-from amprewrite.ir import Op, Value
+from amprewrite.ir import Op, ProgramGraph
 from amprewrite.unit_scaling.graph import Differentiable, extent
+from amprewrite.unit_scaling.program import OpCall
 
 
 @dataclass(frozen=True)
-class Call:
+class Call(OpCall):
     """One op, with the facts that its rule needs.
 
     Attributes:
@@ -29,6 +30,16 @@ class Call:
     node: Node
     reading: Reading
     live: Differentiable
+
+    @property
+    def graph(self) -> ProgramGraph:
+        """The program."""
+        return self.reading.graph
+
+    @property
+    def differentiable(self) -> Differentiable:
+        """The part of the program that is differentiated."""
+        return self.live
 
     def argument(self, name: str) -> Any:
         """Return an argument by its name in the schema."""
@@ -48,18 +59,10 @@ class Call:
             position += count
         return None
 
-    def value(self, index: int) -> Value:
-        """Return an operand."""
-        return self.reading.graph.values[self.op.operands[index]]
-
-    def shape(self, index: int) -> tuple[Any, ...]:
-        """Return the extents of an operand: numbers, and formulas where they vary."""
-        return shape_of(self.value(index))
-
     @property
     def result(self) -> tuple[Any, ...]:
         """The extents of the first result, as those of values made before it."""
-        graph = self.reading.graph
+        graph = self.graph
         known: dict[str, tuple[str, int]] = {}
         before = (graph.values[name] for name in self.op.operands)
         for value in (*before, *graph.values.values()):
@@ -68,25 +71,6 @@ class Call:
                     known.setdefault(size, (value.name, axis))
         sizes = graph.values[self.op.results[0]].shape
         return tuple(d if isinstance(d, int) else extent(*known[d]) for d in sizes)
-
-    def is_live(self, index: int | None) -> bool:
-        """Return whether an operand is given and has a gradient."""
-        return index is not None and self.op.operands[index] in self.live.values
-
-    @property
-    def where(self) -> str:
-        """The op, its module and its line, for messages."""
-        path = f" of {self.op.path}" if self.op.path else ""
-        line = f" at {self.op.source}" if self.op.source else ""
-        return f"{self.op.native}{path}{line}"
-
-
-def shape_of(value: Value) -> tuple[Any, ...]:
-    """Return the extents of a value: numbers, and formulas where they vary."""
-    return tuple(
-        d if isinstance(d, int) else extent(value.name, i)
-        for i, d in enumerate(value.shape)
-    )
 
 
 def operand_nodes(reading: Reading, node: Node) -> Sequence[Node | None]:

@@ -11,13 +11,9 @@ from amprewrite.ir import ProgramGraph, Value
 from amprewrite.unit_scaling.graph import (
     Differentiable,
     ScalePlan,
-    assign,
-    cut_edges,
     differentiable,
-    find_residuals,
-    find_units,
-    mark_loss,
 )
+from amprewrite.unit_scaling.program import plan_scales
 from amprewrite.unit_scaling.settings import Settings
 from amprewrite.unit_scaling.torch.program.rules import Rules
 from amprewrite.unit_scaling.torch.program.write_scales import (
@@ -46,21 +42,8 @@ def insert_scales(
     refuse_unsupported(reading.graph)
     live = differentiable(reading.graph)
     _refuse(live)
-    units = mark_loss(live, find_units(live))
-    cut = cut_edges(live, units)
-    residuals = find_residuals(live, units, cut)
-    rules = Rules(reading, live, example, settings.mult).of(
-        units, frozenset(residual.unit for residual in residuals)
-    )
-    plan = assign(
-        units,
-        rules,
-        cut,
-        residuals,
-        live.outputs,
-        constraint=settings.constraint,
-        tau=settings.tau,
-    )
+    rules = Rules(reading, live, example, settings.mult)
+    units, plan = plan_scales(live, rules.of, settings)
     ScaleWriter(reading, units).write(plan)
     return plan
 

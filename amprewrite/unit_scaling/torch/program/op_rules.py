@@ -5,10 +5,17 @@ from typing import Any
 
 from amprewrite.frameworks.torch_fx.aten.ops import packet_name
 from amprewrite.unit_scaling.graph import UnitRule
+from amprewrite.unit_scaling.program import (
+    CLOSED,
+    gather,
+    product,
+    quotient,
+    rule_by_table,
+    unscaled,
+)
 from amprewrite.unit_scaling.rules import Factors, derive_rule, extents, shapes
-from amprewrite.unit_scaling.torch.program.call import Call, shape_of
+from amprewrite.unit_scaling.torch.program.call import Call
 
-CLOSED = "closed form"
 Find = Callable[[Call], UnitRule | None]
 """Returns the rule of a call, or None where none is known."""
 
@@ -21,11 +28,6 @@ def _rule(factors: Factors, indices: Mapping[str, int | None], why: str) -> Unit
         if index is not None and name in factors.backward
     }
     return UnitRule(factors.forward, backward, CLOSED, why)
-
-
-def unscaled(why: str) -> UnitRule:
-    """Return the rule of an op that keeps the scale."""
-    return UnitRule(1.0, {}, CLOSED, why)
 
 
 def _sum_over(shape: tuple[Any, ...], axes: tuple[int, ...]) -> Any:
@@ -164,30 +166,6 @@ def _add(call: Call) -> UnitRule:
     return _rule(factors, {"left": 0, "right": 1}, "two independent terms")
 
 
-def _product(call: Call) -> UnitRule:
-    if not (call.is_live(0) and call.is_live(1)):
-        return unscaled("a product with a constant tensor, taken as of unit scale")
-    both = {i: shapes.copies(call.shape(i), call.result) ** -0.5 for i in (0, 1)}
-    return UnitRule(1.0, both, CLOSED, "independent factors")
-
-
-def _quotient(call: Call) -> UnitRule:
-    graph = call.reading.graph
-    total = graph.producer.get(call.op.operands[0])
-    is_whole = not call.value(0).shape and not call.is_live(1)
-    if is_whole and total is not None and total.canonical == "sum":
-        terms = shapes.count(shape_of(graph.values[total.operands[0]]))
-        why = "a sum by a number of the data, taken as a mean of all its terms"
-        return UnitRule(1.0, {0: terms}, CLOSED, why, fixed=True)
-    return unscaled("a ratio of two tensors is left as it is")
-
-
-def _gather(call: Call) -> UnitRule:
-    table, found = shapes.count(call.shape(0)), shapes.count(call.result)
-    factor = table**0.5 * found**-0.5 if found != 0 else 1.0
-    return UnitRule(1.0, {0: factor}, CLOSED, "elements that are looked up")
-
-
 def _expand(call: Call) -> UnitRule:
     copies = shapes.copies(call.shape(0), call.result)
     return UnitRule(1.0, {0: copies**-0.5}, CLOSED, "copies, of which gradients add up")
@@ -238,18 +216,18 @@ BY_NAME: Mapping[str, Find] = {
     "batch_norm_inference": _norm,
     "conv": _conv,
     "cross_entropy_loss": _cross_entropy,
-    "div": _quotient,
+    "div": quotient,
     "dropout": _dropout,
     "embedding": _embedding,
     "expand": _expand,
-    "gather": _gather,
+    "gather": gather,
     "group_norm": _norm,
     "layer_norm": _norm,
     "linear": _linear,
     "matmul": _matmul,
     "mean": _mean,
     "mse_loss": _mse,
-    "mul": _product,
+    "mul": product,
     "rms_norm": _norm,
     "scaled_dot_product_attention": _attention,
     "softmax": _softmax,
@@ -258,15 +236,7 @@ BY_NAME: Mapping[str, Find] = {
 }
 """Rules by canonical name."""
 
-KEEPS = frozenset({"cast", "control", "metadata", "movement", "selection"})
-"""Groups of ops that move values, or choose between them."""
-
 
 def rule_by_name(call: Call) -> UnitRule | None:
     """Return the rule of an op by name; None where it has none."""
-    find = BY_NAME.get(call.op.canonical)
-    if find is not None:
-        return find(call)
-    if call.op.traits.group in KEEPS:
-        return unscaled("every result is a value of an operand")
-    return None
+    return rule_by_table(BY_NAME, call)

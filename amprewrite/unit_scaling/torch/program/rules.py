@@ -11,7 +11,8 @@ from amprewrite.errors import UnitScalingError
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, occurrences
 from amprewrite.ir import Op
 from amprewrite.unit_scaling.graph import Differentiable, Unit, UnitRule
-from amprewrite.unit_scaling.rules.softmax import masked_softmax, visible_logits
+from amprewrite.unit_scaling.program import masked, unscaled
+from amprewrite.unit_scaling.rules.softmax import visible_logits
 from amprewrite.unit_scaling.torch.program.call import Call, operand_nodes
 from amprewrite.unit_scaling.torch.program.measured_rules import (
     example_extents,
@@ -24,7 +25,6 @@ from amprewrite.unit_scaling.torch.program.measured_rules import (
 from amprewrite.unit_scaling.torch.program.op_rules import (
     rule_by_name,
     terms_of,
-    unscaled,
 )
 
 MASKS = frozenset({"add", "masked_fill", "sub", "where"})
@@ -113,11 +113,7 @@ class Rules:
         visible = visible_logits(logits.float().numpy(), axis)
         if set(visible) == {logits.shape[axis]}:
             return None
-        found = masked_softmax(visible, logits.shape[axis])
-        seen = sum(n * rows for n, rows in visible.items()) / sum(visible.values())
-        why = f"{seen:.4g} of {logits.shape[axis]} logits a row, by the example's mask"
-        backward = {0: found.backward["input"]}
-        return UnitRule(found.forward, backward, "quadrature", why)
+        return masked(visible, logits.shape[axis])
 
     def _call(self, op: Op) -> Call:
         return Call(op, self.reading.sites[op.name].node, self.reading, self.live)

@@ -63,3 +63,12 @@ def test_a_mask_that_is_given_is_that_of_the_example(run):
     assert factor_of(scaled) == pytest.approx(CAUSAL)
     jax.jit(scaled)(W, jnp.ones((5, 16, 8)), jnp.ones((16, 16), bool))
     assert factor_of(scaled) == pytest.approx(CAUSAL)
+
+
+def test_a_call_without_a_mask_has_none():
+    def run(w, x, mask=None):
+        return function(w, x, mask, lambda s, m: s if m is None else given(s, m))
+
+    scaled = amprewrite.unit_scale(run, (W, X, jnp.tril(jnp.ones((16, 16), bool))))
+    scaled(W, X)
+    assert factor_of(scaled) == pytest.approx(FULL)
