@@ -1,10 +1,11 @@
 """Options that keep modules and ops full, or let them be low, are rules."""
 
+import inspect
 import json
 
 import pytest
 
-from amprewrite.cli.models.given import Asked
+from amprewrite.cli.models.given import Asked, Ruled, planned
 from amprewrite.factories import ModelCall
 from tests.command_line import done
 
@@ -52,3 +53,19 @@ def test_the_ops_of_a_compound_stay_full():
     found = Asked(op_full=["silu"]).inspect(given)
     assert {d.precision for d in found.select(compound="silu")} == {"float32"}
     assert found.warnings == ()
+
+
+def test_a_command_has_the_options_of_its_parameter():
+    calls = []
+
+    @planned
+    def command(target: str, asked: Ruled, *, top: int = 5) -> None:
+        calls.append((target, asked, top))
+
+    options = ["policy", "override", "keep_full", "low", "op_full"]
+    parameters = inspect.signature(command).parameters
+    assert [*parameters] == ["target", *options, "top"]
+    assert parameters["top"].default == 5
+    given = dict.fromkeys(options)
+    command(**{**given, "target": "a.py:b", "policy": "fp16", "top": 3})
+    assert calls == [("a.py:b", Ruled(policy="fp16"), 3)]
