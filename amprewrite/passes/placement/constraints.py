@@ -127,7 +127,7 @@ class _Finder:
         self.compared = compared_moves(self.graph, classes)
         self.exact = exact_ops(self.graph, situation.classes)
         self.requires_low: dict[str, tuple[str, ...]] = {}
-        self.statistics: set[str] = set()  # made by denied ops, and of that alone
+        self.statistics: set[str] = set()  # of deny ops, or of these alone
         self.assignable: list[str] = []
         self.pinned: dict[str, str] = {}
         self.moved: set[str] = set()
@@ -141,10 +141,10 @@ class _Finder:
             if op_class in FREE and not op.reads and not self._casts_weight(op):
                 self._sort(op)
             if op_class is OpClass.FOLLOW and op.name in self.compared:
-                self._put_behind(op, self._full_operands(op))
+                self._require_low(op, self._full_operands(op))
             elif op.name in self.centring:
                 names = self._full_operands(op)
-                self._put_behind(op, [n for n in names if n not in self.statistics])
+                self._require_low(op, [n for n in names if n not in self.statistics])
             made = op_class is OpClass.FOLLOW or op.name in self.pinned
             of_them = self.statistics.issuperset(self._full_operands(op))
             whole = op_class is OpClass.DENY or self.at.is_full_statistic(op)
@@ -158,7 +158,7 @@ class _Finder:
             {storage: tuple(names) for storage, names in self.members.items()},
             {storage: tuple(names) for storage, names in self.makers.items()},
             frozenset(self.full_storages),
-            frozenset(filter(self._may_give_sums, self.assignable)),
+            frozenset(filter(self._may_return_accumulator, self.assignable)),
             self.requires_low,
         )
 
@@ -209,7 +209,7 @@ class _Finder:
             return "its mean is subtracted from it"
         return ""
 
-    def _put_behind(self, op: Op, names: list[str]) -> None:
+    def _require_low(self, op: Op, names: list[str]) -> None:
         """Allow ``op`` to be low only if the values ``names`` are made low."""
         makers = [self.graph.producer.get(name) for name in names]
         self.requires_low[op.name] = tuple(op.name if op else "" for op in makers)
@@ -252,7 +252,7 @@ class _Finder:
         weights = self.at.weights.items()
         return frozenset(name for name, roots in weights if roots <= tables)
 
-    def _may_give_sums(self, name: str) -> bool:
+    def _may_return_accumulator(self, name: str) -> bool:
         op = self.graph.op_by_name[name]
         allowed = self.at.classes[name].op_class is OpClass.ALLOW
         results = map(self.graph.storage, op.results)

@@ -257,7 +257,7 @@ class Walk:
         return Placed(dtype, operands, (dtype,), why, self._makers(wide or [*followed]))
 
     def _written_cast(self, op: Op, operands: tuple[str, ...]) -> Placed:
-        """Place a cast with a written result: it stays the view or copy that it is."""
+        """Place a cast with a result written in place: it stays a view, or a copy."""
         storage = self.graph.storage
         if op.operands and storage(op.operands[0]) == storage(op.results[0]):
             why = "a view of a value written in place: a cast would make it a copy"
@@ -284,7 +284,7 @@ class Walk:
         return tuple(index for index, dtype in pairs if dtype == self.full)
 
     def _results(self, op: Op, precision: str) -> tuple[str, ...]:
-        """Return the dtypes of results; of in-place writes, those of the storage."""
+        """Return the dtypes of results; for in-place writes, those of the storage."""
         if not op.mutates:
             full = self.full
             traced = self._traced(op.results)
@@ -358,7 +358,7 @@ class Walk:
         return self._run(op, self.low, why, self._makers(strong))
 
     def strong(self, op: Op) -> list[str]:
-        """Return the full-typed operands that decide; weak ones adapt to them."""
+        """Return the full-typed operands that decide the dtype; weak ones adapt."""
         names = [op.operands[index] for index in self._full_operands(op)]
         if op.operand_rule == "lead":
             return names[:1]
