@@ -33,7 +33,7 @@ from amprewrite.policy import Matcher, Policy, PolicyLike, Rule, load_policy
 from amprewrite.registry import framework_of
 
 
-def prices(  # noqa: PLR0913  # what a plan is made for
+def prices(  # noqa: PLR0913  # the conditions of a plan
     model: object,
     policy: Policy,
     target: str,

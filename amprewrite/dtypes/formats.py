@@ -1,8 +1,8 @@
 """Number formats by dtype name: width, range, smallest numbers, precision.
 
-Names are those of ml_dtypes, JAX and torch. The suffix of an 8-bit float names what is
-missing or moved: ``f``: no infinities; ``n``: NaN in a place of its own; ``u``: no
-sign; ``uz``: no negative zero.
+Names are those of ml_dtypes, JAX and torch. The suffix of an 8-bit float names its
+differences from IEEE formats: ``f``: no infinities; ``n``: NaN in a place of its own;
+``u``: no sign; ``uz``: no negative zero.
 """
 
 from collections.abc import Mapping

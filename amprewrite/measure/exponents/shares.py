@@ -93,7 +93,7 @@ def exponent_of(scale: float) -> int:
         ArgumentError: ``scale`` is another number.
     """
     mantissa, exponent = math.frexp(scale)
-    if mantissa != 0.5:  # noqa: PLR2004  # what frexp gives of powers of two alone
+    if mantissa != 0.5:  # noqa: PLR2004  # frexp of powers of two alone
         msg = f"scale is {scale}; want a power of two, which moves exponents alone"
         raise ArgumentError(msg)
     return exponent - 1

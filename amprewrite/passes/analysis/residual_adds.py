@@ -32,8 +32,8 @@ class ResidualAdd:
     Attributes:
         op: The addition.
         branch: Index of the operand that the branch made.
-        skips: The values that the branch may start from: the other operand, what it
-            is a view or a multiple of, and the skips of the sum that it is.
+        skips: The values that the branch may start from: the other operand, a value
+            of which it is a view or a multiple, and the skips of the sum that it is.
     """
 
     op: Op

@@ -174,7 +174,7 @@ def calibration_text(calibration: Calibration) -> str:
     """Return the text of a file that holds ``calibration``.
 
     Raises:
-        ValueError: It holds what no file may: a time that is not above zero, say.
+        ValueError: It is not valid: a time that is not above zero, say.
     """
     text = _adapter(Calibration).dump_json(calibration, indent=1).decode("utf-8")
     read_calibration(text)
@@ -209,7 +209,7 @@ def save_calibration(calibration: Calibration) -> Path:
 
     Raises:
         UnsupportedError: It cannot be written.
-        ValueError: It holds what no file may: a time that is not above zero, say.
+        ValueError: It is not valid: a time that is not above zero, say.
     """
     file, text = cache_file(calibration.device), calibration_text(calibration)
     try:

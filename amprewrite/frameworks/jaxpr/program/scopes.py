@@ -218,7 +218,7 @@ def _entering(original: Any) -> Callable[..., Any]:
     """Return ``original``, a ``__call__``, wrapped in the module's scope."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        run = original.__get__(self, type(self))  # a function, or what wraps one
+        run = original.__get__(self, type(self))  # a function, or a wrapper of one
         names = _active.get()
         if names is None:
             return run(*args, **kwargs)

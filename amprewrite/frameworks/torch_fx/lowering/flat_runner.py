@@ -34,8 +34,8 @@ def flat_runner(
     Args:
         owner: The module with the tensors and bodies of the graph.
         graph: The graph.
-        outside: Structure of the output, from the graph; None to return what the
-            output node has.
+        outside: Structure of the output, from the graph; None to return the operand
+            of the output node.
 
     Returns:
         A function of as many positional arguments as the graph has placeholders.

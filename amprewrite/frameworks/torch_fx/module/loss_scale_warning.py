@@ -73,7 +73,7 @@ class Watch:
             return
         for leaf in pytrees.pytree.tree_leaves(output):
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
-                hooked: Any = leaf  # torch does not say what a hook takes
+                hooked: Any = leaf  # torch has no type for the arguments of a hook
                 hooked.register_hook(self._look)
 
     def _look(self, gradient: torch.Tensor) -> None:
