@@ -26,12 +26,12 @@ def dtypes_checked() -> Iterator[None]:
 def _torch_checked() -> Iterator[None]:
     from amprewrite.frameworks.torch_fx.rewrite import apply_plan, reconcile_dtypes
 
-    def settled(reading: Any, plan: Any) -> tuple[str, ...]:
-        notes = reconcile_dtypes.settle(reading, plan)
+    def reconciled(reading: Any, plan: Any) -> tuple[str, ...]:
+        notes = reconcile_dtypes.reconcile(reading, plan)
         check_module(reading.module)
         return notes
 
-    with mock.patch.object(apply_plan, "settle", settled):
+    with mock.patch.object(apply_plan, "reconcile", reconciled):
         yield
 
 

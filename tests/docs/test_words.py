@@ -55,7 +55,11 @@ def test_every_placement_and_target_is_named():
 
 
 @pytest.mark.parametrize(
-    "title", ["Precision", "Plans", "Placement", "Programs", "Verification", "Training"]
+    "title",
+    [
+        *("Precision", "Plans", "Placement", "Programs", "Verification", "Training"),
+        "In the code",
+    ],
 )
 def test_words_are_sorted_and_have_a_meaning(title):
     rows = ROW.findall(section(title))[1:]

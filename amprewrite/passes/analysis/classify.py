@@ -45,8 +45,8 @@ def _classify_op(graph: ProgramGraph, op: Op, matcher: Matcher) -> Match:
     full = matcher.policy.full
     if lowers_promoted(op, matcher.policy):
         return _classify_promoted(graph, op, matcher)
-    if (settled := _by_kind(graph, op, full)) is not None:
-        return settled
+    if (found := _by_kind(graph, op, full)) is not None:
+        return found
     found = _exact_scale(op, _asked(op, matcher.match(op)), matcher.policy.low)
     if (untouched := _untouched(graph, op, full)) is not None:
         return untouched

@@ -145,7 +145,7 @@ class _Builder:
 
     def _settle(self) -> Problem:
         ledger, groups = self.ledger, self.casts.groups
-        ledger.settle()
+        ledger.add_terms()
         count = groups.add_to(ledger.terms, ledger.variables)
         return Problem(
             self.freedom,

@@ -58,7 +58,7 @@ class Ledger:
         self._alone[variable] -= cost
         self.constant += cost
 
-    def settle(self) -> None:
+    def add_terms(self) -> None:
         """Convert the costs of single variables into terms, once, at the end."""
         self.constant += self._alone[FULL]
         for variable, cost in enumerate(self._alone):

@@ -4,7 +4,7 @@ from amprewrite.frameworks.torch_fx.rewrite.quantise_contractions import (
     quantise_contractions,
 )
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading
-from amprewrite.frameworks.torch_fx.rewrite.reconcile_dtypes import settle
+from amprewrite.frameworks.torch_fx.rewrite.reconcile_dtypes import reconcile
 from amprewrite.frameworks.torch_fx.rewrite.write import write
 from amprewrite.frameworks.torch_fx.rewrite.write_order import check_writes, contents
 from amprewrite.plan import Plan
@@ -22,7 +22,7 @@ def rewrite(reading: Reading, plan: Plan) -> Plan:
     """
     before = contents(reading)
     write(reading, plan)
-    settled = plan.with_warnings(*settle(reading, plan))
+    reconciled = plan.with_warnings(*reconcile(reading, plan))
     quantise_contractions(reading, plan)
     check_writes(reading, before)
-    return settled
+    return reconciled

@@ -26,16 +26,16 @@ Outcome = tuple[torch.dtype, ...] | str
 """Dtypes of the results, or the message of a kernel that refused."""
 
 
-def settle(reading: Reading, plan: Plan) -> tuple[str, ...]:
+def reconcile(reading: Reading, plan: Plan) -> tuple[str, ...]:
     """Fix the written graph where a kernel differs from the plan; return warnings.
 
     Each distinct call (op, dtypes, numbers) is tried once on fake tensors.
     """
     tried: dict[object, Outcome] = {}
-    return tuple(_settle(reading, plan, tried))
+    return tuple(_reconciled(reading, plan, tried))
 
 
-def _settle(
+def _reconciled(
     reading: Reading, plan: Plan, tried: dict[object, Outcome]
 ) -> Iterator[str]:
     for op in reading.graph.ops:

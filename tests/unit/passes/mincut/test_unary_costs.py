@@ -18,7 +18,7 @@ def test_sizes_are_charged_by_side() -> None:
     ledger.size(side, 10)
     ledger.size(FULL, 10)
     ledger.size(LOW, 10)
-    ledger.settle()
+    ledger.add_terms()
     assert cost(ledger, False) == 20 + 40 + 20
     assert cost(ledger, True) == 40 + 40 + 20
 
@@ -28,8 +28,8 @@ def test_a_charge_may_be_a_reward(amount: int) -> None:
     full, low = Ledger(2, 4), Ledger(2, 4)
     full.pay_full(full.new(), amount)
     low.pay_low(low.new(), amount)
-    full.settle()
-    low.settle()
+    full.add_terms()
+    low.add_terms()
     assert (cost(full, False), cost(full, True)) == (0, amount)
     assert (cost(low, False), cost(low, True)) == (amount, 0)
 
@@ -42,7 +42,7 @@ def test_either_is_full_where_one_of_them_is() -> None:
     both = ledger.either((one, other))
     ledger.pay_full(both, 5)
     ledger.pay_low(one, 9)
-    ledger.settle()
+    ledger.add_terms()
     assignments = minimum_cut(ledger.variables, ledger.terms.columns())
     assert assignments[one]
     assert assignments[both]
