@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.dtype_checks import dtypes_checked
+from tests.jax_compiler import as_by_default
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub
 # What `amprewrite calibrate` measured here must not decide what tests expect. Models
@@ -22,8 +23,13 @@ NO_CALIBRATION = TemporaryDirectory(prefix="amprewrite-tests-")
 atexit.register(NO_CALIBRATION.cleanup)
 os.environ["XDG_CACHE_HOME"] = NO_CALIBRATION.name
 os.environ["AMPREWRITE_PRICES"] = "default"  # the same plans on every machine
-# Before anything imports jax: eight devices, so that meshes can be tested anywhere.
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+# Before anything imports jax: eight devices, so that meshes can be tested anywhere; and
+# XLA compiles in a fifth of its time. Tests of its code ask for optimized_xla.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_force_host_platform_device_count=8 --xla_cpu_use_fusion_emitters=false",
+)
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 IN_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 if IN_WORKER:  # before anything imports torch: workers share the cores
@@ -77,6 +83,20 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 10, 10)  # Python 3.11 begins one after 700 objects
+
+
+@pytest.fixture(scope="module")
+def optimized_xla():
+    """Compile as by default, for modules of tests that ask what XLA makes of it."""
+    with as_by_default():
+        yield
+
+
+@pytest.fixture(scope="module")
+def xla_passes():
+    """Change programs as XLA does by default; their machine code is not optimized."""
+    with as_by_default(machine_code=False):
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -20,21 +20,6 @@ NEEDS = {
 STEPS = 60
 
 
-@pytest.fixture
-def quick_compiler():
-    """Let XLA compile in half the time, which is nearly all that the runs take."""
-    try:
-        import jax
-    except ImportError:
-        yield
-        return
-    name = "jax_disable_most_optimizations"
-    before = jax.config.values[name]
-    jax.config.update(name, True)
-    yield
-    jax.config.update(name, before)
-
-
 def test_every_example_is_tested():
     assert {path.stem for path in FOLDER.glob("*.py")} == {*NEEDS, *SHARED}
 
@@ -52,7 +37,6 @@ def test_a_missing_matplotlib_is_said_before_any_training(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compiler")
 @pytest.mark.parametrize("name", NEEDS)
 def test_trains_as_in_float32(name, tmp_path, monkeypatch, capsys):
     for library in ("matplotlib", *NEEDS[name]):

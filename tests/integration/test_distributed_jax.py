@@ -218,7 +218,8 @@ def launch(*args, processes):
         address = f"localhost:{free.getsockname()[1]}"
     env = {
         **os.environ,
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2"
+        " --xla_cpu_use_fusion_emitters=false",
         "JAX_PLATFORMS": "cpu",
         "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": os.pathsep.join(

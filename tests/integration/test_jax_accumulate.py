@@ -11,7 +11,7 @@ from jax import lax
 import amprewrite
 from tests.jax_programs import checked_jaxpr, normal, relative_error, weight
 
-pytestmark = pytest.mark.usefixtures("strict_jax")
+pytestmark = pytest.mark.usefixtures("optimized_xla", "strict_jax")
 
 ROUNDING = 2.0**-8
 """One rounding to bfloat16, relative."""

@@ -18,7 +18,10 @@ import amprewrite
 from tests.fuzzing import seeds
 from tests.jax_programs import gradient_of, normal, relative_error, weight
 
-pytestmark = pytest.mark.filterwarnings("ignore:rewritten 0 of")  # pointwise programs
+pytestmark = [
+    pytest.mark.usefixtures("xla_passes"),
+    pytest.mark.filterwarnings("ignore:rewritten 0 of"),  # pointwise programs
+]
 
 W = weight(16, 16)
 X = normal(8, 16, seed=1)

@@ -38,15 +38,6 @@ TRACED = {
 """Primitives that are not run, and why."""
 
 
-@pytest.fixture(autouse=True)
-def quick():
-    """Compile quickly: hundreds of small programs are compiled here."""
-    before = jax.config.values["jax_disable_most_optimizations"]
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
 def sampled():
     """Return some samples for each group: the first, the last, and between."""
     groups = defaultdict(list)

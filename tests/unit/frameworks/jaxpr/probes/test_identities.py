@@ -15,6 +15,8 @@ from amprewrite.frameworks.jaxpr.probes.runner import OPTIONS
 from amprewrite.frameworks.jaxpr.program.inline import inline
 from amprewrite.plan.sensitivity import Probes
 
+pytestmark = pytest.mark.usefixtures("optimized_xla")
+
 X = jnp.linspace(0.1, 2, 7)
 
 

@@ -18,6 +18,8 @@ from amprewrite.frameworks.jaxpr.program.inline import inline
 from amprewrite.frameworks.jaxpr.program.program import Number
 from tests.jax_programs import normal
 
+pytestmark = pytest.mark.usefixtures("optimized_xla")
+
 X = normal(64, 64)
 KERNELS = {
     "integer_pow": [lambda x, y=y: lax.integer_pow(x, y) for y in (0, 1, 3, 4, 7, -3)],

@@ -1,0 +1,44 @@
+"""XLA as it is by default, inside of a run of tests that compiles quickly.
+
+Most tests ask what a program computes, and most of their time would go into making it
+fast: ``conftest.py`` turns off the optimization of machine code and the emitters that
+are built on MLIR. What XLA does to a program before it emits code stays.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+EMITTERS = "xla_cpu_use_fusion_emitters"
+
+
+@contextmanager
+def as_by_default(*, machine_code: bool = True) -> Iterator[None]:
+    """Compile what is compiled inside with the passes and emitters of XLA's defaults.
+
+    What JAX has compiled before is dropped, and what it compiles inside is dropped at
+    the end.
+
+    Args:
+        machine_code: Whether machine code is optimized, too.
+    """
+    import jax
+    from jax._src import compiler  # noqa: TID251  # no public default of options
+
+    options_of = compiler.get_compile_options
+
+    def optimized(*args: Any, **kwargs: Any) -> Any:
+        options = options_of(*args, **kwargs)
+        given = dict(options.env_option_overrides)
+        options.env_option_overrides = list({EMITTERS: True, **given}.items())
+        return options
+
+    name = "jax_disable_most_optimizations"
+    before = jax.config.values[name]
+    with mock.patch.object(compiler, "get_compile_options", optimized):
+        jax.config.update(name, not machine_code)
+        jax.clear_caches()
+        yield
+    jax.config.update(name, before)
+    jax.clear_caches()
