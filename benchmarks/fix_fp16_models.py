@@ -41,9 +41,9 @@ def t5() -> Case:
     """
     model, args, kwargs = zoo.build("t5", SIZE, 2, 16)
     with torch.no_grad():
-        part = model.encoder.block[1].layer[1].DenseReluDense
-        part.wi.weight.mul_(2.0**8)
-        part.wo.weight.mul_(2.0**8)
+        part = model.get_submodule("encoder.block.1.layer.1.DenseReluDense")
+        for name in ("wi.weight", "wo.weight"):
+            part.get_parameter(name).mul_(2.0**8)
     return Case("a feed-forward result beyond 65504", model, args, kwargs)
 
 
@@ -55,10 +55,10 @@ def llama() -> Case:
     """
     model, args, kwargs = zoo.build("llama", SIZE, 2, 16)
     with torch.no_grad():
-        part = model.model.layers[1].mlp
-        part.gate_proj.weight.mul_(2.0**8)
-        part.up_proj.weight.mul_(2.0**6)
-        part.down_proj.weight.mul_(2.0**-13)
+        part = model.get_submodule("model.layers.1.mlp")
+        part.get_parameter("gate_proj.weight").mul_(2.0**8)
+        part.get_parameter("up_proj.weight").mul_(2.0**6)
+        part.get_parameter("down_proj.weight").mul_(2.0**-13)
     return Case("a gated product beyond 65504", model, args, kwargs)
 
 
@@ -123,8 +123,9 @@ def resnet() -> Case:
     model = Residual(16, 10)
     zoo.unit_gain(model)
     with torch.no_grad():
-        for conv in (*model.first, *model.last):
-            conv.weight.mul_(2.0)
+        for name in ("first", "last"):
+            for weight in model.get_submodule(name).parameters():
+                weight.mul_(2.0 if weight.ndim > 1 else 1.0)
     image = torch.randint(0, 256, (2, 3, 32, 32)).float()
     return Case(
         "activations beyond 65504 in the last of ten blocks", model.eval(), (image,)

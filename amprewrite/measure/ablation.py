@@ -51,7 +51,8 @@ class Ablation(Protocol):
         """Names of the ops of the plan that can be restored one by one.
 
         Inserted nodes, by the names of their samples, can be too: then they hand on
-        their source, rounded to their dtype.
+        their source, rounded to their dtype. A restored op that makes, views or writes
+        a storage that is written in place keeps it full as a whole, as a plan does.
         """
         ...
 

@@ -7,7 +7,7 @@ ops are restored: the half that removes more is halved again, down to one op. So
 are at most ``log2(n) + 3`` runs for ``n`` ops.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil, inf, isfinite, log2
 from typing import Any, overload
@@ -182,8 +182,9 @@ class _Search:
         self.free = [r for r in rows if r.op in free or r.inserted]
         self.squares = effects.live.squares
         self.limit = limit(len(self.free))
-        lost = effects.base.lost
-        self.beyond = overflowing(rows, self.plan, self.graph) if lost else {}
+        self.beyond: Mapping[str, str] = {}
+        if effects.base.lost:
+            self.beyond = overflowing(rows, self.plan, self.graph)
         self.shares: dict[str, float] = {}
 
     def blame(self, top: int) -> Blame:

@@ -8,6 +8,7 @@ from math import inf, isfinite, isinf
 from pathlib import Path
 
 from amprewrite.errors import ToleranceError
+from amprewrite.ir import Op, ProgramGraph
 from amprewrite.plan import Plan
 from amprewrite.verify.culprits.effects import Effects
 from amprewrite.verify.culprits.overflows import overflowing
@@ -211,7 +212,8 @@ def _order(rows: Sequence[OpError], effects: Effects) -> tuple[str, ...]:
     names = [
         op.name
         for op in ablation.graph.ops
-        if op.name in rounding and op.name in ablation.restorable
+        if op.name in rounding & ablation.restorable
+        and not _is_view(op, ablation.graph)
     ]
 
     def rank(name: str) -> tuple[float, ...]:
@@ -228,6 +230,12 @@ def _rounds(plan: Plan, op: str) -> bool:
     dtypes = (decision.precision, *decision.operands, *decision.results)
     may_be_full = decision.reason.is_overridable and decision.op_class != "keep"
     return bool(plan.low) and plan.low in dtypes and may_be_full
+
+
+def _is_view(op: Op, graph: ProgramGraph) -> bool:
+    """Return whether an op views what is written in place: no rule decides of it."""
+    read = set(map(graph.storage, op.operands)) & graph.written
+    return not op.mutates and any(graph.storage(name) in read for name in op.results)
 
 
 def _guess(order: Sequence[str], effects: Effects, target: float) -> int:

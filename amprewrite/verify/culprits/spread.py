@@ -53,6 +53,8 @@ class _Spread:
                 full.update(op.results)
             elif full.isdisjoint(op.operands) or not self._is_low(decision):
                 continue
+            elif self._is_written(op):  # it has the dtype of the storage
+                full.update(op.results)
             elif self._is_promoted(decision) or self._is_moved(op, decision):
                 yield op.name
             elif decision.op_class != OpClass.ALLOW:
@@ -70,7 +72,8 @@ class _Spread:
                 continue
             read = zip(op.operands, decision.operands, strict=False)
             low.update(name for name, dtype in read if dtype == self.plan.low)
-            if is_read and self._is_promoted(decision) and self._is_low(decision):
+            free = self._is_promoted(decision) and not self._is_written(op)
+            if is_read and free and self._is_low(decision):
                 yield op.name
 
     def _is_low(self, decision: Decision) -> bool:
@@ -82,14 +85,14 @@ class _Spread:
         return is_promote and decision.reason.is_overridable
 
     def _is_moved(self, op: Op, decision: Decision) -> bool:
-        """Return whether an op moves values, could be low, and nothing reads it full.
-
-        A view of a storage that is written in place has the dtype of that.
-        """
+        """Return whether an op moves values, may be low, and nothing reads it full."""
         if not (decision.reason.is_overridable and self._moves(decision)):
             return False
-        written = any(self.graph.storage(n) in self.graph.written for n in op.results)
-        return not written and self.wanted.isdisjoint(op.results)
+        return self.wanted.isdisjoint(op.results)
+
+    def _is_written(self, op: Op) -> bool:
+        """Return whether an op makes or views a storage that is written in place."""
+        return any(self.graph.storage(n) in self.graph.written for n in op.results)
 
     def _moves(self, decision: Decision) -> bool:
         return decision.op_class == OpClass.FOLLOW

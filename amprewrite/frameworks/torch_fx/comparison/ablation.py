@@ -15,7 +15,8 @@ from amprewrite.frameworks.torch_fx.compat.settings import without_any_autocast
 from amprewrite.frameworks.torch_fx.compat.threads import one_at_a_time
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.probes.lockstep import Walk
-from amprewrite.frameworks.torch_fx.probes.restored.steps import Restoring, restorable
+from amprewrite.frameworks.torch_fx.probes.restored.steps import Restoring
+from amprewrite.frameworks.torch_fx.probes.restored.storages import Storages
 from amprewrite.frameworks.torch_fx.probes.runner import Runner, devices_of
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, read
 from amprewrite.measure.ablation import Ablation, Seconds
@@ -59,7 +60,8 @@ class _Ablation:
         """Keep the capture; nothing is run."""
         self.converted, self.reading, self.runner = converted, reading, runner
         self.plan, self.graph = converted.plan, reading.graph
-        self.restorable = restorable(self.graph)
+        self.storages = Storages(self.graph)
+        self.restorable = self.storages.restorable
         self.seconds: dict[str, Seconds] = {}
 
     @one_at_a_time
@@ -69,7 +71,7 @@ class _Ablation:
         assert rewritten is not None
         structure = pytrees.call_structure(rewritten.graph)
         restoring = Restoring(
-            self.plan.by_op, self.restorable, frozenset(restored), self.seconds
+            self.plan.by_op, self.storages, frozenset(restored), self.seconds
         )
 
         def run(*args: Any, **kwargs: Any) -> Any:

@@ -2,7 +2,8 @@
 
 Both graphs name their ops alike. A restored op is called with the values that the
 rewritten graph has under the names of the original's operands, before any cast of them;
-its result is kept as it is for restored readers, and rounded for all others.
+its result is kept as it is for restored readers, and rounded for all others. A storage
+that is written in place is full as a whole, and rounded anew for each reader.
 """
 
 import time
@@ -25,26 +26,9 @@ from amprewrite.frameworks.torch_fx.probes.lockstep import (
     body_start,
     region_mode,
 )
-from amprewrite.ir import ProgramGraph
+from amprewrite.frameworks.torch_fx.probes.restored.storages import Storages
 from amprewrite.measure.ablation import Seconds
 from amprewrite.plan import Decision
-
-
-def restorable(graph: ProgramGraph) -> frozenset[str]:
-    """Return the ops that can be restored alone: no storage of theirs is written.
-
-    Two versions of a value that is written in place would drift apart, and the
-    rewritten graph may write to a cast of it, under another name.
-    """
-
-    def is_written(name: str) -> bool:
-        return graph.storage(name) in graph.written
-
-    return frozenset(
-        op.name
-        for op in graph.ops
-        if op.results and not any(map(is_written, (*op.operands, *op.results)))
-    )
 
 
 @dataclass
@@ -53,16 +37,21 @@ class Restoring:
 
     Attributes:
         decisions: The decisions of the plan, by op.
-        free: Ops that can be restored.
+        storages: Storages that ops write in place.
         restored: Ops and inserted nodes to restore.
         seconds: Receives the time of each op that is restored.
     """
 
     decisions: Mapping[str, Decision]
-    free: frozenset[str]
+    storages: Storages
     restored: Collection[str]
     seconds: MutableMapping[str, Seconds]
     _full: dict[Node, Any] = field(default_factory=dict[Node, Any])
+    _current: dict[Node, Node] = field(default_factory=dict[Node, Node])
+
+    def __post_init__(self) -> None:
+        """Find the storages that are full."""
+        self._whole = self.storages.full(self.restored)
 
     def run(self, ours: Walk, theirs: Walk, prefix: str = "") -> Any:
         """Run the graph and return its outputs.
@@ -72,9 +61,11 @@ class Restoring:
             theirs: The original one.
             prefix: Prefix of the names of ops in this body.
         """
-        last = _last_uses(ours, theirs)
+        self._current.update(self.storages.current(ours, theirs, prefix))
+        last = _last_uses(ours, theirs, self._current)
         for node in ours.graph.nodes:
             if node.op == "output":
+                self._round_again(ours, node)
                 continue
             self._run_node((ours, node), theirs, prefix + node.name)
             for used in last[node]:
@@ -85,9 +76,10 @@ class Restoring:
     def _run_node(self, ours: tuple[Walk, Node], theirs: Walk, name: str) -> None:
         walk, node = ours
         twin, start = theirs.named.get(node.name), body_start(node)
+        self._round_again(walk, node)
         if twin is None:
             self._run_inserted(walk, node, name)
-        elif name in self.free and self._replaces(node, name):
+        elif name in self.storages.restorable and self._replaces(node, name):
             self._restore(ours, (theirs, twin), name)
         elif start is not None and name not in self.decisions:
             self._run_body(ours, (theirs, twin), start, f"{name}.")
@@ -96,6 +88,18 @@ class Restoring:
             self._full[node] = self._full[node.args[0]][node.args[1]]
         else:
             self._run_plain(walk, node, self.decisions.get(name))
+            if self._is_whole(name):
+                self._full[node] = _like(walk.values[node], twin.meta.get("val"))
+
+    def _round_again(self, walk: Walk, node: Node) -> None:
+        """Round operands that are kept full and may have been written since."""
+        for used in node.all_input_nodes if self._whole else ():
+            if used in self._full and used in walk.values:
+                walk.values[used] = _like(self._full[used], walk.values[used])
+
+    def _is_whole(self, name: str) -> bool:
+        """Return whether an op makes, views or writes a storage that is kept full."""
+        return self.storages.of_op.get(name) in self._whole
 
     def _run_plain(self, walk: Walk, node: Node, decision: Decision | None) -> None:
         """Run an op as converted, in full precision on operands that are kept full.
@@ -117,7 +121,8 @@ class Restoring:
         """Return whether an op is restored, or moves values that are kept full."""
         moves = self.decisions[name].op_class == "follow"
         kept = moves and any(used in self._full for used in node.all_input_nodes)
-        return kept or name in self.restored
+        writes = self._is_whole(name) and name not in self.storages.makers
+        return kept or writes or name in self.restored
 
     def _run_inserted(self, walk: Walk, node: Node, name: str) -> None:
         """Run an inserted node; one that widens a value kept full hands that on."""
@@ -145,7 +150,8 @@ class Restoring:
         start = time.perf_counter()
         made = _waited(other.call(twin, operands))
         taken = time.perf_counter() - start
-        if name in self.restored and name not in self.seconds:
+        timed = name in self.restored and name not in self.storages.of_op
+        if timed and name not in self.seconds:
             draws.rewind()
             start = time.perf_counter()
             _waited(walk.call(node, walk.operands((node.args, dict(node.kwargs)))))
@@ -161,7 +167,8 @@ class Restoring:
         node = walk.named[used.name]
         if node in self._full:
             return self._full[node]
-        return _like(walk.values[node], used.meta.get("val"))
+        held = self._current.get(node, node)
+        return _like(walk.values[held], used.meta.get("val"))
 
     def _run_body(
         self,
@@ -179,7 +186,9 @@ class Restoring:
             walk.values[node] = self.run(*inner, prefix)
 
 
-def _last_uses(ours: Walk, theirs: Walk) -> Mapping[Node, list[Node]]:
+def _last_uses(
+    ours: Walk, theirs: Walk, current: Mapping[Node, Node]
+) -> Mapping[Node, list[Node]]:
     """Return for each node the values that neither graph uses after it."""
     last: dict[Node, list[Node]] = defaultdict(list)
     (output,) = ours.graph.find_nodes(op="output")
@@ -188,7 +197,8 @@ def _last_uses(ours: Walk, theirs: Walk) -> Mapping[Node, list[Node]]:
         twin = theirs.named.get(node.name)
         named = () if twin is None else (n.name for n in twin.all_input_nodes)
         read = [ours.named[name] for name in named if name in ours.named]
-        for used in (*node.all_input_nodes, *read, node):
+        held = [current[used] for used in read if used in current]
+        for used in (*node.all_input_nodes, *read, *held, node):
             if used not in seen:
                 seen.add(used)
                 last[node].append(used)
