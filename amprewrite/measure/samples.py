@@ -20,7 +20,8 @@ class OpSample:
         reference: In the reference's dtype, on the reference's operands.
         actual: In the converted program.
         alone: Results of the converted op alone, on the reference's operands rounded to
-            the dtypes that it reads.
+            the dtypes that it reads; those of the reference for an op that moves values
+            in memory that stays where it is, in both forms alike.
         exact: Whether ``alone`` has no rounding of its own, so that it equals ``same``.
         same: Results of the original's op on the same rounded operands, in the
             reference's dtype, or in one that is as good as exact for them; None if it

@@ -89,8 +89,8 @@ def _compared(sample: OpSample, index: int, normal: float) -> Compared:
                 own = accumulated if o is a else block_parts(o, r, size)[0]
             if same is None:
                 kernel, base, known = 0.0, 0.0, 0
-            elif o is a and s is r and is_known:
-                kernel, base, known = accumulated, size, s.size
+            elif s is r and (o is r or o is a) and is_known:
+                kernel, base, known = 0.0 if o is r else accumulated, size, s.size
             else:
                 kernel, base, known = _kernel(o, s, exact=sample.exact)
             peak, *numbers = _range(w, f, normal, finite=is_known and w is r)

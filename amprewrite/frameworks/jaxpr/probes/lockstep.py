@@ -33,7 +33,7 @@ from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import Atom, Body, Program, Step
 from amprewrite.measure.runs import Array
 from amprewrite.measure.samples import Observe, OpSample
-from amprewrite.measure.values.blocks import Bounded, are_equal, is_equal, values_of
+from amprewrite.measure.values.blocks import are_equal, is_equal
 from amprewrite.plan import OUTPUT, Decision
 
 ONCE = frozenset((*SHARED, "custom_vjp_call"))
@@ -205,10 +205,11 @@ class Lockstep:
         before, after = dtype_name(held), dtype_name(read)
         if before == after or not (is_float(before) and is_float(after)):
             return
-        whole = values_of(to_array(held)), values_of(to_array(read))
+        whole = wanted, found = to_array(held), to_array(read)
         # Masks may be clamped to the range: values beyond it count as zero.
-        limit = float(format_of(after).max)
-        wanted, found = (Bounded(values, whole[0], limit) for values in whole)
+        bounded = np.abs(wanted) <= float(format_of(after).max)
+        if not bounded.all():
+            wanted, found = np.where(bounded, wanted, 0), np.where(bounded, found, 0)
         reader = name.rpartition(" for ")[2]
         self.observe(
             OpSample(

@@ -1,5 +1,6 @@
 """Read tensors as float64, whole or block by block, for ``verify`` to compare."""
 
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,3 +64,40 @@ def floats(value: Any) -> list[torch.Tensor]:
         if isinstance(leaf, torch.Tensor)
         and (leaf.is_floating_point() or leaf.is_complex())
     ]
+
+
+def views_of(
+    made: Sequence[torch.Tensor], operands: Sequence[torch.Tensor]
+) -> list[Hashable] | None:
+    """Return the element of an operand that each element of a result is.
+
+    Two ops of which these are equal, and not None, move the same elements and compute
+    nothing.
+
+    Args:
+        made: The float results of an op.
+        operands: Its float operands.
+
+    Returns:
+        For each result the operand whose memory it reads, and how; None if there is no
+        result, or one has its own memory.
+    """
+    found: list[Hashable] = []
+    for result in made:
+        place = next((i for i, x in enumerate(operands) if _shares(result, x)), None)
+        if place is None:
+            return None
+        found.append((place, _layout(operands[place]), _layout(result)))
+    return found or None
+
+
+def _shares(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.dtype != other.dtype or {one.layout, other.layout} != {torch.strided}:
+        return False
+    memory = one.untyped_storage().data_ptr()
+    return memory != 0 and memory == other.untyped_storage().data_ptr()
+
+
+def _layout(tensor: torch.Tensor) -> Hashable:
+    flags = tensor.is_conj(), tensor.is_neg()
+    return tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), flags

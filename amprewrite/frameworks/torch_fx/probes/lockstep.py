@@ -24,17 +24,15 @@ from amprewrite.frameworks.torch_fx.compat.operators import (
     is_mutable,
 )
 from amprewrite.frameworks.torch_fx.compat.pytrees import positional, pytree
-from amprewrite.frameworks.torch_fx.probes.arrays import TensorValues, floats
+from amprewrite.frameworks.torch_fx.probes.arrays import TensorValues, floats, views_of
 from amprewrite.frameworks.torch_fx.probes.inserted_nodes import (
     inserted_sample,
     is_rounded,
 )
 from amprewrite.frameworks.torch_fx.probes.operand_dtypes import (
-    fits_float32,
-    in_float32,
     paired,
     rounded,
-    unrounded,
+    widened_again,
 )
 from amprewrite.frameworks.torch_fx.probes.rerun import Again
 from amprewrite.frameworks.torch_fx.rewrite.fp8_kernel.fp8_dot import (
@@ -293,14 +291,24 @@ class Lockstep:
         self._weights(ours, theirs)
         read = walk.operands((node.args, dict(node.kwargs)))
         exact = other.operands((twin.args, dict(twin.kwargs)))
+        draws, pure = Draws(node), not (_writes(node) or _writes(twin))
+        made = floats(other.run(twin)) if pure else []
+        views = views_of(made, floats(exact))
+        if views:
+            draws.rewind()
+            moved = floats(walk.run(node))
+            if views_of(moved, floats(read)) == views:
+                self.observe(_moved(decision.op, made, moved))
+                return
+            draws.rewind()
         fed = paired(read, exact, rounded)
         contracts = decision.op in self.contractions
-        narrow = contracts and fits_float32(exact, fed)
-        given = paired(exact, fed, in_float32 if narrow else unrounded)
-        again = Again(partial(other.call, twin), given, writes=_writes(twin))
+        given = widened_again(exact, fed, products=contracts)
+        again = Again(partial(other.call, twin), given, writes=not pure)
         length = again.largest
-        draws = Draws(node)
-        reference = tuple(map(TensorValues, floats(other.run(twin))))
+        if not pure:  # it may write to its operands, which were copied first
+            made = floats(other.run(twin))
+        reference = tuple(map(TensorValues, made))
         draws.rewind()
         alone = floats(walk.call(node, fed))
         draws.rewind()
@@ -328,6 +336,14 @@ class Lockstep:
             format=decision.forward if node.target is FP8_DOT else "",
         )
         self.observe(sample)
+
+
+def _moved(
+    op: str, made: Collection[torch.Tensor], found: Collection[torch.Tensor]
+) -> OpSample:
+    """Return the sample of an op that moves the same elements in both graphs."""
+    reference, actual = tuple(map(TensorValues, made)), tuple(map(TensorValues, found))
+    return OpSample(op, reference, actual, reference, exact=True, same=reference)
 
 
 class Draws:

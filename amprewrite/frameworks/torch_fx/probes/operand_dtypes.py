@@ -42,12 +42,12 @@ def rounded(read: Any, exact: Any) -> Any:
     usable = isinstance(exact, torch.Tensor) and exact.shape == read.shape
     if not usable or read.layout != torch.strided:
         return read.clone()
-    source = exact
     limits = torch.finfo(read.dtype) if read.is_floating_point() else None
-    if limits and _exceeds(exact, limits.max) and bool(read.isfinite().all()):
+    made = torch.empty_like(read).copy_(exact)
+    if limits and _is_cut(made, exact, limits.max) and bool(read.isfinite().all()):
         bounded = exact.clamp(limits.min, limits.max)
-        source = torch.where(exact.isfinite(), bounded, exact)
-    return torch.empty_like(read).copy_(source)
+        made.copy_(torch.where(exact.isfinite(), bounded, exact))
+    return made
 
 
 def unrounded(exact: Any, read: Any) -> Any:
@@ -57,6 +57,19 @@ def unrounded(exact: Any, read: Any) -> Any:
     if not isinstance(read, torch.Tensor) or read.shape != exact.shape:
         return exact.clone()
     return read.to(exact.dtype, copy=True)
+
+
+def widened_again(exact: Any, read: Any, *, products: bool) -> tuple[Any, Any]:
+    """Return rounded operands in the dtypes of the reference's.
+
+    Args:
+        exact: Positional and keyword operands of the original's op.
+        read: The same operands, rounded.
+        products: Whether it multiplies and sums, so that float32 is wide enough for
+            operands in 16 bits.
+    """
+    narrow = products and fits_float32(exact, read)
+    return paired(exact, read, in_float32 if narrow else unrounded)
 
 
 def in_float32(exact: Any, read: Any) -> Any:
@@ -96,8 +109,15 @@ def _is_integral(tensor: torch.Tensor) -> bool:
     return not (tensor.is_floating_point() or tensor.is_complex())
 
 
-def _exceeds(tensor: torch.Tensor, limit: float) -> bool:
-    if tensor.dtype.itemsize < 4 or not tensor.numel():  # noqa: PLR2004  # bytes: no wider
+def _is_cut(made: torch.Tensor, exact: torch.Tensor, limit: float) -> bool:
+    """Return whether ``exact`` has numbers that are beyond the range of its copy."""
+    if made.dtype.itemsize > 1:  # numbers beyond it became infinite
+        return exact.dtype.itemsize > made.dtype.itemsize and not _is_finite(made)
+    if exact.dtype.itemsize < 4 or not exact.numel():  # noqa: PLR2004  # bytes: no wider
         return False
     linalg: Any = torch.linalg
-    return not bool(linalg.vector_norm(tensor.flatten(), float("inf")) <= limit)
+    return not bool(linalg.vector_norm(exact.flatten(), float("inf")) <= limit)
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    return bool(tensor.isfinite().all())

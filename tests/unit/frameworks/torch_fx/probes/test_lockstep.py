@@ -88,6 +88,18 @@ def test_data_movement_is_exact():
     assert len(found) >= 4
 
 
+def test_views_are_not_run_again_and_other_moves_are():
+    """A view has the same elements in both runs; a flip reads and writes them."""
+
+    def run(linear, x):
+        return linear(x).view(8, 8).mT.flip(0)
+
+    found = samples(Function(run))
+    again = {name: sample.again for name, sample in found.items() if sample.exact}
+    assert {name for name, run in again.items() if run is None} == {"view", "m_t"}
+    assert again["flip"] is not None
+
+
 def test_writes_in_place_do_not_reach_the_other_run():
     def run(linear, x):
         y = linear(x)
