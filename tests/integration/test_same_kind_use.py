@@ -281,6 +281,33 @@ def test_its_attributes_can_be_listed_before_the_first_call() -> None:
     assert "plan" in dict(inspect.getmembers(lazy))
 
 
+class Taught(Net):
+    """A model with a teacher that is kept out of its parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher = [Net().requires_grad_(False)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) - self.teacher[0](x)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("args", ARGS)
+def test_a_module_that_is_no_submodule_is_followed(
+    args: Any, *, training: bool
+) -> None:
+    model: Any = made(Taught)
+    converted: Any = amprewrite.convert(model, args=args, training=training)
+    assert (converted.teacher[0] is model.teacher[0]) is training
+    for _ in range(2):
+        assert is_close(converted(X), model(X))
+        for one in {
+            id(m.teacher[0]): m.teacher[0] for m in (model, converted)
+        }.values():
+            one.last.weight.data.mul_(-2)  # torch counts no such write
+
+
 def test_a_shallow_copy_is_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"copy\.copy.*use copy\.deepcopy"):
         copy.copy(amprewrite.convert(made()))

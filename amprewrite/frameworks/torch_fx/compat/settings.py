@@ -23,7 +23,7 @@ from amprewrite.frameworks.torch_fx.compat.threads import (
     silent,
 )
 
-autograd_hooks: Any = torch._C._autograd
+_internals: Any = torch._C
 _to = torch.ops.aten.to
 CASTS = frozenset((_to.dtype, _to.dtype_layout, _to.device, _to.other))
 """Operators that return the tensor itself if it has the dtype already."""
@@ -108,7 +108,7 @@ def keeping_saved_tensors() -> AbstractContextManager[object]:
     capture inside of it would be saved once, and not when it is computed again. The
     innermost hooks alone apply.
     """
-    if autograd_hooks._top_saved_tensors_default_hooks(True) is None:
+    if _internals._autograd._top_saved_tensors_default_hooks(True) is None:
         return nullcontext()
     return torch.autograd.graph.saved_tensors_hooks(_itself, _itself)
 

@@ -180,8 +180,12 @@ def in_dispatch_mode() -> bool:
     Its results are not to be kept for other calls. ``torch.jit.trace`` is one.
     """
     internals: Any = torch._C
-    if internals._len_torch_dispatch_stack() > 0:
-        return True
+    return internals._len_torch_dispatch_stack() > 0 or is_torchscript()
+
+
+def is_torchscript() -> bool:
+    """Return whether ``torch.jit.trace`` records the ops that run."""
+    internals: Any = torch._C
     return internals._get_tracing_state() is not None
 
 

@@ -9,6 +9,7 @@ from amprewrite.frameworks.torch_fx.derived.classes import adopt
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule
 from amprewrite.frameworks.torch_fx.module.snapshot import snapshot
+from amprewrite.frameworks.torch_fx.plain.hidden import hidden_modules
 from amprewrite.frameworks.torch_fx.plain.plain_class import follow_assigned
 from amprewrite.frameworks.torch_fx.plain.tree import (
     bound_attribute,
@@ -47,18 +48,21 @@ def derive(
     refusal = ""
     if isinstance(program, LazyModule):
         source = program.model
-        made = copy_tree(source, {**_shared(source), **scripted(source)})
+        kept = {**scripted(source), **hidden_modules(source)}
+        made = copy_tree(source, {**_shared(source), **kept})
         share_attributes(made, source)
     elif program is None:
         source = model if trains else snapshot(model)
-        made = copy_tree(source, {**_tensors(source), **scripted(source)})
+        kept = {**scripted(source), **hidden_modules(source)}
+        made = copy_tree(source, {**_tensors(source), **kept})
     else:
         source = model
         scripts = scripted(model)
         if scripts and not trains:
             refusal = _SCRIPTED
             scripts = {id(p): program.get_submodule(n) for n, p in scripts_of(model)}
-        made = copy_tree(model, {**tensors_of(program, model), **scripts})
+        kept = hidden_modules(model) if trains else {}
+        made = copy_tree(model, {**tensors_of(program, model), **scripts, **kept})
         mode = None if trains else model.training
     shared = SharedState(capture, trains, mode, source if trains else None)
     shared.refusal = refusal or bound_attribute(source)

@@ -38,50 +38,48 @@ def class_before(role: type[Any], kind: type[Any], body: dict[str, Any]) -> Any:
         return _finished(made, kind)
     order: tuple[type[Any], ...] = made.__mro__[1:]
 
-    class InOrder(meta):
-        """Class of classes with the methods of the role before those of the model."""
+    def mro(cls: type[Any]) -> list[type[Any]]:
+        """Return the order of lookup; that of a derived class follows from it."""
+        return [cls, *order] if cls.__bases__ == (kind, role) else type.mro(cls)
 
-        def mro(cls) -> list[type[Any]]:  # noqa: N805  # of a class of classes
-            """Return the order of lookup; that of a derived class follows from it."""
-            return [cls, *order] if cls.__bases__ == (kind, role) else super().mro()
-
-    return _finished(InOrder(kind.__name__, (kind, role), body), kind)
+    in_order: Any = type("InOrder", (meta,), {"mro": mro})
+    return _finished(in_order(kind.__name__, (kind, role), body), kind)
 
 
 @cache
 def _handing_on(meta: type[Any]) -> Any:
     """Return a class of classes that hand on to another what is set on them.
 
+    A class hands on once it has an attribute that names the other.
+
     Args:
         meta: The class of the other class.
     """
 
-    class HandingOn(meta):
-        """Class of classes with an attribute that names the other class."""
-
-        def __setattr__(cls, name: str, value: Any) -> None:  # noqa: N805  # of a class of classes
-            """Set an attribute of the other class; one of ours puts its own back."""
-            own = vars(cls)
-            if _DERIVED_FROM not in own or name in _OWN:
-                super().__setattr__(name, value)
+    def set_attribute(cls: Any, name: str, value: Any) -> None:
+        """Set an attribute of the other class; one of ours puts its own back."""
+        own = vars(cls)
+        if _DERIVED_FROM not in own or name in _OWN:
+            type.__setattr__(cls, name, value)
+            return
+        other, replaced = own[_DERIVED_FROM], own[_REPLACED]
+        if name in own:
+            if value is own[name]:  # what was replaced for a time is put back
+                _put_back(other, name, replaced)
                 return
-            other, replaced = own[_DERIVED_FROM], own[_REPLACED]
-            if name in own:
-                if value is own[name]:  # what was replaced for a time is put back
-                    _put_back(other, name, replaced)
-                    return
-                replaced.setdefault(name, vars(other).get(name, _NOTHING))
-            setattr(other, name, value)
+            replaced.setdefault(name, vars(other).get(name, _NOTHING))
+        setattr(other, name, value)
 
-        def __delattr__(cls, name: str) -> None:  # noqa: N805  # of a class of classes
-            """Delete an attribute of the other class."""
-            other = vars(cls).get(_DERIVED_FROM)
-            if other is None or name in _OWN:
-                super().__delattr__(name)
-            else:
-                delattr(other, name)
+    def delete_attribute(cls: Any, name: str) -> None:
+        """Delete an attribute of the other class."""
+        other = vars(cls).get(_DERIVED_FROM)
+        if other is None or name in _OWN:
+            type.__delattr__(cls, name)
+        else:
+            delattr(other, name)
 
-    return HandingOn
+    body = {"__setattr__": set_attribute, "__delattr__": delete_attribute}
+    return type("HandingOn", (meta,), body)
 
 
 def _put_back(other: Any, name: str, replaced: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from amprewrite.frameworks.torch_fx.compat import module_hooks, module_parts
 from amprewrite.frameworks.torch_fx.module.low_marks import full_dtype, mark_low
 from amprewrite.frameworks.torch_fx.module.snapshot import copied
 from amprewrite.frameworks.torch_fx.module.state import lowered
+from amprewrite.frameworks.torch_fx.plain.hidden import hidden_modules
 from amprewrite.frameworks.torch_fx.plain.plain_class import (
     OWN_FORWARD,
     STATE,
@@ -27,7 +28,8 @@ def plain_of(converted: nn.Module, *, shared: bool) -> nn.Module:
 
     Args:
         converted: The converted model, or a part of one.
-        shared: Whether tensors in the dtypes of the model are shared, not copied.
+        shared: Whether tensors in the dtypes of the model are shared, not copied, and
+            modules that are held outside of the submodules.
 
     Raises:
         UnsupportedError: It cannot be copied.
@@ -41,6 +43,8 @@ def plain_of(converted: nn.Module, *, shared: bool) -> nn.Module:
         else:
             values[id(held)] = held if shared else copied(held, memo)
     values.update(scripted(converted))
+    if shared:
+        values.update(hidden_modules(converted))
     made = copy_tree(converted, values, plain_class(type(converted)))
     _restore_forward(made)
     for _, part in module_parts.modules_by_path(made):

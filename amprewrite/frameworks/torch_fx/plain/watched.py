@@ -93,7 +93,8 @@ class WatchedTensors(Watched):
     def __setitem__(self, key: Any, value: Any) -> None:
         """Set an item; a tensor in the place of another is no change."""
         if key in self and (self[key] is None) == (value is None):
-            OrderedDict.__setitem__(self, key, value)
+            plain: Any = OrderedDict
+            plain.__setitem__(self, key, value)
         else:
             super().__setitem__(key, value)
 

@@ -13,6 +13,7 @@ from amprewrite.frameworks.torch_fx.compat import (
     module_hooks,
     module_parts,
 )
+from amprewrite.frameworks.torch_fx.plain.hidden import HiddenTensors, hidden_modules
 from amprewrite.frameworks.torch_fx.plain.plain_class import program_class
 from amprewrite.frameworks.torch_fx.programs.flags import (
     Flag,
@@ -87,11 +88,13 @@ def structure_key(root: nn.Module) -> Key:
     """Return the key of the structure of ``root``.
 
     It has the classes, modes, hooks, flags and names of tensors of all parts, and the
-    values that their forwards read in classes and global variables, but neither tensors
-    nor the hooks of ``root`` itself, which run around its programs.
+    values that their forwards read in classes and global variables and of modules that
+    are no submodules, but neither tensors nor the hooks of ``root`` itself, which run
+    around its programs.
     """
     parts = [*parts_of(root)]
-    outside = outside_key(outside_of(part for _, part in parts))
+    hidden = HiddenTensors(hidden_modules(root).values())
+    outside = hidden, outside_key(outside_of(part for _, part in parts))
     return (outside, *(_part_key(root, path, part) for path, part in parts))
 
 
@@ -197,6 +200,9 @@ def settings_of(root: nn.Module) -> list[Settings]:
     parts = [*parts_of(root)]
     outside = Outside(outside_of(part for _, part in parts))
     found: dict[int, Settings] = {id(outside): (outside, outside.values())}
+    if hidden := hidden_modules(root):
+        tensors = HiddenTensors(hidden.values())
+        found[id(tensors)] = tensors, tensors
     for _, part in parts:
         read = flags_read(part)
         for name, value in vars(part).items():
@@ -230,6 +236,8 @@ def are_same(now: object, before: object) -> bool:
     """Return whether settings, a container or a tensor are unchanged."""
     if isinstance(before, Mark):
         return before.holds(cast("torch.Tensor", now))
+    if isinstance(now, HiddenTensors):
+        return now.hold()
     if isinstance(now, Outside):
         now = now.values()
     try:

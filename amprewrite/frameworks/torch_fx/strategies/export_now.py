@@ -10,6 +10,7 @@ from amprewrite.frameworks.torch_fx.capture.dynamic_shapes import (
 )
 from amprewrite.frameworks.torch_fx.capture.one_graph import capture_for
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
+from amprewrite.frameworks.torch_fx.plain.hidden import hidden_modules
 from amprewrite.frameworks.torch_fx.programs.effects import (
     OutsideWrites,
     hooks_with_effects,
@@ -37,6 +38,8 @@ def export_now(subject: Subject) -> ConvertedModule | CaptureError:
     if written and not reason:
         names = ", ".join(written)
         reason = f"export writes once what forward writes to {names}, outside of it"
+    if subject.trains and not reason:
+        reason = _hidden(subject.root)
     if reason and subject.request.dynamic_shapes is not None:
         reason = f"{reason}; {PER_SIGNATURE}"
     return CaptureError(reason) if reason else assemble(subject, captured)
@@ -53,6 +56,18 @@ def beside_shapes(subject: Subject, error: CaptureError) -> CaptureError:
         return error
     refuse_mistake(model, subject.args, subject.kwargs, shapes, error)
     return CaptureError(f"{error}; {PER_SIGNATURE}")
+
+
+def _hidden(root: nn.Module) -> str:
+    """Return the reason why modules that are no submodules need dynamo in training.
+
+    Their weights may be written to at each step, as averages of the model's.
+    """
+    held = hidden_modules(root).values()
+    names = [type(m).__name__ for m in held if any(True for _ in m.parameters())]
+    if not names:
+        return ""
+    return f"export keeps as constants the weights of {names[0]}, which is no submodule"
 
 
 def _effects(subject: Subject) -> str:

@@ -48,6 +48,7 @@ STRATEGIES = (
             "forward seeds the random generator, which export does once",
             "forward draws numbers by Python or NumPy, which export makes constants",
             "a forward hook may do more than compute, which export does once",
+            "a trained model holds a module that is no submodule: export freezes it",
             "a trained model has its own backward, checkpoints or gradient hooks",
         ),
     ),

@@ -81,6 +81,10 @@ def checkpoints(m: Any, x: Any) -> Any:
     return checkpoint(m.a, x, use_reentrant=False)
 
 
+def has_teacher(m: Any, x: Any) -> Any:
+    return m.a(x) + m.teacher[0](x)
+
+
 KEPT: list[Any] = []
 
 
@@ -95,6 +99,7 @@ REASONS = [
     (seeds, False, "export does not record that forward seeds"),
     (draws, False, "export keeps the numbers that forward draws by random"),
     (has_hook, False, "runs the hook test_every_reason_to_pass_a_model_on_is_said_in"),
+    (has_teacher, True, "constants the weights of Linear, which is no submodule"),
     (checkpoints, True, "export removes activation checkpoints"),
 ]
 """One for each line of the table."""
@@ -107,6 +112,8 @@ def test_every_reason_to_pass_a_model_on_is_said_in_its_plan(
     assert len(STRATEGIES[0].passes_on) == len(REASONS)
     model: Any = Program(forward, a=nn.Linear(4, 4))
     model.calls = 0
+    if forward is has_teacher:
+        model.teacher = [nn.Linear(4, 4)]
     if forward is has_hook:
         model.a.register_forward_hook(lambda *given: KEPT.append(given))
     program = amprewrite.convert(model, args=(X,), training=training)
