@@ -233,7 +233,7 @@ def _rounds(plan: Plan, op: str) -> bool:
 
 
 def _is_view(op: Op, graph: ProgramGraph) -> bool:
-    """Return whether an op views what is written in place: no rule decides of it."""
+    """Return whether an op views a storage that is written: no rule decides of it."""
     read = set(map(graph.storage, op.operands)) & graph.written
     return not op.mutates and any(graph.storage(name) in read for name in op.results)
 

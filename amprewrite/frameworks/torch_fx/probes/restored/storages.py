@@ -84,7 +84,7 @@ class Storages:
         return frozenset(self.of_op[name] for name in restored if name in self.of_op)
 
     def current(self, ours: Walk, theirs: Walk, prefix: str) -> Mapping[Node, Node]:
-        """Return the nodes that hold what is written, for nodes before a cast of them.
+        """Return the casts that hold a written storage, by the nodes that they cast.
 
         Where a storage is kept in another dtype than the op makes, views and writes go
         to the cast of it.
