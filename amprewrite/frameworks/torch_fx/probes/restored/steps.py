@@ -167,8 +167,9 @@ class Restoring:
         node = walk.named[used.name]
         if node in self._full:
             return self._full[node]
-        held = self._current.get(node, node)
-        return _like(walk.values[held], used.meta.get("val"))
+        if node in self._current:
+            node = self._current[node]
+        return _like(walk.values[node], used.meta.get("val"))
 
     def _run_body(
         self,
