@@ -39,7 +39,9 @@ class Rounding:
         if error is not None:
             return error
         rounded = self._rounded(value, key)
-        return torch.sub(rounded, value).to(value.dtype)  # it widens as it subtracts
+        if rounded.dtype.itemsize == 1:  # torch does not widen 8 bits as it subtracts
+            rounded = rounded.to(value.dtype)
+        return torch.sub(rounded, value).to(value.dtype)
 
     def _rounded(self, value: torch.Tensor, key: Key) -> torch.Tensor:
         if isinstance(key, EightBits):

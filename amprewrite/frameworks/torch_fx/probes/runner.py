@@ -132,14 +132,17 @@ class Runner:
         loss = _loss(found)
         if loss is None:
             return {}
-        grads: Any = torch.autograd.grad(
+        derived: Any = torch.autograd.grad(
             loss * self.scale, list(held.values()), allow_unused=True
         )
-        return {
-            name: to_array(torch.zeros_like(held[name]) if grad is None else grad)
-            / self.scale
-            for name, grad in zip(held, grads, strict=True)
-        }
+        left, arrays = list(reversed(derived)), dict[str, Array]()
+        del derived
+        for name, tensor in held.items():
+            grad = left.pop()  # dropped when it is copied
+            array = to_array(torch.zeros_like(tensor) if grad is None else grad)
+            array /= self.scale
+            arrays[name] = array
+        return arrays
 
 
 def _is_inexact(tensor: torch.Tensor) -> bool:

@@ -2,7 +2,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from amprewrite.frameworks.torch_fx.probes.probe import Found, Probe, Rounding
+from amprewrite.frameworks.torch_fx.probes.probe import Found, Probe, Rounding, Shift
 
 X = torch.tensor([1.0, 1 + 2**-9, 1e5, float("inf")])
 
@@ -15,6 +15,8 @@ def test_the_error_of_a_rounding():
     assert half.error(X, "s")[3] == half.error(X, "v")[3] == 0
     brain = Rounding(torch.bfloat16, frozenset())
     assert brain.error(X, "v")[1] == -(2**-9)
+    eighth = Rounding(torch.float8_e4m3fn, frozenset())
+    assert eighth.error(X, "v")[:2].tolist() == [0.0, -(2**-9)]
 
 
 def test_a_measured_error_takes_the_place_of_the_rounding():
@@ -57,3 +59,16 @@ def test_an_infinite_gradient_counts_where_there_is_a_rounding():
         y = Probe.apply(x, token, "x", half, found)
         (y * float("inf")).nansum().backward()
         assert abs(found[0][1].item()) == moved
+
+
+def test_a_shift_is_an_identity_that_finds_gradient_times_change():
+    for last, moved in ((2.0, -2.0), (float("nan"), -8.0)):
+        found: Found = []
+        x = torch.tensor([1.0, 3.0], requires_grad=True)
+        token = torch.zeros((), requires_grad=True)
+        y = Shift.apply(x, token, ("w", "op"), torch.tensor([-2.0, last]), found)
+        assert torch.equal(y, x)
+        (y * torch.tensor([4.0, 3.0])).sum().backward()
+        assert x.grad.tolist() == [4.0, 3.0]
+        ((key, effect),) = found
+        assert (key, effect.item()) == (("w", "op"), moved)
