@@ -111,7 +111,7 @@ def parts(actual: Held, reference: Held) -> tuple[float, float]:
     Returns:
         Both norms over the elements where the reference is finite.
     """
-    rows = [block_parts(*pair) for pair in blocks(actual, reference)]
+    rows = [block_parts(one, exact) for one, exact in blocks(actual, reference)]
     return hypot(*(row[0] for row in rows)), hypot(*(row[1] for row in rows))
 
 
