@@ -67,7 +67,7 @@ def renew_flat_weights(module: nn.Module) -> None:
 
 
 class _CalledPlainly(nn.Module):
-    """Module with torch's ``__call__``, whatever its other base has."""
+    """Module with the ``__call__`` of torch before that of another base."""
 
     __call__ = nn.Module.__call__
 

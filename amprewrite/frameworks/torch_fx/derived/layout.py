@@ -7,13 +7,13 @@ _OWN = frozenset(("__name__", "__qualname__", "__module__", "__doc__", "__init__
 """Attributes of a class that say what it is, and make its objects."""
 
 _DERIVED_FROM = "_amprewrite_derived_from"
-"""Attribute of a class that was made here: the class that takes what is set."""
+"""Attribute of a derived class: the other class, on which attributes are set."""
 
 _REPLACED = "_amprewrite_replaced"
-"""Attribute of such a class: what the other class had before, by name."""
+"""Attribute of such a class: replaced attributes of the other class, by name."""
 
 _NOTHING = object()
-"""Stands for an attribute that the other class had not."""
+"""Value of an attribute that is missing in the other class."""
 
 
 def class_before(role: type[Any], kind: type[Any], body: dict[str, Any]) -> Any:
@@ -48,9 +48,9 @@ def class_before(role: type[Any], kind: type[Any], body: dict[str, Any]) -> Any:
 
 @cache
 def _handing_on(meta: type[Any]) -> Any:
-    """Return a class of classes that hand on to another what is set on them.
+    """Return a metaclass that sets attributes on another class.
 
-    A class hands on once it has an attribute that names the other.
+    A class of it does so once it has an attribute that names the other.
 
     Args:
         meta: The class of the other class.
@@ -58,7 +58,7 @@ def _handing_on(meta: type[Any]) -> Any:
 
     def set_attribute(cls: Any, name: str, value: Any) -> None:
         """Set an attribute of the other class; one of ours puts its own back."""
-        own = vars(cls)
+        own: Any = cls.__dict__
         if _DERIVED_FROM not in own or name in _OWN:
             type.__setattr__(cls, name, value)
             return
@@ -67,12 +67,13 @@ def _handing_on(meta: type[Any]) -> Any:
             if value is own[name]:  # what was replaced for a time is put back
                 _put_back(other, name, replaced)
                 return
-            replaced.setdefault(name, vars(other).get(name, _NOTHING))
+            replaced.setdefault(name, other.__dict__.get(name, _NOTHING))
         setattr(other, name, value)
 
     def delete_attribute(cls: Any, name: str) -> None:
         """Delete an attribute of the other class."""
-        other = vars(cls).get(_DERIVED_FROM)
+        own: Any = cls.__dict__
+        other = own.get(_DERIVED_FROM)
         if other is None or name in _OWN:
             type.__delattr__(cls, name)
         else:

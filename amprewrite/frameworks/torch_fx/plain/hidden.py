@@ -4,7 +4,7 @@ Such a module is kept out of ``parameters()``, as a teacher whose weights are an
 of the model's. A captured program has its weights as constants.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import FunctionType
 from typing import Any, cast
 
@@ -43,13 +43,18 @@ def hidden_modules(model: nn.Module) -> dict[int, nn.Module]:
         seen.add(id(value))
         if isinstance(value, nn.Module):
             found[id(value)] = value
-        elif isinstance(value, dict):
-            below += [(v, False) for v in cast("dict[Any, Any]", value).values()]
-        elif isinstance(value, (list, tuple, set)):
-            below += [(v, False) for v in cast("Iterable[Any]", value)]
-        elif attribute and _is_users(value):
-            below += [(v, False) for v in vars(value).values()]
+        else:
+            below += [(inner, False) for inner in _inside(value, attribute=attribute)]
     return found
+
+
+def _inside(value: Any, *, attribute: bool) -> list[Any]:
+    """Return the items of a container, and the attributes of an attribute."""
+    if isinstance(value, dict):
+        return [*cast("Mapping[Any, Any]", value).values()]
+    if isinstance(value, (list, tuple, set)):
+        return [*cast("Iterable[Any]", value)]
+    return [*vars(value).values()] if attribute and _is_users(value) else []
 
 
 def _is_users(value: object) -> bool:
