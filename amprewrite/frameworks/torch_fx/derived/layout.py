@@ -4,7 +4,7 @@ from functools import cache
 from typing import Any
 
 _OWN = frozenset(("__name__", "__qualname__", "__module__", "__doc__", "__init__"))
-"""Attributes of a class that say what it is, and make its objects."""
+"""Attributes that stay those of the class itself: its names and ``__init__``."""
 
 _DERIVED_FROM = "_amprewrite_derived_from"
 """Attribute of a derived class: the other class, on which attributes are set."""
