@@ -4,7 +4,7 @@ Such a module is kept out of ``parameters()``, as a teacher whose weights are an
 of the model's. A captured program has its weights as constants.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import FunctionType
 from typing import Any, cast
 
@@ -50,9 +50,8 @@ def hidden_modules(model: nn.Module) -> dict[int, nn.Module]:
 
 def _inside(value: Any, *, attribute: bool) -> list[Any]:
     """Return the items of a container, and the attributes of an attribute."""
-    held: Any = value
-    if isinstance(value, dict):
-        return [*held.values()]
+    if isinstance(value, Mapping):
+        return [*cast("Mapping[Any, Any]", value).values()]
     if isinstance(value, (list, tuple, set)):
         return [*cast("Iterable[Any]", value)]
     return [*vars(value).values()] if attribute and _is_users(value) else []
