@@ -196,10 +196,18 @@ def _find(
                 with_gain = slices[index].gain and name in NORMS
                 if slices[index].gain and not with_gain:
                     continue
-                expected = wanted * gain if with_gain else wanted
-                if _alike(y, expected):
+                expected = _times(wanted, gain) if with_gain else wanted
+                if expected is not None and _alike(y, expected):
                     return index, name, size
     return None
+
+
+def _times(x: Array, gain: Any) -> Array | None:
+    """Return a product; None if the gain is one of another axis."""
+    try:
+        return x * gain
+    except ValueError:
+        return None
 
 
 NORMS = frozenset({"layer_norm", "rms_norm"})

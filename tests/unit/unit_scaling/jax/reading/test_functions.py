@@ -107,6 +107,15 @@ def test_a_gain_belongs_to_its_norm_or_multiplies_it(function):
     assert backward == [pytest.approx(32**-0.5)]
 
 
+def test_a_bias_along_another_axis_is_no_gain():
+    def function(x, bias):
+        rows = jax.vmap(lambda row: W[:3] @ row + bias)(x)
+        found = jax.nn.log_softmax(rows)
+        return -jnp.take_along_axis(found, np.zeros((4, 1), np.int32), 1).mean()
+
+    assert names(function, X[:, 0], ONE[:3]) == ["cross_entropy", "mean"]
+
+
 def test_what_is_used_elsewhere_is_no_function():
     def function(x, w):
         e = jnp.exp(x @ w)
