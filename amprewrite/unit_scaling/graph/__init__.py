@@ -14,12 +14,11 @@ from amprewrite.unit_scaling.graph.differentiable import (
 from amprewrite.unit_scaling.graph.formula import Formula, extent, resolve
 from amprewrite.unit_scaling.graph.loss import mark_loss
 from amprewrite.unit_scaling.graph.residuals import Residual, find_residuals
-from amprewrite.unit_scaling.graph.scales import OUTPUT, Scale, ScalePlan
+from amprewrite.unit_scaling.graph.scales import Scale, ScalePlan
 from amprewrite.unit_scaling.graph.unit_rule import UnitRule, of_region
 from amprewrite.unit_scaling.graph.units import Edge, Unit, find_units
 
 __all__ = [
-    "OUTPUT",
     "Closing",
     "Differentiable",
     "Edge",

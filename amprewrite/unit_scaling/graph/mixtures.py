@@ -22,7 +22,7 @@ MOVES = frozenset({"cast", "control", "metadata", "movement"})
 def find_mixtures(
     units: Sequence[Unit], rules: Mapping[str, UnitRule]
 ) -> frozenset[str]:
-    """Return the names of the units whose results stay as they were written.
+    """Return the names of the units without a forward factor, gates and mixtures.
 
     They are sums with an operand that a gate is multiplied into, the gates of these,
     and gates of which there is a complement.

@@ -11,7 +11,7 @@ from amprewrite.errors import UnitScalingError
 from amprewrite.unit_scaling.graph.formula import factor_text, from_json
 
 OUTPUT = -2
-"""Index of the use of a value by who called the program."""
+"""Index of the use of a value as an output of the program."""
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,11 @@ NOT_ELEMENTWISE = frozenset({
 })  # fmt: skip
 """Ops of these groups that read other elements, or have weights."""
 CHOICES = frozenset({"masked_fill", "where"})
-"""Canonical names of ops that choose between values: of one number, where both the
-choice and the values are."""
+"""Canonical names of ops that choose between values by a condition.
+
+They are functions of one number if the condition and the values are."""
 BESIDE = ELEMENTWISE | {"comparison", "factory", "metadata", "rounding", "selection"}
-"""Groups of ops without a gradient that may compute from one number what a choice is
-made by, or a constant of its shape."""
+"""Groups of ops that compute conditions of one number, or constants of its shape."""
 STATISTICS = frozenset({"mean", "sum", "var"})
 """Ops that compute statistics, which a region may use inside."""
 

@@ -23,9 +23,10 @@ SAMPLE = 2**20
 TAIL = 1e-3
 """Share of the elements that are looked at as the largest ones."""
 OUTWEIGHS = 0.9
-"""Share of the sum of squares from which on they are a tail without a scale. Of a
-million numbers, the largest have 0.013 if they are Gaussian, 0.46 if they are fifth
-powers of these, and 0.9996 if they are reciprocals."""
+"""Share of the sum of squares above which the largest elements are a heavy tail.
+
+Of a million Gaussian numbers the largest have 0.013, of their fifth powers 0.46, of
+their reciprocals 0.9996."""
 DOUBTFUL = 0.3
 """Share from which on a larger sample is drawn; of 8192 ratios they may have 0.37."""
 LARGE = 2**17
@@ -126,7 +127,7 @@ def _measure(
 
 
 class _Sample:
-    """Runs of one op on Gaussian numbers.
+    """Sums over several runs of one op on Gaussian numbers.
 
     Attributes:
         count: Elements of the output.
@@ -178,7 +179,7 @@ class _Sample:
         return dict(zip(self.shapes, self.of_inputs / self.runs, strict=True))
 
     def tailed(self, share: float) -> set[str]:
-        """Return what has a tail with more than a share of the sum of squares."""
+        """Return the names of the output and gradients with a tail above a share."""
         return {what for what, parts in self.kept.items() if _tail(parts) > share}
 
 

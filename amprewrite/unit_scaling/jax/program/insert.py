@@ -54,7 +54,7 @@ def insert_scales(
         kinds: Kinds of the inputs that are more than inputs, by position.
         settings: How to scale.
         states: Outputs that replace an input, each with it, by position.
-        known: What other calls have shown.
+        known: Facts about other calls.
 
     Raises:
         UnitScalingError: An op has no rule, or nothing is differentiable.

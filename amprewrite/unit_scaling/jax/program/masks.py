@@ -81,7 +81,7 @@ def mask_ops(call: Call) -> list[Op]:
 def _visible(
     slicer: Slicer, mask: Op, size: int, masks: Mapping[str, Any]
 ) -> dict[int, int] | None:
-    """Return how many rows of what an op makes have how many logits; None if all."""
+    """Return the number of rows by their number of visible logits; None if all are."""
     live = [n for n in mask.operands if n in slicer.live.values]
     avals = slicer.reading.program.avals
     shape = avals[mask.results[0]].shape
@@ -98,7 +98,7 @@ def _visible(
 
 
 def _through_loops(reading: Reading) -> Reading:
-    """Return a reading in which the constants of loops are what they are outside."""
+    """Return a reading in which constants of loops have the values from outside."""
     entered = {
         op.results[0]: op.operands[0]
         for op in reading.graph.ops

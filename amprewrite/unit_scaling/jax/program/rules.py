@@ -28,7 +28,7 @@ Samples = dict[Any, UnitRule]
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of other calls of a program.
+    """Facts about other calls of a program.
 
     Attributes:
         samples: Rules that were measured for other extents; new ones are added.
@@ -53,7 +53,7 @@ def find_rules(
         units: Its units.
         leave: Names of the residual additions.
         mult: Multipliers by name of an elementwise function.
-        known: What other calls have shown.
+        known: Facts about other calls.
 
     Raises:
         UnitScalingError: An op has no rule; a multiplier is for no op.

@@ -15,7 +15,8 @@ from amprewrite.frameworks.jaxpr.program.program import (
     RegionBoundary,
     Step,
 )
-from amprewrite.unit_scaling.graph import OUTPUT, ScalePlan, Unit, resolve
+from amprewrite.unit_scaling.graph import ScalePlan, Unit, resolve
+from amprewrite.unit_scaling.graph.scales import OUTPUT
 from amprewrite.unit_scaling.jax.reading.functions import Functional
 from amprewrite.unit_scaling.jax.scale import scale
 

@@ -12,7 +12,8 @@ from amprewrite.frameworks.torch_fx.aten.ops import packet_name
 from amprewrite.frameworks.torch_fx.compat import operators, tensor_internals
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, held, occurrences
-from amprewrite.unit_scaling.graph import OUTPUT, Formula, Scale, ScalePlan, Unit
+from amprewrite.unit_scaling.graph import Formula, Scale, ScalePlan, Unit
+from amprewrite.unit_scaling.graph.scales import OUTPUT
 from amprewrite.unit_scaling.torch.scale import OPERATOR
 
 _SIZE: Any = torch.ops.aten.sym_size.int

@@ -1,19 +1,19 @@
-"""Rules that both frameworks share, and the plan of a program, without a framework."""
+"""Parts of the pass that both frameworks share: calls, rules, the plan."""
 
 import pytest
 
 from amprewrite.ir import Op, ProgramGraph, Value
 from amprewrite.unit_scaling.graph import differentiable, resolve
-from amprewrite.unit_scaling.program import (
-    OpCall,
+from amprewrite.unit_scaling.program.call import OpCall
+from amprewrite.unit_scaling.program.op_rules import (
     gather,
     masked,
-    plan_scales,
     product,
     quotient,
     rule_by_table,
     unscaled,
 )
+from amprewrite.unit_scaling.program.plan import plan_scales
 from amprewrite.unit_scaling.rules.softmax import masked_softmax
 from amprewrite.unit_scaling.settings import Settings
 
