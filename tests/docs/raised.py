@@ -303,9 +303,9 @@ class Negated(torch.autograd.Function):
         return z.clone()
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx, *grad_outputs):
         del ctx
-        return -gradient
+        return -grad_outputs[0]
 
 
 def unknown_constraint():
