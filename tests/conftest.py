@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.dtype_checks import dtypes_checked
-from tests.jax_compiler import as_by_default
+from tests.jax_compiler import QUICKLY, as_by_default
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub
 # What `amprewrite calibrate` measured here must not decide what tests expect. Models
@@ -26,8 +26,7 @@ os.environ["AMPREWRITE_PRICES"] = "default"  # the same plans on every machine
 # Before anything imports jax: eight devices, so that meshes can be tested anywhere; and
 # XLA compiles in a fifth of its time. Tests of its code ask for optimized_xla.
 os.environ.setdefault(
-    "XLA_FLAGS",
-    "--xla_force_host_platform_device_count=8 --xla_cpu_use_fusion_emitters=false",
+    "XLA_FLAGS", f"--xla_force_host_platform_device_count=8 {QUICKLY}"
 )
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 

@@ -20,6 +20,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from amprewrite.training import jax as training
+from tests.jax_compiler import QUICKLY
 from tests.jax_programs import relative_error
 
 pytestmark = pytest.mark.skipif(jax.device_count() < 8, reason="needs eight devices")
@@ -218,8 +219,7 @@ def launch(*args, processes):
         address = f"localhost:{free.getsockname()[1]}"
     env = {
         **os.environ,
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2"
-        " --xla_cpu_use_fusion_emitters=false",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count=2 {QUICKLY}",
         "JAX_PLATFORMS": "cpu",
         "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": os.pathsep.join(
