@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Block = NDArray[np.float64]
-"""f64[n]: elements that follow each other in row-major order."""
+"""Elements that follow each other in row-major order: f64[n]."""
 
 SIZE = 2**16
 """Elements of a block, of 512 KiB: several of them fit into a cache.

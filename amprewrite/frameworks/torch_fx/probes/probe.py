@@ -107,7 +107,7 @@ class Shift(torch.autograd.Function):
         change: torch.Tensor,
         found: Found,
     ) -> torch.Tensor:
-        """Return ``value`` unchanged; ``change`` is what a rounding adds to it."""
+        """Return ``value`` unchanged; a rounding adds ``change`` to it."""
         ctx.key, ctx.change, ctx.found = key, change, found
         return value.view_as(value)
 
