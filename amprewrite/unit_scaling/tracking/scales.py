@@ -12,9 +12,9 @@ class Scale:
     """Scales of one tensor, in float64.
 
     Attributes:
-        std: Standard deviation.
-        rms: Root mean square.
-        largest: Largest absolute value.
+        std: Standard deviation of the finite elements: logits may be masked by -inf.
+        rms: Root mean square of these; both are NaN where there are none.
+        largest: Largest absolute value of all, infinite or NaN if one is.
         zeros: Share of elements that are zero.
     """
 
@@ -29,8 +29,12 @@ class Scale:
         x = np.ravel(values).astype(np.float64)
         if not x.size:
             return cls(0.0, 0.0, 0.0, 0.0)
-        rms = float(np.sqrt(np.square(x).mean()))
-        return cls(float(x.std()), rms, float(np.abs(x).max()), float((x == 0).mean()))
+        largest, zeros = float(np.abs(x).max()), float((x == 0).mean())
+        finite = x[np.isfinite(x)]
+        if not finite.size:
+            return cls(float("nan"), float("nan"), largest, zeros)
+        rms = float(np.sqrt(np.square(finite).mean()))
+        return cls(float(finite.std()), rms, largest, zeros)
 
     def __str__(self) -> str:
         """Return the four numbers in columns."""

@@ -16,6 +16,12 @@ def test_scales_do_not_overflow_a_low_dtype():
     assert Scale.of(np.full(3, 6e4, np.float16)).rms == pytest.approx(6e4, rel=1e-3)
 
 
+def test_masked_logits_have_the_scale_of_the_others():
+    found = Scale.of(np.array([-np.inf, 3.0, -3.0]))
+    assert (found.std, found.rms, found.largest) == (3.0, 3.0, np.inf)
+    assert np.isnan(Scale.of(np.full(2, np.nan)).rms)
+
+
 def test_an_empty_array_has_none():
     assert Scale.of(np.ones((0, 3))) == Scale(0.0, 0.0, 0.0, 0.0)
 
