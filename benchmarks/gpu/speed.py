@@ -36,7 +36,8 @@ def measure(table: Table, device: str, *, tiny: bool) -> None:
 
     def rows(policy: str, compiler: str, forms: tuple[str, ...], needs: float) -> None:
         chosen = AUTOTUNED if compiler == "max-autotune" else names
-        for name in chosen[:1] if tiny and compiler != "eager" else chosen:
+        usual = (policy, compiler) == ("bf16", "eager")
+        for name in chosen if usual or not tiny else chosen[:1]:
             for batch in batches:
                 table.row(
                     f"{name}, {policy}, {compiler}, batch {batch or 'full'}",
@@ -45,7 +46,7 @@ def measure(table: Table, device: str, *, tiny: bool) -> None:
                 )
 
     rows("bf16", "eager", FORMS, 30)
-    rows("bf16", "compiled", COMPILED, 120)
+    rows("bf16", "compiled", ("autocast", "promote") if tiny else COMPILED, 120)
     rows("fp16", "eager", ("float32", "autocast", "cast", "promote"), 30)
     if not tiny:
         rows("bf16", "reduce-overhead", COMPILED[1:], 120)
