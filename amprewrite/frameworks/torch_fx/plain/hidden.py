@@ -4,7 +4,7 @@ Such a module is kept out of ``parameters()``, as a teacher whose weights are an
 of the model's. A captured program has its weights as constants.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from types import FunctionType
 from typing import Any, cast
 
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from amprewrite.frameworks.torch_fx.capture.tensor_changes import Samples
+from amprewrite.frameworks.torch_fx.compat import module_parts
 from amprewrite.frameworks.torch_fx.compat.tensor_internals import (
     storage_identity,
     writes,
@@ -50,11 +51,13 @@ def hidden_modules(model: nn.Module) -> dict[int, nn.Module]:
 
 def _inside(value: Any, *, attribute: bool) -> list[Any]:
     """Return the items of a container, and the attributes of an attribute."""
-    if isinstance(value, Mapping):
-        return [*cast("Mapping[Any, Any]", value).values()]
+    if isinstance(value, dict):
+        return list(cast("dict[Any, Any]", value).values())
     if isinstance(value, (list, tuple, set)):
-        return [*cast("Iterable[Any]", value)]
-    return [*vars(value).values()] if attribute and _is_users(value) else []
+        return list(cast("Iterable[Any]", value))
+    if not attribute or not _is_users(value):
+        return []
+    return list(module_parts.attributes_of(value).values())
 
 
 def _is_users(value: object) -> bool:
