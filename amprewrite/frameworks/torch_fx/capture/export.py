@@ -132,6 +132,7 @@ def _export(
     """
     args, kwargs, dynamic_shapes = given
     args, kwargs = pytrees.pytree.tree_map(_outside_inference, (args, dict(kwargs)))
+    args, kwargs = pytrees.pytree.tree_map(_Apart(), (args, dict(kwargs)))
     seen.hooks = sum(map(module_hooks.backward_hooks, model.modules()))
     device = model_device(model)
     settings.register_caches()
@@ -181,6 +182,28 @@ def _outside_inference(value: Any) -> Any:
         return value
     with torch.inference_mode(mode=False):
         return value.clone()
+
+
+class _Apart:
+    """Copies tensors that are given twice: export takes both for one input.
+
+    The program of ``(x, x)`` would read its first argument alone, and other calls give
+    two tensors.
+    """
+
+    def __init__(self) -> None:
+        """Take note of no tensor yet."""
+        self._met: list[torch.Tensor] = []
+
+    def __call__(self, value: Any) -> Any:
+        """Return a tensor that was not met before; others unchanged."""
+        if not _is_tensor(value):
+            return value
+        if any(value is known for known in self._met):
+            made = value.detach().clone()
+            return made.requires_grad_() if value.requires_grad else made
+        self._met.append(value)
+        return value
 
 
 def _is_tensor(value: object) -> TypeGuard[torch.Tensor]:

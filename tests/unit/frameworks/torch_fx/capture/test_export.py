@@ -147,3 +147,19 @@ def test_a_model_that_autograd_refuses_is_captured_without_gradients(
     assert captured.how == "captured by torch.export without gradients"
     with torch.no_grad():
         assert torch.equal(captured.module(given), model(given))
+
+
+def test_one_tensor_for_two_arguments_is_two_inputs() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, a: Any, b: Any) -> Any:
+            return self.linear(a) - self.linear(b["b"])
+
+    x, other = torch.randn(2, 4), torch.randn(2, 4, requires_grad=True)
+    model = Two()
+    module = export.export_model(model, (x, {"b": x}), {}).module
+    assert torch.equal(module(x, {"b": other}), model(x, {"b": other}))
+    assert not module(x, {"b": x}).any()
