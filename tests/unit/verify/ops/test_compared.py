@@ -26,16 +26,16 @@ def plain(reference, actual, alone, same, normal):
         return np.linalg.norm(found - r) if np.isfinite(found).all() else inf
 
     return Compared(
-        size=np.linalg.norm(r),
-        accumulated=distance(a),
-        own=distance(o),
-        same=np.linalg.norm(s),
-        kernel=np.linalg.norm(alone[both] - s),
+        size=float(np.linalg.norm(r)),
+        accumulated=float(distance(a)),
+        own=float(distance(o)),
+        same=float(np.linalg.norm(s)),
+        kernel=float(np.linalg.norm(alone[both] - s)),
         known=s.size,
-        largest=abs(r).max(),
+        largest=float(abs(r).max()),
         finite=r.size,
-        lost=np.count_nonzero(~np.isfinite(a)),
-        small=np.count_nonzero((abs(a) < normal) & (r != 0)),
+        lost=int(np.count_nonzero(~np.isfinite(a))),
+        small=int(np.count_nonzero((abs(a) < normal) & (r != 0))),
     )
 
 
@@ -51,7 +51,7 @@ def test_numbers_are_those_of_whole_arrays(role, value):
         "op", *((held[n],) for n in roles[:3]), exact=False, same=(held["same"],)
     )
     (found,) = compared(sample, [1.0])
-    wanted = plain(*held.values(), 1.0)
+    wanted = plain(*(held[n] for n in roles), normal=1.0)
     for name in Compared.__slots__:
         assert getattr(found, name) == pytest.approx(getattr(wanted, name)), name
 
@@ -68,4 +68,6 @@ def test_large_and_small_numbers_have_norms():
 def test_nothing_has_no_numbers():
     empty = (np.zeros(0),)
     sample = OpSample("op", empty, empty, empty, exact=True)
-    assert compared(sample, [1.0]) == [Compared(*[0.0] * 5, 0, 0.0, 0, 0, 0)]
+    assert compared(sample, [1.0]) == [
+        Compared(0.0, 0.0, 0.0, 0.0, 0.0, 0, 0.0, 0, 0, 0)
+    ]

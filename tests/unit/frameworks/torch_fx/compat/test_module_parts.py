@@ -64,8 +64,8 @@ def test_a_model_is_called_without_the_call_of_its_class() -> None:
         def __init_subclass__(cls, **options: object) -> None:
             Doubled.registered += 1
 
-        def __call__(self, x: torch.Tensor) -> torch.Tensor:
-            return 2 * super().__call__(x)
+        def __call__(self, *args: Any) -> Any:
+            return 2 * super().__call__(*args)
 
     model, x = Doubled(2, 2), torch.ones(1, 2)
     plain = module_parts.called_plainly(model)
