@@ -7,6 +7,7 @@ not keep are recorded (:class:`amprewrite.frameworks.torch_fx.capture.seen.Seen`
 
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from itertools import chain
 from typing import Any, TypeGuard
 
 import torch
@@ -132,7 +133,7 @@ def _export(
     """
     args, kwargs, dynamic_shapes = given
     args, kwargs = pytrees.pytree.tree_map(_outside_inference, (args, dict(kwargs)))
-    args, kwargs = pytrees.pytree.tree_map(_Apart(), (args, dict(kwargs)))
+    args, kwargs = pytrees.pytree.tree_map(_Apart(model), (args, dict(kwargs)))
     seen.hooks = sum(map(module_hooks.backward_hooks, model.modules()))
     device = model_device(model)
     settings.register_caches()
@@ -185,24 +186,29 @@ def _outside_inference(value: Any) -> Any:
 
 
 class _Apart:
-    """Copies tensors that are given twice: export takes both for one input.
+    """Copies tensors that are given twice or are the model's: one input for export.
 
-    The program of ``(x, x)`` would read its first argument alone, and other calls give
-    two tensors.
+    The program of ``(x, x)`` would read its first argument alone, and that of a buffer
+    would read the buffer; other calls give other tensors.
     """
 
-    def __init__(self) -> None:
-        """Take note of no tensor yet."""
-        self._met: list[torch.Tensor] = []
+    def __init__(self, model: torch.nn.Module) -> None:
+        """Take note of the tensors that the parts of ``model`` hold."""
+        held = chain.from_iterable(
+            (*part.parameters(recurse=False), *part.buffers(recurse=False))
+            for part in model.modules()
+        )
+        plain = chain.from_iterable(vars(part).values() for part in model.modules())
+        self._met = {id(value) for value in chain(held, plain) if _is_tensor(value)}
 
     def __call__(self, value: Any) -> Any:
         """Return a tensor that was not met before; others unchanged."""
         if not _is_tensor(value):
             return value
-        if any(value is known for known in self._met):
+        if id(value) in self._met:
             made = value.detach().clone()
             return made.requires_grad_() if value.requires_grad else made
-        self._met.append(value)
+        self._met.add(id(value))  # the arguments hold it until the end
         return value
 
 

@@ -163,3 +163,20 @@ def test_one_tensor_for_two_arguments_is_two_inputs() -> None:
     module = export.export_model(model, (x, {"b": x}), {}).module
     assert torch.equal(module(x, {"b": other}), model(x, {"b": other}))
     assert not module(x, {"b": x}).any()
+
+
+@pytest.mark.parametrize("name", ["registered", "plain", "weight"])
+def test_a_tensor_of_the_model_may_be_an_argument(name: str) -> None:
+    class Holds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(2, 4))
+            self.plain = torch.randn(2, 4)
+            self.registered = nn.Buffer(torch.randn(2, 4))
+
+        def forward(self, x: Any) -> Any:
+            return x * self.weight + self.plain + 2 * self.registered
+
+    model, other = Holds(), torch.randn(2, 4)
+    module = export.export_model(model, (getattr(model, name),), {}).module
+    assert torch.equal(module(other), model(other))
