@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils import checkpoint
 
 import amprewrite
-from amprewrite.errors import UnsupportedError
+from amprewrite.errors import CaptureError, UnsupportedError
 from tests.torch_programs import relative_error
 
 ROUNDING = 2.0**-8
@@ -93,6 +93,29 @@ def test_random_numbers_of_python_and_numpy_are_drawn_at_each_call(
     found = [converted(X) for _ in range(2)]
     random.seed(0), np.random.seed(0)  # noqa: NPY002  # as above
     assert all(is_close(one, model(X)) for one in found)
+
+
+class ByAGenerator(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = random.Random(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.numbers.random()
+
+
+def test_a_generator_of_python_is_refused_unless_nothing_is_drawn() -> None:
+    class Trained(ByAGenerator):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) if self.training else Net.forward(self, x)
+
+    for args in ARGS:
+        with pytest.raises(
+            CaptureError, match=r"numbers, a random\.Random"
+        ):
+            amprewrite.convert(made(ByAGenerator), args=args)
+    model = made(Trained)
+    assert is_close(amprewrite.convert(model, args=(X,))(X), model(X))
 
 
 class Counting(Net):

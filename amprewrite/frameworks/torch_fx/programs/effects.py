@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
+from random import Random
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -53,6 +54,28 @@ def hooks_with_effects(model: nn.Module) -> list[str]:
                 name = getattr(hook, "__qualname__", type(hook).__qualname__)
                 found.append(f"{name} of {path or 'the model itself'}")
     return found
+
+
+def generators_drawn_once(model: nn.Module) -> list[str]:
+    """Return the ``random.Random`` objects of a model that its forwards may draw from.
+
+    dynamo takes a number drawn from one for a constant; from the functions of the
+    module ``random``, and from NumPy's generators, it draws at each call (torch 2.13).
+
+    Args:
+        model: The model.
+    """
+    return [
+        f"{path}.{name}" if path else name
+        for path, part in module_parts.modules_by_path(model)
+        for name, value in vars(part).items()
+        if isinstance(value, Random) and _is_named(part, name)
+    ]
+
+
+def _is_named(part: nn.Module, name: str) -> bool:
+    functions = functions_of(program_class(type(part)))
+    return any(name in names_in(f) for f in functions)
 
 
 class OutsideWrites:

@@ -19,6 +19,7 @@ from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule, Use, r
 from amprewrite.frameworks.torch_fx.probes.tolerance import refuse_lazy
 from amprewrite.frameworks.torch_fx.programs.effects import (
     OutsideWrites,
+    generators_drawn_once,
     without_effects,
 )
 from amprewrite.frameworks.torch_fx.subject import Subject
@@ -34,15 +35,35 @@ def dynamo(subject: Subject, cause: CaptureError | None) -> LazyModule:
             called once on the arguments, so that it has a plan. None without one.
 
     Raises:
-        CaptureError: The model itself, or dynamo, fails on the arguments; or the
-            request needs the model as one graph.
+        CaptureError: The model itself, or dynamo, fails on the arguments; the request
+            needs the model as one graph; or forward draws from a ``random.Random``.
         UnsupportedError: A tolerance is requested, which needs one graph too; or the
             model holds something that cannot be copied.
     """
+    _refuse_generators(subject.root, cause)
     if cause is not None:
         return _called_once(subject, cause)
     model, use = run_later(subject.root, trains=subject.trains)
     return _lazy(model, subject.request, "", use)
+
+
+def _refuse_generators(root: nn.Module, cause: CaptureError | None) -> None:
+    """Refuse a model that may draw from a generator which dynamo draws from once.
+
+    Raises:
+        CaptureError: It names the generator, and what to use instead.
+    """
+    drawn = generators_drawn_once(root)
+    if not drawn:
+        return
+    msg = (
+        f"forward may draw from {drawn[0]}, a random.Random, and a program would have "
+        f"one number of it for all calls; use the functions of the module random, or "
+        f"numpy.random.default_rng(), from which each call draws"
+    )
+    if cause is None:
+        msg += "; a model that draws nothing in this mode is converted with args="
+    raise CaptureError(msg) from cause
 
 
 def _called_once(subject: Subject, cause: CaptureError) -> LazyModule:

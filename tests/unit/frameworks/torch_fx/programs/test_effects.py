@@ -2,6 +2,7 @@
 
 import functools
 import math
+import random
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from torch.nn.utils import parametrizations
 from amprewrite.frameworks.torch_fx.programs.effects import (
     OutsideWrites,
     computes_only,
+    generators_drawn_once,
     hooks_with_effects,
     without_effects,
 )
@@ -162,3 +164,16 @@ def test_a_dict_that_a_library_made_its_own_is_left_alone() -> None:
             return super().forward(input) * len(registry)
 
     assert OutsideWrites(Registered(4, 4)).names() == []
+
+
+def test_generators_that_a_forward_may_draw_from_are_named() -> None:
+    class Drawing(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(4, 4)
+            self.drawn, self.unused = random.Random(0), random.Random(0)
+
+        def forward(self, input: Any) -> Any:  # noqa: A002  # as its
+            return super().forward(input) * self.drawn.random()
+
+    assert generators_drawn_once(nn.Sequential(nn.ReLU(), Drawing())) == ["1.drawn"]
+    assert generators_drawn_once(nn.Linear(4, 4)) == []
