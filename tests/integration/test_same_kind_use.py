@@ -110,9 +110,7 @@ def test_a_generator_of_python_is_refused_unless_nothing_is_drawn() -> None:
             return super().forward(x) if self.training else Net.forward(self, x)
 
     for args in ARGS:
-        with pytest.raises(
-            CaptureError, match=r"numbers, a random\.Random"
-        ):
+        with pytest.raises(CaptureError, match=r"numbers, a random\.Random"):
             amprewrite.convert(made(ByAGenerator), args=args)
     model = made(Trained)
     assert is_close(amprewrite.convert(model, args=(X,))(X), model(X))
