@@ -74,7 +74,9 @@ def public_names():
     found += [
         (f"amprewrite.errors.{name}", error)
         for name, error in vars(errors).items()
-        if isinstance(error, type) and error.__module__ == errors.__name__
+        if isinstance(error, type)
+        and error.__module__ == errors.__name__
+        and not name.startswith("_")
     ]
     names = {}
     for name, value in found:

@@ -113,7 +113,9 @@ def sampled_calls():
             with torch_may_warn():
                 try:  # the trace that torch.export makes, at half the cost
                     traced = make_fx(program, pre_dispatch=True)(*program.args)
-                except (AssertionError, RuntimeError):  # needs values, or a GPU
+                # It needs values, or a GPU; or torch_geometric is loaded, whose own
+                # index_select refuses a number.
+                except (AssertionError, IndexError, RuntimeError):
                     continue
                 _Recorder(traced, calls).run(*program.args)
     for name, target, args in own_calls():
