@@ -143,6 +143,7 @@ def test_a_mode_that_sees_ops_is_noticed() -> None:
     assert not tracing.in_dispatch_mode()
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
 def test_a_trace_of_torchscript_is_known() -> None:
     seen = list[bool]()
 
