@@ -285,7 +285,7 @@ def test_changes_after_a_deletion_are_followed(stacks: Any, change: Any) -> None
 
 def test_a_number_that_is_not_one_is_captured_once() -> None:
     class Scaled(nn.Linear):
-        def forward(self, input: Tensor, scale: float = 1.0) -> Tensor:  # noqa: A002  # as its
+        def forward(self, input: Tensor, scale: float = 1.0) -> Tensor:  # noqa: A002  # name in nn.Linear
             return super().forward(input) * scale
 
     made: Any = amprewrite.convert(Scaled(8, 8).eval(), args=(X,))
@@ -338,7 +338,7 @@ def test_a_class_that_wants_arguments_of_its_subclasses_is_derived() -> None:
 
 def test_dynamo_captures_what_export_cannot_after_an_exported_program() -> None:
     class Branches(nn.Linear):
-        def forward(self, input: Tensor, *, branch: bool = False) -> Tensor:  # noqa: A002  # as its
+        def forward(self, input: Tensor, *, branch: bool = False) -> Tensor:  # noqa: A002  # name in nn.Linear
             found = super().forward(input)
             return -found if branch and input.sum() > -100 else found
 
@@ -358,7 +358,7 @@ class Choice(enum.Enum):
 
 def test_an_enumeration_counts_by_its_member() -> None:
     class Chooses(nn.Linear):
-        def forward(self, input: Tensor, choice: Choice = Choice.ONE) -> Tensor:  # noqa: A002  # as its
+        def forward(self, input: Tensor, choice: Choice = Choice.ONE) -> Tensor:  # noqa: A002  # name in nn.Linear
             found = super().forward(input)
             return found if choice is Choice.ONE else -found
 
@@ -373,7 +373,7 @@ def test_a_tensor_that_a_forward_counts_in_is_written_once_for_each_call() -> No
             super().__init__(8, 8)
             self.calls = torch.zeros(1)
 
-        def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # as its
+        def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # name in nn.Linear
             self.calls.add_(1)
             return super().forward(input) * self.calls
 

@@ -183,9 +183,12 @@ class Drawn:
 
 
 def _is_generator(value: object) -> bool:
-    """Return whether a value draws random numbers; of NumPy's classes by their name."""
+    """Return whether a value draws random numbers from a state that can be kept.
+
+    NumPy's classes are known by their names. The system's entropy has no state.
+    """
     if isinstance(value, (random.Random, torch.Generator)):
-        return True
+        return not isinstance(value, random.SystemRandom)
     kind = type(value)
     numpys = kind.__name__ in ("Generator", "RandomState")
     return numpys and kind.__module__.startswith("numpy.random")

@@ -133,8 +133,14 @@ def has_own_values(tensor: torch.Tensor) -> bool:
 def reads_values() -> bool:
     """Return whether no tracer and no transform is active, which would see it."""
     internals: Any = torch._C
-    traced = internals._len_torch_dispatch_stack() or internals._get_tracing_state()
+    traced = internals._len_torch_dispatch_stack() or is_torchscript()
     return not (traced or internals._functorch.peek_interpreter_stack())
+
+
+def is_torchscript() -> bool:
+    """Return whether ``torch.jit.trace`` records the ops that run."""
+    internals: Any = torch._C
+    return internals._get_tracing_state() is not None
 
 
 def may_share_storage(one: object, other: object) -> bool:

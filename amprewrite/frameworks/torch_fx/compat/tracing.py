@@ -14,7 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from amprewrite.frameworks.torch_fx.compat import settings, threads
 from amprewrite.frameworks.torch_fx.compat.operators import is_overload
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
-from amprewrite.frameworks.torch_fx.compat.tensor_internals import fake_mode_of
+from amprewrite.frameworks.torch_fx.compat.tensor_internals import (
+    fake_mode_of,
+    is_torchscript,
+)
 
 
 def uses_transforms(module: GraphModule) -> bool:
@@ -181,12 +184,6 @@ def in_dispatch_mode() -> bool:
     """
     internals: Any = torch._C
     return internals._len_torch_dispatch_stack() > 0 or is_torchscript()
-
-
-def is_torchscript() -> bool:
-    """Return whether ``torch.jit.trace`` records the ops that run."""
-    internals: Any = torch._C
-    return internals._get_tracing_state() is not None
 
 
 class _Dispatched(TorchDispatchMode):

@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from amprewrite.errors import NotCapturedError, UnsupportedError
 from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark
-from amprewrite.frameworks.torch_fx.compat import module_parts, tracing
+from amprewrite.frameworks.torch_fx.compat import module_parts, tensor_internals
 from amprewrite.frameworks.torch_fx.module import distributed
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.snapshot import deep_copy, snapshot
@@ -231,7 +231,7 @@ class LazyModule(ConvertedModule):
             UnsupportedError: A part of this module was sharded on its own; or
                 TorchScript traces the call.
         """
-        if tracing.is_torchscript():
+        if tensor_internals.is_torchscript():
             raise UnsupportedError(NO_SCRIPT)
         if not torch.compiler.is_compiling():
             distributed.refuse_sharded_parts(self)

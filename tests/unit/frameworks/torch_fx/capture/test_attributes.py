@@ -123,3 +123,12 @@ def test_numbers_drawn_from_generators_are_taken_back() -> None:
     assert before.drawn() == ["random", "numpy.random"]
     before.restore()
     assert draw() == found
+
+
+def test_a_generator_without_a_state_is_left_alone() -> None:
+    model = Holder()
+    model.system = random.SystemRandom()
+    before = Attributes.of(model)
+    model.system.random()
+    assert before.names() == []
+    before.restore()

@@ -143,3 +143,16 @@ def test_values_are_read_outside_of_tracers_and_transforms() -> None:
     found: list[bool] = []
     torch.vmap(lambda y: found.append(tensor_internals.has_own_values(x)) or y)(x)
     assert found == [False]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
+def test_a_trace_of_torchscript_is_known() -> None:
+    seen = list[bool]()
+
+    def run(value: torch.Tensor) -> torch.Tensor:
+        seen.append(tensor_internals.is_torchscript())
+        return value + 1
+
+    run(torch.ones(2))
+    torch.jit.trace(run, (torch.ones(2),), check_trace=False)
+    assert seen == [False, True]

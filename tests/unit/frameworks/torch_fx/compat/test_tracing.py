@@ -141,16 +141,3 @@ def test_a_mode_that_sees_ops_is_noticed() -> None:
     with flops.FlopCounterMode(display=False):
         assert tracing.in_dispatch_mode()
     assert not tracing.in_dispatch_mode()
-
-
-@pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
-def test_a_trace_of_torchscript_is_known() -> None:
-    seen = list[bool]()
-
-    def run(value: torch.Tensor) -> torch.Tensor:
-        seen.append(tracing.is_torchscript())
-        return value + 1
-
-    run(x())
-    torch.jit.trace(run, (x(),), check_trace=False)
-    assert seen == [False, True]

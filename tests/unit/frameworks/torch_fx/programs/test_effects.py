@@ -128,7 +128,7 @@ def writing(kept: Any, count: Any) -> type[nn.Module]:
     class Writing(nn.Linear):
         """Writes a global variable, a list and a number around it."""
 
-        def forward(self, input: Any) -> Any:  # noqa: A002  # as its
+        def forward(self, input: Any) -> Any:  # noqa: A002  # name in nn.Linear
             global NUMBER  # what is tested
             nonlocal count
             NUMBER, count = NUMBER + 1, count + 1
@@ -160,7 +160,7 @@ def test_a_dict_that_a_library_made_its_own_is_left_alone() -> None:
     registry = Registry({"a": 1})
 
     class Registered(nn.Linear):
-        def forward(self, input: Any) -> Any:  # noqa: A002  # as its
+        def forward(self, input: Any) -> Any:  # noqa: A002  # name in nn.Linear
             return super().forward(input) * len(registry)
 
     assert OutsideWrites(Registered(4, 4)).names() == []
@@ -172,7 +172,7 @@ def test_generators_that_a_forward_may_draw_from_are_named() -> None:
             super().__init__(4, 4)
             self.drawn, self.unused = random.Random(0), random.Random(0)
 
-        def forward(self, input: Any) -> Any:  # noqa: A002  # as its
+        def forward(self, input: Any) -> Any:  # noqa: A002  # name in nn.Linear
             return super().forward(input) * self.drawn.random()
 
     assert generators_drawn_once(nn.Sequential(nn.ReLU(), Drawing())) == ["1.drawn"]
