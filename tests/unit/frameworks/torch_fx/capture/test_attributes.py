@@ -126,7 +126,7 @@ def test_numbers_drawn_from_generators_are_taken_back() -> None:
 
 
 def test_a_generator_without_a_state_is_left_alone() -> None:
-    model = Holder()
+    model: Any = Holder()
     model.system = random.SystemRandom()
     before = Attributes.of(model)
     model.system.random()
