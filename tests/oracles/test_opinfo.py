@@ -3,7 +3,8 @@
 Fake tensors are more lenient than kernels: they know no kernel that is missing for a
 dtype, and some that refuse mixed dtypes. The oracle is the program that was captured,
 with its inputs rounded as the plan rounds them: whatever is not computed in the low
-dtype must then be equal to the last bit.
+dtype must then be equal to the last bit. By the policies of autocast the last result
+also has the dtype that eager autocast gives it.
 """
 
 from collections.abc import Iterator
@@ -14,12 +15,14 @@ torch = pytest.importorskip("torch")
 
 import amprewrite
 from amprewrite.frameworks.torch_fx.compat import pytrees
+from tests.oracles.eager_autocast import autocast, first_dtype, other_dtypes
 from tests.oracles.opinfo import (
     LOW,
     RULES,
     UNINITIALISED,
     Program,
     export,
+    fake_mode,
     name_of,
     op_db,
     rounding,
@@ -158,6 +161,8 @@ def check(exported, captured, program, policy) -> Iterator[str]:
     low = [d for d in plan.lowered if d.native != LOW and d.op_class in COMPUTING]
     limit = LIMITS[plan.low] if low else 0.0
     limit *= 2 if name_of(program.info) in LOOSE else 1
+    if policy.startswith("autocast-") and program.lowered in ("none", "all"):
+        yield from other_dtypes(program, plan, policy.removeprefix("autocast-"))
     got = run(converted, program)
     want = reference(captured, program, plan)
     if not program.info.name.startswith(UNINITIALISED):
@@ -198,6 +203,18 @@ def test_the_comparison_can_fail():
     assert not list(differences(x + 1e-3, x, 0.05))
     assert list(differences(x / 0, x, 0.05))
     assert list(differences(x > 2, x > 1, 0.05))
+
+
+@pytest.mark.parametrize(
+    ("device", "softmax"), [("cpu", "bfloat16"), ("cuda", "float32")]
+)
+def test_fake_tensors_go_through_autocast(device, softmax):
+    with fake_mode(), autocast(device):
+        product = torch.empty(2, 2, device=device) @ torch.empty(2, 2, device=device)
+        assert first_dtype(product) == "bfloat16"
+        assert first_dtype(product.softmax(0)) == softmax
+        assert first_dtype(product.sin()) == "bfloat16"
+    assert not torch.is_autocast_enabled(device)
 
 
 class _NumberBesideTensor(torch.nn.Module):
