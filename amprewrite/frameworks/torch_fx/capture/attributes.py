@@ -239,7 +239,7 @@ def is_same(now: Any, before: Held) -> bool:
     """Return whether a value is the one before, with the same content."""
     value, content = before
     if content is None:
-        return _is_same_part(now, value)
+        return is_same_part(now, value)
     if isinstance(content, Drawn):
         return now is value and content.holds(now)
     if isinstance(content, Written):
@@ -248,11 +248,12 @@ def is_same(now: Any, before: Held) -> bool:
         return False
     if hasattr(now, "keys"):
         return now.keys() == content.keys() and all(
-            _is_same_part(now[key], content[key]) for key in content
+            is_same_part(now[key], content[key]) for key in content
         )
-    return all(map(_is_same_part, now, content))
+    return all(map(is_same_part, now, content))
 
 
-def _is_same_part(one: Any, other: Any) -> bool:
+def is_same_part(one: Any, other: Any) -> bool:
+    """Return whether two values are one object, or equal numbers of one type."""
     same_kind = isinstance(one, _NUMBERS) and type(one) is type(other)
     return one is other or (same_kind and one == other)

@@ -1,14 +1,15 @@
 """Features of a model seen during the capture that export does not keep."""
 
-from collections.abc import Generator
+import inspect
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from amprewrite.frameworks.torch_fx.capture.attributes import Attributes
-from amprewrite.frameworks.torch_fx.compat import settings, threads
+from amprewrite.frameworks.torch_fx.capture.attributes import Attributes, is_same_part
+from amprewrite.frameworks.torch_fx.compat import pytrees, settings, threads
 
 MACHINERY = (
     *("torch._library.", "torch._functorch.", "torch._higher_order_ops."),
@@ -31,7 +32,9 @@ class Seen:
             forward and drops their backward.
         checkpoints: Number of activation checkpoints; export inlines them.
         hooks: Number of hooks on gradients; export drops them.
-        written: Attributes that the forward writes; export restores them.
+        written: Attributes that the forward writes, which export restores, and
+            arguments whose lists, dicts or other containers it changes: export gives
+            it copies of these.
         seeds: Number of times that the forward seeds the random generator; export does
             it only while tracing.
         drawn: Python modules that the forward draws random numbers by, not torch;
@@ -105,21 +108,21 @@ def watching(seen: Seen) -> Generator[None]:
 
 @contextmanager
 def watching_attributes(model: torch.nn.Module, seen: Seen) -> Generator[None]:
-    """Record attributes that the forward writes, and restore them.
+    """Record attributes and arguments that the forward writes; restore attributes.
 
     Export restores them too, but not new ones.
     """
-    outside, before = Attributes.of(model), list[Attributes]()
+    outside, before = Attributes.of(model), list[tuple[Attributes, _Arguments]]()
 
-    def enter(*_: object) -> None:
-        before.append(Attributes.of(model))
+    def enter(_: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        before.append((Attributes.of(model), _Arguments(model, args, kwargs)))
 
     def leave(*_: object) -> None:
-        then = before.pop()
-        seen.written, seen.drawn = then.names(), then.drawn()
+        then, given = before.pop()
+        seen.written, seen.drawn = [*then.names(), *given.changed()], then.drawn()
 
     hooks = (
-        model.register_forward_pre_hook(enter, prepend=True),
+        model.register_forward_pre_hook(enter, prepend=True, with_kwargs=True),
         model.register_forward_hook(leave),
     )
     try:
@@ -128,3 +131,34 @@ def watching_attributes(model: torch.nn.Module, seen: Seen) -> Generator[None]:
         for hook in hooks:
             hook.remove()
         outside.restore()
+
+
+class _Arguments:
+    """Arguments of a call, with the structure and the leaves that they had."""
+
+    def __init__(
+        self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Record them.
+
+        Args:
+            model: The model that is called.
+            args: Positional arguments.
+            kwargs: Keyword arguments.
+        """
+        formals = inspect.signature(model.forward).parameters.values()
+        names = [
+            p.name for p in formals if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        ]
+        names = names[: len(args)]
+        names += map(str, range(len(names), len(args)))  # of *args
+        given = (*zip(names, args, strict=False), *kwargs.items())
+        flatten = pytrees.pytree.tree_flatten
+        self._given = [(name, value, flatten(value)) for name, value in given]
+
+    def changed(self) -> Iterator[str]:
+        """Yield the arguments that have other leaves or another structure now."""
+        for name, value, (leaves, structure) in self._given:
+            now, structure_now = pytrees.pytree.tree_flatten(value)
+            if structure_now != structure or not all(map(is_same_part, now, leaves)):
+                yield f"the argument {name}"

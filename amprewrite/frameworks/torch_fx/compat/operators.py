@@ -1,11 +1,13 @@
 """Operators of torch: their kinds and schemas."""
 # pyright: reportPrivateUsage=false
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Protocol, TypeGuard
 
 import torch
+from torch._functorch import pyfunctorch
 
 HigherOrderOperator = torch._ops.HigherOrderOperator
 """Operator with graphs as arguments."""
@@ -99,6 +101,14 @@ def in_transform() -> bool:
         functorch.maybe_current_level() is not None
         or functorch.peek_interpreter_stack() is not None
     )
+
+
+@contextmanager
+def outside_transforms() -> Generator[None]:
+    """Compute outside of the transforms of ``torch.func`` that are being computed."""
+    untyped: Any = pyfunctorch
+    with untyped.temporarily_clear_interpreter_stack():
+        yield
 
 
 def builtin_of(target: "OpOverload[..., Any]") -> Callable[..., Any]:

@@ -50,6 +50,39 @@ def source_of(fake: torch.Tensor) -> torch.Tensor | None:
     return next((held for held, number in sources if number in numbers), None)
 
 
+def is_transformed(tensor: torch.Tensor) -> bool:
+    """Return whether a transform of ``torch.func`` has wrapped a tensor."""
+    internals: Any = torch._C
+    return internals._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def sample_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return one sample of a tensor that transforms of ``torch.func`` have wrapped.
+
+    It has the shape that functions inside of the transforms see, and no record of them;
+    any other tensor is returned itself.
+
+    Args:
+        tensor: The tensor; outside of the transforms.
+    """
+    if not is_transformed(tensor):
+        return tensor
+    with torch.no_grad():
+        made = _unwrapped(tensor).detach().clone()
+    return made.requires_grad_(tensor.requires_grad)
+
+
+def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    internals: Any = torch._C
+    functorch = internals._functorch
+    if not is_transformed(tensor):
+        return tensor
+    inner = _unwrapped(functorch.get_unwrapped(tensor))
+    if functorch.is_batchedtensor(tensor):
+        return inner.select(functorch.maybe_get_bdim(tensor), 0)
+    return inner
+
+
 def varying(value: torch.Tensor) -> list[int]:
     """Return the dimensions with a symbolic extent."""
     return [n for n, d in enumerate(value.shape) if isinstance(d, torch.SymInt)]

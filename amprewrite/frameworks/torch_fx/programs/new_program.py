@@ -38,6 +38,8 @@ class Asker:
         exported: Whether ``torch.export`` is tracing the call: the program is a part of
             the graph it makes, and the model keeps neither it nor its low weights.
         stand_ins: Whether tensors among the arguments have values that no call gave.
+        lent: Whether the model has tensors for this call alone, of a transform or of
+            ``functional_call``: it stores no weights low.
     """
 
     shared: SharedState
@@ -48,6 +50,7 @@ class Asker:
     others: Sequence[ConvertedModule]
     exported: bool = False
     stand_ins: bool = False
+    lent: bool = False
 
 
 def new_program(
@@ -78,7 +81,8 @@ def new_program(
         shapes = asker.extents.note(plain, args, kwargs)
         like = next((p.decided for p in others if p.is_like(args, kwargs)), None)
         first = not state.programs and not path
-        keeps = state.trains or state.mode is None
+        # Low copies beside full weights would be without their gradients.
+        keeps = state.trains or state.mode is None or (asker.lent and not state.low)
         reason = new_hook(owner)
         wanted = Wanted(
             model=plain,
@@ -98,7 +102,7 @@ def new_program(
         except CaptureError as error:
             refuse_made_of_low(state, owner, error)
             raise
-        stores = not asker.exported
+        stores = not (asker.exported or asker.lent)
         link(program, owner, state.programs, state.root(), stores=stores)
         if isinstance(program, LazyModule):
             share_attributes(program.model, owner)

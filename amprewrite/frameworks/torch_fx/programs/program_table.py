@@ -29,16 +29,18 @@ from amprewrite.frameworks.torch_fx.plain.written import (
     written_attributes,
 )
 from amprewrite.frameworks.torch_fx.programs.call_key import call_key
-from amprewrite.frameworks.torch_fx.programs.exporting import program_to_export
 from amprewrite.frameworks.torch_fx.programs.extents import Extents
 from amprewrite.frameworks.torch_fx.programs.new_program import (
     Asker,
     have_same_tensors,
-    new_program,
     refuse_made_of_low,
 )
 from amprewrite.frameworks.torch_fx.programs.part_hooks import adopt_hooks, hook_keys
 from amprewrite.frameworks.torch_fx.programs.shared_state import SharedState, Table
+from amprewrite.frameworks.torch_fx.programs.stand_ins import (
+    program_of_call,
+    program_to_export,
+)
 from amprewrite.frameworks.torch_fx.programs.structure import (
     Key,
     Settings,
@@ -46,6 +48,7 @@ from amprewrite.frameworks.torch_fx.programs.structure import (
     portable,
     settings_of,
     structure_key,
+    ties_of,
 )
 from amprewrite.plan import Plan
 
@@ -84,6 +87,7 @@ class Programs:
         self._version = -1
         self._tensors = shared.watch.tensors
         self._settings: Sequence[Settings] = ()
+        self._ties: tuple[tuple[str, ...], ...] = ()
         self._stored: list[Stored] = []
 
     def call(
@@ -158,7 +162,7 @@ class Programs:
         if self._version != shared.watch.structure or self._has_other_settings():
             self.refresh(owner)
         if self._tensors != shared.watch.tensors:
-            self._follow()
+            self._follow(owner)
         program = self._table.known.get(call_key(args, kwargs))
         if program is None:
             program = self._find(owner, args, kwargs)
@@ -299,8 +303,10 @@ class Programs:
     def _has_other_settings(self) -> bool:
         return not all(are_same(now, before) for now, before in self._settings)
 
-    def _follow(self) -> None:
+    def _follow(self, owner: nn.Module) -> None:
         self._tensors = self.shared.watch.tensors
+        if ties_of(owner) != self._ties:
+            self.refresh(owner)
         for program in self._table.programs:
             program.tensors_were_set(follow=not self.shared.trains)
 
@@ -317,7 +323,7 @@ class Programs:
             self._version = self.shared.watch.structure
             if not self.path:
                 self.shared.watch.changed = False
-            self._settings = settings_of(owner)
+            self._settings, self._ties = settings_of(owner), ties_of(owner)
             now = portable(key) if self._stored else ()
             for program in [program for was, program in self._stored if was == now]:
                 self._add(program)
@@ -335,7 +341,7 @@ class Programs:
                 if program.takes(args, kwargs):
                     break
             else:
-                program = new_program(self._asker(owner), args, kwargs)
+                program = program_of_call(self._asker(owner), args, kwargs)
                 self._add(program)
             table.known[key] = program
             return program
@@ -385,14 +391,8 @@ class Programs:
         return _captured_apart(self, owner, args, kwargs)
 
     def _asker(self, owner: nn.Module) -> Asker:
-        return Asker(
-            self.shared,
-            owner,
-            self.path,
-            self._extents,
-            self._last,
-            self._table.programs,
-        )
+        held = self.shared, owner, self.path, self._extents
+        return Asker(*held, self._last, self._table.programs)
 
 
 # A compiler of code around a call traces neither of them.

@@ -87,15 +87,30 @@ class Watch:
 def structure_key(root: nn.Module) -> Key:
     """Return the key of the structure of ``root``.
 
-    It has the classes, modes, hooks, flags and names of tensors of all parts, and the
-    values that their forwards read in classes and global variables and of modules that
-    are no submodules, but neither tensors nor the hooks of ``root`` itself, which run
-    around its programs.
+    It has the classes, modes, hooks, flags and names of tensors of all parts, which of
+    these name one tensor, and the values that their forwards read in classes and global
+    variables and of modules that are no submodules, but neither tensors nor the hooks
+    of ``root`` itself, which run around its programs.
     """
     parts = [*parts_of(root)]
     hidden = HiddenTensors(hidden_modules(root).values())
     outside = hidden, outside_key(outside_of(part for _, part in parts))
-    return (outside, *(_part_key(root, path, part) for path, part in parts))
+    own = (_part_key(root, path, part) for path, part in parts)
+    return (outside, ties_of(root), *own)
+
+
+def ties_of(root: nn.Module) -> tuple[tuple[str, ...], ...]:
+    """Return the names of each parameter or buffer of ``root`` that has several.
+
+    A program reads such a tensor by one of them.
+    """
+    names: dict[int, list[str]] = {}
+    for path, part in parts_of(root):
+        for kept in (module_parts.parameters(part), module_parts.buffers(part)):
+            for name, held in kept.items():
+                if held is not None:
+                    names.setdefault(id(held), []).append(f"{path}.{name}")
+    return tuple(tuple(found) for found in names.values() if found[1:])
 
 
 def portable(key: Key) -> Key:
@@ -104,8 +119,9 @@ def portable(key: Key) -> Key:
     Values that are read outside of the model are not in it: where it is loaded there
     may be other global variables.
     """
-    found: list[object] = []
-    for part in key[1:]:
+    _, ties, *parts = key
+    found: list[object] = [ties] if ties else []
+    for part in parts:
         path, kind, training, hooks, flags = cast("tuple[Any, ...]", part)
         name = f"{kind.__module__}.{kind.__qualname__}"
         values = tuple((flag, kind.__qualname__, value) for flag, kind, value in flags)

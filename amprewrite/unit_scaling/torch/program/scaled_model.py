@@ -115,7 +115,7 @@ class Programs:
         self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Program, tuple[tuple[Any, ...], dict[str, Any]]]:
         """Return the program for a call, and its arguments; capture one if needed."""
-        structure = _structure_of(_plain_view(model))
+        structure = structure_key(_plain_view(model))
         for program in self.found:
             given = program.takes(args, kwargs, structure)
             if given is not None:
@@ -171,7 +171,7 @@ def capture(
     shapes = _dynamic(plain, args, kwargs)
     captured = export_model(plain, args, kwargs, shapes)
     _refuse_lost(captured.seen)
-    structure = _structure_of(plain)  # with the flags that a first call sets
+    structure = structure_key(plain)  # with the flags that a first call sets
     scales = insert_scales(captured.module, (args, kwargs), settings)
     signature = signature_of(plain, captured.module)
     return Program(captured.module, signature, structure, scales)
@@ -197,15 +197,6 @@ def _refuse_lost(seen: Seen) -> None:
             "derivatives of your own are kept in an op of torch.library.custom_op"
         )
         raise CaptureError(msg)
-
-
-def _structure_of(model: nn.Module) -> Key:
-    """Return the key of all that a captured program takes for granted."""
-    names: dict[int, list[str]] = {}
-    for name, held in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(held), []).append(name)
-    tied = tuple(tuple(found) for found in names.values() if len(found) > 1)
-    return structure_key(model), tied
 
 
 def _plain_view(model: Any) -> Any:

@@ -50,6 +50,29 @@ def test_a_checkpoint_is_noted(*, reentrant: bool) -> None:
     assert seen.reason(training=True) == "export removes activation checkpoints"
 
 
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        (lambda d: d["kept"].append(d["x"]), ["the argument given"]),
+        (lambda d: d.update(count=d["count"] + 1), ["the argument given"]),
+        (lambda d: d.pop("count"), ["the argument given"]),
+        (lambda d: d["x"].mul_(2), []),
+        (lambda d: d.update(count=3), []),
+    ],
+)
+def test_arguments_that_the_forward_changes_are_noted(change: Any, names: Any) -> None:
+    class Model(nn.Module):
+        def forward(self, given: Any, *others: Any) -> Any:
+            change(given)
+            return given["x"] * len(others)
+
+    given: dict[str, Any] = {"x": x(), "kept": [], "count": 3}
+    seen = export_model(Model(), (given, [x()]), {}).seen
+    assert seen.written == names
+    assert given["kept"] == []
+    assert given["count"] == 3
+
+
 def test_a_plain_model_gives_no_reason_against_export() -> None:
     captured = exported(lambda m, x: m.a(x), a=nn.Linear(8, 8))
     assert captured.seen.reason(training=True) == ""

@@ -323,3 +323,21 @@ def test_a_model_that_was_moved_is_captured_for_the_other_device(
     assert len(made.plans) == 2
     assert made.plans[0].casts
     assert len(made.plans[1].casts) == len(made.plans[0].casts)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_weights_that_were_tied_at_the_capture_are_read_apart_later(
+    *, training: bool
+) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)).train(training)
+    model[2].weight = model[0].weight
+    made: Any = amprewrite.convert(copy.deepcopy(model), args=(X,))
+    for one in (model, made):
+        one[2].weight = nn.Parameter(torch.eye(4) * 2)
+    assert relative_error(made(X), model(X)) < 1e-2
+    made(X).sum().backward()
+    assert made[0].weight.grad is not None
+    made[2].weight = made[0].weight
+    assert len(made.plans) == 2
+    assert made(X).shape == X.shape
+    assert len(made.plans) == 2, "tied again"

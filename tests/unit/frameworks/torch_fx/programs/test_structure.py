@@ -17,8 +17,10 @@ from amprewrite.frameworks.torch_fx.programs.structure import (
     is_settings,
     is_simple,
     parts_of,
+    portable,
     settings_of,
     structure_key,
+    ties_of,
 )
 
 
@@ -96,6 +98,18 @@ def test_the_key_stays_with_everything_else(change: Callable[..., Any]) -> None:
     one, two = model(), model()
     change(two)
     assert structure_key(one) == structure_key(two)
+
+
+def test_tensors_with_several_names_are_in_the_key() -> None:
+    one = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    apart = structure_key(one)
+    one[1].weight = one[0].weight
+    tied = structure_key(one)
+    assert ties_of(one) == (("0.weight", "1.weight"),)
+    assert tied != apart
+    assert portable(tied) != portable(apart)
+    one[1].weight = nn.Parameter(torch.ones(3, 3))
+    assert structure_key(one) == apart
 
 
 def test_the_key_comes_back() -> None:

@@ -1,4 +1,4 @@
-"""Capture of programs while torch.export traces a converted model."""
+"""Capture of programs inside of an export, and of transforms of torch.func."""
 
 from typing import Any
 
@@ -8,9 +8,11 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn
 from torch.export import Dim
+from torch.func import functional_call, grad, hessian, vmap
 
 import amprewrite
 from amprewrite.errors import (
+    AmpWarning,
     CaptureError,
     NotCapturedError,
     PlanMismatchError,
@@ -157,3 +159,56 @@ def test_a_program_of_fewer_extents_is_refused() -> None:
     for other in (lambda: exported(made, MORE), lambda: exported(made, X, (BATCH,))):
         with pytest.raises(PlanMismatchError, match="captured for other inputs"):
             other()
+
+
+class Softplus(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(nn.functional.softplus(self.first(x)))
+
+
+def per_sample(model: nn.Module) -> Any:
+    def loss(parameters: Any, x: Tensor) -> Tensor:
+        return functional_call(model, parameters, (x,)).square().sum()
+
+    held = {name: p.detach().float() for name, p in model.named_parameters()}
+    return vmap(grad(loss), in_dims=(None, 0))(held, MORE)
+
+
+def ensemble(model: nn.Module) -> Any:
+    held = {name: p.detach().float() for name, p in model.named_parameters()}
+    stacked = {name: torch.stack([p, p * 2]) for name, p in held.items()}
+    return vmap(lambda one: functional_call(model, one, (MORE,)))(stacked)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(
+    "transformed",
+    [
+        lambda model: vmap(model)(MORE),
+        lambda model: vmap(model, in_dims=1, out_dims=1)(torch.stack([MORE, -MORE], 1)),
+        lambda model: hessian(lambda x: model(x).sum())(MORE[0]),
+        lambda model: functional_call(
+            model, {n: p.detach() for n, p in model.named_parameters()}, (MORE,)
+        ),
+        per_sample,
+        ensemble,
+    ],
+)
+def test_a_call_of_another_shape_is_captured_beside_a_transform(
+    transformed: Any, *, training: bool, recwarn: pytest.WarningsRecorder
+) -> None:
+    torch.manual_seed(0)
+    model = Softplus().train(training)
+    made: Any = amprewrite.convert(model, args=(X,))
+    dtypes = {name: held.dtype for name, held in made.state_dict().items()}
+    assert relative_error(transformed(made), transformed(model)) < 3e-2
+    assert len(made.plans) == 2
+    assert made.plan.captured == "captured by torch.export"
+    assert made.plan.lowered
+    assert {name: held.dtype for name, held in made.state_dict().items()} == dtypes
+    assert relative_error(made(X), model(X)) < 1e-2
+    assert [w for w in recwarn if isinstance(w.message, AmpWarning)] == []
