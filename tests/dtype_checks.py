@@ -55,7 +55,7 @@ def check_module(module: Any) -> None:
             inputs = [
                 n.meta.get("val") for n in part.graph.find_nodes(op="placeholder")
             ]
-            with mode, torch.no_grad():
+            with mode, tensor_internals.symbolic_kernels(), torch.no_grad():
                 _checking_interpreter()(part).run(*inputs, enable_io_processing=False)
 
 

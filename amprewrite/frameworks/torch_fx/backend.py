@@ -5,8 +5,7 @@ data-dependent control flow.
 """
 
 import copy
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -15,20 +14,14 @@ import torch
 from torch import nn
 from torch.fx import Graph, GraphModule
 
-from amprewrite.errors import AmpError, CaptureError, warn
 from amprewrite.frameworks.base import Planner, Recomputer, announce
 from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
 from amprewrite.frameworks.torch_fx.aten.dynamo_to_aten import lower
 from amprewrite.frameworks.torch_fx.aten.source_location import model_variable
-from amprewrite.frameworks.torch_fx.capture.export import model_device
 from amprewrite.frameworks.torch_fx.capture.program import drop_dtype_checks
 from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark, Samples
-from amprewrite.frameworks.torch_fx.capture.warmup import warm_up
 from amprewrite.frameworks.torch_fx.compat import (
     compiling,
-    dynamo_state,
-    settings,
-    threads,
 )
 from amprewrite.frameworks.torch_fx.compiled_plans import Captured, current
 from amprewrite.frameworks.torch_fx.instances import Instances, Place, place_of
@@ -41,20 +34,10 @@ from amprewrite.frameworks.torch_fx.module.state import (
     low_copy,
     lowered,
 )
-from amprewrite.frameworks.torch_fx.programs.effects import without_effects
 from amprewrite.frameworks.torch_fx.rewrite.apply_plan import rewrite
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, read
-from amprewrite.plan import Plan, join_plans
+from amprewrite.plan import Plan
 from amprewrite.policy.reason import Reason
-
-NO_GRAPH = "rewritten 0 ops: dynamo captured no graph of this model; convert with args"
-"""Warning about a model in which dynamo finds only graph breaks."""
-
-INSIDE_TRANSFORM = (
-    "this call runs in full precision: dynamo captures nothing inside of torch.func "
-    "transforms (grad, vmap, jvp); convert with args"
-)
-"""Warning about a call that is transformed."""
 
 
 @dataclass(eq=False)
@@ -288,56 +271,3 @@ def _restore_paths(source: GraphModule, lowered_graph: GraphModule) -> None:
     )
     for theirs, ours in pairs:
         ours.name = theirs.name.strip("_").lower()
-
-
-def lazy_runner(model: nn.Module, backend: Backend) -> Callable[..., Any]:
-    """Return ``model`` as a function that dynamo captures and ``backend`` rewrites.
-
-    The function raises CaptureError if the backend cannot read a graph, and the error
-    of a plan that is refused.
-    """
-    compiled = compiling.compiled(model, backend, _while_captured)
-    warm, known = False, 0
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        nonlocal warm, known
-        if dynamo_state.inside_transform():
-            warn(INSIDE_TRANSFORM)
-            return model(*args, **kwargs)
-        with (
-            settings.dynamo_settings(),
-            settings.without_autocast(model_device(model)),
-        ):
-            if not warm:
-                with threads.capturing(), without_effects(model):
-                    warm_up(model, args, kwargs)
-                warm = True
-            try:
-                output = compiled(*args, **kwargs)
-            except RuntimeError as error:
-                inner = getattr(error, "inner_exception", None)  # of a backend
-                if inner is None:
-                    raise
-                if isinstance(inner, AmpError):
-                    raise inner from None
-                cause = str(inner).strip().split("\n")[0]
-                msg = (
-                    f"a part of {type(model).__name__} cannot be brought to ATen ops: "
-                    f"{cause}; keep that part out with torch.compiler.disable"
-                )
-                raise CaptureError(msg) from error
-        if len(backend.plans) > known:
-            known = len(backend.plans)
-            announce(join_plans(backend.plans))
-        elif not known:
-            warn(NO_GRAPH)
-        return output
-
-    return compiling.uncompiled(run)
-
-
-@contextmanager
-def _while_captured() -> Generator[None]:
-    """Make dynamo capture attention as ops, and masks without their values."""
-    with settings.slow_attention_path(), settings.plain_causal_hint():
-        yield

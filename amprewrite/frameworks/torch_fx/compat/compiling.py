@@ -47,7 +47,14 @@ def compiled(
 
 
 def _lasting(guards: Sequence[Any]) -> list[bool]:
-    """Return which guards to keep: all but those on replaced functions."""
+    """Return which guards to keep: all but those on replaced functions.
+
+    Dynamo then makes those anew, and checks that each is on the same object: a tensor
+    that it makes of an array of NumPy is another one each time, so the first is
+    forgotten.
+    """
+    for guard in guards:
+        guard.orig_guard.obj_weakref = None
     return [not any(name in g.name for name in REPLACED) for g in guards]
 
 

@@ -1,6 +1,7 @@
 """The state of dynamo: the frame that it captures, the parts of a compiled callable."""
 # pyright: reportPrivateUsage=false
 
+import re
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -11,6 +12,8 @@ import torch
 from torch import nn
 from torch._guards import CompileContext
 from torch.fx import GraphModule
+
+from amprewrite.user_code import is_users
 
 MOST_CAPTURES = 256
 """Captures of a function that are made; dynamo itself stops after eight.
@@ -33,6 +36,23 @@ def inside_transform() -> bool:
     """
     untyped: Any = torch
     return untyped._C._functorch.maybe_current_level() is not None
+
+
+def is_of_dynamo(error: BaseException) -> bool:
+    """Return whether an error is dynamo's own, and not of the code that it runs."""
+    return isinstance(error, _dynamo().exc.TorchDynamoException)
+
+
+def failing_line(error: BaseException) -> str:
+    """Return the line of the code that dynamo was tracing, as ``file:line``, or empty.
+
+    It is in a record of the error, or in a text that ends its message.
+    """
+    found = re.findall(r'File "(.+)", line (\d+), in ', str(error))
+    for frame in getattr(error, "real_stack", None) or ():
+        found.append((frame.filename, str(frame.lineno)))
+    lines = [line for line in found if is_users(line[0])]
+    return ":".join(lines[-1]) if lines else ""
 
 
 def _conversion() -> FrameType | None:

@@ -185,7 +185,7 @@ def _asked_by_opener() -> bool:
     return (frame.f_globals["__name__"], frame.f_code.co_name) in OPENERS
 
 
-def dynamo_settings() -> AbstractContextManager[Any]:
+def dynamo_settings(*, breaks: bool = False) -> AbstractContextManager[Any]:
     """Make dynamo trace ops that it refuses by default, and raise its limits.
 
     It refuses nn.LSTM and nn.GRU, and ops with results of data-dependent extents or
@@ -193,12 +193,15 @@ def dynamo_settings() -> AbstractContextManager[Any]:
     counts the captures of a code object over all models of a class: after eight it
     silently runs the rest unrewritten. It keeps weak references to weights, for which
     ``torch.utils.swap_tensors`` refuses them, where it does not know the backend.
+
+    Args:
+        breaks: Whether graphs break at ops of data-dependent results after all.
     """
     untyped: Any = torch._dynamo.config
     settings: dict[str, Any] = {
         "allow_rnn": True,
-        "capture_dynamic_output_shape_ops": True,
-        "capture_scalar_outputs": True,
+        "capture_dynamic_output_shape_ops": not breaks,
+        "capture_scalar_outputs": not breaks,
         "recompile_limit": 256,
         "accumulated_recompile_limit": 4096,
     }

@@ -1,10 +1,12 @@
 """Extents, storages and versions of tensors; fake tensors, which have no values."""
 # pyright: reportPrivateUsage=false
 
+from contextlib import AbstractContextManager
 from operator import attrgetter
 from typing import Any
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -12,6 +14,14 @@ from torch.multiprocessing.reductions import StorageWeakRef
 def fake_mode() -> Any:
     """Return a fake mode: nothing is computed, and real tensors may be operands."""
     return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def symbolic_kernels() -> AbstractContextManager[None]:
+    """Make ops on fake tensors take symbolic extents, as while a program is traced.
+
+    Without it a meta function that calls other ops on them (``baddbmm``) fails.
+    """
+    return enable_python_dispatcher()
 
 
 def faked(mode: Any, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

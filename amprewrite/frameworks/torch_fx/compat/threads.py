@@ -6,6 +6,7 @@ at a time, so that changes are undone in reverse order.
 """
 # pyright: reportPrivateUsage=false
 
+import builtins
 import logging
 import re
 import warnings
@@ -86,10 +87,11 @@ def replaced(owner: object, name: str, function: Any) -> Generator[None]:
 
     Args:
         owner: A class, a module or an object.
-        name: Name of one of its functions.
+        name: Name of one of its functions, or of a builtin that a module calls.
         function: The replacement.
     """
-    thread, before = get_ident(), getattr(owner, name)
+    thread = get_ident()
+    before = getattr(owner, name, None) or getattr(builtins, name)
 
     @wraps(before)
     def chosen(*args: Any, **kwargs: Any) -> Any:
@@ -178,14 +180,22 @@ def export_apart() -> Generator[None]:
     """Stop torch.export from changing state that other threads see.
 
     It marks the process as compiling, and disables oneDNN, so that no kernels of that
-    library appear in a decomposed program. Ours are not decomposed.
+    library appear in a decomposed program. Ours are not decomposed. Nor does it write
+    of a failure: the graph until then to stderr, an extent of 0 or 1 to its log.
     """
     trace = import_module("torch.export._trace")
     with (
+        silenced("torch._export.non_strict_utils"),
+        silenced("torch.fx.experimental.symbolic_shapes"),
+        replaced(trace, "print", _unheard),
         replaced(trace, "_compiling_state_context", as_if_exported),
         replaced(trace, "_ignore_backend_decomps", nullcontext),
     ):
         yield
+
+
+def _unheard(*_: object, **__: object) -> None:
+    """Print nothing."""
 
 
 @contextmanager

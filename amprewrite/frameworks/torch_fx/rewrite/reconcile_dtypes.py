@@ -15,6 +15,7 @@ from torch.fx import Node
 
 from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name, torch_dtype
 from amprewrite.frameworks.torch_fx.compat import pytrees, tensor_internals
+from amprewrite.frameworks.torch_fx.compat.settings import quiet
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading
 from amprewrite.frameworks.torch_fx.rewrite.write import retype
 from amprewrite.ir import Op
@@ -93,7 +94,7 @@ def _try(node: Node) -> Outcome:
     if mode is None:
         return _dtypes(node.meta["val"])
     try:
-        with mode, torch.no_grad():
+        with mode, tensor_internals.symbolic_kernels(), torch.no_grad(), quiet():
             return _dtypes(run(*args, **kwargs))
     except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
         return str(error).strip().split("\n")[0]

@@ -8,13 +8,14 @@ from torch import nn
 
 from amprewrite.errors import AmpError, CaptureError
 from amprewrite.frameworks.base import Request
-from amprewrite.frameworks.torch_fx.backend import Backend, lazy_runner
+from amprewrite.frameworks.torch_fx.backend import Backend
 from amprewrite.frameworks.torch_fx.capture.warmup import (
     copies,
     try_run,
     undisturbed,
     warm_up,
 )
+from amprewrite.frameworks.torch_fx.lazy_runner import lazy_runner
 from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule, Use, run_later
 from amprewrite.frameworks.torch_fx.probes.tolerance import refuse_lazy
 from amprewrite.frameworks.torch_fx.programs.effects import (

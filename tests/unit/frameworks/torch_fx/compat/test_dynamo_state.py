@@ -182,3 +182,22 @@ def test_a_method_with_a_break_inside_of_a_loop_is_skipped() -> None:
     torch.compiler.reset()
     torch.compile(Looping(), backend=run)(X)
     assert [code.co_name for code in found[0]] == ["forward"]
+
+
+def test_an_error_of_dynamo_is_told_apart_with_the_line_that_it_traced() -> None:
+    untyped: Any = torch
+
+    def refuse(_: Any) -> None:
+        message = "refused"
+        raise RuntimeError(message)
+
+    def function(x: Any) -> Any:
+        untyped._dynamo.comptime.comptime(refuse)
+        return x * 2
+
+    with pytest.raises(RuntimeError) as raised:
+        torch.compile(function, backend="eager")(torch.ones(2))
+    assert dynamo_state.is_of_dynamo(raised.value)
+    assert dynamo_state.failing_line(raised.value).rpartition(":")[0] == __file__
+    assert not dynamo_state.is_of_dynamo(RuntimeError())
+    assert dynamo_state.failing_line(RuntimeError()) == ""

@@ -84,3 +84,16 @@ def test_matrices_of_8_bits_are_multiplied():
     found = operators.scaled_mm(left, right.t(), half, three)
     assert found.dtype == torch.float32
     assert torch.equal(found, left.float() @ right.float().t() * 1.5)
+
+
+def test_a_part_of_a_transform_is_computed_outside_of_it() -> None:
+    def look(x: Any) -> Any:
+        assert operators.in_transform()
+        with operators.outside_transforms():
+            assert not operators.in_transform()
+            assert torch.ones(2).sum().item() == 2
+        assert operators.in_transform()
+        return x * 2
+
+    value = torch.ones(3)
+    assert torch.equal(torch.func.vmap(look)(value), value * 2)

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from amprewrite.frameworks.torch_fx.compat import tensor_internals
+from amprewrite.frameworks.torch_fx.compat import operators, tensor_internals
 
 
 def fake(value: Any) -> Any:
@@ -156,3 +156,36 @@ def test_a_trace_of_torchscript_is_known() -> None:
     run(torch.ones(2))
     torch.jit.trace(run, (torch.ones(2),), check_trace=False)
     assert seen == [False, True]
+
+
+def test_a_transformed_tensor_has_a_sample_of_the_shape_that_is_seen_inside() -> None:
+    value = torch.arange(24.0).reshape(2, 3, 4)
+    found: list[Any] = []
+
+    def look(x: Any) -> Any:
+        assert tensor_internals.is_transformed(x)
+        with operators.outside_transforms():
+            found.append((x.shape, tensor_internals.sample_of(x)))
+        return x.sum()
+
+    torch.func.vmap(torch.func.vmap(torch.func.grad(look), in_dims=1))(value)
+    shape, sample = found[0]
+    assert shape == (3,)
+    assert torch.equal(sample, value[0, :, 0])
+    assert not tensor_internals.is_transformed(sample)
+    assert tensor_internals.sample_of(sample) is sample
+
+
+def test_kernels_of_fake_tensors_take_symbolic_extents() -> None:
+    found: list[Any] = []
+
+    def backend(module: Any, _: Any) -> Any:
+        nodes = module.graph.find_nodes(op="placeholder")
+        found.extend(node.meta["example_value"] for node in nodes)
+        return module.forward
+
+    torch.compile(lambda x: x * 2, backend=backend, dynamic=True)(torch.ones(2, 3, 3))
+    x = next(value for value in found if isinstance(value, torch.Tensor))
+    assert tensor_internals.varying(x)
+    with tensor_internals.fake_mode_of([x]), tensor_internals.symbolic_kernels():
+        assert torch.baddbmm(x.new_zeros(1), x, x).shape[1] == x.shape[1]

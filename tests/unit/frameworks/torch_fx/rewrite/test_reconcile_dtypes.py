@@ -122,3 +122,24 @@ def test_every_test_holds_the_dtypes_of_its_rewrites_to_fake_tensors() -> None:
 
     # A fixture of all tests wraps it.
     assert apply_plan.reconcile.__name__ == "reconciled"
+
+
+def test_attention_with_a_mask_is_low_where_extents_vary() -> None:
+    """The meta function of baddbmm calls other ops on the symbolic extents."""
+    model = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    x, mask = torch.randn(4, 6, 8), torch.zeros(4, 6, dtype=torch.bool)
+    extents = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
+    program = amprewrite.convert(
+        model,
+        args=(x, x, x, mask),
+        dynamic_shapes=dict.fromkeys(
+            ("query", "key", "value", "key_padding_mask"), extents
+        ),
+    )
+    assert program.plan.warnings == ()
+    assert program.rewritten is not None
+    nodes = program.rewritten.graph.find_nodes(
+        op="call_function", target=torch.ops.aten.baddbmm.default
+    )
+    assert [node.meta["val"].dtype for node in nodes] == [torch.bfloat16]
+    assert relative_error(program(x, x, x, mask), model(x, x, x, mask)) < 4 * ROUNDING

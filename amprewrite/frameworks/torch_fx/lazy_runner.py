@@ -1,0 +1,144 @@
+"""Run a model by dynamo: captured when it is called, with breaks between its graphs."""
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from amprewrite.errors import AmpError, CaptureError, warn
+from amprewrite.frameworks.base import announce
+from amprewrite.frameworks.torch_fx.backend import Backend
+from amprewrite.frameworks.torch_fx.capture.export import (
+    model_device,
+    offending_line,
+)
+from amprewrite.frameworks.torch_fx.capture.warmup import warm_up
+from amprewrite.frameworks.torch_fx.compat import (
+    compiling,
+    dynamo_state,
+    settings,
+    threads,
+)
+from amprewrite.frameworks.torch_fx.programs.effects import without_effects
+from amprewrite.plan import join_plans
+
+NO_GRAPH = "rewritten 0 ops: dynamo captured no graph of this model; {}"
+"""Warning about a model in which dynamo finds only graph breaks, with what to do."""
+
+INSIDE_TRANSFORM = (
+    "this call runs in full precision: dynamo captures nothing inside of torch.func "
+    "transforms (grad, vmap, jvp); {}"
+)
+"""Warning about a call that is transformed, with what to do."""
+
+
+def lazy_runner(model: nn.Module, backend: Backend) -> Callable[..., Any]:
+    """Return ``model`` as a function that dynamo captures and ``backend`` rewrites.
+
+    The function raises CaptureError if the backend cannot read a graph, and the error
+    of a plan that is refused.
+    """
+    captured = _Captured(model, backend)
+    warm, known = False, 0
+    advice = backend.reason or "convert with args"
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        nonlocal warm, known
+        if dynamo_state.inside_transform():
+            warn(INSIDE_TRANSFORM.format(advice))
+            return model(*args, **kwargs)
+        with settings.without_autocast(model_device(model)):
+            if not warm:
+                captured.warm_up(args, kwargs)
+                warm = True
+            output = captured(args, kwargs)
+        if len(backend.plans) > known:
+            known = len(backend.plans)
+            announce(join_plans(backend.plans))
+        elif not known:
+            warn(NO_GRAPH.format(advice))
+        return output
+
+    return compiling.uncompiled(run)
+
+
+class _Captured:
+    """A model that dynamo captures, with other settings where these fail.
+
+    Attributes:
+        breaks: Whether a graph ends at ops with results of data-dependent extents: some
+            of them cannot be captured.
+    """
+
+    def __init__(self, model: nn.Module, backend: Backend) -> None:
+        self._model, self.breaks = model, False
+        self._compiled = compiling.compiled(model, backend, _while_captured)
+
+    def warm_up(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Call the model itself once, without effects.
+
+        Raises:
+            CaptureError: It fails on these arguments.
+        """
+        with (
+            settings.dynamo_settings(),
+            threads.capturing(),
+            without_effects(self._model),
+        ):
+            warm_up(self._model, args, kwargs)
+
+    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return the result of the model.
+
+        Raises:
+            AmpError: The backend refused a graph.
+            CaptureError: Dynamo cannot capture a part of the model.
+        """
+        try:
+            with settings.dynamo_settings(breaks=self.breaks):
+                return self._compiled(*args, **kwargs)
+        except RuntimeError as error:
+            inner = getattr(error, "inner_exception", None)  # of a backend
+            if isinstance(inner, AmpError):
+                raise inner from None
+            if inner is None and not dynamo_state.is_of_dynamo(error):
+                raise
+            if inner is None:
+                self.warm_up(args, kwargs)
+            has_run = bool(offending_line(error))  # a part of it, which has effects
+            if inner is not None or has_run or self.breaks:
+                raise _refusal(self._model, error, inner) from error
+        self.breaks = True
+        return self(args, kwargs)
+
+
+def _refusal(
+    model: nn.Module, error: RuntimeError, inner: Exception | None
+) -> CaptureError:
+    """Return the error that dynamo, or the backend, cannot capture a part of a model.
+
+    Args:
+        model: The model.
+        error: The error of dynamo.
+        inner: The error of the backend; None if it was not called.
+    """
+    cause = str(inner or error).strip().split("\n")[0]
+    where = dynamo_state.failing_line(error)
+    at = f" at {where}" if where else ""
+    what = "brought to ATen ops" if inner else "captured by dynamo"
+    return CaptureError(
+        f"a part of {type(model).__name__} cannot be {what}{at}: {cause}; keep that "
+        f"part out with torch.compiler.disable"
+    )
+
+
+@contextmanager
+def _while_captured() -> Generator[None]:
+    """Make dynamo capture attention as ops, and masks without their values.
+
+    The log of fake tensors repeats each error that is raised.
+    """
+    unheard = threads.silenced("torch._subclasses.fake_tensor")
+    with settings.slow_attention_path(), settings.plain_causal_hint(), unheard:
+        yield
