@@ -240,7 +240,11 @@ class ConvertedModule(KeepsDtypes):
             if not eager or tracing.in_dispatch_mode():
                 return self._forward(self, *args, **kwargs)
             try:
-                return (self._flat or self._flattened())(args, kwargs)
+                run = self._flat or self._flattened()
+                if not self._low.sources:
+                    return run(args, kwargs)
+                with self._low.passing_gradients(self):
+                    return run(args, kwargs)
             except RuntimeError as error:
                 places = () if self.gathers else self._places
                 if not distributed.gathered_otherwise(places, always=True):

@@ -57,3 +57,41 @@ def test_what_was_copied_computes_its_copies_anew(copied: Any) -> None:
     assert twin.sources == ("weight",)
     twin.renew(owner)
     assert is_renewed(owner)
+
+
+def test_gradients_pass_through_the_copies_while_they_are_asked_for() -> None:
+    owner, copies = owner_with_copies()
+    low, weight = owner.get_buffer("low"), owner.get_parameter("weight")
+    with copies.passing_gradients(owner):
+        owner.get_buffer("low").sum().backward()
+    assert owner.get_buffer("low") is low
+    assert weight.grad is not None
+    assert torch.equal(weight.grad, torch.ones(4, 4))
+    with torch.no_grad(), copies.passing_gradients(owner):
+        assert owner.get_buffer("low") is low
+    weight.requires_grad_(False)  # as torch
+    with copies.passing_gradients(owner):
+        assert owner.get_buffer("low") is low
+
+
+def test_inside_of_a_transform_the_copies_are_those_of_its_weights() -> None:
+    owner, copies = owner_with_copies()
+    low = owner.get_buffer("low").clone()
+
+    def run(weight: Any) -> Any:
+        def call(module: nn.Module) -> Any:
+            copies.renew(module)
+            with copies.passing_gradients(module):
+                return module.get_buffer("low").float().sum()
+
+        kept: Any = owner._parameters
+        before, kept["weight"] = kept["weight"], weight
+        try:
+            return call(owner)
+        finally:
+            kept["weight"] = before
+
+    weights = torch.stack([torch.ones(4, 4), torch.zeros(4, 4)])
+    assert torch.func.vmap(run)(weights).tolist() == [16, 0]
+    assert torch.equal(torch.func.grad(run)(weights[0]), torch.ones(4, 4))
+    assert torch.equal(owner.get_buffer("low"), low)

@@ -16,7 +16,7 @@ from amprewrite.frameworks.torch_fx.plain.plain_class import STATE
 from amprewrite.frameworks.torch_fx.programs import program_table, shared_state
 from amprewrite.frameworks.torch_fx.programs.program_table import Programs
 from amprewrite.frameworks.torch_fx.programs.shared_state import SharedState
-from tests.torch_programs import relative_error
+from tests.torch_programs import Program, relative_error
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
@@ -341,3 +341,24 @@ def test_weights_that_were_tied_at_the_capture_are_read_apart_later(
     assert len(made.plans) == 2
     assert made(X).shape == X.shape
     assert len(made.plans) == 2, "tied again"
+
+
+@pytest.mark.filterwarnings(
+    "ignore:this call reads:amprewrite.errors.AmpWarning"
+)
+@pytest.mark.parametrize("first", [False, True])
+def test_a_weight_that_two_programs_read_in_two_dtypes_has_gradients(
+    *, first: bool
+) -> None:
+    def forward(m: Any, x: Tensor, full: Any) -> Tensor:
+        return x @ (m.weight.softmax(-1) if full else m.weight)
+
+    model = Program(forward, weight=nn.Parameter(torch.eye(4) + X[0])).eval()
+    made: Any = amprewrite.convert(copy.deepcopy(model), args=(X, first))
+    for full in (first, not first):
+        found = []
+        for one in (model, made):
+            one.zero_grad()
+            one(X, full).square().sum().backward()
+            found.append(one.weight.grad)
+        assert relative_error(found[1], found[0]) < 2e-2
