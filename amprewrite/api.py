@@ -385,10 +385,10 @@ def verify(  # noqa: PLR0913  # the public signature; most are by keyword
 
     Raises:
         ArgumentError: ``args`` is no tuple, or ``kwargs`` no mapping.
+        ToleranceError: ``rtol`` is no number, or below 0.
         VerifyError: ``rtol`` is given and an output is worse, or is not finite where
             the reference is; or the outputs differ in structure.
-        UnsupportedError: The model is of no supported kind, or ``reference`` is
-            neither float64 nor float32.
+        UnsupportedError: The model, or ``reference``, is of no supported kind.
     """
     from amprewrite.frameworks.arguments import check_arguments
     from amprewrite.measure.runs import Call

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
+from numbers import Real
 from typing import Any, TypeAlias, cast
 
 from amprewrite.errors import ToleranceError, UnsupportedError
@@ -82,6 +83,20 @@ def check_tolerance(tolerance: object, placement: str) -> None:
             _check_number(number, f"tolerance[{path!r}]")
     elif tolerance != AUTOCAST:
         _check_number(tolerance, "tolerance")
+
+
+def check_rtol(rtol: object) -> None:
+    """Check the bound of a verification: a NaN is no bound that an error exceeds.
+
+    Raises:
+        ToleranceError: It is neither None nor a number, 0 or more.
+    """
+    if rtol is None:
+        return
+    known = not isinstance(rtol, bool) and isinstance(rtol, Real)
+    if not (known and float(cast("float", rtol)) >= 0.0):
+        msg = f"rtol is {rtol!r}; want a relative error such as 1e-3, 0 or more"
+        raise ToleranceError(msg)
 
 
 def _check_number(number: object, where: str) -> None:

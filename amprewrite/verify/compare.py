@@ -11,6 +11,7 @@ from amprewrite.measure.run_names import CONVERTED, JITTED, ORIGINAL, REFERENCE
 from amprewrite.measure.runs import Array, Call, Measured, Run
 from amprewrite.measure.samples import Walked
 from amprewrite.plan import Plan
+from amprewrite.plan.bounds import check_rtol
 from amprewrite.verify.bounds import explained_error
 from amprewrite.verify.culprits import Live
 from amprewrite.verify.gradients import gradient_errors
@@ -41,6 +42,7 @@ def verify(
         rtol: Bound on the relative L2 error of every output.
 
     Raises:
+        ToleranceError: ``rtol`` is no number, or below 0.
         UnsupportedError: The reference dtype is neither float64 nor float32.
         VerifyError: ``rtol`` is given and an output is worse, or is not finite where
             the reference is; or the outputs differ in structure.
@@ -48,6 +50,7 @@ def verify(
     if call.reference not in REFERENCES:
         msg = f"unknown reference {call.reference!r}; want {' or '.join(REFERENCES)}"
         raise UnsupportedError(msg)
+    check_rtol(rtol)
     measured = framework.measure(original, converted, call)
     reference, found = measured.runs[REFERENCE], measured.runs[CONVERTED]
     jitted = measured.runs.get(JITTED)

@@ -23,6 +23,7 @@ from amprewrite.cli.progress import progress
 from amprewrite.cli.show import say, show, show_json
 from amprewrite.errors import AmpWarning
 from amprewrite.factories import ModelCall, load_factory
+from amprewrite.plan.bounds import check_rtol
 
 
 @app.command()
@@ -114,6 +115,7 @@ def verify(  # noqa: PLR0913  # options
 ) -> None:
     """Convert a model, and compare the result with the model in full precision."""
     page = html_page(html)
+    check_rtol(rtol)
     with progress(3) as work:
         work.step("load the model")
         given = load_factory(target)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from amprewrite.errors import UnsupportedError, VerifyError
+from amprewrite.errors import ToleranceError, UnsupportedError, VerifyError
 from amprewrite.ir import Op, ProgramGraph, Value
 from amprewrite.measure.run_names import CONVERTED, JITTED, ORIGINAL, REFERENCE
 from amprewrite.measure.runs import Call, Measured, Run
@@ -155,6 +155,12 @@ def test_beyond_rtol_it_raises_with_the_report(found):
     assert [x.name for x in report.violations] == ["b"]
     assert "mul (aten.mul, bfloat16)" in str(raised.value)
     assert not report_of(given).ok
+
+
+@pytest.mark.parametrize("rtol", [float("nan"), -1, "1e-3", True])
+def test_a_bound_that_is_none_is_refused(rtol):
+    with pytest.raises(ToleranceError, match=r"rtol is .*; want a relative error"):
+        report_of(measured(run(a=1.05), run(a=1)), rtol=rtol)
 
 
 def test_within_rtol_it_does_not():

@@ -181,11 +181,13 @@ def export_apart() -> Generator[None]:
 
     It marks the process as compiling, and disables oneDNN, so that no kernels of that
     library appear in a decomposed program. Ours are not decomposed. Nor does it write
-    of a failure: the graph until then to stderr, an extent of 0 or 1 to its log.
+    of a failure, which is raised: the graph until then to stderr, the error of a kernel
+    or an extent of 0 or 1 to its logs.
     """
     trace = import_module("torch.export._trace")
     with (
         silenced("torch._export.non_strict_utils"),
+        silenced("torch._subclasses.fake_tensor"),
         silenced("torch.fx.experimental.symbolic_shapes"),
         replaced(trace, "print", _unheard),
         replaced(trace, "_compiling_state_context", as_if_exported),

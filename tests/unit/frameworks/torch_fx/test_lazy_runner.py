@@ -92,6 +92,14 @@ def test_a_failed_export_writes_no_graph_and_no_log(
     assert capfd.readouterr().err == ""
 
 
+def test_a_model_that_fails_in_an_export_is_named_alone(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(CaptureError, match="Program itself fails on these arguments"):
+        amprewrite.convert(model(lambda m, x: m.inner(x)), args=(X[:, :3],))
+    assert capfd.readouterr().err == ""
+
+
 def test_advice_is_to_give_args_only_where_none_were_given() -> None:
     packed = nn.utils.rnn.pack_sequence([X[:3], X[:2]])
     with pytest.warns(AmpWarning, match=r"no graph of this model; convert with args"):

@@ -343,9 +343,7 @@ def test_weights_that_were_tied_at_the_capture_are_read_apart_later(
     assert len(made.plans) == 2, "tied again"
 
 
-@pytest.mark.filterwarnings(
-    "ignore:this call reads:amprewrite.errors.AmpWarning"
-)
+@pytest.mark.filterwarnings("ignore:this call reads:amprewrite.errors.AmpWarning")
 @pytest.mark.parametrize("first", [False, True])
 def test_a_weight_that_two_programs_read_in_two_dtypes_has_gradients(
     *, first: bool
