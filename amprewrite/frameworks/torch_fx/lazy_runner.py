@@ -24,13 +24,13 @@ from amprewrite.frameworks.torch_fx.programs.effects import without_effects
 from amprewrite.plan import join_plans
 
 NO_GRAPH = "rewritten 0 ops: dynamo captured no graph of this model; {}"
-"""Warning about a model in which dynamo finds only graph breaks, with what to do."""
+"""Warning about a model in which dynamo finds only graph breaks, with a remedy."""
 
 INSIDE_TRANSFORM = (
     "this call runs in full precision: dynamo captures nothing inside of torch.func "
     "transforms (grad, vmap, jvp); {}"
 )
-"""Warning about a call that is transformed, with what to do."""
+"""Warning about a call that is transformed, with a remedy."""
 
 
 def lazy_runner(model: nn.Module, backend: Backend) -> Callable[..., Any]:

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import torch
 
+from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.torch_fx.compat import pytrees
 
 CallKey = tuple[object, ...]
@@ -13,6 +14,14 @@ CallKey = tuple[object, ...]
 
 _VALUES = frozenset((bool, int, float, complex, str, bytes, type(None), torch.dtype))
 """Types of arguments with a value that is part of the program."""
+
+
+NESTED = (
+    "an argument is a nested tensor of the strided layout, which has no shape and which "
+    "no capture of torch takes; want one of torch.nested.nested_tensor(..., "
+    "layout=torch.jagged), or a padded tensor"
+)
+"""Message about a nested tensor of the older layout."""
 
 
 def call_key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallKey:
@@ -25,6 +34,9 @@ def call_key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallKey:
     Args:
         args: Positional arguments.
         kwargs: Keyword arguments.
+
+    Raises:
+        UnsupportedError: A tensor has no shape: a nested one of the strided layout.
     """
     if not kwargs:
         return tuple(map(_part_key, args))
@@ -37,7 +49,10 @@ def call_key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallKey:
 
 def _part_key(part: Any) -> object:
     if isinstance(part, torch.Tensor):
-        return part.shape, part.dtype, part.device
+        try:
+            return part.shape, part.dtype, part.device
+        except RuntimeError:  # a nested tensor without a shape
+            raise UnsupportedError(NESTED) from None
     kind = cast("type[Any]", type(part))
     if kind in _VALUES or isinstance(part, Enum):
         # Zeros of floats have signs, and a NaN is not itself.

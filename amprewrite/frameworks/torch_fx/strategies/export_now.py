@@ -11,6 +11,7 @@ from amprewrite.frameworks.torch_fx.capture.dynamic_shapes import (
 from amprewrite.frameworks.torch_fx.capture.one_graph import capture_for
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.plain.hidden import hidden_modules
+from amprewrite.frameworks.torch_fx.programs.call_key import call_key
 from amprewrite.frameworks.torch_fx.programs.effects import (
     OutsideWrites,
     hooks_with_effects,
@@ -25,7 +26,9 @@ def export_now(subject: Subject) -> ConvertedModule | CaptureError:
         CaptureError: ``dynamic_shapes`` prevents the capture; or the model itself
             refuses the dtypes of its arguments.
         PlanMismatchError: The given plan was made for another program.
+        UnsupportedError: An argument is a nested tensor of the strided layout.
     """
+    call_key(subject.args, subject.kwargs)  # refuses tensors without a shape
     outside = OutsideWrites(subject.root)
     try:
         captured = capture_for(subject.model, subject.root, subject.request)

@@ -8,8 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import Tensor
+from torch import Tensor, nn
 
+import amprewrite
+from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.torch_fx.programs.call_key import call_key
 
 X = torch.ones(2, 3)
@@ -106,3 +108,13 @@ def test_an_object_that_is_no_pytree_counts_by_its_type() -> None:
     assert key(object()) == key(object())
     assert key([object()]) == key([object()])
     assert key(object()) != key(torch.device("cpu"))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_nested_tensor_without_a_shape_is_refused(*, at_once: bool) -> None:
+    nested = torch.nested.nested_tensor([X, X[:1]])
+    with pytest.raises(
+        UnsupportedError, match=r"nested tensor .* want one of .*jagged"
+    ):
+        amprewrite.convert(nn.Linear(3, 3), args=(nested,) if at_once else None)(nested)
