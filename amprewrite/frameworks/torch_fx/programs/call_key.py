@@ -17,8 +17,8 @@ _VALUES = frozenset((bool, int, float, complex, str, bytes, type(None), torch.dt
 
 
 NESTED = (
-    "an argument is a nested tensor of the strided layout, which has no shape and which "
-    "no capture of torch takes; want one of torch.nested.nested_tensor(..., "
+    "an argument is a nested tensor of the strided layout, which has no shape and "
+    "which no capture of torch takes; want one of torch.nested.nested_tensor(..., "
     "layout=torch.jagged), or a padded tensor"
 )
 """Message about a nested tensor of the older layout."""
