@@ -111,10 +111,20 @@ def outside_transforms() -> Generator[None]:
         yield
 
 
+def in_forward_derivatives() -> bool:
+    """Return whether ``torch.autograd.forward_ad`` computes derivatives."""
+    return _torch.autograd.forward_ad._current_level >= 0
+
+
 def builtin_of(target: "OpOverload[..., Any]") -> Callable[..., Any]:
     """Return the builtin function that an overload calls, for the same arguments."""
     untyped: Any = target
     return untyped._op
+
+
+def onednn(name: str) -> Any:
+    """Return an operator of torch that runs a kernel of oneDNN, by its name."""
+    return getattr(torch.ops.mkldnn, f"_{name}")
 
 
 _PLACES: tuple[Any, ...] = (

@@ -1,6 +1,7 @@
 """Extents, storages and versions of tensors; fake tensors, which have no values."""
 # pyright: reportPrivateUsage=false
 
+import sys
 from contextlib import AbstractContextManager
 from operator import attrgetter
 from typing import Any
@@ -9,6 +10,8 @@ import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.multiprocessing.reductions import StorageWeakRef
+
+_native: Any = torch._C
 
 
 def fake_mode() -> Any:
@@ -186,6 +189,11 @@ def is_torchscript() -> bool:
     return internals._get_tracing_state() is not None
 
 
+def is_torchscript_reading() -> bool:
+    """Return whether ``torch.jit.trace`` called the caller of the caller."""
+    return sys._getframe(2).f_globals.get("__name__") == "torch.jit._trace"
+
+
 def may_share_storage(one: object, other: object) -> bool:
     """Return whether two values are, or may be, views of one storage."""
     for value in (one, other):
@@ -208,3 +216,69 @@ def storage_key(tensor: torch.Tensor) -> Any:
     It holds the address of the storage, not its memory.
     """
     return StorageWeakRef(tensor.untyped_storage())
+
+
+without_overrides: Any = _native.DisableTorchFunction
+"""Context in which functions of torch take tensors of any class as plain ones."""
+
+
+def is_held_elsewhere(tensor: torch.Tensor) -> bool:
+    """Return whether anything but its Python object holds a tensor, or its memory.
+
+    Views and arrays hold the memory, a graph of autograd holds the tensor. Also true of
+    a view: then its base does.
+    """
+    untyped: Any = tensor
+    memory = untyped.untyped_storage()
+    mine = 2  # the tensor, and the object by which it is counted
+    return untyped._use_count() > 1 or _native._storage_Use_Count(memory._cdata) > mine
+
+
+def exchange(tensor: torch.Tensor, other: torch.Tensor, kind: type[Any]) -> None:
+    """Give a tensor the contents of another one, and the class ``kind``.
+
+    The object stays the same, with its attributes; the other one is not to be used any
+    more. ``torch.utils.swap_tensors`` does the same, but refuses weak references.
+
+    Raises:
+        RuntimeError: Something in torch holds the tensor weakly.
+    """
+    _native._swap_tensor_impl(tensor, other)
+    tensor.__class__ = kind
+
+
+def set_version(tensor: torch.Tensor, number: int) -> None:
+    """Set how often a tensor was written to."""
+    _native._autograd._unsafe_set_version_counter((tensor,), (number,))
+
+
+class _NoMemory(torch.Tensor):
+    """Class that tensors without memory are made with: an op on one is an error."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, *_: Any, **__: Any) -> Any:
+        msg = f"{func} was called with a tensor that has no memory"
+        raise RuntimeError(msg)
+
+
+def without_memory(like: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with all of another one but its memory.
+
+    To call an op with it is an error of torch.
+    """
+    make: Any = torch.Tensor._make_wrapper_subclass
+    return make(
+        _NoMemory,
+        like.shape,
+        strides=like.stride(),
+        dtype=like.dtype,
+        device=like.device,
+        requires_grad=like.requires_grad,
+    )
+
+
+def has_hooks(tensor: torch.Tensor) -> bool:
+    """Return whether hooks run when a tensor gets a gradient."""
+    untyped: Any = tensor
+    after = getattr(untyped, "_post_accumulate_grad_hooks", None)
+    return bool(untyped._backward_hooks) or bool(after)

@@ -268,3 +268,10 @@ def apart(function: Callable[[], T]) -> T:
     """
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(function).result()
+
+
+def outside_modes(function: Callable[[], T]) -> T:
+    """Return the result of ``function``, which no mode and no transform around sees."""
+    modes: Any = import_module("torch.utils._python_dispatch")
+    with modes._disable_current_modes():
+        return apart(function)

@@ -13,10 +13,11 @@ from itertools import count
 from operator import getitem
 from typing import Any, cast
 
+import torch
 from torch import nn
 from torch.fx import Graph, Node
 
-from amprewrite.frameworks.torch_fx.compat import module_parts, pytrees
+from amprewrite.frameworks.torch_fx.compat import module_parts, operators, pytrees
 from amprewrite.frameworks.torch_fx.lowering.bindings import binding_of
 from amprewrite.frameworks.torch_fx.lowering.constants import FOLDED
 
@@ -60,6 +61,24 @@ def call_runner(
         return lambda args, kwargs: run(*args, *kwargs.values())
     flatten = pytrees.flatten_by
     return lambda args, kwargs: run(*flatten((list(args), kwargs), inside))
+
+
+def without_gradients(
+    first: Callable[..., Any], other: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return a function that calls ``first`` where nothing asks for derivatives.
+
+    Neither autograd nor a transform of ``torch.func``, and no forward derivatives,
+    which gradients off do not end.
+    """
+
+    def run(*given: Any) -> Any:
+        derives = torch.is_grad_enabled() or operators.in_transform()
+        if derives or operators.in_forward_derivatives():
+            return other(*given)
+        return first(*given)
+
+    return run
 
 
 class _Writer:

@@ -9,6 +9,10 @@ from torch.fx import Graph
 from amprewrite.frameworks.torch_fx.lowering.channels_last import put_channels_last
 from amprewrite.frameworks.torch_fx.lowering.constants import fold_constants
 from amprewrite.frameworks.torch_fx.lowering.no_ops import remove_no_ops
+from amprewrite.frameworks.torch_fx.lowering.packing.fuse_epilogues import (
+    fuse_epilogues,
+)
+from amprewrite.frameworks.torch_fx.lowering.packing.pack_linears import pack_linears
 from amprewrite.plan.fields import Lowering
 
 
@@ -19,10 +23,13 @@ class Lowered:
     Attributes:
         graph: The graph.
         lowerings: Records of what was done, in the order of the passes.
+        packed: The same with packed weights, for calls without gradients; None where
+            none of them is packed.
     """
 
     graph: Graph
     lowerings: tuple[Lowering, ...] = ()
+    packed: Graph | None = None
 
 
 def lower_graph(
@@ -31,22 +38,35 @@ def lower_graph(
     constants: Collection[str] = frozenset(),
     *,
     trains: bool = True,
+    packs: bool = False,
 ) -> Lowered:
     """Return a graph that computes the same in fewer and cheaper steps.
 
-    Bits are the same, but for convolutions in another layout, whose float32 sums may
-    have another order.
+    Bits are the same, but for convolutions in another layout and for packed weights,
+    whose float32 sums may have another order, and for fused ops, which round less.
 
     Args:
         graph: The graph of a plan; it stays as it is.
         owner: The module with the attributes of the graph.
         constants: Names of attributes that nothing outside of the graph writes to.
         trains: Whether weights are trained: then no layout is changed.
+        packs: Whether weights may be packed, unless they are trained: calls without
+            gradients are to run the packed graph.
     """
-    lowered = Graph()
-    lowered.output(lowered.graph_copy(graph, {}))
+    lowered = _copied(graph)
     found = remove_no_ops(lowered)
     found += fold_constants(lowered, owner, constants)
     if not trains:
         found += put_channels_last(lowered)
-    return Lowered(lowered, found)
+    if trains or not packs:
+        return Lowered(lowered, found)
+    packed = _copied(lowered)
+    layers = pack_linears(packed, owner)
+    layers += fuse_epilogues(packed)
+    return Lowered(lowered, found + layers, packed if layers else None)
+
+
+def _copied(graph: Graph) -> Graph:
+    copied = Graph()
+    copied.output(copied.graph_copy(graph, {}))
+    return copied

@@ -19,6 +19,7 @@ from amprewrite.frameworks.torch_fx.compat import (
     settings,
     tracing,
 )
+from amprewrite.frameworks.torch_fx.lowering.flat_runner import without_gradients
 from amprewrite.frameworks.torch_fx.lowering.lower_graph import Lowered, lower_graph
 from amprewrite.frameworks.torch_fx.lowering.regions import region_runner
 from amprewrite.frameworks.torch_fx.module import distributed
@@ -255,9 +256,13 @@ class ConvertedModule(KeepsDtypes):
 
     def _flattened(self) -> Callable[..., Any]:
         """Return the function of the graph; it reads the tensors of this module."""
-        graph = (self._lowered or self._lower()).graph
+        lowered = self._lowered or self._lower()
         structures = self._in_spec, self._out_spec
-        self._flat = region_runner(self, graph, *structures, self._plan.recompute)
+        again = self._plan.recompute
+        self._flat = region_runner(self, lowered.graph, *structures, again)
+        if lowered.packed is not None:
+            packed = region_runner(self, lowered.packed, *structures, again)
+            self._flat = without_gradients(packed, self._flat)
         return self._flat
 
     def _lower(self) -> Lowered:
@@ -265,7 +270,8 @@ class ConvertedModule(KeepsDtypes):
         found = Lowered(self._graph)
         if self.lowers:
             held = constants_of(self._graph, self._low.recipe())
-            found = lower_graph(self._graph, self, held, trains=self._plan.training)
+            trains = self._plan.training
+            found = lower_graph(self._graph, self, held, trains=trains, packs=True)
         self._lowered = found
         self._plan = replace(self._plan, lowerings=found.lowerings)
         return found

@@ -1,0 +1,99 @@
+"""Linear kernels of oneDNN on packed weights, and the dtypes of this CPU for them.
+
+They are the ones that inductor calls for frozen programs: the weight is in blocks, in
+the order in which the kernel reads it, and an activation or a sum is done on the
+accumulator, before the result is rounded.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+
+from amprewrite.frameworks.torch_fx.compat import operators
+
+
+class Epilogue(NamedTuple):
+    """Op that a kernel does on its accumulator.
+
+    Attributes:
+        name: Its name in oneDNN.
+        scalars: Its numbers.
+        algorithm: Its variant.
+        sums: Whether it adds a second operand: then the others are of no account.
+    """
+
+    name: str = "none"
+    scalars: tuple[float, ...] = ()
+    algorithm: str = ""
+    sums: bool = False
+
+
+NONE = Epilogue()
+"""No op."""
+
+
+def packs(dtype: torch.dtype) -> bool:
+    """Return whether linear layers of a dtype run with packed weights on this CPU.
+
+    Not in float32: on an AVX2 core, packed kernels took 0.8 to 1.5 of the time.
+    """
+    low = {
+        torch.bfloat16: "is_mkldnn_bf16_supported",
+        torch.float16: "is_mkldnn_fp16_supported",
+    }
+    return dtype in low and has_kernels() and bool(operators.onednn(low[dtype])())
+
+
+@cache
+def has_kernels() -> bool:
+    """Return whether this is an x86 CPU on which torch was built with oneDNN.
+
+    The kernels for ARM fuse nothing (inductor leaves them out, too).
+    """
+    is_x86 = torch.backends.cpu.get_cpu_capability().startswith("AVX")
+    return is_x86 and torch.backends.mkldnn.is_available()
+
+
+def packed(weight: torch.Tensor, rows: int) -> torch.Tensor:
+    """Return a weight in the layout of the kernel.
+
+    Args:
+        weight: Matrix of outputs by inputs, of any strides, without a gradient.
+        rows: Number of rows that it will be multiplied with, as a hint.
+
+    Raises:
+        RuntimeError: The kernels of this CPU do not have its dtype.
+    """
+    reorder = operators.onednn("reorder_linear_weight").default
+    return operators.builtin_of(reorder)(weight, rows)
+
+
+def plain(weight: torch.Tensor) -> torch.Tensor:
+    """Return a packed weight as a matrix of outputs by inputs, with the same bits."""
+    return weight.to_dense()
+
+
+def size(weight: torch.Tensor) -> int:
+    """Return the bytes of a packed weight, with those that fill blocks."""
+    return operators.onednn("nbytes")(weight)
+
+
+def kernel(epilogue: Epilogue) -> Callable[..., torch.Tensor]:
+    """Return a function of the operand, the packed weight, the bias and the rest.
+
+    The rest is the second operand of a sum, or empty. It has no derivative.
+    """
+    found, name = operators.onednn("linear_pointwise"), epilogue.name
+    add = operators.builtin_of(found.binary)
+    run = operators.builtin_of(found.default)
+    scalars, algorithm = [*epilogue.scalars], epilogue.algorithm
+
+    def summed(x: Any, weight: Any, bias: Any, other: Any) -> torch.Tensor:
+        return add(x, other, weight, bias, name)
+
+    def activated(x: Any, weight: Any, bias: Any) -> torch.Tensor:
+        return run(x, weight, bias, name, scalars, algorithm)
+
+    return summed if epilogue.sums else activated

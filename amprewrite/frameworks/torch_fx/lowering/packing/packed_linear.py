@@ -1,0 +1,96 @@
+"""Linear layers that read packed weights, and plain ones where a weight stays plain."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from amprewrite.errors import warn
+from amprewrite.frameworks.torch_fx.lowering.packing import kernels
+from amprewrite.frameworks.torch_fx.lowering.packing.packed_weight import (
+    KEY,
+    Packed,
+    pack,
+)
+
+MOST_PACKS = 8
+"""Number of times that a layer packs a weight.
+
+A model is converted, and its weights are loaded, saved or copied a few times, which
+unpacks them. Where they are read or written between all calls, packing would take
+longer than it saves: of 768 by 3,072 it takes as long as 6 calls with 16 rows (measured
+in float32), and saves a quarter of one.
+"""
+
+FAILED = (
+    "a weight of shape {} and {} was not packed for the kernels of this CPU, and the "
+    "layers that read it run as slowly as before: {}"
+)
+"""Warning about a weight that the kernels refuse although they took one like it."""
+
+
+@dataclass(eq=False)
+class PackedLinear:
+    """Linear layer with a packed weight, and an activation or a sum in its kernel.
+
+    It has no derivative. A weight that is plain when it is called is packed, or read as
+    it is, if it cannot be packed now.
+
+    Attributes:
+        plain: The layer of an operand, a plain weight and a bias or None.
+        rows: Number of rows of the operand, as a hint.
+        transposed: Whether the plain weight is a matrix of inputs by outputs.
+        epilogue: Op of the kernel on the accumulator.
+        after: The same op, of the rounded result of ``plain`` and the rest.
+        packs: Number of times that it packed a weight.
+    """
+
+    plain: Callable[[Any, Any, Any], Any]
+    rows: int
+    transposed: bool
+    epilogue: kernels.Epilogue = kernels.NONE
+    after: Callable[..., Any] | None = None
+    packs: int = 0
+    _run: Callable[..., Any] = field(init=False)
+
+    __name__ = "packed_linear"
+
+    def __post_init__(self) -> None:
+        """Look up the kernel."""
+        self._run = kernels.kernel(self.epilogue)
+
+    def __call__(self, x: Any, weight: torch.Tensor, bias: Any, *rest: Any) -> Any:
+        """Return the result.
+
+        Args:
+            x: The operand, with inputs as its last dimension.
+            weight: The weight, packed or plain.
+            bias: The bias, or None.
+            rest: The second operand of a sum.
+        """
+        held: Packed | None = vars(weight).get(KEY)
+        if held is None or held.transposed is not self.transposed:
+            held = self._packed(weight)
+            if held is None:
+                return self.unpacked(x, weight, bias, *rest)
+        return self._run(x, held.matrix, bias, *rest)
+
+    def unpacked(self, x: Any, weight: torch.Tensor, bias: Any, *rest: Any) -> Any:
+        """Return the result by a plain weight, rounded as often as in the plan."""
+        found = self.plain(x, weight, bias)
+        return found if self.after is None else self.after(found, *rest)
+
+    def _packed(self, weight: torch.Tensor) -> Packed | None:
+        """Return a weight packed now; None if it stays plain."""
+        if self.packs >= MOST_PACKS:
+            return None
+        try:
+            if pack(weight, self.rows, transposed=self.transposed):
+                return None
+        except RuntimeError as error:
+            self.packs = MOST_PACKS
+            warn(FAILED.format(tuple(weight.shape), weight.dtype, error))
+            return None
+        self.packs += 1
+        return vars(weight).get(KEY)

@@ -1,0 +1,229 @@
+"""Weights that are held packed, and become plain tensors where they are used.
+
+A packed weight takes the place of the plain one, so that its bytes are held once. The
+object stays: the parameter that the model, its programs and the caller refer to becomes
+an instance of :class:`PackedWeight`, which has no memory of its own. It becomes a plain
+parameter again, with the same bits, when a function of torch is called with it. So
+``state_dict``, ``load_state_dict``, writes in place, copies, pickles and exports see
+plain weights, and nothing packed is left of a weight that may have been written to.
+
+A weight is packed only if nothing but its object holds it: no view, no array, no graph
+of autograd, through which it could be read or written without asking.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from threading import RLock
+from typing import Any
+
+import torch
+from torch import nn
+
+from amprewrite.frameworks.torch_fx.compat import (
+    tensor_internals,
+    threads,
+)
+from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
+from amprewrite.frameworks.torch_fx.lowering.packing import kernels
+
+KEY = "_amprewrite_packed"
+"""Attribute of a packed weight: its :class:`Packed`."""
+
+HELD = "something else holds it or its memory: a view, an array, a graph of autograd"
+TRAINED = "it has a gradient or hooks"
+NOT_PLAIN = "it is no plain contiguous matrix of a CPU"
+TURNED = "it is packed for a layer that reads its transpose"
+OTHER_BITS = "its blocks do not give back its bits"
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+"""Integers by which values are compared bit by bit: a NaN is equal to itself."""
+
+_lock = RLock()
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """A weight in the layout of its kernel.
+
+    Attributes:
+        matrix: The packed matrix of outputs by inputs.
+        transposed: Whether the plain weight is its transpose.
+        kind: Class of the plain weight.
+        version: Number of writes to the plain weight.
+    """
+
+    matrix: torch.Tensor
+    transposed: bool
+    kind: type[torch.Tensor]
+    version: int
+
+
+class PackedWeight(torch.Tensor):
+    """Weight without memory of its own, which becomes plain where it is used.
+
+    Its shape, dtype and the like can be read without that.
+    """
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Any,
+        types: Sequence[type[Any]],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call a function of torch with plain weights in place of packed ones."""
+        del types
+        named = dict(kwargs or {})
+        if func in _METADATA:
+            with tensor_internals.without_overrides():
+                return func(*args, **named)
+        for leaf in pytree.tree_leaves((args, named)):
+            if isinstance(leaf, PackedWeight):
+                unpack(leaf)
+        return func(*args, **named)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """Return a copy of the plain weight."""
+        unpack(self)
+        copy: Any = self.__deepcopy__
+        return copy(memo)
+
+    def __reduce_ex__(self, proto: Any) -> Any:
+        """Return the plain weight for a pickle."""
+        unpack(self)
+        reduce: Any = self.__reduce_ex__
+        return reduce(proto)
+
+    def __repr__(self, **given: Any) -> str:
+        """Return the text of the plain weight."""
+        unpack(self)
+        return repr(self)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the plain weight.
+
+        Dynamo looks for one, which marks static tensors, before it reads a tensor.
+        """
+        unpack(self)
+        return getattr(self, name)
+
+    def __hash__(self) -> int:
+        """Return the identity of the object, as that of any tensor.
+
+        The tracer of TorchScript puts weights into a set before it reads them.
+        """
+        if tensor_internals.is_torchscript_reading():
+            unpack(self)
+        return id(self)
+
+
+_PROPERTIES: tuple[Any, ...] = (
+    torch.Tensor.shape,
+    torch.Tensor.dtype,
+    torch.Tensor.device,
+    torch.Tensor.layout,
+    torch.Tensor.requires_grad,
+    torch.Tensor.is_leaf,
+    torch.Tensor.grad,
+    torch.Tensor.grad_fn,
+    torch.Tensor.ndim,
+    torch.Tensor.is_cpu,
+    torch.Tensor.is_cuda,
+    torch.Tensor.is_meta,
+    torch.Tensor.is_sparse,
+)
+
+_METADATA = {
+    *(held.__get__ for held in _PROPERTIES),
+    torch.Tensor.size,
+    torch.Tensor.dim,
+    torch.Tensor.numel,
+    torch.Tensor.nelement,
+    torch.Tensor.element_size,
+    torch.Tensor.is_floating_point,
+    torch.Tensor.is_complex,
+    torch.is_floating_point,
+    torch.is_complex,
+    torch.numel,
+}
+"""Functions that read no values, and hand out nothing to write to."""
+
+
+def pack(weight: torch.Tensor, rows: int, *, transposed: bool) -> str:
+    """Make a plain weight a packed one.
+
+    Args:
+        weight: The weight.
+        rows: Number of rows that it will be multiplied with, as a hint.
+        transposed: Whether it is a matrix of inputs by outputs.
+
+    Returns:
+        The reason why it stays plain; empty if it is packed.
+
+    Raises:
+        RuntimeError: The kernels of this CPU do not have its dtype.
+    """
+    with _lock, torch.inference_mode(mode=False), torch.no_grad():
+        if type(weight) is PackedWeight:  # by another thread, or for another layer
+            held: Packed = vars(weight)[KEY]
+            return "" if held.transposed is transposed else TURNED
+        if why := _stays_plain(weight):
+            return why
+        values = weight.detach()
+        matrix = kernels.packed(values.t() if transposed else values, rows)
+        bits = _BITS[weight.element_size()]
+        again = _plain(matrix, transposed=transposed)
+        if not torch.equal(again.view(bits), values.view(bits)):
+            return OTHER_BITS
+        del values, again
+        kind, version = type(weight), tensor_internals.writes(weight)
+        shell = tensor_internals.without_memory(weight)
+        tensor_internals.exchange(weight, shell, PackedWeight)
+        vars(weight)[KEY] = Packed(matrix, transposed, kind, version)
+        vars(weight)["_is_param"] = kind is nn.Parameter
+    return ""
+
+
+def _stays_plain(weight: torch.Tensor) -> str:
+    """Return the reason why a weight cannot be packed now; empty if it can."""
+    is_plain = type(weight) in (torch.Tensor, nn.Parameter) and weight.layout is (
+        torch.strided
+    )
+    if not is_plain or weight.device.type != "cpu" or weight.is_inference():
+        return NOT_PLAIN
+    if weight.ndim != 2 or not weight.is_contiguous() or not weight.numel():  # noqa: PLR2004
+        return NOT_PLAIN
+    if weight.grad is not None or tensor_internals.has_hooks(weight):
+        return TRAINED
+    memory = weight.untyped_storage().nbytes()
+    if memory != weight.nbytes or not weight.is_leaf:
+        return HELD
+    return HELD if tensor_internals.is_held_elsewhere(weight) else ""
+
+
+def unpack(weight: torch.Tensor) -> None:
+    """Make a packed weight the plain one that it was, with the same bits."""
+    with _lock:
+        if type(weight) is not PackedWeight:
+            return  # another thread was faster
+        if tensor_internals.reads_values() and not torch.is_inference_mode_enabled():
+            _unpack(weight)
+        else:
+            threads.outside_modes(lambda: _unpack(weight))
+
+
+def _unpack(weight: torch.Tensor) -> None:
+    held: Packed = vars(weight)[KEY]
+    with tensor_internals.without_overrides(), torch.no_grad():
+        made = _plain(held.matrix, transposed=held.transposed)
+        made.requires_grad_(weight.requires_grad)
+        tensor_internals.set_version(made, held.version)
+        tensor_internals.exchange(weight, made, held.kind)
+    del vars(weight)[KEY], vars(weight)["_is_param"]
+
+
+def _plain(matrix: torch.Tensor, *, transposed: bool) -> torch.Tensor:
+    """Return the plain form of a packed matrix, in memory of its own."""
+    dense = kernels.plain(matrix)
+    return dense.t().contiguous() if transposed else dense

@@ -1,0 +1,143 @@
+"""Activations and sums in the kernel of the layer before them."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn
+from torch.nn import functional
+
+import amprewrite
+from tests.packing import pack_float32, stand_in
+from tests.torch_programs import Program, relative_error
+
+X = torch.linspace(-2, 2, 8 * 64).reshape(8, 64).sin()
+
+
+def program(forward: Callable[..., Any]) -> Any:
+    torch.manual_seed(0)
+    return Program(forward, a=nn.Linear(64, 64), b=nn.Linear(64, 64)).eval()
+
+
+def converted(model: Any, policy: str = "off", **options: Any) -> Any:
+    made: Any = amprewrite.convert(model, policy, args=(X,), **options)
+    return made
+
+
+def fused(made: Any) -> list[tuple[str, ...]]:
+    return [one.ops for one in made.plan.lowerings if one.name == "fused"]
+
+
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "relu": functional.relu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "silu": functional.silu,
+    "hardswish": functional.hardswish,
+    "hardsigmoid": functional.hardsigmoid,
+    "gelu": functional.gelu,
+    "gelu ": lambda x: functional.gelu(x, approximate="tanh"),
+    "leaky_relu": lambda x: functional.leaky_relu(x, 0.3),
+    "hardtanh": lambda x: functional.hardtanh(x, max_val=0.5),
+}
+
+
+def test_activations_are_fused_as_accurately_in_float32(monkeypatch) -> None:
+    pack_float32(monkeypatch)
+
+    def forward(m: Any, x: Any) -> Any:
+        return [
+            run(m.a(x * scale)) for scale, run in enumerate(ACTIVATIONS.values(), 1)
+        ]
+
+    model = program(forward)
+    made, plan = converted(model), converted(model, lowering=False)
+    assert [ops[1].rstrip("_0123456789") for ops in fused(made)] == [
+        name.strip() for name in ACTIVATIONS
+    ]
+    with torch.no_grad():
+        wanted = copy.deepcopy(model).double()(X.double())
+        for name, found, before, exact in zip(
+            ACTIVATIONS, made(X), plan(X), wanted, strict=True
+        ):
+            error = relative_error(found, exact)
+            assert error <= 1.5 * relative_error(before, exact) + 2e-7, name
+
+
+def test_what_others_read_is_not_fused(monkeypatch) -> None:
+    pack_float32(monkeypatch)
+
+    def forward(m: Any, x: Any) -> Any:
+        twice = m.a(x)  # read by two
+        alone = m.b(x)  # an output
+        late = m.a(x)  # added to what comes after it
+        wide = m.b(x)[:4]  # a view
+        written = m.a(x)
+        other = x * 2
+        total = m.b(x) + other  # added to what is written to
+        other.zero_()
+        return (
+            twice.relu() + twice.tanh(),
+            alone,
+            late + (x.mT @ x.exp()).mT[:1].expand(8, 64),
+            wide.relu(),
+            written.mul_(2).relu(),
+            total,
+            m.b(x) + m.a.bias,  # of another shape
+            torch.add(m.b(x), x, alpha=2),
+        )
+
+    model = program(forward)
+    made, plan = converted(model), converted(model, lowering=False)
+    assert fused(made) == []
+    with torch.no_grad():
+        for found, wanted in zip(made(X), plan(X), strict=True):
+            torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_sum_is_fused_into_the_later_layer(monkeypatch) -> None:
+    pack_float32(monkeypatch)
+    model = program(lambda m, x: x.tanh() + m.b(x + m.a(x)))
+    made, plan = converted(model), converted(model, lowering=False)
+    assert fused(made) == [("linear", "add"), ("linear_1", "add_1")]
+    with torch.no_grad():
+        torch.testing.assert_close(made(X), plan(X), rtol=1e-5, atol=1e-5)
+    assert torch.equal(made(X), plan(X))  # with gradients
+
+
+GELU_FULL = ({"op": "gelu", "class": "deny"},)
+
+
+@pytest.mark.parametrize("overrides", [(), GELU_FULL])
+def test_low_layers_round_once(overrides, monkeypatch) -> None:
+    """A low layer, a cast, an activation in float32 and a cast are one kernel."""
+    stand_in(monkeypatch)
+    model = program(lambda m, x: m.b(functional.gelu(m.a(x))))
+    made = converted(model, "bf16", overrides=overrides)
+    plan = converted(model, "bf16", overrides=overrides, lowering=False)
+    names = ("linear", "gelu")
+    if overrides:
+        assert fused(made)[0][::2] == names
+        assert len(fused(made)[0]) == 4
+    else:
+        assert fused(made) == [names]
+    exact = copy.deepcopy(model).double()
+    for held in exact.parameters():
+        held.data = held.data.to(torch.bfloat16).double()
+    with torch.no_grad():
+        wanted = exact(X.to(torch.bfloat16).double())
+        error = relative_error(made(X), wanted)
+        assert error < 0.95 * relative_error(plan(X), wanted)
+        view = made.a.weight[0]  # now it stays plain: the ops of the plan run
+        assert torch.equal(made(X), plan(X))
+        del view
+
+
+def test_an_activation_in_float32_that_is_read_so_is_not_fused(monkeypatch) -> None:
+    stand_in(monkeypatch)
+    model = program(lambda m, x: functional.gelu(m.a(x)).softmax(-1))
+    assert fused(converted(model, "bf16")) == []

@@ -1,0 +1,77 @@
+"""Kernels are tried before a program uses them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.nn import functional
+
+from amprewrite.frameworks.torch_fx.lowering.packing import kernels, trial
+from amprewrite.frameworks.torch_fx.lowering.packing.kernels import Epilogue
+from amprewrite.frameworks.torch_fx.lowering.packing.packed_linear import PackedLinear
+from amprewrite.frameworks.torch_fx.lowering.packing.trial import Tried, tried
+from tests.packing import pack_float32, stand_in
+
+SHAPE = torch.Size((64, 128))
+AFTER: dict[Epilogue, Callable[..., Any] | None] = {
+    kernels.NONE: None,
+    Epilogue("gelu", (), "none"): functional.gelu,
+    Epilogue("add", sums=True): torch.add,
+}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "_known", {})
+
+
+def layer(epilogue: Epilogue) -> PackedLinear:
+    linear = functional.linear
+    return PackedLinear(
+        linear, 2, transposed=False, epilogue=epilogue, after=AFTER[epilogue]
+    )
+
+
+@pytest.mark.parametrize("epilogue", AFTER)
+def test_kernels_that_compute_the_layer_are_taken(epilogue, monkeypatch) -> None:
+    pack_float32(monkeypatch)
+    assert tried(layer(epilogue), SHAPE, torch.float32) == Tried("")
+
+
+@pytest.mark.parametrize("epilogue", AFTER)
+def test_a_low_kernel_may_round_less(epilogue, monkeypatch) -> None:
+    stand_in(monkeypatch)
+    assert tried(layer(epilogue), SHAPE, torch.bfloat16) == Tried("")
+
+
+def test_a_kernel_that_computes_something_else_is_not_taken(monkeypatch) -> None:
+    stand_in(monkeypatch)
+    made = layer(kernels.NONE)
+    right = kernels.kernel(kernels.NONE)
+    monkeypatch.setattr(kernels, "kernel", lambda _: lambda *given: right(*given) * 1.1)
+    assert tried(made, SHAPE, torch.bfloat16).why.startswith("its result differs by ")
+    nan = lambda *given: right(*given) * float("nan")  # noqa: E731  # one line
+    monkeypatch.setattr(kernels, "kernel", lambda _: nan)
+    assert tried(made, torch.Size((64, 64)), torch.bfloat16).why
+
+
+def test_a_cpu_without_the_instructions_says_so() -> None:
+    if not kernels.has_kernels() or kernels.packs(torch.float16):
+        pytest.skip("no oneDNN kernels of x86, or all of them")
+    why = tried(layer(kernels.NONE), SHAPE, torch.float16).why
+    assert "fp16 path needs the cpu support" in why
+    assert "\n" not in why
+
+
+def test_a_matrix_that_would_be_much_larger_stays(monkeypatch) -> None:
+    pack_float32(monkeypatch)
+    monkeypatch.setattr(kernels, "size", lambda _: 2 * 64 * 128 * 4)
+    monkeypatch.setattr(trial, "MOST_PADDING", 1 / 16)
+    why = tried(layer(kernels.NONE), SHAPE, torch.float32).why
+    assert why == "its blocks would take 65,536 bytes in place of 32,768"
+    monkeypatch.setattr(trial, "MOST_PADDING", 1)
+    other = torch.Size((128, 64))
+    assert tried(layer(kernels.NONE), other, torch.float32) == Tried("", 32768)
