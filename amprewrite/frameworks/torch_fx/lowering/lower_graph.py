@@ -7,7 +7,10 @@ from torch import nn
 from torch.fx import Graph
 
 from amprewrite.frameworks.torch_fx.lowering.channels_last import put_channels_last
-from amprewrite.frameworks.torch_fx.lowering.constants import fold_constants
+from amprewrite.frameworks.torch_fx.lowering.constants import (
+    fold_constants,
+    written_values,
+)
 from amprewrite.frameworks.torch_fx.lowering.no_ops import remove_no_ops
 from amprewrite.frameworks.torch_fx.lowering.packing.fuse_epilogues import (
     fuse_epilogues,
@@ -61,8 +64,9 @@ def lower_graph(
     if trains or not packs:
         return Lowered(lowered, found)
     packed = _copied(lowered)
+    written = written_values(packed)  # of ops of ATen, before others replace them
     layers = pack_linears(packed, owner)
-    layers += fuse_epilogues(packed)
+    layers += fuse_epilogues(packed, written)
     return Lowered(lowered, found + layers, packed if layers else None)
 
 

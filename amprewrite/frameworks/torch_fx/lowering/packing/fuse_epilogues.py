@@ -12,7 +12,6 @@ import torch
 from torch.fx import Graph, Node
 
 from amprewrite.frameworks.torch_fx.compat import operators
-from amprewrite.frameworks.torch_fx.lowering.constants import written_values
 from amprewrite.frameworks.torch_fx.lowering.packing.kernels import Epilogue
 from amprewrite.frameworks.torch_fx.lowering.packing.packed_linear import PackedLinear
 from amprewrite.frameworks.torch_fx.lowering.packing.trial import tried
@@ -55,23 +54,23 @@ _ACTIVATIONS: Mapping[Any, Callable[[Node], Epilogue]] = {
 _SUM = Epilogue("add", sums=True)
 
 
-def fuse_epilogues(graph: Graph) -> tuple[Lowering, ...]:
+def fuse_epilogues(graph: Graph, written: set[Node]) -> tuple[Lowering, ...]:
     """Move the op after a packed layer into its kernel, if it is the only reader.
 
     Args:
         graph: The graph, with values in the meta of its nodes; it is changed in place.
+        written: Nodes with values that the graph writes to, or may write to.
 
     Returns:
         A record for each layer with the ops that its kernel does, or could not do.
     """
     found: list[Lowering] = []
     places = {node: number for number, node in enumerate(graph.nodes)}
-    written = written_values(graph)
     for node in list(graph.nodes):
         if not isinstance(node.target, PackedLinear):
             continue
         chain, epilogue, rest = _activation(node) or _sum(node, places, written)
-        if not chain or written.intersection((node, *chain)):
+        if not chain or not written.isdisjoint((node, *chain)):
             continue
         layer = replace(node.target, epilogue=epilogue, after=_following(node, chain))
         names = (node.name, *(one.name for one in chain))

@@ -8,10 +8,7 @@ import torch
 from torch import nn
 from torch.fx import Graph, Node
 
-from amprewrite.frameworks.torch_fx.lowering.constants import (
-    FOLDED,
-    written_attributes,
-)
+from amprewrite.frameworks.torch_fx.lowering.constants import FOLDED
 from amprewrite.frameworks.torch_fx.lowering.packing import kernels
 from amprewrite.frameworks.torch_fx.lowering.packing.find_linears import (
     Linear,
@@ -90,12 +87,10 @@ def _packable(graph: Graph, owner: nn.Module) -> Iterator[Linear]:
     layouts: dict[int, set[bool]] = {}
     for linear in able:
         layouts.setdefault(id(held[linear.weight]), set()).add(linear.transposed)
-    written = written_attributes(graph)
-    banned = {id(tensor) for n, tensor in held.items() if str(n.target) in written}
     for linear in able:
         key = id(held[linear.weight])
         alone = reads[key] == all_reads[key] and len(layouts[key]) == 1
-        if alone and key not in banned and _is_plain(held[linear.weight]):
+        if alone and _is_plain(held[linear.weight]):
             yield linear
 
 

@@ -16,7 +16,11 @@ from torch import Tensor, nn
 from torch.fx import Graph
 
 import amprewrite
-from amprewrite.frameworks.torch_fx.lowering.flat_runner import call_runner, flat_runner
+from amprewrite.frameworks.torch_fx.lowering.flat_runner import (
+    call_runner,
+    flat_runner,
+    without_gradients,
+)
 from tests.torch_programs import relative_error
 
 Pair = namedtuple("Pair", ("one", "two"))  # noqa: PYI024  # as users write them
@@ -156,3 +160,18 @@ def test_arguments_in_containers_are_flattened() -> None:
     one, two = run(given, named)
     assert torch.equal(one, X * 3)
     assert torch.equal(two, X * 3)
+
+
+def test_derivatives_of_any_kind_run_the_other_function() -> None:
+    seen: list[str] = []
+    run = without_gradients(
+        lambda x: seen.append("first") or x, lambda x: seen.append("other") or x
+    )
+    x = torch.ones(2)
+    run(x)
+    with torch.no_grad():
+        run(x)
+        torch.func.vmap(run)(x)
+        with torch.autograd.forward_ad.dual_level():
+            run(x)
+    assert seen == ["other", "first", "other", "other"]
