@@ -26,7 +26,7 @@ from torch import nn
 import amprewrite
 from amprewrite.errors import UnsupportedError
 from tests.fuzzing import seeds
-from tests.packing import pack_float32
+from tests.packing import pack_float32, packed_names
 from tests.torch_programs import Program
 
 WIDTH = 16
@@ -67,6 +67,11 @@ class States(RuleBasedStateMachine):
     @initialize(training=st.booleans(), lazy=st.booleans(), seed=st.integers(0, 2**16))
     def convert(self, *, training: bool, lazy: bool, seed: int) -> None:
         """Convert in eval mode, with args of any number of rows or without args."""
+        self.start(training=training, lazy=lazy, seed=seed)
+
+    def start(self, *, training: bool, lazy: bool, seed: int) -> None:
+        """Convert a model."""
+        self.stored = False
         torch.manual_seed(seed)
         self.training, self.lazy, self.rows = training, lazy, 3
         self.model = a_model().eval()
@@ -128,6 +133,7 @@ class States(RuleBasedStateMachine):
         """Go on with what was pickled; a module with one mode has one afterwards."""
         if not self.lazy and not self.training:
             self.converted = pickle.loads(pickle.dumps(self.converted))
+            self.stored = True
 
     @rule(format=st.sampled_from([torch.preserve_format, torch.contiguous_format]))
     def move(self, format: Any) -> None:  # noqa: A002  # torch's word
@@ -148,9 +154,27 @@ class States(RuleBasedStateMachine):
 
 
 class PackedStates(States):
-    """One with float32 weights that are packed: kernels may sum in another order."""
+    """One with a float32 weight that is packed: kernels may sum in another order."""
 
     policy, tolerance = "off", 1e-6
+
+    @initialize(seed=st.integers(0, 2**16))
+    def convert(self, *, seed: int) -> None:
+        """Convert for inference, with args, which packs the weight of the layer."""
+        self.start(training=False, lazy=False, seed=seed)
+
+    @rule(factor=FACTORS)
+    def write_to_the_packed_weight(self, factor: float) -> None:
+        """Write to a row of the weight that the last call read packed."""
+        with torch.no_grad():
+            for module in (self.model, self.converted):
+                module.a.weight[1].mul_(factor)
+
+    @invariant()
+    def packs(self) -> None:
+        """See that the weight is packed, unless the program was pickled."""
+        wanted = [] if self.stored else ["a.weight"]
+        assert packed_names(self.converted) == wanted
 
 
 @pytest.mark.slow
