@@ -270,8 +270,8 @@ class ConvertedModule(KeepsDtypes):
         found = Lowered(self._graph)
         if self.lowers:
             held = constants_of(self._graph, self._low.recipe())
-            trains = self._plan.training
-            found = lower_graph(self._graph, self, held, trains=trains, packs=True)
+            trains, packs = self._plan.training, not self.is_compiled
+            found = lower_graph(self._graph, self, held, trains=trains, packs=packs)
         self._lowered = found
         self._plan = replace(self._plan, lowerings=found.lowerings)
         return found

@@ -45,7 +45,9 @@ def packs(dtype: torch.dtype) -> bool:
         torch.bfloat16: "is_mkldnn_bf16_supported",
         torch.float16: "is_mkldnn_fp16_supported",
     }
-    return dtype in low and has_kernels() and bool(operators.onednn(low[dtype])())
+    if dtype not in low or not torch.backends.mkldnn.enabled or not has_kernels():
+        return False
+    return bool(operators.onednn(low[dtype])())
 
 
 @cache

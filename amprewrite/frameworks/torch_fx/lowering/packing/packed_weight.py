@@ -64,6 +64,10 @@ class PackedWeight(torch.Tensor):
     Its shape, dtype and the like can be read without that.
     """
 
+    def __new__(cls, data: torch.Tensor, requires_grad: bool = True) -> Any:  # noqa: FBT001, FBT002  # as of a parameter
+        """Return a plain parameter: libraries make new ones by the class of the old."""
+        return nn.Parameter(data, requires_grad)
+
     @classmethod
     def __torch_function__(
         cls,

@@ -147,6 +147,7 @@ def test_plan_report_and_graph_say_what_was_packed() -> None:
     assert "3 ops with weights in the layout" in str(report)
     assert converted(Model(), lowering=False).plan.lowerings == ()
     assert converted(Model(), training=True).plan.lowerings == ()
+    assert converted(Model(), compile=True).plan.lowerings == ()  # inductor packs
 
 
 def test_bytes_do_not_grow_and_low_weights_are_held_once(monkeypatch) -> None:

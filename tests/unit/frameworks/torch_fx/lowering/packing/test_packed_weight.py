@@ -150,6 +150,13 @@ def test_its_description_can_be_read_without_unpacking_it() -> None:
     assert torch.equal(weight, values)
 
 
+def test_its_class_makes_plain_parameters() -> None:
+    model, values = packed_layer()
+    made = type(model.weight)(values, requires_grad=False)
+    assert type(made) is nn.Parameter
+    assert not made.requires_grad
+
+
 def test_a_buffer_is_packed_too_and_is_no_parameter() -> None:
     held = torch.arange(4096.0).view(64, 64).clone()
     assert pack(held, 2, transposed=True) == ""
