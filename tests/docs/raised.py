@@ -3,6 +3,7 @@
 import copy
 import inspect
 from pathlib import Path
+from unittest import mock
 
 import jax.numpy as jnp
 import torch
@@ -12,6 +13,8 @@ import amprewrite
 from amprewrite import unit_scaling
 from amprewrite.dtypes import promote_types
 from amprewrite.factories import load_factory
+from amprewrite.frameworks.torch_fx.lowering.packing import kernels
+from amprewrite.frameworks.torch_fx.lowering.packing.packed_linear import PackedLinear
 from amprewrite.ir import parse_graph
 from amprewrite.ops.table import parse_table
 from amprewrite.training.jax import DynamicLossScale, StaticLossScale, value_and_grad
@@ -352,6 +355,14 @@ def factors_already():
 def loss_scale_beside():
     scaled = unscaled(lambda _, z: z.square().mean())
     (1024 * scaled(*args)).backward()
+
+
+def weight_not_packed():
+    weight = torch.zeros(3072, 768, dtype=torch.bfloat16)
+    layer = PackedLinear(nn.functional.linear, 1, transposed=False)
+    failure = RuntimeError("not enough memory: you tried to allocate 4718592 bytes.")
+    with mock.patch.object(kernels, "packed", side_effect=failure):
+        layer(torch.zeros(1, 768, dtype=torch.bfloat16), weight, None)
 
 
 MISTAKES = {
