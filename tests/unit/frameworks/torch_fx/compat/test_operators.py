@@ -97,3 +97,15 @@ def test_a_part_of_a_transform_is_computed_outside_of_it() -> None:
 
     value = torch.ones(3)
     assert torch.equal(torch.func.vmap(look)(value), value * 2)
+
+
+def test_forward_derivatives_are_seen_with_gradients_off() -> None:
+    assert not operators.in_forward_derivatives()
+    with torch.no_grad(), torch.autograd.forward_ad.dual_level():
+        assert operators.in_forward_derivatives()
+
+
+def test_operators_for_kernels_of_onednn_are_found_by_name() -> None:
+    assert operators.is_overload(operators.onednn("linear_pointwise").binary)
+    with pytest.raises(AttributeError):
+        operators.onednn("no_such_kernel")

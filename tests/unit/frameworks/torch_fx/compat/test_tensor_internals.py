@@ -189,3 +189,73 @@ def test_kernels_of_fake_tensors_take_symbolic_extents() -> None:
     assert tensor_internals.varying(x)
     with tensor_internals.fake_mode_of([x]), tensor_internals.symbolic_kernels():
         assert torch.baddbmm(x.new_zeros(1), x, x).shape[1] == x.shape[1]
+
+
+class Other(torch.Tensor):
+    """A class without anything of its own."""
+
+
+def test_a_tensor_takes_the_contents_of_another_and_stays_the_same_object() -> None:
+    parameter, mark = torch.nn.Parameter(torch.ones(2, 3)), object()
+    vars(parameter)["mark"] = mark
+    name, values = id(parameter), torch.zeros(2, 3)
+    tensor_internals.exchange(parameter, values, Other)
+    assert (id(parameter), type(parameter)) == (name, Other)
+    assert vars(parameter)["mark"] is mark
+    assert not parameter.requires_grad
+    assert torch.equal(parameter.as_subclass(torch.Tensor), torch.zeros(2, 3))
+    tensor_internals.set_version(values, 7)
+    assert tensor_internals.writes(values) == 7
+
+
+def test_a_tensor_without_memory_has_the_rest_and_no_values() -> None:
+    like = torch.nn.Parameter(torch.ones(4, 2, dtype=torch.bfloat16))
+    made = tensor_internals.without_memory(like)
+    assert (made.shape, made.stride(), made.dtype) == (like.shape, (2, 1), like.dtype)
+    assert made.requires_grad
+    with pytest.raises(RuntimeError, match="has no memory"):
+        made.sum()
+
+
+def test_other_holders_of_a_tensor_or_its_memory_are_seen() -> None:
+    held = torch.nn.Parameter(torch.ones(3))
+    assert not tensor_internals.is_held_elsewhere(held)
+    view = held.detach()
+    assert tensor_internals.is_held_elsewhere(held)
+    del view
+    array = held.detach().numpy()
+    assert tensor_internals.is_held_elsewhere(held)
+    del array
+    loss = (held * held).sum()
+    assert tensor_internals.is_held_elsewhere(held)
+    del loss
+    assert not tensor_internals.is_held_elsewhere(held)
+
+
+def test_hooks_on_gradients_are_seen() -> None:
+    held = torch.nn.Parameter(torch.ones(3))
+    assert not tensor_internals.has_hooks(held)
+    one = held.register_hook(lambda grad: grad)
+    assert tensor_internals.has_hooks(held)
+    one.remove()
+    assert not tensor_internals.has_hooks(held)
+    held.register_post_accumulate_grad_hook(lambda _: None)
+    assert tensor_internals.has_hooks(held)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace")
+def test_the_tracer_of_torchscript_is_known_by_its_module() -> None:
+    seen: list[bool] = []
+
+    class Weight(torch.Tensor):
+        def __hash__(self) -> int:
+            seen.append(tensor_internals.is_torchscript_reading())
+            return id(self)
+
+    model: Any = torch.nn.Linear(2, 2)
+    tensor_internals.exchange(model.weight, torch.ones(2, 2), Weight)
+    vars(model.weight)["_is_param"] = True
+    assert {model.weight}
+    assert seen == [False]
+    torch.jit.trace(model, torch.ones(1, 2))
+    assert True in seen

@@ -232,3 +232,23 @@ def test_modes_of_a_thread_do_not_reach_what_runs_apart() -> None:
             lambda: (torch.is_grad_enabled(), threading.get_ident() == here)
         )
     assert found == (True, False)
+
+
+def test_modes_and_transforms_of_the_caller_are_left_outside() -> None:
+    given, seen = torch.arange(3.0), list[Any]()
+
+    def plain() -> Any:
+        made = given * 2
+        return type(made), made.is_inference(), torch.is_grad_enabled()
+
+    def inside(x: Any) -> Any:
+        seen.append(compat_threads.outside_modes(plain))
+        return x
+
+    with torch.inference_mode():
+        inside(given)
+    torch.func.vmap(inside)(given)
+    subclasses = pytest.importorskip("torch._subclasses")
+    with subclasses.FakeTensorMode():
+        inside(given)
+    assert seen == [(torch.Tensor, False, True)] * 3
