@@ -9,6 +9,7 @@ from amprewrite.dtypes import Processor
 from amprewrite.errors import UnsupportedError, warn
 from amprewrite.ir import ProgramGraph
 from amprewrite.measure.ablation import Ablation
+from amprewrite.measure.compare import Steps
 from amprewrite.measure.observed import Look
 from amprewrite.measure.runs import Call, Measured
 from amprewrite.measure.samples import Observe, Walked
@@ -146,8 +147,22 @@ def announce(plan: Plan, announced: set[str] | None = None) -> None:
 class Stepper(Protocol):
     """Runner of a model and its converted form side by side, for ``verify``."""
 
-    def measure(self, original: object, converted: object, call: Call, /) -> Measured:
-        """Run a model, its converted form and the baselines."""
+    def measure(
+        self,
+        original: object,
+        converted: object,
+        call: Call,
+        steps: Steps | None = None,
+        /,
+    ) -> Measured:
+        """Run a model, its converted form and the baselines.
+
+        Args:
+            original: The model.
+            converted: Its converted form.
+            call: Arguments, reference dtype, whether gradients are compared.
+            steps: Calls :meth:`walk`, which may share work; None for no walk.
+        """
         ...
 
     def walk(

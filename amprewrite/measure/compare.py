@@ -2,17 +2,24 @@
 
 Each framework runs models in its own way, as a :class:`Measurer` and a :class:`Walker`;
 the drivers here decide the runs, the reference dtype and the treatment of failures.
+
+A walk over the ops computes the outputs of the original in the dtype of the reference.
+Where the original itself agrees with them, it is not run once more for the reference.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
+from math import inf
 from typing import Protocol
+
+import numpy as np
 
 from amprewrite.errors import AmpError
 from amprewrite.ir import ProgramGraph
 from amprewrite.measure.run_names import CONVERTED, JITTED, ORIGINAL, REFERENCE
-from amprewrite.measure.runs import Measured, Run
-from amprewrite.measure.samples import Observe, Walked
+from amprewrite.measure.runs import Array, Measured, Run
+from amprewrite.measure.samples import Observe, Stepped, Walked
 from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Probes, Sensitivity, probes_of
 
@@ -27,6 +34,13 @@ FALLBACK = "float32"
 
 FIRST = (REFERENCE, CONVERTED, ORIGINAL, JITTED)
 """Order of the runs in a report; other baselines follow."""
+
+NOISE = 2.0**-16
+"""Relative L2 error of a model in float32 against another run of its program.
+
+BERT-base has 2**-21. A larger one may have other reasons than rounding, such as a
+capture that is another program, or cancellation.
+"""
 
 NO_PLAN = "bfloat16"
 """Low dtype of the baselines for a converted model without a plan."""
@@ -69,6 +83,26 @@ class Measurer(Protocol):
         """Return notes for the user, after all runs."""
         ...
 
+    @property
+    def shares_reference(self) -> bool:
+        """Whether the outputs of a walk may be the reference, by the runs until now.
+
+        Not those with gradients, and not of a model that draws random numbers.
+        """
+        ...
+
+    def noted(self, dtype: str, /) -> Sequence[str]:
+        """Return notes on a reference that a walk gave, by the run of the original."""
+        ...
+
+
+class Steps(Protocol):
+    """Function that steps through a model and its converted form."""
+
+    def __call__(self, plan: Plan | None, dtype: str, /) -> Walked:
+        """Walk over both, the original in ``dtype``."""
+        ...
+
 
 class Walker(Protocol):
     """Two forms of one program, to be run side by side."""
@@ -95,8 +129,8 @@ class Walker(Protocol):
         """Return the error of each rounding, relative to the norm of each output."""
         ...
 
-    def steps(self, dtype: str, observe: Observe, /) -> Sequence[str]:
-        """Run both forms, the original in ``dtype``, and return notes."""
+    def steps(self, dtype: str, observe: Observe, /) -> Stepped:
+        """Run both forms, the original in ``dtype``."""
         ...
 
 
@@ -110,8 +144,8 @@ def loss_scale(plan: Plan | None) -> float:
     return SCALE if low_of(plan) == "float16" else 1.0
 
 
-def compare(source: Measurer, wanted: str) -> Measured:
-    """Run a model, its converted form and the baselines.
+def compare(source: Measurer, wanted: str, steps: Steps | None = None) -> Measured:
+    """Run a model, its converted form and the baselines, and step through both.
 
     The reference and the converted model must run; the failure of a baseline is
     recorded.
@@ -119,20 +153,85 @@ def compare(source: Measurer, wanted: str) -> Measured:
     Args:
         source: Runs them.
         wanted: Dtype of the reference; float32 is used where that does not run.
+        steps: Walks over both; None for no walk.
     """
-    exact, dtype, notes = _reference(source, wanted)
-    runs, failures = {REFERENCE: exact, CONVERTED: source.converted()}, dict[str, str]()
-    compiled, low = source.compiled(), low_of(source.plan)
+    plan, low = source.plan, low_of(source.plan)
+    runs, failures = dict[str, Run](), dict[str, str]()
+    walked, exact, dtype, notes = None, None, wanted, list[str]()
+    if steps is not None and source.shares_reference:
+        _attempt({ORIGINAL: source.baselines(low)[ORIGINAL]}, runs, failures)
+        runs[CONVERTED] = source.converted()
+        walked = steps(plan, wanted)
+        exact = _shared(source, wanted, walked, runs.get(ORIGINAL))
+    if exact is None or walked is None:
+        exact, dtype, notes = _reference(source, wanted)
+    else:
+        notes += *walked.noted, *source.noted(wanted)
+    runs[REFERENCE] = exact
+    if CONVERTED not in runs:
+        runs[CONVERTED] = source.converted()
+    compiled = source.compiled()
     if compiled is not None:
         runs[JITTED] = compiled
-    for name, attempt in source.baselines(low).items():
+    _attempt(source.baselines(low), runs, failures)
+    ordered = {name: runs[name] for name in (*FIRST, *runs) if name in runs}
+    notes += source.notes()
+    if steps is not None and (walked is None or walked.reference == wanted != dtype):
+        walked = steps(plan, dtype)
+    return Measured(dtype, ordered, failures, plan, low, tuple(notes), walked)
+
+
+def _attempt(
+    attempts: Mapping[str, Callable[[], Run]],
+    runs: dict[str, Run],
+    failures: dict[str, str],
+) -> None:
+    """Record the run of each baseline, or its failure, that was not tried before."""
+    for name, attempt in attempts.items():
+        if name in runs or name in failures:
+            continue
         try:
             runs[name] = attempt()
         except Exception as error:  # noqa: BLE001  # a baseline's failure is a finding
             failures[name] = first_line(error)
-    ordered = {name: runs[name] for name in (*FIRST, *runs) if name in runs}
-    notes += source.notes()
-    return Measured(dtype, ordered, failures, source.plan, low, tuple(notes))
+
+
+def _shared(
+    source: Measurer, wanted: str, walked: Walked, original: Run | None
+) -> Run | None:
+    """Return the outputs of a walk that are the reference; None if it is run apart.
+
+    A walk runs the program that was captured. The original, run as it is, shows that
+    this is the model: it agrees with the walk but for the noise of its own dtype.
+    """
+    if walked.run is None or walked.reference != wanted or original is None:
+        return None
+    if not source.shares_reference or not agree(original, walked.run):
+        return None
+    return replace(walked.run, dtypes=original.dtypes)
+
+
+def agree(found: Run, exact: Run) -> bool:
+    """Return whether each output of two runs is the same, but for noise of float32.
+
+    Those that are no floats have to be equal.
+    """
+    if _shapes(found) != _shapes(exact):
+        return False
+    others, outputs = found.others.items(), found.outputs.items()
+    if not all(np.array_equal(array, exact.others[name]) for name, array in others):
+        return False
+    return all(_is_noise(array, exact.outputs[name]) for name, array in outputs)
+
+
+def _is_noise(found: Array, exact: Array) -> bool:
+    with np.errstate(invalid="ignore", over="ignore"):
+        error, size = np.linalg.norm(found - exact), np.linalg.norm(exact)
+        return bool(error <= NOISE * size < inf)
+
+
+def _shapes(run: Run) -> list[tuple[str, tuple[int, ...]]]:
+    return sorted((n, x.shape) for n, x in (*run.outputs.items(), *run.others.items()))
 
 
 def _reference(source: Measurer, wanted: str) -> tuple[Run, str, list[str]]:
@@ -173,11 +272,13 @@ def walk(source: Walker, wanted: str, observe: Observe) -> Walked:
                     return Walked(notes=(f"no errors by op: {graph}",))
                 if dtype == wanted:
                     found = _sensitivity(source, graph, notes)
-                said = source.steps(dtype, observe)
+                stepped = source.steps(dtype, observe)
         except source.refusals as error:
             notes.append(f"no errors by op in {dtype}: {first_line(error)}")
         else:
-            return Walked(dtype, graph, (*notes, *said), found)
+            notes += stepped.notes
+            noted = tuple(stepped.noted)
+            return Walked(dtype, graph, tuple(notes), found, stepped.run, noted)
     return Walked(notes=tuple(notes))
 
 

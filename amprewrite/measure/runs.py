@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from amprewrite.plan import Plan
+
+if TYPE_CHECKING:  # it has runs in it
+    from amprewrite.measure.samples import Walked
 
 Array = NDArray[np.float64]
 """Values of one tensor; complex ones have a last dimension of two."""
@@ -63,6 +66,7 @@ class Measured:
         plan: The plan of the converted model; None if it has none.
         low: Dtype of the low baselines; empty if there are none.
         notes: Notes for the user.
+        walked: Result of the walk over the ops; None if there was none.
     """
 
     reference: str
@@ -71,3 +75,4 @@ class Measured:
     plan: Plan | None = None
     low: str = ""
     notes: tuple[str, ...] = ()
+    walked: "Walked | None" = None

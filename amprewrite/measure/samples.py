@@ -1,9 +1,10 @@
 """Samples of single ops, run in full precision and as converted."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from amprewrite.ir import ProgramGraph
+from amprewrite.measure.runs import Run
 from amprewrite.measure.values.blocks import Held
 from amprewrite.plan import Decision
 from amprewrite.plan.sensitivity import Sensitivity
@@ -39,6 +40,10 @@ class OpSample:
             its format were left out; empty for an op of the plan.
         readers: Names of the ops that read an inserted node; empty for an op of the
             plan.
+        checked: Results of the original's op on the operands that the converted op had
+            in the program, for ``actual`` to be compared with; then ``again`` runs it
+            on these, and ``alone`` is ``same``, rounded. Empty where ``alone`` is
+            compared with ``same``.
     """
 
     op: str
@@ -54,10 +59,33 @@ class OpSample:
     decision: Decision | None = None
     whole: tuple[Held, ...] = ()
     readers: tuple[str, ...] = ()
+    checked: tuple[Held, ...] = ()
+
+    @property
+    def kernel(self) -> tuple[tuple[Held, ...], tuple[Held, ...] | None]:
+        """Results of the converted op, and the original's on the same operands."""
+        if self.checked:
+            return self.actual, self.checked
+        return self.alone, self.same
 
 
 Observe = Callable[[OpSample], None]
 """Consumer of samples, called once for each in program order; none is kept."""
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """Result of one run of both forms, op by op.
+
+    Attributes:
+        notes: Comparisons that failed, with the reasons.
+        run: Outputs of the original's program; None if they were not kept.
+        noted: Notes on these, where they are the reference.
+    """
+
+    notes: Sequence[str] = ()
+    run: Run | None = None
+    noted: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -70,9 +98,14 @@ class Walked:
         notes: Comparisons that failed, with the reasons.
         sensitivity: Sensitivity of the outputs to the roundings of the plan, the error
             of each output relative to its own norm; None if it could not be measured.
+        run: Outputs of the original's program in the reference's dtype; None if they
+            are not known.
+        noted: Notes on these, where they are the reference.
     """
 
     reference: str = ""
     graph: ProgramGraph | None = None
     notes: tuple[str, ...] = ()
     sensitivity: Sensitivity | None = None
+    run: Run | None = None
+    noted: tuple[str, ...] = ()

@@ -51,15 +51,19 @@ def verify(
         msg = f"unknown reference {call.reference!r}; want {' or '.join(REFERENCES)}"
         raise UnsupportedError(msg)
     check_rtol(rtol)
-    measured = framework.measure(original, converted, call)
+    observed = OwnErrors({})
+
+    def steps(plan: Plan | None, dtype: str) -> Walked:
+        observed.begin({} if plan is None else plan.by_op)
+        same = replace(call, reference=dtype)
+        return framework.walk(original, converted, same, observed)
+
+    measured = framework.measure(original, converted, call, steps)
     reference, found = measured.runs[REFERENCE], measured.runs[CONVERTED]
     jitted = measured.runs.get(JITTED)
     for run in (found, jitted or found):
         _check_alike(reference, run)
-    plan = measured.plan
-    observed = OwnErrors({} if plan is None else plan.by_op)
-    same = replace(call, reference=measured.reference)
-    walked = framework.walk(original, converted, same, observed)
+    plan, walked = measured.plan, measured.walked or Walked()
     predicted, shares = _predicted(plan, walked)
     baselines = dict(_baselines(measured, "outputs"))
     expected = explained_error(predicted, baselines, plan, walked.graph)

@@ -17,6 +17,7 @@ from typing import Any
 
 from amprewrite.dtypes import is_float, itemsize
 from amprewrite.errors import UnsupportedError
+from amprewrite.frameworks.jaxpr.capture.output_paths import named_arrays
 from amprewrite.frameworks.jaxpr.capture.trace import check_values
 from amprewrite.frameworks.jaxpr.compat import tracers
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
@@ -29,18 +30,18 @@ from amprewrite.frameworks.jaxpr.interpret.pipeline import Prepared
 from amprewrite.frameworks.jaxpr.probes.lockstep import Lockstep
 from amprewrite.frameworks.jaxpr.probes.reference_dtypes import REFUSALS, Dtypes, Wide
 from amprewrite.frameworks.jaxpr.probes.restored.steps import Restoring, restorable
-from amprewrite.frameworks.jaxpr.probes.runner import Runner
+from amprewrite.frameworks.jaxpr.probes.runner import Runner, run_of
 from amprewrite.frameworks.jaxpr.probes.sensitivity import measure_sensitivity, watch
 from amprewrite.frameworks.jaxpr.probes.tolerance import sample_of
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import Program, all_steps
 from amprewrite.ir import ProgramGraph
 from amprewrite.measure.ablation import Ablation, Seconds
-from amprewrite.measure.compare import compare, first_line, loss_scale
+from amprewrite.measure.compare import Steps, compare, first_line, loss_scale
 from amprewrite.measure.compare import walk as walk_both
 from amprewrite.measure.run_names import ORIGINAL
 from amprewrite.measure.runs import Call, Measured, Run
-from amprewrite.measure.samples import Observe, Walked
+from amprewrite.measure.samples import Observe, Stepped, Walked
 from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Probes, Sensitivity
 
@@ -48,11 +49,19 @@ CAST_ALL = "cast all"
 """Name of the run with every float argument low."""
 
 
-def measure(original: Any, converted: Any, call: Call) -> Measured:
+def measure(
+    original: Any, converted: Any, call: Call, steps: Steps | None = None
+) -> Measured:
     """Run both functions, and the original as each baseline.
 
     The failure of a baseline is recorded; the original and the converted function must
     run.
+
+    Args:
+        original: The function.
+        converted: The converted function.
+        call: Arguments, reference dtype, whether gradients are compared.
+        steps: Calls :func:`walk`; None for no walk.
 
     Raises:
         UnsupportedError: Gradients are wanted, and the original has none; or an
@@ -70,7 +79,8 @@ def measure(original: Any, converted: Any, call: Call) -> Measured:
         inputs=subject.inputs,
     )
     plain = _original(subject, runner)
-    return compare(_Measurer(subject, other, runner, plan, plain), call.reference)
+    source = _Measurer(subject, other, runner, plan, plain)
+    return compare(source, call.reference, steps)
 
 
 @dataclass(frozen=True)
@@ -96,14 +106,7 @@ class _Measurer:
         wide = Wide(self.subject.program, _wide_dtypes(self.subject, dtype))
         with _context(dtype):
             run = _run_wide(self.subject, self.runner, wide)
-        if not wide.kept:
-            return run, []
-        which = ", ".join(sorted(set(wide.kept.values())))
-        note = (
-            f"the reference runs {len(wide.kept)} steps in the dtypes that they "
-            f"were traced in: {which}"
-        )
-        return run, [note]
+        return run, _kept(wide)
 
     def converted(self) -> Run:
         return self._theirs.run(self.other.flat, jitted=False, derived_jitted=False)
@@ -116,6 +119,15 @@ class _Measurer:
         return {ORIGINAL: lambda: self.plain, **(cast_all if low else {})}
 
     def notes(self) -> list[str]:
+        return []
+
+    @property
+    def shares_reference(self) -> bool:
+        return not self.runner.trained
+
+    def noted(self, dtype: str) -> list[str]:
+        """Return none: the walk has the same notes."""
+        del dtype
         return []
 
     @property
@@ -215,11 +227,13 @@ class _Walker:
             sample = sample_of(self.program, graph, subject.arrays, subject.result)
             return measure_sensitivity(sample, probes, None, watch(sample, probes))
 
-    def steps(self, dtype: str, observe: Observe) -> list[str]:
+    def steps(self, dtype: str, observe: Observe) -> Stepped:
         wide = Wide(self.program, _wide_dtypes(self.subject, dtype))
         steps = Lockstep(self.prepared, wide, lambda: _context(dtype), observe)
-        steps.walk(self.other.arrays, self.subject.arrays)
-        return []
+        made = steps.walk(self.other.arrays, self.subject.arrays)
+        with _context(dtype):
+            found = named_arrays(self.subject.built(made))
+        return Stepped((), run_of(found), _kept(wide))
 
     @property
     def program(self) -> Program:
@@ -278,6 +292,18 @@ def _context(reference: str) -> AbstractContextManager[Any]:
     if reference == "float64":
         return jax.enable_x64(True)
     return jax.default_matmul_precision("highest")
+
+
+def _kept(wide: Wide) -> list[str]:
+    """Return the note on steps that a reference runs in the dtypes of the trace."""
+    if not wide.kept:
+        return []
+    which = ", ".join(sorted(set(wide.kept.values())))
+    note = (
+        f"the reference runs {len(wide.kept)} steps in the dtypes that they "
+        f"were traced in: {which}"
+    )
+    return [note]
 
 
 def _run_wide(subject: Subject, runner: Runner, wide: Wide) -> Run:

@@ -27,6 +27,7 @@ from amprewrite.frameworks.jaxpr.probes.calibrate import named as device_named
 from amprewrite.frameworks.jaxpr.watching import attach as attachment
 from amprewrite.frameworks.jaxpr.watching import observe as observation
 from amprewrite.measure.ablation import Ablation
+from amprewrite.measure.compare import Steps
 from amprewrite.measure.observed import Look
 from amprewrite.measure.runs import Call, Measured
 from amprewrite.measure.samples import Observe, Walked
@@ -64,9 +65,11 @@ def inspect(model: object, request: Request) -> Plan:
     return conversion.inspect(_model(model), request)
 
 
-def measure(original: object, converted: object, call: Call) -> Measured:
+def measure(
+    original: object, converted: object, call: Call, steps: Steps | None = None
+) -> Measured:
     """Run a function or module, its converted form and the baselines."""
-    return compare.measure(_model(original), _model(converted), call)
+    return compare.measure(_model(original), _model(converted), call, steps)
 
 
 def walk(original: object, converted: object, call: Call, observe: Observe) -> Walked:

@@ -31,6 +31,7 @@ from amprewrite.frameworks.torch_fx.saved.program_export import program_files
 from amprewrite.frameworks.torch_fx.watching import attach as attachment
 from amprewrite.frameworks.torch_fx.watching import observe as observation
 from amprewrite.measure.ablation import Ablation
+from amprewrite.measure.compare import Steps
 from amprewrite.measure.observed import Look
 from amprewrite.measure.runs import Call, Measured
 from amprewrite.measure.samples import Observe, Walked
@@ -69,9 +70,11 @@ def inspect(model: object, request: Request) -> Plan:
     return conversion.inspect(_model(model), request)
 
 
-def measure(original: object, converted: object, call: Call) -> Measured:
+def measure(
+    original: object, converted: object, call: Call, steps: Steps | None = None
+) -> Measured:
     """Run a model, its converted form and the baselines."""
-    return compare.measure(_model(original), _callable(converted), call)
+    return compare.measure(_model(original), _callable(converted), call, steps)
 
 
 def walk(original: object, converted: object, call: Call, observe: Observe) -> Walked:

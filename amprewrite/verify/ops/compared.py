@@ -29,8 +29,8 @@ class Compared:
         accumulated: Norm of the error in the converted program; infinite if that has an
             element that is not finite.
         own: The same for the converted op alone.
-        same: Norm of the result of the original's op on the operands of the op alone,
-            where both are finite; 0 if it was not run.
+        same: Norm of the result of the original's op on the operands of the converted
+            one (:attr:`OpSample.kernel`), where both are finite; 0 if it was not run.
         kernel: Norm of the difference of those two, where both are finite.
         known: Number of elements where both are finite.
         largest: Largest finite magnitude of the reference.
@@ -65,11 +65,11 @@ def compared(sample: OpSample, smallest: Sequence[float]) -> list[Compared]:
 
 def _compared(sample: OpSample, index: int, normal: float) -> Compared:
     reference, actual = sample.reference[index], sample.actual[index]
-    alone, same = sample.alone[index], None
-    if sample.same is not None:
-        same = sample.same[index]
+    alone, (kernels, sames) = sample.alone[index], sample.kernel
+    tried, same = kernels[index], None if sames is None else sames[index]
+    exact = sample.exact and tried is alone
     wanted, found = sample.whole or (reference, actual)
-    roles = (reference, actual, alone, reference if same is None else same)
+    roles = (reference, actual, alone, tried, reference if same is None else same)
     # Several roles may be played by one tensor, which is converted once then.
     distinct = {id(values): values for values in (*roles, wanted, found)}
     places = [[*distinct].index(id(values)) for values in (*roles, wanted, found)]
@@ -78,7 +78,7 @@ def _compared(sample: OpSample, index: int, normal: float) -> Compared:
     largest = 0.0
     with np.errstate(invalid="ignore", over="ignore"):
         for held in blocks(*distinct.values()):
-            r, a, o, s, w, f = (held[place] for place in places)
+            r, a, o, t, s, w, f = (held[place] for place in places)
             size, accumulated = finite_norm(r), finite_norm(a - r)
             is_known = size is not None and accumulated is not None
             if size is None or accumulated is None:
@@ -89,10 +89,10 @@ def _compared(sample: OpSample, index: int, normal: float) -> Compared:
                 own = accumulated if o is a else block_parts(o, r, size)[0]
             if same is None:
                 kernel, base, known = 0.0, 0.0, 0
-            elif s is r and (o is r or o is a) and is_known:
-                kernel, base, known = 0.0 if o is r else accumulated, size, s.size
+            elif s is r and (t is r or t is a) and is_known:
+                kernel, base, known = 0.0 if t is r else accumulated, size, s.size
             else:
-                kernel, base, known = _kernel(o, s, exact=sample.exact)
+                kernel, base, known = _kernel(t, s, exact=exact)
             peak, *numbers = _range(w, f, normal, finite=is_known and w is r)
             largest = max(largest, peak)
             sizes.append((size, accumulated, own, base, kernel))
@@ -118,13 +118,13 @@ def _columns(rows: Sequence[tuple[T, ...]], count: int) -> list[tuple[T, ...]]:
     return list(zip(*rows, strict=True)) if rows else [()] * count
 
 
-def _kernel(alone: Block, same: Block, *, exact: bool) -> tuple[float, float, int]:
+def _kernel(tried: Block, same: Block, *, exact: bool) -> tuple[float, float, int]:
     """Return the norms of the difference and of ``same``, and their elements."""
-    difference = same if exact else alone - same
+    difference = same if exact else tried - same
     found, size = finite_norm(difference), finite_norm(same)
     if found is None or size is None:
-        difference = alone - same
-        known = np.isfinite(alone) & np.isfinite(same)
+        difference = tried - same
+        known = np.isfinite(tried) & np.isfinite(same)
         same = same[known]
         found, size = norm(difference[known]), norm(same)
     return 0.0 if exact else found, size, same.size

@@ -67,11 +67,12 @@ def kernel_error(
         The relative error of the result that exceeds its explained error the most, and
         that explained error; None if the original's op cannot run on these operands.
     """
-    if sample.same is None:
+    same = sample.kernel[1]
+    if same is None:
         return None
     worst, found = 0.0, (0.0, 0.0)
     if rows is None:
-        rows = compared(sample, [0.0] * len(sample.same))
+        rows = compared(sample, [0.0] * len(same))
     for index, row in enumerate(rows):
         limit = _rounding(decision, sample, row.same, row.known)
         if row.kernel > limit:
@@ -99,22 +100,22 @@ def _moved(sample: OpSample, decision: Decision, index: int) -> float:
     unit = max(
         (unit_roundoff(dtype) for dtype in floats_of(decision, sample)), default=0.0
     )
-    largest = 0.0
+    largest, (made, same) = 0.0, sample.kernel
     for draw in range(DRAWS):
         found = None if sample.again is None else sample.again(unit, draw)
-        if found is None or sample.same is None:
+        if found is None or same is None:
             return inf
-        held = sample.alone[index], sample.same[index], found[index]
+        held = made[index], same[index], found[index]
         largest = max(largest, hypot(*(_change(*rows) for rows in blocks(*held))))
     return largest * sqrt(max(1.0, sample.length))
 
 
-def _change(alone: Block, same: Block, moved: Block) -> float:
-    """Return the norm of the change of ``same``, where it and ``alone`` are finite."""
+def _change(made: Block, same: Block, moved: Block) -> float:
+    """Return the norm of the change of ``same``, where it and ``made`` are finite."""
     with np.errstate(invalid="ignore"):  # infinities that stay have no distance
         change = moved - same
-    if not is_finite(change) or not is_finite(alone):
-        change = change[np.isfinite(alone) & np.isfinite(same)]
+    if not is_finite(change) or not is_finite(made):
+        change = change[np.isfinite(made) & np.isfinite(same)]
     return norm(change) if is_finite(change) else inf
 
 

@@ -60,6 +60,11 @@ class OwnErrors:
         self.decisions = decisions
         self.found: dict[str, OpError] = {}
 
+    def begin(self, decisions: Mapping[str, Decision]) -> None:
+        """Begin a walk over a program with these decisions."""
+        self.decisions = decisions
+        self.found.clear()
+
     def __call__(self, sample: OpSample) -> None:
         """Store the errors of one op, not its values."""
         decision = sample.decision or self.decisions[sample.op]

@@ -3,15 +3,27 @@
 from contextlib import contextmanager
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.ir import ProgramGraph
-from amprewrite.measure.compare import compare, first_line, loss_scale, low_of, walk
+from amprewrite.measure.compare import (
+    agree,
+    compare,
+    first_line,
+    loss_scale,
+    low_of,
+    walk,
+)
 from amprewrite.measure.run_names import CONVERTED, JITTED, ORIGINAL, REFERENCE
+from amprewrite.measure.samples import Stepped, Walked
 from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Sensitivity
 from tests.measured_numbers import GRAPH, KNOWN, LOWERED, run
+
+MADE = run(output=1.0)
+"""Outputs of the original in a walk."""
 
 PLAN = Plan("bf16", "promote", "bfloat16", "float32", "", (), ())
 
@@ -20,6 +32,7 @@ class Numbers:
     """A model with results that are given; text is the message of a failure."""
 
     model = "function"
+    shares_reference = True
 
     def __init__(self, reference=None, compiled=None, plan=PLAN, **baselines):
         self.wide = {"float64": 1.0, "float32": 1.5} | (reference or {})
@@ -41,6 +54,9 @@ class Numbers:
 
     def notes(self):
         return ["at the end"]
+
+    def noted(self, dtype):
+        return [f"the original names {dtype}"]
 
     def _made(self, number):
         if isinstance(number, str):
@@ -100,6 +116,78 @@ def test_a_baseline_that_fails_is_recorded():
     found = compare(Numbers(original="one\ntwo", autocast=3.0), "float64")
     assert found.failures == {ORIGINAL: "ZeroDivisionError: one"}
     assert "autocast" in found.runs
+
+
+def stepping(*made, reference="float64"):
+    """Steps that give these outputs, one after the other, and note their dtypes."""
+    left, dtypes = list(made), []
+
+    def steps(plan, dtype):
+        assert plan is PLAN
+        dtypes.append(dtype)
+        given = left.pop(0)
+        return Walked(reference, run=given, noted=("kept",)), dtypes
+
+    return (lambda plan, dtype: steps(plan, dtype)[0]), dtypes
+
+
+NEAR = 1 + 2.0**-20
+"""An output that is off by the noise of float32."""
+
+
+def test_a_walk_that_the_original_agrees_with_is_the_reference():
+    source = Numbers({"float64": "is not run"}, original=NEAR)
+    steps, dtypes = stepping(run(output=1.0))
+    found = compare(source, "float64", steps)
+    assert found.runs[REFERENCE].outputs["output"] == [1.0]
+    assert found.reference == "float64"
+    assert found.walked is not None
+    assert found.notes == ("kept", "the original names float64", "at the end")
+    assert dtypes == ["float64"]
+
+
+@pytest.mark.parametrize(
+    ("made", "original"),
+    [
+        (run(output=1.0), 1.001),  # another program was captured
+        (run(output=1.0), float("nan")),
+        (run(output=float("inf")), float("inf")),
+        (run(other=1.0), NEAR),
+        (run(output=[1.0, 1.0]), NEAR),
+        (None, NEAR),
+        (run(output=1.0), "fails"),
+    ],
+)
+def test_a_walk_that_differs_from_the_original_is_not(made, original):
+    source = Numbers({"float64": 3.0}, original=original)
+    steps, dtypes = stepping(made)
+    found = compare(source, "float64", steps)
+    assert found.runs[REFERENCE].outputs["output"] == [3.0]
+    assert found.notes == ("ran in float64", "at the end")
+    assert dtypes == ["float64"]
+
+
+def test_integers_that_differ_are_no_reference():
+    one, two = (replace(MADE, others={"n": np.array([n])}) for n in (1, 2))
+    assert agree(one, one)
+    assert not agree(one, two)
+
+
+def test_where_the_original_draws_numbers_the_reference_is_run():
+    source = Numbers(original=1.0)
+    source.shares_reference = False
+    steps, dtypes = stepping(run(output=1.0))
+    found = compare(source, "float64", steps)
+    assert found.notes[0] == "ran in float64"
+    assert dtypes == ["float64"]
+
+
+def test_a_walk_is_in_the_dtype_of_the_reference():
+    source = Numbers({"float64": "no f64"}, original=2.0)
+    steps, dtypes = stepping(run(output=1.0), run(output=1.5))
+    found = compare(source, "float64", steps)
+    assert found.reference == "float32"
+    assert dtypes == ["float64", "float32"]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +258,7 @@ class Sides:
             msg = f"no {dtype}"
             raise ZeroDivisionError(msg)
         observe(dtype)
-        return ["one op is not compared"]
+        return Stepped(["one op is not compared"], MADE)
 
 
 def walked(source, wanted="float64"):
@@ -188,6 +276,7 @@ def test_a_walk_measures_the_sensitivity_and_then_the_steps():
         KNOWN,
     )
     assert (found.notes, seen) == (("one op is not compared",), ["float64"])
+    assert found.run is MADE
 
 
 def test_a_walk_begins_again_in_float32():

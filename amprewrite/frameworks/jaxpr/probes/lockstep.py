@@ -107,8 +107,8 @@ class Lockstep:
         self.theirs = Half(Widener(wide), context)
         self.decisions = prepared.plan.by_op
 
-    def walk(self, ours: Iterable[Any], theirs: Iterable[Any]) -> None:
-        """Run both programs, each on its own arrays."""
+    def walk(self, ours: Iterable[Any], theirs: Iterable[Any]) -> list[Any]:
+        """Run both programs, each on its own arrays; return the reference's outputs."""
         program, other = self.prepared.program, self.wide.program
         env: Env = dict(program.constants)
         env.update(zip(program.inputs, ours, strict=True))
@@ -119,6 +119,8 @@ class Lockstep:
         for index, name in enumerate(named):
             read = self.ours.writer.as_read(OUTPUT, index, env[name])
             self._handed(f"{name} for {OUTPUT}", env[name], read)
+        with self.theirs.context():
+            return [self.theirs.writer.get(atom, exact) for atom in other.outputs]
 
     def _steps(self, ours: Program | Body, theirs: Program | Body, envs: Envs) -> None:
         """Run the steps of both in one body or at top level."""

@@ -80,13 +80,8 @@ class Runner:
             return found
 
         made = (jax.jit(named) if jitted else named)(*given)
-        found = {name: made[name] for name in order}  # jit sorts them
-        dtypes = {name: dtype_name(x) for name, x in found.items()}
-        kinds = {name: is_inexact(dtype) for name, dtype in dtypes.items()}
-        return Run(
-            outputs={name: to_array(x) for name, x in found.items() if kinds[name]},
-            dtypes=dtypes,
-            others={name: _plain(x) for name, x in found.items() if not kinds[name]},
+        return replace(
+            run_of({name: made[name] for name in order}),  # jit sorts them
             gradients=self._gradients(named, given, jitted=derived_jitted),
             inputs=frozenset(self.names[i] for i in self.trained if i in self.inputs),
         )
@@ -107,6 +102,17 @@ class Runner:
             self.names[position]: to_array(gradient) / self.scale
             for position, gradient in zip(self.trained, found, strict=True)
         }
+
+
+def run_of(found: Mapping[str, Any]) -> Run:
+    """Return a run with these outputs, by their paths."""
+    dtypes = {name: dtype_name(x) for name, x in found.items()}
+    kinds = {name: is_inexact(dtype) for name, dtype in dtypes.items()}
+    return Run(
+        outputs={name: to_array(x) for name, x in found.items() if kinds[name]},
+        dtypes=dtypes,
+        others={name: _plain(x) for name, x in found.items() if not kinds[name]},
+    )
 
 
 def trained_positions(

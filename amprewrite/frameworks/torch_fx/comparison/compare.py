@@ -3,31 +3,43 @@
 import copy
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from amprewrite.errors import CaptureError, NotCapturedError
-from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name, torch_dtype
+from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
 from amprewrite.frameworks.torch_fx.capture.one_graph import capture
 from amprewrite.frameworks.torch_fx.capture.program import open_program
+from amprewrite.frameworks.torch_fx.comparison.wide_runs import (
+    Counted,
+    named_dtypes,
+    run_wide,
+    wide_dtypes,
+)
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.compat.settings import register_caches
 from amprewrite.frameworks.torch_fx.compat.threads import one_at_a_time
 from amprewrite.frameworks.torch_fx.derived.classes import programs_of
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule
+from amprewrite.frameworks.torch_fx.probes.emulation.products import (
+    InFloat32,
+    current_products,
+    shared,
+    sharing,
+)
 from amprewrite.frameworks.torch_fx.probes.lockstep import (
     Lockstep,
     Walk,
-    default_dtype,
+    named_outputs,
+)
+from amprewrite.frameworks.torch_fx.probes.operand_dtypes import (
     widen_bodies,
-    widened,
 )
 from amprewrite.frameworks.torch_fx.probes.runner import (
     Dtypes,
@@ -35,17 +47,21 @@ from amprewrite.frameworks.torch_fx.probes.runner import (
     check_values,
     devices_of,
     full_float32,
+    run_of,
 )
 from amprewrite.frameworks.torch_fx.probes.sensitivity import measure_sensitivity
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, read
 from amprewrite.ir import ProgramGraph
-from amprewrite.measure.compare import compare, loss_scale
+from amprewrite.measure.compare import Steps, compare, loss_scale
 from amprewrite.measure.compare import walk as walk_both
 from amprewrite.measure.run_names import JITTED, ORIGINAL
 from amprewrite.measure.runs import Call, Measured, Run
-from amprewrite.measure.samples import Observe, Walked
+from amprewrite.measure.samples import Observe, Stepped, Walked
 from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Probes, Sensitivity
+
+NOTED = "float64"
+"""Dtype of a reference for which a run of the original gives the notes."""
 
 REFUSALS = (CaptureError, RuntimeError, TypeError, ValueError, NotImplementedError)
 """Exceptions of a capture that fails, and of kernels that do not take a dtype."""
@@ -66,11 +82,22 @@ RANDOM_COMPILED = (
 
 
 @one_at_a_time
-def measure(original: Any, converted: Callable[..., Any], call: Call) -> Measured:
+def measure(
+    original: Any,
+    converted: Callable[..., Any],
+    call: Call,
+    steps: Steps | None = None,
+) -> Measured:
     """Run both models, and the original as each baseline.
 
     The random state and the buffers of both are restored. The failure of a baseline is
     recorded; the original and the converted model must run.
+
+    Args:
+        original: The model.
+        converted: The converted model.
+        call: Arguments, reference dtype, whether gradients are compared.
+        steps: Calls :func:`walk`; None for no walk.
 
     Raises:
         UnsupportedError: The model or its arguments have no values.
@@ -80,7 +107,11 @@ def measure(original: Any, converted: Callable[..., Any], call: Call) -> Measure
     root, plan = root_of(original), _plan(converted)
     check_values("verify", root, call)
     runner = Runner(call, devices_of(root, call), loss_scale(plan), inputs=True)
-    return compare(_Measurer(root, converted, runner, plan), call.reference)
+    source = _Measurer(root, converted, runner, plan)
+    if steps is None or source.whole is None:
+        return compare(source, call.reference, steps)
+    with sharing(sum(p.numel() * p.element_size() for p in root.parameters())):
+        return compare(source, call.reference, steps)
 
 
 @dataclass(frozen=True)
@@ -92,6 +123,8 @@ class _Measurer:
         other: Its converted form.
         runner: Runs both.
         plan: The plan of the converted form.
+        named: Number of calls in which the original names a float dtype, of its run;
+            None if they cannot be counted.
     """
 
     root: nn.Module
@@ -99,17 +132,19 @@ class _Measurer:
     runner: Runner
     plan: Plan | None
     model: str = "model"
+    named: list[int | None] = field(default_factory=list[int | None])
 
     def reference(self, dtype: str) -> tuple[Run, list[str]]:
-        dtypes = _wide(self.root, self.runner.call, torch_dtype(dtype))
+        dtypes = wide_dtypes(self.root, self.runner.call, torch_dtype(dtype))
         if dtype != "float32":
-            return _run_wide(self.root, self.runner, dtypes)
+            return run_wide(self.root, self.runner, dtypes)
         with full_float32(self.runner.devices):
-            return _run_wide(self.root, self.runner, dtypes)
+            return run_wide(self.root, self.runner, dtypes)
 
     def converted(self) -> Run:
         if not self._is_compiled:
-            return self.runner.run(self.other, self.other)
+            with shared():
+                return self.runner.run(self.other, self.other)
         with torch.compiler.set_stance("force_eager"):
             return self.runner.run(self.other, self.other)
 
@@ -125,9 +160,7 @@ class _Measurer:
         The last is for a plan that is made for a compiler: there may be none here.
         """
         root, runner = self.root, self.runner
-        found: dict[str, Callable[[], Run]] = {
-            ORIGINAL: partial(runner.run, root, root)
-        }
+        found: dict[str, Callable[[], Run]] = {ORIGINAL: self._original}
         if self._is_for_compiler and not self._is_compiled and not runner.random:
             found[JITTED] = partial(_compiled, self.other, runner)
         if low:
@@ -146,7 +179,31 @@ class _Measurer:
         return notes
 
     @property
-    def _whole(self) -> ConvertedModule | None:
+    def shares_reference(self) -> bool:
+        call = self.runner.call
+        if call.gradients or self.runner.random or None in self.named:
+            return False
+        return call.reference == NOTED
+
+    def noted(self, dtype: str) -> list[str]:
+        return named_dtypes(self.named[-1] or 0, torch_dtype(dtype))
+
+    def _original(self) -> Run:
+        """Run the original as it is, and count the calls in which it names a dtype."""
+        root, runner = self.root, self.runner
+        if not self.shares_reference:
+            return runner.run(root, root)
+        try:
+            with Counted(wide_dtypes(root, runner.call, torch_dtype(NOTED))) as mode:
+                run = runner.run(root, root)
+        except Exception:  # noqa: BLE001  # its own, or one of the mode: it runs without
+            self.named.append(None)
+            return runner.run(root, root)
+        self.named.append(mode.replaced)
+        return run
+
+    @property
+    def whole(self) -> ConvertedModule | None:
         """The converted form, if it is a module of one graph."""
         if not isinstance(self.other, ConvertedModule) or self.other.rewritten is None:
             return None
@@ -155,13 +212,13 @@ class _Measurer:
     @property
     def _is_compiled(self) -> bool:
         """Whether the converted form is one graph that was compiled in place."""
-        return self._whole is not None and self._whole.is_compiled
+        return self.whole is not None and self.whole.is_compiled
 
     @property
     def _is_for_compiler(self) -> bool:
         """Whether the converted form is one graph that is to run compiled."""
         planned = self.plan is not None and self.plan.target == "compiled"
-        return self._whole is not None and (planned or self._is_compiled)
+        return self.whole is not None and (planned or self._is_compiled)
 
 
 def _compiled(model: Callable[..., Any], runner: Runner) -> Run:
@@ -231,10 +288,13 @@ class _Walker:
         with full_float32(self.runner.devices):
             return measure_sensitivity(self._read, probes, inputs, _relative)
 
-    def steps(self, dtype: str, observe: Observe) -> list[str]:
-        dtypes = _wide(self.root, self.call, torch_dtype(dtype))
-        found = _lockstep(self._read, self.converted, self.runner, dtypes, observe)
-        return [f"{name} is not compared: other shapes" for name in found]
+    def steps(self, dtype: str, observe: Observe) -> Stepped:
+        dtypes = wide_dtypes(self.root, self.call, torch_dtype(dtype))
+        found, made = _lockstep(
+            self._read, self.converted, self.runner, dtypes, observe
+        )
+        notes = [f"{name} is not compared: other shapes" for name in found]
+        return Stepped(notes, run_of(made))
 
     @property
     def _read(self) -> Reading:
@@ -264,8 +324,12 @@ def _lockstep(
     runner: Runner,
     dtypes: Dtypes,
     observe: Observe,
-) -> list[str]:
-    """Walk over both graphs; return the ops that could not be compared."""
+) -> tuple[list[str], dict[str, torch.Tensor]]:
+    """Walk over both graphs.
+
+    Returns:
+        The ops that could not be compared, and the outputs of the original's graph.
+    """
     rewritten = converted.rewritten
     assert rewritten is not None
     widen_bodies(reading.module, dtypes)
@@ -277,12 +341,14 @@ def _lockstep(
         observe,
         {op.name for op in ops if op.contracted is not None},
         torch.finfo(torch_dtype(plan.low)).max if plan.low else inf,
+        current_products(),
     )
-    steps.walk(
+    graph = reading.module.graph
+    _, made = steps.walk(
         Walk(converted, rewritten.graph, ours, {}),
-        Walk(reading.module, reading.module.graph, theirs, dtypes),
+        Walk(reading.module, graph, theirs, dtypes),
     )
-    return steps.unmatched
+    return steps.unmatched, named_outputs(graph, made)
 
 
 def program_of(converted: Any, call: Call) -> Any:
@@ -309,77 +375,14 @@ def _has_copies(plan: Plan) -> bool:
     return any(cast.folding == "copy" for cast in plan.casts)
 
 
-def _wide(root: nn.Module, call: Call, target: torch.dtype) -> Dtypes:
-    """Return the float dtypes of the model and its inputs, each with ``target``."""
-    leaves = pytree.tree_leaves((call.args, dict(call.kwargs)))
-    tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
-    held = {x.dtype for x in (*root.parameters(), *root.buffers(), *tensors)}
-    chosen = {torch.float32, *(d for d in held if d.is_floating_point)}
-    bits = torch.finfo(target).bits
-    return {dtype: target for dtype in chosen if torch.finfo(dtype).bits < bits}
-
-
-class _Widen(TorchFunctionMode):
-    """Mode that runs a model in wider dtypes, also where it names a dtype."""
-
-    def __init__(self, dtypes: Dtypes) -> None:
-        super().__init__()
-        self.dtypes = dtypes
-        self.replaced = 0
-        target = dtypes.get(torch.float32)
-        self.methods = {torch.Tensor.float: target} if target is not None else {}
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        given: dict[str, Any] = kwargs or {}
-        if func in self.methods:
-            self.replaced += 1
-            return args[0].to(self.methods[func])
-        held: tuple[Any, ...] = (*args, *given.values())
-        named = any(isinstance(x, torch.dtype) and x in self.dtypes for x in held)
-        reads_bits = func is torch.Tensor.view
-        if named and not reads_bits:
-            self.replaced += 1
-            args, given = widened(tuple(args), self.dtypes), widened(given, self.dtypes)
-        return func(*args, **given)
-
-
-def _run_wide(root: nn.Module, runner: Runner, dtypes: Dtypes) -> tuple[Run, list[str]]:
-    """Return the run of a model in wider dtypes, and notes about it."""
-    if not dtypes:
-        return runner.run(root, root), []
-    target = next(iter(dtypes.values()))
-    model = copy.deepcopy(root)
-    _convert(model, dtypes)
-    mode = _Widen(dtypes)
-    with mode, default_dtype(dtypes.get(torch.get_default_dtype(), target)):
-        run = runner.run(model, model, dtypes)
-    if not mode.replaced:
-        return run, []
-    note = (
-        f"the model names a float dtype in {mode.replaced} calls; in the reference "
-        f"they are {dtype_name(target)}"
-    )
-    return run, [note]
-
-
-def _convert(model: nn.Module, dtypes: Dtypes) -> None:
-    """Convert parameters and buffers to other dtypes, in place; ties are kept."""
-    for held in (*model.parameters(), *model.buffers()):
-        held.data = held.data.to(dtypes.get(held.dtype, held.dtype))
-    for part in model.modules():
-        if isinstance(part, nn.RNNBase):
-            part.flatten_parameters()  # its kernels want the weights in one piece
-
-
 def _autocast(root: nn.Module, runner: Runner, dtype: torch.dtype) -> Run:
     device = "cuda" if runner.devices else "cpu"
-    with torch.autocast(device, dtype):
+    with torch.autocast(device, dtype), shared():
         return runner.run(root, root)
 
 
 def _cast_all(root: nn.Module, runner: Runner, dtype: torch.dtype) -> Run:
     model = copy.deepcopy(root).to(dtype)
     floats = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-    return runner.run(model, model, dict.fromkeys(floats, dtype))
+    with InFloat32():
+        return runner.run(model, model, dict.fromkeys(floats, dtype))

@@ -177,13 +177,25 @@ def untraced() -> AbstractContextManager[Any]:
     return proxy_tensor.disable_proxy_modes_tracing()
 
 
+class ProductMode(TorchDispatchMode):
+    """Mode that computes products in another way, and leaves all else as it is.
+
+    What runs inside it is no other program: see :func:`in_dispatch_mode`.
+    """
+
+    supports_higher_order_operators = True  # they run as they are
+
+
 def in_dispatch_mode() -> bool:
     """Return whether a mode around the call sees or replaces ops: fake tensors, counts.
 
     Its results are not to be kept for other calls. ``torch.jit.trace`` is one.
     """
     internals: Any = torch._C
-    return internals._len_torch_dispatch_stack() > 0 or is_torchscript()
+    count = internals._len_torch_dispatch_stack()
+    modes = map(internals._get_dispatch_stack_at, range(count))
+    others = any(not isinstance(mode, ProductMode) for mode in modes)
+    return others or is_torchscript()
 
 
 class _Dispatched(TorchDispatchMode):

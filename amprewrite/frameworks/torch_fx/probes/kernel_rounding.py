@@ -81,9 +81,18 @@ class Kernels:
         first = next(tensors, None)
         if op.canonical not in SAMPLES or first is None:
             return False
-        key = op.canonical, first.device
+        return self.contraction_rounds_inside(op.canonical, first.device)
+
+    def contraction_rounds_inside(self, canonical: str, device: torch.device) -> bool:
+        """Return whether a contraction of :data:`SAMPLES` rounds more than its results.
+
+        Args:
+            canonical: Its canonical name.
+            device: The device.
+        """
+        key = canonical, device
         if key not in self.samples:
-            self.samples[key] = self._sampled(*SAMPLES[op.canonical], first.device)
+            self.samples[key] = self._sampled(*SAMPLES[canonical], device)
         return self.samples[key]
 
     def _sampled(

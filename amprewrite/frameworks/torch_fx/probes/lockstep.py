@@ -3,7 +3,8 @@
 The rewritten graph has the ops of the original under the same names, with casts between
 them. Each op of both is run on its own operands (the accumulated error), and the
 rewritten one once more on the reference's operands, rounded to the dtypes that it reads
-(its own error). Values are freed after their last use.
+(its own error). Values are freed after their last use. A product that the processor
+emulates runs once; see :mod:`amprewrite.frameworks.torch_fx.probes.emulation.alone`.
 """
 
 from collections import defaultdict
@@ -11,47 +12,43 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from math import inf
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, Node
 
 from amprewrite.frameworks.torch_fx.aten import ops
+from amprewrite.frameworks.torch_fx.aten.output_paths import named_tensors
+from amprewrite.frameworks.torch_fx.compat import pytrees
 from amprewrite.frameworks.torch_fx.compat.operators import (
-    OpOverload,
     is_higher_order,
-    is_mutable,
 )
 from amprewrite.frameworks.torch_fx.compat.pytrees import positional, pytree
 from amprewrite.frameworks.torch_fx.probes.arrays import TensorValues, floats, views_of
+from amprewrite.frameworks.torch_fx.probes.emulation.alone import (
+    is_known,
+    rounded_alone,
+)
+from amprewrite.frameworks.torch_fx.probes.emulation.products import Products
 from amprewrite.frameworks.torch_fx.probes.inserted_nodes import (
     inserted_sample,
     is_rounded,
 )
 from amprewrite.frameworks.torch_fx.probes.operand_dtypes import (
+    default_dtype,
     paired,
     rounded,
+    widened,
     widened_again,
 )
-from amprewrite.frameworks.torch_fx.probes.rerun import Again
+from amprewrite.frameworks.torch_fx.probes.rerun import Again, Draws, may_write
 from amprewrite.frameworks.torch_fx.rewrite.fp8_kernel.fp8_dot import (
     OPERATOR as FP8_DOT,
 )
 from amprewrite.measure.samples import Observe, OpSample
 from amprewrite.measure.values.blocks import are_equal
 from amprewrite.plan import Decision
-
-
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Generator[None]:
-    """Set torch's default dtype in the context."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 class _Values(dict[Node, Any]):
@@ -172,25 +169,13 @@ def _last_uses(graph: Graph) -> Mapping[Node, list[Node]]:
     return last
 
 
-def widened(structure: Any, wide: Mapping[torch.dtype, torch.dtype]) -> Any:
-    """Return ``structure`` with the dtypes in it replaced."""
-    if not wide:
-        return structure
-    return pytree.tree_map(
-        lambda leaf: wide.get(leaf, leaf) if isinstance(leaf, torch.dtype) else leaf,
-        structure,
-    )
-
-
-def widen_bodies(module: nn.Module, wide: Mapping[torch.dtype, torch.dtype]) -> None:
-    """Replace dtypes in the arguments of the graphs below ``module``, in place."""
-    for part in module.modules():
-        if isinstance(part, GraphModule):
-            for node in part.graph.nodes:
-                if not str(node.target).endswith("view.dtype"):  # it reads bits
-                    node.args = widened(node.args, wide)
-                    node.kwargs = widened(node.kwargs, wide)
-            part.recompile()
+def named_outputs(graph: Graph, flat: Any) -> dict[str, torch.Tensor]:
+    """Return the outputs of a walk over a captured graph by their paths."""
+    structure = pytrees.call_structure(graph)
+    if structure is None:
+        return dict(named_tensors(flat))
+    leaves = pytree.tree_leaves(flat)
+    return dict(named_tensors(pytree.tree_unflatten(leaves, structure.out_spec)))
 
 
 class Lockstep:
@@ -201,6 +186,7 @@ class Lockstep:
         observe: Receives their samples.
         contractions: Names of the ops that multiply and sum.
         limit: Largest finite number of the low dtype, to which masks are clamped.
+        products: Keeps the results of emulated products; None to run all kernels.
     """
 
     def __init__(
@@ -209,10 +195,12 @@ class Lockstep:
         observe: Observe,
         contractions: Collection[str] = (),
         limit: float = inf,
+        products: Products | None = None,
     ) -> None:
         """Store the ops to compare."""
         self.decisions, self.observe = decisions, observe
         self.contractions, self.limit = contractions, limit
+        self.products = products
         self.unmatched: list[str] = []
         self.seen: set[Node] = set()
 
@@ -291,7 +279,7 @@ class Lockstep:
         self._weights(ours, theirs)
         read = walk.operands((node.args, dict(node.kwargs)))
         exact = other.operands((twin.args, dict(twin.kwargs)))
-        draws, pure = Draws(node), not (_writes(node) or _writes(twin))
+        draws, pure = Draws(node), not (may_write(node) or may_write(twin))
         made = floats(other.run(twin)) if pure else []
         views = views_of(made, floats(exact))
         if views:
@@ -303,39 +291,94 @@ class Lockstep:
             draws.rewind()
         fed = paired(read, exact, rounded)
         contracts = decision.op in self.contractions
-        given = widened_again(exact, fed, products=contracts)
-        again = Again(partial(other.call, twin), given, writes=not pure)
-        length = again.largest
+
+        def again_on(operands: Any) -> Again:
+            given = widened_again(exact, operands, products=contracts)
+            return Again(partial(other.call, twin), given, writes=not pure)
+
+        again = again_on(fed)
         if not pure:  # it may write to its operands, which were copied first
             made = floats(other.run(twin))
         reference = tuple(map(TensorValues, made))
         draws.rewind()
-        alone = floats(walk.call(node, fed))
-        draws.rewind()
-        same = again.results()
-        draws.rewind()
-        actual = floats(walk.run(node))
+        runs = None
+        if pure and contracts and node.target is twin.target:
+            beside = partial(again_on, read)
+            runs = self._emulated(decision, (walk, node), (exact, read), beside, again)
+        if runs is None:
+            same = again.results()
+            draws.rewind()
+            alone = floats(walk.call(node, fed))
+            draws.rewind()
+            runs = _Runs(floats(walk.run(node)), alone, same, again)
         if not reference:
             return
-        found = tuple(map(TensorValues, actual))
+        found = tuple(map(TensorValues, runs.actual))
         if [a.shape for a in found] != [r.shape for r in reference]:
             self.unmatched.append(decision.op)
             return
-        own = tuple(map(TensorValues, alone))
-        known = same is not None and [a.shape for a in same] == [a.shape for a in found]
+        own, same = (tuple(map(TensorValues, x or ())) for x in (runs.alone, runs.same))
+        known = [a.shape for a in same] == [a.shape for a in found]
         sample = OpSample(
             op=decision.op,
             reference=reference,
             actual=found,
             alone=own,
-            exact=known and are_equal(own, same or ()),
+            exact=known and are_equal(own, same),
             same=same if known else None,
-            again=again,
+            again=runs.again,
             contracts=contracts,
-            length=length / max(1, min(values.size for values in found)),
+            length=again.largest / max(1, min(values.size for values in found)),
             format=decision.forward if node.target is FP8_DOT else "",
+            checked=tuple(map(TensorValues, runs.checked)),
         )
         self.observe(sample)
+
+    def _emulated(
+        self,
+        decision: Decision,
+        ours: tuple[Walk, Node],
+        operands: tuple[Any, Any],
+        beside: Callable[[], Again],
+        again: Again,
+    ) -> "_Runs | None":
+        """Return the runs of an emulated product; None if it is to be run alone.
+
+        Args:
+            decision: The decision about the op.
+            ours: The converted op.
+            operands: Those of the original's op, and its own.
+            beside: Returns the original's op on the converted op's operands.
+            again: The original's op on the operands of the op alone.
+        """
+        if self.products is None or not is_known(decision.canonical, *operands):
+            return None
+        checks = beside()
+        with self.products.once():
+            actual = floats(ours[0].run(ours[1]))
+        checked, same = checks.results(), again.results()
+        alone = rounded_alone(actual, checked, same)
+        if alone is None or checked is None:
+            return None
+        return _Runs(actual, alone, same, checks, tuple(checked))
+
+
+class _Runs(NamedTuple):
+    """The float results of a converted op, and of the original's.
+
+    Attributes:
+        actual: Of the converted op in its program.
+        alone: Of the converted op on the reference's operands, rounded.
+        same: Of the original's op on these; None if it does not run on them.
+        again: The original's op on the operands with which it is compared.
+        checked: Its results on the operands of ``actual``, if it is compared there.
+    """
+
+    actual: list[torch.Tensor]
+    alone: list[torch.Tensor]
+    same: list[torch.Tensor] | None
+    again: Again
+    checked: tuple[torch.Tensor, ...] = ()
 
 
 def _moved(
@@ -344,31 +387,6 @@ def _moved(
     """Return the sample of an op that moves the same elements in both graphs."""
     reference, actual = tuple(map(TensorValues, made)), tuple(map(TensorValues, found))
     return OpSample(op, reference, actual, reference, exact=True, same=reference)
-
-
-class Draws:
-    """Random state of an op, to draw the same numbers at each run."""
-
-    def __init__(self, node: Node) -> None:
-        tags: Collection[Any] = getattr(node.target, "tags", ())
-        self.random = torch.Tag.nondeterministic_seeded in tags
-        if self.random:
-            self.host = torch.get_rng_state()
-            cuda = torch.cuda.is_initialized()
-            self.devices = torch.cuda.get_rng_state_all() if cuda else []
-
-    def rewind(self) -> None:
-        """Restore the random generators."""
-        if self.random:
-            torch.set_rng_state(self.host)
-            if self.devices:
-                torch.cuda.set_rng_state_all(self.devices)
-
-
-def _writes(node: Node) -> bool:
-    """Return whether the op of ``node`` may write to its operands."""
-    known, target = isinstance(node.target, OpOverload), cast("Any", node.target)
-    return not known or is_mutable(target)
 
 
 def body_start(node: Node) -> int | None:

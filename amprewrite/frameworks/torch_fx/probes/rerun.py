@@ -1,10 +1,12 @@
-"""Run the original's op on the operands of the converted one."""
+"""Run an op once more, with the same random numbers, and on other operands."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, cast
 
 import torch
+from torch.fx import Node
 
+from amprewrite.frameworks.torch_fx.compat.operators import OpOverload, is_mutable
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.compat.settings import fork_rng
 from amprewrite.frameworks.torch_fx.probes.arrays import TensorValues, floats
@@ -34,7 +36,7 @@ class Again:
         """Number of elements of the largest float operand."""
         return max((tensor.numel() for tensor in floats(self.operands)), default=0)
 
-    def results(self) -> tuple[TensorValues, ...] | None:
+    def results(self) -> list[torch.Tensor] | None:
         """Return the float results; None if the op does not run on the operands."""
         return self._results(lambda tensor: tensor.clone() if self.writes else tensor)
 
@@ -60,17 +62,42 @@ class Again:
         with fork_rng(devices):
             untyped: Any = torch
             untyped.manual_seed(draw)
-            return self._results(moved)
+            made = self._results(moved)
+            return None if made is None else tuple(map(TensorValues, made))
 
     def _results(
         self, change: Callable[[torch.Tensor], torch.Tensor]
-    ) -> tuple[TensorValues, ...] | None:
+    ) -> list[torch.Tensor] | None:
         def changed(leaf: Any) -> Any:
             strided = isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided
             return change(leaf) if strided else leaf
 
         try:
-            made = self.run(pytree.tree_map(changed, self.operands))
+            return floats(self.run(pytree.tree_map(changed, self.operands)))
         except REFUSALS:
             return None
-        return tuple(map(TensorValues, floats(made)))
+
+
+class Draws:
+    """Random state of an op, to draw the same numbers at each run."""
+
+    def __init__(self, node: Node) -> None:
+        tags: Collection[Any] = getattr(node.target, "tags", ())
+        self.random = torch.Tag.nondeterministic_seeded in tags
+        if self.random:
+            self.host = torch.get_rng_state()
+            cuda = torch.cuda.is_initialized()
+            self.devices = torch.cuda.get_rng_state_all() if cuda else []
+
+    def rewind(self) -> None:
+        """Restore the random generators."""
+        if self.random:
+            torch.set_rng_state(self.host)
+            if self.devices:
+                torch.cuda.set_rng_state_all(self.devices)
+
+
+def may_write(node: Node) -> bool:
+    """Return whether the op of ``node`` may write to its operands."""
+    known, target = isinstance(node.target, OpOverload), cast("Any", node.target)
+    return not known or is_mutable(target)

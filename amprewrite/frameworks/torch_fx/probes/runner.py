@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -82,17 +82,8 @@ class Runner:
             found = dict(named_tensors(function(*args, **kwargs)))
             derived = {} if not self.call.gradients else self._derived(model, given)
             gradients = self._gradients(derived, found)
-            return Run(  # copies: an output may be a buffer
-                outputs={n: to_array(t) for n, t in found.items() if _is_inexact(t)},
-                dtypes={n: dtype_name(t.dtype) for n, t in found.items()},
-                others={
-                    name: tensor.detach().cpu().numpy().copy()
-                    for name, tensor in found.items()
-                    if not _is_inexact(tensor)
-                },
-                gradients=gradients,
-                inputs=frozenset(self._inputs(given)) if derived else frozenset(),
-            )
+            inputs = frozenset[str](self._inputs(given) if derived else ())
+            return replace(run_of(found), gradients=gradients, inputs=inputs)
 
     @property
     def _derives_inputs(self) -> bool:
@@ -143,6 +134,19 @@ class Runner:
             array /= self.scale
             arrays[name] = array
         return arrays
+
+
+def run_of(found: Mapping[str, torch.Tensor]) -> Run:
+    """Return a run with copies of these outputs: one may be a buffer."""
+    return Run(
+        outputs={n: to_array(t) for n, t in found.items() if _is_inexact(t)},
+        dtypes={n: dtype_name(t.dtype) for n, t in found.items()},
+        others={
+            name: tensor.detach().cpu().numpy().copy()
+            for name, tensor in found.items()
+            if not _is_inexact(tensor)
+        },
+    )
 
 
 def _is_inexact(tensor: torch.Tensor) -> bool:

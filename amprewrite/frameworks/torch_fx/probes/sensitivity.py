@@ -23,7 +23,6 @@ from torch.fx import Node
 from amprewrite.errors import ToleranceError, UnsupportedError
 from amprewrite.frameworks.torch_fx.aten import ops
 from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
-from amprewrite.frameworks.torch_fx.aten.output_paths import named_tensors
 from amprewrite.frameworks.torch_fx.compat import pytrees
 from amprewrite.frameworks.torch_fx.probes.kernel_rounding import Kernels, kernel_error
 from amprewrite.frameworks.torch_fx.probes.lockstep import (
@@ -31,6 +30,7 @@ from amprewrite.frameworks.torch_fx.probes.lockstep import (
     body_of,
     body_start,
     floats,
+    named_outputs,
     region_mode,
 )
 from amprewrite.frameworks.torch_fx.probes.probe import Found, Probe, Rounding, Shift
@@ -107,12 +107,7 @@ class _Prober:
         module = self.reading.module
         held = [x.detach() if isinstance(x, torch.Tensor) else x for x in inputs]
         flat = self._run_body(Walk(module, module.graph, held, {}), "")
-        structure = pytrees.call_structure(module.graph)
-        if structure is None:
-            return dict(named_tensors(flat))
-        leaves = pytrees.pytree.tree_leaves(flat)
-        out = pytrees.pytree.tree_unflatten(leaves, structure.out_spec)
-        return dict(named_tensors(out))
+        return named_outputs(module.graph, flat)
 
     def _run_body(self, walk: Walk, prefix: str) -> Any:
         for node in walk.graph.nodes:

@@ -20,12 +20,12 @@ from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name, torch_dtype
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.probes.arrays import floats
 from amprewrite.frameworks.torch_fx.probes.lockstep import (
-    Draws,
     Walk,
     body_of,
     body_start,
     region_mode,
 )
+from amprewrite.frameworks.torch_fx.probes.rerun import Draws
 from amprewrite.frameworks.torch_fx.probes.restored.storages import Storages
 from amprewrite.measure.ablation import Seconds
 from amprewrite.plan import Decision
