@@ -11,8 +11,8 @@ from amprewrite.ir import ProgramGraph
 from amprewrite.measure.ablation import Ablation
 from amprewrite.measure.compare import Steps
 from amprewrite.measure.observed import Look
-from amprewrite.measure.runs import Call, Measured
-from amprewrite.measure.samples import Observe, Walked
+from amprewrite.measure.runs import Call, Measured, Walked
+from amprewrite.measure.samples import Observe
 from amprewrite.measure.tolerance import Budget
 from amprewrite.plan import Plan
 from amprewrite.plan.hardware.calibration import Calibration, Device

@@ -1,16 +1,15 @@
 """Results of runs of a model and of its converted form, as data."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from amprewrite.ir import ProgramGraph
 from amprewrite.plan import Plan
-
-if TYPE_CHECKING:  # it has runs in it
-    from amprewrite.measure.samples import Walked
+from amprewrite.plan.sensitivity import Sensitivity
 
 Array = NDArray[np.float64]
 """Values of one tensor; complex ones have a last dimension of two."""
@@ -53,6 +52,44 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Stepped:
+    """Result of one run of both forms, op by op.
+
+    Attributes:
+        notes: Comparisons that failed, with the reasons.
+        run: Outputs of the original's program; None if they were not kept.
+        noted: Notes on these, where they are the reference.
+    """
+
+    notes: Sequence[str] = ()
+    run: Run | None = None
+    noted: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Walked:
+    """Result of a walk over the ops.
+
+    Attributes:
+        reference: Dtype of the reference; empty if no walk was possible.
+        graph: The program; None if no walk was possible.
+        notes: Comparisons that failed, with the reasons.
+        sensitivity: Sensitivity of the outputs to the roundings of the plan, the error
+            of each output relative to its own norm; None if it could not be measured.
+        run: Outputs of the original's program in the reference's dtype; None if they
+            are not known.
+        noted: Notes on these, where they are the reference.
+    """
+
+    reference: str = ""
+    graph: ProgramGraph | None = None
+    notes: tuple[str, ...] = ()
+    sensitivity: Sensitivity | None = None
+    run: Run | None = None
+    noted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Measured:
     """Results of all runs: the reference, the converted model and the baselines.
 
@@ -75,4 +112,4 @@ class Measured:
     plan: Plan | None = None
     low: str = ""
     notes: tuple[str, ...] = ()
-    walked: "Walked | None" = None
+    walked: Walked | None = None

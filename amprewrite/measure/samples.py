@@ -1,13 +1,10 @@
 """Samples of single ops, run in full precision and as converted."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from amprewrite.ir import ProgramGraph
-from amprewrite.measure.runs import Run
 from amprewrite.measure.values.blocks import Held
 from amprewrite.plan import Decision
-from amprewrite.plan.sensitivity import Sensitivity
 
 
 @dataclass(frozen=True)
@@ -71,41 +68,3 @@ class OpSample:
 
 Observe = Callable[[OpSample], None]
 """Consumer of samples, called once for each in program order; none is kept."""
-
-
-@dataclass(frozen=True)
-class Stepped:
-    """Result of one run of both forms, op by op.
-
-    Attributes:
-        notes: Comparisons that failed, with the reasons.
-        run: Outputs of the original's program; None if they were not kept.
-        noted: Notes on these, where they are the reference.
-    """
-
-    notes: Sequence[str] = ()
-    run: Run | None = None
-    noted: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class Walked:
-    """Result of a walk over the ops.
-
-    Attributes:
-        reference: Dtype of the reference; empty if no walk was possible.
-        graph: The program; None if no walk was possible.
-        notes: Comparisons that failed, with the reasons.
-        sensitivity: Sensitivity of the outputs to the roundings of the plan, the error
-            of each output relative to its own norm; None if it could not be measured.
-        run: Outputs of the original's program in the reference's dtype; None if they
-            are not known.
-        noted: Notes on these, where they are the reference.
-    """
-
-    reference: str = ""
-    graph: ProgramGraph | None = None
-    notes: tuple[str, ...] = ()
-    sensitivity: Sensitivity | None = None
-    run: Run | None = None
-    noted: tuple[str, ...] = ()

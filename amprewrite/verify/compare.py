@@ -8,8 +8,7 @@ import numpy as np
 from amprewrite.errors import UnsupportedError, VerifyError
 from amprewrite.frameworks.base import Stepper
 from amprewrite.measure.run_names import CONVERTED, JITTED, ORIGINAL, REFERENCE
-from amprewrite.measure.runs import Array, Call, Measured, Run
-from amprewrite.measure.samples import Walked
+from amprewrite.measure.runs import Array, Call, Measured, Run, Walked
 from amprewrite.plan import Plan
 from amprewrite.plan.bounds import check_rtol
 from amprewrite.verify.bounds import explained_error

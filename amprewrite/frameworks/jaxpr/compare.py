@@ -40,8 +40,8 @@ from amprewrite.measure.ablation import Ablation, Seconds
 from amprewrite.measure.compare import Steps, compare, first_line, loss_scale
 from amprewrite.measure.compare import walk as walk_both
 from amprewrite.measure.run_names import ORIGINAL
-from amprewrite.measure.runs import Call, Measured, Run
-from amprewrite.measure.samples import Observe, Stepped, Walked
+from amprewrite.measure.runs import Call, Measured, Run, Stepped, Walked
+from amprewrite.measure.samples import Observe
 from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Probes, Sensitivity
 

@@ -29,8 +29,8 @@ from amprewrite.frameworks.jaxpr.watching import observe as observation
 from amprewrite.measure.ablation import Ablation
 from amprewrite.measure.compare import Steps
 from amprewrite.measure.observed import Look
-from amprewrite.measure.runs import Call, Measured
-from amprewrite.measure.samples import Observe, Walked
+from amprewrite.measure.runs import Call, Measured, Walked
+from amprewrite.measure.samples import Observe
 from amprewrite.plan import Plan
 
 __all__ = [

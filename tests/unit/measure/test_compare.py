@@ -17,7 +17,7 @@ from amprewrite.measure.compare import (
     walk,
 )
 from amprewrite.measure.run_names import CONVERTED, JITTED, ORIGINAL, REFERENCE
-from amprewrite.measure.samples import Stepped, Walked
+from amprewrite.measure.runs import Stepped, Walked
 from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Sensitivity
 from tests.measured_numbers import GRAPH, KNOWN, LOWERED, run

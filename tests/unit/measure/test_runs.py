@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from amprewrite.measure.run_names import CONVERTED, ORIGINAL, REFERENCE
-from amprewrite.measure.runs import Call, Run
+from amprewrite.measure.runs import Call, Run, Walked
 
 
 def test_the_runs_have_three_names():
@@ -22,3 +22,7 @@ def test_runs_share_no_defaults():
     one, two = Run({"y": np.ones(1)}), Run({})
     assert one.gradients is not two.gradients
     assert one.others == two.others == {}
+
+
+def test_no_walk_has_no_graph():
+    assert (Walked().reference, Walked().graph, Walked().notes) == ("", None, ())

@@ -8,8 +8,8 @@ import pytest
 from amprewrite.errors import ToleranceError, UnsupportedError, VerifyError
 from amprewrite.ir import Op, ProgramGraph, Value
 from amprewrite.measure.run_names import CONVERTED, JITTED, ORIGINAL, REFERENCE
-from amprewrite.measure.runs import Call, Measured, Run
-from amprewrite.measure.samples import OpSample, Walked
+from amprewrite.measure.runs import Call, Measured, Run, Walked
+from amprewrite.measure.samples import OpSample
 from amprewrite.plan import Decision, Plan
 from amprewrite.plan.sensitivity import Sensitivity
 from amprewrite.verify import Report
