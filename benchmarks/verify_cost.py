@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 from transformers import BertConfig, BertModel
 
 import amprewrite
@@ -37,14 +38,14 @@ from benchmarks.product_counter import products
 LOW = "bfloat16"
 
 
-class Case(NamedTuple):
+class Bert(NamedTuple):
     """A model of BERT-base's width, and a batch of tokens."""
 
     layers: int
     batch: int
     length: int
 
-    def build(self) -> tuple[torch.nn.Module, tuple[torch.Tensor]]:
+    def build(self) -> tuple[nn.Module, tuple[torch.Tensor]]:
         """Return the model with random weights, and its arguments."""
         torch.manual_seed(0)
         model = BertModel(BertConfig(num_hidden_layers=self.layers)).eval()
@@ -52,10 +53,32 @@ class Case(NamedTuple):
         return model, (ids,)
 
 
-CASES = {
-    "2 layers, 4 x 64": Case(2, 4, 64),
-    "2 layers, 8 x 128": Case(2, 8, 128),
-    "bert-base, 8 x 128": Case(12, 8, 128),
+class Perceptron(NamedTuple):
+    """A deep perceptron, and many rows: its activations are larger than its weights."""
+
+    layers: int
+    width: int
+    rows: int
+
+    def build(self) -> tuple[nn.Module, tuple[torch.Tensor]]:
+        """Return the model with random weights, and its arguments."""
+        torch.manual_seed(0)
+        width = self.width
+        parts = (
+            part
+            for _ in range(self.layers)
+            for part in (nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width))
+        )
+        return nn.Sequential(*parts).eval(), (torch.randn(self.rows, width),)
+
+
+Case = Bert | Perceptron
+
+CASES: dict[str, Case] = {
+    "2 layers, 4 x 64": Bert(2, 4, 64),
+    "2 layers, 8 x 128": Bert(2, 8, 128),
+    "bert-base, 8 x 128": Bert(12, 8, 128),
+    "perceptron, 24 layers, 8192 rows": Perceptron(24, 256, 8192),
 }
 
 
@@ -93,15 +116,18 @@ def run_of(
     """
     model, args = case.build()
 
-    def forward(function: Callable[..., Any]) -> None:
+    def forward(function: Callable[..., Any], args: Any = args) -> None:
         with torch.set_grad_enabled(gradients):
-            made = function(*args).last_hidden_state
+            made = function(*args)
+            made = getattr(made, "last_hidden_state", made)
             if gradients:
                 made.double().square().mean().backward()
 
     if name == "float64":
         widened = clock.apart(lambda: copy.deepcopy(model).double())
-        return lambda: forward(widened())
+        (given,) = args
+        wide = (given.double(),) if given.is_floating_point() else args
+        return lambda: forward(widened(), wide)
     if name == "float32":
         return lambda: forward(model)
     converted = amprewrite.convert(model, "bf16", args=args)
@@ -124,7 +150,7 @@ def _status(key: str) -> int:
 
 def probe(case: Case, name: str, *, gradients: bool) -> dict[str, Any]:
     """Return the seconds, the products and the growth of this process in one run."""
-    run_of(Case(1, 1, 8), name, Clock(), gradients=gradients)()  # loads modules
+    run_of(Bert(1, 1, 8), name, Clock(), gradients=gradients)()  # loads modules
     clock = Clock()
     run = run_of(case, name, clock, gradients=gradients)
     before = _status("VmRSS")

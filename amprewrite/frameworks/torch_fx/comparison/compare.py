@@ -110,7 +110,7 @@ def measure(
     source = _Measurer(root, converted, runner, plan)
     if steps is None or source.whole is None:
         return compare(source, call.reference, steps)
-    with sharing(sum(p.numel() * p.element_size() for p in root.parameters())):
+    with sharing(sum(p.numel() for p in root.parameters())):
         return compare(source, call.reference, steps)
 
 

@@ -56,6 +56,13 @@ class TensorValues:
         return to_array(self._flat.reshape(self.shape)).astype(dtype or np.float64)
 
 
+def real(output: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as real numbers; a complex one as pairs."""
+    if not output.is_complex():
+        return output
+    return torch.view_as_real(output.resolve_conj())
+
+
 def floats(value: Any) -> list[torch.Tensor]:
     """Return the float and complex tensors in a value."""
     return [

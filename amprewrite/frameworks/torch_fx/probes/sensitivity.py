@@ -13,17 +13,19 @@ directions.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from math import inf, isfinite
 from typing import Any
 
 import torch
 from torch.fx import Node
 
-from amprewrite.errors import ToleranceError, UnsupportedError
+from amprewrite.errors import AmpError, ToleranceError, UnsupportedError
 from amprewrite.frameworks.torch_fx.aten import ops
 from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
 from amprewrite.frameworks.torch_fx.compat import pytrees
+from amprewrite.frameworks.torch_fx.probes.arrays import real
 from amprewrite.frameworks.torch_fx.probes.kernel_rounding import Kernels, kernel_error
 from amprewrite.frameworks.torch_fx.probes.lockstep import (
     Walk,
@@ -34,6 +36,17 @@ from amprewrite.frameworks.torch_fx.probes.lockstep import (
     region_mode,
 )
 from amprewrite.frameworks.torch_fx.probes.probe import Found, Probe, Rounding, Shift
+from amprewrite.frameworks.torch_fx.probes.segments.differentiable import (
+    blamed,
+    check_differentiable,
+    no_gradient,
+    place_of,
+)
+from amprewrite.frameworks.torch_fx.probes.segments.segments import (
+    Segments,
+    backwards,
+    segments_of,
+)
 from amprewrite.frameworks.torch_fx.rewrite.read import Leaves, Reading
 from amprewrite.ir import Op
 from amprewrite.ir.factors import factor_indices, linear_factors
@@ -41,6 +54,9 @@ from amprewrite.plan.sensitivity import EightBits, Key, Probes, Sensitivity
 
 FAILURES = (RuntimeError, TypeError, ValueError, NotImplementedError)
 """Errors raised by ops without a gradient."""
+
+Rays = list[list[torch.Tensor]]
+"""Random directions: a gradient for each output in each."""
 
 Scales = Callable[[Mapping[str, torch.Tensor]], Mapping[str, float]]
 """Function from outputs by path to the factor on each output's error."""
@@ -67,7 +83,7 @@ def measure_sensitivity(
     with torch.inference_mode(mode=False), torch.enable_grad():
         prober = _Prober(reading, probes)
         outputs = prober.run(inputs)
-        parts = {n: _real(t) for n, t in outputs.items()}
+        parts = {n: real(t) for n, t in outputs.items()}
         found = {n: t for n, t in parts.items() if t.is_floating_point()}
         if not found:
             msg = "tolerance bounds the error of float outputs; this model gives none"
@@ -78,13 +94,6 @@ def measure_sensitivity(
         if broken:
             raise _not_finite(reading, inputs, broken[0], bounded[broken[0]])
         return prober.sensitivity(bounded, factors)
-
-
-def _real(output: torch.Tensor) -> torch.Tensor:
-    """Return an output as real numbers; a complex one as pairs."""
-    if not output.is_complex():
-        return output
-    return torch.view_as_real(output.resolve_conj())
 
 
 class _Prober:
@@ -101,16 +110,34 @@ class _Prober:
         self.peaks: dict[Key, torch.Tensor] = {}
         self.seen: dict[tuple[str, str], torch.Tensor] = {}
         self.shifts: dict[tuple[str, str], torch.Tensor] = {}
+        self.segments: Segments | None = None
+        self.probes_values = True
 
     def run(self, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
         """Run the whole program and return its outputs by their paths."""
         module = self.reading.module
         held = [x.detach() if isinstance(x, torch.Tensor) else x for x in inputs]
-        flat = self._run_body(Walk(module, module.graph, held, {}), "")
+        start = partial(Walk, module, module.graph, held, {})
+        self.segments = segments_of(self.reading, self.probes, start)
+        if self.segments is None:
+            return named_outputs(module.graph, self._run_body(start(), ""))
+        self.probes_values = False
+        flat = self.segments.forwards(self._run_nodes)
+        self.probes_values = True
         return named_outputs(module.graph, flat)
 
+    def _run_segment(self, walk: Walk, nodes: Sequence[Node]) -> None:
+        """Run some nodes, and keep nothing of those that ran before."""
+        for held in (self.seen, self.shifts, self.rounding.kernels):
+            held.clear()
+        self._run_nodes(walk, nodes)
+
     def _run_body(self, walk: Walk, prefix: str) -> Any:
-        for node in walk.graph.nodes:
+        self._run_nodes(walk, walk.graph.nodes, prefix)
+        return walk.outputs()
+
+    def _run_nodes(self, walk: Walk, nodes: Iterable[Node], prefix: str = "") -> None:
+        for node in nodes:
             name, start = prefix + node.name, body_start(node)
             if node.op == "output":
                 continue
@@ -123,11 +150,13 @@ class _Prober:
             else:
                 walk.run(node)
             walk.release(node)
-        return walk.outputs()
 
     def _run_op(self, walk: Walk, node: Node, op: Op) -> None:
         if ops.region_name(node.target) == ops.GRAD_SWITCH:
             walk.values[node] = None  # results without gradients have errors too
+            return
+        if not self.probes_values:
+            walk.run(node)
             return
         args, kwargs = self._fed(walk, node, op)
         if op.canonical == "detach":  # an error passes it as it passes any view
@@ -136,8 +165,8 @@ class _Prober:
             try:
                 value = walk.call(node, (args, kwargs))
             except FAILURES as error:
-                raise _no_gradient(op, error) from error
-            _check_differentiable(op, (args, kwargs), value)
+                raise no_gradient(op, error) from error
+            check_differentiable(op, (args, kwargs), value)
             value = self._shifted(walk, node, op, value)
         leaves = self.reading.leaves[node]
         operands, stored = (args, kwargs), self.probes.stored
@@ -261,14 +290,14 @@ class _Prober:
         draws = torch.Generator().manual_seed(0)
         every: dict[Key, float] = dict.fromkeys(self.probes.keys, 0.0)
         rows: dict[Key, list[float]] = {key: [] for key in every}
-        for left in reversed(range(count)):
-            terms: list[torch.Tensor] = []
+        rays: Rays = []
+        for _ in range(count):
+            rays.append([])
             for name, tensor in outputs.items():
                 drawn = torch.randn(tensor.shape, generator=draws)
                 ray = drawn if numbers > 1 else torch.ones_like(drawn)
-                ray = (ray * scales[name]).to(tensor.device, tensor.dtype)
-                terms.append((ray * tensor).sum().cpu())
-            moved = self._pass(torch.stack(terms).sum(), keep=left > 0)
+                rays[-1].append((ray * scales[name]).to(tensor.device, tensor.dtype))
+        for moved in self._moves(outputs, rays):
             for key, row in rows.items():
                 row.append(moved.get(key, 0.0))
         every.update({k: sum(x * x for x in row) / count for k, row in rows.items()})
@@ -283,22 +312,40 @@ class _Prober:
             {k: error for k, error in every.items() if isinstance(k, EightBits)},
         )
 
-    def _pass(self, loss: torch.Tensor, *, keep: bool) -> Mapping[Key, float]:
-        """Return the change of ``loss`` by each rounding, from one backward pass."""
-        total: dict[Key, float] = defaultdict(float)
-        if not loss.requires_grad:
-            return total
-        self.found.clear()
+    def _moves(
+        self,
+        outputs: Mapping[str, torch.Tensor],
+        rays: Sequence[Sequence[torch.Tensor]],
+    ) -> list[dict[Key, float]]:
+        """Return the change along each of ``rays`` by each rounding."""
+        totals = [defaultdict[Key, float](float) for _ in rays]
         try:
-            torch.autograd.grad(
-                loss, list(self.tokens.values()), retain_graph=keep, allow_unused=True
-            )
+            for direction in self._passes(outputs, rays):
+                for key, moved in self.found:
+                    number = float(moved)
+                    totals[direction][key] += number if isfinite(number) else inf
+                self.found.clear()
+        except AmpError:
+            raise
         except FAILURES as error:
-            raise self._blamed(error) from error
-        for key, moved in self.found:
-            number = float(moved)
-            total[key] += number if isfinite(number) else inf
-        return total
+            raise blamed(self.reading.graph, error) from error
+        return [dict(total) for total in totals]
+
+    def _passes(
+        self,
+        outputs: Mapping[str, torch.Tensor],
+        rays: Sequence[Sequence[torch.Tensor]],
+    ) -> Iterator[int]:
+        """Pass back from the outputs; the direction comes after each pass."""
+        if self.segments is None:
+            return backwards(list(outputs.values()), rays, self.tokens.values())
+
+        def ends(flat: Any) -> list[torch.Tensor]:
+            named = named_outputs(self.reading.module.graph, flat)
+            return [real(named[name]) for name in outputs]
+
+        tokens = self.tokens.values()  # a view: segments add tokens
+        return self.segments.backwards(self._run_segment, ends, rays, tokens)
 
     def _overflow(self, every: dict[Key, float]) -> dict[str, float]:
         """Set errors of values beyond the low range to infinite; return their peaks.
@@ -313,47 +360,6 @@ class _Prober:
                 every[key], peaks[name] = inf, peak
         return peaks
 
-    def _blamed(self, error: Exception) -> UnsupportedError:
-        """Return the error about a backward pass, with the op that it names."""
-        text = str(error)
-        for op in self.reading.graph.ops:
-            if op.native in text or op.native.rpartition(".")[0] + " " in text:
-                return _no_gradient(op, error)
-        line = text.strip().partition("\n")[0]
-        msg = f"tolerance needs gradients, and an op of the model has none: {line}"
-        return UnsupportedError(msg)
-
-
-def _check_differentiable(op: Op, operands: Any, value: Any) -> None:
-    """Check that gradients pass through an op that is no part of torch.
-
-    Raises:
-        UnsupportedError: They do not pass.
-    """
-    made = floats(value)
-    if any("NotImplemented" in type(t.grad_fn).__name__ for t in made):
-        raise _no_gradient(op, None)
-    if op.native.startswith("aten.") or not any(
-        t.requires_grad for t in floats(operands)
-    ):
-        return
-    if made and not any(t.requires_grad for t in made):
-        raise _no_gradient(op, None)
-
-
-def _place(op: Op) -> str:
-    where = op.source or op.path
-    return f"{op.native} (%{op.name})" + (f" at {where}" if where else "")
-
-
-def _no_gradient(op: Op, error: Exception | None) -> UnsupportedError:
-    line = str(error).strip().partition("\n")[0] if error else "it has no gradient"
-    msg = (
-        f"tolerance needs gradients, and {_place(op)} cannot be differentiated: "
-        f"{line}; register its gradient, or leave tolerance=None"
-    )
-    return UnsupportedError(msg)
-
 
 def _not_finite(
     reading: Reading, inputs: Sequence[Any], path: str, output: torch.Tensor
@@ -361,7 +367,7 @@ def _not_finite(
     """Return the error of a program that is not finite in full precision."""
     kind = "NaN" if bool(output.isnan().any()) else "infinities"
     op = _Hunt(reading, torch.isnan if kind == "NaN" else torch.isinf).first(inputs)
-    maker = f"; the first are made by {_place(op)}" if op else ""
+    maker = f"; the first are made by {place_of(op)}" if op else ""
     msg = (
         f"output {path} has {kind} in full precision already{maker}; give arguments "
         f"for which the model is finite"

@@ -43,6 +43,9 @@ SMALL = 2**15
 The copies and the tests take as long then as the product.
 """
 
+BYTES = 4
+"""Bytes of a number in float32."""
+
 ALIGNED = 64
 """Bytes of a cache line: kernels may depend on the place of an operand in it."""
 
@@ -90,16 +93,24 @@ class Products:
     alignment: where those are the same, so are the bits of its result.
 
     Attributes:
-        capacity: Bytes of results that are kept; what comes later is not.
+        weights: Number of elements of the weights. As many bytes are kept as a forward
+            pass in float32 takes: for them, the operand and the result of a product.
         results: The results, by operator and operands.
-        bytes: Size of the results.
+        bytes: Size of the results; what is larger than that limit is not kept.
+        largest: Number of elements of the largest result until now.
     """
 
-    capacity: int
+    weights: int
     results: dict[Hashable, torch.Tensor] = field(
         default_factory=dict[Hashable, torch.Tensor]
     )
     bytes: int = 0
+    largest: int = 0
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of results that are kept; what comes later is not."""
+        return BYTES * (self.weights + 2 * self.largest)
 
     @contextmanager
     def once(self) -> Generator[None]:
@@ -113,6 +124,7 @@ class Products:
         if held is not None:
             return held.clone()
         made = run()
+        self.largest = max(self.largest, made.numel())
         size = made.numel() * made.element_size()
         if self.bytes + size <= self.capacity:
             self.results[key] = made.clone()
@@ -124,13 +136,13 @@ _products: ContextVar[Products | None] = ContextVar("products", default=None)
 
 
 @contextmanager
-def sharing(capacity: int) -> Generator[None]:
+def sharing(weights: int) -> Generator[None]:
     """Share the results of products among the runs in the context.
 
     Args:
-        capacity: Bytes of results that are kept.
+        weights: Number of elements of the weights; see :class:`Products`.
     """
-    token = _products.set(Products(capacity))
+    token = _products.set(Products(weights))
     try:
         yield
     finally:

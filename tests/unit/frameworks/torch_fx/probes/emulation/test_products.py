@@ -120,14 +120,15 @@ def test_small_products_and_other_dtypes_run_as_they_are() -> None:
     assert len(kernels.ran) == 4
 
 
-def test_results_beyond_the_capacity_are_not_kept() -> None:
+def test_as_many_bytes_are_kept_as_a_pass_takes() -> None:
     one, two = pair()
-    kept = Products(200 * 200 * 2)
-    with Kernels() as kernels, kept.once():
-        for _ in range(2):
-            _ = one @ two, two @ one
-    assert len(kernels.ran) == 3
-    assert (len(kept.results), kept.bytes) == (1, 200 * 200 * 2)
+    kept = Products(100)
+    with kept.once():
+        for scale in range(20):
+            _ = (one * scale) @ two
+    # Of 100 weights, an operand and a result in 4 bytes: four results in 2 bytes.
+    assert kept.capacity == 4 * (100 + 2 * 200 * 200)
+    assert (len(kept.results), kept.bytes) == (4, 4 * 200 * 200 * 2)
 
 
 def test_results_are_shared_in_a_context() -> None:

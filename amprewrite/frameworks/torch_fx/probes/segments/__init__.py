@@ -1,0 +1,1 @@
+"""Backward passes through a graph: in segments, with refusals of their ops."""
