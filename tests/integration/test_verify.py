@@ -327,6 +327,10 @@ def test_a_plan_made_for_a_tolerance_is_held_to_it():
     assert not amprewrite.verify(model, again, (X,)).ok
 
 
+def test_a_model_that_names_no_dtype_is_not_said_to():
+    assert check(nn.Linear(64, 64).eval()).notes == ()
+
+
 class KeyBias(nn.Module):
     """Attention, which does not depend on the bias of its keys."""
 

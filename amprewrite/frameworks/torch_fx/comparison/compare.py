@@ -193,9 +193,9 @@ class _Measurer:
         root, runner = self.root, self.runner
         if not self.shares_reference:
             return runner.run(root, root)
+        mode = Counted(wide_dtypes(root, runner.call, torch_dtype(NOTED)))
         try:
-            with Counted(wide_dtypes(root, runner.call, torch_dtype(NOTED))) as mode:
-                run = runner.run(root, root)
+            run = runner.run(root, mode.around(root))
         except Exception:  # noqa: BLE001  # its own, or one of the mode: it runs without
             self.named.append(None)
             return runner.run(root, root)

@@ -1,6 +1,7 @@
 """Run a torch model in wider dtypes, as the reference, also where it names a dtype."""
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -58,6 +59,15 @@ class Counted(Widen):
         given: dict[str, Any] = kwargs or {}
         self.replaced += self.names_dtype(func, (*args, *given.values()))
         return func(*args, **given)
+
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``function``, of which the calls are counted."""
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return counted
 
 
 def run_wide(root: nn.Module, runner: Runner, dtypes: Dtypes) -> tuple[Run, list[str]]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -42,7 +42,12 @@ from amprewrite.frameworks.torch_fx.probes.operand_dtypes import (
     widened,
     widened_again,
 )
-from amprewrite.frameworks.torch_fx.probes.rerun import Again, Draws, may_write
+from amprewrite.frameworks.torch_fx.probes.rerun import (
+    Again,
+    Draws,
+    Runs,
+    may_write,
+)
 from amprewrite.frameworks.torch_fx.rewrite.fp8_kernel.fp8_dot import (
     OPERATOR as FP8_DOT,
 )
@@ -310,7 +315,7 @@ class Lockstep:
             draws.rewind()
             alone = floats(walk.call(node, fed))
             draws.rewind()
-            runs = _Runs(floats(walk.run(node)), alone, same, again)
+            runs = Runs(floats(walk.run(node)), alone, same, again)
         if not reference:
             return
         found = tuple(map(TensorValues, runs.actual))
@@ -341,15 +346,10 @@ class Lockstep:
         operands: tuple[Any, Any],
         beside: Callable[[], Again],
         again: Again,
-    ) -> "_Runs | None":
+    ) -> Runs | None:
         """Return the runs of an emulated product; None if it is to be run alone.
 
-        Args:
-            decision: The decision about the op.
-            ours: The converted op.
-            operands: Those of the original's op, and its own.
-            beside: Returns the original's op on the converted op's operands.
-            again: The original's op on the operands of the op alone.
+        ``beside`` returns the original's op on its own operands, the second ones.
         """
         if self.products is None or not is_known(decision.canonical, *operands):
             return None
@@ -360,25 +360,7 @@ class Lockstep:
         alone = rounded_alone(actual, checked, same)
         if alone is None or checked is None:
             return None
-        return _Runs(actual, alone, same, checks, tuple(checked))
-
-
-class _Runs(NamedTuple):
-    """The float results of a converted op, and of the original's.
-
-    Attributes:
-        actual: Of the converted op in its program.
-        alone: Of the converted op on the reference's operands, rounded.
-        same: Of the original's op on these; None if it does not run on them.
-        again: The original's op on the operands with which it is compared.
-        checked: Its results on the operands of ``actual``, if it is compared there.
-    """
-
-    actual: list[torch.Tensor]
-    alone: list[torch.Tensor]
-    same: list[torch.Tensor] | None
-    again: Again
-    checked: tuple[torch.Tensor, ...] = ()
+        return Runs(actual, alone, same, checks, tuple(checked))
 
 
 def _moved(

@@ -1,7 +1,7 @@
 """Run an op once more, with the same random numbers, and on other operands."""
 
 from collections.abc import Callable, Collection
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch.fx import Node
@@ -101,3 +101,21 @@ def may_write(node: Node) -> bool:
     """Return whether the op of ``node`` may write to its operands."""
     known, target = isinstance(node.target, OpOverload), cast("Any", node.target)
     return not known or is_mutable(target)
+
+
+class Runs(NamedTuple):
+    """The float results of a converted op, and of the original's.
+
+    Attributes:
+        actual: Of the converted op in its program.
+        alone: Of the converted op on the reference's operands, rounded.
+        same: Of the original's op on these; None if it does not run on them.
+        again: The original's op on the operands with which it is compared.
+        checked: Its results on the operands of ``actual``, if it is compared there.
+    """
+
+    actual: list[torch.Tensor]
+    alone: list[torch.Tensor]
+    same: list[torch.Tensor] | None
+    again: Again
+    checked: tuple[torch.Tensor, ...] = ()

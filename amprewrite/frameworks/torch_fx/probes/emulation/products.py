@@ -109,7 +109,7 @@ class Products:
 
     @property
     def capacity(self) -> int:
-        """Bytes of results that are kept; what comes later is not."""
+        """Limit on the bytes of the results."""
         return BYTES * (self.weights + 2 * self.largest)
 
     @contextmanager
@@ -181,9 +181,9 @@ class _Once(ProductMode):
 
 
 class InFloat32(ProductMode):
-    """Mode that multiplies in float32 what is emulated, and rounds the result once.
+    """Mode of emulated products in float32, with results that are rounded once.
 
-    So does the emulation, in another order of the sum. Other kernels run as they are.
+    So are those of the emulation, in another order of the sum. Others run as they are.
     """
 
     def __torch_dispatch__(
@@ -208,7 +208,7 @@ def _widened(leaf: Any) -> Any:
 
 
 def _bits(leaf: Any) -> Hashable:
-    """Return what a kernel may depend on in one operand.
+    """Return the key of one operand: all that a kernel may depend on.
 
     Python's hash of bytes has 64 bits (SipHash): two operands of other bits have one
     hash by chance in 1 of 2**64 cases.

@@ -113,7 +113,7 @@ class Segments:
             del walk, made, grads, by, found  # they hold the values of the segment
 
     def _begin(self) -> tuple[Walk, dict[Node, list[torch.Tensor]]]:
-        """Return a walk before the last segment left, and what it is derived by."""
+        """Return a walk before the last segment left, and the leaves of its values."""
         walk = self.start()
         leaves: dict[Node, list[torch.Tensor]] = {}
 
