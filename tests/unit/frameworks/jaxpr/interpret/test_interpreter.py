@@ -69,3 +69,11 @@ def test_an_output_is_as_weak_as_it_was_traced() -> None:
     assert [x.weak_type for x in found] == [x.weak_type for x in function(*args)]
     assert found[1].weak_type
     assert (found[1] + jnp.ones((), "bfloat16")).dtype == "bfloat16"
+
+
+def test_a_choice_among_numbers_keeps_its_truth_value() -> None:
+    def function(x, w):
+        return (x @ w) * jnp.where(np.True_, 2.0, 3.0)
+
+    x, w = jnp.ones((2, 8)), jnp.ones((8, 8))
+    np.testing.assert_allclose(amprewrite.convert(function)(x, w), 16.0)
