@@ -16,8 +16,8 @@ Line: TypeAlias = tuple[str, int]
 """File and line number."""
 
 LIBRARIES = (
-    *("amprewrite", "click", "equinox", "flax", "haiku", "jax", "jaxlib", "jaxtyping"),
-    *("optax", "sympy", "torch", "typer"),
+    *("amprewrite", "click", "equinox", "flax", "haiku", "jax", "jaxlib", "jaxopt"),
+    *("jaxtyping", "optax", "sympy", "torch", "typer"),
 )
 """Packages between the user's code and this package; so is the standard library."""
 

@@ -8,15 +8,14 @@ these casts is inserted in the first, where its reader reads the same value. Pro
 by JAX itself are not user casts, nor are casts inside JAX's own functions.
 """
 
-import linecache
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from amprewrite.frameworks.jaxpr.compat import tracebacks
+from amprewrite.frameworks.jaxpr.capture.dtype_branches import branches
+from amprewrite.frameworks.jaxpr.capture.trace import Tracer
+from amprewrite.frameworks.jaxpr.compat import written_casts
 from amprewrite.frameworks.jaxpr.program.inline import inline
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import (
@@ -27,15 +26,11 @@ from amprewrite.frameworks.jaxpr.program.program import (
     Step,
     all_steps,
 )
-from amprewrite.user_code import is_users
 
 if TYPE_CHECKING:
     from amprewrite.ir.graph import Chosen
 
 CONVERSION = "convert_element_type"
-
-_SPELLED = re.compile(r"astype|convert_element_type|asarray|float32\(")
-"""Spellings of a cast in source code."""
 
 
 @dataclass(frozen=True)
@@ -43,21 +38,21 @@ class Second:
     """A second trace of a function, in low precision, made if it may reveal casts.
 
     Attributes:
-        seen: Whether the first trace met a cast that is not in the program.
+        tracer: Tracer of the function, after the first trace.
         trace: Function that traces on low arrays; also returns the number of casts to
             the full dtype that this trace omits too.
         low: Name of the low dtype.
         full: Name of the full dtype.
     """
 
-    seen: bool
+    tracer: Tracer
     trace: Callable[[], tuple[Any, int]]
     low: str
     full: str = "float32"
 
     def restore(self, program: Program) -> tuple[Program, tuple[str, ...]]:
         """Return ``program`` with the omitted user casts, and warnings about them."""
-        if not self.seen and not any(map(_may_cast, _traced_before(program))):
+        if not self.tracer.casts and not self._may_hide(program):
             return program, ()
         try:
             closed, left_out = self.trace()
@@ -75,6 +70,20 @@ class Second:
             notes = (self._unseen(why),)
         return restore_casts(program, second, (self.low, self.full)), notes
 
+    def _may_hide(self, program: Program) -> bool:
+        """Return whether a low trace may have casts that were not seen in the first.
+
+        JAX does not run a function again that it has traced: those that were seen to
+        cast are remembered. A function without equations has no traceback; one without
+        a name may be any.
+        """
+        tracebacks = (s.eqn.source_info.traceback for s in all_steps(program.steps))
+        inside = self.tracer.flat.__code__
+        codes = list(written_casts.traced_codes(tracebacks, inside))
+        places = {*program.empty, *map(written_casts.place_of, codes)}
+        hidden = ("", 0) in places or any(map(written_casts.is_seen_casting, places))
+        return hidden or branches(codes, self.tracer.function)
+
     def _unseen(self, why: str) -> str:
         return (
             f"casts to {self.full} that the function may write are not seen: {why}; "
@@ -84,27 +93,6 @@ class Second:
     def _closes_over_full(self, program: Program) -> bool:
         avals = (program.avals[name] for name in program.constants)
         return any(dtype_name(aval) == self.full for aval in avals)
-
-
-def _traced_before(program: Program) -> Iterator[str]:
-    """Yield the files of functions that JAX may have traced before.
-
-    JAX does not run those again, so a trace does not see their casts: jitted functions,
-    and the bodies of loops, branches and checkpoints.
-    """
-    yield from program.called
-    for step in all_steps(program.steps):
-        if step.region:
-            yield from tracebacks.files_of(step.eqn.source_info.traceback)
-
-
-@cache
-def _may_cast(file: str) -> bool:
-    """Return whether a user's file spells a cast; an unreadable one may."""
-    if not file or not is_users(file):
-        return False
-    lines = linecache.getlines(file)
-    return not lines or any(_SPELLED.search(line) for line in lines)
 
 
 def restore_casts(
@@ -190,7 +178,7 @@ class _Restorer:
         source, (made,) = self.same.get(str(step.operands[0])), step.results
         if source is None:
             return
-        if not tracebacks.is_written_cast(step.eqn.source_info.traceback):
+        if not written_casts.is_written_cast(step.eqn.source_info.traceback):
             self.same[made] = source
             return
         to_full = dtype_name(self.second.avals[made]) == self.full

@@ -16,7 +16,7 @@ import numpy as np
 from amprewrite.dtypes import Processor
 from amprewrite.errors import CaptureError, UnsupportedError
 from amprewrite.frameworks.jaxpr.capture.promotion_tracing import tracing
-from amprewrite.frameworks.jaxpr.compat import tracebacks
+from amprewrite.frameworks.jaxpr.compat import written_casts
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, tree_util
 from amprewrite.user_code import raised_at
 
@@ -169,7 +169,7 @@ class Tracer:
             rest, made = split(function(*args, **kwargs))
             return Result(tuple(made), rest)
 
-        self.flat = flat
+        self.function, self.flat = function, flat
         self.jitted = jax.jit(flat, static_argnums=0)
         self.casts = False  # whether it was seen to cast float32 to itself
         self.processor = processor
@@ -181,7 +181,7 @@ class Tracer:
             CaptureError: The function fails, or a static argument has no hash.
             ComplexTruncationError: A loop would carry complex numbers as real ones.
         """
-        noting = tracebacks.noting_casts(self._note_cast)
+        noting = written_casts.noting_casts(self._note_cast, self.flat.__code__)
         with noting, tracing(self.processor):
             return self._trace(args, kwargs)
 
@@ -205,7 +205,8 @@ class Tracer:
             for x in map(as_array, arrays)
         ]
         left_out: list[None] = []
-        noting = tracebacks.noting_casts(partial(left_out.append, None))
+        note = partial(left_out.append, None)
+        noting = written_casts.noting_casts(note, self.flat.__code__, "low")
         with tracing(Processor("jax")), noting:
             closed = jax.make_jaxpr(partial(self.flat, call))(*types)
         return closed, len(left_out)

@@ -6,12 +6,17 @@ from typing import Any
 
 from jax.extend import linear_util
 
-from amprewrite.frameworks.jaxpr.compat.untyped import jax
+from amprewrite.frameworks.jaxpr.compat.untyped import jax, jex
 
 
 def is_tracer(value: object) -> bool:
     """Return whether ``value`` is a tracer: an array inside a transformation."""
     return isinstance(value, jax.core.Tracer)
+
+
+def is_traced_number(value: Any) -> bool:
+    """Return whether ``value`` is a tracer of a number, a literal of its program."""
+    return isinstance(getattr(value, "val", None), jex.Literal)
 
 
 def evaluated_now() -> AbstractContextManager[Any]:

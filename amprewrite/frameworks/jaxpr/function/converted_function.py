@@ -247,7 +247,7 @@ class ConvertedFunction:
         known = self.describe(args, kwargs)
         if low := self.request.low:
             again = partial(self.tracer.trace_low, args, kwargs, low)
-            known = replace(known, second=Second(self.tracer.casts, again, low))
+            known = replace(known, second=Second(self.tracer, again, low))
         if self.request.processor is not None:
             states = tuple(self._states(traced, args, kwargs))
             known = replace(known, states=states, processor=self.request.processor)

@@ -129,7 +129,7 @@ class _Inliner:
         self.values = _Names()
         self.avals: dict[str, Any] = {}
         self.constants: dict[str, Any] = {}
-        self.called: set[str] = set()
+        self.empty: set[tuple[str, int]] = set()
         self.calls_in = CallNumbers()
         self.inlined = itertools.count(1)
 
@@ -140,8 +140,8 @@ class _Inliner:
         )
         where = _Where()
         steps, outputs = self._jaxpr(closed.jaxpr, closed.consts, inputs, where)
-        called = frozenset(self.called)
-        return Program(inputs, self.constants, steps, outputs, self.avals, called)
+        empty = frozenset(self.empty)
+        return Program(inputs, self.constants, steps, outputs, self.avals, empty)
 
     def _name(self, base: str, aval: Any) -> str:
         name = self.values.fresh(base)
@@ -170,6 +170,8 @@ class _Inliner:
                 return Number(atom.val, dtype_name(atom.aval), weak)
             return env[atom]
 
+        if not jaxpr.eqns:
+            self.empty.add(equations.function_of(jaxpr))
         steps: list[Step] = []
         for eqn in jaxpr.eqns:
             made, results = self._eqn(eqn, tuple(map(read, eqn.invars)), where)
@@ -184,7 +186,6 @@ class _Inliner:
         primitive = eqn.primitive.name
         plain = primitive in JITS and equations.is_plain_jit(eqn)
         if plain or primitive in self.calls:
-            self.called.add(equations.file_of(eqn) if primitive in JITS else "")
             jaxpr, consts = _opened(equations.body_of(eqn))
             calls = self.calls_in.entered(eqn, self._calls(eqn, where))
             inner = where.called(eqn, calls, next(self.inlined))
@@ -218,8 +219,7 @@ class _Inliner:
     def _plain(self, eqn: Any, operands: tuple[Atom, ...], where: _Where) -> Step:
         primitive = eqn.primitive.name
         fence = FENCES.get(primitive, "")
-        bodies = any(True for _ in jex.jaxprs_in_params(eqn.params))
-        if not fence and bodies and primitive not in TYPED_BODIES:
+        if not fence and primitive not in TYPED_BODIES and equations.has_bodies(eqn):
             fence = f"{primitive} has a body of a kind that is not known here"
         name = self.names.fresh(primitive.replace("-", "_"))
         return Step(

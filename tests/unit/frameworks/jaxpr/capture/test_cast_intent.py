@@ -173,16 +173,21 @@ def test_names_stay_unique_and_the_rest_as_it_was() -> None:
     assert program.inputs == first.inputs
 
 
+def second_of(tracer: Tracer, trace: Callable[[], Any] | None = None) -> Second:
+    def low() -> Any:
+        return tracer.trace_low((X,), {}, "bfloat16")
+
+    return Second(tracer, trace or low, "bfloat16")
+
+
 def never() -> Any:
     pytest.fail("traced a second time")
 
 
 def test_a_function_that_casts_nothing_is_not_traced_again() -> None:
-    program = inline(Tracer(lambda x: jnp.tanh(x @ W)).trace((X,), {}).closed)
-    assert Second(seen=False, trace=never, low="bfloat16").restore(program) == (
-        program,
-        (),
-    )
+    tracer = Tracer(lambda x: jnp.tanh(x @ W))
+    program = inline(tracer.trace((X,), {}).closed)
+    assert second_of(tracer, trace=never).restore(program) == (program, ())
 
 
 def test_a_jitted_function_may_cast_though_nothing_was_seen() -> None:
@@ -198,11 +203,7 @@ def test_a_jitted_function_may_cast_though_nothing_was_seen() -> None:
     jax.jit(function)(X)
     tracer = Tracer(lambda x: inner(x) * 2)
     program = inline(tracer.trace((X,), {}).closed)
-    assert not tracer.casts
-    second = Second(
-        seen=False, trace=lambda: tracer.trace_low((X,), {}, "bfloat16"), low="bfloat16"
-    )
-    found, notes = second.restore(program)
+    found, notes = second_of(tracer).restore(program)
     assert (chosen(found), notes) == (["pinned", "follows"], ())
 
 
@@ -216,21 +217,10 @@ def test_a_second_trace_that_fails_is_told() -> None:
     tracer = Tracer(picky)
     program = inline(tracer.trace((X,), {}).closed)
     assert tracer.casts
-    second = Second(
-        seen=True, trace=lambda: tracer.trace_low((X,), {}, "bfloat16"), low="bfloat16"
-    )
-    found, (note,) = second.restore(program)
+    found, (note,) = second_of(tracer).restore(program)
     assert found is program
     assert "failed (TypeError: only float32 here)" in note
     assert "amprewrite.full_precision" in note
-
-
-def second_of(tracer: Tracer) -> Second:
-    return Second(
-        seen=tracer.casts,
-        trace=lambda: tracer.trace_low((X,), {}, "bfloat16"),
-        low="bfloat16",
-    )
 
 
 BODIES: dict[str, Callable[[Callable[[Any], Any]], Callable[[Any], Any]]] = {
@@ -281,10 +271,10 @@ def test_a_second_trace_that_fails_is_told_though_no_cast_was_seen() -> None:
         msg = "not in low"
         raise TypeError(msg)
 
+    Tracer(lambda x: jitted(x) + 1).trace((X,), {})
     tracer = Tracer(lambda x: jitted(x) * 2)
     program = inline(tracer.trace((X,), {}).closed)
     assert not tracer.casts
-    second = Second(seen=False, trace=failing, low="bfloat16")
-    found, (note,) = second.restore(program)
+    found, (note,) = second_of(tracer, trace=failing).restore(program)
     assert found is program
     assert "failed (TypeError: not in low)" in note
