@@ -20,6 +20,7 @@ from amprewrite.passes.analysis.weights_and_literals import (
 )
 from amprewrite.passes.cost.cost import Objective, plan_cost, priced_casts
 from amprewrite.passes.cost.eight_bits import worth_rounding
+from amprewrite.passes.cost.fusion import Fusion
 from amprewrite.passes.mincut.optimal import choose_optimal
 from amprewrite.passes.mincut.problem import build_problem
 from amprewrite.passes.nothing import why_nothing
@@ -166,8 +167,9 @@ class Prepared:
         casts = build_casts(
             situation, placement, outputs, fold=not setting.keep_parameter_dtype
         )
-        casts = priced_casts(situation, casts, objective)
-        cost = plan_cost(situation, placement, casts, objective)
+        fusion = Fusion(graph, situation.classes, objective.model)
+        casts = priced_casts(fusion, casts)
+        cost = plan_cost(situation, placement, casts, objective, fusion)
         plan = Plan(
             policy=policy.name,
             placement=setting.placement,

@@ -18,8 +18,10 @@ from amprewrite.policy import OpClass
 
 def compares(graph: ProgramGraph, op: Op, op_class: str) -> bool:
     """Return whether ``op`` compares floats: it reads some, and makes none."""
+    if op_class != OpClass.KEEP or not op.results:
+        return False
     reads, makes = _floats(graph, op.operands), _floats(graph, op.results)
-    return op_class == OpClass.KEEP and bool(op.results and reads) and not makes
+    return bool(reads) and not makes
 
 
 def comparisons(graph: ProgramGraph, classes: Mapping[str, str]) -> frozenset[str]:
@@ -29,10 +31,7 @@ def comparisons(graph: ProgramGraph, classes: Mapping[str, str]) -> frozenset[st
         graph: The program.
         classes: Class of every op.
     """
-    found = {op.name for op in graph.ops if compares(graph, op, classes[op.name])}
-    if chosen_outputs(graph, classes):
-        found.add(OUTPUT)
-    return frozenset(found)
+    return _on_the_way(graph, classes)[0]
 
 
 def compared_moves(graph: ProgramGraph, classes: Mapping[str, str]) -> frozenset[str]:
@@ -44,15 +43,36 @@ def compared_moves(graph: ProgramGraph, classes: Mapping[str, str]) -> frozenset
         graph: The program.
         classes: Class of every op.
     """
-    found: set[str] = set()
-    read = set(chosen_outputs(graph, classes))
+    return _on_the_way(graph, classes)[1]
+
+
+def compared(graph: ProgramGraph, classes: Mapping[str, str]) -> frozenset[str]:
+    """Return :func:`comparisons` and :func:`compared_moves`.
+
+    Args:
+        graph: The program.
+        classes: Class of every op.
+    """
+    comparing, moves = _on_the_way(graph, classes)
+    return comparing | moves
+
+
+def _on_the_way(
+    graph: ProgramGraph, classes: Mapping[str, str]
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the ops that compare, and the ops that move what they compare."""
+    chosen = chosen_outputs(graph, classes)
+    comparing = {OUTPUT} if chosen else set[str]()
+    moves: set[str] = set()
+    read = set(chosen)
     for op in reversed(graph.ops):
         if compares(graph, op, classes[op.name]):
+            comparing.add(op.name)
             read.update(op.operands)
-        elif _moves(op, classes) and not read.isdisjoint(op.results):
-            found.add(op.name)
+        elif not read.isdisjoint(op.results) and _moves(op, classes):
+            moves.add(op.name)
             read.update(op.operands)
-    return frozenset(found)
+    return frozenset(comparing), frozenset(moves)
 
 
 def chosen_outputs(graph: ProgramGraph, classes: Mapping[str, str]) -> frozenset[str]:

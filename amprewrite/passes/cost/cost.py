@@ -93,6 +93,7 @@ def plan_cost(
     placement: Placement,
     casts: Iterable[Cast],
     objective: Objective | None = None,
+    fusion: Fusion | None = None,
 ) -> Cost:
     """Return the cost of the casts and ops of a placement.
 
@@ -104,18 +105,18 @@ def plan_cost(
         placement: The placement.
         casts: Its casts.
         objective: Prices and error costs; None for the prices of eager execution.
+        fusion: The kernels of the program at these prices; None to find them.
     """
-    return _Pricing(situation, placement, objective or Objective()).cost(casts)
+    asked = objective or Objective()
+    fused = fusion or Fusion(situation.graph, situation.classes, asked.model)
+    return _Pricing(situation, placement, asked, fused).cost(casts)
 
 
-def priced_casts(
-    situation: Situation, casts: Iterable[Cast], objective: Objective
-) -> tuple[Cast, ...]:
+def priced_casts(fusion: Fusion, casts: Iterable[Cast]) -> tuple[Cast, ...]:
     """Return ``casts`` with the bytes that each moves in a kernel of its own.
 
     A cast fused into another kernel moves none.
     """
-    fusion = Fusion(situation.graph, situation.classes, objective.model)
     return tuple(
         cast if _is_paid(fusion, cast) else replace(cast, bytes=0) for cast in casts
     )
@@ -128,12 +129,16 @@ def _is_paid(fusion: Fusion, cast: Cast) -> bool:
 
 class _Pricing:
     def __init__(
-        self, situation: Situation, placement: Placement, objective: Objective
+        self,
+        situation: Situation,
+        placement: Placement,
+        objective: Objective,
+        fusion: Fusion,
     ) -> None:
         self.at, self.placement, self.objective = situation, placement, objective
         self.graph, self.values = situation.graph, situation.graph.values
         self.low, self.full = situation.policy.low, situation.policy.full
-        self.fusion = Fusion(self.graph, situation.classes, objective.model)
+        self.fusion = fusion
 
     def cost(self, casts: Iterable[Cast]) -> Cost:
         run = [cast for cast in casts if not cast.folded]

@@ -97,7 +97,13 @@ class Fusion:
 
         A storage written in place has one dtype.
         """
-        return self.makes(name) and self.graph.storage(name) not in self.graph.written
+        return name in self._versioned
+
+    @cached_property
+    def _versioned(self) -> frozenset[str]:
+        graph, values = self.graph, self.graph.values
+        made = (name for op in graph.ops for name in op.results if self.makes(name))
+        return frozenset(n for n in made if values[n].alias not in graph.written)
 
     def is_read(self, op: Op, index: int) -> bool:
         """Return whether ``op`` reads its operand from memory.
@@ -145,8 +151,9 @@ class Fusion:
     def _origins(self) -> dict[str, str]:
         """The base of each value that shares the storage of another."""
         found: dict[str, str] = {}
-        for op in self.graph.ops:
-            for name in op.results if self._shares(op) else ():
+        views = (op for op in self.graph.ops if self._shares(op))
+        for op in views:
+            for name in op.results:
                 storage = self.graph.storage(name)
                 shared = (n for n in op.operands if self.graph.storage(n) == storage)
                 source = next(shared)
@@ -172,10 +179,12 @@ class Fusion:
     def _kernel_reads(self) -> frozenset[_Use]:
         """The uses by which kernels read from memory: one for each value."""
         found: dict[str, _Use] = {}
+        origins, outside, versioned = self._origins, self._outside, self._versioned
         for op in self.graph.ops:
-            inside = op.name in self.kernels
-            for index, name in enumerate(op.operands if inside else ()):
-                origin = self.origin(name)
-                if origin in self._outside or not self.is_versioned(name):
+            if op.name not in self.kernels:
+                continue
+            for index, name in enumerate(op.operands):
+                origin = origins.get(name, name)
+                if origin in outside or name not in versioned:
                     found.setdefault(origin, (op.name, index))
         return frozenset(found.values())

@@ -25,9 +25,11 @@ def is_view(graph: ProgramGraph, op: Op) -> bool:
         return True
     if op.mutates or not op.results:
         return False
-    owners = {graph.storage(name) for name in op.results}
-    fresh = not owners.isdisjoint(op.results)
-    return not fresh and owners.issubset(map(graph.storage, op.operands))
+    values = graph.values
+    owners = {values[name].alias for name in op.results}
+    if not owners.isdisjoint(op.results):
+        return False
+    return owners.issubset([values[name].alias for name in op.operands])
 
 
 def read_elements(graph: ProgramGraph, op: Op, index: int) -> int:

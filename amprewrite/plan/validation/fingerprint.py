@@ -2,8 +2,12 @@
 
 from collections.abc import Iterator
 
-from amprewrite.ir import Op, ProgramGraph
-from amprewrite.plan.validation.program_lines import EndLine, LineValue, OpLine
+from amprewrite.ir import ProgramGraph
+from amprewrite.plan.validation.program_lines import (
+    EndLine,
+    LineValue,
+    line_text,
+)
 
 
 def fingerprint(graph: ProgramGraph) -> tuple[str, ...]:
@@ -12,14 +16,18 @@ def fingerprint(graph: ProgramGraph) -> tuple[str, ...]:
     An op's line has its name, its native name, its operands and its results, each with
     dtype and rank. Extents are left out, so that a plan fits other batch sizes.
     """
-    ops = (str(op_line(graph, op)) for op in graph.ops)
+    texts = {name: str(_value(graph, name)) for name in graph.values}  # read often
+    ops = [
+        line_text(
+            op.name,
+            op.native or op.canonical,
+            ", ".join([texts[name] for name in op.operands]),
+            ", ".join([texts[name] for name in op.results]),
+            op.region,
+        )
+        for op in graph.ops
+    ]
     return (*ops, str(EndLine(_values(graph, graph.outputs), graph.states)))
-
-
-def op_line(graph: ProgramGraph, op: Op) -> OpLine:
-    """Return the line of one op."""
-    read, made = _values(graph, op.operands), _values(graph, op.results)
-    return OpLine(op.name, op.native or op.canonical, read, made, op.region)
 
 
 def _values(graph: ProgramGraph, names: tuple[str, ...]) -> tuple[LineValue, ...]:

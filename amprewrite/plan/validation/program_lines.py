@@ -58,9 +58,14 @@ class OpLine:
 
     def __str__(self) -> str:
         """Return the line."""
-        where = f" in {self.region}" if self.region else ""
         read, made = _text(self.operands), _text(self.results)
-        return f"{self.name} = {self.native}({read}) -> {made}{where}"
+        return line_text(self.name, self.native, read, made, self.region)
+
+
+def line_text(name: str, native: str, read: str, made: str, region: str) -> str:
+    """Return the line of an op whose values are given as text."""
+    where = f" in {region}" if region else ""
+    return f"{name} = {native}({read}) -> {made}{where}"
 
 
 @dataclass(frozen=True, slots=True)

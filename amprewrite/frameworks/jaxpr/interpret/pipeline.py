@@ -25,7 +25,7 @@ from amprewrite.frameworks.jaxpr.program.read import read
 from amprewrite.ir import ProgramGraph
 from amprewrite.ir.graph import ValueKind
 from amprewrite.plan import Plan
-from amprewrite.plan.comparing import compared_moves, comparisons
+from amprewrite.plan.comparing import compared
 from amprewrite.plan.validation.fit import check_fits, check_ops
 
 RULE = "a rule, traced when JAX called it"
@@ -76,8 +76,7 @@ class Prepared:
     def compared(self) -> frozenset[str]:
         """The ops that compare floats or move them to a comparison."""
         classes = {d.op: d.op_class for d in self.plan.decisions}
-        moves = compared_moves(self.graph, classes)
-        return moves | comparisons(self.graph, classes)
+        return compared(self.graph, classes)
 
     @cached_property
     def linear(self) -> frozenset[str]:

@@ -58,12 +58,16 @@ def _states(program: Program) -> tuple[tuple[int, str], ...]:
 class _Reader:
     def __init__(self, program: Program) -> None:
         self.avals = program.avals
+        self.types: dict[int, tuple[str, tuple[int | str, ...]]] = {}  # many are alike
 
     def value(self, name: str, kind: ValueKind) -> Value:
         aval = self.avals[name]
-        extents = getattr(aval, "shape", ())
-        shape = tuple([d if isinstance(d, int) else str(d) for d in extents])
-        return Value(name, dtype_name(aval), shape, kind)
+        found = self.types.get(id(aval))
+        if found is None:
+            extents = getattr(aval, "shape", ())
+            shape = tuple([d if isinstance(d, int) else str(d) for d in extents])
+            found = self.types[id(aval)] = dtype_name(aval), shape
+        return Value(name, *found, kind)
 
     def ops(self, steps: Iterable[Step], trips: int = 1) -> Iterator[Op]:
         """Yield the ops of ``steps``, with a trip count of ``trips``."""
