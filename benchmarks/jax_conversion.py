@@ -1,22 +1,38 @@
 """Time of a conversion, and of emission, against the trace and lowering by JAX.
 
-python -m benchmarks.jax_conversion --out benchmarks/results/jax_conversion.json
+    python -m benchmarks.jax_conversion --out benchmarks/results/jax_conversion.json
+
+Two tables: the parts of a conversion by depth, and for each program the whole way to
+the jaxpr of its converted form (trace, plan, emission) and the compilation by XLA, each
+relative to that of the program in float32.
 """
 
 import argparse
+import gc
+import importlib.util
 import json
+import os
+import platform
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import optax
+from jax.scipy.optimize import minimize
 
 import amprewrite
 from amprewrite.dispatch import planner
 from amprewrite.frameworks.jaxpr.interpret.pipeline import Prepared, prepare
-from benchmarks import jax_zoo
+from benchmarks import jax_compiled, jax_modules, jax_zoo
+
+STEPS = 5
+"""Steps of each solver."""
 
 DEPTHS = (1, 4, 12, 48)
 """Layers of the transformer by which linearity is judged."""
@@ -69,6 +85,123 @@ def _emitted(prepared: Prepared, arrays: list[Any]) -> Any:
     return jax.jit(lambda *held: prepared.run(held)).trace(*arrays)
 
 
+def _fit(size: jax_zoo.Size) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Return the mean square error of a perceptron, and its arguments."""
+    function, (params, x) = jax_zoo.mlp(size)
+
+    def loss(params: Any, x: Any, y: Any) -> Any:
+        return jnp.mean((function(params, x) - y) ** 2)
+
+    return loss, (params, x, jnp.ones_like(x))
+
+
+def optax_lbfgs(size: jax_zoo.Size) -> jax_zoo.Case:
+    """Return five steps of optax's L-BFGS, with its line search, in a loop."""
+    loss, args = _fit(size)
+    solver = optax.lbfgs()
+
+    def solve(params: Any, x: Any, y: Any) -> Any:
+        def value(params: Any) -> Any:
+            return loss(params, x, y)
+
+        both = optax.value_and_grad_from_state(value)
+
+        def step(carry: Any) -> Any:
+            params, state = carry
+            found, grad = both(params, state=state)
+            updates, state = solver.update(
+                grad, state, params, value=found, grad=grad, value_fn=value
+            )
+            return optax.apply_updates(params, updates), state
+
+        def goes_on(carry: Any) -> Any:
+            return optax.tree.get(carry[1], "count") < STEPS
+
+        return jax.lax.while_loop(goes_on, step, (params, solver.init(params)))[0]
+
+    return solve, args
+
+
+def scipy_bfgs(size: jax_zoo.Size) -> jax_zoo.Case:
+    """Return BFGS of ``jax.scipy`` on a quadratic form."""
+    matrix = jax.random.normal(jax.random.key(7), (size.width, size.width))
+
+    def solve(matrix: Any, x: Any) -> Any:
+        def value(x: Any) -> Any:
+            return jnp.sum((matrix @ x - 1) ** 2) / size.width
+
+        return minimize(value, x, method="BFGS", options={"maxiter": STEPS}).x
+
+    return solve, (matrix, jnp.ones(size.width))
+
+
+def jaxopt_lbfgs(size: jax_zoo.Size) -> jax_zoo.Case:
+    """Return five steps of jaxopt's L-BFGS, with its line search."""
+    jaxopt: Any = importlib.import_module("jaxopt")
+    loss, args = _fit(size)
+
+    def solve(*args: Any) -> Any:
+        return jaxopt.LBFGS(loss, maxiter=STEPS).run(*args).params
+
+    return solve, args
+
+
+PROGRAMS: dict[str, Callable[[jax_zoo.Size], jax_zoo.Case]] = {
+    **jax_compiled.BUILDERS,
+    **jax_modules.MODULES,
+    "linen_transformer, gradient": jax_compiled.gradient(
+        jax_modules.MODULES["linen_transformer"]
+    ),
+    "optax_lbfgs": optax_lbfgs,
+    "scipy_bfgs": scipy_bfgs,
+    **({"jaxopt_lbfgs": jaxopt_lbfgs} if importlib.util.find_spec("jaxopt") else {}),
+}
+"""Programs to compare with their float32 form; jaxopt's where it is installed."""
+
+
+def against_float32(case: jax_zoo.Case, rounds: int) -> dict[str, Any]:
+    """Return the medians of the paired ratios of a program to its float32 form.
+
+    Each starts with empty caches of JAX, and without the garbage collector, as in
+    ``timeit``. XLA compiles in several threads: of it, the time of the process counts.
+    """
+    function, args = case
+    rows: list[dict[str, float]] = []
+    for _ in range(rounds):
+        row: dict[str, float] = {}
+        jax.clear_caches()
+        gc.collect()
+        gc.disable()
+        row["trace"], plain = _seconds(lambda: jax.jit(partial(function)).trace(*args))
+        row["compile"] = _compiled(plain)
+        jax.clear_caches()
+        gc.collect()
+        row["convert"], made = _seconds(lambda: amprewrite.convert(function, args=args))
+        row["emit"], emitted = _seconds(lambda made=made: jax.jit(made).trace(*args))
+        row["compile the converted"] = _compiled(emitted)
+        gc.enable()
+        rows.append(row)
+
+    def ratio(top: tuple[str, ...], below: str) -> float:
+        return median(sum(row[part] for part in top) / row[below] for row in rows)
+
+    compiled = ratio(("compile the converted",), "compile")
+    return {
+        **{part: median(row[part] for row in rows) for part in rows[0]},
+        "(convert + emit) / trace": ratio(("convert", "emit"), "trace"),
+        "emit / trace": ratio(("emit",), "trace"),
+        "compile / float32's": compiled,
+        "ops": len(made.plan.decisions),
+    }
+
+
+def _compiled(traced: Any) -> float:
+    """Return the processor seconds to lower and compile a traced program."""
+    start = time.process_time()
+    traced.lower().compile()
+    return time.process_time() - start
+
+
 def transformer(layers: int) -> jax_zoo.Case:
     """Return the transformer with ``layers`` layers."""
     return jax_zoo.build("transformer", jax_zoo.Size(layers=layers))
@@ -96,6 +229,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--depths", type=int, nargs="+", default=list(DEPTHS))
+    parser.add_argument("--programs", nargs="+", default=list(PROGRAMS))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     measure(transformer(1), 1)  # JAX loads parts of itself at the first lowering
@@ -104,11 +238,22 @@ def main() -> None:
         name = f"transformer, {layers} layers"
         rows[name] = measure(transformer(layers), options.rounds)
         print(name, {k: round(v, 5) for k, v in rows[name].items()}, flush=True)
+    programs: dict[str, Any] = {}
+    for name in options.programs:
+        case = PROGRAMS[name](jax_zoo.TINY)
+        programs[name] = against_float32(case, options.rounds)
+        print(name, {k: round(v, 3) for k, v in programs[name].items()}, flush=True)
     found = {
-        "what": "least processor seconds of one thread, without the trace itself",
+        "what": "rows: least processor seconds of one thread, by depth, without the "
+        "trace itself; programs: medians of paired processor seconds",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, "
+        f"{jax.default_backend()}",
+        "python": platform.python_version(),
         "jax": jax.__version__,
+        "jaxlib": version("jaxlib"),
         "retraces in 5 eager calls": retraces(),
         "rows": rows,
+        "programs": programs,
     }
     print("retraces:", found["retraces in 5 eager calls"])
     if options.out:
