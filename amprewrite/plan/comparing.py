@@ -60,7 +60,7 @@ def compared(graph: ProgramGraph, classes: Mapping[str, str]) -> frozenset[str]:
 def _on_the_way(
     graph: ProgramGraph, classes: Mapping[str, str]
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the ops that compare, and the ops that move what they compare."""
+    """Return the comparing ops, and the moves on the way to them."""
     chosen = chosen_outputs(graph, classes)
     comparing = {OUTPUT} if chosen else set[str]()
     moves: set[str] = set()

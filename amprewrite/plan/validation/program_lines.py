@@ -63,7 +63,7 @@ class OpLine:
 
 
 def line_text(name: str, native: str, read: str, made: str, region: str) -> str:
-    """Return the line of an op whose values are given as text."""
+    """Return the line of an op, from its names and the texts of its values."""
     where = f" in {region}" if region else ""
     return f"{name} = {native}({read}) -> {made}{where}"
 

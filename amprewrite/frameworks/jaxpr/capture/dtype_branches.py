@@ -1,4 +1,4 @@
-"""Functions that decide by a dtype: in low precision they may cast what they did not.
+"""Find functions that decide by a dtype: in low precision they may cast more.
 
 ``x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x`` casts nothing in a trace in
 float32. So the bytecode of the user's functions is read, which needs no source: those
@@ -15,6 +15,10 @@ from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from amprewrite.user_code import is_users
+
+# A value that a function holds may be anything: its type is unknown to a type checker.
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 DTYPES = frozenset(
     (
@@ -63,7 +67,7 @@ def decides(code: CodeType) -> bool:
 
 @dataclass
 class _Reading:
-    """What is known of dtypes before an instruction.
+    """Reader of instructions: the names and the values that come from dtypes so far.
 
     Attributes:
         held: Names of values that are made from dtypes.
@@ -105,11 +109,11 @@ def _names(step: dis.Instruction) -> tuple[Any, ...]:
 
 
 def _raises(rest: Iterable[dis.Instruction]) -> bool:
-    """Return whether the instructions raise an error before anything else."""
+    """Return whether the instructions up to the next jump raise an error."""
     for step in rest:
         if step.opname in ("RAISE_VARARGS", "LOAD_ASSERTION_ERROR"):
             return True
-        if step.opname.startswith(("STORE_", "RETURN_")) or "JUMP" in step.opname:
+        if step.opname.startswith("RETURN_") or "JUMP" in step.opname:
             return False
     return False
 
@@ -124,11 +128,12 @@ def _named_by(code: CodeType) -> Iterator[CodeType]:
     held = vars(module)
     owners: list[Any] = [held[name] for name in names if name in held]
     yield from _codes(owners)
-    for owner in (*owners, *_classes(module)):
-        if isinstance(owner, (ModuleType, type)):
-            yield from _codes(vars(owner).get(name) for name in names)
+    for owner in owners:
         if isinstance(owner, type):
             yield from _codes(vars(owner).get(n) for n in ("__call__", "__init__"))
+    modules = [owner for owner in owners if isinstance(owner, ModuleType)]
+    for owner in (*modules, *_classes(module)):
+        yield from _codes(vars(owner).get(name) for name in names)
     around = _around(module, code)
     if around is not None:
         yield from (c for c in _inside(around) if c.co_name in names)
@@ -151,7 +156,7 @@ def _held_by(function: Any) -> Iterator[CodeType]:
 
 
 def _parts(held: Any) -> list[Any]:
-    """Return what a callable calls, as far as its attributes tell."""
+    """Return the callables that a callable holds or names."""
     if isinstance(held, partial):
         return [held.func, *held.args, *held.keywords.values()]
     if isinstance(held, MethodType):

@@ -7,7 +7,7 @@ functions that were seen to cast are remembered for the traces that use theirs.
 """
 
 import functools
-import sys
+import inspect
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -32,7 +32,7 @@ WRAPPERS = CASTS | {"_astype", "asarray", "meth", "__call__"}
 """Functions of JAX between a user and a cast: methods of arrays and dtypes."""
 
 Owner = Literal["own", "jax", "library", "user"]
-"""Where a function is from; ``own`` is this package."""
+"""Origin of a function; ``own`` is this package."""
 
 _OMITS = "_convert_element_type"
 """Private function of JAX that omits the cast."""
@@ -46,7 +46,7 @@ _replaced: list[Any] = []  # the function of JAX, once for each context that is 
 
 
 def owner_of(code: CodeType) -> Owner:
-    """Return where a function is from."""
+    """Return the origin of a function."""
     found = _owners.get(id(code))
     if found is None:
         found = _owners[id(code)] = code, _owner_of(code.co_filename)
@@ -197,7 +197,8 @@ def _is_full(operand: Any, new_dtype: Any) -> bool:
 
 def _running() -> Iterator[CodeType]:
     """Yield the functions of the current stack, innermost first."""
-    frame: FrameType | None = sys._getframe(1)  # inspect calls it too
+    frame: FrameType | None = inspect.currentframe()
+    frame = frame.f_back if frame is not None else None  # its own is no caller
     while frame is not None:
         yield frame.f_code
         frame = frame.f_back

@@ -258,9 +258,8 @@ class Writer:
         """Return a number; if its dtype is full, in the computing dtype of its op."""
         if atom.dtype != self.plan.full or decision.op_class == "keep":
             made = decision.results[0] if decision.results else ""
-            floats = is_float(made) and is_float(atom.dtype)  # no truth value
-            filler = floats and not decision.operands
-            return number(atom.value, made) if filler else atom.value
+            fills = not decision.operands and is_float(made) and is_float(atom.dtype)
+            return number(atom.value, made) if fills else atom.value
         return number(atom.value, decision.precision)
 
     def _plain(self, step: Step, env: Env) -> list[Any]:
