@@ -167,6 +167,7 @@ def against_float32(case: jax_zoo.Case, rounds: int) -> dict[str, Any]:
     """
     function, args = case
     rows: list[dict[str, float]] = []
+    made: Any = None
     for _ in range(rounds):
         row: dict[str, float] = {}
         jax.clear_caches()

@@ -51,8 +51,11 @@ def refusing(x):
     if x.dtype != "float32":
         msg = "only float32"
         raise TypeError(msg)
-    assert x.dtype == "float32"
     return x
+
+
+SCOPE = {}
+exec("def asserting(x):\n    assert x.dtype == 1\n    return x", SCOPE)  # as it is
 
 
 def default(x, dtype=None):
@@ -61,7 +64,7 @@ def default(x, dtype=None):
     return x.astype(dtype)
 
 
-@pytest.mark.parametrize("function", [made, refusing, default])
+@pytest.mark.parametrize("function", [made, refusing, SCOPE["asserting"], default])
 def test_one_that_uses_a_dtype_or_refuses_one_does_not_decide(function):
     assert not decides(function.__code__)
     assert not branches([], function)
