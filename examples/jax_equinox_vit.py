@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 
 import amprewrite
 
-WIDTH, HEADS, STEPS, BATCH = 64, 4, 60, 128
+WIDTH, HEADS, STEPS, BATCH = 64, 4, 60, 64
 
 
 class Block(eqx.Module):

@@ -102,7 +102,7 @@ def seed_no_absent_device(torch):
     """Let ``torch.manual_seed`` leave out devices that are not there.
 
     For each of them torch 2.13 formats the whole stack, to name the caller if one
-    should appear: two milliseconds in a test, and samples of operators seed by the dozen.
+    should appear: two milliseconds in each test, and samples of operators seed often.
     """
     for device in (torch.cuda, torch.xpu, torch.mtia):
         if not device.is_available():

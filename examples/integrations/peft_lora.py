@@ -42,7 +42,7 @@ def main() -> None:
     trained = [held for held in model.parameters() if held.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-2)
     losses: list[float] = []
-    for _ in range(150):
+    for _ in range(100):
         ids, labels = batch(64)
         loss = model(input_ids=ids, labels=labels).loss
         optimizer.zero_grad()

@@ -88,10 +88,12 @@ def test_random_numbers_of_python_and_numpy_are_drawn_at_each_call(
     kind: Any, args: Any
 ) -> None:
     model = made(kind)
-    random.seed(0), np.random.seed(0)  # noqa: NPY002  # the global one
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002  # the global one
     converted = amprewrite.convert(copy.deepcopy(model), args=args)
     found = [converted(X) for _ in range(2)]
-    random.seed(0), np.random.seed(0)  # noqa: NPY002  # the global one
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002  # the global one
     assert all(is_close(one, model(X)) for one in found)
 
 

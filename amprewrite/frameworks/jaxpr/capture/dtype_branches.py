@@ -105,7 +105,8 @@ class _Reading:
 
 def _names(step: dis.Instruction) -> tuple[Any, ...]:
     """Return the names that an instruction loads or stores; some have two."""
-    return step.argval if isinstance(step.argval, tuple) else (step.argval,)
+    found: Any = step.argval
+    return tuple(found) if type(found) is tuple else (found,)
 
 
 def _raises(rest: Iterable[dis.Instruction]) -> bool:
@@ -185,13 +186,8 @@ def _inside(code: CodeType) -> Iterator[CodeType]:
 def _codes(values: Iterable[object]) -> Iterator[CodeType]:
     """Yield the code of the user's functions among ``values``, also when wrapped."""
     for value in values:
-        held: Any = value
-        if isinstance(held, (classmethod, staticmethod)) or hasattr(
-            held, "__wrapped__"
-        ):
-            held = held.__wrapped__
-        if isinstance(held, property):
-            held = held.fget
+        held = getattr(value, "__wrapped__", value)  # class methods and static ones too
+        held = held.fget if isinstance(held, property) else held
         if isinstance(held, FunctionType) and is_users(held.__code__.co_filename):
             yield held.__code__
 
@@ -207,7 +203,7 @@ def _around(module: ModuleType, code: CodeType) -> CodeType | None:
     outer, _, last = code.co_qualname.rpartition(".<locals>.")
     held: Any = module
     for name in outer.split(".") if last and outer and "<" not in outer else ():
-        held = vars(held).get(name) if hasattr(held, "__dict__") else None
+        held = getattr(held, "__dict__", {}).get(name)
     return next(_codes([held]), None)
 
 

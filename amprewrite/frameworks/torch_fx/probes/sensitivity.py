@@ -315,7 +315,7 @@ class _Prober:
     def _moves(
         self,
         outputs: Mapping[str, torch.Tensor],
-        rays: Sequence[Sequence[torch.Tensor]],
+        rays: Rays,
     ) -> list[dict[Key, float]]:
         """Return the change along each of ``rays`` by each rounding."""
         totals = [defaultdict[Key, float](float) for _ in rays]
@@ -334,7 +334,7 @@ class _Prober:
     def _passes(
         self,
         outputs: Mapping[str, torch.Tensor],
-        rays: Sequence[Sequence[torch.Tensor]],
+        rays: Rays,
     ) -> Iterator[int]:
         """Pass back from the outputs; the direction comes after each pass."""
         if self.segments is None:

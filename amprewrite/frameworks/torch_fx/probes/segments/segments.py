@@ -108,9 +108,10 @@ class Segments:
                 grads[direction] = []
                 for node, held in leaves.items():
                     leaving[node].append([next(found) for _ in held])
+                del by, found  # they hold the values of the segment
                 yield direction
             arriving = leaving
-            del walk, made, grads, by, found  # they hold the values of the segment
+            del walk, made, grads
 
     def _begin(self) -> tuple[Walk, dict[Node, list[torch.Tensor]]]:
         """Return a walk before the last segment left, and the leaves of its values."""

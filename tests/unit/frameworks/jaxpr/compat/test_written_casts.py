@@ -76,10 +76,12 @@ def test_a_function_is_run_again_once_and_then_remembered():
 
     jax.make_jaxpr(begin)(X)
     seen = []
+    traced = []
     for _ in range(2):
         with written_casts.noting_casts(lambda: seen.append(1), begin.__code__):
-            closed = jax.make_jaxpr(begin)(X)
+            traced.append(jax.make_jaxpr(begin)(X))
         assert len(seen) == 1
+    closed = traced[-1]
     assert len(ran) == 2
     tracebacks_of = (eqn.source_info.traceback for eqn in closed.jaxpr.eqns)
     assert list(written_casts.traced_codes(tracebacks_of, begin.__code__)) == []

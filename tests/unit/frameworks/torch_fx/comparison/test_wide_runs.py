@@ -1,5 +1,7 @@
 """Calls that name a dtype are replaced in a wide run, and counted in a plain one."""
 
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -22,7 +24,7 @@ WIDE = {torch.float32: torch.float64}
 class Named(nn.Linear):
     """Names float32 three times, and reads bits as a dtype once."""
 
-    def forward(self, input):  # noqa: A002  # torch's own name
+    def forward(self, input: Any) -> Any:  # noqa: A002  # torch's own name
         y = super().forward(input).float().to(torch.float32)
         return y, y.float().view(y.dtype)
 
