@@ -96,7 +96,7 @@ def test_what_a_function_names_holds_or_contains_counts():
     assert branches([], around)
 
     def unassigned(x):
-        return later(x)
+        return later(x)  # pyright: ignore[reportCallIssue]
 
     assert not branches([], unassigned)
     later = made
