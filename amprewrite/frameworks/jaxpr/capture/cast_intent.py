@@ -8,9 +8,10 @@ these casts is inserted in the first, where its reader reads the same value. Pro
 by JAX itself are not user casts, nor are casts inside JAX's own functions.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from amprewrite.frameworks.jaxpr.capture.dtype_branches import branches
@@ -52,12 +53,18 @@ class Second:
 
     def restore(self, program: Program) -> tuple[Program, tuple[str, ...]]:
         """Return ``program`` with the omitted user casts, and warnings about them."""
-        if not self.tracer.casts and not self._may_hide(program):
+        codes = self._codes(program)
+        seen = bool(self.tracer.casts) or _may_hide(program, codes)
+        if not seen and not branches(codes, self.tracer.function):
             return program, ()
         try:
             closed, left_out = self.trace()
             second = inline(closed)
         except Exception as error:  # noqa: BLE001  # the user's code, on unusual dtypes
+            if (
+                not seen
+            ):  # what it does with low arrays, by their dtype, is to refuse them
+                return program, ()
             reason = str(error).strip().split("\n")[0]
             why = f"its second trace, in {self.low}, failed ({type(error).__name__}: "
             return program, (self._unseen(f"{why}{reason})"),)
@@ -70,19 +77,10 @@ class Second:
             notes = (self._unseen(why),)
         return restore_casts(program, second, (self.low, self.full)), notes
 
-    def _may_hide(self, program: Program) -> bool:
-        """Return whether a low trace may have casts that were not seen in the first.
-
-        JAX does not run a function again that it has traced: those that were seen to
-        cast are remembered. A function without equations has no traceback; one without
-        a name may be any.
-        """
+    def _codes(self, program: Program) -> list[CodeType]:
+        """Return the user's functions that made equations of ``program``."""
         tracebacks = (s.eqn.source_info.traceback for s in all_steps(program.steps))
-        inside = self.tracer.flat.__code__
-        codes = list(written_casts.traced_codes(tracebacks, inside))
-        places = {*program.empty, *map(written_casts.place_of, codes)}
-        hidden = ("", 0) in places or any(map(written_casts.is_seen_casting, places))
-        return hidden or branches(codes, self.tracer.function)
+        return list(written_casts.traced_codes(tracebacks, self.tracer.flat.__code__))
 
     def _unseen(self, why: str) -> str:
         return (
@@ -93,6 +91,17 @@ class Second:
     def _closes_over_full(self, program: Program) -> bool:
         avals = (program.avals[name] for name in program.constants)
         return any(dtype_name(aval) == self.full for aval in avals)
+
+
+def _may_hide(program: Program, codes: Iterable[CodeType]) -> bool:
+    """Return whether functions may cast that were not run in the first trace.
+
+    JAX does not run a function again that it has traced: those that were seen to cast
+    are remembered. A function without equations has no traceback; one without a name
+    may be any.
+    """
+    places = {*program.empty, *map(written_casts.place_of, codes)}
+    return ("", 0) in places or any(map(written_casts.is_seen_casting, places))
 
 
 def restore_casts(

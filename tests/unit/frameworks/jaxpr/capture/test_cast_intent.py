@@ -278,3 +278,20 @@ def test_a_second_trace_that_fails_is_told_though_no_cast_was_seen() -> None:
     found, (note,) = second_of(tracer, trace=failing).restore(program)
     assert found is program
     assert "failed (TypeError: not in low)" in note
+
+
+def test_a_function_that_refuses_low_arrays_by_their_dtype_casts_none_of_them() -> None:
+    seen: list[Any] = []
+
+    def refusing(x: Any) -> Any:
+        msg = f"not in {x.dtype}"
+        raise TypeError(msg)
+
+    def function(x: Any) -> Any:
+        seen.append(x.dtype)
+        return jnp.tanh(x) if x.dtype == FULL else refusing(x)
+
+    tracer = Tracer(function)
+    program = inline(tracer.trace((X,), {}).closed)
+    assert second_of(tracer).restore(program) == (program, ())
+    assert seen == [FULL, jnp.bfloat16]
