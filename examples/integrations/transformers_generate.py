@@ -13,7 +13,7 @@ def main() -> None:
     torch.manual_seed(0)
     config = LlamaConfig(
         hidden_size=64,
-        num_hidden_layers=2,
+        num_hidden_layers=1,
         num_attention_heads=4,
         intermediate_size=128,
         vocab_size=128,

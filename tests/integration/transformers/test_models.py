@@ -163,7 +163,7 @@ def test_it_trains_with_and_without_checkpoints(name: str) -> None:
     assert made.plan.captured != "captured by torch.export", "which has no checkpoints"
     products = [d for d in made.plan.decisions if d.op_class == "allow"]
     assert sum(d.precision == "bfloat16" for d in products) >= len(products) - 2
-    assert len(products) > 8
+    assert len(products) >= 8
 
 
 def _labels(name: str) -> Any:
