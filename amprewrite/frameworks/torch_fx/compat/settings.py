@@ -133,14 +133,19 @@ _AUTOCAST = ("cpu", "cuda", "xpu", "mps")
 _NOTHING = nullcontext()
 
 
+def is_any_autocast_on() -> bool:
+    """Return whether torch.autocast is on, on some device."""
+    untyped: Any = torch
+    return untyped._C._is_any_autocast_enabled()
+
+
 def without_any_autocast() -> AbstractContextManager[object]:
     """Disable torch.autocast for a program with planned dtypes, on each device.
 
     A model may have been moved since its capture. Nothing is entered if autocast is
     off, so that an exported program has no region.
     """
-    untyped: Any = torch
-    if not torch.compiler.is_compiling() and not untyped._C._is_any_autocast_enabled():
+    if not torch.compiler.is_compiling() and not is_any_autocast_on():
         return _NOTHING
     enabled = [device for device in _AUTOCAST if torch.is_autocast_enabled(device)]
     if not enabled:

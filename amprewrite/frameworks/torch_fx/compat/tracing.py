@@ -193,6 +193,8 @@ def in_dispatch_mode() -> bool:
     """
     internals: Any = torch._C
     count = internals._len_torch_dispatch_stack()
+    if not count:
+        return is_torchscript()
     modes = map(internals._get_dispatch_stack_at, range(count))
     others = any(not isinstance(mode, ProductMode) for mode in modes)
     return others or is_torchscript()

@@ -216,6 +216,35 @@ class ConvertedModule(KeepsDtypes):
         """Compute the low copies again if their weights have changed."""
         self._low.renew(self)
 
+    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run as the program of a model, in an eager call with arguments it takes.
+
+        The same as :meth:`forward`, without what the model has checked: this is the way
+        of most calls, in which each step counts (0.1 to 1 us of 10).
+
+        Args:
+            args: Positional arguments.
+            kwargs: Keyword arguments.
+        """
+        run, signature = self._flat, self._signature
+        if (
+            run is None
+            or not self._linked
+            or self.gathers
+            or self._low.sources
+            or len(args) != signature.positional
+            or tuple(kwargs) != signature.keywords
+            or settings.is_any_autocast_on()
+            or tracing.in_dispatch_mode()
+            or (self._places and self._places[0].is_changed)
+        ):
+            return self.forward(*args, **kwargs)
+        try:
+            return run(args, kwargs)
+        except RuntimeError as error:
+            self._gather_from_now_on(error)
+        return self.forward(*args, **kwargs)
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the rewritten program.
 
@@ -247,12 +276,20 @@ class ConvertedModule(KeepsDtypes):
                 with self._low.passing_gradients(self):
                     return run(args, kwargs)
             except RuntimeError as error:
-                places = () if self.gathers else self._places
-                if not distributed.gathered_otherwise(places, always=True):
-                    raise
-                self.gathers = True  # from now on all tensors are looked at
-                distributed.refuse_to_run_again(self._graph, error)
+                self._gather_from_now_on(error)
         return self.forward(*args, **kwargs)
+
+    def _gather_from_now_on(self, error: RuntimeError) -> None:
+        """Look at all tensors from now on, if one has another dtype than at capture.
+
+        Args:
+            error: Error of a run, which is raised again where none has.
+        """
+        places = () if self.gathers else self._places
+        if not distributed.gathered_otherwise(places, always=True):
+            raise error
+        self.gathers = True
+        distributed.refuse_to_run_again(self._graph, error)
 
     def _flattened(self) -> Callable[..., Any]:
         """Return the function of the graph; it reads the tensors of this module."""
@@ -282,10 +319,9 @@ class ConvertedModule(KeepsDtypes):
         If a model holds this program, it says when parameters were set; until then one
         of them is looked at for all, as where a whole set is replaced in a call.
         """
-        if self._linked and not self.gathers:
-            first = self._places[0] if self._places else None
-            if first is None or not first.is_there or first.held.dtype == first.dtype:
-                return []
+        seldom = self._linked and not self.gathers
+        if seldom and not (self._places and self._places[0].is_changed):
+            return []
         return distributed.gathered_otherwise(self._places, always=self._linked)
 
     def tensors_were_set(self, *, follow: bool) -> None:

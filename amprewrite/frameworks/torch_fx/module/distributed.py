@@ -100,6 +100,12 @@ class Place:
         """Whether there is a tensor: it was not removed."""
         return self.kept.get(self.name) is not None
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether there is a tensor of another dtype than at the capture."""
+        held = self.kept.get(self.name)
+        return held is not None and held.dtype != self.dtype
+
 
 def places(converted: nn.Module, graph: Graph) -> list[Place]:
     """Return the locations of the parameters and buffers that ``graph`` reads."""
@@ -127,11 +133,10 @@ def gathered_otherwise(known: Sequence[Place], *, always: bool = False) -> list[
         always: Whether to look although nothing can be sharded yet.
     """
     if torch.compiler.is_compiling():  # each that is looked at is a guard at each call
-        first = [p for p in known[:1] if p.is_there]
-        known = known if any(p.held.dtype != p.dtype for p in first) else ()
+        known = known if any(p.is_changed for p in known[:1]) else ()
     elif not always and not sharded_types():
         return []
-    return [p for p in known if p.is_there and p.held.dtype != p.dtype]
+    return [p for p in known if p.is_changed]
 
 
 def refuse_to_run_again(graph: Graph, error: RuntimeError) -> None:

@@ -250,12 +250,12 @@ def _add_settings(found: dict[int, Settings], value: Any) -> None:
 
 def are_same(now: object, before: object) -> bool:
     """Return whether settings, a container or a tensor are unchanged."""
+    if isinstance(now, Outside):  # each model has it
+        return now.values() == before
     if isinstance(before, Mark):
         return before.holds(cast("torch.Tensor", now))
     if isinstance(now, HiddenTensors):
         return now.hold()
-    if isinstance(now, Outside):
-        now = now.values()
     try:
         return bool(now == before)
     except (RuntimeError, ValueError):  # arrays were replaced, and cannot be compared

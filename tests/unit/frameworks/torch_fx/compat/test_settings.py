@@ -195,9 +195,11 @@ def test_ambient_autocast_is_off_on_each_device() -> None:
     try:
         with torch.autocast("cpu", torch.bfloat16):
             with settings.without_any_autocast():
+                assert not settings.is_any_autocast_on()
                 assert not torch.is_autocast_enabled("cuda")
                 assert nn.Linear(8, 8)(x()).dtype == torch.float32
             assert torch.is_autocast_enabled("cuda")
+            assert settings.is_any_autocast_on()
             assert nn.Linear(8, 8)(x()).dtype == torch.bfloat16
     finally:
         torch.set_autocast_enabled("cuda", False)
