@@ -157,6 +157,7 @@ def _export(
         # export's own advice about attributes it saw
         stack.enter_context(threads.silent())
         stack.enter_context(traceback.preserve_node_meta())  # marks
+        stack.enter_context(settings.collecting_later())
         try:
             program = torch.export.export(
                 model, args, dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False
@@ -171,8 +172,9 @@ def _export(
             "ops on the whole batch in their place"
         )
         raise CaptureError(msg)
-    module = open_program(program)
-    take_out_promotions(module)
+    with settings.compiled_later(), settings.collecting_later():
+        module = open_program(program)
+        take_out_promotions(module)
     how = "captured by torch.export"
     return Captured(module, how if gradients else f"{how} without gradients", seen)
 

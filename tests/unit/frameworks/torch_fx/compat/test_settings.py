@@ -1,15 +1,20 @@
 """Every setting of torch that a capture changes, and that it is changed back."""
 
+import gc
+import inspect
 import logging
 import warnings
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
+from unittest import mock
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from torch import nn
+from torch.fx import GraphModule
 from torch.utils.checkpoint import checkpoint
 
 from amprewrite.frameworks.torch_fx.compat import pytrees, settings
@@ -219,3 +224,39 @@ def test_tensors_that_a_capture_saves_do_not_reach_the_hooks_around_it() -> None
     assert seen
     with settings.keeping_saved_tensors():
         run()
+
+
+def test_code_of_graph_modules_is_generated_at_their_first_use() -> None:
+    generated: list[int] = []
+    before = GraphModule.recompile
+
+    def counted(module: Any) -> Any:
+        generated.append(id(module))
+        return before(module)
+
+    given = x()
+    program = torch.export.export(nn.Linear(8, 8), (given,))
+    with mock.patch.object(GraphModule, "recompile", counted):
+        with settings.compiled_later():
+            module = program.module()
+            opened = [*generated]
+            module.recompile()
+        assert generated == opened
+        found = module(given)
+        assert generated == [*opened, id(module)]
+    assert torch.equal(found, program.module()(given))
+    assert list(inspect.signature(module.forward).parameters) == ["input"]
+    assert module.code.strip()
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_the_collector_is_paused_and_as_before_after_it(*, collects: bool) -> None:
+    before = gc.isenabled()
+    (gc.enable if collects else gc.disable)()
+    try:
+        with suppress(KeyError), settings.collecting_later():
+            assert not gc.isenabled()
+            raise KeyError
+        assert gc.isenabled() == collects
+    finally:
+        (gc.enable if before else gc.disable)()
