@@ -2,9 +2,9 @@
 
 A trace in float32 has both ``x.float()`` and ``y.to(x.dtype)`` as casts to float32. In
 a run with low parameters and inputs the first still returns float32, so it is pinned;
-the second returns the low dtype, so it follows. Nothing is computed: the second run is
-on fake tensors, which took a fifth of the time of ``torch.export`` (a Llama of ten
-layers), and models without a cast to float32 need none.
+the second returns the low dtype, so it follows. Nothing is computed, see
+:mod:`amprewrite.frameworks.torch_fx.capture.low_run`; models without a cast to float32
+need no second run.
 """
 
 import contextlib
@@ -27,12 +27,11 @@ from amprewrite.frameworks.torch_fx.aten.source_location import (
     user_frames,
 )
 from amprewrite.frameworks.torch_fx.capture.attributes import Attributes
-from amprewrite.frameworks.torch_fx.capture.warmup import copies
+from amprewrite.frameworks.torch_fx.capture.low_run import run_on_fake, run_on_meta
 from amprewrite.frameworks.torch_fx.compat import (
     operators,
     pytrees,
     settings,
-    tensor_internals,
     threads,
 )
 from amprewrite.ir.graph import Chosen
@@ -81,9 +80,12 @@ def tell_casts(
     doubtful = {s: nodes for s, nodes in named.items() if any(map(_is_full, nodes))}
     if not doubtful:
         return
-    recorder = _Recorder(low)
-    with _second_run(recorder, model):
-        _run(model, args, kwargs, low)
+    for run in (run_on_meta, run_on_fake):  # the second can run more
+        recorder = _Recorder(low)
+        with _second_run(recorder, model):
+            run(model, args, kwargs, low)
+        if not recorder.stopped or recorder.is_planned:
+            break
     unknown = [
         source_line(nodes[0])
         for site, nodes in doubtful.items()
@@ -227,31 +229,3 @@ def _second_run(recorder: _Recorder, model: nn.Module) -> Generator[None]:
         recorder.stopped = f"{type(error).__name__}: {reason}"
     finally:
         attributes.restore()
-
-
-def _run(
-    model: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    low: torch.dtype,
-) -> None:
-    """Run ``model`` with its float32 parameters, buffers and inputs in ``low``."""
-    mode = tensor_internals.fake_mode()
-
-    def fake(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        dtype = low if value.dtype == FULL else value.dtype
-        held = tensor_internals.faked(mode, value, dtype)
-        is_parameter = isinstance(value, nn.Parameter)
-        return nn.Parameter(held, requires_grad=False) if is_parameter else held
-
-    state = {name: fake(tensor) for name, tensor in _state(model)}
-    given = pytrees.pytree.tree_map(fake, (copies(args), copies(dict(kwargs))))
-    with mode:
-        torch.func.functional_call(model, state, *given)
-
-
-def _state(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    yield from model.named_parameters()
-    yield from model.named_buffers()

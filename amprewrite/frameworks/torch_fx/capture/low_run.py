@@ -1,0 +1,147 @@
+"""Runs of a model with its float32 tensors in a low dtype, which compute nothing.
+
+They show which dtypes the code of the model asks for. A run on meta tensors takes a
+tenth of one on fake tensors (a Llama of 30 layers: a fifth of ``torch.export``), which
+can do more: they may meet real tensors, and kernels that have no meta function of their
+own in C++.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from amprewrite.frameworks.torch_fx.capture.export import model_device
+from amprewrite.frameworks.torch_fx.capture.warmup import copies
+from amprewrite.frameworks.torch_fx.compat import pytrees, tensor_internals
+
+FULL = torch.float32
+"""The dtype of the parameters, buffers and inputs that are lowered."""
+
+_META = torch.device("meta")
+
+Lowered = Callable[[torch.Tensor, torch.dtype], torch.Tensor]
+"""Function of a tensor and a dtype that returns a stand-in for it, without values."""
+
+
+def run_on_fake(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    low: torch.dtype,
+) -> None:
+    """Run a model with its float32 tensors in ``low``, on fake tensors.
+
+    Errors of the model pass through.
+
+    Args:
+        model: The model; it is not changed.
+        args: Positional call arguments.
+        kwargs: Keyword call arguments.
+        low: The dtype.
+    """
+    mode = tensor_internals.fake_mode()
+
+    def fake(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        return tensor_internals.faked(mode, value, dtype)
+
+    call = _call(model, args, kwargs, low, fake)
+    with mode:
+        call()
+
+
+def run_on_meta(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    low: torch.dtype,
+) -> None:
+    """Run a model with its float32 tensors in ``low``, on meta tensors.
+
+    The code of the model sees the device that it is on. As :func:`run_on_fake`.
+    """
+    call = _call(model, args, kwargs, low, _meta)
+    with torch.device("meta"), _Elsewhere(torch.device(model_device(model))):
+        call()
+
+
+def _meta(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor of the same extents and strides.
+
+    Raises:
+        RuntimeError: It has no strides.
+    """
+    return torch.empty_strided(value.shape, value.stride(), dtype=dtype, device=_META)
+
+
+def _call(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    low: torch.dtype,
+    lowered: Lowered,
+) -> Callable[[], object]:
+    """Return a call of ``model`` on stand-ins for its tensors and arguments."""
+
+    def stand_in(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        held = lowered(value, low if value.dtype == FULL else value.dtype)
+        is_parameter = isinstance(value, nn.Parameter)
+        return nn.Parameter(held, requires_grad=False) if is_parameter else held
+
+    state = {name: stand_in(tensor) for name, tensor in _state(model)}
+    given = pytrees.pytree.tree_map(stand_in, (copies(args), copies(dict(kwargs))))
+    return lambda: torch.func.functional_call(model, state, *given)
+
+
+def _state(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+class _Elsewhere(torch.overrides.TorchFunctionMode):
+    """Mode in which meta tensors are on a device for all code that asks.
+
+    Attributes:
+        device: The device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.device = device
+        kind = device.type
+        attributes: Any = torch.Tensor  # their getters are unknown to its stubs
+        self._answers: dict[Any, object] = {
+            attributes.device.__get__: device,
+            attributes.is_meta.__get__: False,
+            attributes.is_cpu.__get__: kind == "cpu",
+            attributes.is_cuda.__get__: kind == "cuda",
+            attributes.get_device: -1 if device.index is None else device.index,
+        }
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run ``func`` on the meta device; answer what asks for the device."""
+        kwargs = kwargs or {}
+        if func in self._answers:
+            return self._answers[func]
+        name = getattr(func, "__name__", "")
+        if name in _MOVES:
+            return args[0]
+        if name == "to" and len(args) > 1 and isinstance(args[1], str):
+            args = args[0], torch.device(args[1]), *args[2:]
+        args = tuple(_on_meta(arg) for arg in args)
+        if kwargs.get("device") is not None:
+            kwargs = {**kwargs, "device": _META}
+        return func(*args, **kwargs)
+
+
+_MOVES = frozenset(("cpu", "cuda"))
+"""Methods named after the device that they move to."""
+
+
+def _on_meta(arg: Any) -> Any:
+    return _META if isinstance(arg, torch.device) else arg
