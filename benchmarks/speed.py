@@ -33,6 +33,8 @@ import amprewrite
 from amprewrite.frameworks.torch_fx.aten.output_paths import named_tensors
 from amprewrite.frameworks.torch_fx.compat import compiling
 from benchmarks import zoo
+from benchmarks.speed_counts import counts, peak_bytes
+from benchmarks.speed_peers import PEERS, available
 
 SHAPES = {"1x16": (1, 16), "8x128": (8, 128), "2x256": (2, 256)}
 """Batch and length of the sequences; images take the batch."""
@@ -176,9 +178,17 @@ def rows_of_process(options: argparse.Namespace) -> dict[str, Any]:
                 for form in options.forms
                 for mode in options.modes
             }
+            others, left_out = available(options.peers, case, options.device)
+            every = runs | others
+            eager = [key for key in runs if key.endswith(", eager")]
             rows[f"{name}, {label}"] = {
-                "seconds": measure(runs, options.rounds, options.device),
-                "error": errors(runs, case),
+                "seconds": measure(every, options.rounds, options.device),
+                "error": errors(every, case),
+                "counts": {key: counts(runs[key]) for key in eager},
+                "peak_bytes": {key: peak_bytes(run) for key, run in runs.items()}
+                if options.device == "cpu"
+                else {},
+                "left_out": left_out,
             }
     return rows
 
@@ -197,7 +207,7 @@ def joined(processes: list[dict[str, Any]]) -> dict[str, Any]:
         }
         medians = {form: statistics.median(found) for form, found in times.items()}
         spread = {form: [min(found), max(found)] for form, found in times.items()}
-        rows[name] = {"seconds": medians, "spread": spread, "error": first["error"]}
+        rows[name] = {**first, "seconds": medians, "spread": spread}
     return rows
 
 
@@ -206,7 +216,8 @@ def machine(options: argparse.Namespace) -> dict[str, Any]:
     cuda = options.device == "cuda"
     return {
         "what": "median seconds of a call over processes, with least and largest; "
-        "relative error of the first output against float64",
+        "relative error of the first output against float64; counts and peak bytes of "
+        "one call",
         "device": torch.cuda.get_device_name() if cuda else platform.machine(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "bf16_matmul": torch.ops.mkldnn._is_mkldnn_bf16_supported(),  # noqa: SLF001  # torch has no public way to ask
@@ -245,6 +256,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
     forms = (*FORMS, "plan")
     parser.add_argument("--forms", nargs="+", default=list(FORMS), choices=forms)
+    parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=PEERS)
     parser.add_argument("--small", action="store_true", help="two tiny models")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)

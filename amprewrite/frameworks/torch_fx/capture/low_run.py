@@ -111,14 +111,14 @@ class _Elsewhere(torch.overrides.TorchFunctionMode):
     def __init__(self, device: torch.device) -> None:
         super().__init__()
         self.device = device
-        kind = device.type
+        kind, index = device.type, str(device).partition(":")[2]
         attributes: Any = torch.Tensor  # their getters are unknown to its stubs
         self._answers: dict[Any, object] = {
             attributes.device.__get__: device,
             attributes.is_meta.__get__: False,
             attributes.is_cpu.__get__: kind == "cpu",
             attributes.is_cuda.__get__: kind == "cuda",
-            attributes.get_device: -1 if device.index is None else device.index,
+            attributes.get_device: int(index or -1),
         }
 
     def __torch_function__(

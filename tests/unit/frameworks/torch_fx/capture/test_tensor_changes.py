@@ -12,7 +12,13 @@ torch = pytest.importorskip("torch")
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark, Samples
+from amprewrite.frameworks.torch_fx.capture.tensor_changes import (
+    LEAST,
+    SAMPLES,
+    TOGETHER,
+    Mark,
+    Samples,
+)
 from amprewrite.frameworks.torch_fx.compat import tensor_internals
 
 
@@ -129,3 +135,28 @@ def test_another_layout_of_the_same_memory_is_a_change() -> None:
     mark = Mark(tensor)
     tensor.data = tensor.data.t()
     assert not mark.holds(tensor)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
+def test_a_value_that_is_no_number_is_no_change(dtype: torch.dtype) -> None:
+    tensor = torch.full((100,), torch.nan, dtype=dtype)
+    assert Mark(tensor).holds(tensor)
+    samples = Samples([tensor])
+    assert samples.hold()
+    tensor.data[:] = 1
+    assert not samples.hold()
+
+
+@pytest.mark.parametrize(
+    ("count", "compared"),
+    [(1, SAMPLES), (64, TOGETHER // 64), (1000, LEAST)],
+)
+def test_fewer_elements_of_each_of_many_tensors_are_compared(
+    count: int, compared: int
+) -> None:
+    tensors = [torch.zeros(100, 30) for _ in range(count)]
+    samples = Samples(tensors)
+    assert samples.known is not None
+    assert len(samples.known) == count * compared
+    half_of_the_columns(tensors[-1])
+    assert not samples.hold()
