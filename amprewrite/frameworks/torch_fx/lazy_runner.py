@@ -48,8 +48,9 @@ def lazy_runner(model: nn.Module, backend: Backend) -> Callable[..., Any]:
         if dynamo_state.inside_transform():
             warn(INSIDE_TRANSFORM.format(advice))
             return model(*args, **kwargs)
-        with settings.without_autocast(model_device(model)):
+        with settings.without_any_autocast():
             if not warm:
+                model_device(model)  # of which there is one
                 captured.warm_up(args, kwargs)
                 warm = True
             output = captured(args, kwargs)

@@ -5,6 +5,7 @@ import gc
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import cache
 from importlib import import_module
 from threading import get_ident
 from typing import Any
@@ -204,6 +205,12 @@ def dynamo_settings(*, breaks: bool = False) -> AbstractContextManager[Any]:
     Args:
         breaks: Whether graphs break at ops of data-dependent results after all.
     """
+    return _dynamo_settings(breaks)()
+
+
+@cache
+def _dynamo_settings(breaks: bool) -> Callable[[], AbstractContextManager[Any]]:  # noqa: FBT001  # a key of the cache
+    """Return the class of the context: torch makes one at each ``patch``, in 50 us."""
     untyped: Any = torch._dynamo.config
     settings: dict[str, Any] = {
         "allow_rnn": True,
@@ -214,7 +221,8 @@ def dynamo_settings(*, breaks: bool = False) -> AbstractContextManager[Any]:
     }
     if hasattr(untyped, _FORGETS):  # not in older releases
         settings[_FORGETS] = True
-    return untyped.patch(**settings)
+    made: Any = type(untyped.patch(**settings))
+    return made
 
 
 _FORGETS = "invalidate_compile_context_weakrefs"

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import amprewrite
 from amprewrite.errors import NotCapturedError, PlanMismatchError, UnsupportedError
+from amprewrite.frameworks.torch_fx.compat import module_parts
 from amprewrite.frameworks.torch_fx.plain.plain_class import STATE
 from amprewrite.frameworks.torch_fx.programs import program_table, shared_state
 from amprewrite.frameworks.torch_fx.programs.program_table import Programs
@@ -410,3 +411,32 @@ def test_keywords_in_another_order_are_the_same_arguments() -> None:
     for _ in range(3):
         assert torch.equal(made(y=2 * X, x=X), -X)
         assert torch.equal(made(x=X, y=2 * X), -X)
+
+
+class Broken(Network):
+    """A model of two graphs."""
+
+    def forward(self, x: Tensor, factor: int = 1) -> Tensor:
+        torch._dynamo.graph_break()
+        return super().forward(x, factor)
+
+
+@pytest.mark.parametrize("kind", [Network, Broken])
+@pytest.mark.parametrize(
+    "given",
+    [{"args": (X, 1)}, {}, {"args": (X, 1), "training": True}, {"training": True}],
+)
+def test_a_later_call_walks_no_modules(
+    kind: Any, given: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of a call does not grow with the number of parts."""
+    made = amprewrite.convert(kind().eval(), **given)
+    first = [made(X, 1) for _ in range(3)][-1]
+
+    def walk(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a call walks the modules")
+
+    for name in ("named_modules", "named_parameters", "named_buffers", "children"):
+        monkeypatch.setattr(nn.Module, name, walk)
+    monkeypatch.setattr(module_parts, "modules_by_path", walk)
+    assert torch.equal(made(X, 1), first)
