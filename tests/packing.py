@@ -6,7 +6,13 @@ import pytest
 import torch
 from torch.nn import functional
 
-from amprewrite.frameworks.torch_fx.lowering.packing import kernels, pack_linears, trial
+from amprewrite.frameworks.torch_fx.lowering import channels_last, layout_prices
+from amprewrite.frameworks.torch_fx.lowering.packing import (
+    kernels,
+    pack_layers,
+    packed_weight,
+    trial,
+)
 from amprewrite.frameworks.torch_fx.lowering.packing.packed_weight import PackedWeight
 
 
@@ -18,8 +24,16 @@ def pack_float32(monkeypatch: pytest.MonkeyPatch, least: int = 0) -> None:
     if not kernels.has_kernels():
         pytest.skip("no oneDNN kernels of x86 here")
     monkeypatch.setattr(kernels, "packs", torch.float32.__eq__)
-    monkeypatch.setattr(pack_linears, "LEAST_ELEMENTS", least)
-    monkeypatch.setattr(trial, "MOST_PADDING", 100)
+    monkeypatch.setattr(pack_layers, "LEAST_ELEMENTS", least)
+    monkeypatch.setattr(packed_weight, "MOST_PADDING", 100)
+
+
+def change_all_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all convolutions read the channels last: copies and calls cost nothing."""
+    for price in ("_CALL", "_COPY", "_INTO", "_OUT_OF"):
+        monkeypatch.setattr(layout_prices, price, 0.0)
+    monkeypatch.setattr(channels_last, "LEAST_PRODUCTS", 0)
+    monkeypatch.setattr(channels_last, "_is_measured", lambda: True)
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,21 +47,38 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
         "relu": functional.relu,
     }
 
-    def kernel(epilogue: kernels.Epilogue) -> Any:
+    def kernel_of(layer: Any, epilogue: kernels.Epilogue) -> Any:
         def run(x: Any, weight: Any, bias: Any, *rest: Any) -> Any:
             added = None if bias is None else bias.float()
-            y = functional.linear(x.float(), weight.float(), added)
-            y = y + rest[0].float() if rest else activations[epilogue.name](y)
+            y = layer(x.float(), weight.float(), added)
+            y = activations[epilogue.name](y + rest[0].float() if rest else y)
             return y.to(x.dtype)
 
         return run
 
-    monkeypatch.setattr(kernels, "packs", torch.bfloat16.__eq__)
-    monkeypatch.setattr(pack_linears, "LEAST_ELEMENTS", 0)
-    monkeypatch.setattr(kernels, "packed", lambda weight, _: weight.clone())
+    def kernel(epilogue: kernels.Epilogue) -> Any:
+        return kernel_of(functional.linear, epilogue)
+
+    def window_kernel(window: kernels.Window, epilogue: kernels.Epilogue) -> Any:
+        stride, padding, dilation, groups = window
+
+        def layer(x: Any, weight: Any, bias: Any) -> Any:
+            place: Any = stride, padding, dilation, groups
+            return functional.conv2d(x, weight, bias, *place)
+
+        run, last = kernel_of(layer, epilogue), torch.channels_last
+        return lambda *given: run(*given).contiguous(memory_format=last)
+
+    for name in ("packs", "convolves"):
+        monkeypatch.setattr(kernels, name, lambda dtype: dtype == torch.bfloat16)
+    monkeypatch.setattr(pack_layers, "LEAST_ELEMENTS", 0)
+    for name in ("packed", "packed_window"):
+        monkeypatch.setattr(kernels, name, lambda weight, *_: weight.clone())
     monkeypatch.setattr(kernels, "plain", torch.clone)
     monkeypatch.setattr(kernels, "size", lambda matrix: matrix.nbytes)
     monkeypatch.setattr(kernels, "kernel", kernel)
+    monkeypatch.setattr(kernels, "window_kernel", window_kernel)
+    monkeypatch.setattr(kernels, "same", torch.equal)
     monkeypatch.setattr(trial, "_known", {})
 
 

@@ -14,7 +14,8 @@ from amprewrite import unit_scaling
 from amprewrite.dtypes import promote_types
 from amprewrite.factories import load_factory
 from amprewrite.frameworks.torch_fx.lowering.packing import kernels
-from amprewrite.frameworks.torch_fx.lowering.packing.packed_linear import PackedLinear
+from amprewrite.frameworks.torch_fx.lowering.packing.layouts import OfMatrix
+from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import PackedLayer
 from amprewrite.ir import parse_graph
 from amprewrite.ops.table import parse_table
 from amprewrite.training.jax import DynamicLossScale, StaticLossScale, value_and_grad
@@ -359,7 +360,7 @@ def loss_scale_beside():
 
 def weight_not_packed():
     weight = torch.zeros(3072, 768, dtype=torch.bfloat16)
-    layer = PackedLinear(nn.functional.linear, 1, transposed=False)
+    layer = PackedLayer(nn.functional.linear, OfMatrix(), (1, 768))
     failure = RuntimeError("not enough memory: you tried to allocate 4718592 bytes.")
     with mock.patch.object(kernels, "packed", side_effect=failure):
         layer(torch.zeros(1, 768, dtype=torch.bfloat16), weight, None)

@@ -26,7 +26,7 @@ from torch import nn
 import amprewrite
 from amprewrite.errors import UnsupportedError
 from tests.fuzzing import seeds
-from tests.packing import pack_float32, packed_names
+from tests.packing import change_all_layouts, pack_float32, packed_names
 from tests.torch_programs import Program
 
 WIDTH = 16
@@ -41,7 +41,13 @@ def forward(m: Any, x: Any) -> Any:
     return h @ table.T + table.exp().sum(0)
 
 
-def a_model() -> Any:
+def forward_images(m: Any, x: Any) -> Any:
+    image = x.view(-1, 4, 2, 2)
+    y = (m.d(m.c(image).relu()) + image).relu()
+    return forward(m, x) + y.flatten(1)
+
+
+def a_model(run: Any = forward, **more: Any) -> Any:
     parts = {
         "a": nn.Linear(WIDTH, WIDTH),
         "norm": nn.LayerNorm(WIDTH),
@@ -49,7 +55,12 @@ def a_model() -> Any:
         "table": nn.Embedding(WIDTH, WIDTH),
         "scale": torch.full((WIDTH,), 0.5),
     }
-    return Program(forward, **parts)
+    return Program(run, **parts, **more)
+
+
+def with_convolutions() -> Any:
+    convolutions = (nn.Conv2d(4, 4, 3, padding=1) for _ in "cd")
+    return a_model(forward_images, **dict(zip("cd", convolutions, strict=True)))
 
 
 def fresh(model: Any, policy: str, x: Any, *, training: bool) -> Any:
@@ -63,6 +74,7 @@ class States(RuleBasedStateMachine):
     """A converted module, and the model that has its weights in full."""
 
     policy, tolerance = "bf16", 0.0
+    make = staticmethod(a_model)
 
     @initialize(training=st.booleans(), lazy=st.booleans(), seed=st.integers(0, 2**16))
     def convert(self, *, training: bool, lazy: bool, seed: int) -> None:
@@ -74,8 +86,8 @@ class States(RuleBasedStateMachine):
         self.stored = False
         torch.manual_seed(seed)
         self.training, self.lazy, self.rows = training, lazy, 3
-        self.model = a_model().eval()
-        rows = {0: torch.export.Dim("rows", min=2)}
+        self.model = self.make().eval()
+        rows = {0: torch.export.Dim("rows", min=2, max=8)}
         given = {} if lazy else {"args": (self.x(),), "dynamic_shapes": ((rows,),)}
         made = copy.deepcopy(self.model)
         self.converted = amprewrite.convert(
@@ -96,7 +108,7 @@ class States(RuleBasedStateMachine):
     def load(self, *, assign: bool, seed: int) -> None:
         """Load other weights into both."""
         torch.manual_seed(seed)
-        state = a_model().state_dict()
+        state = self.make().state_dict()
         self.model.load_state_dict(copy.deepcopy(state))
         self.converted.load_state_dict(copy.deepcopy(state), assign=assign)
 
@@ -154,26 +166,27 @@ class States(RuleBasedStateMachine):
 
 
 class PackedStates(States):
-    """One with a float32 weight that is packed: kernels may sum in another order."""
+    """One with float32 weights that are packed: kernels may sum in another order."""
 
     policy, tolerance = "off", 1e-6
+    make = staticmethod(with_convolutions)
 
     @initialize(seed=st.integers(0, 2**16))
     def convert(self, *, seed: int) -> None:
         """Convert for inference, with args, which packs the weight of the layer."""
         self.start(training=False, lazy=False, seed=seed)
 
-    @rule(factor=FACTORS)
-    def write_to_the_packed_weight(self, factor: float) -> None:
-        """Write to a row of the weight that the last call read packed."""
+    @rule(factor=FACTORS, name=st.sampled_from(["a", "c", "d"]))
+    def write_to_a_packed_weight(self, factor: float, name: str) -> None:
+        """Write to a row of a weight that the last call read packed."""
         with torch.no_grad():
             for module in (self.model, self.converted):
-                module.a.weight[1].mul_(factor)
+                module.get_submodule(name).weight[1].mul_(factor)
 
     @invariant()
     def packs(self) -> None:
-        """See that the weight is packed, unless the program was pickled."""
-        wanted = [] if self.stored else ["a.weight"]
+        """See that the weights are packed, unless the program was pickled."""
+        wanted = [] if self.stored else ["a.weight", "c.weight", "d.weight"]
         assert packed_names(self.converted) == wanted
 
 
@@ -186,6 +199,7 @@ def test_every_history_computes_what_a_fresh_conversion_does(
 ) -> None:
     if machine is PackedStates:
         pack_float32(monkeypatch)
+        change_all_layouts(monkeypatch)
     torch.compiler.reset()
     random.seed(seed)
     health = [HealthCheck.too_slow, HealthCheck.filter_too_much]

@@ -1,6 +1,7 @@
 """Operators of torch: their kinds and schemas."""
 # pyright: reportPrivateUsage=false
 
+import ctypes
 from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -125,6 +126,18 @@ def builtin_of(target: "OpOverload[..., Any]") -> Callable[..., Any]:
 def onednn(name: str) -> Any:
     """Return an operator of torch that runs a kernel of oneDNN, by its name."""
     return getattr(torch.ops.mkldnn, f"_{name}")
+
+
+def onednn_memory(tensor: torch.Tensor, length: int) -> torch.Tensor:
+    """Return the memory of a tensor in a layout of oneDNN, to be read at once.
+
+    Args:
+        tensor: The tensor, which has to outlive the result.
+        length: Number of bytes.
+    """
+    untyped: Any = torch.ops.mkldnn
+    memory = (ctypes.c_char * length).from_address(untyped.data_ptr(tensor))
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 _PLACES: tuple[Any, ...] = (

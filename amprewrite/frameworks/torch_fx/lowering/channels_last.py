@@ -1,11 +1,12 @@
-"""Run 16-bit convolutions of CPUs in the layout with the channels last.
+"""Run convolutions of CPUs in the layout with the channels last.
 
 Kernels of x86 CPUs convolve 16-bit tensors faster in that layout, copies of the operand
 and of the result counted. Ops that compute the same in each layout, element by element,
-stay in it between two convolutions.
+stay in it between two convolutions. In float32 the copies take longer than one
+convolution gains: there it is a network of them that pays, or not.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import reduce
 from typing import Any
 
@@ -25,11 +26,19 @@ LEAST_PRODUCTS = 10**6
 
 Measured in bfloat16 on an AVX2 CPU, one thread, times without over with both copies:
 stem of 5e6 products 3.0, 3x3 of 3e7 4.4, 1x1 of 6e6 1.4 (float16: 3.4, 3.8, 1.0), 3x3
-of 4e4 0.9. Grouped convolutions lose where each channel is a group (0.2), and float32
-gains nothing. With bfloat16 instructions ResNet-50 took 0.75 of the time.
+of 4e4 0.9. Grouped convolutions lose where each channel is a group (0.2), and one
+in float32 gains nothing. With bfloat16 instructions ResNet-50 took 0.75 of the time.
 """
 
-_CONVOLUTIONS = frozenset((aten.conv2d.default, aten.conv2d.padding))
+LAST = "channels last"
+"""Key in the meta of an op that reads images and gives them with the channels last."""
+
+COPY = "copy into a layout"
+"""Key in the meta of a node that copies a value into a layout."""
+
+CONVOLUTIONS = frozenset((aten.conv2d.default, aten.conv2d.padding))
+"""Convolutions of images."""
+
 _RANK = 4
 """Number of dimensions of images: batch, channels, height, width."""
 
@@ -53,6 +62,18 @@ Not so gelu, silu and others whose kernels round otherwise in the last few eleme
 row, which are other ones in another layout.
 """
 
+_FUSED = frozenset(
+    (
+        aten.gelu.default,
+        aten.silu.default,
+        aten.sigmoid.default,
+        aten.tanh.default,
+        aten.hardswish.default,
+        aten.hardsigmoid.default,
+    )
+)
+"""Activations that keep the layout, but perhaps not the last bit."""
+
 _TRAINS = 5
 """Position of the flag of a batch norm that its statistics are those of the batch."""
 
@@ -63,7 +84,11 @@ _OUT_OF_PLACE: Mapping[Any, Any] = {
 }
 
 
-def put_channels_last(graph: Graph) -> tuple[Lowering, ...]:
+def put_channels_last(
+    graph: Graph,
+    full: Collection[str] = (),
+    fuses: Callable[[torch.dtype], bool] | None = None,
+) -> tuple[Lowering, ...]:
     """Change the layout of convolutions, and of ops between, where it is faster.
 
     Values that other ops or the caller read keep their layout. Wanted is a graph not
@@ -71,11 +96,14 @@ def put_channels_last(graph: Graph) -> tuple[Lowering, ...]:
 
     Args:
         graph: The graph, with values in the meta of its nodes; it is changed in place.
+        full: Names of convolutions in float32 that are changed, too.
+        fuses: Returns whether activations of a dtype may be done by the kernels of
+            convolutions, and round otherwise for that: these change their layout, too.
 
     Returns:
         A record of the convolutions, and one of the other ops.
     """
-    convolutions = [node for node in graph.nodes if _pays(node)]
+    convolutions = [n for n in graph.nodes if n.name in full or _pays(n)]
     if not convolutions:
         return ()
     _write_nowhere(graph)
@@ -87,9 +115,11 @@ def put_channels_last(graph: Graph) -> tuple[Lowering, ...]:
         node.update_arg(0, last)
         plain[_with_plain_result(graph, node)] = node
     plain = {copy: node for copy, node in plain.items() if node not in written}
-    able = [n for n in graph.nodes if _keeps_layout(n) and n not in written]
+    able = [n for n in graph.nodes if _keeps_layout(n, fuses) and n not in written]
     others = [node for node in able if _spread(graph, node, plain)]
     _join(graph, plain)
+    for node in (*convolutions, *others):
+        node.meta[LAST] = True
     found = [tuple(node.name for node in nodes) for nodes in (convolutions, others)]
     return tuple(Lowering("channels_last", ops, IN_LAYOUT) for ops in found if ops)
 
@@ -130,35 +160,52 @@ def _join(graph: Graph, plain: Mapping[Node, Node]) -> None:
 
 def _pays(node: Node) -> bool:
     """Return whether a convolution is faster with the channels last."""
-    if node.target not in _CONVOLUTIONS or _groups(node) != 1:
+    if groups(node) != 1:
         return False
-    given, weight, found = (_value(n) for n in (*node.args[:2], node))
-    if not all(isinstance(value, torch.Tensor) for value in (given, weight, found)):
+    low = may_change(node, torch.bfloat16) or may_change(node, torch.float16)
+    return low and products(node) >= LEAST_PRODUCTS
+
+
+def may_change(node: Node, dtype: torch.dtype) -> bool:
+    """Return whether a node is a convolution of a dtype, and plain, on such a CPU."""
+    if node.target not in CONVOLUTIONS:
         return False
-    low = given.dtype in (torch.bfloat16, torch.float16)
+    given, weight, found = values = [_value(n) for n in (*node.args[:2], node)]
+    if not all(isinstance(value, torch.Tensor) for value in values):
+        return False
     is_plain = given.is_contiguous() and found.is_contiguous()
-    if not (low and is_plain and given.device.type == "cpu" and given.dim() == _RANK):
+    if not is_plain or given.device.type != "cpu" or given.dim() != _RANK:
         return False
-    products = weight.numel()
+    return given.dtype == weight.dtype == dtype and _is_measured()
+
+
+def groups(node: Node) -> Any:
+    """Return the number of groups of a convolution."""
+    return node.kwargs.get("groups", (*node.args, *[1] * 7)[_GROUPS])
+
+
+def products(node: Node) -> int:
+    """Return the number of products of a convolution, in the tracer's example."""
+    weight, found = _value(node.args[1]), _value(node)
+    count = weight.numel()
     for extent in (found.shape[0], *found.shape[2:]):
-        products *= tensor_internals.example_of(extent)
-    return products >= LEAST_PRODUCTS and _is_measured()
+        count *= tensor_internals.example_of(extent)
+    return count
 
 
-def _keeps_layout(node: Node) -> bool:
+def _keeps_layout(node: Node, fuses: Callable[[torch.dtype], bool] | None) -> bool:
     """Return whether an op gives the same bits in each layout, and keeps it."""
     if node.target is aten.batch_norm.default:
         return node.args[_TRAINS] is False
+    if node.target in _FUSED and fuses is not None:
+        value = _value(node)
+        return isinstance(value, torch.Tensor) and fuses(value.dtype)
     return node.target in _FREE
 
 
 def _is_measured() -> bool:
     """Return whether this is a CPU of the kind that was measured."""
     return torch.backends.cpu.get_cpu_capability().startswith("AVX")
-
-
-def _groups(node: Node) -> Any:
-    return node.kwargs.get("groups", (*node.args, *[1] * 7)[_GROUPS])
 
 
 def _value(node: Any) -> Any:
@@ -174,7 +221,7 @@ def _in_layout(graph: Graph, node: Any, layout: torch.memory_format) -> Node:
     made = graph.call_function(
         aten.contiguous.default, (node,), {"memory_format": layout}
     )
-    made.meta["val"] = _value(node)
+    made.meta |= {"val": _value(node), COPY: True}
     return made
 
 
@@ -202,4 +249,4 @@ def _is_new(node: Node) -> bool:
     """Return whether a value has memory of its own."""
     if node.target is aten.to.dtype:
         return _value(node).dtype != _value(node.args[0]).dtype
-    return node.target in _CONVOLUTIONS or _keeps_layout(node)
+    return node.target in CONVOLUTIONS or _keeps_layout(node, None)

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 from torch.fx import Graph
 
@@ -11,11 +12,14 @@ from amprewrite.frameworks.torch_fx.lowering.constants import (
     fold_constants,
     written_values,
 )
+from amprewrite.frameworks.torch_fx.lowering.layout_prices import paying
 from amprewrite.frameworks.torch_fx.lowering.no_ops import remove_no_ops
+from amprewrite.frameworks.torch_fx.lowering.packing import kernels
 from amprewrite.frameworks.torch_fx.lowering.packing.fuse_epilogues import (
     fuse_epilogues,
 )
-from amprewrite.frameworks.torch_fx.lowering.packing.pack_linears import pack_linears
+from amprewrite.frameworks.torch_fx.lowering.packing.pack_layers import pack_layers
+from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import PackedLayer
 from amprewrite.plan.fields import Lowering
 
 
@@ -46,7 +50,8 @@ def lower_graph(
     """Return a graph that computes the same in fewer and cheaper steps.
 
     Bits are the same, but for convolutions in another layout and for packed weights,
-    whose float32 sums may have another order, and for fused ops, which round less.
+    whose float32 sums may have another order, and for fused ops, which round less. An
+    activation between packed convolutions may differ in the last bit.
 
     Args:
         graph: The graph of a plan; it stays as it is.
@@ -59,15 +64,21 @@ def lower_graph(
     lowered = _copied(graph)
     found = remove_no_ops(lowered)
     found += fold_constants(lowered, owner, constants)
-    if not trains:
-        found += put_channels_last(lowered)
-    if trains or not packs:
+    if trains:
         return Lowered(lowered, found)
     packed = _copied(lowered)
+    in_layout = put_channels_last(lowered)
+    if not packs:
+        return Lowered(lowered, found + in_layout)
+    fuses = kernels.convolves
+    full = paying(packed, fuses) if fuses(torch.float32) else ()
+    changed = put_channels_last(packed, full, fuses)
     written = written_values(packed)  # of ops of ATen, before others replace them
-    layers = pack_linears(packed, owner)
+    layers = pack_layers(packed, owner)
     layers += fuse_epilogues(packed, written)
-    return Lowered(lowered, found + layers, packed if layers else None)
+    if any(isinstance(node.target, PackedLayer) for node in packed.nodes):
+        return Lowered(lowered, found + changed + layers, packed)
+    return Lowered(lowered, found + in_layout + layers)
 
 
 def _copied(graph: Graph) -> Graph:

@@ -1,12 +1,14 @@
 """Find linear layers in a graph: linear, addmm, mm and matmul with an attribute."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.fx import Graph, Node
 
-from amprewrite.frameworks.torch_fx.compat import operators, tensor_internals
+from amprewrite.frameworks.torch_fx.compat import operators
+from amprewrite.frameworks.torch_fx.lowering.packing.layer import Layer
+from amprewrite.frameworks.torch_fx.lowering.packing.layouts import OfMatrix
 
 aten = torch.ops.aten
 
@@ -14,29 +16,7 @@ _RANK = 2
 """Number of dimensions of a weight."""
 
 
-class Linear(NamedTuple):
-    """A linear layer of a graph.
-
-    Attributes:
-        node: Its node.
-        operand: Its operand.
-        weight: The node of its weight, an attribute.
-        bias: The node of its bias; None if it has none.
-        transposed: Whether the weight is a matrix of inputs by outputs.
-        views: Nodes between the weight and the layer, which transpose it.
-        run: The layer of an operand, the weight and the bias.
-    """
-
-    node: Node
-    operand: Node
-    weight: Node
-    bias: Node | None
-    transposed: bool
-    views: tuple[Node, ...]
-    run: Callable[[Any, Any, Any], Any]
-
-
-def linears(graph: Graph) -> Iterator[Linear]:
+def linears(graph: Graph) -> Iterator[Layer]:
     """Yield the linear layers of a graph that have an attribute as their weight.
 
     Args:
@@ -53,7 +33,8 @@ def linears(graph: Graph) -> Iterator[Linear]:
             continue
         turned = bool(views)
         run = _RUN[node.target](turned)
-        yield Linear(node, operand, weight, bias, by_rows is turned, views, run)
+        layout = OfMatrix(transposed=by_rows is turned)
+        yield Layer(node, operand, weight, bias, layout, views, run)
 
 
 def _parts(node: Node) -> tuple[Any, Any, Any, bool] | None:
@@ -90,15 +71,6 @@ def _attribute(matrix: Any) -> tuple[Node | None, tuple[Node, ...]]:
 def _rank(node: Any) -> int:
     value = node.meta.get("val") if isinstance(node, Node) else None
     return value.dim() if isinstance(value, torch.Tensor) else 0
-
-
-def rows_of(operand: Node) -> int:
-    """Return the number of rows of the operand of a layer, in the tracer's example."""
-    shape = operand.meta["val"].shape
-    rows = 1
-    for extent in shape[:-1]:
-        rows *= tensor_internals.example_of(extent)
-    return rows
 
 
 def _linear(turned: bool) -> Callable[[Any, Any, Any], Any]:  # noqa: FBT001  # of a table

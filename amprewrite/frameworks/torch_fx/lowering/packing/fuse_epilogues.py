@@ -1,10 +1,10 @@
-"""Do the activation, or the sum, after a linear layer in its kernel.
+"""Do the activation, or the sum, after a layer with a packed weight in its kernel.
 
 The kernel applies it to the accumulator, in float32, and rounds once: two roundings
 less than a low layer, a cast to float32, an activation and a cast back.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +12,9 @@ import torch
 from torch.fx import Graph, Node
 
 from amprewrite.frameworks.torch_fx.compat import operators
-from amprewrite.frameworks.torch_fx.lowering.packing.kernels import Epilogue
-from amprewrite.frameworks.torch_fx.lowering.packing.packed_linear import PackedLinear
+from amprewrite.frameworks.torch_fx.lowering.packing.kernels import SUM, Epilogue
+from amprewrite.frameworks.torch_fx.lowering.packing.layouts import OfWindow
+from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import PackedLayer
 from amprewrite.frameworks.torch_fx.lowering.packing.trial import tried
 from amprewrite.plan.fields import Lowering
 
@@ -51,7 +52,8 @@ _ACTIVATIONS: Mapping[Any, Callable[[Node], Epilogue]] = {
 }
 """Activations of the kernels (torch/_inductor/fx_passes/mkldnn_fusion.py has them)."""
 
-_SUM = Epilogue("add", sums=True)
+_AFTER_SUMS = frozenset((aten.relu.default,))
+"""Activations that the kernels of convolutions do after a sum (the same file)."""
 
 
 def fuse_epilogues(graph: Graph, written: set[Node]) -> tuple[Lowering, ...]:
@@ -67,27 +69,53 @@ def fuse_epilogues(graph: Graph, written: set[Node]) -> tuple[Lowering, ...]:
     found: list[Lowering] = []
     places = {node: number for number, node in enumerate(graph.nodes)}
     for node in list(graph.nodes):
-        if not isinstance(node.target, PackedLinear):
+        if not isinstance(node.target, PackedLayer):
             continue
-        chain, epilogue, rest = _activation(node) or _sum(node, places, written)
-        if not chain or not written.isdisjoint((node, *chain)):
-            continue
-        layer = replace(node.target, epilogue=epilogue, after=_following(node, chain))
-        names = (node.name, *(one.name for one in chain))
-        shape, dtype = _matrix(node), _value(node).dtype
-        if why := tried(layer, shape, dtype).why:
-            found.append(Lowering(NAME, names, NOT.format(why)))
-            continue
-        node.target, node.args = layer, (*node.args, *rest)
-        node.meta["val"] = chain[-1].meta["val"]
-        chain[-1].replace_all_uses_with(node)
-        for one in reversed(chain):
-            graph.erase_node(one)
-        found.append(Lowering(NAME, names, ONCE))
+        for chain, epilogue, rest in _chains(node, places, written):
+            names = (node.name, *(one.name for one in chain))
+            after = _following(node, chain)
+            layer = replace(node.target, epilogue=epilogue, after=after)
+            weight: Any = node.args[1]
+            if why := tried(layer, _value(weight).shape, _value(node).dtype).why:
+                found.append(Lowering(NAME, names, NOT.format(why)))
+                continue
+            node.target, node.args = layer, (*node.args, *rest)
+            node.meta["val"] = chain[-1].meta["val"]
+            chain[-1].replace_all_uses_with(node)
+            for one in reversed(chain):
+                graph.erase_node(one)
+            found.append(Lowering(NAME, names, ONCE))
+            break
     return tuple(found)
 
 
 _Found = tuple[list[Node], Epilogue, tuple[Node, ...]]
+"""Ops after a layer, the epilogue in place of them, and its other operands."""
+
+
+def _chains(
+    node: Node, places: Mapping[Node, int], written: set[Node]
+) -> Iterator[_Found]:
+    """Yield the ops after a layer that its kernel may do, most of them first."""
+    active = _activation(node)
+    if active is not None:
+        found = [active]
+    else:
+        chain, epilogue, rest = _sum(node, places, written)
+        last = _only_reader(chain[0]) if chain else None
+        found = [(chain, epilogue, rest)] if chain else []
+        is_window = isinstance(_layer(node).layout, OfWindow)
+        if last is not None and is_window and last.target in _AFTER_SUMS:
+            both = _ACTIVATIONS[last.target](last)._replace(sums=True)
+            found.insert(0, ([*chain, last], both, rest))
+    for one in found:
+        if written.isdisjoint((node, *one[0])):
+            yield one
+
+
+def _layer(node: Node) -> PackedLayer:
+    layer: Any = node.target
+    return layer
 
 
 def _activation(node: Node) -> _Found | None:
@@ -115,7 +143,7 @@ def _activation(node: Node) -> _Found | None:
 
 def _sum(node: Node, places: Mapping[Node, int], written: set[Node]) -> _Found:
     """Return the sum of a layer and a value that is there before it, of one shape."""
-    none: _Found = [], _SUM, ()
+    none: _Found = [], SUM, ()
     one = _only_reader(node)
     if one is None or one.target is not aten.add.Tensor or one.kwargs:
         return none
@@ -129,7 +157,7 @@ def _sum(node: Node, places: Mapping[Node, int], written: set[Node]) -> _Found:
     fits = (
         len(alike) == 1 and values[2].is_contiguous() and places[other] < places[node]
     )
-    return ([one], _SUM, (other,)) if fits else none
+    return ([one], SUM, (other,)) if fits else none
 
 
 def _only_reader(node: Node) -> Node | None:
@@ -146,9 +174,10 @@ def _following(node: Node, chain: list[Node]) -> Callable[..., Any]:
     """Return the ops after a layer, as a function of its result and the rest."""
     if chain[0].target is aten.add.Tensor:
         add, first = operators.builtin_of(aten.add.Tensor), chain[0].args[0] is node
+        last = _following(node, chain[1:]) if chain[1:] else _itself
 
         def plus(y: Any, other: Any) -> Any:
-            return add(y, other) if first else add(other, y)
+            return last(add(y, other) if first else add(other, y))
 
         return plus
     steps: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
@@ -164,12 +193,8 @@ def _following(node: Node, chain: list[Node]) -> Callable[..., Any]:
     return after
 
 
-def _matrix(node: Node) -> torch.Size:
-    """Return the shape of the matrix of outputs by inputs of a packed layer."""
-    layer: Any = node.target
-    weight: Any = node.args[1]
-    shape = _value(weight).shape
-    return torch.Size(shape[::-1] if layer.transposed else shape)
+def _itself(y: Any) -> Any:
+    return y
 
 
 def _value(node: Node) -> Any:

@@ -8,10 +8,8 @@ torch = pytest.importorskip("torch")
 
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.lowering.packing.find_linears import (
-    linears,
-    rows_of,
-)
+from amprewrite.frameworks.torch_fx.lowering.packing.find_linears import linears
+from amprewrite.frameworks.torch_fx.lowering.packing.layouts import OfMatrix
 from tests.torch_programs import Program
 
 X = torch.linspace(-1, 1, 24).reshape(2, 3, 4)
@@ -51,9 +49,8 @@ def test_each_form_is_found_and_runs_as_it_is_written() -> None:
     wanted = model(X)
     for one, place in zip(found, places, strict=False):
         held = model.layer.weight if "layer" in one.weight.name else model.turned
-        assert one.transposed is (held is model.turned)
+        assert one.layout == OfMatrix(transposed=held is model.turned)
         assert (one.bias is not None) is (place in (0, 2, 3))
         bias = None if one.bias is None else (model.layer.bias, model.bias)[place > 0]
         x = X if one.operand.op == "placeholder" else X.view(6, 4)
         assert torch.equal(one.run(x, held, bias), wanted[place])
-        assert rows_of(one.operand) == 6

@@ -39,7 +39,7 @@ needs_kernels = pytest.mark.skipif(
             Epilogue("hardtanh", (-0.5, 2.0)),
             lambda y: functional.hardtanh(y, -0.5, 2.0),
         ),
-        (Epilogue("add", sums=True), lambda y: y + 3 * X @ WEIGHT.T),
+        (kernels.SUM, lambda y: y + 3 * X @ WEIGHT.T),
     ],
 )
 def test_a_kernel_computes_the_layer_and_its_epilogue(epilogue, after) -> None:
@@ -60,11 +60,51 @@ def test_operands_have_any_rank_and_number_of_rows(shape) -> None:
     torch.testing.assert_close(found, x @ WEIGHT.T, rtol=1e-5, atol=1e-5)
 
 
-def test_float32_is_packed_nowhere_and_low_dtypes_where_there_are_instructions() -> (
-    None
-):
+IMAGE = torch.linspace(-2, 2, 2 * 8 * 54).reshape(2, 8, 9, 6).cos()
+WINDOW = kernels.Window((2, 1), (1, 0), (1, 2), 2)
+FILTER = torch.linspace(-1, 1, 16 * 4 * 9).reshape(16, 4, 3, 3).sin()
+OTHER = torch.linspace(-9, 9, 2 * 16 * 5 * 2).reshape(2, 16, 5, 2)
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("epilogue", "after"),
+    [
+        (kernels.NONE, lambda y: y),
+        (
+            Epilogue("gelu", (), "tanh"),
+            lambda y: functional.gelu(y, approximate="tanh"),
+        ),
+        (Epilogue("hardtanh", (0.0, 6.0)), functional.relu6),
+        (kernels.SUM, lambda y: y + OTHER),
+        (Epilogue("relu", sums=True), lambda y: (y + OTHER).relu()),
+    ],
+)
+def test_a_kernel_convolves_and_does_its_epilogue(epilogue, after) -> None:
+    packed = kernels.packed_window(FILTER, WINDOW, IMAGE.shape)
+    rest = [OTHER] if epilogue.sums else []
+    found = kernels.window_kernel(WINDOW, epilogue)(IMAGE, packed, BIAS[:16], *rest)
+    wanted = after(functional.conv2d(IMAGE, FILTER, BIAS[:16], *WINDOW))
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=2e-5)
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(kernels.plain(packed), FILTER)
+
+
+@needs_kernels
+def test_layouts_are_compared_by_their_memory() -> None:
+    shape = IMAGE.shape
+    one, same = (kernels.packed_window(FILTER, WINDOW, shape) for _ in range(2))
+    assert kernels.same(one, same)
+    other = kernels.packed_window(FILTER.flip(2), WINDOW, shape)  # in another order
+    assert not kernels.same(one, other)
+    assert not kernels.same(one, kernels.packed(WEIGHT, 5))
+
+
+def test_float32_is_packed_for_convolutions_and_low_dtypes_with_instructions() -> None:
     assert not kernels.packs(torch.float32)
     assert not kernels.packs(torch.float64)
+    assert not kernels.convolves(torch.float64)
+    assert kernels.convolves(torch.float32) is kernels.has_kernels()
     if "avx512" not in torch.backends.cpu.get_cpu_capability().lower():
         assert not kernels.packs(torch.float16)
 

@@ -14,18 +14,20 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 from amprewrite.frameworks.torch_fx.lowering.packing import kernels, packed_weight
+from amprewrite.frameworks.torch_fx.lowering.packing.layouts import OfMatrix
 from amprewrite.frameworks.torch_fx.lowering.packing.packed_weight import (
     HELD,
     NOT_PLAIN,
     OTHER_BITS,
+    OTHER_LAYOUT,
     TRAINED,
-    TURNED,
     PackedWeight,
     pack,
 )
 from tests.packing import pack_float32
 
 X = torch.linspace(-1, 1, 128).reshape(2, 64)
+MATRIX, TURNED = OfMatrix(), OfMatrix(transposed=True)
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +44,7 @@ def packed_layer() -> tuple[Any, Any]:
     """Return a layer with a packed weight, and the values of the weight."""
     made = layer()
     values = made.weight.detach().clone()
-    assert pack(made.weight, 2, transposed=False) == ""
+    assert pack(made.weight, MATRIX, X) == ""
     assert type(made.weight) is PackedWeight
     return made, values
 
@@ -124,7 +126,7 @@ def test_writes_are_to_the_plain_weight_and_are_counted() -> None:
         lambda: model.load_state_dict({**model.state_dict(), "weight": values * 8}),
         lambda: torch.nn.init.constant_(model.weight, 0.5),
     ):
-        assert pack(model.weight, 2, transposed=False) == ""
+        assert pack(model.weight, MATRIX, X) == ""
         with torch.no_grad():
             write()
         assert model.weight._version >= version
@@ -159,7 +161,7 @@ def test_its_class_makes_plain_parameters() -> None:
 
 def test_a_buffer_is_packed_too_and_is_no_parameter() -> None:
     held = torch.arange(4096.0).view(64, 64).clone()
-    assert pack(held, 2, transposed=True) == ""
+    assert pack(held, TURNED, X) == ""
     assert not isinstance(held, nn.Parameter)
     assert torch.equal(held, torch.arange(4096.0).view(64, 64))
     assert type(held) is torch.Tensor
@@ -168,7 +170,7 @@ def test_a_buffer_is_packed_too_and_is_no_parameter() -> None:
 def test_nans_and_infinities_keep_their_bits() -> None:
     held = torch.full((64, 64), float("inf"))
     held.view(torch.int32)[3, 5] = 0x7FC01234  # a NaN with a payload
-    assert pack(held, 2, transposed=False) == ""
+    assert pack(held, MATRIX, X) == ""
     assert held.view(torch.int32)[3, 5].item() == 0x7FC01234
     assert held[0, 0].item() == float("inf")
 
@@ -176,44 +178,44 @@ def test_nans_and_infinities_keep_their_bits() -> None:
 def test_a_weight_that_something_else_holds_stays_plain() -> None:
     model = layer()
     state = model.state_dict()
-    assert pack(model.weight, 2, transposed=False) == HELD
+    assert pack(model.weight, MATRIX, X) == HELD
     del state
     array = model.weight.detach().numpy()
-    assert pack(model.weight, 2, transposed=False) == HELD
+    assert pack(model.weight, MATRIX, X) == HELD
     del array
     out = model(X)
-    assert pack(model.weight, 2, transposed=False) == HELD
+    assert pack(model.weight, MATRIX, X) == HELD
     out.sum().backward()
-    assert pack(model.weight, 2, transposed=False) == TRAINED
+    assert pack(model.weight, MATRIX, X) == TRAINED
     model.weight.grad = None
     handle = model.weight.register_hook(lambda grad: grad)
-    assert pack(model.weight, 2, transposed=False) == TRAINED
+    assert pack(model.weight, MATRIX, X) == TRAINED
     handle.remove()
     whole = torch.zeros(128, 64)
-    assert pack(whole[:64], 2, transposed=False) == HELD
-    assert pack(whole.t(), 2, transposed=False) == NOT_PLAIN
-    assert pack(torch.zeros(64), 2, transposed=False) == NOT_PLAIN
+    assert pack(whole[:64], MATRIX, X) == HELD
+    assert pack(whole.t(), MATRIX, X) == NOT_PLAIN
+    assert pack(torch.zeros(64), MATRIX, X) == NOT_PLAIN
     with torch.inference_mode():
-        assert pack(torch.zeros(64, 64), 2, transposed=False) == NOT_PLAIN
+        assert pack(torch.zeros(64, 64), MATRIX, X) == NOT_PLAIN
 
 
 def test_a_weight_is_packed_in_one_layout() -> None:
     model, _ = packed_layer()
-    assert pack(model.weight, 2, transposed=False) == ""
-    assert pack(model.weight, 2, transposed=True) == TURNED
+    assert pack(model.weight, MATRIX, X) == ""
+    assert pack(model.weight, TURNED, X) == OTHER_LAYOUT
 
 
 def test_a_layout_that_loses_bits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "plain", lambda matrix: matrix.to_dense().neg())
     model = layer()
-    assert pack(model.weight, 2, transposed=False) == OTHER_BITS
+    assert pack(model.weight, MATRIX, X) == OTHER_BITS
     assert type(model.weight) is nn.Parameter
 
 
 def test_its_memory_is_held_once() -> None:
     model, _ = packed_layer()
     held = vars(model.weight)[packed_weight.KEY]
-    assert kernels.size(held.matrix) == 192 * 64 * 4
+    assert kernels.size(held.values) == 192 * 64 * 4
     with torch._C.DisableTorchFunctionSubclass():  # as nobody should
         assert model.weight.data_ptr() == 0
         with pytest.raises(RuntimeError):

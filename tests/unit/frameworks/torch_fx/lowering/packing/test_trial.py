@@ -9,9 +9,14 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional
 
-from amprewrite.frameworks.torch_fx.lowering.packing import kernels, trial
+from amprewrite.frameworks.torch_fx.lowering.packing import (
+    kernels,
+    packed_weight,
+    trial,
+)
 from amprewrite.frameworks.torch_fx.lowering.packing.kernels import Epilogue
-from amprewrite.frameworks.torch_fx.lowering.packing.packed_linear import PackedLinear
+from amprewrite.frameworks.torch_fx.lowering.packing.layouts import OfMatrix
+from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import PackedLayer
 from amprewrite.frameworks.torch_fx.lowering.packing.trial import Tried, tried
 from tests.packing import pack_float32, stand_in
 
@@ -19,7 +24,7 @@ SHAPE = torch.Size((64, 128))
 AFTER: dict[Epilogue, Callable[..., Any] | None] = {
     kernels.NONE: None,
     Epilogue("gelu", (), "none"): functional.gelu,
-    Epilogue("add", sums=True): torch.add,
+    kernels.SUM: torch.add,
 }
 
 
@@ -28,11 +33,9 @@ def _nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "_known", {})
 
 
-def layer(epilogue: Epilogue) -> PackedLinear:
-    linear = functional.linear
-    return PackedLinear(
-        linear, 2, transposed=False, epilogue=epilogue, after=AFTER[epilogue]
-    )
+def layer(epilogue: Epilogue) -> PackedLayer:
+    linear, after = functional.linear, AFTER[epilogue]
+    return PackedLayer(linear, OfMatrix(), (2, 128), epilogue, after)
 
 
 @pytest.mark.parametrize("epilogue", AFTER)
@@ -69,9 +72,9 @@ def test_a_cpu_without_the_instructions_says_so() -> None:
 def test_a_matrix_that_would_be_much_larger_stays(monkeypatch) -> None:
     pack_float32(monkeypatch)
     monkeypatch.setattr(kernels, "size", lambda _: 2 * 64 * 128 * 4)
-    monkeypatch.setattr(trial, "MOST_PADDING", 1 / 16)
+    monkeypatch.setattr(packed_weight, "MOST_PADDING", 1 / 16)
     why = tried(layer(kernels.NONE), SHAPE, torch.float32).why
     assert why == "its blocks would take 65,536 bytes in place of 32,768"
-    monkeypatch.setattr(trial, "MOST_PADDING", 1)
+    monkeypatch.setattr(packed_weight, "MOST_PADDING", 1)
     other = torch.Size((128, 64))
     assert tried(layer(kernels.NONE), other, torch.float32) == Tried("", 32768)

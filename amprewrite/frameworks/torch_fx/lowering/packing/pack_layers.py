@@ -1,4 +1,4 @@
-"""Let linear layers read packed weights, where every reader of a weight can."""
+"""Let layers read packed weights, where every reader of a weight can."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -8,14 +8,16 @@ import torch
 from torch import nn
 from torch.fx import Graph, Node
 
+from amprewrite.frameworks.torch_fx.compat import tensor_internals
 from amprewrite.frameworks.torch_fx.lowering.constants import FOLDED
 from amprewrite.frameworks.torch_fx.lowering.packing import kernels
-from amprewrite.frameworks.torch_fx.lowering.packing.find_linears import (
-    Linear,
-    linears,
-    rows_of,
+from amprewrite.frameworks.torch_fx.lowering.packing.find_convolutions import (
+    convolutions,
 )
-from amprewrite.frameworks.torch_fx.lowering.packing.packed_linear import PackedLinear
+from amprewrite.frameworks.torch_fx.lowering.packing.find_linears import linears
+from amprewrite.frameworks.torch_fx.lowering.packing.layer import Layer
+from amprewrite.frameworks.torch_fx.lowering.packing.layouts import Layout, OfMatrix
+from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import PackedLayer
 from amprewrite.frameworks.torch_fx.lowering.packing.trial import tried
 from amprewrite.plan.fields import Lowering
 
@@ -24,7 +26,7 @@ IN_BLOCKS = "with weights in the layout of the kernel"
 NOT = "not packed: {}"
 
 LEAST_ELEMENTS = 2**16
-"""Elements of a weight for which packing pays.
+"""Elements of a matrix for which packing pays.
 
 Of 768 by 3,072 in bfloat16 with 16 rows the plain kernel took 532 us, the packed one
 394 (measured on a CPU with bfloat16 instructions): 58 ns for 1,000 elements. The call
@@ -32,8 +34,8 @@ takes up to 4 us longer than that of the plain kernel.
 """
 
 
-def pack_linears(graph: Graph, owner: nn.Module) -> tuple[Lowering, ...]:
-    """Replace linear layers by ones that read packed weights.
+def pack_layers(graph: Graph, owner: nn.Module) -> tuple[Lowering, ...]:
+    """Replace linear layers and convolutions by ones that read packed weights.
 
     A weight is packed by the first call. Wanted is a graph for calls without gradients.
 
@@ -46,16 +48,16 @@ def pack_linears(graph: Graph, owner: nn.Module) -> tuple[Lowering, ...]:
     """
     found: dict[str, list[str]] = {}
     padding: dict[str, int] = {}
-    for linear in _packable(graph, owner):
-        value = linear.weight.meta["val"]
-        shape = value.shape[::-1] if linear.transposed else value.shape
-        layer = PackedLinear(linear.run, rows_of(linear.operand), linear.transposed)
-        why, more = tried(layer, torch.Size(shape), value.dtype)
+    for layer in _packable(graph, owner):
+        value, shape = layer.weight.meta["val"], layer.operand.meta["val"].shape
+        example = tuple(map(tensor_internals.example_of, shape))
+        packed = PackedLayer(layer.run, layer.layout, example)
+        why, more = tried(packed, value.shape, value.dtype)
         what = NOT.format(why) if why else IN_BLOCKS
-        found.setdefault(what, []).append(linear.node.name)
+        found.setdefault(what, []).append(layer.node.name)
         if not why:
-            padding[str(linear.weight.target)] = more
-            _replace(linear, layer)
+            padding[str(layer.weight.target)] = more
+            _replace(layer, packed)
     for node in reversed(graph.nodes):
         if node.op == "call_function" and not node.users and "packed_view" in node.meta:
             graph.erase_node(node)
@@ -66,32 +68,32 @@ def pack_linears(graph: Graph, owner: nn.Module) -> tuple[Lowering, ...]:
     )
 
 
-def _replace(linear: Linear, layer: PackedLinear) -> None:
+def _replace(layer: Layer, packed: PackedLayer) -> None:
     """Make the node of a layer one that reads the weight itself."""
-    node = linear.node
-    node.target = layer
-    node.args = (linear.operand, linear.weight, linear.bias)
+    node = layer.node
+    node.target = packed
+    node.args = (layer.operand, layer.weight, layer.bias)
     node.kwargs = {}
-    for view in linear.views:
+    for view in layer.views:
         view.meta["packed_view"] = True
 
 
-def _packable(graph: Graph, owner: nn.Module) -> Iterator[Linear]:
+def _packable(graph: Graph, owner: nn.Module) -> Iterator[Layer]:
     """Yield the layers with weights that only such layers read, all in one layout."""
     held = {n: _tensor(n, owner) for n in graph.nodes if n.op == "get_attr"}
-    able = [linear for linear in linears(graph) if _is_able(linear)]
-    reads = Counter(id(held[linear.weight]) for linear in able)
+    able = [layer for layer in (*linears(graph), *convolutions(graph)) if _able(layer)]
+    reads = Counter(id(held[layer.weight]) for layer in able)
     all_reads: Counter[int] = Counter()
     for node, tensor in held.items():
         all_reads[id(tensor)] += sum(_reads(node))
-    layouts: dict[int, set[bool]] = {}
-    for linear in able:
-        layouts.setdefault(id(held[linear.weight]), set()).add(linear.transposed)
-    for linear in able:
-        key = id(held[linear.weight])
+    layouts: dict[int, set[Layout]] = {}
+    for layer in able:
+        layouts.setdefault(id(held[layer.weight]), set()).add(layer.layout)
+    for layer in able:
+        key = id(held[layer.weight])
         alone = reads[key] == all_reads[key] and len(layouts[key]) == 1
-        if alone and _is_plain(held[linear.weight]):
-            yield linear
+        if alone and _is_plain(held[layer.weight], layer.layout.rank):
+            yield layer
 
 
 def _reads(node: Node) -> Iterator[int]:
@@ -108,19 +110,21 @@ def _is_view(node: Node) -> bool:
     return node.target in (aten.t.default, aten.numpy_T.default, aten.transpose.int)
 
 
-def _is_able(linear: Linear) -> bool:
+def _able(layer: Layer) -> bool:
     """Return whether a kernel of this CPU takes the operands of a layer."""
-    nodes = [linear.node, linear.operand, linear.weight]
-    nodes += [] if linear.bias is None else [linear.bias]
+    nodes = [layer.node, layer.operand, layer.weight]
+    nodes += [] if layer.bias is None else [layer.bias]
     values: list[Any] = [node.meta.get("val") for node in nodes]
     if not all(isinstance(value, torch.Tensor) for value in values):
         return False
     weight = values[2]
     same = all(v.dtype == weight.dtype and v.device.type == "cpu" for v in values)
     strided = all(v.layout == torch.strided for v in values)
-    if not same or not strided or weight.numel() < LEAST_ELEMENTS:
+    if not same or not strided or not values[1].dim():
         return False
-    return values[1].dim() >= 1 and kernels.packs(weight.dtype)
+    if isinstance(layer.layout, OfMatrix):
+        return weight.numel() >= LEAST_ELEMENTS and kernels.packs(weight.dtype)
+    return kernels.convolves(weight.dtype)
 
 
 def _tensor(node: Node, owner: nn.Module) -> object:
@@ -130,8 +134,8 @@ def _tensor(node: Node, owner: nn.Module) -> object:
     return getattr(owner.get_submodule(path), name)
 
 
-def _is_plain(tensor: object) -> bool:
-    """Return whether an attribute is a matrix in memory, which can be packed."""
+def _is_plain(tensor: object, rank: int) -> bool:
+    """Return whether an attribute is a tensor in memory, which can be packed."""
     if not isinstance(tensor, torch.Tensor):
         return False
-    return tensor.ndim == 2 and tensor.device.type == "cpu"  # noqa: PLR2004  # a matrix
+    return tensor.ndim == rank and tensor.device.type == "cpu"

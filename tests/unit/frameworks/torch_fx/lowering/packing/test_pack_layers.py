@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import amprewrite
 from amprewrite.api import graph_text
-from amprewrite.frameworks.torch_fx.lowering.packing import kernels, pack_linears
+from amprewrite.frameworks.torch_fx.lowering.packing import kernels, pack_layers
 from tests.packing import pack_float32, packed_names, stand_in
 from tests.torch_programs import Program
 
@@ -137,7 +137,7 @@ def test_exports_and_compilations_have_plain_weights_and_ops() -> None:
 def test_plan_report_and_graph_say_what_was_packed() -> None:
     made = converted(Model())
     packed, fused, added = made.plan.lowerings[-3:]
-    assert (packed.name, packed.what) == ("packed", pack_linears.IN_BLOCKS)
+    assert (packed.name, packed.what) == ("packed", pack_layers.IN_BLOCKS)
     assert packed.ops == ("linear", "linear_1", "addmm")  # the table is also looked up
     assert fused.ops == ("linear", "gelu")
     assert added.ops == ("linear_1", "add")
@@ -163,7 +163,7 @@ def test_bytes_do_not_grow_and_low_weights_are_held_once(monkeypatch) -> None:
 
     def matrices() -> list[Tensor]:
         known = (vars(t).get("_amprewrite_packed") for t in made.parameters())
-        return [one.matrix for one in known if one is not None]
+        return [one.values for one in known if one is not None]
 
     before = held()
     with torch.no_grad():
@@ -177,7 +177,7 @@ def test_a_cpu_that_lacks_the_kernels_runs_the_plan(monkeypatch) -> None:
     if not kernels.has_kernels() or kernels.packs(torch.bfloat16):
         pytest.skip("no oneDNN kernels of x86, or all of them")
     monkeypatch.setattr(kernels, "packs", torch.bfloat16.__eq__)
-    monkeypatch.setattr(pack_linears, "LEAST_ELEMENTS", 0)
+    monkeypatch.setattr(pack_layers, "LEAST_ELEMENTS", 0)
     model = Model()
     made, plan = converted(model, "bf16"), converted(model, "bf16", lowering=False)
     record = made.plan.lowerings[-1]
