@@ -221,8 +221,8 @@ def _dynamo_settings(breaks: bool) -> Callable[[], AbstractContextManager[Any]]:
     }
     if hasattr(untyped, _FORGETS):  # not in older releases
         settings[_FORGETS] = True
-    made: Any = type(untyped.patch(**settings))
-    return made
+    made: Any = untyped.patch(**settings)
+    return made.__class__
 
 
 _FORGETS = "invalidate_compile_context_weakrefs"

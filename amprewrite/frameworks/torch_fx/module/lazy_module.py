@@ -111,7 +111,7 @@ class LazyModule(ConvertedModule):
         self.written: list[tuple[nn.Module, nn.Module, str]] = []
         self._own: dict[str, tuple[Mark | None, torch.Tensor]] = {}
         self._owner: Callable[[], nn.Module | None] = lambda: None
-        self._linked = False
+        self._in_model = False
         module_parts.share_state(self, model)
         self._run, self._plans = run, plans
         self._dtypes = {name: p.dtype for name, p in model.named_parameters()}
@@ -184,7 +184,7 @@ class LazyModule(ConvertedModule):
         Args:
             own: Tensors by name that the model stores in another dtype: copies.
         """
-        model, self._linked = self.model, True
+        model, self._in_model = self.model, True
         module_parts.share_state(self, model)
         self._own = {name: (None, held) for name, held in own.items()}
         for name, held in own.items():
@@ -235,7 +235,7 @@ class LazyModule(ConvertedModule):
         if tensor_internals.is_torchscript():
             raise UnsupportedError(NO_SCRIPT)
         if not torch.compiler.is_compiling():
-            if not self._linked:  # else the model says when its parts change
+            if not self._in_model:  # else the model says when its parts change
                 distributed.refuse_sharded_parts(self)
             if not self._plans:
                 distributed.refuse_other_dtypes(self, self._dtypes)
