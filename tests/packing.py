@@ -47,6 +47,9 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
         "relu": functional.relu,
     }
 
+    def packed(weight: Any, *_: Any) -> Any:
+        return weight.clone(memory_format=torch.contiguous_format)
+
     def kernel_of(layer: Any, epilogue: kernels.Epilogue) -> Any:
         def run(x: Any, weight: Any, bias: Any, *rest: Any) -> Any:
             added = None if bias is None else bias.float()
@@ -73,7 +76,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(kernels, name, lambda dtype: dtype == torch.bfloat16)
     monkeypatch.setattr(pack_layers, "LEAST_ELEMENTS", 0)
     for name in ("packed", "packed_window"):
-        monkeypatch.setattr(kernels, name, lambda weight, *_: weight.clone())
+        monkeypatch.setattr(kernels, name, packed)
     monkeypatch.setattr(kernels, "plain", torch.clone)
     monkeypatch.setattr(kernels, "size", lambda matrix: matrix.nbytes)
     monkeypatch.setattr(kernels, "kernel", kernel)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import Graph, GraphModule
+from torch.fx import GraphModule
 
 from amprewrite.frameworks.base import Planner, Recomputer, announce
 from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
@@ -25,7 +25,10 @@ from amprewrite.frameworks.torch_fx.compat import (
 )
 from amprewrite.frameworks.torch_fx.compiled_plans import Captured, current
 from amprewrite.frameworks.torch_fx.instances import Instances, Place, place_of
-from amprewrite.frameworks.torch_fx.lowering.flat_runner import flat_runner
+from amprewrite.frameworks.torch_fx.lowering.flat_runner import (
+    flat_runner,
+    without_gradients,
+)
 from amprewrite.frameworks.torch_fx.lowering.lower_graph import Lowered, lower_graph
 from amprewrite.frameworks.torch_fx.lowering.regions import recomputing
 from amprewrite.frameworks.torch_fx.module.state import (
@@ -122,7 +125,15 @@ class Backend:
         lowered_graph.graph.recompile()
         low = Lowered(reading.module.graph)
         if self.lowers and self.target != "compiled":
-            low = lower_graph(low.graph, reading.module, trains=plan.training)
+            # Of the weights themselves dynamo looks at the class before each call.
+            copies = {name for name, _ in plan.storage if name in weights}
+            low = lower_graph(
+                low.graph,
+                reading.module,
+                trains=plan.training,
+                packs=bool(copies),
+                copies=copies,
+            )
         plan = replace(plan, lowerings=low.lowerings)
         lowered_graph.captured.note(plan)
         if plan not in self.plans:  # dynamo captures again for another grad mode
@@ -130,14 +141,14 @@ class Backend:
             is_part = place is not None and place.prefix
             if not self.reports and (plan.lowered or not is_part):
                 announce(plan)
-        return self._finish(reading, plan, lowered_graph, low.graph, inputs)
+        return self._finish(reading, plan, lowered_graph, low, inputs)
 
     def _finish(
         self,
         reading: Reading,
         plan: Plan,
         lowered_graph: "_Lowered",
-        low: Graph,
+        low: Lowered,
         inputs: Sequence[Any],
     ) -> Callable[..., Any]:
         graph, weights = reading.module, lowered_graph.weights
@@ -149,7 +160,10 @@ class Backend:
                 _lower_constant(graph, reading.weights[name], torch_dtype(dtype))
         compiled = lowered_graph.compiled
         if self.target != "compiled":
-            run = recomputing(low, plan.recompute, partial(flat_runner, graph))
+            make = partial(flat_runner, graph)
+            run = recomputing(low.graph, plan.recompute, make)
+            if low.packed is not None:
+                run = without_gradients(make(low.packed), run)
         elif (run := compiled.get(substance := _without_paths(plan))) is None:
             example = [
                 x.to(stored[i]) if i in stored else x for i, x in enumerate(inputs)

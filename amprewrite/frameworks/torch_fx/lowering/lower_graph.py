@@ -46,6 +46,7 @@ def lower_graph(
     *,
     trains: bool = True,
     packs: bool = False,
+    copies: Collection[str] | None = None,
 ) -> Lowered:
     """Return a graph that computes the same in fewer and cheaper steps.
 
@@ -60,6 +61,8 @@ def lower_graph(
         trains: Whether weights are trained: then no layout is changed.
         packs: Whether weights may be packed, unless they are trained: calls without
             gradients are to run the packed graph.
+        copies: Names of inputs that are low copies of weights, which the caller of the
+            graph alone has: these are packed, and no attributes.
     """
     lowered = _copied(graph)
     found = remove_no_ops(lowered)
@@ -71,10 +74,10 @@ def lower_graph(
     if not packs:
         return Lowered(lowered, found + in_layout)
     fuses = kernels.convolves
-    full = paying(packed, fuses) if fuses(torch.float32) else ()
+    full = paying(packed, fuses) if fuses(torch.float32) and copies is None else ()
     changed = put_channels_last(packed, full, fuses)
     written = written_values(packed)  # of ops of ATen, before others replace them
-    layers = pack_layers(packed, owner)
+    layers = pack_layers(packed, owner, copies)
     layers += fuse_epilogues(packed, written)
     if any(isinstance(node.target, PackedLayer) for node in packed.nodes):
         return Lowered(lowered, found + changed + layers, packed)

@@ -10,7 +10,7 @@ from amprewrite.frameworks.torch_fx.aten.arguments import argument
 from amprewrite.frameworks.torch_fx.compat import operators, pytrees
 from amprewrite.frameworks.torch_fx.lowering.channels_last import LAST
 from amprewrite.frameworks.torch_fx.lowering.packing.kernels import Window
-from amprewrite.frameworks.torch_fx.lowering.packing.layer import Layer
+from amprewrite.frameworks.torch_fx.lowering.packing.layer import OF_WEIGHTS, Layer
 from amprewrite.frameworks.torch_fx.lowering.packing.layouts import OfWindow
 
 aten = torch.ops.aten
@@ -25,7 +25,7 @@ _SPATIAL = 2
 
 
 def convolutions(graph: Graph) -> Iterator[Layer]:
-    """Yield the convolutions that have an attribute as their weight.
+    """Yield the convolutions with an attribute or an input as weight.
 
     The kernels of packed weights give results with the channels last, so that those in
     another layout are left out.
@@ -42,7 +42,7 @@ def convolutions(graph: Graph) -> Iterator[Layer]:
         known = [operand, weight, *([] if bias is None else [bias])]
         if window is None or not all(isinstance(n, Node) for n in known):
             continue
-        if weight.op == "get_attr":
+        if weight.op in OF_WEIGHTS:
             run = _run(node.target, place)
             yield Layer(node, operand, weight, bias, OfWindow(window), (), run)
 

@@ -1,4 +1,4 @@
-"""Find linear layers in a graph: linear, addmm, mm and matmul with an attribute."""
+"""Find linear layers in a graph: linear, addmm, mm and matmul with a weight."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,7 +7,7 @@ import torch
 from torch.fx import Graph, Node
 
 from amprewrite.frameworks.torch_fx.compat import operators
-from amprewrite.frameworks.torch_fx.lowering.packing.layer import Layer
+from amprewrite.frameworks.torch_fx.lowering.packing.layer import OF_WEIGHTS, Layer
 from amprewrite.frameworks.torch_fx.lowering.packing.layouts import OfMatrix
 
 aten = torch.ops.aten
@@ -17,7 +17,7 @@ _RANK = 2
 
 
 def linears(graph: Graph) -> Iterator[Layer]:
-    """Yield the linear layers of a graph that have an attribute as their weight.
+    """Yield the linear layers of a graph with an attribute or an input as weight.
 
     Args:
         graph: The graph, with values in the meta of its nodes.
@@ -53,19 +53,19 @@ def _parts(node: Node) -> tuple[Any, Any, Any, bool] | None:
 
 
 def _attribute(matrix: Any) -> tuple[Node | None, tuple[Node, ...]]:
-    """Return the attribute that a matrix is, or the transpose of, with that node."""
+    """Return the weight that a matrix is, or the transpose of, with that node."""
     if not isinstance(matrix, Node):
         return None, ()
-    if matrix.op == "get_attr":
+    if matrix.op in OF_WEIGHTS:
         return matrix, ()
     is_turn = matrix.target in (aten.t.default, aten.numpy_T.default) or (
         matrix.target is aten.transpose.int
         and {int(d) % _RANK for d in matrix.args[1:] if isinstance(d, int)} == {0, 1}
     )
     source = matrix.args[0] if is_turn and not matrix.kwargs else None
-    if isinstance(source, Node) and source.op == "get_attr" and _rank(source) == _RANK:
-        return source, (matrix,)
-    return None, ()
+    if not isinstance(source, Node) or source.op not in OF_WEIGHTS:
+        return None, ()
+    return (source, (matrix,)) if _rank(source) == _RANK else (None, ())
 
 
 def _rank(node: Any) -> int:

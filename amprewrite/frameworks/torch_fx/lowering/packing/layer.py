@@ -7,6 +7,9 @@ from torch.fx import Node
 
 from amprewrite.frameworks.torch_fx.lowering.packing.layouts import Layout
 
+OF_WEIGHTS = ("get_attr", "placeholder")
+"""Kinds of nodes that may be weights; those of graphs of dynamo are inputs."""
+
 
 class Layer(NamedTuple):
     """A layer of a graph.
@@ -14,7 +17,7 @@ class Layer(NamedTuple):
     Attributes:
         node: Its node.
         operand: Its operand.
-        weight: The node of its weight, an attribute.
+        weight: The node of its weight.
         bias: The node of its bias; None if it has none.
         layout: The layout of its weight in blocks.
         views: Nodes between the weight and the layer, which transpose it.

@@ -1,7 +1,7 @@
 """Let layers read packed weights, where every reader of a weight can."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -34,7 +34,9 @@ takes up to 4 us longer than that of the plain kernel.
 """
 
 
-def pack_layers(graph: Graph, owner: nn.Module) -> tuple[Lowering, ...]:
+def pack_layers(
+    graph: Graph, owner: nn.Module, copies: Collection[str] | None = None
+) -> tuple[Lowering, ...]:
     """Replace linear layers and convolutions by ones that read packed weights.
 
     A weight is packed by the first call. Wanted is a graph for calls without gradients.
@@ -42,13 +44,15 @@ def pack_layers(graph: Graph, owner: nn.Module) -> tuple[Lowering, ...]:
     Args:
         graph: The graph, with values in the meta of its nodes; it is changed in place.
         owner: The module with the attributes of the graph.
+        copies: Names of inputs that are copies of weights, which the caller of the
+            graph alone has: these are packed; None to pack attributes.
 
     Returns:
         A record of the layers, and one for each reason why others stay as they are.
     """
     found: dict[str, list[str]] = {}
     padding: dict[str, int] = {}
-    for layer in _packable(graph, owner):
+    for layer in _packable(graph, owner, copies):
         value, shape = layer.weight.meta["val"], layer.operand.meta["val"].shape
         example = tuple(map(tensor_internals.example_of, shape))
         packed = PackedLayer(layer.run, layer.layout, example)
@@ -78,10 +82,17 @@ def _replace(layer: Layer, packed: PackedLayer) -> None:
         view.meta["packed_view"] = True
 
 
-def _packable(graph: Graph, owner: nn.Module) -> Iterator[Layer]:
+def _packable(
+    graph: Graph, owner: nn.Module, copies: Collection[str] | None
+) -> Iterator[Layer]:
     """Yield the layers with weights that only such layers read, all in one layout."""
-    held = {n: _tensor(n, owner) for n in graph.nodes if n.op == "get_attr"}
-    able = [layer for layer in (*linears(graph), *convolutions(graph)) if _able(layer)]
+    if copies is None:
+        held = {n: _tensor(n, owner) for n in graph.find_nodes(op="get_attr")}
+    else:
+        inputs = graph.find_nodes(op="placeholder")
+        held = {n: n.meta.get("val") for n in inputs if n.name in copies}
+    layers = (*linears(graph), *convolutions(graph))
+    able = [one for one in layers if one.weight in held and _able(one)]
     reads = Counter(id(held[layer.weight]) for layer in able)
     all_reads: Counter[int] = Counter()
     for node, tensor in held.items():

@@ -209,3 +209,40 @@ def test_small_weights_and_float32_stay(monkeypatch) -> None:
     assert made.plan.lowerings[-3].ops == ("linear", "linear_1")
     monkeypatch.undo()
     assert converted(Model()).plan.lowerings == ()
+
+
+def test_programs_captured_at_a_call_pack_their_low_copies(monkeypatch) -> None:
+    """Their weights are inputs, which dynamo looks at: the parameters stay plain."""
+    stand_in(monkeypatch)
+    torch.compiler.reset()
+    packs: list[Tensor] = []
+    pack = kernels.packed
+    monkeypatch.setattr(kernels, "packed", lambda *w: packs.append(w[0]) or pack(*w))
+    model = Model().eval()
+    made: Any = amprewrite.convert(copy.deepcopy(model), "bf16")
+    with_args = converted(copy.deepcopy(model), "bf16")
+
+    def check() -> None:
+        with torch.no_grad():
+            for _ in range(2):
+                assert torch.equal(made(X), with_args(X))
+        assert packed_names(made) == []
+
+    check()
+    records = [one for one in made.plan.lowerings if one.name in ("packed", "fused")]
+    assert [one.ops for one in records] == [
+        ("linear", "linear_1", "addmm"),
+        ("linear", "gelu"),
+    ]
+    before = len(packs)
+    check()
+    assert len(packs) == before
+    for one in (made, with_args):
+        one.load_state_dict({n: -2 * held for n, held in model.state_dict().items()})
+    check()
+    assert len(packs) == before + 6  # the copies of either
+    x = X.clone().requires_grad_()
+    (grad,) = torch.autograd.grad(made(x).sum(), [x])
+    (wanted,) = torch.autograd.grad(with_args(x).sum(), [x])
+    assert torch.equal(grad, wanted)
+    check()
