@@ -112,6 +112,35 @@ def layers(dtype: torch.dtype, seconds: float) -> dict[str, dict[str, float]]:
     return found
 
 
+def merged(dtype: torch.dtype, rows: int, width: int) -> Runs:
+    """Return three layers of one operand, and one layer with the rows of all three."""
+    x = torch.randn(rows, width).to(dtype)
+    weights = [torch.randn(width, width).to(dtype) / width**0.5 for _ in range(3)]
+    biases = [torch.randn(width).to(dtype) for _ in range(3)]
+    weight, bias = torch.cat(weights), torch.cat(biases)
+    packed = [kernels.packed(one, rows) for one in weights]
+    all_packed, run = kernels.packed(weight, rows), kernels.kernel(kernels.NONE)
+    linear = functional.linear
+    plain_pairs = [*zip(weights, biases, strict=True)]
+    pairs = [*zip(packed, biases, strict=True)]
+    return {
+        "three": lambda: [linear(x, *pair) for pair in plain_pairs],
+        "merged": lambda: linear(x, weight, bias).split(width, -1),
+        "three packed": lambda: [run(x, *pair) for pair in pairs],
+        "merged packed": lambda: run(x, all_packed, bias).split(width, -1),
+    }
+
+
+def merges(dtype: torch.dtype, seconds: float) -> dict[str, dict[str, float]]:
+    """Return times of three layers of one operand by rows and width."""
+    found: dict[str, dict[str, float]] = {}
+    for rows, width in product((1, 16, 128, 1024), (256, 768, 2048)):
+        key = f"{rows} x {width}"
+        found[key] = medians(merged(dtype, rows, width), seconds)
+        print(key, found[key], flush=True)
+    return found
+
+
 def convolution(dtype: torch.dtype, batch: int, name: str) -> Runs:
     """Return a convolution: plain and packed, in both layouts, with what may follow.
 
@@ -255,6 +284,7 @@ def main() -> None:
         "convolves": {str(d): kernels.convolves(d) for d in (*dtypes, *low)},
         "layers": {},
         "convolutions": {},
+        "merged": {},
         "models": {},
     }
     policies = {torch.float32: "off", torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -268,6 +298,7 @@ def main() -> None:
                 of = images(network, policies[dtype], batch, 6 * given.seconds)
                 found["models"][key] = of
                 print(key, of, flush=True)
+            found["merged"][name] = merges(dtype, given.seconds)
             kernels.packs = dtype.__eq__  # float32 is plain otherwise
             found["layers"][name] = layers(dtype, given.seconds)
             for length in (16, 128):
