@@ -1,6 +1,7 @@
 """Classify ops: by the policy, or by facts that overrule it."""
 
 from dataclasses import replace
+from functools import lru_cache
 from math import frexp
 
 from amprewrite.dtypes import FORMATS, Behaviour, is_float
@@ -27,8 +28,9 @@ _PASSED = {
 """Reasons for casts of values that enter or leave a body."""
 
 
+@lru_cache(maxsize=1024)
 def _match(op_class: OpClass, reason: Reason, why: str) -> Match:
-    """Return a class that does not come from the policy."""
+    """Return a class that does not come from the policy; many ops have the same."""
     return Match(op_class, reason, str(reason), why)
 
 
@@ -55,10 +57,13 @@ def _classify_op(graph: ProgramGraph, op: Op, matcher: Matcher) -> Match:
         why = f"%{foreign} is {graph.values[foreign].dtype}: the model chose its dtypes"
         return _match(OpClass.KEEP, Reason.DTYPE, why)
     names_own = op.dtype_argument and op.chosen != "follows"
-    floats = any(graph.values[name].is_float for name in op.operands)
-    if names_own and floats and op.operand_rule != "any":
+    if names_own and op.operand_rule != "any" and _reads_floats(graph, op):
         return _named_dtype(op, found, full)
     return _of_written(graph, op, _without_contraction(op, found))
+
+
+def _reads_floats(graph: ProgramGraph, op: Op) -> bool:
+    return any(graph.values[name].is_float for name in op.operands)
 
 
 def lowers_promoted(op: Op, policy: Policy) -> bool:
@@ -140,8 +145,9 @@ def _by_kind(graph: ProgramGraph, op: Op, full: str) -> Match | None:
 
 def _untouched(graph: ProgramGraph, op: Op, full: str) -> Match | None:
     """Return the class of an op without ``full`` values; None for others."""
-    if any(graph.is_dtype(name, full) for name in (*op.operands, *op.results)):
-        return None
+    for name in (*op.results, *op.operands):
+        if graph.is_dtype(name, full):
+            return None
     why = f"touches no {full}; nothing else is lowered"
     return _match(OpClass.KEEP, Reason.DTYPE, why)
 

@@ -25,7 +25,9 @@ def is_view(graph: ProgramGraph, op: Op) -> bool:
         return True
     if op.mutates or not op.results:
         return False
-    values = graph.values
+    values, first = graph.values, op.results[0]
+    if values[first].alias == first:  # as most results do
+        return False
     owners = {values[name].alias for name in op.results}
     if not owners.isdisjoint(op.results):
         return False

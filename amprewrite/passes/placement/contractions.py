@@ -21,6 +21,10 @@ class Contracted:
     derivative_accumulator: str = ""
 
 
+NO_CONTRACTION = Contracted()
+"""The dtypes of an op that contracts nothing."""
+
+
 def contracted(
     op: Op, found: Match, placed: Placed, policy: Policy, kernels: Kernels
 ) -> Contracted:
@@ -40,7 +44,7 @@ def contracted(
     untouched = found.op_class is OpClass.KEEP or not low
     contracts = op.accumulates or op.contracted is not None
     if untouched or not contracts or placed.results[0] not in (low, full):
-        return Contracted()
+        return NO_CONTRACTION
     if not op.accumulates:  # the framework differentiates it as it runs
         return Contracted(placed.results[0], placed.precision, OPERAND)
     alone = found.reason is Reason.OUTER_PRODUCT

@@ -48,16 +48,15 @@ def _accumulators(situation: Situation, placement: Placement) -> set[str]:
     for op in reversed(graph.ops):
         placed = placement.ops[op.name]
         moves = situation.classes[op.name].op_class is OpClass.FOLLOW
-        in_full = (op.accumulates or moves) and all(
-            name in read and name not in read_low
-            for name in op.results
-            if graph.is_dtype(name, full)
-        )
+        in_full = op.accumulates or moves
+        for name in op.results if in_full else ():
+            if graph.is_dtype(name, full) and (name not in read or name in read_low):
+                in_full = False
         if in_full and op.accumulates and placed.precision == situation.policy.low:
             found.add(op.name)
         read.update(op.operands)
         widens = op.canonical == USER_CAST and placed.results == (full,)
         if not widens and not (moves and in_full):
             pairs = zip(op.operands, placed.operands, strict=True)
-            read_low.update(name for name, dtype in pairs if dtype != full)
+            read_low.update([name for name, dtype in pairs if dtype != full])
     return found

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 
-from amprewrite.ir import ProgramGraph
+from amprewrite.ir import ProgramGraph, Value
 from amprewrite.plan.validation.program_lines import (
     EndLine,
     LineValue,
     line_text,
+    value_text,
 )
 
 
@@ -16,7 +17,10 @@ def fingerprint(graph: ProgramGraph) -> tuple[str, ...]:
     An op's line has its name, its native name, its operands and its results, each with
     dtype and rank. Extents are left out, so that a plan fits other batch sizes.
     """
-    texts = {name: str(_value(graph, name)) for name in graph.values}  # read often
+    texts = {  # each is read often
+        name: value_text(name, value.dtype, len(value.shape), _kind(value))
+        for name, value in graph.values.items()
+    }
     ops = [
         line_text(
             op.name,
@@ -36,8 +40,11 @@ def _values(graph: ProgramGraph, names: tuple[str, ...]) -> tuple[LineValue, ...
 
 def _value(graph: ProgramGraph, name: str) -> LineValue:
     value = graph.values[name]
-    kind = "" if value.kind == "result" else value.kind
-    return LineValue(name, value.dtype, len(value.shape), kind)
+    return LineValue(name, value.dtype, len(value.shape), _kind(value))
+
+
+def _kind(value: Value) -> str:
+    return "" if value.kind == "result" else value.kind
 
 
 def first_difference(

@@ -2,15 +2,43 @@
 
 import hashlib
 import json
+import weakref
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 
 from amprewrite.errors import PlanMismatchError, PolicyError, warn
 from amprewrite.plan.model import Plan
 from amprewrite.policy import Policy, PolicyLike, load_policy
+from amprewrite.policy.model import OpEntry
+
+_Known = tuple[weakref.ref[Policy], Mapping[str, OpEntry], str]
+"""A policy, a copy of its entries, and its hash."""
+
+_known: dict[int, _Known] = {}  # by identity; a policy that is gone is dropped
 
 
 def policy_digest(policy: Policy) -> str:
-    """Return a hash of a policy that ignores names and explanations."""
+    """Return a hash of a policy that ignores names and explanations.
+
+    It is kept while the policy lives. The entries of ops are compared with a copy,
+    because a dictionary may be changed; all other fields are immutable.
+    """
+    key = id(policy)
+    found = _known.get(key)
+    if found is None or found[0]() is not policy or found[1] != policy.ops:
+        owner = weakref.ref(policy, lambda gone: _forget(key, gone))
+        found = _known[key] = owner, dict(policy.ops), _digest(policy)
+    return found[2]
+
+
+def _forget(key: int, gone: "weakref.ref[Policy]") -> None:
+    """Drop the hash of a policy, unless another one has its identity by now."""
+    found = _known.get(key)
+    if found is not None and found[0] is gone:
+        del _known[key]
+
+
+def _digest(policy: Policy) -> str:
     table = asdict(replace(policy, name="", ops={}, rules=()))
     table["ops"] = {name: str(entry.op_class) for name, entry in policy.ops.items()}
     table["rules"] = list(map(str, policy.rules))

@@ -42,8 +42,13 @@ class LineValue:
 
     def __str__(self) -> str:
         """Return its text in a line."""
-        kind = f" {self.kind}" if self.kind else ""
-        return f"%{self.name}: {self.dtype} {self.rank}d{kind}"
+        return value_text(self.name, self.dtype, self.rank, self.kind)
+
+
+def value_text(name: str, dtype: str, rank: int, kind: str) -> str:
+    """Return the text of a value in a line; see :class:`LineValue`."""
+    where = f" {kind}" if kind else ""
+    return f"%{name}: {dtype} {rank}d{where}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """The policy that a plan was made by."""
 
+import gc
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +9,8 @@ import pytest
 
 from amprewrite.errors import AmpWarning, PlanMismatchError
 from amprewrite.plan.validation.maker import policy_digest, policy_of
-from amprewrite.policy import load_policy
+from amprewrite.policy import OpClass, load_policy
+from amprewrite.policy.model import OpEntry
 from tests.plan_text import plan_of
 
 TEXT = "%x: f32[4,8] input\nexp = exp(%x) -> %y: f32[4,8]\nreturn %y"
@@ -28,6 +31,22 @@ def test_a_copy_under_another_name_is_the_same_policy() -> None:
     copy = replace(load_policy("bf16"), name="mine")
     assert policy_digest(copy) == policy_digest(load_policy("bf16"))
     assert policy_of(plan_of(TEXT), copy) is copy
+
+
+def test_a_digest_follows_the_entries_of_a_policy_and_dies_with_it() -> None:
+    ops = dict(load_policy("bf16").ops)
+    policy = replace(load_policy("bf16"), ops=ops)
+    before = policy_digest(policy)
+    assert policy_digest(policy) == before
+    entry = ops["exp"]
+    ops["exp"] = OpEntry(OpClass.PROMOTE)
+    assert policy_digest(policy) != before
+    ops["exp"] = replace(entry, why="explained otherwise")
+    assert policy_digest(policy) == before
+    gone, _ = weakref.ref(policy), policy_digest(policy)
+    del policy
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_policy_that_is_not_here_is_asked_for() -> None:
