@@ -9,9 +9,24 @@ from amprewrite.frameworks.jaxpr.compat.equations import Eqn
 
 
 def place_of(eqn: Eqn, name_stack: Any) -> AbstractContextManager[Any]:
-    """Give equations bound inside the traceback of ``eqn`` and the given scopes."""
-    stack = source_info_util.current_name_stack() + name_stack
-    return source_info_util.user_context(eqn.source_info.traceback, name_stack=stack)
+    """Give equations bound inside the traceback of ``eqn``, and scopes to those here.
+
+    Args:
+        eqn: The equation.
+        name_stack: The scopes, inside of those that are open.
+    """
+    return place_at(eqn, current() + name_stack)
+
+
+def place_at(eqn: Eqn, name_stack: Any) -> AbstractContextManager[Any]:
+    """Give equations bound inside the traceback of ``eqn`` and exactly the scopes."""
+    traceback = eqn.source_info.traceback
+    return source_info_util.user_context(traceback, name_stack=name_stack)
+
+
+def current() -> Any:
+    """Return the name stack that is open here."""
+    return source_info_util.current_name_stack()
 
 
 def scopes(name_stack: Any) -> tuple[str, ...]:

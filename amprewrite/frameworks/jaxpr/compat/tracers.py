@@ -4,9 +4,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from jax.api_util import debug_info
 from jax.extend import linear_util
 
-from amprewrite.frameworks.jaxpr.compat.untyped import jax, jex
+from amprewrite.frameworks.jaxpr.compat.untyped import jax, jex, partial_eval
 
 
 def is_tracer(value: object) -> bool:
@@ -34,6 +35,38 @@ def wrapped(fun: Callable[..., Any], like: Any) -> Any:
     """Return ``fun`` wrapped for a custom rule, with the debug names of ``like``."""
     wrap: Any = vars(linear_util)["wrap_init"]  # its annotations are incomplete
     return wrap(fun, debug_info=like.debug_info)
+
+
+def traceable(fun: Callable[..., Any], count: int) -> Any:
+    """Return ``fun`` wrapped for :func:`jaxpr_of`.
+
+    Args:
+        fun: Function of arrays alone that returns a list of arrays and closes over
+            none.
+        count: Number of its arguments.
+    """
+    wrap: Any = vars(linear_util)["wrap_init"]
+    return wrap(fun, debug_info=debug_info("jit", fun, (0,) * count, {}))
+
+
+def jaxpr_of(fun: Any, operands: tuple[Any, ...]) -> Any:
+    """Return the ClosedJaxpr of a function for operands of these types.
+
+    JAX keeps it for as long as the function lives, by the types and by every setting
+    that a trace depends on. ``jax.jit(fun).trace`` makes the same, and much about its
+    arguments beside it, which takes as long as the trace of five equations.
+
+    Args:
+        fun: The function, as :func:`traceable` returns it.
+        operands: Arrays.
+    """
+    return _jaxpr_of(fun, tuple(map(jax.typeof, operands)))
+
+
+@linear_util.cache
+def _jaxpr_of(fun: Any, avals: tuple[Any, ...]) -> Any:
+    jaxpr, _, constants = partial_eval.trace_to_jaxpr_dynamic(fun, avals)
+    return jex.ClosedJaxpr(jaxpr, constants)
 
 
 def varying_as(number: Any, value: Any) -> Any:

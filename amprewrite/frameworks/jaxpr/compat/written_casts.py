@@ -99,7 +99,7 @@ def traced_codes(tracebacks: Iterable[Any], inside: CodeType) -> Iterator[CodeTy
         inside: The function whose callers do not count: it begins a trace.
     """
     seen: set[int] = set()
-    for traceback in tracebacks:
+    for traceback in dict.fromkeys(tracebacks):  # a loop in Python repeats its own
         codes: Iterable[CodeType] = () if traceback is None else _codes(traceback)
         for code in codes:
             if code is inside:

@@ -22,7 +22,7 @@ from amprewrite.frameworks.jaxpr.interpret.contractions import (
     contract,
     contract_tangents,
 )
-from amprewrite.frameworks.jaxpr.interpret.rounded import widened, widens
+from amprewrite.frameworks.jaxpr.interpret.rounded import converted, widened, widens
 from amprewrite.frameworks.jaxpr.program.ops import (
     CONTRACTIONS,
     DTYPE_PARAMETERS,
@@ -112,7 +112,7 @@ def cast(value: Any, dtype: str, *, saturate: bool = False) -> Any:
         value = lax.select(lax.is_finite(value), inside, value)
     if value.dtype.kind == "c" and is_float(dtype):
         value = lax.real(value)  # the policy allows it
-    return lax.convert_element_type(value, jnp.dtype(dtype))
+    return converted(value, dtype)
 
 
 def abs_square(value: Any) -> Any:
@@ -170,8 +170,10 @@ class Writer:
 
     def run(self, steps: Iterable[Step], env: Env) -> None:
         """Run ``steps`` and store their results in ``env``."""
+        around = name_stacks.current()
         for step in steps:
-            with name_stacks.place_of(step.eqn, step.stack), step.eqn.ctx.manager:
+            place = name_stacks.place_at(step.eqn, around + step.stack)
+            with place, step.eqn.ctx.manager:
                 handler = self.handlers[step.primitive] if step.bodies else None
                 made = handler(self, step, env) if handler else self._plain(step, env)
             env.update(zip(step.results, made, strict=True))
@@ -208,7 +210,7 @@ class Writer:
 
     def cast_for(self, op: str, value: Any, dtype: str) -> Any:
         """Return ``value`` in ``dtype``; in a comparison, rounded as stored."""
-        if op in self.context.compared and widens(value, dtype):
+        if widens(value, dtype) and op in self.context.compared:
             return widened(value, dtype)
         return cast(value, dtype)
 
@@ -240,15 +242,14 @@ class Writer:
         ]
 
     def _operands(self, step: Step, env: Env) -> list[Any]:
-        name = step.name
         values: list[Any] = []
-        index = 0
+        name, index, contracts = step.name, 0, step.primitive in CONTRACTIONS
         for atom in step.operands:
             if isinstance(atom, Number):
                 values.append(self._number(atom, self.decisions[name]))
                 continue
             value = env[atom]
-            if not self._casts_itself(step, index, atom, value):
+            if not (contracts and self._casts_itself(step, index, atom, value)):
                 value = self.as_read(name, index, value)
             values.append(value)
             index += 1
@@ -334,8 +335,7 @@ class Writer:
         """
         low, full = self.plan.low, self.plan.full
         return (
-            step.primitive in CONTRACTIONS
-            and not self.decisions[step.name].quantises
+            not self.decisions[step.name].quantises
             and self.decisions[step.name].derivative == low
             and step.name not in self.context.linear
             and self.casts.get((step.name, index)) == (low, False)

@@ -66,13 +66,14 @@ class _Names:
 
     def __init__(self) -> None:
         self.taken: set[str] = set()
-        self.counts: dict[str, Iterable[int]] = {}
+        self.numbers: dict[str, int] = {}  # the next one to try, by base
 
     def fresh(self, base: str) -> str:
-        name = base
-        counter = self.counts.setdefault(base, itertools.count(1))
+        name, number = base, self.numbers.get(base, 1)
         while name in self.taken:
-            name = f"{base}_{next(iter(counter))}"
+            name = f"{base}_{number}"
+            number += 1
+        self.numbers[base] = number
         self.taken.add(name)
         return name
 

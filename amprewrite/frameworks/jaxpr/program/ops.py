@@ -64,7 +64,8 @@ DTYPE_PARAMETERS = ("preferred_element_type", "out_dtype")
 
 def canonical_name(primitive: str) -> str:
     """Return the canonical name of a primitive."""
-    return op_table().jax.get(primitive, primitive.replace("-", "_"))
+    found = op_table().jax.get(primitive)
+    return primitive.replace("-", "_") if found is None else found
 
 
 def dtype_name(aval: Any) -> str:

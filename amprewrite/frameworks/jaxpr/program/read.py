@@ -156,13 +156,16 @@ class _Reader:
 
     def _asked_by_parameters(self, step: Step) -> str:
         """Return the precision that a contraction's parameters ask for, if any."""
-        precision: Any = step.eqn.params.get("precision")
+        params = step.eqn.params
+        precision: Any = params.get("precision")
+        wanted = params.get("preferred_element_type")
+        if precision is None and wanted is None:  # as most ops have neither
+            return ""
         several = isinstance(precision, tuple)
         parts: list[Any] = [*precision] if several else [precision]
         plain = (None, lax.Precision.DEFAULT)
         if any(part not in plain for part in parts):
             return f"the model sets precision={parts[0]}"
-        wanted = step.eqn.params.get("preferred_element_type")
         if wanted is None:
             return ""
         made = dtype_name(step.eqn.outvars[0].aval)
@@ -213,9 +216,9 @@ def _literals(atoms: Iterable[Atom]) -> Iterator[float]:
 
 def _factors(step: Step) -> tuple[float, ...]:
     """Return the forward and backward factor of a scale, which are parameters."""
-    params = step.eqn.params
     if step.primitive != SCALE:
         return ()
+    params = step.eqn.params
     return params["forward"], params["backward"]
 
 

@@ -32,6 +32,11 @@ def test_equations_keep_their_scopes_and_contexts():
         ):
             return jnp.cos(x)
 
+    def exactly(x):
+        with jax.named_scope("around"), name_stacks.place_at(eqn, stack):
+            return jnp.cos(x)
+
+    assert name_stacks.scopes(first(exactly).source_info.name_stack) == ("outer",)
     found = first(again)
     assert name_stacks.scopes(found.source_info.name_stack) == ("around", "outer")
     assert tracebacks.source_line(

@@ -1,5 +1,7 @@
 """Tracers, and values made inside of a trace."""
 
+import gc
+import weakref
 from contextlib import nullcontext
 
 import pytest
@@ -37,6 +39,32 @@ def test_the_parts_of_a_custom_rule_are_found_and_wrapped():
     params["subfuns"] = (tracers.wrapped(lambda x: [x * 5.0], value), rule)
     (made,) = eqn.primitive.bind(X, **params)
     assert (made == 5.0).all()
+
+
+def test_a_jaxpr_is_kept_by_types_and_settings_while_its_function_lives():
+    traces = []
+
+    def twice(x):
+        traces.append(x.dtype)
+        return [x * 2 + jnp.zeros((), float)]
+
+    fun = tracers.traceable(twice, 1)
+    found = tracers.jaxpr_of(fun, (X,))
+    assert tracers.jaxpr_of(fun, (X + 1,)) is found
+    assert str(found.jaxpr) == str(jax.make_jaxpr(twice)(X).jaxpr)
+    traces.clear()
+    assert tracers.jaxpr_of(fun, (jnp.ones(5),)).in_avals[0].shape == (5,)
+    with jax.enable_x64(True):
+        wide = tracers.jaxpr_of(fun, (X,))
+    assert wide.out_avals[0].dtype == jnp.float64
+    assert tracers.jaxpr_of(fun, (X,)) is found
+    assert len(traces) == 2
+    jax.clear_caches()
+    assert tracers.jaxpr_of(fun, (X,)) is not found
+    held = weakref.ref(twice)
+    del fun, twice
+    gc.collect()
+    assert held() is None
 
 
 @pytest.mark.skipif(jax.device_count() < 8, reason="needs eight devices")

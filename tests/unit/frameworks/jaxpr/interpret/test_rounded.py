@@ -1,4 +1,4 @@
-"""Casts to full precision that give a value as it is stored, also under XLA."""
+"""Casts as JAX makes them, and those that XLA does not undo."""
 
 import numpy as np
 import pytest
@@ -7,13 +7,41 @@ jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp
 
-from amprewrite.frameworks.jaxpr.interpret.rounded import widened, widens
+from amprewrite.frameworks.jaxpr.interpret.rounded import (
+    converted,
+    widened,
+    widens,
+)
 
 LOW = ("bfloat16", "float16")
 
 
 def all_numbers(dtype):
     return jnp.asarray(np.arange(1 << 16, dtype=np.uint16).view(jnp.dtype(dtype)))
+
+
+def cast_by_jax(value, dtype):
+    return jax.lax.convert_element_type(value, jnp.dtype(dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float32", *LOW])
+def test_a_plain_cast_is_that_of_jax(dtype):
+    weak = jax.lax.full_like(1.0, 2.0)
+    arrays = jnp.ones(3), jnp.ones(3, dtype), jnp.arange(3), jnp.asarray(weak)
+
+    def program(cast):
+        return str(jax.make_jaxpr(lambda *xs: [cast(x, dtype) for x in xs])(*arrays))
+
+    assert program(converted) == program(cast_by_jax)
+    for value in (*arrays, 2.5, np.float32(2.5), np.ones(3, np.float32)):
+        found, wanted = converted(value, dtype), cast_by_jax(value, dtype)
+        assert jax.typeof(found) == jax.typeof(wanted)
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_dtype_that_settings_replace_is_left_to_jax():
+    with pytest.warns(UserWarning, match="truncated to dtype float32"):
+        assert converted(jnp.ones(3), "float64").dtype == jnp.float32
 
 
 @pytest.mark.parametrize("dtype", LOW)
