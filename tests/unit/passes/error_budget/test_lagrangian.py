@@ -3,6 +3,8 @@
 from dataclasses import replace
 from math import inf
 
+import pytest
+
 from amprewrite.passes.cost.cost import Objective
 from amprewrite.passes.cost.cost_model import EAGER
 from amprewrite.passes.error_budget.lagrangian import Price, Search
@@ -40,3 +42,28 @@ def test_no_price_makes_all_predictions() -> None:
     assert search.find(8e-3) == search.cheapest
     assert search.find(-1.0) is None
     assert search.plan_at(search.dearest).predicted_error == 0.0
+
+
+@pytest.mark.parametrize("share", [0.2, 0.4, 0.6, 0.8, 0.95])
+@pytest.mark.parametrize("factor", [1.5, 2.0, 4.0])
+def test_crossings_find_a_plan_as_cheap_as_bisections_in_fewer_solves(
+    share: float, factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = Search(goal(8e-3, sensitivity(factor)))
+    found = search.find(8e-3 * share)
+    monkeypatch.setattr(Search, "_crossing", lambda *_: None)
+    bisected = Search(goal(8e-3, sensitivity(factor)))
+    known = bisected.find(8e-3 * share)
+    assert found is not None
+    assert known is not None
+    cost, wanted = search.plan_at(found).cost, bisected.plan_at(known).cost
+    assert cost.total_bytes <= wanted.total_bytes
+    bound, other = (
+        one.certified(one.plan_at(price)).cost.lower_bound
+        for one, price in ((search, found), (bisected, known))
+    )
+    assert bound is not None
+    assert other is not None
+    assert bound >= other
+    free = found == search.cheapest
+    assert free or len(search.plans) < len(bisected.plans)
