@@ -116,7 +116,7 @@ class OfWindow(NamedTuple):
     def example(self, weight: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of a small image, for the shape of a weight."""
         spans = zip(weight[2:], self.window.stride, self.window.dilation, strict=True)
-        extents = (1 + far * (size - 1) + 3 * step for size, step, far in spans)
+        extents = (1 + far * (size - 1) + step for size, step, far in spans)
         return 1, weight[1] * self.window.groups, *extents
 
     def outputs(self, weight: Sequence[int]) -> int:

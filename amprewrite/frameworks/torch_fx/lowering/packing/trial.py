@@ -65,8 +65,8 @@ def _try(layer: PackedLayer, shape: torch.Size, dtype: torch.dtype) -> Tried:
         rest = [_fractions(sums.shape, 3, dtype)] if layer.epilogue.sums else []
         run = layout.kernel(layer.epilogue)
         try:
-            packed = layout.packed(weight, layer.shape)
-            found = run(x, packed, bias, *rest)
+            found = run(x, layout.packed(weight, given), bias, *rest)
+            packed = layout.packed(weight, layer.shape)  # perhaps in other blocks
             size = kernels.size(packed)
         except (RuntimeError, NotImplementedError) as error:
             return Tried(str(error).strip().split("\n")[0])
@@ -86,5 +86,6 @@ def _try(layer: PackedLayer, shape: torch.Size, dtype: torch.dtype) -> Tried:
 
 def _fractions(shape: Sequence[int], period: int, dtype: torch.dtype) -> torch.Tensor:
     """Return multiples of 1/64 around zero, with that period."""
-    numbers = torch.arange(prod(shape)).remainder(period).sub(period // 2).div(64)
-    return numbers.to(dtype).view(*shape)
+    count = prod(shape)
+    numbers = torch.arange(period).sub(period // 2).div(64).to(dtype)
+    return numbers.repeat(count // period + 1)[:count].view(*shape)

@@ -41,6 +41,16 @@ def test_a_chain_pays_for_its_copies_and_one_alone_does_not() -> None:
     ]
 
 
+def test_norms_of_groups_and_joined_images_keep_the_layout() -> None:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        y = nn.functional.silu(m.n(m.a(x)))
+        return m.c(torch.cat((m.b(y), y), 1))
+
+    layers = {"a": wide, "b": wide, "n": lambda: nn.GroupNorm(8, 128)}
+    layers["c"] = lambda: nn.Conv2d(256, 128, 3, padding=1)
+    assert len(chosen(forward, **layers)) == 3
+
+
 def test_networks_are_priced_apart() -> None:
     def forward(m: Any, x: Tensor) -> Tensor:
         long = m.b(m.a(x).relu()).relu()

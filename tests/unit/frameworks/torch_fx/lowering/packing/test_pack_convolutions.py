@@ -164,6 +164,36 @@ def test_what_others_read_and_write_is_as_in_the_plan() -> None:
     assert packed_names(made) == ["a.weight", "b.weight"]
 
 
+def up_and_down(m: Any, x: Tensor) -> Any:
+    y = functional.silu(m.norm(m.a(x)))
+    small = m.b(functional.avg_pool2d(y, 2))
+    wide = torch.cat((functional.interpolate(small, scale_factor=2.0), y), 1)
+    return m.c(wide), functional.adaptive_avg_pool2d(m.c(wide * 2), 1).flatten(1)
+
+
+@pytest.mark.usefixtures("float32")
+def test_ops_between_convolutions_keep_the_layout() -> None:
+    torch.manual_seed(0)
+    layers = {name: nn.Conv2d(WIDTH, WIDTH, 3, padding=1) for name in "ab"}
+    layers["c"] = nn.Conv2d(2 * WIDTH, WIDTH, 3, padding=1)
+    model = Program(up_and_down, norm=nn.GroupNorm(2, WIDTH), **layers)
+    made, plan = converted(model), converted(model, lowering=False)
+    others = made.plan.lowerings[1].ops
+    assert [name.rstrip("_0123456789") for name in others] == [
+        "group_norm",
+        "silu",
+        "avg_pool2d",
+        "upsample_nearest2d",
+        "cat",
+        "mul",
+        "adaptive_avg_pool2d",
+    ]
+    with torch.no_grad():
+        for found, expected in zip(made(X), plan(X), strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+            assert found.stride() == expected.stride()
+
+
 def test_low_convolutions_round_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sum and an activation after a low convolution are rounded with it."""
     stand_in(monkeypatch)
