@@ -65,16 +65,19 @@ LAST = torch.channels_last
 
 
 def medians(runs: Runs, seconds: float) -> dict[str, float]:
-    """Return the median microseconds of each function, called in turn."""
+    """Return the median microseconds of each function, called in turn.
+
+    They are those of the processor, with one thread: others may run on the machine.
+    """
     times: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():
         run()
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(times[next(iter(runs))]) < 7:  # noqa: PLR2004  # for a median
         for name, run in runs.items():
-            start = time.perf_counter()
+            start = time.process_time()
             run()
-            times[name].append((time.perf_counter() - start) * 1e6)
+            times[name].append((time.process_time() - start) * 1e6)
     return {name: round(statistics.median(found), 1) for name, found in times.items()}
 
 
@@ -277,7 +280,7 @@ def main() -> None:
     low = (torch.bfloat16, torch.float16)
     dtypes = [torch.float32, *(dtype for dtype in low if kernels.packs(dtype))]
     found: dict[str, Any] = {
-        "what": "median microseconds, one thread, in turn in one process",
+        "what": "median microseconds of the processor, one thread, in turn in one process",
         "torch": torch.__version__,
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "packs": {str(d): kernels.packs(d) for d in (*dtypes, *low)},
