@@ -280,7 +280,8 @@ def main() -> None:
     low = (torch.bfloat16, torch.float16)
     dtypes = [torch.float32, *(dtype for dtype in low if kernels.packs(dtype))]
     found: dict[str, Any] = {
-        "what": "median microseconds of the processor, one thread, in turn in one process",
+        "what": "median microseconds of the processor, one thread, in turn in one "
+        "process",
         "torch": torch.__version__,
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "packs": {str(d): kernels.packs(d) for d in (*dtypes, *low)},
