@@ -109,3 +109,12 @@ def test_operators_for_kernels_of_onednn_are_found_by_name() -> None:
     assert operators.is_overload(operators.onednn("linear_pointwise").binary)
     with pytest.raises(AttributeError):
         operators.onednn("no_such_kernel")
+
+
+def test_the_memory_of_a_tensor_of_onednn_is_read_where_it_is() -> None:
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("torch was built without oneDNN")
+    plain = torch.arange(6.0)
+    packed = plain.to_mkldnn()
+    found = operators.onednn_memory(packed, plain.nbytes)
+    assert torch.equal(found.view(torch.float32), plain)
