@@ -174,8 +174,8 @@ class Closed:
     def leaked(self) -> str | None:
         """Return the name of state that a trace has replaced by a tracer.
 
-        An item added to a container does not count: JAX raises an error where it is
-            used.
+        Without one, the values of now are those of the last trace. An item added to a
+        container does not count: JAX raises an error where it is used.
         """
         before = self.known or []
         old = {id(part) for _, _, part in before if part is not None}
@@ -186,6 +186,7 @@ class Closed:
             is_added = name in grown and "." not in name
             if tracers.is_tracer(part) and id(part) not in old and not is_added:
                 return name
+        self.known = now
         return None
 
 

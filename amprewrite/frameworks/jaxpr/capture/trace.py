@@ -232,11 +232,12 @@ def _check_hashable(call: Call, arguments: Any) -> None:
     Raises:
         UnsupportedError: Names the first argument that has no hash.
     """
-    paths = [path for path, _ in tree_util.tree_flatten_with_path(arguments)[0]]
     for index, kind, leaf in call.fixed:
         try:
             hash(leaf)
         except TypeError as error:
+            found = tree_util.tree_flatten_with_path(arguments)[0]
+            paths = [path for path, _ in found]
             where = tree_util.keystr(paths[index][1:])
             msg = (
                 f"argument {where}: a {kind.__name__} is no array and thus part of the "

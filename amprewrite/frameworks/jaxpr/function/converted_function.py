@@ -239,7 +239,6 @@ class ConvertedFunction:
                 f"Keras its stateless_call). {name} holds a tracer now: set it again"
             )
             raise CaptureError(msg)
-        self.closed.changed()
 
     def _plan(
         self, traced: Traced, args: tuple[Any, ...], kwargs: Mapping[str, Any]
