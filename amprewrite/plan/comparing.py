@@ -89,8 +89,8 @@ def chosen_outputs(graph: ProgramGraph, classes: Mapping[str, str]) -> frozenset
     sources: dict[str, frozenset[str]] = {}
     chosen: set[str] = set()
     for op in graph.ops:
-        if not _moves(op, classes):
-            continue
+        if not _moves(op, classes) or not _floats(graph, op.results):
+            continue  # integers and masks are many, and hold none of the values
         names = _floats(graph, op.operands)
         held = frozenset[str]().union(*(sources.get(n, {n}) for n in names))
         sources.update(dict.fromkeys(op.results, held))

@@ -188,10 +188,11 @@ class Walk:
 
     def _keep(self, op: Op, found: Match) -> Placed:
         """Place a keep op at its traced dtypes; metadata is read in any dtype."""
-        results = tuple(
-            self.low if name in self.at.low_weights else dtype
-            for name, dtype in zip(op.results, self._traced(op.results), strict=True)
-        )
+        results = self._traced(op.results)
+        if self.at.low_weights:
+            pairs = zip(op.results, results, strict=True)
+            weights = self.at.low_weights
+            results = tuple(self.low if n in weights else dtype for n, dtype in pairs)
         precision = next(
             (d for d in results if is_float(d)), results[0] if results else ""
         )
@@ -280,15 +281,15 @@ class Walk:
         )
 
     def _full_operands(self, op: Op) -> tuple[int, ...]:
-        pairs = enumerate(self._read(op))
-        return tuple(index for index, dtype in pairs if dtype == self.full)
+        pairs, full = enumerate(self._read(op)), self.full
+        return tuple([index for index, dtype in pairs if dtype == full])
 
     def _results(self, op: Op, precision: str) -> tuple[str, ...]:
         """Return the dtypes of results; for in-place writes, those of the storage."""
         if not op.mutates:
             full = self.full
             traced = self._traced(op.results)
-            return tuple(precision if dtype == full else dtype for dtype in traced)
+            return tuple([precision if dtype == full else dtype for dtype in traced])
         made = list(self._traced(op.results))
         written = {
             self.graph.storage(op.operands[i]): op.operands[i] for i in op.mutates

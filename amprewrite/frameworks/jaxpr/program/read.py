@@ -205,7 +205,7 @@ def _turns(step: Step) -> int:
 
 
 def _names(atoms: Iterable[Atom]) -> tuple[str, ...]:
-    return tuple(atom for atom in atoms if isinstance(atom, str))
+    return tuple([atom for atom in atoms if isinstance(atom, str)])
 
 
 def _literals(atoms: Iterable[Atom]) -> Iterator[float]:
