@@ -4,10 +4,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from jax.api_util import debug_info
+from jax import api_util
 from jax.extend import linear_util
 
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jex, partial_eval
+
+_debug_info: Any = vars(api_util)["debug_info"]  # their annotations are incomplete
+_kept: Any = vars(linear_util)["cache"]
 
 
 def is_tracer(value: object) -> bool:
@@ -46,7 +49,7 @@ def traceable(fun: Callable[..., Any], count: int) -> Any:
         count: Number of its arguments.
     """
     wrap: Any = vars(linear_util)["wrap_init"]
-    return wrap(fun, debug_info=debug_info("jit", fun, (0,) * count, {}))
+    return wrap(fun, debug_info=_debug_info("jit", fun, (0,) * count, {}))
 
 
 def jaxpr_of(fun: Any, operands: tuple[Any, ...]) -> Any:
@@ -60,10 +63,10 @@ def jaxpr_of(fun: Any, operands: tuple[Any, ...]) -> Any:
         fun: The function, as :func:`traceable` returns it.
         operands: Arrays.
     """
-    return _jaxpr_of(fun, tuple(map(jax.typeof, operands)))
+    return _jaxpr_of(fun, tuple([jax.typeof(x) for x in operands]))
 
 
-@linear_util.cache
+@_kept
 def _jaxpr_of(fun: Any, avals: tuple[Any, ...]) -> Any:
     jaxpr, _, constants = partial_eval.trace_to_jaxpr_dynamic(fun, avals)
     return jex.ClosedJaxpr(jaxpr, constants)
