@@ -1,6 +1,6 @@
-"""Runs of a model with its float32 tensors in a low dtype, which compute nothing.
+"""Run a model on tensors without values, with its float32 tensors in a low dtype.
 
-They show which dtypes the code of the model asks for. A run on meta tensors takes a
+Such runs show which dtypes the code of the model asks for. A run on meta tensors takes a
 tenth of one on fake tensors (a Llama of 30 layers: a fifth of ``torch.export``), which
 can do more: they may meet real tensors, and kernels that have no meta function of their
 own in C++.

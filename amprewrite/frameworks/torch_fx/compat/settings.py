@@ -352,7 +352,7 @@ def fork_rng(devices: Sequence[int]) -> AbstractContextManager[None]:
 
 
 class _Late:
-    """The ``forward`` of a graph module, whose code is generated at its first use."""
+    """The ``forward`` of a graph module; its code is generated at the first use."""
 
     def __init__(self, compiled: Callable[[GraphModule], object]) -> None:
         self._compiled = compiled
