@@ -1,6 +1,6 @@
 """Run a model on tensors without values, with its float32 tensors in a low dtype.
 
-Such runs show which dtypes the code of the model asks for. A run on meta tensors takes a
+Such runs show which dtypes the code of the model asks for. One on meta tensors takes a
 tenth of one on fake tensors (a Llama of 30 layers: a fifth of ``torch.export``), which
 can do more: they may meet real tensors, and kernels that have no meta function of their
 own in C++.
@@ -124,7 +124,7 @@ class _Elsewhere(torch.overrides.TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Run ``func`` on the meta device; answer what asks for the device."""
+        """Run ``func`` on the meta device; answer questions about the device."""
         kwargs = kwargs or {}
         if func in self._answers:
             return self._answers[func]

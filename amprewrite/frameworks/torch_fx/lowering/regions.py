@@ -21,7 +21,11 @@ from amprewrite.frameworks.torch_fx.compat.tensor_internals import (
     writes,
 )
 from amprewrite.frameworks.torch_fx.lowering.bindings import binding_of
-from amprewrite.frameworks.torch_fx.lowering.flat_runner import call_runner
+from amprewrite.frameworks.torch_fx.lowering.flat_runner import (
+    call_runner,
+    without_gradients,
+)
+from amprewrite.frameworks.torch_fx.lowering.lower_graph import Lowered
 from amprewrite.plan.memory.recompute import Recompute
 
 aten = torch.ops.aten
@@ -305,6 +309,25 @@ def region_runner(
         return call_runner(owner, graph, inside, outside)
 
     return recomputing(graph, found, run)
+
+
+def lowered_runner(
+    owner: nn.Module, lowered: Lowered, inside: Any, outside: Any, found: Recompute
+) -> Callable[[tuple[Any, ...], Mapping[str, Any]], Any]:
+    """Return the function of a lowered graph; the packed one runs without gradients.
+
+    Args:
+        owner: The module with the tensors and bodies of the graph.
+        lowered: The graph, with values in the meta of its nodes; it stays as it is.
+        inside: Structure of the arguments.
+        outside: Structure of the output.
+        found: The regions of its plan; empty for none.
+    """
+    run = region_runner(owner, lowered.graph, inside, outside, found)
+    if lowered.packed is None:
+        return run
+    packed = region_runner(owner, lowered.packed, inside, outside, found)
+    return without_gradients(packed, run)
 
 
 def recomputing(

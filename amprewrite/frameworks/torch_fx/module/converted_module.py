@@ -19,9 +19,8 @@ from amprewrite.frameworks.torch_fx.compat import (
     settings,
     tracing,
 )
-from amprewrite.frameworks.torch_fx.lowering.flat_runner import without_gradients
 from amprewrite.frameworks.torch_fx.lowering.lower_graph import Lowered, lower_graph
-from amprewrite.frameworks.torch_fx.lowering.regions import region_runner
+from amprewrite.frameworks.torch_fx.lowering.regions import lowered_runner
 from amprewrite.frameworks.torch_fx.module import distributed
 from amprewrite.frameworks.torch_fx.module.low_copies import LowCopies
 from amprewrite.frameworks.torch_fx.module.low_marks import full_dtype
@@ -35,6 +34,7 @@ from amprewrite.frameworks.torch_fx.module.state import (
     EXTRAS,
     adopt_assigned,
     constants_of,
+    mode_name,
     read_copies,
 )
 from amprewrite.plan import Cast, Plan
@@ -91,7 +91,7 @@ class ConvertedModule(KeepsDtypes):
     @property
     def plan(self) -> Plan:
         """Every decision and cast, with the record of the lowering."""
-        if self._lowered is None and not tracing.in_dispatch_mode():
+        if not tracing.in_dispatch_mode():
             self._lower()
         return self._plan
 
@@ -219,12 +219,8 @@ class ConvertedModule(KeepsDtypes):
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run as the program of a model, in an eager call with arguments it takes.
 
-        The same as :meth:`forward`, without what the model has checked: this is the way
-        of most calls, in which each step counts (0.1 to 1 us of 10).
-
-        Args:
-            args: Positional arguments.
-            kwargs: Keyword arguments.
+        As :meth:`forward`, without what the model has checked: in most calls each step
+        counts (0.1 to 1 us of 10).
         """
         run, signature = self._flat, self._signature
         if (
@@ -242,7 +238,7 @@ class ConvertedModule(KeepsDtypes):
         try:
             return run(args, kwargs)
         except RuntimeError as error:
-            self._gather_from_now_on(error)
+            distributed.look_at_all(self, self._places, self._graph, error)
         return self.forward(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -276,34 +272,19 @@ class ConvertedModule(KeepsDtypes):
                 with self._low.passing_gradients(self):
                     return run(args, kwargs)
             except RuntimeError as error:
-                self._gather_from_now_on(error)
+                distributed.look_at_all(self, self._places, self._graph, error)
         return self.forward(*args, **kwargs)
-
-    def _gather_from_now_on(self, error: RuntimeError) -> None:
-        """Look at all tensors from now on, if one has another dtype than at capture.
-
-        Args:
-            error: Error of a run, which is raised again where none has.
-        """
-        places = () if self.gathers else self._places
-        if not distributed.gathered_otherwise(places, always=True):
-            raise error
-        self.gathers = True
-        distributed.refuse_to_run_again(self._graph, error)
 
     def _flattened(self) -> Callable[..., Any]:
         """Return the function of the graph; it reads the tensors of this module."""
-        lowered = self._lowered or self._lower()
-        structures = self._in_spec, self._out_spec
-        again = self._plan.recompute
-        self._flat = region_runner(self, lowered.graph, *structures, again)
-        if lowered.packed is not None:
-            packed = region_runner(self, lowered.packed, *structures, again)
-            self._flat = without_gradients(packed, self._flat)
+        lowered, structures = self._lower(), (self._in_spec, self._out_spec)
+        self._flat = lowered_runner(self, lowered, *structures, self._plan.recompute)
         return self._flat
 
     def _lower(self) -> Lowered:
         """Return the lowered graph, which the plan then has a record of."""
+        if self._lowered is not None:
+            return self._lowered
         found = Lowered(self._graph)
         if self.lowers:
             held = constants_of(self._graph, self._low.recipe())
@@ -393,10 +374,6 @@ class ConvertedModule(KeepsDtypes):
         """Return whether the program is for these arguments in other extents."""
         return self._signature.is_like(args, kwargs)
 
-    def runs_in(self, mode: bool) -> bool:  # noqa: FBT001  # a mode is a boolean in torch
-        """Return whether the program is for train mode, or for eval mode."""
-        return self._captured_mode == mode
-
     def train(self, mode: bool = True) -> "ConvertedModule":  # noqa: FBT001, FBT002  # as nn.Module
         """Set the mode, which has to be that of the capture.
 
@@ -405,11 +382,10 @@ class ConvertedModule(KeepsDtypes):
         """
         if mode != self._captured_mode:
             have, want = mode_name(self._captured_mode), mode_name(mode)
-            msg = (
+            raise UnsupportedError(
                 f"this module was converted in {have} mode, and a captured program "
                 f"has no other; capture the model in {want} mode and convert that"
             )
-            raise UnsupportedError(msg)
         super().train(mode)
         return self
 
@@ -421,8 +397,3 @@ class ConvertedModule(KeepsDtypes):
 def _follow(module: nn.Module, _keys: object) -> None:
     if isinstance(module, ConvertedModule):
         module.follow()
-
-
-def mode_name(training: bool) -> str:  # noqa: FBT001  # a mode is a boolean in torch
-    """Return the name of a mode."""
-    return "train" if training else "eval"

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -151,6 +151,36 @@ def refuse_to_run_again(graph: Graph, error: RuntimeError) -> None:
     schemas = (getattr(node.target, "_schema", None) for node in graph.nodes)
     if any(schema is not None and schema.is_mutable for schema in schemas):
         raise UnsupportedError(OTHER_DTYPES) from error
+
+
+class Gathers(Protocol):
+    """A program that may look at all of its tensors at each call.
+
+    Attributes:
+        gathers: Whether it does.
+    """
+
+    gathers: bool
+
+
+def look_at_all(
+    program: Gathers, known: Sequence[Place], graph: Graph, error: RuntimeError
+) -> None:
+    """Look at all tensors from now on, if one has another dtype than at the capture.
+
+    Args:
+        program: The program.
+        known: The locations of its tensors.
+        graph: Its graph.
+        error: Error of a run, which is raised again where none has.
+
+    Raises:
+        UnsupportedError: One has, and the graph writes to tensors in place.
+    """
+    if program.gathers or not gathered_otherwise(known, always=True):
+        raise error
+    program.gathers = True
+    refuse_to_run_again(graph, error)
 
 
 @contextmanager

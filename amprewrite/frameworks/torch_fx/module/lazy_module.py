@@ -146,10 +146,6 @@ class LazyModule(ConvertedModule):
         """
         raise UnsupportedError(CAPTURED_LATER)
 
-    def runs_in(self, mode: bool) -> bool:  # noqa: FBT001  # a mode is a boolean in torch
-        """Return whether it runs in a mode: it captures each."""
-        return self.training == mode
-
     def takes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Return True: dynamo captures each signature."""
         del args, kwargs

@@ -300,3 +300,8 @@ def _holder(root: nn.Module, path: str) -> nn.Module:
         child = module_parts.children(found)[part]
         found = child if child is not None else nn.Module()
     return found
+
+
+def mode_name(training: bool) -> str:  # noqa: FBT001  # a mode is a boolean in torch
+    """Return the name of a mode."""
+    return "train" if training else "eval"

@@ -9,10 +9,8 @@ from torch import nn
 
 from amprewrite.errors import UnsupportedError, warn
 from amprewrite.frameworks.torch_fx.compat import module_hooks
-from amprewrite.frameworks.torch_fx.module.converted_module import (
-    ConvertedModule,
-    mode_name,
-)
+from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
+from amprewrite.frameworks.torch_fx.module.state import mode_name
 from amprewrite.frameworks.torch_fx.plain.plain_model import Stored
 from amprewrite.frameworks.torch_fx.programs.call_key import CallKey
 from amprewrite.frameworks.torch_fx.programs.structure import Watch

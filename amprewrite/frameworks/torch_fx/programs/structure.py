@@ -248,6 +248,15 @@ def _add_settings(found: dict[int, Settings], value: Any) -> None:
                 _add_settings(found, part)
 
 
+def have_changed(settings: Iterable[Settings]) -> bool:
+    """Return whether one of many settings is no more as it was."""
+    # A loop, since each call comes here: a generator takes 0.5 us more.
+    for now, before in settings:  # noqa: SIM110
+        if not are_same(now, before):
+            return True
+    return False
+
+
 def are_same(now: object, before: object) -> bool:
     """Return whether settings, a container or a tensor are unchanged."""
     if isinstance(now, Outside):  # each model has it
