@@ -72,9 +72,9 @@ def packs(dtype: torch.dtype) -> bool:
 def convolves(dtype: torch.dtype) -> bool:
     """Return whether convolutions of a dtype run with packed weights on this CPU.
 
-    In float32, too: between two others with the channels last, a packed one of 3x3 with
-    a residual took 0.61 to 0.90 of the time of plain ops, and of that of plain ops with
-    the channels last 0.63 to 1.0 (``benchmarks.packing``).
+    In float32, too: between two others with the channels last, packed ones of 3x3 with
+    a residual took 0.6 to 1.0 of the time of plain ops, and 0.4 to 1.05 of that of
+    plain ops with the channels last (``benchmarks.packing``).
     """
     if dtype == torch.float32:
         return torch.backends.mkldnn.enabled and has_kernels()
