@@ -73,7 +73,7 @@ def convolves(dtype: torch.dtype) -> bool:
     """Return whether convolutions of a dtype run with packed weights on this CPU.
 
     In float32, too: between two others with the channels last, packed ones of 3x3 with
-    a residual took 0.6 to 1.0 of the time of plain ops, and 0.4 to 1.05 of that of
+    a residual took 0.6 to 1.0 of the time of plain ops, and 0.4 to 1.06 of that of
     plain ops with the channels last (``benchmarks.packing``).
     """
     if dtype == torch.float32:

@@ -64,6 +64,13 @@ def test_small_images_do_not_pay_for_the_calls() -> None:
     assert found == []
 
 
+@pytest.mark.parametrize(("inputs", "gains"), [(4, False), (8, True)])
+def test_images_of_few_channels_gain_nothing(inputs: int, gains: bool) -> None:  # noqa: FBT001  # of a table
+    layer = nn.Conv2d(inputs, 128, 31, padding=15)
+    found = chosen(lambda m, x: m.a(x), width=inputs, a=lambda: layer)
+    assert bool(found) is gains
+
+
 def test_a_pooling_of_maxima_pays_for_a_convolution() -> None:
     pool = nn.functional.max_pool2d
     assert chosen(lambda m, x: pool(m.a(x), 3, 2, 1), a=wide) == ["conv2d"]
