@@ -307,7 +307,7 @@ class Writer:
             return primitive.bind(*wide, **params)
         if primitive.name in TYPED_BODIES:
             return _rebuilt(primitive.name, operands, params)
-        if self.context.training and _sums_backwards(step):
+        if self.context.training and decision.operands and _sums_backwards(step):
             wide = [cast(x, full) if dtype_name(x) == low else x for x in operands]
             return primitive.bind(*wide, **params)
         for key in DTYPE_PARAMETERS:
@@ -380,7 +380,7 @@ def _filled(step: Step, decision: Decision, full: str) -> bool:
 def _sums_backwards(step: Step) -> bool:
     """Return whether the derivative is a sum: then the step is bound in full.
 
-    The casts before and after it change no value, and XLA fuses them.
+    Numbers have none. Its casts change no value, and XLA fuses them.
     """
     if step.primitive not in SUMMED_BACKWARDS:
         return False

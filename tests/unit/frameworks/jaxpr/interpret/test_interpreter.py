@@ -6,6 +6,7 @@ import pytest
 jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp
+from jax.extend.core import Literal
 
 import amprewrite
 from amprewrite.frameworks.jaxpr.interpret.interpreter import abs_square, cast, number
@@ -77,3 +78,22 @@ def test_a_choice_among_numbers_keeps_its_truth_value() -> None:
 
     x, w = jnp.ones((2, 8)), jnp.ones((8, 8))
     np.testing.assert_allclose(amprewrite.convert(function)(x, w), 16.0)
+
+
+def test_a_low_array_of_one_number_is_made_low_and_not_cast() -> None:
+    def loss(w: jax.Array, x: jax.Array) -> jax.Array:
+        return (jax.nn.relu(x @ w) @ w).sum()
+
+    converted = amprewrite.convert(jax.grad(loss), args=(jnp.eye(8), jnp.eye(8)))
+    filled = [
+        decision.op
+        for decision in converted.plan.decisions
+        if decision.canonical == "full" and decision.results == ("bfloat16",)
+    ]
+    assert filled
+    eqns = jax.make_jaxpr(converted)(jnp.eye(8), jnp.eye(8)).jaxpr.eqns
+    made = {v: e for e in eqns for v in e.outvars}
+    casts = [e for e in eqns if e.primitive.name == "convert_element_type"]
+    sources = [made[e.invars[0]] for e in casts if e.invars[0] in made]
+    fillers = [e for e in sources if e.primitive.name == "broadcast_in_dim"]
+    assert all(not isinstance(e.invars[0], Literal) for e in fillers)
