@@ -29,8 +29,8 @@ def pack_float32(monkeypatch: pytest.MonkeyPatch, least: int = 0) -> None:
 
 
 def change_all_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let all convolutions read the channels last: copies and calls cost nothing."""
-    for price in ("_CALL", "_COPY", "_INTO", "_OUT_OF"):
+    """Let all convolutions read the channels last, for no price."""
+    for price in ("_CALL", "_COPY", "_INTO", "_OUT_OF", "_LEAST_INPUTS"):
         monkeypatch.setattr(layout_prices, price, 0.0)
     monkeypatch.setattr(channels_last, "LEAST_PRODUCTS", 0)
     monkeypatch.setattr(channels_last, "_is_measured", lambda: True)
