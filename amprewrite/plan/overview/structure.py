@@ -57,6 +57,10 @@ class _Edges:
         """Return the operands of the op that makes a value."""
         return self.operands[self.makers[value]]
 
+    def first(self, value: str) -> str:
+        """Return the first of these; empty where the op reads numbers alone."""
+        return next(iter(self.read(value)), "")
+
     def back(self, value: str) -> tuple[str, _Ops]:
         """Return the value before moves of data and casts, and these ops."""
         way: _Ops = set()
@@ -98,7 +102,7 @@ class _Edges:
             wanted = "sum"
         if self.kind(value) != wanted:
             return None
-        inner, more = self.back(self.read(value)[0])
+        inner, more = self.back(self.first(value))
         return inner, way | more | {self.makers[value]}
 
     def centred(self, value: str) -> tuple[str, _Ops] | None:
@@ -152,7 +156,7 @@ def _softmax(edges: _Edges, op: str) -> tuple[str, _Ops] | None:
     (over, way), (under, below) = edges.back(read[0]), edges.back(read[1])
     if edges.kind(over) != "exp" or edges.kind(under) != "sum":
         return None
-    summed, moved = edges.back(edges.read(under)[0])
+    summed, moved = edges.back(edges.first(under))
     if summed != over:
         return None
     makers = {edges.makers[over], edges.makers[under]}
@@ -161,7 +165,7 @@ def _softmax(edges: _Edges, op: str) -> tuple[str, _Ops] | None:
 
 def _shift(edges: _Edges, exponential: str) -> _Ops:
     """Return the ops that subtract the maximum before an exponential; else none."""
-    shifted = edges.read(exponential)[0]
+    shifted = edges.first(exponential)
     if edges.kind(shifted) != "sub" or len(edges.read(shifted)) != 2:  # noqa: PLR2004  # operands
         return set()
     whole, value = edges.read(shifted)
@@ -172,7 +176,7 @@ def _shift(edges: _Edges, exponential: str) -> _Ops:
         if edges.kind(value) not in _SHIFTS:
             return set()
         found.add(edges.makers[value])
-        inner = edges.read(value)[0]
+        inner = edges.first(value)
         if edges.kind(value) in _MAXIMA:
             return found if edges.back(inner)[0] == whole else set()
         value = inner
@@ -190,7 +194,7 @@ def _norm(edges: _Edges, op: str) -> tuple[str, _Ops] | None:
             continue
         whole, moved = edges.back(scaled)
         ops = {op, edges.makers[inverse], *way, *moved}
-        under, added = _without_epsilon(edges, edges.read(inverse)[0])
+        under, added = _without_epsilon(edges, edges.first(inverse))
         for part, scale in _scaled(edges, whole):
             centre = edges.centred(part)
             for source, more, centres in _variances(edges, under):
@@ -215,7 +219,7 @@ def _without_epsilon(edges: _Edges, value: str) -> tuple[str, _Ops]:
     value, way = edges.back(value)
     if edges.kind(value) == "add":
         way.add(edges.makers[value])
-        value, more = edges.back(edges.read(value)[0])
+        value, more = edges.back(edges.first(value))
         way |= more
     return value, way
 
@@ -227,7 +231,7 @@ def _variances(edges: _Edges, value: str) -> Iterator[tuple[str, _Ops, bool]]:
         That value, the ops between, and whether its mean was subtracted.
     """
     if edges.kind(value) == "var":
-        yield edges.back(edges.read(value)[0])[0], {edges.makers[value]}, True
+        yield edges.back(edges.first(value))[0], {edges.makers[value]}, True
     found = edges.mean(value)
     if found is None:
         return
@@ -236,7 +240,7 @@ def _variances(edges: _Edges, value: str) -> Iterator[tuple[str, _Ops, bool]]:
     two = edges.kind(square) == "mul" and len(read) == 2 and len(set(read)) == 1  # noqa: PLR2004  # operands
     if not two and edges.kind(square) not in ("square", "integer_pow", "pow"):
         return
-    source, way = edges.back(read[0])
+    source, way = edges.back(edges.first(square))
     ops = ops | way | {edges.makers[square]}
     if centre := edges.centred(source):
         yield centre[0], ops | centre[1], True

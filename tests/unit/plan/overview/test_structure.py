@@ -134,3 +134,26 @@ def test_graphs_with_equal_names_have_edges_of_their_own() -> None:
     plan = join_plans([plan_of(SOFTMAX), plan_of(RMS)])
     names = [(name, ops[0].op) for name, ops in structures(plan, ())]
     assert names == [("softmax", "graph0.amax"), ("rms_norm", "graph1.square")]
+
+
+NUMBERS = (
+    ("rsqrt = rsqrt() -> %r: f32[4]", "mul = mul(%x, %r) -> %y: f32[4]"),
+    (
+        "sum = sum() -> %s: f32[4]",
+        "exp = exp() -> %e: f32[4]",
+        "div = div(%e, %s) -> %y: f32[4]",
+    ),
+    *(
+        (*made, "rsqrt = rsqrt(%m) -> %r: f32[4]", "mul = mul(%x, %r) -> %y: f32[4]")
+        for made in (
+            ("pow = pow() -> %p: f32[4]", "mean = mean(%p) -> %m: f32[4]"),
+            ("mean = mean() -> %m: f32[4]",),
+            ("add = add() -> %m: f32[4]",),
+        )
+    ),
+)
+
+
+@pytest.mark.parametrize("lines", NUMBERS)
+def test_ops_on_numbers_alone_are_no_structure(lines: tuple[str, ...]) -> None:
+    assert found("\n".join(["%x: f32[4] input", *lines, "return %y"])) == []
