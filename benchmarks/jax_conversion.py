@@ -4,7 +4,9 @@
 
 Two tables: the parts of a conversion by depth, and for each program the whole way to
 the jaxpr of its converted form (trace, plan, emission) and the compilation by XLA, each
-relative to that of the program in float32.
+relative to that of the program in float32. Beside it the same function is compiled with
+everything cast: all its float arguments are cast to bfloat16, and its results back. It
+is what a program in low precision costs XLA at least, without any choice of ours.
 """
 
 import argparse
@@ -13,6 +15,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import time
 from collections.abc import Callable
 from functools import partial
@@ -159,6 +162,37 @@ PROGRAMS: dict[str, Callable[[jax_zoo.Size], jax_zoo.Case]] = {
 """Programs to compare with their float32 form; jaxopt's where it is installed."""
 
 
+def everything_cast(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``function`` on its float32 arguments cast to bfloat16, cast back after.
+
+    It is what ``mpx.cast_function`` makes of it.
+    """
+
+    def cast(tree: Any, old: Any, new: Any) -> Any:
+        def leaf(x: Any) -> Any:
+            return x.astype(new) if getattr(x, "dtype", None) == old else x
+
+        return jax.tree.map(leaf, tree)
+
+    def run(*args: Any) -> Any:
+        made = function(*cast(args, jnp.float32, jnp.bfloat16))
+        return cast(made, jnp.bfloat16, jnp.float32)
+
+    return run
+
+
+def _cast_trace(case: jax_zoo.Case) -> Any:
+    """Return the trace with everything cast; None where the function refuses it.
+
+    A solver does whose loop begins with a float32 number of its own.
+    """
+    function, args = case
+    try:
+        return jax.jit(everything_cast(function)).trace(*args)
+    except TypeError:
+        return None
+
+
 def against_float32(case: jax_zoo.Case, rounds: int) -> dict[str, Any]:
     """Return the medians of the paired ratios of a program to its float32 form.
 
@@ -167,6 +201,7 @@ def against_float32(case: jax_zoo.Case, rounds: int) -> dict[str, Any]:
     """
     function, args = case
     rows: list[dict[str, float]] = []
+    counts: dict[str, Any] = {}
     made: Any = None
     for _ in range(rounds):
         row: dict[str, float] = {}
@@ -174,33 +209,63 @@ def against_float32(case: jax_zoo.Case, rounds: int) -> dict[str, Any]:
         gc.collect()
         gc.disable()
         row["trace"], plain = _seconds(lambda: jax.jit(partial(function)).trace(*args))
-        row["compile"] = _compiled(plain)
+        row["compile"], counts["float32"] = _compiled(plain)
+        jax.clear_caches()
+        gc.collect()
+        if (low := _cast_trace(case)) is not None:
+            found = _compiled(low)
+            row["compile everything cast"], counts["everything cast"] = found
         jax.clear_caches()
         gc.collect()
         row["convert"], made = _seconds(lambda: amprewrite.convert(function, args=args))
         row["emit"], emitted = _seconds(lambda made=made: jax.jit(made).trace(*args))
-        row["compile the converted"] = _compiled(emitted)
+        row["compile the converted"], counts["converted"] = _compiled(emitted)
         gc.enable()
         rows.append(row)
 
     def ratio(top: tuple[str, ...], below: str) -> float:
         return median(sum(row[part] for part in top) / row[below] for row in rows)
 
-    compiled = ratio(("compile the converted",), "compile")
+    compiled, low = ("compile the converted",), "compile everything cast"
+    cast: dict[str, float] = {}
+    if low in rows[0]:
+        cast["compile everything cast / float32's"] = ratio((low,), "compile")
+        cast["compile / everything cast's"] = ratio(compiled, low)
     return {
         **{part: median(row[part] for row in rows) for part in rows[0]},
         "(convert + emit) / trace": ratio(("convert", "emit"), "trace"),
         "emit / trace": ratio(("emit",), "trace"),
-        "compile / float32's": compiled,
+        "compile / float32's": ratio(compiled, "compile"),
+        **cast,
+        "counts": counts,
         "ops": len(made.plan.decisions),
     }
 
 
-def _compiled(traced: Any) -> float:
-    """Return the processor seconds to lower and compile a traced program."""
+def _compiled(traced: Any) -> tuple[float, dict[str, int]]:
+    """Return the processor seconds to lower and compile a trace, and its counts."""
     start = time.process_time()
-    traced.lower().compile()
-    return time.process_time() - start
+    compiled = traced.lower().compile()
+    return time.process_time() - start, _counts(traced.jaxpr.jaxpr, compiled.as_text())
+
+
+def _counts(jaxpr: Any, text: str) -> dict[str, int]:
+    """Return how many conversions a program has, and kernels that XLA generates.
+
+    A kernel takes XLA for CPUs 20 to 40 ms, whatever its size; equal ones are compiled
+    once. The kernels of its libraries are not generated: those of contractions, in
+    fusions of kind ``kCustom``.
+
+    Args:
+        jaxpr: The traced program.
+        text: The compiled module.
+    """
+    fusions = re.findall(r" fusion\(.*kind=(\w+)", text)
+    return {
+        "converts in the jaxpr": jax_compiled.converts(jaxpr),
+        "converts after optimisation": len(re.findall(r" convert\(", text)),
+        "kernels": sum(kind != "kCustom" for kind in fusions),
+    }
 
 
 def transformer(layers: int) -> jax_zoo.Case:
@@ -240,10 +305,11 @@ def main() -> None:
         rows[name] = measure(transformer(layers), options.rounds)
         print(name, {k: round(v, 5) for k, v in rows[name].items()}, flush=True)
     programs: dict[str, Any] = {}
+    against_float32(PROGRAMS["mlp"](jax_zoo.TINY), 1)  # the first one loads tables
     for name in options.programs:
         case = PROGRAMS[name](jax_zoo.TINY)
         programs[name] = against_float32(case, options.rounds)
-        print(name, {k: round(v, 3) for k, v in programs[name].items()}, flush=True)
+        print(name, json.dumps(programs[name]), flush=True)
     found = {
         "what": "rows: least processor seconds of one thread, by depth, without the "
         "trace itself; programs: medians of paired processor seconds",
