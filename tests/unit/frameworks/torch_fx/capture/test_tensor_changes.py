@@ -138,7 +138,7 @@ def test_another_layout_of_the_same_memory_is_a_change() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
-def test_a_value_that_is_no_number_is_no_change(dtype: torch.dtype) -> None:
+def test_a_value_that_is_no_number_is_no_change(dtype: Any) -> None:
     tensor = torch.full((100,), torch.nan, dtype=dtype)
     assert Mark(tensor).holds(tensor)
     samples = Samples([tensor])
