@@ -14,7 +14,6 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from amprewrite.passes.mincut.collector import collector_paused
 from amprewrite.passes.mincut.max_flow import (
     FULL,
     Columns,
@@ -25,6 +24,7 @@ from amprewrite.passes.mincut.max_flow import (
 )
 from amprewrite.passes.mincut.operand_rules import Fixed, Relaxation
 from amprewrite.passes.mincut.problem import Problem
+from amprewrite.runtime.collector import collector_paused
 
 STEPS = (1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.125, 0.125)
 """Step sizes for the charges of mixes after each cut of one branch."""

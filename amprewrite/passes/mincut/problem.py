@@ -16,7 +16,6 @@ from amprewrite.passes.analysis.context import Assignment, Placement, Situation
 from amprewrite.passes.cost.cost import Objective, counted_errors, speed_cost
 from amprewrite.passes.cost.moved_bytes import is_view, read_elements
 from amprewrite.passes.mincut.cast_terms import CastTerms
-from amprewrite.passes.mincut.collector import collector_paused
 from amprewrite.passes.mincut.max_flow import FULL, LOW, Flags, Terms
 from amprewrite.passes.mincut.shared_casts import Groups
 from amprewrite.passes.mincut.unary_costs import Ledger
@@ -29,6 +28,7 @@ from amprewrite.passes.placement.weight_storage import (
 )
 from amprewrite.plan.uses import output_sources
 from amprewrite.policy import OpClass
+from amprewrite.runtime.collector import collector_paused
 
 
 @dataclass(frozen=True)

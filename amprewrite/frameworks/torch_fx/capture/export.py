@@ -35,6 +35,7 @@ from amprewrite.frameworks.torch_fx.compat import (
     threads,
     tracing,
 )
+from amprewrite.runtime.collector import collector_paused
 from amprewrite.user_code import raised_at
 
 WITHOUT_ARGS = (
@@ -157,7 +158,7 @@ def _export(
         # export's own advice about attributes it saw
         stack.enter_context(threads.silent())
         stack.enter_context(traceback.preserve_node_meta())  # marks
-        stack.enter_context(settings.collecting_later())
+        stack.enter_context(collector_paused())
         try:
             program = torch.export.export(
                 model, args, dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False
@@ -172,7 +173,7 @@ def _export(
             "ops on the whole batch in their place"
         )
         raise CaptureError(msg)
-    with settings.compiled_later(), settings.collecting_later():
+    with settings.compiled_later(), collector_paused():
         module = open_program(program)
         take_out_promotions(module)
     how = "captured by torch.export"

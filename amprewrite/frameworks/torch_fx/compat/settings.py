@@ -1,7 +1,6 @@
 """Temporary settings of torch for a capture or a run, by private names."""
 # pyright: reportPrivateUsage=false
 
-import gc
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -205,11 +204,11 @@ def dynamo_settings(*, breaks: bool = False) -> AbstractContextManager[Any]:
     Args:
         breaks: Whether graphs break at ops of data-dependent results after all.
     """
-    return _dynamo_settings(breaks)()
+    return _dynamo_settings(breaks=breaks)()
 
 
 @cache
-def _dynamo_settings(breaks: bool) -> Callable[[], AbstractContextManager[Any]]:  # noqa: FBT001  # a key of the cache
+def _dynamo_settings(*, breaks: bool) -> Callable[[], AbstractContextManager[Any]]:
     """Return the class of the context: torch makes one at each ``patch``, in 50 us."""
     untyped: Any = torch._dynamo.config
     settings: dict[str, Any] = {
@@ -380,20 +379,3 @@ def compiled_later() -> Generator[None]:
 
     with replaced(GraphModule, "recompile", later):
         yield
-
-
-@contextmanager
-def collecting_later() -> Generator[None]:
-    """Pause the garbage collector of Python, of the whole process.
-
-    A capture makes 10^5 objects that stay, so that the collector finds nothing and
-    looks at all of the process again and again: a tenth of the time (measured).
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()

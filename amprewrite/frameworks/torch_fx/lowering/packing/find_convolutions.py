@@ -8,14 +8,10 @@ from torch.fx import Graph, Node
 
 from amprewrite.frameworks.torch_fx.aten.arguments import argument
 from amprewrite.frameworks.torch_fx.compat import operators, pytrees
-from amprewrite.frameworks.torch_fx.lowering.channels_last import LAST
+from amprewrite.frameworks.torch_fx.lowering.channels_last import CONVOLUTIONS, LAST
 from amprewrite.frameworks.torch_fx.lowering.packing.kernels import Window
 from amprewrite.frameworks.torch_fx.lowering.packing.layer import OF_WEIGHTS, Layer
 from amprewrite.frameworks.torch_fx.lowering.packing.layouts import OfWindow
-
-aten = torch.ops.aten
-
-_CONVOLUTIONS = frozenset((aten.conv2d.default, aten.conv2d.padding))
 
 _NAMES = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 """Arguments of a convolution."""
@@ -34,7 +30,7 @@ def convolutions(graph: Graph) -> Iterator[Layer]:
         graph: The graph, with values in the meta of its nodes.
     """
     for node in graph.nodes:
-        if node.target not in _CONVOLUTIONS or LAST not in node.meta:
+        if node.target not in CONVOLUTIONS or LAST not in node.meta:
             continue
         given: list[Any] = [argument(node, name) for name in _NAMES]
         operand, weight, bias, *place = given

@@ -1,10 +1,8 @@
 """Every setting of torch that a capture changes, and that it is changed back."""
 
-import gc
 import inspect
 import logging
 import warnings
-from contextlib import suppress
 from importlib import import_module
 from typing import Any
 from unittest import mock
@@ -247,16 +245,3 @@ def test_code_of_graph_modules_is_generated_at_their_first_use() -> None:
     assert torch.equal(found, program.module()(given))
     assert list(inspect.signature(module.forward).parameters) == ["input"]
     assert module.code.strip()
-
-
-@pytest.mark.parametrize("collects", [True, False])
-def test_the_collector_is_paused_and_as_before_after_it(*, collects: bool) -> None:
-    before = gc.isenabled()
-    (gc.enable if collects else gc.disable)()
-    try:
-        with suppress(KeyError), settings.collecting_later():
-            assert not gc.isenabled()
-            raise KeyError
-        assert gc.isenabled() == collects
-    finally:
-        (gc.enable if before else gc.disable)()

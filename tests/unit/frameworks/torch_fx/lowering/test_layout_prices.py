@@ -65,7 +65,7 @@ def test_small_images_do_not_pay_for_the_calls() -> None:
 
 
 @pytest.mark.parametrize(("inputs", "gains"), [(4, False), (8, True)])
-def test_images_of_few_channels_gain_nothing(inputs: int, gains: bool) -> None:  # noqa: FBT001  # of a table
+def test_images_of_few_channels_gain_nothing(inputs: int, *, gains: bool) -> None:
     layer = nn.Conv2d(inputs, 128, 31, padding=15)
     found = chosen(lambda m, x: m.a(x), width=inputs, a=lambda: layer)
     assert bool(found) is gains
@@ -77,7 +77,7 @@ def test_a_pooling_of_maxima_pays_for_a_convolution() -> None:
 
 
 @pytest.mark.parametrize(("size", "gains"), [(3, True), (5, False)])
-def test_single_channels_gain_in_small_windows(size: int, gains: bool) -> None:  # noqa: FBT001  # of a table
+def test_single_channels_gain_in_small_windows(size: int, *, gains: bool) -> None:
     def alone() -> Any:
         return nn.Conv2d(128, 128, size, padding=size // 2, groups=128)
 

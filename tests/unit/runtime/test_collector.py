@@ -3,7 +3,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from amprewrite.passes.mincut.collector import collector_paused
+from amprewrite.runtime.collector import collector_paused
 
 
 @pytest.fixture

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_paused() -> Generator[None]:
-    """Disable garbage collection in the context, for code that makes no cycles.
+    """Disable garbage collection of the process in the context.
 
-    Measured: an eighth of the time to build the problem of 100,000 ops.
+    For code that makes many objects that stay, and few cycles. Measured: an eighth of
+    the time to build the problem of 100,000 ops, a tenth of that to capture BERT-base.
     """
     was_on = gc.isenabled()
     gc.disable()

@@ -1,0 +1,1 @@
+"""Settings of the Python interpreter while code of this package runs."""
