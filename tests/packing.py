@@ -15,6 +15,12 @@ from amprewrite.frameworks.torch_fx.lowering.packing import (
 )
 from amprewrite.frameworks.torch_fx.lowering.packing.packed_weight import PackedWeight
 
+REORDERED = {"rtol": 1e-5, "atol": 2e-5}
+"""Tolerances of float32 sums in another order: 85 roundings of 2**-23, and of values of
+about 2 in sums that cancel. A result rounded to 16 bits, or of another weight, is far
+from it.
+"""
+
 
 def pack_float32(monkeypatch: pytest.MonkeyPatch, least: int = 0) -> None:
     """Pack float32 weights of ``least`` elements and more, with oneDNN's kernels.

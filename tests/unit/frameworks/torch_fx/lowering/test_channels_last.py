@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import amprewrite
 from amprewrite.frameworks.torch_fx.lowering import channels_last
 from amprewrite.frameworks.torch_fx.lowering.lower_graph import lower_graph
-from tests.torch_programs import Program
+from tests.torch_programs import Program, whole_numbers
 
 WIDTH = 4
 X = torch.arange(2 * WIDTH * 36).remainder(7).sub(3).float().reshape(2, WIDTH, 6, 6)
@@ -23,11 +23,7 @@ X = torch.arange(2 * WIDTH * 36).remainder(7).sub(3).float().reshape(2, WIDTH, 6
 
 def whole(kind: Any = nn.Conv2d, **options: Any) -> Any:
     """Return a 3x3 convolution with whole numbers."""
-    made = kind(WIDTH, WIDTH, 3, padding=1, **options)
-    with torch.no_grad():
-        for held in made.parameters():
-            held.copy_(torch.arange(held.numel()).remainder(5).sub(2).view_as(held))
-    return made
+    return whole_numbers(kind(WIDTH, WIDTH, 3, padding=1, **options))
 
 
 class Residual(nn.Module):

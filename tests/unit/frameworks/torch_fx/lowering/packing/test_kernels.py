@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from amprewrite.frameworks.torch_fx.lowering.packing import kernels
 from amprewrite.frameworks.torch_fx.lowering.packing.kernels import Epilogue
+from tests.packing import REORDERED
 
 X = torch.linspace(-2, 2, 5 * 48).reshape(5, 48)
 WEIGHT = torch.linspace(-1, 1, 64 * 48).reshape(64, 48).sin()
@@ -47,7 +48,7 @@ def test_a_kernel_computes_the_layer_and_its_epilogue(epilogue, after) -> None:
     rest = [3 * X @ WEIGHT.T] if epilogue.sums else []
     found = kernels.kernel(epilogue)(X, matrix, BIAS, *rest)
     wanted = after(functional.linear(X, WEIGHT, BIAS))
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=2e-5)
+    torch.testing.assert_close(found, wanted, **REORDERED)
     assert kernels.size(matrix) >= WEIGHT.nbytes
     assert torch.equal(kernels.plain(matrix), WEIGHT)
 
@@ -57,7 +58,7 @@ def test_a_kernel_computes_the_layer_and_its_epilogue(epilogue, after) -> None:
 def test_operands_have_any_rank_and_number_of_rows(shape) -> None:
     x = torch.linspace(-1, 1, torch.Size(shape).numel()).reshape(shape)
     found = kernels.kernel(kernels.NONE)(x, kernels.packed(WEIGHT, 16), None)
-    torch.testing.assert_close(found, x @ WEIGHT.T, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found, x @ WEIGHT.T, **REORDERED)
 
 
 IMAGE = torch.linspace(-2, 2, 2 * 8 * 54).reshape(2, 8, 9, 6).cos()
@@ -85,7 +86,7 @@ def test_a_kernel_convolves_and_does_its_epilogue(epilogue, after) -> None:
     rest = [OTHER] if epilogue.sums else []
     found = kernels.window_kernel(WINDOW, epilogue)(IMAGE, packed, BIAS[:16], *rest)
     wanted = after(functional.conv2d(IMAGE, FILTER, BIAS[:16], *WINDOW))
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=2e-5)
+    torch.testing.assert_close(found, wanted, **REORDERED)
     assert found.is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(kernels.plain(packed), FILTER)
 

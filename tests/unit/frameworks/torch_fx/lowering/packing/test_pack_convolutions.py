@@ -18,8 +18,14 @@ from torch.nn import functional
 import amprewrite
 from amprewrite.api import graph_text
 from amprewrite.frameworks.torch_fx.lowering.packing import kernels, pack_layers
-from tests.packing import change_all_layouts, pack_float32, packed_names, stand_in
-from tests.torch_programs import Program, relative_error
+from tests.packing import (
+    REORDERED,
+    change_all_layouts,
+    pack_float32,
+    packed_names,
+    stand_in,
+)
+from tests.torch_programs import Program, relative_error, whole_numbers
 
 WIDTH = 8
 X = torch.arange(2 * WIDTH * 36).remainder(7).sub(3).float().reshape(2, WIDTH, 6, 6)
@@ -27,11 +33,7 @@ NAMES = ["one.weight", "two.weight", "three.weight"]
 
 
 def whole(size: int = 3, **options: Any) -> Any:
-    made = nn.Conv2d(WIDTH, WIDTH, size, padding=size // 2, **options)
-    with torch.no_grad():
-        for held in made.parameters():
-            held.copy_(torch.arange(held.numel()).remainder(5).sub(2).view_as(held))
-    return made
+    return whole_numbers(nn.Conv2d(WIDTH, WIDTH, size, padding=size // 2, **options))
 
 
 class Residual(nn.Module):
@@ -190,7 +192,7 @@ def test_ops_between_convolutions_keep_the_layout() -> None:
     ]
     with torch.no_grad():
         for found, expected in zip(made(X), plan(X), strict=True):
-            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(found, expected, **REORDERED)
             assert found.stride() == expected.stride()
 
 
@@ -235,6 +237,6 @@ def test_float32_is_packed_where_it_pays_by_default() -> None:
     made: Any = amprewrite.convert(copy.deepcopy(model), "off", args=(x,))
     assert made.plan.lowerings[0].ops == ("conv2d", "conv2d_1", "conv2d_2", "conv2d_3")
     with torch.no_grad():
-        torch.testing.assert_close(made(x), model(x), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(made(x), model(x), **REORDERED)
         made(x[:, :, :9, :9])  # too small: plain layers read the same weights
-        torch.testing.assert_close(made(x), model(x), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(made(x), model(x), **REORDERED)

@@ -25,7 +25,7 @@ from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import (
     PackedLayer,
 )
 from amprewrite.frameworks.torch_fx.lowering.packing.packed_weight import PackedWeight
-from tests.packing import pack_float32
+from tests.packing import REORDERED, pack_float32
 
 X = torch.linspace(-1, 1, 128).reshape(2, 64)
 TURNED = OfMatrix(transposed=True)
@@ -58,7 +58,7 @@ def test_a_plain_weight_is_packed_and_packed_again_after_a_write() -> None:
         found = layer(X, held, bias, OTHER)
         assert type(held) is PackedWeight
         wanted = X @ held.detach() + bias + OTHER  # which unpacks it
-        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(found, wanted, **REORDERED)
         held.mul_(-2)
         layer(X, held, bias, OTHER)
     assert layer.packs == 3
@@ -81,7 +81,7 @@ def test_a_weight_that_is_read_between_all_calls_is_packed_a_few_times() -> None
     layer, held = PackedLayer(functional.linear, OfMatrix(), X.shape), weight()
     for _ in range(MOST_PACKS + 2):
         found = layer(X, held, None)
-        torch.testing.assert_close(found, X @ held.t(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(found, X @ held.t(), **REORDERED)
     assert layer.packs == MOST_PACKS
     assert type(held) is nn.Parameter
 
@@ -96,7 +96,7 @@ def test_two_layers_share_a_packed_weight_of_one_layout() -> None:
     assert vars(held)["_amprewrite_packed"].values is matrix
     turned = PackedLayer(lambda x, w, _: x @ w, TURNED, X.shape)
     found = turned(X, held, None)
-    torch.testing.assert_close(found, X @ held, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found, X @ held, **REORDERED)
 
 
 @torch.no_grad()
@@ -136,7 +136,7 @@ def test_a_convolution_is_packed_anew_where_other_operands_want_other_blocks(
         x = IMAGE[:, :, :high]
         found = layer(x, held, None)
         wanted = functional.conv2d(x, values, padding=1)
-        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(found, wanted, **REORDERED)
         assert type(held) is PackedWeight
         packs.append(layer.packs)
     assert packs == [1, 1, 1, 1, 2, 2, 3]
