@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from amprewrite.dtypes import is_float, itemsize
 from amprewrite.ops import OperandRule, OpTraits, traits_of
+from amprewrite.runtime.fast_init import fast_init
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -42,6 +43,7 @@ UNKNOWN_TRIPS = 10
 """Trip count assumed for a loop of unknown length; source: GCC's avg-loop-niter."""
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class Value:
     """One tensor of the program, assigned once (SSA).
@@ -85,6 +87,7 @@ class Value:
         return is_float(self.dtype)
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class Op:
     """One operation of the program, and its facts.

@@ -42,6 +42,7 @@ from amprewrite.plan.text import (
     summary_lines,
 )
 from amprewrite.policy import Reason, Rule
+from amprewrite.runtime.fast_init import fast_init
 
 OUTPUT = "output"
 """Consumer name of a cast that restores the dtype of a program output."""
@@ -50,6 +51,7 @@ NOTHING_LOWERED = "rewritten 0 of"
 """Prefix of the warning that nothing was lowered."""
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class Decision:
     """Decision about one op: class, precision, dtypes and reasons.
@@ -115,6 +117,7 @@ class Decision:
         return bool(self.forward or self.backward)
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class Cast:
     """One change of dtype of one value, shared by all its consumers.

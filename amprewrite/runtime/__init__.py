@@ -1,1 +1,1 @@
-"""Settings of the Python interpreter while code of this package runs."""
+"""The Python interpreter: its settings while code runs here, and fast objects."""

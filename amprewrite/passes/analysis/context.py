@@ -9,11 +9,13 @@ from amprewrite.passes.analysis.classify import lowers_promoted
 from amprewrite.passes.analysis.demand import Demand, Demands
 from amprewrite.policy import OpClass, Policy
 from amprewrite.policy.match import Match
+from amprewrite.runtime.fast_init import fast_init
 
 Assignment = Literal["low", "full", "accumulator"]
 """Precision of an op; ``accumulator``: low, with its full accumulator as result."""
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class Placed:
     """Placement of one op, with its reason.

@@ -6,8 +6,10 @@ from typing import Any, Literal
 
 from amprewrite.frameworks.jaxpr.compat.equations import Eqn
 from amprewrite.ir.graph import Chosen
+from amprewrite.runtime.fast_init import fast_init
 
 
+@fast_init
 @dataclass(frozen=True, slots=True, eq=False)
 class Number:
     """A scalar literal of the program.
@@ -30,6 +32,7 @@ BoundaryKind = Literal["enter", "leave", "carry", "boundary"]
 """Kind of passage into or out of a body, see :mod:`amprewrite.ir.graph`."""
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class RegionBoundary:
     """A value that passes into or out of a body.
@@ -69,6 +72,7 @@ class Body:
     region: str
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class Step:
     """One equation of the program, with its place and bodies.
