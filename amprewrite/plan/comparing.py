@@ -86,11 +86,17 @@ def chosen_outputs(graph: ProgramGraph, classes: Mapping[str, str]) -> frozenset
         graph: The program.
         classes: Class of every op.
     """
+    outputs = _floats(graph, graph.outputs)
+    reached, moving = set(outputs), list[Op]()
+    for op in reversed(graph.ops):  # most ops move no value to an output
+        if reached.isdisjoint(op.results) or not _moves(op, classes):
+            continue
+        if _floats(graph, op.results):  # integers and masks hold none of the values
+            moving.append(op)
+            reached.update(op.operands)
     sources: dict[str, frozenset[str]] = {}
     chosen: set[str] = set()
-    for op in graph.ops:
-        if not _moves(op, classes) or not _floats(graph, op.results):
-            continue  # integers and masks are many, and hold none of the values
+    for op in reversed(moving):
         names = _floats(graph, op.operands)
         held = frozenset[str]().union(*(sources.get(n, {n}) for n in names))
         sources.update(dict.fromkeys(op.results, held))
@@ -98,7 +104,7 @@ def chosen_outputs(graph: ProgramGraph, classes: Mapping[str, str]) -> frozenset
             chosen.update(op.results)
     inputs = {value.name for value in graph.inputs()}
     held_by: dict[str, set[str]] = {}
-    for name in _floats(graph, graph.outputs):
+    for name in outputs:
         for source in sources.get(name, (name,)):
             held_by.setdefault(source, set()).add(name)
     found: set[str] = set()
