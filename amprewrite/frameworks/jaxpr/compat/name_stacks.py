@@ -15,13 +15,18 @@ def place_of(eqn: Eqn, name_stack: Any) -> AbstractContextManager[Any]:
         eqn: The equation.
         name_stack: The scopes, inside of those that are open.
     """
-    return place_at(eqn, current() + name_stack)
+    return place_at(eqn, joined(current(), name_stack))
 
 
 def place_at(eqn: Eqn, name_stack: Any) -> AbstractContextManager[Any]:
     """Give equations bound inside the traceback of ``eqn`` and exactly the scopes."""
     traceback = eqn.source_info.traceback
     return source_info_util.user_context(traceback, name_stack=name_stack)
+
+
+def joined(outer: Any, inner: Any) -> Any:
+    """Return a name stack inside of another, which is empty for most programs."""
+    return outer + inner if outer.stack else inner
 
 
 def current() -> Any:
