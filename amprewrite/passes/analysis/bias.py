@@ -10,8 +10,8 @@ The bias is added to the accumulator and the sum is rounded once.
 from collections.abc import Mapping
 
 from amprewrite.ir import Op, ProgramGraph, Value
-from amprewrite.policy import OpClass
 from amprewrite.policy.match import Match
+from amprewrite.policy.model import ALLOW, FOLLOW, PROMOTE
 
 
 def find_biases(graph: ProgramGraph, classes: Mapping[str, Match]) -> dict[str, str]:
@@ -21,7 +21,7 @@ def find_biases(graph: ProgramGraph, classes: Mapping[str, Match]) -> dict[str, 
     inputs = _moved_inputs(graph, classes)
     found: dict[str, str] = {}
     for op in graph.ops:
-        if op.canonical == "add" and classes[op.name].op_class is OpClass.PROMOTE:
+        if op.canonical == "add" and classes[op.name].op_class is PROMOTE:
             for name, bias in _orders(op):
                 source = _sole_source(graph, classes, name)
                 smaller = bias in inputs and _is_smaller(inputs[bias], graph, name)
@@ -57,7 +57,7 @@ def _moved_inputs(
     """Return the input that each moved value is a copy of."""
     moved = {value.name: value for value in graph.inputs()}
     for op in graph.ops:
-        moves = classes[op.name].op_class is OpClass.FOLLOW and not op.mutates
+        moves = classes[op.name].op_class is FOLLOW and not op.mutates
         if moves and len(op.operands) == 1 and op.operands[0] in moved:
             moved.update(dict.fromkeys(op.results, moved[op.operands[0]]))
     return moved
@@ -72,9 +72,9 @@ def _sole_source(
         if maker is None:
             return None
         op_class = classes[maker.name].op_class
-        if op_class is OpClass.ALLOW and maker.accumulates:
+        if op_class is ALLOW and maker.accumulates:
             return maker
-        if op_class is not OpClass.FOLLOW or len(maker.operands) != 1:
+        if op_class is not FOLLOW or len(maker.operands) != 1:
             return None
         name = maker.operands[0]
     return None

@@ -9,6 +9,7 @@ from amprewrite.dtypes.op_rules import OP_RULES
 from amprewrite.ir import ABS_SQUARE, REGION_BOUNDARIES, Op, ProgramGraph
 from amprewrite.policy import Matcher, OpClass, Policy, Reason
 from amprewrite.policy.match import Match
+from amprewrite.policy.model import ALLOW, DENY, FOLLOW, KEEP, PROMOTE
 
 USER_CAST = "cast"
 """Canonical name of a change of dtype that is written in the model."""
@@ -16,7 +17,7 @@ USER_CAST = "cast"
 SCALE = "scale"
 """Canonical name of the factors of unit scaling: one forward, one backward."""
 
-MOVES = {"enter": OpClass.FOLLOW, "leave": OpClass.FOLLOW}
+MOVES = {"enter": FOLLOW, "leave": FOLLOW}
 """Classes of ops at region boundaries; others keep their dtype."""
 
 _PASSED = {
@@ -38,7 +39,7 @@ def classify(graph: ProgramGraph, matcher: Matcher) -> dict[str, Match]:
     """Return the class of every op of ``graph``, by op name."""
     if not matcher.policy.low:
         why = f"policy {matcher.policy.name} lowers nothing"
-        kept = _match(OpClass.KEEP, Reason.LOWERS_NOTHING, why)
+        kept = _match(KEEP, Reason.LOWERS_NOTHING, why)
         return {op.name: _promoted(graph, op) or kept for op in graph.ops}
     return {op.name: _classify_op(graph, op, matcher) for op in graph.ops}
 
@@ -53,9 +54,9 @@ def _classify_op(graph: ProgramGraph, op: Op, matcher: Matcher) -> Match:
     if (untouched := _untouched(graph, op, full)) is not None:
         return untouched
     foreign = _foreign_operand(graph, op, full)
-    if foreign and found.op_class is not OpClass.KEEP:
+    if foreign and found.op_class is not KEEP:
         why = f"%{foreign} is {graph.values[foreign].dtype}: the model chose its dtypes"
-        return _match(OpClass.KEEP, Reason.DTYPE, why)
+        return _match(KEEP, Reason.DTYPE, why)
     names_own = op.dtype_argument and op.chosen != "follows"
     if names_own and op.operand_rule != "any" and _reads_floats(graph, op):
         return _named_dtype(op, found, full)
@@ -93,8 +94,8 @@ def _classify_promoted(graph: ProgramGraph, op: Op, matcher: Matcher) -> Match:
     found = _of_written(graph, op, found)
     promoted = _promoted(graph, op)
     why = promoted.why if promoted else ""
-    if found.op_class is OpClass.KEEP:
-        return _match(OpClass.DENY, Reason.PROMOTION, why)
+    if found.op_class is KEEP:
+        return _match(DENY, Reason.PROMOTION, why)
     return replace(found, why=f"{found.why}; {why}")
 
 
@@ -102,7 +103,7 @@ def _promoted(graph: ProgramGraph, op: Op) -> Match | None:
     """Return the class of an op changed by promotion; None for others."""
     if op.canonical == ABS_SQUARE:
         why = "the norm of complex numbers sums |x|^2, real^2 + imag^2, and not x*x"
-        return _match(OpClass.KEEP, Reason.PROMOTION, why)
+        return _match(KEEP, Reason.PROMOTION, why)
     if not op.reads:
         return None
     traced = [graph.values[name].dtype for name in op.operands]
@@ -119,7 +120,7 @@ def _promoted(graph: ProgramGraph, op: Op) -> Match | None:
         why = f"the tensor written into keeps its dtype, {wanted}"
     else:
         why = f"{' and '.join(joined)} promote to {wanted}"
-    return _match(OpClass.PROMOTE, Reason.PROMOTION, why)
+    return _match(PROMOTE, Reason.PROMOTION, why)
 
 
 def _by_kind(graph: ProgramGraph, op: Op, full: str) -> Match | None:
@@ -127,18 +128,18 @@ def _by_kind(graph: ProgramGraph, op: Op, full: str) -> Match | None:
     if (promoted := _promoted(graph, op)) is not None:
         return promoted
     if op.fence:
-        return _match(OpClass.KEEP, Reason.FENCE, op.fence)
+        return _match(KEEP, Reason.FENCE, op.fence)
     follows = op.chosen == "follows" and op.dtype_argument == full
     if op.canonical == USER_CAST and follows:
         why = "written in the model after another tensor's dtype, which it follows"
-        return _match(OpClass.FOLLOW, Reason.USER_CAST, why)
+        return _match(FOLLOW, Reason.USER_CAST, why)
     if op.canonical == USER_CAST:
         why = "written in the model: never altered"
-        return _match(OpClass.KEEP, Reason.USER_CAST, why)
+        return _match(KEEP, Reason.USER_CAST, why)
     if op.canonical in REGION_BOUNDARIES:
-        op_class = MOVES.get(op.canonical, OpClass.KEEP)
+        op_class = MOVES.get(op.canonical, KEEP)
         passes = _match(op_class, Reason.BODY, REGION_BOUNDARIES[op.canonical])
-        moves = op_class is OpClass.FOLLOW
+        moves = op_class is FOLLOW
         return (moves and _untouched(graph, op, full)) or passes
     return None
 
@@ -149,15 +150,15 @@ def _untouched(graph: ProgramGraph, op: Op, full: str) -> Match | None:
         if graph.is_dtype(name, full):
             return None
     why = f"touches no {full}; nothing else is lowered"
-    return _match(OpClass.KEEP, Reason.DTYPE, why)
+    return _match(KEEP, Reason.DTYPE, why)
 
 
 def _asked(op: Op, found: Match) -> Match:
     """Return the class that a marker in the model asks for, before any rule."""
-    moves = (OpClass.KEEP, OpClass.FOLLOW)
+    moves = (KEEP, FOLLOW)
     if not op.asked or found.op_class in moves:
         return found
-    op_class = OpClass.DENY if op.asked == "full" else OpClass.ALLOW
+    op_class = DENY if op.asked == "full" else ALLOW
     why = f"the model asks for {op.asked} precision here"
     return _match(op_class, Reason.MARKER, why)
 
@@ -168,14 +169,14 @@ def _exact_scale(op: Op, found: Match, low: str) -> Match:
     The product rounds nothing in the normal range of the low dtype. A factor that is
     computed from an extent is no literal: it is not known to be exact.
     """
-    if op.canonical != SCALE or found.op_class is not OpClass.PROMOTE:
+    if op.canonical != SCALE or found.op_class is not PROMOTE:
         return found
     directions = 2
     exact = all(_is_power_of_two(factor, low) for factor in op.literals)
     if found.reason.is_rule or len(op.literals) != directions or not exact:
         return found
     why = "its factors are powers of two, which round nothing"
-    return _match(OpClass.FOLLOW, Reason.EXACT_FACTOR, why)
+    return _match(FOLLOW, Reason.EXACT_FACTOR, why)
 
 
 def _is_power_of_two(factor: float, low: str) -> bool:
@@ -193,19 +194,19 @@ def _of_written(graph: ProgramGraph, op: Op, found: Match) -> Match:
 
     In another dtype it would be a copy, and writes to it would be lost.
     """
-    if not graph.written or op.mutates or found.op_class is OpClass.KEEP:
+    if not graph.written or op.mutates or found.op_class is KEEP:
         return found
     read = {graph.storage(name) for name in op.operands} & graph.written
     if not any(graph.storage(name) in read for name in op.results):
         return found
     why = "a view of a value written in place: a cast would make it a copy"
-    return replace(found, op_class=OpClass.FOLLOW, why=why)
+    return replace(found, op_class=FOLLOW, why=why)
 
 
 def _named_dtype(op: Op, found: Match, full: str) -> Match:
     """Return the class that a ``dtype=`` argument in the model requires."""
     why = f"the model writes dtype={op.dtype_argument}"
-    op_class = OpClass.DENY if op.dtype_argument == full else OpClass.KEEP
+    op_class = DENY if op.dtype_argument == full else KEEP
     if found.op_class is op_class:
         return found
     return _match(op_class, Reason.DTYPE_ARGUMENT, why)
@@ -227,9 +228,9 @@ def _without_contraction(op: Op, found: Match) -> Match:
     rotary embedding made by a matmul over one element had error 0.66.
     """
     lengthless = op.contracted is not None and op.contracted <= 1
-    if found.op_class is not OpClass.ALLOW or not lengthless:
+    if found.op_class is not ALLOW or not lengthless:
         return found
     if found.reason.is_rule:
         return found
     why = "contracts no dimension: an outer product gains nothing from low precision"
-    return _match(OpClass.DENY, Reason.OUTER_PRODUCT, why)
+    return _match(DENY, Reason.OUTER_PRODUCT, why)

@@ -19,6 +19,7 @@ from amprewrite.passes.analysis.classify import USER_CAST
 from amprewrite.passes.analysis.mean_subtraction import find_centring
 from amprewrite.policy import OpClass
 from amprewrite.policy.match import Match
+from amprewrite.policy.model import ACCUMULATE, ALLOW, FOLLOW, KEEP, PROMOTE
 
 
 class Demand(IntEnum):
@@ -27,6 +28,10 @@ class Demand(IntEnum):
     ANY = 0
     FULL = 1
     EXACT = 2
+
+
+ANY, FULL, EXACT = Demand
+"""The members, as in :mod:`amprewrite.policy.model`."""
 
 
 @dataclass
@@ -47,27 +52,27 @@ class Demands:
 
     def on(self, value: str) -> Demand:
         """Return the demand on ``value``."""
-        return self.of.get(value, Demand.ANY)
+        return self.of.get(value, ANY)
 
     def on_all(self, values: Iterable[str]) -> Demand:
         """Return exact if the demand on any of ``values`` is, full if all are."""
         joined: Demand | None = None
         for value in values:
             joined = _join(joined, self.on(value))
-        return Demand.ANY if joined is None else joined
+        return ANY if joined is None else joined
 
     def add(self, value: str, demand: Demand, user: str) -> None:
         """Record the demand of ``user``; users are added last one first."""
         joined = _join(self.of.get(value), demand)
         self.of[value] = joined
-        if joined is Demand.ANY:
+        if joined is ANY:
             self.cause.pop(value, None)
         elif demand >= joined:
             self.cause[value] = user
 
     def on_op(self, op: Op) -> Demand:
         """Return the demand on ``op``."""
-        return self.ops.get(op.name, Demand.ANY)
+        return self.ops.get(op.name, ANY)
 
     def path(self, graph: ProgramGraph, op: Op) -> tuple[str, ...]:
         """Return the ops that forced ``op`` to full, nearest first."""
@@ -86,9 +91,9 @@ class Demands:
 
 def _join(one: Demand | None, other: Demand) -> Demand:
     """Return exact if either demand is exact, else the smaller one."""
-    if one is None or other is Demand.EXACT:
+    if one is None or other is EXACT:
         return other
-    return one if one is Demand.EXACT else min(one, other)
+    return one if one is EXACT else min(one, other)
 
 
 def compute_demand(
@@ -104,7 +109,7 @@ def compute_demand(
     demands = Demands()
     centring = find_centring(graph, classes)
     for name in wanted_outputs:
-        demands.add(name, Demand.FULL, "output")
+        demands.add(name, FULL, "output")
     for op in reversed(graph.ops):
         on_results = demands.ops[op.name] = demands.on_all(
             name for name in op.results if graph.values[name].is_float
@@ -112,8 +117,8 @@ def compute_demand(
         op_class = classes[op.name].op_class
         wanted = _on_operands(op, op_class, on_results)
         if op.name in centring:
-            wanted = max(wanted, Demand.FULL)
-        if op_class not in (OpClass.PROMOTE, OpClass.FOLLOW) or op.name in centring:
+            wanted = max(wanted, FULL)
+        if op_class not in (PROMOTE, FOLLOW) or op.name in centring:
             demands.origins.add(op.name)
         for operand in op.operands:
             demands.add(operand, wanted, op.name)
@@ -123,20 +128,16 @@ def compute_demand(
 def _on_operands(op: Op, op_class: OpClass, on_results: Demand) -> Demand:
     """Return the demand of ``op`` on its operands, from that on its results."""
     if op.traits.exact_argument or _steps(op):
-        return Demand.EXACT
-    match op_class:
-        case OpClass.ALLOW:
-            return Demand.FULL if on_results is Demand.EXACT else Demand.ANY
-        case OpClass.DENY:
-            return Demand.FULL
-        case OpClass.ACCUMULATE:
-            passes = op.traits.statistic or on_results is Demand.EXACT
-            return on_results if passes else Demand.ANY
-        case OpClass.PROMOTE | OpClass.FOLLOW:
-            return on_results
-        case OpClass.KEEP:
-            metadata_only = op.operand_rule == "any" and op.canonical != USER_CAST
-            return Demand.ANY if metadata_only else Demand.FULL
+        return EXACT
+    if op_class is PROMOTE or op_class is FOLLOW:
+        return on_results
+    if op_class is ALLOW:
+        return FULL if on_results is EXACT else ANY
+    if op_class is ACCUMULATE:
+        passes = op.traits.statistic or on_results is EXACT
+        return on_results if passes else ANY
+    metadata_only = op_class is KEEP and op.operand_rule == "any"
+    return ANY if metadata_only and op.canonical != USER_CAST else FULL
 
 
 def _steps(op: Op) -> bool:

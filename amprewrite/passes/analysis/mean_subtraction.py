@@ -10,8 +10,8 @@ differentiation, had relative error 0.1 without this rule and 5e-3 with it.
 from collections.abc import Mapping
 
 from amprewrite.ir import Op, ProgramGraph
-from amprewrite.policy import OpClass
 from amprewrite.policy.match import Match
+from amprewrite.policy.model import ACCUMULATE, DENY, FOLLOW
 
 
 def find_centring(graph: ProgramGraph, classes: Mapping[str, Match]) -> frozenset[str]:
@@ -38,10 +38,10 @@ class _Chaser:
         wanted = self._source(of)
         while (maker := self.graph.producer.get(name)) is not None:
             op_class = self.classes[maker.name].op_class
-            sums = op_class is OpClass.ACCUMULATE and maker.traits.first_moment
-            if op_class is OpClass.DENY or sums:
+            sums = op_class is ACCUMULATE and maker.traits.first_moment
+            if op_class is DENY or sums:
                 return any(self._source(read) == wanted for read in maker.operands)
-            moves = op_class is OpClass.FOLLOW or maker.traits.scales
+            moves = op_class is FOLLOW or maker.traits.scales
             if not moves or not maker.operands:
                 return False
             name = maker.operands[0]
@@ -50,7 +50,7 @@ class _Chaser:
     def _source(self, name: str) -> str:
         """Return the value that ``name`` is a moved copy of."""
         while (maker := self.graph.producer.get(name)) is not None:
-            moves = self.classes[maker.name].op_class is OpClass.FOLLOW
+            moves = self.classes[maker.name].op_class is FOLLOW
             if not moves or not maker.operands:
                 return name
             name = maker.operands[0]

@@ -7,6 +7,7 @@ from amprewrite.ir import Op, ProgramGraph
 from amprewrite.passes.analysis.classify import USER_CAST
 from amprewrite.policy import OpClass
 from amprewrite.policy.match import Match
+from amprewrite.policy.model import FOLLOW, KEEP, PROMOTE
 
 
 def is_transparent(op: Op, op_class: OpClass) -> bool:
@@ -15,7 +16,7 @@ def is_transparent(op: Op, op_class: OpClass) -> bool:
     Data movement is bit-exact under a cast, and so is a user's cast from full to full
     (the copy of a low value in full and low again is the value).
     """
-    return op_class is OpClass.FOLLOW or op.canonical == USER_CAST
+    return op_class is FOLLOW or op.canonical == USER_CAST
 
 
 def weight_roots(
@@ -71,7 +72,7 @@ def weak_values(
         if strong or not all(name in weak for name in op.operands):
             continue
         filled = op.traits.filler and not list(lost_literals(op, low))
-        moved = op.operands and classes[op.name].op_class is OpClass.FOLLOW
+        moved = op.operands and classes[op.name].op_class is FOLLOW
         for result in op.results:
             scalar = graph.values[result].shape == ()
             if scalar or ((filled or moved) and result not in graph.written):
@@ -88,7 +89,7 @@ def extreme_values(
     a fully masked row NaN in softmax. Casts of these values saturate.
     """
     largest = format_of(low).max
-    moving = (OpClass.FOLLOW, OpClass.PROMOTE, OpClass.KEEP)
+    moving = (FOLLOW, PROMOTE, KEEP)
     extreme: set[str] = set()
     for op in graph.ops:
         literal = any(largest < abs(x) < float("inf") for x in op.literals)

@@ -19,9 +19,9 @@ from amprewrite.passes.cost.moved_bytes import is_view, read_elements
 from amprewrite.plan import OUTPUT, Cast, Cost
 from amprewrite.plan.sensitivity import Key
 from amprewrite.plan.uses import dtypes_read, output_sources
-from amprewrite.policy import OpClass
+from amprewrite.policy.model import ACCUMULATE, ALLOW, FOLLOW, PROMOTE
 
-FREE = (OpClass.ALLOW, OpClass.ACCUMULATE, OpClass.PROMOTE, OpClass.FOLLOW)
+FREE = (ALLOW, ACCUMULATE, PROMOTE, FOLLOW)
 """Classes of ops that may run low or full."""
 
 Errors = Mapping[Key, float]
@@ -77,13 +77,13 @@ def speed_cost(situation: Situation, op: Op, fusion: Fusion) -> tuple[int, int]:
     graph, model = situation.graph, fusion.model
     op_class = situation.classes[op.name].op_class
     full = low = 0
-    if op_class is OpClass.ALLOW:
+    if op_class is ALLOW:
         lost = lost_speed(graph, op, model)
         full, low = max(lost, 0), max(-lost, 0)
     elif op.name in fusion.kernels:
         moves = all(name in situation.weights for name in op.results)
         low = 0 if moves else kernel_overhead(graph, op, model)
-    elif op_class in (OpClass.PROMOTE, OpClass.ACCUMULATE):
+    elif op_class in (PROMOTE, ACCUMULATE):
         low = low_overhead(graph, op, model)
     return op.trips * full, op.trips * low
 

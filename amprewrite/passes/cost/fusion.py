@@ -23,8 +23,9 @@ from functools import cached_property
 from amprewrite.ir import REGION_BOUNDARIES, Op, ProgramGraph
 from amprewrite.passes.cost.cost_model import CostModel
 from amprewrite.passes.cost.moved_bytes import is_view
-from amprewrite.policy import OpClass, Reason
+from amprewrite.policy import Reason
 from amprewrite.policy.match import Match
+from amprewrite.policy.model import ALLOW, KEEP
 
 KEPT = frozenset(
     (
@@ -71,7 +72,7 @@ class Fusion:
         if op.fence or op.canonical in REGION_BOUNDARIES or is_view(self.graph, op):
             return False
         found = self._classes[op.name]
-        if found.op_class is OpClass.KEEP:
+        if found.op_class is KEEP:
             contracts = op.contracted is not None or op.accumulates
             return found.reason in KEPT and not contracts
         return found.op_class in self.model.fused
@@ -131,7 +132,7 @@ class Fusion:
         """Return whether the kernel of ``op`` writes full sums, to be rounded later."""
         if not self.kernels or not (self.model.kernels.accumulators and op.accumulates):
             return False
-        allowed = self._classes[op.name].op_class is OpClass.ALLOW
+        allowed = self._classes[op.name].op_class is ALLOW
         return allowed and len(op.results) == 1
 
     def is_sum(self, name: str) -> bool:

@@ -7,7 +7,7 @@ only full readers returns its accumulator. Both are known only after a walk.
 from amprewrite.passes.analysis.classify import USER_CAST
 from amprewrite.passes.analysis.context import NOTHING_PLACED, Placement, Situation
 from amprewrite.passes.placement.walk import Walk
-from amprewrite.policy import OpClass
+from amprewrite.policy.model import FOLLOW
 
 
 def place(situation: Situation, before: Placement = NOTHING_PLACED) -> Placement:
@@ -47,7 +47,7 @@ def _accumulators(situation: Situation, placement: Placement) -> set[str]:
     found: set[str] = set()
     for op in reversed(graph.ops):
         placed = placement.ops[op.name]
-        moves = situation.classes[op.name].op_class is OpClass.FOLLOW
+        moves = situation.classes[op.name].op_class is FOLLOW
         in_full = op.accumulates or moves
         for name in op.results if in_full else ():
             if graph.is_dtype(name, full) and (name not in read or name in read_low):

@@ -16,10 +16,10 @@ from amprewrite.ir import Op
 from amprewrite.ops import Group
 from amprewrite.passes.analysis.classify import USER_CAST, lowers_promoted
 from amprewrite.passes.analysis.context import Placed, Placement, Situation
-from amprewrite.passes.analysis.demand import Demand
+from amprewrite.passes.analysis.demand import ANY, EXACT, FULL
 from amprewrite.passes.analysis.weights_and_literals import lost_literals
-from amprewrite.policy import OpClass
 from amprewrite.policy.match import Match
+from amprewrite.policy.model import ACCUMULATE, ALLOW, DENY, FOLLOW, PROMOTE
 
 
 class Walk:
@@ -133,11 +133,9 @@ class Walk:
         with random weights had 1.2 to 1.4 times the error of torch.autocast, which has
         a full table.
         """
-        if (
-            op.traits.group != Group.LOOKUP
-            or self.at.policy.lookups == "low"
-            or op.fence
-        ):
+        if not self.at.low_weights or op.traits.group != Group.LOOKUP:
+            return False
+        if self.at.policy.lookups == "low" or op.fence:
             return False
         roots = self.at.weights.get(op.operands[0], frozenset[str]())
         low = self.out.stored[op.operands[0]] == self.low
@@ -166,17 +164,16 @@ class Walk:
         return self._by_class(op, found)
 
     def _by_class(self, op: Op, found: Match) -> Placed:
-        match found.op_class:
-            case OpClass.PROMOTE | OpClass.FOLLOW:
-                return self._promote(op, found)
-            case OpClass.ALLOW:
-                return self._allow(op, found)
-            case OpClass.DENY:
-                return self._run(op, self.full, found.why)
-            case OpClass.KEEP:
-                return self._keep(op, found)
-            case OpClass.ACCUMULATE:
-                return self._accumulate(op, found)
+        op_class = found.op_class
+        if op_class is PROMOTE or op_class is FOLLOW:
+            return self._promote(op, found)
+        if op_class is ALLOW:
+            return self._allow(op, found)
+        if op_class is DENY:
+            return self._run(op, self.full, found.why)
+        if op_class is ACCUMULATE:
+            return self._accumulate(op, found)
+        return self._keep(op, found)
 
     def _traced(self, names: tuple[str, ...]) -> tuple[str, ...]:
         values = self.graph.values
@@ -237,7 +234,7 @@ class Walk:
     def _is_low(self, name: str) -> bool:
         """Return whether a value is low, or the accumulator of a low op."""
         maker = self.graph.producer.get(name)
-        if maker and self.at.classes[maker.name].op_class is OpClass.ALLOW:
+        if maker and self.at.classes[maker.name].op_class is ALLOW:
             return self.out.ops[maker.name].precision == self.low
         return self.out.stored[name] == self.low
 
@@ -246,7 +243,7 @@ class Walk:
         if self.graph.storage(op.results[0]) in self.graph.written:
             return self._written_cast(op, operands)
         demand = self.at.demands.on_op(op)
-        if demand is not Demand.ANY:
+        if demand is not ANY:
             causes = self.at.demands.path(self.graph, op)
             why = f"{causes[-1]} wants full precision"
             return Placed(self.full, operands, (self.full,), why, causes)
@@ -316,7 +313,7 @@ class Walk:
 
     def _exact(self, op: Op) -> Placed | None:
         """Place in full an op that makes the argument of a periodic or stepping op."""
-        if self.at.demands.on_op(op) is not Demand.EXACT:
+        if self.at.demands.on_op(op) is not EXACT:
             return None
         causes = self.at.demands.path(self.graph, op)
         why = f"{causes[-1]} needs an exact argument: its producers stay full"
@@ -336,8 +333,8 @@ class Walk:
 
     def _promote(self, op: Op, found: Match) -> Placed:
         demand = self.at.demands.on_op(op)
-        computes = found.op_class is OpClass.PROMOTE
-        if demand is Demand.EXACT or (computes and demand is Demand.FULL):
+        computes = found.op_class is PROMOTE
+        if demand is EXACT or (computes and demand is FULL):
             causes = self.at.demands.path(self.graph, op)
             return self._run(
                 op, self.full, f"{causes[-1]} wants full precision", causes
@@ -388,5 +385,5 @@ class Walk:
         return f"%{wide[0]} is {self.full}, and operands promote to the widest"
 
     def _makers(self, names: list[str]) -> tuple[str, ...]:
-        makers = (self.graph.producer.get(name) for name in names[:1])
-        return tuple(op.name for op in makers if op)
+        maker = self.graph.producer.get(names[0]) if names else None
+        return (maker.name,) if maker else ()
