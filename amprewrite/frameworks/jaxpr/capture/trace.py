@@ -77,10 +77,12 @@ class Traced:
     reusable: bool
 
 
+_ARRAYS = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct)
+
+
 def is_array(leaf: object) -> bool:
     """Return whether a leaf is an input of the program: an array, or its shape."""
-    arrays = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct)
-    return isinstance(leaf, arrays) or hasattr(leaf, "__jax_array__")
+    return isinstance(leaf, _ARRAYS) or hasattr(leaf, "__jax_array__")
 
 
 def check_values(what: str, arrays: Iterable[object]) -> None:

@@ -26,9 +26,17 @@ def numbers(
         kwargs: Keyword arguments.
         names: Names of the positional parameters, as far as they are known.
     """
-    for path, leaf in tree_util.tree_flatten_with_path((args, dict(kwargs)))[0]:
-        if type(leaf) in (int, float, complex):  # no truth value, no enumeration
+    call = args, dict(kwargs)
+    if not any(map(_is_number, tree_util.tree_leaves(call))):  # paths take longer
+        return
+    for path, leaf in tree_util.tree_flatten_with_path(call)[0]:
+        if _is_number(leaf):
             yield leaf_name(path, names), leaf
+
+
+def _is_number(leaf: object) -> bool:
+    """Return whether a leaf is a number, and no truth value or enumeration."""
+    return type(leaf) in (int, float, complex)
 
 
 class Varying:

@@ -59,13 +59,24 @@ def state_kinds() -> Iterator[type]:
 
 def modules_in(held: Any) -> Iterator[tuple[str, Any]]:
     """Yield the modules in a tree, with the paths of all that they hold."""
-    found = tree.tree_flatten_with_path(held, is_leaf=_is_module)[0]
-    for path, leaf in found:
-        if _is_module(leaf):
+    kinds = tuple(_kinds_with_children())
+
+    def is_module(leaf: object) -> bool:
+        return isinstance(leaf, kinds)
+
+    leaves = tree.tree_leaves(held, is_leaf=is_module) if kinds else ()
+    if not any(map(is_module, leaves)):  # as in most trees, of which paths take longer
+        return
+    for path, leaf in tree.tree_flatten_with_path(held, is_leaf=is_module)[0]:
+        if is_module(leaf):
             above = [part_name(key) for key in path]
             for below, child in children(leaf):
                 yield ".".join([*above, below] if below else above), child
 
 
-def _is_module(leaf: object) -> bool:
-    return hasattr(adapter_of(leaf), "children")
+def _kinds_with_children() -> Iterator[type]:
+    """Yield the loaded libraries' classes of modules that hold modules by path."""
+    for name, (library, kind) in LIBRARIES.items():
+        known = getattr(sys.modules.get(library), kind, None)
+        if known and hasattr(import_module(f"{MODULES}.{name}"), "children"):
+            yield known

@@ -200,7 +200,7 @@ class ConvertedFunction:
 
     def _count_numbers(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Warn about a number that varies: each of its values is planned."""
-        named = numbers(args, kwargs, parameter_names(self.function))
+        named = numbers(args, kwargs, self._names)
         for line in self.varying.add(named):
             warn(line)
 
@@ -305,8 +305,11 @@ class ConvertedFunction:
         return self.states(taken, named, positions(traced.result))
 
     def _as_named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Inputs:
-        names = parameter_names(self.function)
-        return Inputs(input_names((tuple(args), dict(kwargs)), names))
+        return Inputs(input_names((tuple(args), dict(kwargs)), self._names))
+
+    @functools.cached_property
+    def _names(self) -> tuple[str, ...]:
+        return parameter_names(self.function)
 
     @property
     def plans(self) -> list[Plan]:
