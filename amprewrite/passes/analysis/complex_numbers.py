@@ -24,6 +24,8 @@ def refuse_complex(graph: ProgramGraph, policy: Policy) -> None:
         ComplexTruncationError: An op drops the imaginary part: a cast, a ``dtype=`` or
             a write into real numbers. ``policy`` may allow that.
     """
+    if not any(is_complex(d) for d in {v.dtype for v in graph.values.values()}):
+        return
     for op in graph.ops:
         found = [d for n in op.operands if is_complex(d := graph.values[n].dtype)]
         if found and op.traits.orders:

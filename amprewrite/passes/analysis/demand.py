@@ -142,5 +142,7 @@ def _on_operands(op: Op, op_class: OpClass, on_results: Demand) -> Demand:
 
 def _steps(op: Op) -> bool:
     """Return whether ``op`` casts to integers or booleans, which jump."""
+    if op.canonical != USER_CAST:
+        return False
     numbers = is_float(op.dtype_argument) or op.dtype_argument.startswith("complex")
-    return op.canonical == USER_CAST and not numbers
+    return not numbers

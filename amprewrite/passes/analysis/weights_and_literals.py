@@ -1,6 +1,7 @@
 """Facts about values: weights, weak values, literals out of range, fillers."""
 
 from collections.abc import Iterator, Mapping
+from math import inf
 
 from amprewrite.dtypes import format_of, survives
 from amprewrite.ir import Op, ProgramGraph
@@ -42,8 +43,9 @@ def weight_roots(
             made = (r for r in op.results if graph.is_dtype(r, full))
             roots.update({r: frozenset({r}) for r in made if r not in mutated})
         floats = [name for name in op.operands if name in roots]
-        moved = is_transparent(op, classes[op.name].op_class) and not op.mutates
-        if moved and floats and all(n in roots or n in static for n in op.operands):
+        if not floats or not is_transparent(op, classes[op.name].op_class):
+            continue
+        if not op.mutates and all(n in roots or n in static for n in op.operands):
             union = frozenset[str]().union(*(roots[name] for name in floats))
             stays = (r for r in op.results if graph.is_dtype(r, full))
             roots.update({r: union for r in stays if graph.storage(r) not in mutated})
@@ -69,7 +71,7 @@ def weak_values(
     weak = {value.name for value in graph.inputs("constant") if value.shape == ()}
     for op in graph.ops:
         strong = op.mutates or (op.dtype_argument and op.chosen == "pinned")
-        if strong or not all(name in weak for name in op.operands):
+        if strong or not weak.issuperset(op.operands):
             continue
         filled = op.traits.filler and not list(lost_literals(op, low))
         moved = op.operands and classes[op.name].op_class is FOLLOW
@@ -92,11 +94,10 @@ def extreme_values(
     moving = (FOLLOW, PROMOTE, KEEP)
     extreme: set[str] = set()
     for op in graph.ops:
-        literal = any(largest < abs(x) < float("inf") for x in op.literals)
-        carried = classes[op.name].op_class in moving and any(
-            name in extreme for name in op.operands
-        )
-        if literal or carried:
+        carries = not extreme.isdisjoint(op.operands)
+        if any(largest < abs(x) < inf for x in op.literals) or (
+            carries and classes[op.name].op_class in moving
+        ):
             extreme.update(op.results)
     return extreme
 

@@ -91,8 +91,9 @@ class _Builder:
 
     def _define(self, op: Op) -> None:
         """Cast a result at its definition if its stored dtype is another."""
-        for index, name in enumerate(op.results):
-            made = self.placement.ops[op.name].results[index]
+        for name, made in zip(
+            op.results, self.placement.ops[op.name].results, strict=True
+        ):
             stored = self.placement.stored[name]
             if made == stored:
                 continue

@@ -34,6 +34,8 @@ WRAPPERS = CASTS | {"_astype", "asarray", "meth", "__call__"}
 Owner = Literal["own", "jax", "library", "user"]
 """Origin of a function; ``own`` is this package."""
 
+_FULL = np.dtype(np.float32)
+
 _OMITS = "_convert_element_type"
 """Private function of JAX that omits the cast."""
 
@@ -190,9 +192,9 @@ def _is_full(operand: Any, new_dtype: Any) -> bool:
 
     A number is none: in a low trace JAX computes its cast, so that nothing is left.
     """
-    if new_dtype is None or not is_tracer(operand) or operand.dtype != np.float32:
+    if new_dtype is None or not is_tracer(operand) or operand.dtype != _FULL:
         return False
-    return np.dtype(new_dtype) == np.float32 and not is_traced_number(operand)
+    return np.dtype(new_dtype) == _FULL and not is_traced_number(operand)
 
 
 def _running() -> Iterator[CodeType]:

@@ -227,7 +227,7 @@ class _Inliner:
             name=name,
             eqn=eqn,
             operands=operands,
-            results=tuple(self._name(name, var.aval) for var in eqn.outvars),
+            results=tuple([self._name(name, var.aval) for var in eqn.outvars]),
             stack=where.of(eqn),
             scopes=where.scopes(eqn),
             region=where.region,

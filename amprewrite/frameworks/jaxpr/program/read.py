@@ -113,6 +113,12 @@ class _Reader:
         if canonical == "cast":
             named = self._dtype(step.results[0])
         operands = _names(step.operands)
+        literals = ()
+        if len(operands) < len(step.operands):
+            literals = tuple(_literals(step.operands))
+        if primitive == SCALE:  # its forward and backward factor are parameters
+            params = step.eqn.params
+            literals = (*literals, params["forward"], params["backward"])
         if canonical == "expand" and not operands:
             canonical = "full"
         return Op(
@@ -126,7 +132,7 @@ class _Reader:
             calls=step.calls,
             region=step.region,
             fence=step.fence or self._asked_by_parameters(step),
-            literals=(*_literals(step.operands), *_factors(step)),
+            literals=literals,
             dtype_argument=named,
             chosen=step.chosen,
             contracted=self._contracted(step),
@@ -212,14 +218,6 @@ def _literals(atoms: Iterable[Atom]) -> Iterator[float]:
     for atom in atoms:
         if isinstance(atom, Number) and is_float(atom.dtype):
             yield float(atom.value)
-
-
-def _factors(step: Step) -> tuple[float, ...]:
-    """Return the forward and backward factor of a scale, which are parameters."""
-    if step.primitive != SCALE:
-        return ()
-    params = step.eqn.params
-    return params["forward"], params["backward"]
 
 
 @lru_cache(maxsize=4096)
