@@ -42,6 +42,7 @@ from amprewrite.plan.validation.maker import policy_digest
 from amprewrite.policy import Matcher, Policy
 from amprewrite.policy.match import Match
 from amprewrite.policy.model import Contract
+from amprewrite.runtime.collector import collector_paused
 
 PLACEMENTS = ("promote", "paint", "optimal")
 """Names of the strategies of :func:`make_plan` that users choose."""
@@ -90,6 +91,7 @@ def check_placement(name: str) -> None:
         raise UnsupportedError(msg)
 
 
+@collector_paused()
 def make_plan(graph: ProgramGraph, matcher: Matcher, setting: Setting) -> Plan:
     """Return the plan for ``graph``.
 

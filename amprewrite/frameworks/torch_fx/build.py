@@ -14,8 +14,10 @@ from amprewrite.frameworks.torch_fx.module.state import (
 from amprewrite.frameworks.torch_fx.rewrite.apply_plan import rewrite
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading
 from amprewrite.plan import Plan
+from amprewrite.runtime.collector import collector_paused
 
 
+@collector_paused()
 def build(
     root: nn.Module, reading: Reading, plan: Plan, *, shared: bool
 ) -> ConvertedModule:

@@ -116,6 +116,8 @@ def _is_refused_by_autograd(cause: BaseException | None) -> bool:
     return type(cause) is RuntimeError and any(w in str(cause) for w in _AUTOGRAD)
 
 
+@settings.compiled_later()
+@collector_paused()
 def _export(
     model: torch.nn.Module,
     given: tuple[tuple[Any, ...], Mapping[str, Any], Any],
@@ -158,7 +160,6 @@ def _export(
         # export's own advice about attributes it saw
         stack.enter_context(threads.silent())
         stack.enter_context(traceback.preserve_node_meta())  # marks
-        stack.enter_context(collector_paused())
         try:
             program = torch.export.export(
                 model, args, dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False
@@ -173,9 +174,8 @@ def _export(
             "ops on the whole batch in their place"
         )
         raise CaptureError(msg)
-    with settings.compiled_later(), collector_paused():
-        module = open_program(program)
-        take_out_promotions(module)
+    module = open_program(program)
+    take_out_promotions(module)
     how = "captured by torch.export"
     return Captured(module, how if gradients else f"{how} without gradients", seen)
 

@@ -21,8 +21,10 @@ from amprewrite.frameworks.torch_fx.capture.program import (
 )
 from amprewrite.frameworks.torch_fx.capture.seen import Seen
 from amprewrite.frameworks.torch_fx.compat import module_parts
+from amprewrite.runtime.collector import collector_paused
 
 
+@collector_paused()
 def capture_for(model: Model, root: nn.Module, request: Request) -> Captured:
     """Return ``model`` captured as ``request`` requires.
 

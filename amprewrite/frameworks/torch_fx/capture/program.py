@@ -54,11 +54,11 @@ def open_program(program: torch.export.ExportedProgram) -> GraphModule:
 
     The conditions on its extents are kept beside the graph.
     """
-    with shape_guards.recorded() as texts:
-        module = program.module()
-    shape_guards.take_out(module)
     untyped: Any = program
     varies = bool(untyped.range_constraints)  # fixed extents are compared otherwise
+    with shape_guards.recorded() as texts:
+        module = program.module(check_guards=varies)
+    shape_guards.take_out(module)
     shape_guards.keep(module, shape_guards.Guards(tuple(texts) if varies else ()))
     drop_dtype_checks(module)
     return module

@@ -367,15 +367,20 @@ class _Late:
 def compiled_later() -> Generator[None]:
     """Generate the code of graph modules when it is run, not when a graph is set.
 
-    torch generates it at each step of a capture: 15 ms each for 300 ops (measured).
+    torch generates it at each step of a capture, some 30 times for the modules of one
+    export, and runs none of it: a quarter of the time of an export of BERT-base
+    (measured). What the model itself makes in its forward is compiled at once.
     """
     compiled = GraphModule.recompile
 
-    def later(self: Any) -> None:
+    def later(self: Any) -> Any:
+        if proxy_tensor.get_proxy_mode() is not None:  # the forward is running
+            return compiled(self)
         info = getattr(self.graph._codegen, "pytree_info", None)
         if info is not None:
             self._in_spec, self._out_spec = info.in_spec, info.out_spec
         type(self).forward = _Late(compiled)
+        return None
 
     with replaced(GraphModule, "recompile", later):
         yield

@@ -22,6 +22,7 @@ from amprewrite.frameworks.torch_fx.programs.linking import link, tensors_of
 from amprewrite.frameworks.torch_fx.programs.program_table import Programs
 from amprewrite.frameworks.torch_fx.programs.shared_state import Capture, SharedState
 from amprewrite.frameworks.torch_fx.subject import Subject
+from amprewrite.runtime.collector import collector_paused
 
 _SCRIPTED = (
     "a part of the model is TorchScript, which cannot be copied with other weights, so "
@@ -30,6 +31,7 @@ _SCRIPTED = (
 )
 
 
+@collector_paused()
 def derive(
     subject: Subject, program: ConvertedModule | None, capture: Capture
 ) -> nn.Module:

@@ -24,6 +24,7 @@ from amprewrite.ir import Op, ProgramGraph, Value, check_graph
 from amprewrite.ir.graph import ValueKind
 from amprewrite.marks import NOTE
 from amprewrite.ops import traits_of
+from amprewrite.runtime.collector import collector_paused
 
 Leaves: TypeAlias = "str | list[Leaves] | None"
 """Names of the tensors in a node's value, in its structure; None for other parts."""
@@ -59,6 +60,7 @@ class Reading:
     bodies: dict[Node, tuple[GraphModule, int]]
 
 
+@collector_paused()
 def read(
     module: GraphModule,
     weights: Collection[str] = (),

@@ -12,9 +12,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn
-from torch.fx import GraphModule
+from torch.fx import GraphModule, symbolic_trace
 from torch.utils.checkpoint import checkpoint
 
+from amprewrite.frameworks.torch_fx.capture.export import export_model
 from amprewrite.frameworks.torch_fx.compat import pytrees, settings
 from tests.torch_programs import Program, graph_of
 
@@ -245,3 +246,31 @@ def test_code_of_graph_modules_is_generated_at_their_first_use() -> None:
     assert torch.equal(found, program.module()(given))
     assert list(inspect.signature(module.forward).parameters) == ["input"]
     assert module.code.strip()
+
+
+def test_the_code_of_one_graph_is_generated_in_a_capture() -> None:
+    generated: list[int] = []
+    before = GraphModule.recompile
+
+    def counted(module: Any) -> Any:
+        generated.append(id(module))
+        return before(module)
+
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+    with mock.patch.object(GraphModule, "recompile", counted):
+        torch.export.export(model, (x(),))
+        by_export = len(generated)
+        generated.clear()
+        export_model(model, (x(),), {})
+    assert len(generated) == 1 < by_export
+
+
+class _ReadsCode(nn.Module):
+    def forward(self, given: Any) -> Any:
+        part = symbolic_trace(nn.Linear(8, 8))
+        return given + len(part.code)
+
+
+def test_graph_modules_of_a_forward_have_code_in_a_capture() -> None:
+    found = export_model(_ReadsCode(), (x(),), {})
+    assert any(node.target is aten.add.Tensor for node in found.module.graph.nodes)
