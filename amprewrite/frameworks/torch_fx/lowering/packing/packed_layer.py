@@ -46,7 +46,9 @@ class PackedLayer:
         layout: The layout of its weight.
         shape: Shape of the operand, as a hint.
         epilogue: Ops of the kernel on the accumulator.
-        after: The same ops, of the rounded result of ``plain`` and the rest.
+        after: The same ops and ``bound``, of the rounded result of ``plain`` and the
+            rest; None for none.
+        bound: Op that is done in place on the result of the kernel; None for none.
         packs: Number of times that it packed a weight.
     """
 
@@ -55,6 +57,7 @@ class PackedLayer:
     shape: tuple[int, ...]
     epilogue: kernels.Epilogue = kernels.NONE
     after: Callable[..., Any] | None = None
+    bound: Callable[[Any], Any] | None = None
     packs: int = 0
     _run: Callable[..., Any] = field(init=False)
     _padded: set[object] = field(init=False, default_factory=set[object])
@@ -63,7 +66,8 @@ class PackedLayer:
 
     def __post_init__(self) -> None:
         """Look up the kernel."""
-        self._run = self.layout.kernel(self.epilogue)
+        run, bound = self.layout.kernel(self.epilogue), self.bound
+        self._run = run if bound is None else lambda *given: bound(run(*given))
 
     def __call__(self, x: Any, weight: torch.Tensor, bias: Any, *rest: Any) -> Any:
         """Return the result.

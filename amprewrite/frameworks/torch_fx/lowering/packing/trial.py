@@ -1,5 +1,6 @@
 """Try a kernel of packed weights, beside the plain one, before a program uses it."""
 
+import math
 from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from amprewrite.frameworks.torch_fx.lowering.packing.packed_weight import is_pad
 
 PADDED = "its blocks would take {:,} bytes in place of {:,}"
 DIFFERS = "its result differs by {:.2g} from that of the plain kernel"
+LOST = "its result is a number where that of the plain kernel is NaN"
 
 _SLACK = 4.0
 """Factor of the rounding error of results that two kernels may differ by.
@@ -81,6 +83,10 @@ def _try(layer: PackedLayer, shape: torch.Size, dtype: torch.dtype) -> Tried:
         excess = error - _SLACK * (rounding + order.double())
         worst = excess.argmax()
         differs = not excess.flatten()[worst] <= 0
+        nothing = torch.full_like(x, math.nan)
+        kept = run(nothing, layout.packed(weight, given), bias, *rest).isnan()
+        if (layout.plain_layer(nothing, weight, bias).isnan() & ~kept).any():
+            return Tried(LOST)
     return Tried(DIFFERS.format(error.max()) if differs else "", size - weight.nbytes)
 
 

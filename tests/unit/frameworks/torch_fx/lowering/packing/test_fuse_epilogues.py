@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import amprewrite
-from tests.packing import pack_float32, stand_in
+from tests.packing import change_all_layouts, pack_float32, stand_in
 from tests.torch_programs import Program, relative_error
 
 X = torch.linspace(-2, 2, 8 * 64).reshape(8, 64).sin()
@@ -66,6 +66,37 @@ def test_activations_are_fused_as_accurately_in_float32(monkeypatch) -> None:
         ):
             error = relative_error(found, exact)
             assert error <= 1.5 * relative_error(before, exact) + 2e-7, name
+
+
+def test_values_that_are_not_finite_pass_activations_as_in_the_plan(monkeypatch):
+    pack_float32(monkeypatch)
+    change_all_layouts(monkeypatch)
+
+    def forward(m: Any, x: Any, y: Any) -> Any:
+        runs = ACTIVATIONS.values()
+        images = [run(m.c(x + scale)) for scale, run in enumerate(runs)]
+        other = m.d(y)
+        sums = [run(m.c(x + scale) + other) for scale, run in enumerate(runs)]
+        rows = [run(m.a(x.flatten(2) + scale)) for scale, run in enumerate(runs)]
+        return *images, *sums, *rows
+
+    model = program(forward)
+    model.c = nn.Conv2d(8, 8, 3, padding=1, groups=8)
+    model.d = nn.Conv2d(8, 8, 1, groups=8)
+    x, y = torch.zeros(1, 8, 8, 8), torch.zeros(1, 8, 8, 8)
+    x[0, :, 1, 1], x[0, :, 4, 4], x[0, :, 4, 7] = torch.nan, torch.inf, -torch.inf
+    y[0, :, 1, 7], y[0, :, 7, 1] = torch.nan, torch.inf
+    made, plan = (
+        amprewrite.convert(model, "off", args=(x, y), lowering=on)
+        for on in (True, False)
+    )
+    names = [name.rstrip("_0123456789") for ops in fused(made) for name in ops[1:]]
+    assert [names.count(n) for n in ("add", "relu", "hardtanh")] == [10, 3, 3]
+    with torch.no_grad():
+        for found, wanted in zip(made(x, y), plan(x, y), strict=True):
+            torch.testing.assert_close(
+                found, wanted, rtol=1e-5, atol=1e-5, equal_nan=True
+            )
 
 
 def test_what_others_read_is_not_fused(monkeypatch) -> None:

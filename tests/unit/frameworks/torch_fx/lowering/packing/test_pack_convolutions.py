@@ -115,9 +115,11 @@ def test_plan_report_and_graph_say_what_was_packed() -> None:
     assert others.ops == ("relu_", "add_", "relu__1")
     assert [one.ops for one in fused] == [
         ("conv2d", "relu_"),
-        ("conv2d_1", "add_", "relu__1"),
+        ("conv2d_1", "add_"),
+        ("conv2d_1", "relu__1"),
     ]
-    assert "in one kernel, rounded once" in made.plan.explain("relu__1")
+    assert "in one kernel, rounded once" in made.plan.explain("add_")
+    assert "in place, on the result of the kernel" in made.plan.explain("relu__1")
     assert "# packed: conv2d, conv2d_1, conv2d_2" in graph_text(made, (X,), {})
     report = amprewrite.verify(model, made, (X,))
     assert "3 ops with weights in the layout" in str(report)
@@ -211,7 +213,7 @@ def test_low_convolutions_round_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = converted(model, "bf16")
     plan = converted(model, "bf16", lowering=False)
     fused = [one.ops for one in made.plan.lowerings if one.name == "fused"]
-    assert fused == [("conv2d", "gelu"), ("conv2d_1", "add", "relu")]
+    assert fused == [("conv2d", "gelu"), ("conv2d_1", "add"), ("conv2d_1", "relu")]
     exact = copy.deepcopy(model).double()
     for held in exact.parameters():
         held.data = held.data.to(torch.bfloat16).double()

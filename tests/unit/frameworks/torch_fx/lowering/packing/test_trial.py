@@ -61,6 +61,17 @@ def test_a_kernel_that_computes_something_else_is_not_taken(monkeypatch) -> None
     assert tried(made, torch.Size((64, 64)), torch.bfloat16).why
 
 
+@pytest.mark.parametrize("name", ["relu", "hardtanh", "hardsigmoid"])
+def test_a_kernel_that_gives_numbers_for_nan_is_not_taken(name, monkeypatch) -> None:
+    pack_float32(monkeypatch)
+    bounds = (-1.0, 1.0) if name == "hardtanh" else ()
+    run = getattr(functional, name)
+    made = PackedLayer(
+        functional.linear, OfMatrix(), (2, 128), Epilogue(name, bounds), run
+    )
+    assert tried(made, SHAPE, torch.float32).why == trial.LOST
+
+
 def test_a_cpu_without_the_instructions_says_so() -> None:
     if not kernels.has_kernels() or kernels.packs(torch.float16):
         pytest.skip("no oneDNN kernels of x86, or all of them")
