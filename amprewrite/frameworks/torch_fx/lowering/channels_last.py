@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from amprewrite.frameworks.torch_fx.compat import tensor_internals
+from amprewrite.frameworks.torch_fx.compat import operators, tensor_internals
 from amprewrite.frameworks.torch_fx.lowering.constants import written_values
 from amprewrite.plan.fields import Lowering
 
@@ -228,11 +228,21 @@ def _rank(node: Node) -> int:
 
 
 def _in_layout(graph: Graph, node: Any, layout: torch.memory_format) -> Node:
-    made = graph.call_function(
-        aten.contiguous.default, (node,), {"memory_format": layout}
-    )
+    target: Any = _last if layout is torch.channels_last else aten.contiguous.default
+    made = graph.call_function(target, (node,), {"memory_format": layout})
     made.meta |= {"val": _value(node), COPY: True}
     return made
+
+
+def _last(x: Any, *, memory_format: torch.memory_format) -> Any:
+    """Return an image with the channels last.
+
+    In a transform of ``torch.func`` it is returned as it is: under ``vmap`` torch does
+    not know that layout, and the ops compute the same in each.
+    """
+    if operators.in_transform():
+        return x
+    return x.contiguous(memory_format=memory_format)
 
 
 def _with_plain_result(graph: Graph, node: Node) -> Node:

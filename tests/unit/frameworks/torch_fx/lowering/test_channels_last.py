@@ -54,9 +54,8 @@ def copies(made: Any) -> list[Any]:
     program = next(iter(made._amprewrite.shared.programs))
     trains = program.plan.training
     lowered = lower_graph(program.rewritten.graph, program, trains=trains).graph
-    target = torch.ops.aten.contiguous.default
-    found = lowered.find_nodes(op="call_function", target=target)
-    return [node.kwargs.get("memory_format") for node in found]
+    found = [node for node in lowered.nodes if channels_last.COPY in node.meta]
+    return [node.kwargs["memory_format"] for node in found]
 
 
 def test_layouts_change_once_around_a_network_of_convolutions() -> None:
@@ -70,6 +69,19 @@ def test_layouts_change_once_around_a_network_of_convolutions() -> None:
     plan.load_state_dict({n: 2 * held for n, held in plan.state_dict().items()})
     with torch.no_grad():
         torch.testing.assert_close(made(X), plan(X), rtol=2**-8, atol=0)
+
+
+@pytest.mark.parametrize("derivative", [False, True])
+def test_calls_under_transforms_compute_the_same(derivative: bool) -> None:  # noqa: FBT001  # of a table
+    made = converted(nn.Sequential(whole(), nn.ReLU(), whole()))
+    images = torch.stack((X, -X, X * 2))
+    call: Any = made
+    if derivative:
+        call = torch.func.grad(lambda x: made(x).square().sum())
+    with torch.no_grad():
+        found = torch.func.vmap(call)(images)
+        assert copies(made) == [torch.channels_last, torch.contiguous_format]
+        assert torch.equal(found, torch.stack([call(x) for x in images]))
 
 
 def write_to_a_part(m: Any, x: Tensor) -> Any:
