@@ -8,7 +8,7 @@ parameter again, with the same bits, when a function of torch is called with it.
 plain weights, and nothing packed is left of a weight that may have been written to.
 
 A weight is packed only if nothing but its object holds it: no view, no array, no graph
-of autograd, through which it could be read or written without asking.
+of autograd, no other process, through which it could be read or written without asking.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,6 +31,7 @@ KEY = "_amprewrite_packed"
 """Attribute of a packed weight: its :class:`Packed`."""
 
 HELD = "something else holds it or its memory: a view, an array, a graph of autograd"
+FOREIGN = "its memory is an array's, a file's or shared with other processes"
 TRAINED = "it has a gradient or hooks"
 NOT_PLAIN = "it is no plain contiguous tensor of a CPU, or of another rank"
 OTHER_LAYOUT = "it is packed in the layout of another layer"
@@ -239,10 +240,13 @@ def _stays_plain(weight: torch.Tensor, rank: int) -> str:
         return NOT_PLAIN
     if weight.grad is not None or tensor_internals.has_hooks(weight):
         return TRAINED
-    memory = weight.untyped_storage().nbytes()
-    if memory != weight.nbytes or not weight.is_leaf:
+    memory = weight.untyped_storage()
+    if memory.nbytes() != weight.nbytes or not weight.is_leaf:
         return HELD
-    return HELD if tensor_internals.is_held_elsewhere(weight) else ""
+    if tensor_internals.is_held_elsewhere(weight):
+        return HELD
+    # Resizable is memory that torch allocated and has not given to NumPy.
+    return FOREIGN if memory.is_shared() or not memory.resizable() else ""
 
 
 def unpack(weight: torch.Tensor) -> None:

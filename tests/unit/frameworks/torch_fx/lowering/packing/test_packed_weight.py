@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -16,6 +17,7 @@ from torch import nn
 from amprewrite.frameworks.torch_fx.lowering.packing import kernels, packed_weight
 from amprewrite.frameworks.torch_fx.lowering.packing.layouts import OfMatrix
 from amprewrite.frameworks.torch_fx.lowering.packing.packed_weight import (
+    FOREIGN,
     HELD,
     NOT_PLAIN,
     OTHER_BITS,
@@ -197,6 +199,17 @@ def test_a_weight_that_something_else_holds_stays_plain() -> None:
     assert pack(torch.zeros(64), MATRIX, X) == NOT_PLAIN
     with torch.inference_mode():
         assert pack(torch.zeros(64, 64), MATRIX, X) == NOT_PLAIN
+
+
+def test_a_weight_in_memory_of_others_stays_plain(tmp_path: Any) -> None:
+    shared = layer().share_memory().weight
+    array = nn.Parameter(torch.from_numpy(np.zeros((192, 64), np.float32)))
+    file = str(tmp_path / "weights")
+    memory = torch.from_file(file, shared=True, size=192 * 64).untyped_storage()
+    mapped = torch.empty(0).set_(memory, 0, (192, 64), (64, 1))
+    del memory
+    for weight in (shared, array, mapped):
+        assert pack(weight, MATRIX, X) == FOREIGN
 
 
 def test_a_weight_is_packed_in_one_layout() -> None:
