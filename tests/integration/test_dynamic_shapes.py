@@ -58,6 +58,21 @@ def test_extents_that_vary(shapes: Any) -> None:
     assert relative_error(converted(*args), in_full(model, *args)) < 2 * ROUNDING
 
 
+@pytest.mark.parametrize("rows", [3, 20])
+def test_the_batch_of_convolutions_may_be_of_any_size(rows: int) -> None:
+    """The kernel that torch chooses for a convolution depends on the batch."""
+    convolutions = nn.Conv2d(4, 4, 3), nn.ConvTranspose2d(4, 4, 3, groups=2)
+    model = nn.Sequential(*convolutions, nn.Flatten(2), nn.Conv1d(4, 2, 1)).eval()
+    x = torch.randn(rows, 4, 6, 6)
+    for batch in (B, Dim.AUTO):
+        converted = amprewrite.convert(
+            model, "off", args=(x,), dynamic_shapes=({0: batch},)
+        )
+        for other in (x, x.repeat(8, 1, 1, 1), x[:2]):
+            assert relative_error(converted(other), in_full(model, other)) < 1e-5
+        assert len(converted.plans) == 1
+
+
 @pytest.mark.parametrize(
     ("forward", "shapes", "found"),
     [

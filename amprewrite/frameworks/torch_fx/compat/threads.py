@@ -20,6 +20,8 @@ from threading import get_ident
 from typing import Any, ParamSpec, TypeVar
 from unittest import mock
 
+from amprewrite.frameworks.torch_fx.compat.tensor_internals import fake_mode_of
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -180,11 +182,23 @@ def export_apart() -> Generator[None]:
     """Stop torch.export from changing state that other threads see.
 
     It marks the process as compiling, and disables oneDNN, so that no kernels of that
-    library appear in a decomposed program. Ours are not decomposed. Nor does it write
-    of a failure, which is raised: the graph until then to stderr, the error of a kernel
-    or an extent of 0 or 1 to its logs.
+    library appear in a decomposed program. Ours are not decomposed; but the choice of a
+    kernel for a convolution, by which it finds the layout of the result, would then be
+    a condition on the batch (below 16, or not). Nor does it write of a failure, which
+    is raised: the graph until then to stderr, the error of a kernel or an extent of 0
+    or 1 to its logs.
     """
     trace = import_module("torch.export._trace")
+    native: Any = import_module("torch._C")
+    select = native._select_conv_backend
+
+    def unconditional(*args: Any, **kwargs: Any) -> Any:
+        mode: Any = fake_mode_of([*args, *kwargs.values()])
+        if mode is None or mode.shape_env is None:
+            return select(*args, **kwargs)
+        with mode.shape_env.suppress_guards():
+            return select(*args, **kwargs)
+
     with (
         silenced("torch._export.non_strict_utils"),
         silenced("torch._subclasses.fake_tensor"),
@@ -192,6 +206,7 @@ def export_apart() -> Generator[None]:
         replaced(trace, "print", _unheard),
         replaced(trace, "_compiling_state_context", as_if_exported),
         replaced(trace, "_ignore_backend_decomps", nullcontext),
+        replaced(native, "_select_conv_backend", unconditional),
     ):
         yield
 
