@@ -115,11 +115,15 @@ def _on_result(graph: Graph, node: Node, written: set[Node]) -> Iterator[Lowerin
     names = (node.name, *(one.name for one in chain))
     run, args = operators.builtin_of(_BOUNDED[last.target]), last.args[1:]
     kwargs: dict[str, Any] = {**last.kwargs}
+
+    def bound(y: Any) -> Any:
+        return run(y, *args, **kwargs)
+
     layer, after = _layer(node), _following(node, chain)
     node.target = replace(
         layer,
         after=after if layer.after is None else _both(layer.after, after),
-        bound=lambda y: run(y, *args, **kwargs),
+        bound=bound,
     )
     _replace(graph, node, chain)
     yield Lowering(NAME, names, IN_PLACE)
@@ -193,7 +197,11 @@ def _following(node: Node, chain: list[Node]) -> Callable[..., Any]:
     """Return the ops after a layer, as a function of its result and the rest."""
     if chain[0].target is aten.add.Tensor:
         add, first = operators.builtin_of(aten.add.Tensor), chain[0].args[0] is node
-        return lambda y, other: add(y, other) if first else add(other, y)
+
+        def plus(y: Any, other: Any) -> Any:
+            return add(y, other) if first else add(other, y)
+
+        return plus
     steps: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
     for one in chain:
         target: Any = one.target
@@ -208,7 +216,10 @@ def _following(node: Node, chain: list[Node]) -> Callable[..., Any]:
 
 
 def _both(first: Callable[..., Any], then: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda y, *rest: then(first(y, *rest))
+    def both(y: Any, *rest: Any) -> Any:
+        return then(first(y, *rest))
+
+    return both
 
 
 def _value(node: Node) -> Any:
