@@ -167,6 +167,27 @@ def _names(code: CodeType) -> frozenset[str]:
     return frozenset(found)
 
 
+def globals_in(function: FunctionType) -> frozenset[str]:
+    """Return the names in the code of a function that it reads as global variables.
+
+    All names, if it asks for ``globals()``, or for its module by ``__name__``.
+    """
+    found = _globals(function.__code__)
+    return found if found.isdisjoint(("globals", "__name__")) else names_in(function)
+
+
+@lru_cache(maxsize=4096)
+def _globals(code: CodeType) -> frozenset[str]:
+    inner = (c for c in code.co_consts if isinstance(c, CodeType))
+    steps = dis.get_instructions(code)
+    found = {str(step.argval) for step in steps if step.opname in _READS}
+    return frozenset(found).union(*map(_globals, inner))
+
+
+_READS = ("LOAD_GLOBAL", "LOAD_NAME")
+"""Instructions of Python that read global variables."""
+
+
 def names_set_in(function: FunctionType) -> frozenset[str]:
     """Return the attributes and global variables that the code of a function sets."""
     return _names_set(function.__code__)

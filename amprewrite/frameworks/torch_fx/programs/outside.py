@@ -14,6 +14,7 @@ from torch import nn
 from amprewrite.frameworks.torch_fx.plain.plain_class import program_class
 from amprewrite.frameworks.torch_fx.programs.flags import (
     functions_of,
+    globals_in,
     is_of_torch,
     names_in,
     names_set_in,
@@ -44,7 +45,9 @@ def outside_of(parts: Iterable[nn.Module]) -> list[Found]:
     """Return the names outside of modules that their forwards may read.
 
     They are names in the classes of the parts, and in the globals of the functions that
-    the forwards may call; not those of torch, and not those that the functions set.
+    the forwards may call; not those of torch, and not those that the functions set. An
+    attribute of a part with the name of a global variable beside it is not one: in a
+    script ``self.y`` says nothing of ``y``.
 
     Args:
         parts: The modules.
@@ -52,15 +55,23 @@ def outside_of(parts: Iterable[nn.Module]) -> list[Found]:
     spaces: dict[int, Found] = {}
     for kind in dict.fromkeys(program_class(type(part)) for part in parts):
         functions = functions_of(kind)
-        names = frozenset(("forward",)).union(*map(names_in, functions))
-        names -= frozenset[str]().union(*map(names_set_in, functions))
+        kept = frozenset[str]().union(*map(names_set_in, functions))
         for label, space in _spaces(kind, functions):
             known = spaces.get(id(space))
-            there = names & space.keys()
+            there = (_read_in(space, functions) - kept) & space.keys()
             read = {n for n in there if not isinstance(space[n], ModuleType)}
             read.update(() if known is None else known.names)
             spaces[id(space)] = Found(label, space, tuple(sorted(read)))
     return list(spaces.values())
+
+
+def _read_in(space: Space, functions: Iterable[FunctionType]) -> frozenset[str]:
+    """Return the names that functions may read in a namespace."""
+    found = (
+        globals_in(one) if one.__globals__ is space else names_in(one)
+        for one in functions
+    )
+    return frozenset(("forward",)).union(*found)
 
 
 def _spaces(

@@ -259,13 +259,13 @@ def have_changed(settings: Iterable[Settings]) -> bool:
 
 def are_same(now: object, before: object) -> bool:
     """Return whether settings, a container or a tensor are unchanged."""
-    if isinstance(now, Outside):  # each model has it
-        return now.values() == before
     if isinstance(before, Mark):
         return before.holds(cast("torch.Tensor", now))
     if isinstance(now, HiddenTensors):
         return now.hold()
     try:
+        if isinstance(now, Outside):  # each model has it
+            return now.values() == before
         return bool(now == before)
     except (RuntimeError, ValueError):  # arrays were replaced, and cannot be compared
         return False

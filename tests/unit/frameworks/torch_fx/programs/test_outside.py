@@ -9,13 +9,16 @@ torch = pytest.importorskip("torch")
 
 from torch import nn
 
+from amprewrite.frameworks.torch_fx.programs.flags import globals_in
 from amprewrite.frameworks.torch_fx.programs.outside import (
     Outside,
     outside_key,
     outside_of,
 )
+from amprewrite.frameworks.torch_fx.programs.structure import are_same
 
 GAIN, COUNT, UNREAD = 1.0, 0, 0
+listed = 0  # as an attribute of the model
 
 
 def helper(x: Any) -> Any:
@@ -93,7 +96,8 @@ def test_a_value_that_is_read_counts(names: Any, change: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"), [(None, "UNREAD"), (None, "COUNT"), (Model, "calls")]
+    ("owner", "name"),
+    [(None, "UNREAD"), (None, "COUNT"), (Model, "calls"), (None, "listed")],
 )
 def test_a_value_that_is_not_read_or_that_the_code_sets_does_not_count(
     names: Any, owner: Any, name: str
@@ -102,6 +106,25 @@ def test_a_value_that_is_not_read_or_that_the_code_sets_does_not_count(
     before = outside.values()
     names(owner, name, 5)
     assert outside.values() == before
+
+
+def test_tensors_that_cannot_be_compared_are_changed(names: Any) -> None:
+    names(None, "GAIN", torch.ones(2))
+    outside = Outside(read())
+    before = outside.values()
+    assert are_same(outside, before)
+    names(None, "GAIN", torch.ones(3))
+    assert not are_same(outside, before)
+    names(None, "GAIN", torch.ones(2))
+    assert not are_same(outside, before)
+
+
+def test_all_names_count_in_code_that_asks_for_globals() -> None:
+    def asking() -> Any:
+        return globals()["GAIN"]
+
+    assert "GAIN" not in globals_in(helper)
+    assert "GAIN" in globals_in(asking)
 
 
 def test_a_name_that_is_added_or_deleted_is_a_change(names: Any) -> None:
