@@ -50,7 +50,11 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     activations = {
         "none": lambda y: y,
         "gelu": functional.gelu,
-        "relu": functional.relu,
+        "hardswish": functional.hardswish,
+        "leaky_relu": functional.leaky_relu,
+        "sigmoid": torch.sigmoid,
+        "swish": functional.silu,
+        "tanh": torch.tanh,
     }
 
     def packed(weight: Any, *_: Any) -> Any:
@@ -60,7 +64,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
         def run(x: Any, weight: Any, bias: Any, *rest: Any) -> Any:
             added = None if bias is None else bias.float()
             y = layer(x.float(), weight.float(), added)
-            y = activations[epilogue.name](y + rest[0].float() if rest else y)
+            act, scalars = activations[epilogue.name], epilogue.scalars
+            y = act(y + rest[0].float() if rest else y, *scalars)
             return y.to(x.dtype)
 
         return run
