@@ -15,18 +15,14 @@ def place_of(eqn: Eqn, name_stack: Any) -> AbstractContextManager[Any]:
         eqn: The equation.
         name_stack: The scopes, inside of those that are open.
     """
-    return place_at(eqn, joined(current(), name_stack))
+    return place_in(current(), eqn, name_stack)
 
 
-def place_at(eqn: Eqn, name_stack: Any) -> AbstractContextManager[Any]:
-    """Give equations bound inside the traceback of ``eqn`` and exactly the scopes."""
+def place_in(outer: Any, eqn: Eqn, name_stack: Any) -> AbstractContextManager[Any]:
+    """Give equations bound inside the traceback of ``eqn``, and scopes in ``outer``."""
+    stack = outer + name_stack if outer.stack else name_stack  # most have none around
     traceback = eqn.source_info.traceback
-    return source_info_util.user_context(traceback, name_stack=name_stack)
-
-
-def joined(outer: Any, inner: Any) -> Any:
-    """Return a name stack inside of another, which is empty for most programs."""
-    return outer + inner if outer.stack else inner
+    return source_info_util.user_context(traceback, name_stack=stack)
 
 
 def current() -> Any:

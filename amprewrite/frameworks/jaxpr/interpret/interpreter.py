@@ -8,7 +8,6 @@ of several uses add up in full precision; XLA merges equal casts.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from math import isfinite
 from typing import Any, Protocol
 
 import numpy as np
@@ -126,7 +125,7 @@ def abs_square(value: Any) -> Any:
 def number(value: Any, dtype: str) -> Any:
     """Return the scalar ``value`` in ``dtype``, clamped to its finite range."""
     wide = float(value)
-    if isfinite(wide):
+    if abs(wide) < np.inf:  # no infinity, and no NaN
         largest = format_of(dtype).max
         wide = min(max(wide, -largest), largest)
     return np.asarray(wide, jnp.dtype(dtype))
@@ -173,8 +172,7 @@ class Writer:
         """Run ``steps`` and store their results in ``env``."""
         around = name_stacks.current()
         for step in steps:
-            stack = name_stacks.joined(around, step.stack)
-            place = name_stacks.place_at(step.eqn, stack)
+            place = name_stacks.place_in(around, step.eqn, step.stack)
             with place, step.eqn.ctx.manager:
                 handler = self.handlers[step.primitive] if step.bodies else None
                 made = handler(self, step, env) if handler else self._plain(step, env)

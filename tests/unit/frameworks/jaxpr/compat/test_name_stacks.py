@@ -32,8 +32,10 @@ def test_equations_keep_their_scopes_and_contexts():
         ):
             return jnp.cos(x)
 
+    outside = name_stacks.current()
+
     def exactly(x):
-        with jax.named_scope("around"), name_stacks.place_at(eqn, stack):
+        with jax.named_scope("around"), name_stacks.place_in(outside, eqn, stack):
             return jnp.cos(x)
 
     assert name_stacks.scopes(first(exactly).source_info.name_stack) == ("outer",)
