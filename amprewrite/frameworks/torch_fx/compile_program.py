@@ -1,6 +1,6 @@
 """Compile the calls of a program in place, with constant weights where it infers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -12,6 +12,7 @@ from amprewrite.frameworks.torch_fx.compat import (
     module_parts,
     tracing,
 )
+from amprewrite.frameworks.torch_fx.lowering.bounded import keep_nan
 from amprewrite.frameworks.torch_fx.lowering.constants import written_attributes
 from amprewrite.frameworks.torch_fx.lowering.frozen import Frozen
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
@@ -33,7 +34,11 @@ def compile_program(program: ConvertedModule, *, trains: bool) -> None:
     if trains:
         compiling.set_called(program, free)
         return
-    frozen = Frozen(lambda: compiling.compiled_function(run, frozen=True), free)
+
+    def freeze() -> Callable[..., Any]:
+        return compiling.compiled_function(run, frozen=True, graph_pass=keep_nan)
+
+    frozen = Frozen(freeze, free)
 
     @cache
     def places() -> list[tuple[Mapping[str, Any], str]]:

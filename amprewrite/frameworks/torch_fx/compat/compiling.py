@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
 
 from amprewrite.frameworks.torch_fx.compat import threads
 
@@ -123,7 +123,10 @@ def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def compiled_function(
-    function: Callable[..., Any], *, frozen: bool = False
+    function: Callable[..., Any],
+    *,
+    frozen: bool = False,
+    graph_pass: Callable[[Graph], None] | None = None,
 ) -> Callable[..., Any]:
     """Return a function compiled by torch's default compiler, in a cache of its own.
 
@@ -132,10 +135,16 @@ def compiled_function(
         frozen: Whether tensors that it reads from modules become constants of the
             compiled code, where gradients are off: whoever calls it sees to it that
             nobody writes to them.
+        graph_pass: Changes each graph in place before inductor lowers it.
     """
     untyped: Any = torch
     context = untyped._dynamo.optimize(backend="inductor")
-    settings = freezing if frozen else nullcontext
+
+    @contextmanager
+    def settings() -> Generator[None]:
+        with freezing() if frozen else nullcontext(), _with_pass(graph_pass):
+            yield
+
     context.callback = _Settled(context.callback, settings)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -153,6 +162,23 @@ def called(model: nn.Module) -> Callable[..., Any]:
 def set_called(model: nn.Module, function: Callable[..., Any]) -> None:
     """Make calls of ``model`` run ``function``, as those of a compiled module."""
     model.__dict__["_compiled_call_impl"] = function
+
+
+@contextmanager
+def _with_pass(graph_pass: Callable[[Graph], None] | None) -> Generator[None]:
+    """Run a pass on the graphs that inductor lowers, after those of the user."""
+    from torch._inductor import config  # noqa: PLC0415  # slow import
+
+    inductor: Any = config
+    given = inductor.post_grad_custom_pre_pass
+    if graph_pass is None:
+        yield
+        return
+    passes: Any = graph_pass  # releases before torch 2.13 take one alone
+    if given is not None:
+        passes = [*(given if isinstance(given, Sequence) else [given]), graph_pass]
+    with inductor.patch(post_grad_custom_pre_pass=passes):
+        yield
 
 
 @contextmanager

@@ -39,7 +39,9 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Compile in a moment: what is frozen holds copies of its weights, as inductor."""
     made: list[bool] = []
 
-    def compiled(function: Any, *, frozen: bool = False) -> Callable[..., Any]:
+    def compiled(
+        function: Any, *, frozen: bool = False, **_: Any
+    ) -> Callable[..., Any]:
         if not frozen:
             return function
         made.append(frozen)
