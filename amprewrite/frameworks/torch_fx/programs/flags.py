@@ -184,8 +184,8 @@ def _globals(code: CodeType) -> frozenset[str]:
     return frozenset(found).union(*map(_globals, inner))
 
 
-_READS = ("LOAD_GLOBAL", "LOAD_NAME")
-"""Instructions of Python that read global variables."""
+_READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+"""Instructions of Python that read global variables; the last since Python 3.12."""
 
 
 def names_set_in(function: FunctionType) -> frozenset[str]:
