@@ -28,6 +28,7 @@ from amprewrite.frameworks.torch_fx.aten.source_location import (
 )
 from amprewrite.frameworks.torch_fx.capture.attributes import Attributes
 from amprewrite.frameworks.torch_fx.capture.low_run import run_on_fake, run_on_meta
+from amprewrite.frameworks.torch_fx.capture.outliving.made_tensors import MadeTensors
 from amprewrite.frameworks.torch_fx.compat import (
     operators,
     pytrees,
@@ -217,10 +218,10 @@ def _second_run(recorder: _Recorder, model: nn.Module) -> Generator[None]:
     A second run may fail where the first did not: the code may need a value, or a dtype
     that it names itself. Observations before the failure are kept.
     """
-    attributes = Attributes.of(model)
+    attributes, made = Attributes.of(model), MadeTensors()
     quiet = settings.quiet()  # warnings about dtypes that no user chose
     try:
-        with quiet, threads.as_if_exported(), torch.no_grad(), recorder:
+        with quiet, threads.as_if_exported(), torch.no_grad(), recorder, made:
             yield
     except NotCapturedError as error:  # a converted part: its casts are those of a plan
         recorder.stopped, recorder.is_planned = str(error), True
@@ -229,3 +230,4 @@ def _second_run(recorder: _Recorder, model: nn.Module) -> Generator[None]:
         recorder.stopped = f"{type(error).__name__}: {reason}"
     finally:
         attributes.restore()
+        made.forget()

@@ -17,6 +17,10 @@ from torch.nn.parameter import is_lazy
 from amprewrite.dtypes import Processor
 from amprewrite.errors import CaptureError
 from amprewrite.frameworks.torch_fx.aten.rnn_cells import cells_written_out
+from amprewrite.frameworks.torch_fx.capture.outliving.made_tensors import (
+    MadeTensors,
+    release,
+)
 from amprewrite.frameworks.torch_fx.capture.program import Captured, open_program
 from amprewrite.frameworks.torch_fx.capture.promotion_tracing import (
     PromotionRefused,
@@ -94,6 +98,25 @@ def export_model(
         ComplexTruncationError: An imaginary part would be dropped there.
     """
     given = (model, (args, kwargs, dynamic_shapes), processor, planned_for)
+    made = MadeTensors()
+    try:
+        with made:
+            captured = _with_gradients_or_without(given)
+    except Exception as error:
+        release(error)
+        made.settle()
+        raise
+    captured.seen.stored = made.settle(captured.module)
+    return captured
+
+
+_Call = tuple[tuple[Any, ...], Mapping[str, Any], Any]
+"""Positional arguments, keyword arguments, and which of their extents vary."""
+
+
+def _with_gradients_or_without(
+    given: tuple[torch.nn.Module, _Call, Processor | None, str],
+) -> Captured:
     seen = Seen()
     try:
         return _export(*given, seen)
@@ -120,7 +143,7 @@ def _is_refused_by_autograd(cause: BaseException | None) -> bool:
 @collector_paused()
 def _export(
     model: torch.nn.Module,
-    given: tuple[tuple[Any, ...], Mapping[str, Any], Any],
+    given: _Call,
     processor: Processor | None,
     planned_for: str,
     seen: Seen,

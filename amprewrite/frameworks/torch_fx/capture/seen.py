@@ -39,6 +39,8 @@ class Seen:
             it only while tracing.
         drawn: Python modules that the forward draws random numbers by, not torch;
             export keeps the numbers as constants.
+        stored: Number of tensors that the forward stores outside of the model, and that
+            are no constants; export does it once.
     """
 
     functions: list[str] = field(default_factory=list[str])
@@ -47,6 +49,7 @@ class Seen:
     written: list[str] = field(default_factory=list[str])
     seeds: int = 0
     drawn: list[str] = field(default_factory=list[str])
+    stored: int = 0
 
     def reason(self, *, training: bool) -> str:
         """Return the reason why the capture is not faithful; empty if it is."""

@@ -67,15 +67,20 @@ def is_mutable(target: "OpOverload[..., Any]") -> bool:
     return target._schema.is_mutable
 
 
+def is_random(target: "OpOverload[..., Any]") -> bool:
+    """Return whether an operator draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in target.tags
+
+
 def is_pure(target: "OpOverload[..., Any]") -> bool:
     """Return whether an op of ATen does nothing but compute, from its operands alone.
 
     Ops without results check something; ops of others may do anything.
     """
-    schema, seeded = target._schema, torch.Tag.nondeterministic_seeded
+    schema = target._schema
     is_aten = schema.name.startswith("aten::")
     computes = is_aten and not schema.is_mutable and bool(schema.returns)
-    return computes and seeded not in target.tags
+    return computes and not is_random(target)
 
 
 def results_alias(target: "OpOverload[..., Any]") -> bool:

@@ -4,7 +4,7 @@
 import sys
 from contextlib import AbstractContextManager
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch._dispatch.python import enable_python_dispatcher
@@ -282,3 +282,30 @@ def has_hooks(tensor: torch.Tensor) -> bool:
     untyped: Any = tensor
     after = getattr(untyped, "_post_accumulate_grad_hooks", None)
     return bool(untyped._backward_hooks) or bool(after)
+
+
+def has_no_values(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor stands for another: it is fake, or on no device."""
+    return isinstance(tensor, FakeTensor) or tensor.device.type == "meta"
+
+
+def has_values(value: Any) -> TypeGuard[torch.Tensor]:
+    """Return whether an object is a tensor with values."""
+    return isinstance(value, torch.Tensor) and not has_no_values(value)
+
+
+def take_content(tensor: torch.Tensor, other: torch.Tensor) -> None:
+    """Give a tensor the values and the class of another, which takes its own.
+
+    As ``torch.utils.swap_tensors``, but weak references to the tensor may be left: they
+    find its new content.
+
+    Raises:
+        RuntimeError: An object in C++ refers to one of them.
+    """
+    one: Any = tensor
+    two: Any = other
+    internals: Any = torch._C
+    internals._swap_tensor_impl(one, two)
+    one.__class__, two.__class__ = two.__class__, one.__class__
+    one.__dict__, two.__dict__ = two.__dict__, one.__dict__

@@ -100,6 +100,28 @@ def record_higher_order(
     return proxy_tensor.track_tensor_tree(out, proxy, constant=None, tracer=tracer)
 
 
+def tracer_in_use() -> Any:
+    """Return the tracer of the graph that is being traced; None if none is."""
+    mode: Any = proxy_tensor.get_proxy_mode()
+    return None if mode is None else mode.tracer
+
+
+def node_of(tracer: Any, tensor: torch.Tensor) -> Node | None:
+    """Return the node of a tensor in the graph of a tracer; None if it has none."""
+    if tracer is None or tensor not in tracer.tensor_tracker:
+        return None
+    return tracer.tensor_tracker[tensor].proxy.node
+
+
+def number_of(node: Node) -> int | float | bool | None:
+    """Return the number that a symbolic node of a trace stands for in the example."""
+    val: Any = node.meta.get("val")
+    if not isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return None
+    symbolic: Any = val
+    return symbolic.node.hint if symbolic.node.has_hint() else None
+
+
 def checkpointed(function: Callable[..., Any], *args: Any) -> Any:
     """Run ``function`` under activation checkpointing without re-entrance."""
     untyped: Any = checkpoint

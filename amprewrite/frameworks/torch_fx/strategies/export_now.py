@@ -41,6 +41,8 @@ def export_now(subject: Subject) -> ConvertedModule | CaptureError:
     if written and not reason:
         names = ", ".join(written)
         reason = f"export writes once what forward writes to {names}, outside of it"
+    if captured.seen.stored and not reason:
+        reason = "export stores once what forward stores outside of the model"
     if subject.trains and not reason:
         reason = _hidden(subject.root)
     if reason and subject.request.dynamic_shapes is not None:

@@ -1,0 +1,1 @@
+"""Tensors of a trace that outlive it, because the forward stores them."""
