@@ -49,7 +49,9 @@ def _forget(held: Sequence[Any], depth: int = 3) -> None:
     # An object has no dict that the collector knows until one is asked for.
     objects = [one for one in holders if type(one) not in (dict, tuple, list)]
     for owner in (*objects, *_holders(dicts)):
-        if isinstance(owner, _CACHE):
+        if _is_of_torch(owner):
+            dicts = [one for one in dicts if one is not getattr(owner, "__dict__", 0)]
+        elif isinstance(owner, _CACHE):
             owner.cache_clear()
         elif isinstance(owner, type):
             for name in _names(owner.__dict__, known):
@@ -62,6 +64,12 @@ def _forget(held: Sequence[Any], depth: int = 3) -> None:
             del one[key]
     if tuples and depth:
         _forget(tuples, depth - 1)
+
+
+def _is_of_torch(owner: Any) -> bool:
+    """Return whether an object is of torch or of this package, whose state it is."""
+    kind = owner if isinstance(owner, type) else type(owner)
+    return kind.__module__.partition(".")[0] in ("torch", "amprewrite")
 
 
 def _holders(held: Sequence[Any]) -> list[Any]:

@@ -61,33 +61,34 @@ class MadeTensors(torch.overrides.TorchFunctionMode):
             program: The module that was made of the trace, with its constants; None if
                 none was made.
         """
-        tensors, tracer = self._alive(), self._tracer
-        if not tensors:
+        tracer = self._tracer
+        if self._stored():
+            gc.collect()  # garbage in cycles is alive until now
+        stored = self._stored()
+        if not stored:
             return 0
-        found = [tracing.node_of(tracer, tensor) for tensor in tensors]
-        values = (
-            constants(tracer.graph, program)
-            if any(found)
-            else dict[Node, torch.Tensor]()
-        )
+        values = constants(tracer.graph, program)
         self._tracer = tracer = None  # it refers to them, in C++ too
         gc.collect()
-        pairs = zip(tensors, found, strict=True)
-        lost = [t for t, n in pairs if n is None or not _become(t, values.get(n))]
+        lost = [t for t, n in stored if not _become(t, values.get(n))]
         forget(lost)
         return len(lost)
 
     def forget(self) -> None:
         """Remove the tensors that are alive from where they are stored."""
+        if self._alive():
+            gc.collect()
         forget(self._alive())
 
-    def _alive(self) -> list[torch.Tensor]:
-        """Return the tensors without values that are stored somewhere."""
-        if self._found():
-            gc.collect()  # garbage in cycles is alive until now
-        return self._found()
+    def _stored(self) -> list[tuple[torch.Tensor, Node]]:
+        """Return the tensors of the trace that are alive, with their nodes.
 
-    def _found(self) -> list[torch.Tensor]:
+        Arguments are none: torch holds them with the symbols of their extents.
+        """
+        traced = ((t, tracing.node_of(self._tracer, t)) for t in self._alive())
+        return [(t, n) for t, n in traced if n is not None and n.op != "placeholder"]
+
+    def _alive(self) -> list[torch.Tensor]:
         found = {id(t): t for made in self._made if (t := made()) is not None}
         return [t for t in found.values() if tensor_internals.has_no_values(t)]
 
