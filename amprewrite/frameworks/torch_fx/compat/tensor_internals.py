@@ -284,9 +284,14 @@ def has_hooks(tensor: torch.Tensor) -> bool:
     return bool(untyped._backward_hooks) or bool(after)
 
 
+def is_fake(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor stands for another in a trace."""
+    return isinstance(tensor, FakeTensor)
+
+
 def has_no_values(tensor: torch.Tensor) -> bool:
     """Return whether a tensor stands for another: it is fake, or on no device."""
-    return isinstance(tensor, FakeTensor) or tensor.device.type == "meta"
+    return is_fake(tensor) or tensor.device.type == "meta"
 
 
 def has_values(value: Any) -> TypeGuard[torch.Tensor]:

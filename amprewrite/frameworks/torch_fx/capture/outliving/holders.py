@@ -4,6 +4,7 @@ import gc
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from types import FrameType
 from typing import Any
 
 import torch
@@ -25,6 +26,26 @@ def forget(tensors: Sequence[torch.Tensor]) -> None:
     if tensors:
         with _thawed():
             _forget(tensors)
+
+
+def held_elsewhere(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the tensors that objects of Python refer to, other than torch's.
+
+    The record of autograd keeps some of others alive.
+
+    Args:
+        tensors: The tensors; what refers to this list does not count.
+    """
+    with _thawed():
+        known, found = {*map(id, tensors)}, set[int]()
+        holders = [h for h in _holders(tensors) if not isinstance(h, FrameType)]
+        dicts: list[Any] = [one for one in holders if isinstance(one, dict)]
+        owners = filter(_is_of_torch, _holders(dicts))
+        inner = {id(getattr(owner, "__dict__", None)) for owner in owners}
+        for one in holders:
+            if not _is_of_torch(one) and id(one) not in inner:
+                found.update(known.intersection(map(id, gc.get_referents(one))))
+    return [tensor for tensor in tensors if id(tensor) in found]
 
 
 @contextmanager

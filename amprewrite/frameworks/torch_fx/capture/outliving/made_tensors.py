@@ -16,7 +16,10 @@ import torch
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
-from amprewrite.frameworks.torch_fx.capture.outliving.holders import forget
+from amprewrite.frameworks.torch_fx.capture.outliving.holders import (
+    forget,
+    held_elsewhere,
+)
 from amprewrite.frameworks.torch_fx.compat import (
     operators,
     tensor_internals,
@@ -62,15 +65,18 @@ class MadeTensors(torch.overrides.TorchFunctionMode):
                 none was made.
         """
         tracer = self._tracer
-        if self._stored():
-            gc.collect()  # garbage in cycles is alive until now
-        stored = self._stored()
+        if not self._traced():
+            return 0
+        gc.collect()  # garbage in cycles is alive until now
+        stored = held_elsewhere(self._traced())
         if not stored:
             return 0
+        nodes = [tracing.node_of(tracer, tensor) for tensor in stored]
         values = constants(tracer.graph, program)
         self._tracer = tracer = None  # it refers to them, in C++ too
         gc.collect()
-        lost = [t for t, n in stored if not _become(t, values.get(n))]
+        pairs = zip(stored, nodes, strict=True)
+        lost = [t for t, n in pairs if n is None or not _become(t, values.get(n))]
         forget(lost)
         return len(lost)
 
@@ -78,15 +84,16 @@ class MadeTensors(torch.overrides.TorchFunctionMode):
         """Remove the tensors that are alive from where they are stored."""
         if self._alive():
             gc.collect()
-        forget(self._alive())
+            forget(held_elsewhere(self._alive()))
 
-    def _stored(self) -> list[tuple[torch.Tensor, Node]]:
-        """Return the tensors of the trace that are alive, with their nodes.
+    def _traced(self) -> list[torch.Tensor]:
+        """Return the tensors that were made in the trace, and are alive.
 
         Arguments are none: torch holds them with the symbols of their extents.
         """
-        traced = ((t, tracing.node_of(self._tracer, t)) for t in self._alive())
-        return [(t, n) for t, n in traced if n is not None and n.op != "placeholder"]
+        fakes = filter(tensor_internals.is_fake, self._alive())
+        nodes = ((t, tracing.node_of(self._tracer, t)) for t in fakes)
+        return [t for t, n in nodes if n is not None and n.op != "placeholder"]
 
     def _alive(self) -> list[torch.Tensor]:
         found = {id(t): t for made in self._made if (t := made()) is not None}

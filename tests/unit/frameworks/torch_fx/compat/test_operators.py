@@ -118,3 +118,8 @@ def test_the_memory_of_a_tensor_of_onednn_is_read_where_it_is() -> None:
     packed = plain.to_mkldnn()
     found = operators.onednn_memory(packed, plain.nbytes)
     assert torch.equal(found.view(torch.float32), plain)
+
+
+def test_ops_that_draw_are_random() -> None:
+    assert operators.is_random(aten.bernoulli.default)
+    assert not operators.is_random(aten.add.Tensor)

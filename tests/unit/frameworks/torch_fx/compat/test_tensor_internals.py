@@ -1,5 +1,6 @@
 """Extents, storages and versions of tensors; fake tensors."""
 
+import weakref
 from typing import Any
 
 import pytest
@@ -259,3 +260,23 @@ def test_the_tracer_of_torchscript_is_known_by_its_module() -> None:
     assert seen == [False]
     torch.jit.trace(model, torch.ones(1, 2))
     assert True in seen
+
+
+def test_tensors_without_values_are_told_from_others() -> None:
+    plain, meta = torch.ones(2), torch.ones(2, device="meta")
+    for stand_in, is_fake in ((fake(plain), True), (meta, False)):
+        assert tensor_internals.has_no_values(stand_in)
+        assert not tensor_internals.has_values(stand_in)
+        assert tensor_internals.is_fake(stand_in) == is_fake
+    assert tensor_internals.has_values(plain)
+    assert not tensor_internals.has_values(None)
+
+
+def test_a_fake_tensor_takes_the_content_of_a_true_one() -> None:
+    tensor, value = fake(torch.ones(2)), torch.tensor([3.0, 4.0])
+    seen = weakref.ref(tensor)
+    tensor_internals.take_content(tensor, value)
+    assert type(tensor) is torch.Tensor
+    assert (tensor * 2).tolist() == [6.0, 8.0]
+    assert seen() is tensor
+    assert tensor_internals.is_fake(value)

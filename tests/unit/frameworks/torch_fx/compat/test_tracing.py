@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn
 from torch.fx import traceback
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from amprewrite.frameworks.torch_fx.compat import tracing
 from tests.torch_programs import Program, graph_of
@@ -141,3 +142,31 @@ def test_a_mode_that_sees_ops_is_noticed() -> None:
     with flops.FlopCounterMode(display=False):
         assert tracing.in_dispatch_mode()
     assert not tracing.in_dispatch_mode()
+
+
+def test_tensors_have_their_nodes_and_extents_their_numbers() -> None:
+    found: list[Any] = []
+
+    class Model(nn.Module):
+        def forward(self, given: Any) -> Any:
+            tracer, made = tracing.tracer_in_use(), given.exp()
+            node = tracing.node_of(tracer, made)
+            found.append(node and node.target)
+            found.extend(tracing.number_of(n) for n in tracer.graph.nodes)
+            return made.reshape(given.shape[0], -1)
+
+    batch = torch.export.Dim("batch")
+    torch.export.export(Model(), (x(),), dynamic_shapes=({0: batch},), strict=False)
+    assert found[0] == aten.exp.default
+    assert set(found[1:]) == {None}
+    assert tracing.tracer_in_use() is None
+    assert tracing.node_of(None, x()) is None
+
+
+def test_symbolic_extents_stand_for_those_of_the_example() -> None:
+    def function(given: Any) -> Any:
+        return given.new_ones(given.shape[0])
+
+    made: Any = make_fx(function, tracing_mode="symbolic")(x())
+    numbers = [tracing.number_of(node) for node in made.graph.nodes]
+    assert [number for number in numbers if number is not None] == [4]
