@@ -88,7 +88,7 @@ def _forget(held: Sequence[Any], depth: int = 3) -> None:
 
 
 def _is_of_torch(owner: Any) -> bool:
-    """Return whether an object is of torch or of this package, whose state it is."""
+    """Return whether the class of an object is of torch or of this package."""
     kind = owner if isinstance(owner, type) else type(owner)
     return kind.__module__.partition(".")[0] in ("torch", "amprewrite")
 
