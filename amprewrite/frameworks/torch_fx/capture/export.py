@@ -103,7 +103,7 @@ def export_model(
         with made:
             captured = _with_gradients_or_without(given)
     except Exception as error:
-        release(error)
+        release(error)  # its calls hold tensors that the forward did not store
         made.settle()
         raise
     captured.seen.stored = made.settle(captured.module)

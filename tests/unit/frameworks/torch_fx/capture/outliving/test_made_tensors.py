@@ -40,7 +40,10 @@ def cached_pair(n: int) -> tuple[Tensor, Tensor]:
     return rows(n), rows(n) + 1
 
 
-def by_default(n: int, known: dict[int, Tensor] = {}) -> Tensor:  # noqa: B006
+Known = dict[int, Tensor]
+
+
+def by_default(n: int, known: Known = {}) -> Tensor:  # noqa: B006  # a cache
     if n not in known:
         known[n] = rows(n)
     return known[n]
