@@ -139,7 +139,9 @@ def nn_transformer(size: Size, batch: int, tokens: int) -> Case:
 
 def bert(size: Size, batch: int, tokens: int) -> Case:
     """An encoder."""
-    config = transformers.BertConfig(**_common(size), max_position_embeddings=128)
+    config = transformers.BertConfig(
+        **_common(size), max_position_embeddings=max(tokens, 128)
+    )
     ids = _ids(size, batch, tokens)
     mask = torch.ones_like(ids)
     return (

@@ -147,7 +147,7 @@ def _by_kind(graph: ProgramGraph, op: Op, full: str) -> Match | None:
 def _untouched(graph: ProgramGraph, op: Op, full: str) -> Match | None:
     """Return the class of an op without ``full`` values; None for others."""
     for name in (*op.results, *op.operands):
-        if graph.is_dtype(name, full):
+        if graph.values[name].dtype == full:
             return None
     why = f"touches no {full}; nothing else is lowered"
     return _match(KEEP, Reason.DTYPE, why)

@@ -64,7 +64,7 @@ def counted_errors(situation: Situation, op: Op) -> tuple[bool, tuple[str, ...]]
     names = list(dict.fromkeys(op.operands))
     if op.operand_rule == "lead":  # the others may be full or low beside the first
         full = situation.policy.full
-        names = [n for n in names if situation.graph.is_dtype(n, full)][:1]
+        names = [n for n in names if situation.graph.values[n].dtype == full][:1]
     counted = tuple(name for name in names if not (as_stored and name in weights))
     return free and not moves, counted
 
@@ -168,7 +168,7 @@ class _Pricing:
                 moved += read_elements(graph, op, index) * size
         for name, made in zip(op.results, placed.results, strict=True):
             elements = self.values[name].elements
-            if fusion.hands_sums(op) and self.graph.is_dtype(name, self.full):
+            if fusion.hands_sums(op) and self.values[name].dtype == self.full:
                 moved += elements * itemsize(self.full)
                 if made == self.low and fusion.is_rounded_alone(op):
                     moved += elements * (itemsize(self.full) + itemsize(self.low))
@@ -181,7 +181,7 @@ class _Pricing:
         name = op.operands[index]
         if op.name not in self.fusion.kernels:
             return self.placement.ops[op.name].operands[index]
-        full = self.fusion.is_sum(name) and self.graph.is_dtype(name, self.full)
+        full = self.fusion.is_sum(name) and self.values[name].dtype == self.full
         return self.full if full else self.placement.stored[name]
 
     def _version_bytes(self, run: Iterable[Cast]) -> int:
@@ -227,4 +227,4 @@ class _Pricing:
         return self.objective.error(*low) if self.objective.errors else 0
 
     def _is_low(self, name: str, dtype: str) -> bool:
-        return dtype == self.low and self.graph.is_dtype(name, self.full)
+        return dtype == self.low and self.values[name].dtype == self.full

@@ -155,7 +155,7 @@ class CastRules:
 
         They are those of the full dtype with dimensions, without them all of it.
         """
-        names = [name for name in op.operands if self.graph.is_dtype(name, self.full)]
+        names = [name for name in op.operands if self.values[name].dtype == self.full]
         return [name for name in names if self.values[name].shape] or names
 
     def adapts(self, op: Op, name: str) -> bool:
@@ -173,7 +173,7 @@ class CastRules:
         One of the full dtype has no low copy beside it: low precision is to save
         memory. Tables that the model itself has in another dtype may have one.
         """
-        lowered = bool(self.low) and self.graph.is_dtype(name, self.full)
+        lowered = bool(self.low) and self.values[name].dtype == self.full
         return not lowered and self.is_static(name)
 
     def is_static(self, name: str) -> bool:

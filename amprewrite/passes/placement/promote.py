@@ -50,7 +50,8 @@ def _accumulators(situation: Situation, placement: Placement) -> set[str]:
         moves = situation.classes[op.name].op_class is FOLLOW
         in_full = op.accumulates or moves
         for name in op.results if in_full else ():
-            if graph.is_dtype(name, full) and (name not in read or name in read_low):
+            wide = graph.values[name].dtype == full
+            if wide and (name not in read or name in read_low):
                 in_full = False
         if in_full and op.accumulates and placed.precision == situation.policy.low:
             found.add(op.name)
