@@ -156,7 +156,29 @@ def test_fewer_elements_of_each_of_many_tensors_are_compared(
 ) -> None:
     tensors = [torch.zeros(100, 30) for _ in range(count)]
     samples = Samples(tensors)
-    assert samples.known is not None
-    assert len(samples.known) == count * compared
+    assert [*map(len, samples.known)] == [count * compared]
     half_of_the_columns(tensors[-1])
     assert not samples.hold()
+
+
+def test_elements_that_are_not_zero_are_compared_of_a_tensor_with_many_zeros() -> None:
+    torch.manual_seed(0)
+    tensors = [torch.randn(200, 64) * (torch.rand(200, 64) < 0.3) for _ in range(100)]
+    offset = tensors[0].flatten()[64:].view(-1, 64)
+    samples = Samples([*tensors, offset])
+    for tensor in (*tensors, offset):
+        tensor.data.mul_(2)
+        assert not samples.hold()
+        tensor.data.mul_(0.5)
+        assert samples.hold()
+
+
+def test_other_places_of_elements_are_a_change() -> None:
+    """Elements that are equal at other places were not compared."""
+    tensors = [torch.ones(4096) for _ in range(100)]
+    before = Samples(tensors)
+    assert Samples(tensors).are_like(before)
+    tensors[0].data[:: int(1024 * 0.97)] = 0
+    after = Samples(tensors)
+    assert torch.equal(*after.known, *before.known)
+    assert not after.are_like(before)
