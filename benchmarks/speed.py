@@ -5,7 +5,8 @@ Each form of a model runs eagerly, compiled, and compiled with its weights as co
 one after the other, because autocast is of two speeds, which the allocator of a process
 decides. A figure is the median over the processes of their medians, with the least and
 the largest. On a CPU the clock is the processor time of one thread, which other work of
-the machine disturbs little; on a GPU it is the device's own event clock.
+the machine disturbs little; on a GPU it is the device's own event clock. What a file
+has of other models, shapes, modes and forms stays in it.
 
     python -m benchmarks.speed --out FILE.json
     python -m benchmarks.speed --small  # two small models, in two minutes
@@ -15,6 +16,7 @@ the machine disturbs little; on a GPU it is the device's own event clock.
 
 import argparse
 import copy
+import itertools
 import json
 import os
 import platform
@@ -23,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +35,22 @@ import amprewrite
 from amprewrite.frameworks.torch_fx.aten.output_paths import named_tensors
 from amprewrite.frameworks.torch_fx.compat import compiling
 from benchmarks import zoo
+from benchmarks.gpu import models as usual
 from benchmarks.speed_counts import counts, peak_bytes
 from benchmarks.speed_peers import PEERS, available
 
 SHAPES = {"1x16": (1, 16), "8x128": (8, 128), "2x256": (2, 256)}
 """Batch and length of the sequences; images take the batch."""
 
-MODELS = ("minilm", "bert", "gpt2", "llama", "t5", "vit", "resnet", "unet", "lstm")
-"""Models timed by default; more with --models."""
+MODELS = (
+    *("minilm", "bert", "gpt2", "llama", "t5", "vit", "resnet", "resnet-50"),
+    *("unet", "lstm"),
+)
+"""Models timed by default; more with --models.
+
+They are those of ``benchmarks.zoo``, and those of usual size of ``benchmarks.gpu``; the
+latter choose the length of their sequences.
+"""
 
 MODES = ("eager", "compiled", "frozen")
 """Ways to run a model."""
@@ -161,27 +171,22 @@ def _first(value: object) -> torch.Tensor:
     return next(leaf for leaf in leaves if leaf.is_floating_point()).double()
 
 
-def rows_of_process(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the medians and errors of all models in this process."""
-    rows: dict[str, Any] = {}
-    size = zoo.TINY if options.small else zoo.BASE
-    for name in options.models:
-        for label in options.shapes:
-            torch.compiler.reset()
-            model, args, kwargs = zoo.build(name, size, *SHAPES[label])
-            model = model.to(options.device)
-            args = tuple(_moved(value, options.device) for value in args)
-            kwargs = {k: _moved(v, options.device) for k, v in kwargs.items()}
-            case = model, args, kwargs
-            runs = {
-                f"{form}, {mode}": form_of(form, mode, case, options.device)
-                for form in options.forms
-                for mode in options.modes
-            }
-            others, left_out = available(options.peers, case, options.device)
-            every = runs | others
-            eager = [key for key in runs if key.endswith(", eager")]
-            rows[f"{name}, {label}"] = {
+def rows_of_process(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
+    """Yield the name, and the medians and errors, of each model in this process."""
+    for name, label in itertools.product(options.models, options.shapes):
+        torch.compiler.reset()
+        case = _case(name, SHAPES[label], options)
+        runs = {
+            f"{form}, {mode}": form_of(form, mode, case, options.device)
+            for form in options.forms
+            for mode in options.modes
+        }
+        others, left_out = available(options.peers, case, options.device)
+        every = runs | others
+        eager = [key for key in runs if key.endswith(", eager")]
+        yield (
+            f"{name}, {label}",
+            {
                 "seconds": measure(every, options.rounds, options.device),
                 "error": errors(every, case),
                 "counts": {key: counts(runs[key]) for key in eager},
@@ -189,12 +194,17 @@ def rows_of_process(options: argparse.Namespace) -> dict[str, Any]:
                 if options.device == "cpu"
                 else {},
                 "left_out": left_out,
-            }
-    return rows
+            },
+        )
 
 
-def _moved(value: object, device: str) -> object:
-    return value.to(device) if isinstance(value, torch.Tensor) else value
+def _case(name: str, shape: tuple[int, int], options: argparse.Namespace) -> zoo.Case:
+    """Return a model with its arguments, on the device."""
+    if name in usual.MODELS:
+        return usual.case(name, options.device, batch=shape[0], tiny=options.small)
+    size = zoo.TINY if options.small else zoo.BASE
+    model, args, kwargs = zoo.build(name, size, *shape)
+    return model.to(options.device), *usual.on(options.device, (args, kwargs))
 
 
 def joined(processes: list[dict[str, Any]]) -> dict[str, Any]:
@@ -209,6 +219,15 @@ def joined(processes: list[dict[str, Any]]) -> dict[str, Any]:
         spread = {form: [min(found), max(found)] for form, found in times.items()}
         rows[name] = {**first, "seconds": medians, "spread": spread}
     return rows
+
+
+def added(rows: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+    """Return the rows of a file with others; a figure of both is that of the others."""
+    found = {name: dict(row) for name, row in rows.items()}
+    for name, row in others.items():
+        known = found.setdefault(name, {})
+        known |= {key: {**known.get(key, {}), **part} for key, part in row.items()}
+    return found
 
 
 def machine(options: argparse.Namespace) -> dict[str, Any]:
@@ -267,18 +286,29 @@ def parsed() -> argparse.Namespace:
     return options
 
 
+def _shown(row: dict[str, Any]) -> dict[str, str]:
+    return {form: f"{s * 1e3:.3g} ms" for form, s in row["seconds"].items()}
+
+
 def main() -> None:
     """Measure and write JSON."""
     options = parsed()
     if options.device == "cpu":
         torch.set_num_threads(1)
     if options.one:
-        options.one.write_text(json.dumps(rows_of_process(options)), "utf-8")
+        rows: dict[str, Any] = {}
+        for name, row in rows_of_process(options):
+            rows[name] = row
+            print(name, _shown(row), flush=True)
+        options.one.write_text(json.dumps(rows), "utf-8")
         return
     found = report(options)
     for name, row in found["rows"].items():
-        print(name, {form: f"{s * 1e3:.3g} ms" for form, s in row["seconds"].items()})
+        print(name, _shown(row))
     if options.out:
+        if options.out.exists():
+            known = json.loads(options.out.read_text("utf-8"))["rows"]
+            found["rows"] = added(known, found["rows"])
         options.out.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
 
 

@@ -4,6 +4,7 @@ They are the same on every machine of a kind, also on one without bf16 instructi
 where times say little about others.
 """
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -49,18 +50,26 @@ def peak_bytes(run: Run) -> int:
     It holds for kernels of any kind, packed weights and workspaces also, but not for
     what a library allocates by itself.
     """
+    with torch.no_grad():
+        return max(itertools.accumulate(_allocations(run), initial=0))
+
+
+def kept_bytes(run: Run) -> int:
+    """Return the bytes of what one call allocates and its result keeps alive.
+
+    Of a loss they are those that the forward pass keeps for the backward pass, whatever
+    holds them.
+    """
+    return sum(_allocations(run))
+
+
+def _allocations(run: Run) -> list[int]:
+    """Return the bytes that a call allocates, and below 0 those that it frees."""
     activities = [torch.profiler.ProfilerActivity.CPU]
-    with (
-        torch.no_grad(),
-        torch.profiler.profile(activities=activities, profile_memory=True) as profile,
-    ):
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
         result = run()
     del result
-    now = peak = 0
     untyped: Any = profile.profiler
     events = untyped.kineto_results.events()
     moves = [event for event in events if event.name() == "[memory]"]
-    for event in sorted(moves, key=lambda event: event.start_ns()):
-        now += event.nbytes()
-        peak = max(peak, now)
-    return peak
+    return [event.nbytes() for event in sorted(moves, key=lambda e: e.start_ns())]

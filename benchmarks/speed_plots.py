@@ -1,17 +1,21 @@
-"""Table and picture of a file of ``benchmarks.speed``.
+"""Tables and picture of a file of ``benchmarks.speed``.
 
     python -m benchmarks.speed_plots FILE.json --picture FILE.png
 
-The table is printed as Markdown: times of a form over the same in float32, in the same
-mode, with the least and the largest of the processes. The picture has a bar for each.
+The tables are printed as Markdown: times of a form over those of float32 in the same
+mode, with the least and the largest of the processes; and times of each rival over
+those of the converted form, as geometric means over models, with the least and the
+largest of a model. The picture has a bar for each ratio of the first.
 """
 
 import argparse
 import json
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 BASELINE = "float32"
+RIVALS = ("float32", "autocast", "bfloat16()")
 
 
 def ratios(row: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
@@ -42,6 +46,36 @@ def table(rows: dict[str, Any]) -> str:
         )
         lines.append(f"| {label} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def gains(rows: dict[str, Any], form: str = "promote") -> str:
+    """Return the times of rivals over those of a form, as a Markdown table.
+
+    Args:
+        rows: The rows of a file.
+        form: The form.
+    """
+    found: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for label, row in rows.items():
+        shape = label.split(", ")[1]
+        for name, seconds in row["seconds"].items():
+            rival, mode = name.split(", ")
+            ours = row["seconds"].get(f"{form}, {mode}")
+            if rival in RIVALS and ours:
+                cells = found.setdefault((mode, shape), {})
+                cells.setdefault(rival, []).append(seconds / ours)
+    lines = ["| | " + " | ".join(RIVALS) + " |", "|---" * (len(RIVALS) + 1) + "|"]
+    for (mode, shape), cells in found.items():
+        texts = [_mean(cells.get(rival, [])) for rival in RIVALS]
+        lines.append(f"| {mode}, {shape} | " + " | ".join(texts) + " |")
+    return "\n".join(lines)
+
+
+def _mean(found: list[float]) -> str:
+    """Return the geometric mean of ratios, with the least and the largest."""
+    if not found:
+        return ""
+    return f"{geometric_mean(found):.2f} ({min(found):.2f}-{max(found):.2f})"
 
 
 def draw(rows: dict[str, Any], picture: Path) -> None:
@@ -76,13 +110,13 @@ def draw(rows: dict[str, Any], picture: Path) -> None:
 
 
 def main() -> None:
-    """Print the table and write the picture."""
+    """Print the tables and write the picture."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--picture", type=Path)
     options = parser.parse_args()
     rows = json.loads(options.file.read_text("utf-8"))["rows"]
-    print(table(rows))
+    print(table(rows), gains(rows), sep="\n\n")
     if options.picture:
         draw(rows, options.picture)
 

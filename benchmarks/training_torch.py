@@ -33,10 +33,11 @@ from transformers.pytorch_utils import Conv1D
 import amprewrite
 from amprewrite.training.torch import GradScaler, LowWeights
 from benchmarks import zoo
+from benchmarks.speed_counts import kept_bytes
 
 LOW = torch.bfloat16
 SIZE = zoo.Size(width=256, layers=2, vocabulary=2000, side=64)
-MODELS = {"gpt2": (16, 128), "vit": (16, 0), "bert": (16, 128)}
+MODELS = {"gpt2": (16, 128), "vit": (16, 0), "bert": (16, 128), "resnet": (16, 0)}
 """Batch and tokens. Dropout is off: torch's CPU kernel of attention with dropout keeps
 float32 whatever its inputs are, which is not what is measured here."""
 
@@ -106,11 +107,17 @@ def rivals(
     model, args, kwargs = case(name, shape, size)
     models = {
         key: copy.deepcopy(model)
-        for key in ("float32", "autocast", "bf16", "autocast-cpu", "by hand", "cast")
+        for key in (
+            *("float32", "autocast", "bf16", "bf16, recompute", "autocast-cpu"),
+            *("by hand", "cast"),
+        )
     }
     by_hand(models["by hand"])
     models["cast"] = models["cast"].to(LOW)
     low = amprewrite.convert(models["bf16"], args=args, kwargs=kwargs)
+    again = amprewrite.convert(
+        models["bf16, recompute"], args=args, kwargs=kwargs, recompute=True
+    )
     same = amprewrite.convert(
         models["autocast-cpu"], "autocast-cpu", args=args, kwargs=kwargs
     )
@@ -124,27 +131,12 @@ def rivals(
         "float32": lambda: models["float32"](*args, **kwargs),
         "autocast": autocast,
         "bf16": lambda: low(*args, **kwargs),
+        "bf16, recompute": lambda: again(*args, **kwargs),
         "autocast-cpu": lambda: same(*args, **kwargs),
         "by hand": lambda: models["by hand"](*args, **kwargs),
         "cast": lambda: models["cast"](*cast, **kwargs),
     }
     return models, runs, (model, args, kwargs)
-
-
-def kept_bytes(model: nn.Module, run: Run) -> int:
-    """Return the bytes of the storages kept for backward, parameters left out."""
-    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    kept: dict[int, torch.UntypedStorage] = {}
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage  # alive, so that no place is used twice
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        loss_of(run())
-    return sum(storage.nbytes() for storage in kept.values())
 
 
 def gradients(model: nn.Module, run: Run) -> torch.Tensor:
@@ -165,7 +157,9 @@ def memory_and_errors(name: str) -> dict[str, Any]:
     wide = copy.deepcopy(model).double()
     given = tuple(a.double() if a.is_floating_point() else a for a in args)
     exact = gradients(wide, lambda: wide(*given, **kwargs))
-    bytes_of = {key: kept_bytes(models[key], run) for key, run in runs.items()}
+    for run in runs.values():  # what a first call makes for later ones is no residual
+        loss_of(run())
+    bytes_of = {k: kept_bytes(lambda r=r: loss_of(r())) for k, r in runs.items()}
     found = {key: gradients(models[key], run) for key, run in runs.items()}
     return {
         "bytes kept for backward": bytes_of["float32"],
@@ -351,7 +345,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--models", nargs="+", default=["gpt2", "vit"])
+    parser.add_argument("--models", nargs="+", default=["gpt2", "vit", "resnet"])
     parser.add_argument("--tables", nargs="+", default=list("abcdefg"))
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()

@@ -10,7 +10,7 @@ pytest.importorskip("transformers")
 
 from torch import nn
 
-from benchmarks import speed, speed_peers
+from benchmarks import speed, speed_peers, speed_plots
 from benchmarks.speed_counts import counts, peak_bytes
 
 X = torch.ones(16, 64)
@@ -57,3 +57,27 @@ def test_other_compilers_run_where_they_are_installed(case: Any) -> None:
     assert list(runs) == ["present, eager"]
     assert left_out == {"absent": "ImportError: no module of this name"}
     assert speed.errors(runs, case)["present, eager"] < 1e-6
+
+
+def test_what_a_file_has_of_other_modes_stays() -> None:
+    rows = {"a, 1x16": {"seconds": {"promote, eager": 1.0}, "error": {"promote": 0.1}}}
+    others = {
+        "a, 1x16": {"seconds": {"promote, frozen": 2.0}},
+        "b, 1x16": {"seconds": {"promote, eager": 3.0}},
+    }
+    found = speed.added(rows, others)
+    assert found["a, 1x16"]["seconds"] == {
+        "promote, eager": 1.0,
+        "promote, frozen": 2.0,
+    }
+    assert found["a, 1x16"]["error"] == {"promote": 0.1}
+    assert found["b, 1x16"] == others["b, 1x16"]
+    assert "promote, frozen" not in rows["a, 1x16"]["seconds"]
+
+
+def test_gains_are_geometric_means_over_models() -> None:
+    rows = {
+        "a, 1x16": {"seconds": {"promote, eager": 1.0, "autocast, eager": 2.0}},
+        "b, 1x16": {"seconds": {"promote, eager": 1.0, "autocast, eager": 8.0}},
+    }
+    assert "| eager, 1x16 |  | 4.00 (2.00-8.00) |  |" in speed_plots.gains(rows)
