@@ -6,16 +6,12 @@ call the weights are compared with those that it was compiled for.
 """
 
 from collections.abc import Callable, Sequence
-from operator import is_
 from typing import Any
 
 import torch
 
-from amprewrite.frameworks.torch_fx.capture.tensor_changes import Samples
-from amprewrite.frameworks.torch_fx.compat.tensor_internals import (
-    counts_writes,
-    version,
-)
+from amprewrite.frameworks.torch_fx.capture.tensor_changes import Marks
+from amprewrite.frameworks.torch_fx.compat.tensor_internals import counts_writes
 
 MOST_FREEZES = 3
 """Number of times that a function is frozen.
@@ -46,7 +42,7 @@ class Frozen:
         self.freezes = 0
         self._make, self._unfrozen = make, unfrozen
         self._run: Callable[..., Any] | None = None
-        self._weights = _Weights(())
+        self._weights = Marks(())
 
     def of(self, weights: Sequence[torch.Tensor]) -> Callable[..., Any]:
         """Return the function to call with these weights.
@@ -54,15 +50,15 @@ class Frozen:
         Args:
             weights: The weights that the function reads, and does not write to. Of
                 writes that torch does not count (through ``weight.data``), those to
-                all of a weight are seen; see :class:`Samples`.
+                all of a weight are seen; see :class:`Marks`.
         """
-        if self._run is not None and self._weights.are(weights):
+        if self._run is not None and self._weights.hold(weights):
             return self._run
         if self.freezes >= MOST_FREEZES or not all(map(_is_followed, weights)):
             self._run = None
             return self._unfrozen
         self.freezes += 1
-        self._weights = _Weights(weights)
+        self._weights = Marks(weights)
         self._run = self._make()
         return self._run
 
@@ -73,27 +69,3 @@ def _is_followed(tensor: torch.Tensor) -> bool:
     On other devices than a CPU, a look at values would wait for the device.
     """
     return tensor.device.type == "cpu" and counts_writes(tensor)
-
-
-class _Weights:
-    """The state of many tensors, which is compared at once: 0.2 us each (measured).
-
-    It holds their memory, as the code compiled for it does, so that no other tensor
-    gets the same address.
-    """
-
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self._tensors = tuple(tensors)
-        self._memory = [tensor.untyped_storage() for tensor in tensors]
-        self._addresses = [*map(torch.Tensor.data_ptr, tensors)]
-        self._versions = [*map(version, tensors)]
-        self._samples = Samples(tensors)
-
-    def are(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Return whether these are the tensors, in the state that they had."""
-        return (
-            all(map(is_, self._tensors, tensors))
-            and [*map(version, tensors)] == self._versions
-            and [*map(torch.Tensor.data_ptr, tensors)] == self._addresses
-            and self._samples.hold()
-        )

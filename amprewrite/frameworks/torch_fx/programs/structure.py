@@ -8,11 +8,12 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark
+from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark, Marks
 from amprewrite.frameworks.torch_fx.compat import (
     module_hooks,
     module_parts,
 )
+from amprewrite.frameworks.torch_fx.compat.tensor_internals import counts_writes
 from amprewrite.frameworks.torch_fx.plain.hidden import HiddenTensors, hidden_modules
 from amprewrite.frameworks.torch_fx.plain.plain_class import program_class
 from amprewrite.frameworks.torch_fx.programs.flags import (
@@ -228,7 +229,19 @@ def settings_of(root: nn.Module) -> list[Settings]:
             if is_settings(value):
                 for _, _, held in _inner_settings(name, value, read):
                     _add_settings(found, held)
-    return list(found.values())
+    return _joined(found.values())
+
+
+def _joined(settings: Iterable[Settings]) -> list[Settings]:
+    """Return settings with the tensors among them as one, compared at once."""
+    settings = [*settings]
+    many = [now for now, before in settings if _is_counted(now, before)]
+    others = [(now, before) for now, before in settings if not _is_counted(now, before)]
+    return [*others, (marks := Marks(many), marks)] if many else others
+
+
+def _is_counted(now: Any, before: object) -> bool:
+    return isinstance(before, Mark) and counts_writes(now)
 
 
 def _add_settings(found: dict[int, Settings], value: Any) -> None:
@@ -261,7 +274,7 @@ def are_same(now: object, before: object) -> bool:
     """Return whether settings, a container or a tensor are unchanged."""
     if isinstance(before, Mark):
         return before.holds(cast("torch.Tensor", now))
-    if isinstance(now, HiddenTensors):
+    if isinstance(now, (HiddenTensors, Marks)):
         return now.hold()
     try:
         if isinstance(now, Outside):  # each model has it

@@ -17,6 +17,7 @@ from amprewrite.frameworks.torch_fx.capture.tensor_changes import (
     SAMPLES,
     TOGETHER,
     Mark,
+    Marks,
     Samples,
 )
 from amprewrite.frameworks.torch_fx.compat import tensor_internals
@@ -182,3 +183,31 @@ def test_other_places_of_elements_are_a_change() -> None:
     after = Samples(tensors)
     assert torch.equal(*after.known, *before.known)
     assert not after.are_like(before)
+
+
+def in_place(tensor: Any) -> None:
+    with torch.no_grad():
+        tensor.add_(1)
+
+
+def to_other_memory(tensor: Any) -> None:
+    tensor.data = tensor.data.clone()
+
+
+def to_another_layout(tensor: Any) -> None:
+    tensor.data = tensor.data.t()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [in_place, through_data, through_numpy, to_other_memory, to_another_layout],
+)
+def test_a_change_of_one_of_many_tensors_is_seen(change: Callable[[Any], None]) -> None:
+    tensors = [nn.Parameter(torch.ones(8, 8)) for _ in range(5)]
+    marks = Marks(tensors)
+    assert marks.hold()
+    assert marks.hold(tensors)
+    assert not marks.hold([*tensors[:4], nn.Parameter(torch.ones(8, 8))])
+    change(tensors[3])
+    assert not marks.hold()
+    assert not marks.hold(tensors)

@@ -10,6 +10,8 @@ torch = pytest.importorskip("torch")
 
 from torch import nn
 
+import amprewrite
+from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark, Marks
 from amprewrite.frameworks.torch_fx.derived.classes import ConvertedPart, derived_class
 from amprewrite.frameworks.torch_fx.programs.structure import (
     Watch,
@@ -179,6 +181,60 @@ def test_settings_that_are_read_are_kept_as_they_are_and_as_they_were() -> None:
     one[0].config.name = "large"
     assert (now["name"], before["name"]) == ("large", "small")
     assert not are_same(now, before)
+
+
+def test_tensors_in_settings_are_compared_at_once() -> None:
+    """Those of nn.LSTM are in a list; one after the other takes 2 us each."""
+    one = nn.LSTM(2, 2, num_layers=2)
+    *_, (now, before) = settings_of(one)
+    assert now is before
+    assert isinstance(now, Marks)
+    assert not any(isinstance(known, Mark) for _, known in settings_of(one))
+    assert are_same(now, before)
+    one.weight_ih_l0.data.mul_(2)
+    assert not are_same(now, before)
+
+
+class Listed(nn.Module):
+    """Reads its weight from a list, where another may be put."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4, bias=False)
+        self.weights = [self.inner.weight]
+
+    def forward(self, x: Any) -> Any:
+        return nn.functional.linear(x, self.weights[0])
+
+
+def _written(model: Any, x: Any) -> list[float]:
+    def factor() -> float:
+        return round(float((model(x).float() / first).mean()), 1)
+
+    first, found = model(x).float(), list[float]()
+    with torch.no_grad():
+        model.inner.weight.mul_(2)
+        found.append(factor())
+        model.inner.weight = nn.Parameter(
+            model.inner.weight * 2
+        )  # the list has the old
+        found.append(factor())
+        model.weights[0] = model.inner.weight
+        found.append(factor())
+        model.weights[0].data.mul_(2)
+        found.append(factor())
+        model.weights = [nn.Parameter(model.inner.weight * 2)]
+        found.append(factor())
+    return found
+
+
+@pytest.mark.parametrize("options", [{}, {"compile": True}])
+def test_a_weight_in_a_list_is_followed(options: Any) -> None:
+    x = torch.ones(2, 4)
+    expected = _written(Listed().eval(), x)
+    assert expected == [2, 2, 4, 8, 16]
+    converted = amprewrite.convert(Listed().eval(), args=(x,), **options)
+    assert _written(converted, x) == expected
 
 
 def test_settings_with_arrays_are_others_if_the_arrays_are() -> None:
