@@ -1,7 +1,8 @@
 """Compile the calls of a program in place, with constant weights where it infers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import torch
@@ -16,6 +17,9 @@ from amprewrite.frameworks.torch_fx.lowering.bounded import keep_nan
 from amprewrite.frameworks.torch_fx.lowering.constants import written_attributes
 from amprewrite.frameworks.torch_fx.lowering.frozen import Frozen
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
+
+Place = tuple[Mapping[str, Any], str]
+"""A dict of tensors, and the name of one."""
 
 
 def compile_program(program: ConvertedModule, *, trains: bool) -> None:
@@ -36,13 +40,15 @@ def compile_program(program: ConvertedModule, *, trains: bool) -> None:
         return
 
     def freeze() -> Callable[..., Any]:
-        return compiling.compiled_function(run, frozen=True, graph_pass=keep_nan)
+        return compiling.compiled_function(
+            run, frozen=True, fixed=True, graph_pass=keep_nan
+        )
 
     frozen = Frozen(freeze, free)
 
     @cache
-    def places() -> list[tuple[Mapping[str, Any], str]]:
-        return _constant_weights(program)
+    def places() -> tuple[list[Place], list[Place]]:
+        return _read_and_written(program)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or tracing.in_dispatch_mode():
@@ -54,8 +60,8 @@ def compile_program(program: ConvertedModule, *, trains: bool) -> None:
             or dynamo_state.inside_transform()
         ):
             return free(*args, **kwargs)
-        weights = [held[name] for held, name in places()]
-        return frozen.of(weights)(*args, **kwargs)
+        weights, written = ([held[name] for held, name in part] for part in places())
+        return frozen.of(weights, written)(*args, **kwargs)
 
     compiling.set_called(program, call)
 
@@ -66,16 +72,21 @@ def _is_distributed() -> bool:
     return distributed.is_available() and distributed.is_initialized()
 
 
-def _constant_weights(program: ConvertedModule) -> list[tuple[Mapping[str, Any], str]]:
-    """Return the dict and the name of each tensor that a program reads alone."""
+def _read_and_written(program: ConvertedModule) -> tuple[list[Place], list[Place]]:
+    """Return the places of the tensors that a program only reads, and writes to."""
     assert program.rewritten is not None
     graph = program.rewritten.graph
     written = written_attributes(graph)
     names = {str(node.target) for node in graph.find_nodes(op="get_attr")}
-    found: list[tuple[Mapping[str, Any], str]] = []
-    for target in sorted(names - written):
-        path, _, name = target.rpartition(".")
-        holder = program.get_submodule(path)
-        kept = module_parts.parameters(holder), module_parts.buffers(holder)
-        found += [(held, name) for held in kept if name in held]
-    return found
+    read = [_places(program, target) for target in sorted(names - written)]
+    others = [_places(program, target) for target in sorted(names & written)]
+    return [*chain(*read)], [*chain(*others)]
+
+
+def _places(program: ConvertedModule, target: str) -> Iterator[Place]:
+    """Yield the dict and the name of the tensor of an attribute."""
+    path, _, name = target.rpartition(".")
+    holder = program.get_submodule(path)
+    for held in (module_parts.parameters(holder), module_parts.buffers(holder)):
+        if name in held:
+            yield held, name

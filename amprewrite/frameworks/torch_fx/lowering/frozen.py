@@ -6,6 +6,7 @@ call the weights are compared with those that it was compiled for.
 """
 
 from collections.abc import Callable, Sequence
+from operator import is_
 from typing import Any
 
 import torch
@@ -42,23 +43,27 @@ class Frozen:
         self.freezes = 0
         self._make, self._unfrozen = make, unfrozen
         self._run: Callable[..., Any] | None = None
-        self._weights = Marks(())
+        self._weights, self._written = Marks(()), tuple[torch.Tensor, ...]()
 
-    def of(self, weights: Sequence[torch.Tensor]) -> Callable[..., Any]:
+    def of(
+        self, weights: Sequence[torch.Tensor], written: Sequence[torch.Tensor] = ()
+    ) -> Callable[..., Any]:
         """Return the function to call with these weights.
 
         Args:
             weights: The weights that the function reads, and does not write to. Of
                 writes that torch does not count (through ``weight.data``), those to
                 all of a weight are seen; see :class:`Marks`.
+            written: The tensors that it writes to: others have another function.
         """
-        if self._run is not None and self._weights.hold(weights):
+        known = self._run is not None and self._weights.hold(weights)
+        if known and all(map(is_, self._written, written)):
             return self._run
         if self.freezes >= MOST_FREEZES or not all(map(_is_followed, weights)):
             self._run = None
             return self._unfrozen
         self.freezes += 1
-        self._weights = Marks(weights)
+        self._weights, self._written = Marks(weights), tuple(written)
         self._run = self._make()
         return self._run
 

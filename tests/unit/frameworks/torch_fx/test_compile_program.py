@@ -140,3 +140,20 @@ def test_inductor_takes_the_weights_for_constants() -> None:
         plain.table.mul_(2)
         assert relative_error(made(X), plain(X)) < 4e-3
     assert program.is_compiled
+
+
+@pytest.mark.slow  # compiles C++
+def test_frozen_code_is_that_of_the_arguments_and_of_the_state_of_torch() -> None:
+    torch.compiler.reset()
+    made, plain = pair(training=False, dynamic_shapes=({0: torch.export.Dim("n")},))
+    with torch.no_grad():
+        for given in (X, X[:1], torch.cat([X, X]), X.t().contiguous().t()):
+            assert relative_error(made(given), plain(given)) < 4e-3
+            assert made(given).dtype == plain(given).dtype
+        with torch.autocast("cpu", torch.float16):
+            assert relative_error(made(X), plain(X)) < 4e-3
+        for module in (made, plain):  # a buffer that the program writes to is its input
+            module.calls = torch.full((), 7.0)
+        assert relative_error(made(X), plain(X)) < 4e-3
+        assert made.calls == plain.calls == 8
+    assert relative_error(made(X), plain(X)) < 4e-3

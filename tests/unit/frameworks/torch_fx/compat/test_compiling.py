@@ -102,6 +102,39 @@ def test_inductor_compiles_a_graph_and_a_module() -> None:
     assert torch.equal(model(value), value.relu())
 
 
+class Scaled(nn.Module):
+    """Reads a number and a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = 2.0
+        self.register_buffer("shift", torch.zeros(()))
+
+    def forward(self, x: Any) -> Any:
+        return x * self.scale + self.shift
+
+
+@pytest.mark.slow  # compiles C++
+def test_of_a_function_that_stays_as_it_is_arguments_and_tensors_are_compared() -> None:
+    torch.compiler.reset()
+    model, x = Scaled(), torch.ones(4)
+    fixed = compiling.compiled_function(compiling.called(model), fixed=True)
+    plain = compiling.compiled_function(compiling.called(model))
+    for given in (x, x.double(), torch.ones(2, 3), x[::2]):
+        assert torch.equal(fixed(given), 2 * given)
+        assert fixed(given).dtype == given.dtype
+        assert torch.equal(plain(given), 2 * given)
+    (gradient,) = torch.autograd.grad(fixed(given := x.requires_grad_()).sum(), given)
+    assert gradient.tolist() == [2.0] * 4
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(fixed(x), 2 * x)
+    model.shift = torch.ones((), dtype=torch.float64)
+    assert fixed(torch.ones(4).double()).tolist() == [3.0] * 4
+    model.scale = 5.0
+    assert fixed(torch.ones(4).double()).tolist() == [3.0] * 4, "it is no argument"
+    assert plain(torch.ones(4).double()).tolist() == [6.0] * 4
+
+
 def test_what_is_uncompiled_is_not_traced_by_what_is_around():
     seen: list[bool] = []
 

@@ -50,3 +50,14 @@ def test_weights_of_another_device_are_not_frozen() -> None:
     frozen = Frozen(lambda: lambda: "frozen", lambda: "unfrozen")
     assert frozen.of([torch.ones(2, device="meta")])() == "unfrozen"
     assert frozen.freezes == 0
+
+
+def test_another_tensor_to_write_to_is_a_change_and_a_write_is_none() -> None:
+    weight, one, two = torch.ones(2), torch.zeros(2), torch.zeros(2)
+    frozen = Frozen(lambda: lambda: 0, lambda: 0)
+    for _ in range(3):
+        frozen.of([weight], [one])
+        one.add_(1)
+    assert frozen.freezes == 1
+    frozen.of([weight], [two])
+    assert frozen.freezes == 2
