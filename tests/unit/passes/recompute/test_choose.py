@@ -1,5 +1,6 @@
 """The choice of what is kept: the cheapest, and never a contraction twice."""
 
+from dataclasses import replace
 from itertools import product
 from random import Random
 
@@ -10,7 +11,7 @@ from amprewrite.ops.repeatable import repeats
 from amprewrite.passes.recompute.choose import (
     LONGEST,
     OVERHEAD,
-    PRICE,
+    PRICES,
     choose,
     with_recompute,
 )
@@ -92,7 +93,7 @@ def test_regions_depend_on_their_roots_alone(seed: int) -> None:
             have.update(op.results)
 
 
-def cheapest(network: Network) -> int:
+def cheapest(network: Network, price: int) -> int:
     """Return the least price, by trying all sets of makers that run again."""
     makers = [m for m in network.makers if m.repeatable]
     best = None
@@ -100,9 +101,9 @@ def cheapest(network: Network) -> int:
         again = [m for m, flag in zip(makers, flags, strict=True) if flag]
         there = {p for m in again for p in m.makes}
         needed = set(network.wanted).union(*(m.reads for m in again))
-        kept = sum(network.bytes[p] for p in needed - there) * PRICE
-        price = kept + sum(m.moved + OVERHEAD for m in again)
-        best = price if best is None else min(best, price)
+        kept = sum(network.bytes[p] for p in needed - there) * price
+        cost = kept + sum(m.moved + OVERHEAD for m in again)
+        best = cost if best is None else min(best, cost)
     assert best is not None
     return best
 
@@ -113,7 +114,27 @@ def test_the_choice_is_the_cheapest(seed: int) -> None:
     graph = parse_graph(text)
     plan = plan_of(text, training=True)
     network = network_of(graph, plan, "", gradient_passes(graph))
-    wanted, again = choose(network)
-    there = {p for m in again for p in m.makes}
-    kept = sum(network.bytes[p] for p in wanted - there) * PRICE
-    assert kept + sum(m.moved + OVERHEAD for m in again) == cheapest(network)
+    for price in PRICES.values():
+        wanted, again = choose(network, price=price)
+        there = {p for m in again for p in m.makes}
+        kept = sum(network.bytes[p] for p in wanted - there) * price
+        found = kept + sum(m.moved + OVERHEAD for m in again)
+        assert found == cheapest(network, price)
+
+
+def test_a_compiled_plan_keeps_less_than_one_that_runs_op_by_op() -> None:
+    """A compiler fuses what is computed again, so that it may move more bytes."""
+    text = """%x: f32[4096,64] input
+%w: f32[64,4] parameter
+first = matmul(%x, %w) -> %h: f32[4096,4]
+mean = mean(%h) -> %m: f32[4096]
+last = gelu(%m) -> %y: f32[4096]
+return %y
+"""
+    graph, plan = parse_graph(text), plan_of(text, training=True)
+    eager, compiled, unknown = (
+        with_recompute(graph, replace(plan, target=target))
+        for target in ("eager", "compiled", "")
+    )
+    assert eager.recompute.bytes_kept > compiled.recompute.bytes_kept
+    assert unknown.recompute == compiled.recompute
