@@ -200,7 +200,7 @@ def rows_of_process(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
 
 def _case(name: str, shape: tuple[int, int], options: argparse.Namespace) -> zoo.Case:
     """Return a model with its arguments, on the device."""
-    if name in usual.MODELS:
+    if name not in zoo.ZOO:
         return usual.case(name, options.device, batch=shape[0], tiny=options.small)
     size = zoo.TINY if options.small else zoo.BASE
     model, args, kwargs = zoo.build(name, size, *shape)
