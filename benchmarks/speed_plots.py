@@ -15,16 +15,20 @@ from statistics import geometric_mean
 from typing import Any
 
 BASELINE = "float32"
+MODES = ("eager", "compiled", "frozen")
 RIVALS = ("float32", "autocast", "bfloat16()")
 
+Ratios = dict[str, tuple[float, float, float]]
+"""Time over float32's by name: median, least, largest."""
 
-def ratios(row: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
+
+def ratios(row: dict[str, Any]) -> Ratios:
     """Return the time of each form over float32's in its mode: median, least, largest.
 
     Args:
         row: A row of the file.
     """
-    found: dict[str, tuple[float, float, float]] = {}
+    found: Ratios = {}
     for name, seconds in row["seconds"].items():
         form, mode = name.split(", ")
         reference = row["seconds"].get(f"{BASELINE}, {mode}")
@@ -79,31 +83,41 @@ def _mean(found: list[float]) -> str:
 
 
 def draw(rows: dict[str, Any], picture: Path) -> None:
-    """Write a picture with a group of bars for each row, and a panel for each mode."""
+    """Write a picture: a panel for each mode and shape, a group of bars for a model."""
     import matplotlib as mpl  # noqa: PLC0415  # slow, and not always there
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415  # as above
 
-    names = list(dict.fromkeys(name for row in rows.values() for name in ratios(row)))
-    modes = list(dict.fromkeys(name.split(", ")[1] for name in names))
-    size = 2 + 1.2 * len(rows), 3 * len(modes)
-    figure, panels = plt.subplots(len(modes), 1, figsize=size, squeeze=False)
-    for panel, mode in zip(panels[:, 0], modes, strict=True):
-        shown = [name for name in names if name.endswith(f", {mode}")]
-        width = 0.8 / len(shown)
-        for number, name in enumerate(shown):
-            found = [ratios(row).get(name, (0.0, 0.0, 0.0)) for row in rows.values()]
+    groups: dict[tuple[str, str], dict[str, Ratios]] = {}
+    for label, row in rows.items():
+        model, shape = label.split(", ")
+        for name, found in ratios(row).items():
+            form, mode = name.split(", ")
+            panel = groups.setdefault((mode, shape), {})
+            panel.setdefault(model, {})[form] = found
+    groups = dict(sorted(groups.items(), key=lambda item: MODES.index(item[0][0])))
+    most = max(map(len, groups.values()))
+    size = 2 + 1.1 * most, 2.6 * len(groups)
+    figure, panels = plt.subplots(len(groups), 1, figsize=size, squeeze=False)
+    for panel, ((mode, shape), models) in zip(
+        panels[:, 0], groups.items(), strict=True
+    ):
+        forms = list(dict.fromkeys(form for row in models.values() for form in row))
+        width = 0.8 / len(forms)
+        for number, form in enumerate(forms):
+            found = [row.get(form, (0.0, 0.0, 0.0)) for row in models.values()]
             places = [place + number * width for place in range(len(found))]
             low = [median - least for median, least, _ in found]
             high = [largest - median for median, _, largest in found]
             heights = [median for median, _, _ in found]
-            label = name.split(", ")[0]
-            panel.bar(places, heights, width, yerr=(low, high), label=label)
+            panel.bar(places, heights, width, yerr=(low, high), label=form)
         panel.axhline(1.0, color="black", linewidth=0.8)
-        panel.set_xticks([p + 0.4 - width / 2 for p in range(len(rows))], list(rows))
-        panel.set_ylabel(f"{mode}: time / {BASELINE}")
-        panel.legend(fontsize="small")
+        middle = 0.4 - width / 2
+        panel.set_xticks([p + middle for p in range(len(models))], list(models))
+        panel.set_ylabel(f"time / {BASELINE}")
+        panel.set_title(f"{mode}, {shape}", loc="left", fontsize="medium")
+        panel.legend(fontsize="x-small", ncols=len(forms), loc="upper right")
     figure.tight_layout()
     figure.savefig(picture, dpi=120)
     plt.close(figure)
