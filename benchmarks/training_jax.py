@@ -291,7 +291,7 @@ def main() -> None:
         "jax": jax.__version__,
         "backend": jax.default_backend(),
         "machine": platform.machine(),
-        "processor instructions for 16 bits": _instructions(),
+        "processor instructions for 16 bits": processor_instructions(),
         "peers": {name: version(name) for name in peers},
         "rounds": options.rounds,
         "rows": rows,
@@ -306,7 +306,7 @@ def _installed(name: str) -> bool:
     return find_spec({"mixed-precision-for-JAX": "mpx"}.get(name, name)) is not None
 
 
-def _instructions() -> str:
+def processor_instructions() -> str:
     """Return which 16-bit arithmetic the processor has; the rest is emulated."""
     about = Path("/proc/cpuinfo")
     text = about.read_text("utf-8") if about.exists() else ""

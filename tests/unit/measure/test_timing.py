@@ -138,3 +138,17 @@ def test_a_run_that_is_much_slower_is_not_timed_again(clock: Clock) -> None:
     assert found == {"full": 1.0, "close": 2.0, "emulated": 50.0}
     assert clock.order.count("emulated") == 2
     assert clock.order.count("close") > 2 * LEAST_ROUNDS
+
+
+def test_a_run_that_is_interrupted_once_is_timed(clock: Clock) -> None:
+    """A call of a small program that is interrupted takes fifty times as long."""
+    calls: list[float] = []
+
+    def interrupted() -> None:
+        calls.append(0.005 if len(calls) == 1 else 1e-4)
+        clock.now += calls[-1]
+
+    runs = {"low": clock.takes("low", 2e-4), "full": interrupted}
+    found = raced(runs, lambda _: None, 0.0)
+    assert found["full"] == pytest.approx(1e-4)
+    assert len(calls) > 2 * LEAST_ROUNDS
