@@ -64,6 +64,20 @@ def test_without_instructions_low_products_are_slower(framework):
     assert all(slower)
 
 
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_with_instructions_large_low_products_are_faster(framework):
+    features = "avx2 avx512f avx512_bf16"
+    table = shipped_calibration(replace(AVX2, framework=framework, features=features))
+    assert table is not None
+    faster = [
+        timed.seconds["bfloat16"] < timed.seconds[FULL]
+        for timed in table.contractions
+        if timed.macs > 2**22 and timed.thin >= 64 and timed.kind == "product"
+    ]
+    assert len(faster) > 3
+    assert all(faster)
+
+
 def test_the_variable_fixes_prices(monkeypatch):
     monkeypatch.setenv("AMPREWRITE_PRICES", "default")
     assert prices_are_fixed()
