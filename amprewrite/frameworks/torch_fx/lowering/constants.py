@@ -41,7 +41,7 @@ def fold_constants(
     Returns:
         A record for each value, with the ops that made it and nothing else.
     """
-    storages = _storages(graph)
+    storages = storages_of(graph)
     written = {storages[n] for node in graph.nodes for n in _written(node)}
     known = _constant_nodes(graph, constants, written, storages)
     exposed = {storages[n] for n in graph.output_node().all_input_nodes}
@@ -100,7 +100,7 @@ def _records(
 
 def written_values(graph: Graph) -> set[Node]:
     """Return the nodes with values that a graph writes to, or may write to."""
-    storages = _storages(graph)
+    storages = storages_of(graph)
     written = {storages[n] for node in graph.nodes for n in _written(node)}
     return {node for node, storage in storages.items() if storage in written}
 
@@ -114,7 +114,7 @@ def _stays(node: Node) -> bool:
     """Return whether a node without users stays: all but those that only compute."""
     if node.op in ("placeholder", "output"):
         return True
-    return not _computes(node) and node.op != "get_attr"
+    return not computes(node) and node.op != "get_attr"
 
 
 def _constant_nodes(
@@ -136,13 +136,13 @@ def _constant_nodes(
         if node.op == "get_attr":
             is_constant = str(node.target) in constants
         else:
-            is_constant = _computes(node) and found.issuperset(node.all_input_nodes)
+            is_constant = computes(node) and found.issuperset(node.all_input_nodes)
         if is_constant and storages[node] not in written:
             found.add(node)
     return found
 
 
-def _computes(node: Node) -> bool:
+def computes(node: Node) -> bool:
     """Return whether an op gives the same result for the same operands each time."""
     if node.op != "call_function" or not operators.is_overload(node.target):
         return False
@@ -160,7 +160,7 @@ def _written(node: Node) -> list[Node]:
     return [] if reads else node.all_input_nodes
 
 
-def _storages(graph: Graph) -> dict[Node, Node]:
+def storages_of(graph: Graph) -> dict[Node, Node]:
     """Return for each node one that stands for all nodes that may share its storage."""
     above: dict[Node, Node] = {}
 

@@ -20,6 +20,7 @@ from amprewrite.frameworks.torch_fx.lowering.packing.fuse_epilogues import (
 )
 from amprewrite.frameworks.torch_fx.lowering.packing.pack_layers import pack_layers
 from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import PackedLayer
+from amprewrite.frameworks.torch_fx.lowering.repeats import merge_repeats
 from amprewrite.plan.fields import Lowering
 
 
@@ -58,7 +59,8 @@ def lower_graph(
         graph: The graph of a plan; it stays as it is.
         owner: The module with the attributes of the graph.
         constants: Names of attributes that nothing outside of the graph writes to.
-        trains: Whether weights are trained: then no layout is changed.
+        trains: Whether weights are trained: then no layout is changed, and no ops are
+            merged, whose gradients would be summed in another order.
         packs: Whether weights may be packed, unless they are trained: calls without
             gradients are to run the packed graph.
         copies: Names of inputs that are low copies of weights, which the caller of the
@@ -66,6 +68,7 @@ def lower_graph(
     """
     lowered = _copied(graph)
     found = remove_no_ops(lowered)
+    found += () if trains else merge_repeats(lowered)
     found += fold_constants(lowered, owner, constants)
     if trains:
         return Lowered(lowered, found)

@@ -77,7 +77,7 @@ def test_values_that_are_not_finite_pass_activations_as_in_the_plan(monkeypatch)
         runs = ACTIVATIONS.values()
         images = [run(m.c(x + scale)) for scale, run in enumerate(runs)]
         other = m.d(y)
-        sums = [run(m.c(x + scale) + other) for scale, run in enumerate(runs)]
+        sums = [run(m.c(x - scale - 1) + other) for scale, run in enumerate(runs)]
         rows = [run(m.a(x.flatten(2) + scale)) for scale, run in enumerate(runs)]
         return *images, *sums, *rows
 
