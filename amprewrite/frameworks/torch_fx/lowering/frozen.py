@@ -56,8 +56,8 @@ class Frozen:
                 all of a weight are seen; see :class:`Marks`.
             written: The tensors that it writes to: others have another function.
         """
-        known = self._run is not None and self._weights.hold(weights)
-        if known and all(map(is_, self._written, written)):
+        same = all(map(is_, self._written, written))
+        if self._run is not None and same and self._weights.hold(weights):
             return self._run
         if self.freezes >= MOST_FREEZES or not all(map(_is_followed, weights)):
             self._run = None
