@@ -185,7 +185,7 @@ def test_settings_that_are_read_are_kept_as_they_are_and_as_they_were() -> None:
 
 def test_tensors_in_settings_are_compared_at_once() -> None:
     """Those of nn.LSTM are in a list; one after the other takes 2 us each."""
-    one = nn.LSTM(2, 2, num_layers=2)
+    one: Any = nn.LSTM(2, 2, num_layers=2)
     *_, (now, before) = settings_of(one)
     assert now is before
     assert isinstance(now, Marks)
