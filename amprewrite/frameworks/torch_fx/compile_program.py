@@ -76,7 +76,7 @@ def _read_and_written(program: ConvertedModule) -> tuple[list[Place], list[Place
     """Return the places of the tensors that a program only reads, and writes to."""
     assert program.rewritten is not None
     graph = program.rewritten.graph
-    written = written_attributes(graph)
+    written = written_attributes(graph, program)
     names = {str(node.target) for node in graph.find_nodes(op="get_attr")}
     read = [_places(program, target) for target in sorted(names - written)]
     others = [_places(program, target) for target in sorted(names & written)]

@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Iterable, Sequence
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -19,14 +19,14 @@ from amprewrite.frameworks.torch_fx.compat.tensor_internals import (
 SAMPLES = 64
 """Largest number of elements that are compared, of tensors on a CPU."""
 
-TOGETHER = 256
+TOGETHER = 512
 """Largest number of elements of many tensors that are compared together.
 
 Each is in a line of memory that no cache holds, which takes 0.1 us: 64 elements of each
 of 54 convolutions took a fifth of the time of their kernels (a small ResNet, measured).
 """
 
-LEAST = 4
+LEAST = 8
 """Smallest number of compared elements of a tensor that has as many."""
 
 STARTS = 8
@@ -52,6 +52,7 @@ class Mark:
 
     Attributes:
         writes: Number of writes that torch counted.
+        place: Identity of its memory, and its layout there; empty for a sparse tensor.
         sample: The elements that are compared; None if none are.
     """
 
@@ -67,10 +68,11 @@ class Mark:
         # Weak references, so that the memory is freed and its identity is not reused.
         # To a tensor with a storage there is none: torch.utils.swap_tensors, which
         # load_state_dict may use, refuses tensors with weak references.
-        self._memory = self._layout = self._tensor = None
+        self._memory = self._tensor = None
+        self.place: tuple[Any, ...] = ()
         if tensor.layout == torch.strided:
             self._memory = StorageWeakRef(tensor.untyped_storage())
-            self._layout = tensor.storage_offset(), tensor.stride()
+            self.place = storage_identity(tensor), *_layout(tensor)
         else:
             self._tensor = weakref.ref(tensor)
         self._count, self._step = _sampling(tensor, SAMPLES) if samples else (0, 1)
@@ -89,14 +91,12 @@ class Mark:
     def _has_same_memory(self, tensor: torch.Tensor) -> bool:
         if self._tensor is not None:
             return self._tensor() is tensor
-        memory: Any = self._memory
-        if tensor.layout != torch.strided or memory.cdata != storage_identity(tensor):
-            return False
-        return self._layout == (tensor.storage_offset(), tensor.stride())
+        strided = tensor.layout == torch.strided
+        return strided and self.place == (storage_identity(tensor), *_layout(tensor))
 
     def is_like(self, other: "Mark") -> bool:
-        """Return whether two marks of one tensor found no write between them."""
-        if self.writes != other.writes:
+        """Return whether two marks of one tensor found no change between them."""
+        if self.writes != other.writes or self.place != other.place:
             return False
         if self.sample is None or other.sample is None:
             return True
@@ -107,11 +107,18 @@ class Mark:
         return _bits(tensor).as_strided((self._count,), (self._step,))
 
 
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Return all of a tensor but its memory and its values."""
+    bits = tensor.is_conj(), tensor.is_neg()
+    return tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, bits
+
+
 class Marks:
     """The state of many tensors, compared at once: 0.4 us each (measured).
 
-    Detected is what a :class:`Mark` detects, of tensors with writes that torch counts.
-    Tensors and memory are kept alive, so that no other tensor gets the same address.
+    Detected is what a :class:`Mark` detects, by fewer elements of each: see
+    :class:`Samples`. Tensors and memory are kept alive, so that no other tensor gets
+    the same address.
     """
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -122,7 +129,8 @@ class Marks:
         """
         self._tensors = tuple(tensors)
         self._memory = [tensor.untyped_storage() for tensor in self._tensors]
-        self._state = _state(self._tensors)
+        self._complex = [tensor for tensor in self._tensors if tensor.is_complex()]
+        self._state = self._read()
         self._samples = Samples(self._tensors)
 
     def hold(self, tensors: Sequence[torch.Tensor] | None = None) -> bool:
@@ -133,13 +141,29 @@ class Marks:
         """
         if tensors is not None and not all(map(is_, self._tensors, tensors)):
             return False
-        return _state(self._tensors) == self._state and self._samples.hold()
+        try:
+            return self._read() == self._state and self._samples.hold()
+        except RuntimeError:  # one became a tensor of another kind (swap_tensors)
+            return False
+
+    def _read(self) -> list[list[Any]]:
+        """Return the number of writes, the address and the layout of each tensor."""
+        reads = version, torch.Tensor.data_ptr
+        found = [[*map(read, self._tensors)] for read in reads]
+        return [*found, *layouts(self._tensors), [*map(_layout, self._complex)]]
 
 
-def _state(tensors: Sequence[torch.Tensor]) -> list[list[Any]]:
-    """Return the number of writes, the address and the layout of each tensor."""
-    reads = version, torch.Tensor.data_ptr, torch.Tensor.stride
+def layouts(tensors: Sequence[torch.Tensor]) -> list[list[Any]]:
+    """Return the shapes, the strides and the dtypes of many tensors.
+
+    Args:
+        tensors: Tensors with strides.
+    """
+    reads: tuple[Any, ...] = _SHAPE, torch.Tensor.stride, _DTYPE
     return [[*map(read, tensors)] for read in reads]
+
+
+_SHAPE, _DTYPE = attrgetter("shape"), attrgetter("dtype")
 
 
 class Samples:
@@ -189,6 +213,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     held = tensor.detach()
     kind = _INTEGERS.get(held.itemsize)
     known = held.layout is torch.strided and held.is_contiguous()
+    known = known and not (held.is_conj() or held.is_neg())  # a mark has these bits
     return held.view(kind) if known and kind is not None else held
 
 

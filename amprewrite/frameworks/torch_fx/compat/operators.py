@@ -2,7 +2,7 @@
 # pyright: reportPrivateUsage=false
 
 import ctypes
-from collections.abc import Callable, Generator, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Protocol, TypeGuard
@@ -65,6 +65,28 @@ def formals(target: Hashable) -> Sequence[Formal]:
 def is_mutable(target: "OpOverload[..., Any]") -> bool:
     """Return whether an operator writes to any of its arguments."""
     return target._schema.is_mutable
+
+
+def written_statistics(
+    target: "OpOverload[..., Any]", args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[Any]:
+    """Return the running statistics that a norm writes to, which no schema declares.
+
+    They are updated where the flag of training is not False, or is no argument.
+
+    Args:
+        target: The operator.
+        args: Positional arguments of its call.
+        kwargs: Keyword arguments.
+    """
+    names = [formal.name for formal in formals(target)]
+    if "running_mean" not in names or target._schema.name.endswith("no_training"):
+        return []
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    if any(given.get(flag) is False for flag in ("training", "use_input_stats")):
+        return []
+    found = (given.get(name) for name in ("running_mean", "running_var"))
+    return [value for value in found if value is not None]
 
 
 def is_random(target: "OpOverload[..., Any]") -> bool:

@@ -8,7 +8,7 @@ from torch import nn
 from torch.fx import Graph, Node
 
 from amprewrite.frameworks.torch_fx.compat import operators, tensor_internals
-from amprewrite.frameworks.torch_fx.lowering.evaluate import value_of
+from amprewrite.frameworks.torch_fx.lowering.evaluate import attribute_of, value_of
 from amprewrite.plan.fields import Lowering
 
 MOST_BYTES = 8 * 2**20
@@ -41,7 +41,7 @@ def fold_constants(
     Returns:
         A record for each value, with the ops that made it and nothing else.
     """
-    storages = storages_of(graph)
+    storages = storages_of(graph, owner)
     written = {storages[n] for node in graph.nodes for n in _written(node)}
     known = _constant_nodes(graph, constants, written, storages)
     exposed = {storages[n] for n in graph.output_node().all_input_nodes}
@@ -98,16 +98,22 @@ def _records(
         yield Lowering("constants", names, COMPUTED_ONCE, folded[node])
 
 
-def written_values(graph: Graph) -> set[Node]:
-    """Return the nodes with values that a graph writes to, or may write to."""
-    storages = storages_of(graph)
+def written_values(graph: Graph, owner: nn.Module | None = None) -> set[Node]:
+    """Return the nodes with values that a graph writes to, or may write to.
+
+    Args:
+        graph: The graph.
+        owner: The module with its attributes, which may share their memory.
+    """
+    storages = storages_of(graph, owner)
     written = {storages[n] for node in graph.nodes for n in _written(node)}
     return {node for node, storage in storages.items() if storage in written}
 
 
-def written_attributes(graph: Graph) -> set[str]:
+def written_attributes(graph: Graph, owner: nn.Module | None = None) -> set[str]:
     """Return the names of the attributes that a graph writes to, or may write to."""
-    return {str(n.target) for n in written_values(graph) if n.op == "get_attr"}
+    written = written_values(graph, owner)
+    return {str(n.target) for n in written if n.op == "get_attr"}
 
 
 def _stays(node: Node) -> bool:
@@ -146,7 +152,8 @@ def computes(node: Node) -> bool:
     """Return whether an op gives the same result for the same operands each time."""
     if node.op != "call_function" or not operators.is_overload(node.target):
         return False
-    return operators.is_pure(node.target) and "empty" not in node.target.name()
+    pure = operators.is_pure(node.target) and "empty" not in node.target.name()
+    return pure and not _written(node)
 
 
 def _written(node: Node) -> list[Node]:
@@ -155,13 +162,22 @@ def _written(node: Node) -> list[Node]:
         return []
     target: Any = node.target
     if operators.is_overload(target):
-        return node.all_input_nodes if operators.is_mutable(target) else []
+        if operators.is_mutable(target):
+            return node.all_input_nodes
+        return operators.written_statistics(target, node.args, node.kwargs)
     reads = node.op == "call_function" and not operators.is_higher_order(target)
     return [] if reads else node.all_input_nodes
 
 
-def storages_of(graph: Graph) -> dict[Node, Node]:
-    """Return for each node one that stands for all nodes that may share its storage."""
+def storages_of(graph: Graph, owner: nn.Module | None = None) -> dict[Node, Node]:
+    """Return for each node one that stands for all nodes that may share its storage.
+
+    Inputs count as apart, though a caller may give one tensor twice.
+
+    Args:
+        graph: The graph.
+        owner: The module with its attributes, which may share their memory.
+    """
     above: dict[Node, Node] = {}
 
     def top(node: Node) -> Node:
@@ -174,7 +190,23 @@ def storages_of(graph: Graph) -> dict[Node, Node]:
         if node.op == "call_function":
             for operand in _shared(node):
                 above[top(operand)] = node
+    held: dict[Any, Node] = {}
+    for node in graph.find_nodes(op="get_attr") if owner is not None else ():
+        if FOLDED not in node.meta and (key := _memory_of(attribute_of(owner, node))):
+            above[top(held.setdefault(key, node))] = top(node)
     return {node: top(node) for node in graph.nodes}
+
+
+def _memory_of(value: object) -> Any:
+    """Return a key of the memory of an attribute; None if it has none of its own.
+
+    A sparse tensor has none, nor has one of a transform of ``torch.func``.
+    """
+    if not isinstance(value, torch.Tensor) or tensor_internals.is_transformed(value):
+        return None
+    if not tensor_internals.is_dense(value):
+        return None
+    return tensor_internals.storage_key(value)
 
 
 def _shared(node: Node) -> Iterable[Node]:

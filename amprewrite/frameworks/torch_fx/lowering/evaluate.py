@@ -31,9 +31,19 @@ def value_of(node: Node, owner: nn.Module, known: dict[Node, Any]) -> Any:
 
 def _computed(node: Node, owner: nn.Module, known: dict[Node, Any]) -> Any:
     if node.op == "get_attr":
-        path, _, name = str(node.target).rpartition(".")
-        return getattr(owner.get_submodule(path), name)
+        return attribute_of(owner, node)
     function: Any = node.target
     args: Any = map_arg(node.args, lambda n: known[n])
     kwargs: Any = map_arg(node.kwargs, lambda n: known[n])
     return function(*args, **kwargs)
+
+
+def attribute_of(owner: nn.Module, node: Node) -> Any:
+    """Return the attribute that a ``get_attr`` node reads.
+
+    Args:
+        owner: The module with the attributes of the graph.
+        node: The node.
+    """
+    path, _, name = str(node.target).rpartition(".")
+    return getattr(owner.get_submodule(path), name)

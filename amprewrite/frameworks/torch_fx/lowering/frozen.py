@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from amprewrite.frameworks.torch_fx.capture.tensor_changes import Marks
+from amprewrite.frameworks.torch_fx.capture.tensor_changes import Marks, layouts
 from amprewrite.frameworks.torch_fx.compat.tensor_internals import counts_writes
 
 MOST_FREEZES = 3
@@ -44,6 +44,7 @@ class Frozen:
         self._make, self._unfrozen = make, unfrozen
         self._run: Callable[..., Any] | None = None
         self._weights, self._written = Marks(()), tuple[torch.Tensor, ...]()
+        self._layouts: list[list[Any]] = []
 
     def of(
         self, weights: Sequence[torch.Tensor], written: Sequence[torch.Tensor] = ()
@@ -54,9 +55,11 @@ class Frozen:
             weights: The weights that the function reads, and does not write to. Of
                 writes that torch does not count (through ``weight.data``), those to
                 all of a weight are seen; see :class:`Marks`.
-            written: The tensors that it writes to: others have another function.
+            written: The tensors that it writes to: others, or those in another layout,
+                have another function.
         """
         same = all(map(is_, self._written, written))
+        same = same and layouts(written) == self._layouts
         if self._run is not None and same and self._weights.hold(weights):
             return self._run
         if self.freezes >= MOST_FREEZES or not all(map(_is_followed, weights)):
@@ -64,6 +67,7 @@ class Frozen:
             return self._unfrozen
         self.freezes += 1
         self._weights, self._written = Marks(weights), tuple(written)
+        self._layouts = layouts(written)
         self._run = self._make()
         return self._run
 

@@ -68,7 +68,7 @@ def lower_graph(
     """
     lowered = _copied(graph)
     found = remove_no_ops(lowered)
-    found += () if trains else merge_repeats(lowered)
+    found += () if trains else merge_repeats(lowered, owner)
     found += fold_constants(lowered, owner, constants)
     if trains:
         return Lowered(lowered, found)
@@ -79,7 +79,9 @@ def lower_graph(
     fuses = kernels.convolves
     full = paying(packed, fuses) if fuses(torch.float32) and copies is None else ()
     changed = put_channels_last(packed, full, fuses)
-    written = written_values(packed)  # of ops of ATen, before others replace them
+    written = written_values(
+        packed, owner
+    )  # of ops of ATen, before others replace them
     layers = pack_layers(packed, owner, copies)
     layers += fuse_epilogues(packed, written)
     if any(isinstance(node.target, PackedLayer) for node in packed.nodes):

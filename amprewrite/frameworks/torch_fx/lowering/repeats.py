@@ -2,6 +2,7 @@
 
 from typing import Any, cast
 
+from torch import nn
 from torch.fx import Graph, Node
 
 from amprewrite.frameworks.torch_fx.compat import operators
@@ -18,23 +19,27 @@ _NUMBERS = frozenset(("_operator", "builtins", "math"))
 """Modules of functions of numbers and tuples, which change no state."""
 
 
-def merge_repeats(graph: Graph) -> tuple[Lowering, ...]:
+def merge_repeats(graph: Graph, owner: nn.Module | None = None) -> tuple[Lowering, ...]:
     """Replace ops by an earlier one with the same target and operands.
 
     Left alone are ops with an operand or a result in memory that the graph writes to,
-    and results that the caller gets, which may write to one of them. After a call of a
-    function that may change the state of torch (gradients, autocast) only ops that
-    follow it are merged.
+    and results that the caller gets, which may write to one of them. A caller may give
+    one tensor twice, or one of the module: where the graph writes to an input or an
+    attribute, none of them counts as constant. After a call of a function that may
+    change the state of torch (gradients, autocast) only ops that follow it are merged.
 
     Args:
         graph: The graph; it is changed in place.
+        owner: The module with its attributes.
 
     Returns:
         A record of all of them, if there are any.
     """
-    storages = storages_of(graph)
+    storages = storages_of(graph, owner)
+    written = {storages[node] for node in written_values(graph, owner)}
+    given = {storages[n] for n in graph.nodes if n.op in ("placeholder", "get_attr")}
     exposed = {storages[node] for node in graph.output_node().all_input_nodes}
-    exposed |= {storages[node] for node in written_values(graph)}
+    exposed |= written if written.isdisjoint(given) else written | given
     known: dict[object, Node] = {}
     names: list[str] = []
     for node in graph.nodes:

@@ -123,3 +123,23 @@ def test_the_memory_of_a_tensor_of_onednn_is_read_where_it_is() -> None:
 def test_ops_that_draw_are_random() -> None:
     assert operators.is_random(aten.bernoulli.default)
     assert not operators.is_random(aten.add.Tensor)
+
+
+def test_norms_write_to_statistics_unless_they_do_not_train() -> None:
+    norm = aten.batch_norm.default
+    rest = (0.1, 1e-5, False)
+    given = ("x", "w", "b", "mean", "var")
+    assert operators.written_statistics(norm, (*given, True, *rest), {}) == [
+        *("mean", "var")
+    ]
+    assert operators.written_statistics(norm, (*given, False, *rest), {}) == []
+    assert operators.written_statistics(norm, given, {"training": True}) != []
+    none = ("x", "w", "b", None, None)
+    assert operators.written_statistics(norm, (*none, True, *rest), {}) == []
+    instance = aten.instance_norm.default
+    assert operators.written_statistics(instance, (*given, True, *rest), {}) != []
+    update = aten.batch_norm_update_stats.default
+    assert operators.written_statistics(update, ("x", "mean", "var", 0.1), {}) != []
+    still = aten._native_batch_norm_legit_no_training.default
+    assert operators.written_statistics(still, (*given, 0.1, 1e-5), {}) == []
+    assert operators.written_statistics(aten.add.Tensor, ("x", "y"), {}) == []

@@ -61,3 +61,6 @@ def test_another_tensor_to_write_to_is_a_change_and_a_write_is_none() -> None:
     assert frozen.freezes == 1
     frozen.of([weight], [two])
     assert frozen.freezes == 2
+    two.data = torch.zeros(3)
+    frozen.of([weight], [two])
+    assert frozen.freezes == 3
