@@ -191,8 +191,10 @@ def storages_of(graph: Graph, owner: nn.Module | None = None) -> dict[Node, Node
             for operand in _shared(node):
                 above[top(operand)] = node
     held: dict[Any, Node] = {}
-    for node in graph.find_nodes(op="get_attr") if owner is not None else ():
-        if FOLDED not in node.meta and (key := _memory_of(attribute_of(owner, node))):
+    for node in graph.find_nodes(op="get_attr"):
+        if owner is None or FOLDED in node.meta:
+            continue
+        if key := _memory_of(attribute_of(owner, node)):
             above[top(held.setdefault(key, node))] = top(node)
     return {node: top(node) for node in graph.nodes}
 

@@ -53,7 +53,8 @@ def lower_graph(
 
     Bits are the same, but for convolutions in another layout and for packed weights,
     whose float32 sums may have another order, and for fused ops, which round less. An
-    activation between packed convolutions may differ in the last bit.
+    activation between packed convolutions may differ in the last bit. Gradients of
+    inputs are summed before merged ops, not after them.
 
     Args:
         graph: The graph of a plan; it stays as it is.

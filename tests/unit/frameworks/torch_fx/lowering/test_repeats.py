@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn
+from torch import Tensor, nn
 from torch.fx import Graph
 
 import amprewrite
@@ -123,6 +123,9 @@ class Counting(nn.Module):
         self.register_buffer("other", self.count.view(2))
         self.plain = self.count.view(2)
 
+    count: Tensor
+    other: Tensor
+
     def forward(self, x: Any) -> Any:
         before = torch.stack([x.exp(), self.other.exp(), self.plain.exp()])
         self.count.add_(1)
@@ -144,6 +147,9 @@ class Norms(nn.Module):
         self.run = run
         self.register_buffer("running_mean", torch.zeros(3))
         self.register_buffer("running_var", torch.ones(3))
+
+    running_mean: Tensor
+    running_var: Tensor
 
     def forward(self, x: Any) -> Any:
         statistics = self.running_mean, self.running_var
