@@ -204,11 +204,12 @@ def _memory_of(value: object) -> Any:
 
     A sparse tensor has none, nor has one of a transform of ``torch.func``.
     """
-    if not isinstance(value, torch.Tensor) or tensor_internals.is_transformed(value):
+    if not isinstance(value, torch.Tensor) or not tensor_internals.is_dense(value):
         return None
-    if not tensor_internals.is_dense(value):
+    try:
+        return tensor_internals.storage_identity(value)
+    except NotImplementedError:  # of a transform; dynamo cannot trace a question for it
         return None
-    return tensor_internals.storage_key(value)
 
 
 def _shared(node: Node) -> Iterable[Node]:
