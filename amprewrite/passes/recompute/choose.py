@@ -32,10 +32,10 @@ PRICES = {"eager": 8, "compiled": 16}
 
 An activation of a transformer that is read, computed and written again moves 4 to 12
 times the bytes that it frees, a mean over rows of 128 moves 64 times the bytes. A
-compiler fuses much of what is computed again. Op by op, training steps of GPT-2, a ViT
-and a ResNet take 1.18, 1.13 and 1.19 of the time without at 16, for 0.41, 0.49 and
-0.38 of float32's bytes; at 8 they take 1.07, 1.07 and 1.03, for 0.48, 0.49 and 0.38 (a
-CPU with instructions for bfloat16, ``benchmarks.training_torch``).
+compiler fuses much of what is computed again. Op by op, a training step of GPT-2 takes
+1.20 of the time without at 16, for 0.41 of float32's bytes, and 1.08 at 8, for 0.47; of
+a ViT, BERT and a ResNet 1.10, 1.08 and 1.25 at 8, and up to 0.03 more at 16 (a CPU with
+instructions for bfloat16, ``benchmarks.training_torch``).
 """
 
 LONGEST = 8

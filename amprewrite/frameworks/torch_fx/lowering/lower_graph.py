@@ -80,9 +80,8 @@ def lower_graph(
     fuses = kernels.convolves
     full = paying(packed, fuses) if fuses(torch.float32) and copies is None else ()
     changed = put_channels_last(packed, full, fuses)
-    written = written_values(
-        packed, owner
-    )  # of ops of ATen, before others replace them
+    # Of ops of ATen, before others replace them.
+    written = written_values(packed, owner)
     layers = pack_layers(packed, owner, copies)
     layers += fuse_epilogues(packed, written)
     if any(isinstance(node.target, PackedLayer) for node in packed.nodes):
