@@ -211,3 +211,49 @@ def test_a_change_of_one_of_many_tensors_is_seen(change: Callable[[Any], None]) 
     change(tensors[3])
     assert not marks.hold()
     assert not marks.hold(tensors)
+
+
+def to_a_part(tensor: Any) -> None:
+    tensor.data = tensor.data[:4]
+
+
+def to_another_dtype(tensor: Any) -> None:
+    tensor.data = tensor.data.view(torch.int32)
+
+
+def to_every_other(tensor: Any) -> None:
+    tensor.data = torch.ones(8, 16)[:, ::2]
+
+
+@pytest.mark.parametrize("change", [to_a_part, to_another_dtype, to_every_other])
+def test_another_layout_or_memory_is_seen_by_all_marks(
+    change: Callable[[Any], None],
+) -> None:
+    tensor = torch.ones(8, 8)
+    mark, marks = Mark(tensor), Marks([tensor, torch.ones(3)])
+    assert mark.holds(tensor)
+    assert mark.is_like(Mark(tensor))
+    change(tensor)
+    assert not mark.holds(tensor)
+    assert not mark.is_like(Mark(tensor))
+    assert not marks.hold()
+
+
+def test_the_conjugate_of_complex_numbers_is_a_change() -> None:
+    tensors = [torch.ones(4, dtype=torch.complex64) * (1 + 2j), torch.ones(4)]
+    marks, mark = Marks(tensors), Mark(tensors[0])
+    tensors[0].data = tensors[0].data.conj()
+    assert not marks.hold()
+    assert not mark.holds(tensors[0])
+    assert Marks(tensors).hold()
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_a_tensor_that_became_one_of_another_kind_is_a_change(*, sparse: bool) -> None:
+    tensors = [torch.ones(4, 4), torch.ones(4, 4)]
+    marks = Marks(tensors)
+    with torch.inference_mode():
+        other = torch.ones(4, 4)
+    other = torch.eye(4).to_sparse() if sparse else other
+    torch.utils.swap_tensors(tensors[0], other)
+    assert not marks.hold()
