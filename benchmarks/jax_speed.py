@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 import amprewrite
 from benchmarks import jax_compiled, jax_zoo
@@ -77,34 +75,15 @@ def times(runs: dict[str, Run], rounds: int) -> dict[str, float]:
     return {name: statistics.median(found) for name, found in seconds.items()}
 
 
-def errors(case: jax_zoo.Case, runs: dict[str, Run]) -> dict[str, float]:
-    """Return the relative L2 error of all outputs of each form against float64."""
-    function, args = case
-
-    def flat(tree: Any) -> Any:
-        leaves = [np.ravel(np.asarray(x, np.float64)) for x in jax.tree.leaves(tree)]
-        return np.concatenate(leaves)
-
-    def wide(x: Any) -> Any:
-        return x.astype(jnp.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x
-
-    with jax.enable_x64(True):
-        exact = flat(function(*jax.tree.map(wide, args)))
-    return {
-        name: float(np.linalg.norm(flat(run()) - exact) / np.linalg.norm(exact))
-        for name, run in runs.items()
-    }
-
-
 def measure(name: str, size: jax_zoo.Size, rounds: int) -> dict[str, Any]:
     """Return the times and errors of one program."""
     case = jax_compiled.BUILDERS[name](size)
-    runs = forms(case)
+    runs, wanted = forms(case), jax_compiled.reference(*case)
     found = times(runs, rounds)
     return {
         "seconds": found["float32"],
         "time / float32": {key: s / found["float32"] for key, s in found.items()},
-        "error": errors(case, runs),
+        "error": {key: jax_compiled.error(run(), wanted) for key, run in runs.items()},
     }
 
 
