@@ -14,8 +14,10 @@ from amprewrite.frameworks.torch_fx.compat import (
     tracing,
 )
 from amprewrite.frameworks.torch_fx.lowering.bounded import keep_nan
-from amprewrite.frameworks.torch_fx.lowering.constants import written_attributes
 from amprewrite.frameworks.torch_fx.lowering.frozen import Frozen
+from amprewrite.frameworks.torch_fx.lowering.simplify.constants import (
+    written_attributes,
+)
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 
 Place = tuple[Mapping[str, Any], str]

@@ -14,7 +14,7 @@ import torch
 from torch.fx import Graph, Node
 
 from amprewrite.frameworks.torch_fx.compat import operators, tensor_internals
-from amprewrite.frameworks.torch_fx.lowering.constants import written_values
+from amprewrite.frameworks.torch_fx.lowering.simplify.constants import written_values
 from amprewrite.plan.fields import Lowering
 
 aten = torch.ops.aten

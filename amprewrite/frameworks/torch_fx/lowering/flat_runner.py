@@ -19,7 +19,7 @@ from torch.fx import Graph, Node
 
 from amprewrite.frameworks.torch_fx.compat import module_parts, operators, pytrees
 from amprewrite.frameworks.torch_fx.lowering.bindings import binding_of
-from amprewrite.frameworks.torch_fx.lowering.constants import FOLDED
+from amprewrite.frameworks.torch_fx.lowering.simplify.constants import FOLDED
 
 _LITERALS = (bool, int, str, type(None), type(Ellipsis))
 """Types of constants that Python code can spell."""

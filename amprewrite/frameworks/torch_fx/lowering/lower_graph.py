@@ -8,19 +8,19 @@ from torch import nn
 from torch.fx import Graph
 
 from amprewrite.frameworks.torch_fx.lowering.channels_last import put_channels_last
-from amprewrite.frameworks.torch_fx.lowering.constants import (
-    fold_constants,
-    written_values,
-)
 from amprewrite.frameworks.torch_fx.lowering.layout_prices import paying
-from amprewrite.frameworks.torch_fx.lowering.no_ops import remove_no_ops
 from amprewrite.frameworks.torch_fx.lowering.packing import kernels
 from amprewrite.frameworks.torch_fx.lowering.packing.fuse_epilogues import (
     fuse_epilogues,
 )
 from amprewrite.frameworks.torch_fx.lowering.packing.pack_layers import pack_layers
 from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import PackedLayer
-from amprewrite.frameworks.torch_fx.lowering.repeats import merge_repeats
+from amprewrite.frameworks.torch_fx.lowering.simplify.constants import (
+    fold_constants,
+    written_values,
+)
+from amprewrite.frameworks.torch_fx.lowering.simplify.no_ops import remove_no_ops
+from amprewrite.frameworks.torch_fx.lowering.simplify.repeats import merge_repeats
 from amprewrite.plan.fields import Lowering
 
 

@@ -9,7 +9,6 @@ from torch import nn
 from torch.fx import Graph, Node
 
 from amprewrite.frameworks.torch_fx.compat import tensor_internals
-from amprewrite.frameworks.torch_fx.lowering.constants import FOLDED
 from amprewrite.frameworks.torch_fx.lowering.packing import kernels
 from amprewrite.frameworks.torch_fx.lowering.packing.find_convolutions import (
     convolutions,
@@ -19,6 +18,7 @@ from amprewrite.frameworks.torch_fx.lowering.packing.layer import Layer
 from amprewrite.frameworks.torch_fx.lowering.packing.layouts import Layout, OfMatrix
 from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import PackedLayer
 from amprewrite.frameworks.torch_fx.lowering.packing.trial import tried
+from amprewrite.frameworks.torch_fx.lowering.simplify.constants import FOLDED
 from amprewrite.plan.fields import Lowering
 
 NAME = "packed"

@@ -6,7 +6,7 @@ from torch import nn
 from torch.fx import Graph, Node
 
 from amprewrite.frameworks.torch_fx.compat import operators
-from amprewrite.frameworks.torch_fx.lowering.constants import (
+from amprewrite.frameworks.torch_fx.lowering.simplify.constants import (
     computes,
     storages_of,
     written_values,

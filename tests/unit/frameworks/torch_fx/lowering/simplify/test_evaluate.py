@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 from torch.fx import Graph
 
-from amprewrite.frameworks.torch_fx.lowering.evaluate import value_of
+from amprewrite.frameworks.torch_fx.lowering.simplify.evaluate import value_of
 
 aten: Any = torch.ops.aten
 

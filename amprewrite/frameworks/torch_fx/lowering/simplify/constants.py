@@ -8,7 +8,10 @@ from torch import nn
 from torch.fx import Graph, Node
 
 from amprewrite.frameworks.torch_fx.compat import operators, tensor_internals
-from amprewrite.frameworks.torch_fx.lowering.evaluate import attribute_of, value_of
+from amprewrite.frameworks.torch_fx.lowering.simplify.evaluate import (
+    attribute_of,
+    value_of,
+)
 from amprewrite.plan.fields import Lowering
 
 MOST_BYTES = 8 * 2**20

@@ -8,9 +8,12 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn
 
-from amprewrite.frameworks.torch_fx.lowering import constants
-from amprewrite.frameworks.torch_fx.lowering.constants import FOLDED, fold_constants
 from amprewrite.frameworks.torch_fx.lowering.flat_runner import flat_runner
+from amprewrite.frameworks.torch_fx.lowering.simplify import constants
+from amprewrite.frameworks.torch_fx.lowering.simplify.constants import (
+    FOLDED,
+    fold_constants,
+)
 from tests.torch_programs import relative_error
 
 X = torch.linspace(-1, 1, 16).reshape(4, 4)
