@@ -64,9 +64,10 @@ def test_without_instructions_low_products_are_slower(framework):
     assert all(slower)
 
 
+@pytest.mark.parametrize("flag", ["avx512_bf16", "amx_bf16"])
 @pytest.mark.parametrize("framework", ["torch", "jax"])
-def test_with_instructions_large_low_products_are_faster(framework):
-    features = "avx2 avx512f avx512_bf16"
+def test_with_instructions_large_low_products_are_faster(framework, flag):
+    features = f"avx2 avx512f avx512_bf16 {flag}"
     table = shipped_calibration(replace(AVX2, framework=framework, features=features))
     assert table is not None
     faster = [
