@@ -19,8 +19,12 @@ from amprewrite.frameworks.torch_fx.lowering.simplify.constants import (
     fold_constants,
     written_values,
 )
+from amprewrite.frameworks.torch_fx.lowering.simplify.early_casts import cast_early
 from amprewrite.frameworks.torch_fx.lowering.simplify.no_ops import remove_no_ops
 from amprewrite.frameworks.torch_fx.lowering.simplify.repeats import merge_repeats
+from amprewrite.frameworks.torch_fx.lowering.simplify.round_trips import (
+    remove_round_trips,
+)
 from amprewrite.plan.fields import Lowering
 
 
@@ -52,7 +56,8 @@ def lower_graph(
     """Return a graph that computes the same in fewer and cheaper steps.
 
     Bits are the same, but for convolutions in another layout and for packed weights,
-    whose float32 sums may have another order, and for fused ops, which round less. An
+    whose float32 sums may have another order, and for values that are read full and for
+    fused ops, which are rounded less. An
     activation between packed convolutions may differ in the last bit. Gradients of
     inputs are summed before merged ops, not after them.
 
@@ -69,7 +74,10 @@ def lower_graph(
     """
     lowered = _copied(graph)
     found = remove_no_ops(lowered)
-    found += () if trains else merge_repeats(lowered, owner)
+    if not trains:
+        found += remove_round_trips(lowered, owner)
+        found += cast_early(lowered, owner)
+        found += merge_repeats(lowered, owner)
     found += fold_constants(lowered, owner, constants)
     if trains:
         return Lowered(lowered, found)

@@ -10,6 +10,7 @@ from torch.fx import Graph, Node, map_arg
 
 from amprewrite.frameworks.torch_fx.aten import arguments
 from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
+from amprewrite.frameworks.torch_fx.capture.cast_intent import CHOSEN
 from amprewrite.frameworks.torch_fx.compat import tensor_internals
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.rewrite.aliasing import keep_copy
@@ -289,6 +290,8 @@ def _makes(op: Op) -> bool:
 
 def _write_cast(decision: Decision, node: Node) -> None:
     dtype = torch_dtype(decision.results[0])
+    if decision.op_class == "follow":
+        node.meta[CHOSEN] = "follows"
     if arguments.argument(node, "dtype") is not None:
         _set_argument(node, "dtype", dtype)
     else:  # type_as and to.other name a tensor of a possibly changed dtype

@@ -6,11 +6,8 @@ from torch import nn
 from torch.fx import Graph, Node
 
 from amprewrite.frameworks.torch_fx.compat import operators
-from amprewrite.frameworks.torch_fx.lowering.simplify.constants import (
-    computes,
-    storages_of,
-    written_values,
-)
+from amprewrite.frameworks.torch_fx.lowering.simplify.constants import computes
+from amprewrite.frameworks.torch_fx.lowering.simplify.memory import Memory
 from amprewrite.plan.fields import Lowering
 
 MERGED = "merged with an equal op before"
@@ -23,10 +20,9 @@ def merge_repeats(graph: Graph, owner: nn.Module | None = None) -> tuple[Lowerin
     """Replace ops by an earlier one with the same target and operands.
 
     Left alone are ops with an operand or a result in memory that the graph writes to,
-    and results that the caller gets, which may write to one of them. A caller may give
-    one tensor twice, or one of the module: where the graph writes to an input or an
-    attribute, none of them counts as constant. After a call of a function that may
-    change the state of torch (gradients, autocast) only ops that follow it are merged.
+    and results that the caller gets, which may write to one of them. After a call of a
+    function that may change the state of torch (gradients, autocast) only ops that
+    follow it are merged.
 
     Args:
         graph: The graph; it is changed in place.
@@ -35,18 +31,15 @@ def merge_repeats(graph: Graph, owner: nn.Module | None = None) -> tuple[Lowerin
     Returns:
         A record of all of them, if there are any.
     """
-    storages = storages_of(graph, owner)
-    written = {storages[node] for node in written_values(graph, owner)}
-    given = {storages[n] for n in graph.nodes if n.op in ("placeholder", "get_attr")}
-    exposed = {storages[node] for node in graph.output_node().all_input_nodes}
-    exposed |= written if written.isdisjoint(given) else written | given
+    memory = Memory(graph, owner)
     known: dict[object, Node] = {}
     names: list[str] = []
     for node in graph.nodes:
         if _may_change_state(node):
             known.clear()
-        concerned = {storages[one] for one in (node, *node.all_input_nodes)}
-        if not computes(node) or not exposed.isdisjoint(concerned):
+        concerned = (node, *node.all_input_nodes)
+        exposed = memory.is_written(concerned) or memory.is_returned(concerned)
+        if exposed or not computes(node):
             continue
         key = node.target, _key(node.args), _key(node.kwargs)
         first = known.setdefault(key, node)
