@@ -30,7 +30,7 @@ _MOVES = frozenset(
         aten.view.default,
     )
 )
-"""Ops of one tensor whose results are its values, by its shape and not by its memory.
+"""Ops that move the values of one tensor by its shape, not by its memory.
 
 A cast before them gives the same bits as one after them.
 """
