@@ -53,6 +53,36 @@ def retyped(val: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return FakeTensor(val.fake_mode, made, val.device)
 
 
+class Fakes:
+    """Fake tensors of one mode, made of what is known of them."""
+
+    def __init__(self) -> None:
+        """Begin without a storage."""
+        self._mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self._storages: dict[int, torch.UntypedStorage] = {}
+
+    def storage(self, number: int, size: int) -> torch.UntypedStorage:
+        """Return the storage of a number, of ``size`` bytes; it has no memory."""
+        if number not in self._storages:
+            self._storages[number] = torch.UntypedStorage(size, device="meta")
+        return self._storages[number]
+
+    def tensor(
+        self,
+        storage: torch.UntypedStorage,
+        dtype: torch.dtype,
+        device: torch.device,
+        offset: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+    ) -> torch.Tensor:
+        """Return a fake tensor on ``device`` with ``storage``."""
+        made = torch.empty(0, dtype=dtype, device="meta")
+        return FakeTensor(
+            self._mode, made.set_(storage, offset, shape, strides), device
+        )
+
+
 def source_of(fake: torch.Tensor) -> torch.Tensor | None:
     """Return the tensor that a tracer made a fake one from; None if it computed it."""
     if not isinstance(fake, FakeTensor):

@@ -1,12 +1,12 @@
 """Graphs as plain data, so that a converted module can be pickled.
 
 torch.fx pickles a graph as code and traces it again, which renames its nodes; plans and
-verify refer to nodes by name. Metadata about values is left out.
+verify refer to nodes by name.
 """
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.torch_fx.compat import module_parts, operators, pytrees
+from amprewrite.frameworks.torch_fx.module.stored_values import StoredMetadata
 from amprewrite.frameworks.torch_fx.rewrite import quantise_op
 from amprewrite.frameworks.torch_fx.rewrite.fp8_kernel import fp8_dot
 
@@ -61,21 +62,24 @@ class StoredGraph:
     Attributes:
         nodes: Kind, name, target and arguments of each.
         call: Names of the inputs, and the structures of inputs and outputs.
+        metadata: Values and marks of the nodes, by which a program is lowered.
     """
 
     nodes: tuple[tuple[str, str, Any, Any], ...]
     call: tuple[Any, Any, Any] | None = None
+    metadata: StoredMetadata = field(default_factory=StoredMetadata)
 
     @classmethod
     def of(cls, graph: Graph) -> "StoredGraph":
         """Return ``graph`` as plain data."""
         nodes = [(n.op, n.name, n.target, (n.args, n.kwargs)) for n in graph.nodes]
         kept = tuple(pytrees.map_arguments(nodes, _stored))
+        metadata = StoredMetadata.of(graph)
         structure = pytrees.call_structure(graph)
         if structure is None:
-            return cls(kept)
+            return cls(kept, None, metadata)
         names, *specs = structure
-        return cls(kept, (names, *map(pytrees.structure_of, specs)))
+        return cls(kept, (names, *map(pytrees.structure_of, specs)), metadata)
 
     def graph(self) -> Graph:
         """Return the graph rebuilt from the data."""
@@ -92,6 +96,7 @@ class StoredGraph:
         if self.call is not None:
             names, *structures = self.call
             pytrees.set_call_structure(graph, names, *structures)
+        self.metadata.restore(graph)
         return graph
 
 
