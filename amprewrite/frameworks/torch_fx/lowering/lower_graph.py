@@ -15,6 +15,7 @@ from amprewrite.frameworks.torch_fx.lowering.packing.fuse_epilogues import (
 )
 from amprewrite.frameworks.torch_fx.lowering.packing.pack_layers import pack_layers
 from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import PackedLayer
+from amprewrite.frameworks.torch_fx.lowering.packing.relu_bits import put_relus_on_bits
 from amprewrite.frameworks.torch_fx.lowering.simplify.constants import (
     fold_constants,
     written_values,
@@ -93,6 +94,7 @@ def lower_graph(
     layers = pack_layers(packed, owner, copies)
     layers += fuse_epilogues(packed, written)
     if any(isinstance(node.target, PackedLayer) for node in packed.nodes):
+        layers += put_relus_on_bits(packed)
         return Lowered(lowered, found + changed + layers, packed)
     return Lowered(lowered, found + in_layout + layers)
 

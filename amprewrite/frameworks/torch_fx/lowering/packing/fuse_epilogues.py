@@ -13,6 +13,7 @@ import torch
 from torch.fx import Graph, Node
 
 from amprewrite.frameworks.torch_fx.compat import operators
+from amprewrite.frameworks.torch_fx.lowering.packing import relu_bits
 from amprewrite.frameworks.torch_fx.lowering.packing.kernels import SUM, Epilogue
 from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import PackedLayer
 from amprewrite.frameworks.torch_fx.lowering.packing.trial import tried
@@ -113,20 +114,28 @@ def _on_result(graph: Graph, node: Node, written: set[Node]) -> Iterator[Lowerin
     if not written.isdisjoint((node, *chain)):
         return
     names = (node.name, *(one.name for one in chain))
-    run, args = operators.builtin_of(_BOUNDED[last.target]), last.args[1:]
-    kwargs: dict[str, Any] = {**last.kwargs}
-
-    def bound(y: Any) -> Any:
-        return run(y, *args, **kwargs)
-
     layer, after = _layer(node), _following(node, chain)
     node.target = replace(
         layer,
         after=after if layer.after is None else _both(layer.after, after),
-        bound=bound,
+        bound=_bound(node, last),
     )
     _replace(graph, node, chain)
     yield Lowering(NAME, names, IN_PLACE)
+
+
+def _bound(node: Node, active: Node) -> Callable[[Any], Any]:
+    """Return what does the activation of a layer in place, on its result."""
+    on_bits = relu_bits.in_place(_value(node))
+    if active.target is aten.relu.default and on_bits is not None:
+        return on_bits
+    run, args = operators.builtin_of(_BOUNDED[active.target]), active.args[1:]
+    kwargs: dict[str, Any] = {**active.kwargs}
+
+    def bound(y: Any) -> Any:
+        return run(y, *args, **kwargs)
+
+    return bound
 
 
 def _replace(graph: Graph, node: Node, chain: list[Node]) -> None:
