@@ -25,7 +25,6 @@ from amprewrite.frameworks.torch_fx.module import distributed
 from amprewrite.frameworks.torch_fx.module.low_copies import LowCopies
 from amprewrite.frameworks.torch_fx.module.low_marks import full_dtype
 from amprewrite.frameworks.torch_fx.module.moves import KeepsDtypes
-from amprewrite.frameworks.torch_fx.module.pickling import StoredGraph, without_bodies
 from amprewrite.frameworks.torch_fx.module.signature import (
     TRACED_OTHERWISE,
     Signature,
@@ -37,6 +36,7 @@ from amprewrite.frameworks.torch_fx.module.state import (
     mode_name,
     read_copies,
 )
+from amprewrite.frameworks.torch_fx.module.stored import pickling
 from amprewrite.plan import Cast, Plan
 
 _MADE_AGAIN = frozenset(("_graph_module", "_forward", "_in_spec", "_out_spec")) | {
@@ -178,9 +178,9 @@ class ConvertedModule(KeepsDtypes):
         """Return the state to pickle: tensors, graphs and plans; not the model."""
         assert self.rewritten is not None
         state = {k: v for k, v in self.__dict__.items() if k not in _MADE_AGAIN}
-        extras, bodies = without_bodies(self.get_submodule(EXTRAS))
+        extras, bodies = pickling.without_bodies(self.get_submodule(EXTRAS))
         state["_modules"] = {**module_parts.children(self), EXTRAS: extras}
-        graph = StoredGraph.of(self.rewritten.graph)
+        graph = pickling.StoredGraph.of(self.rewritten.graph)
         return {**state, "_graph": graph, _BODIES: bodies}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -12,8 +12,8 @@ from torch.fx import Graph, GraphModule
 from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark
 from amprewrite.frameworks.torch_fx.compat import module_parts
 from amprewrite.frameworks.torch_fx.compat.operators import in_transform
-from amprewrite.frameworks.torch_fx.module.pickling import StoredGraph
 from amprewrite.frameworks.torch_fx.module.state import attribute
+from amprewrite.frameworks.torch_fx.module.stored.pickling import StoredGraph
 
 
 class LowCopies:

@@ -15,7 +15,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.torch_fx.compat import module_parts, operators, pytrees
-from amprewrite.frameworks.torch_fx.module.stored_values import StoredMetadata
+from amprewrite.frameworks.torch_fx.module.stored.metadata import StoredMetadata
 from amprewrite.frameworks.torch_fx.rewrite import quantise_op
 from amprewrite.frameworks.torch_fx.rewrite.fp8_kernel import fp8_dot
 

@@ -11,7 +11,7 @@ from amprewrite.frameworks.torch_fx.capture.cast_intent import CHOSEN
 from amprewrite.frameworks.torch_fx.compat import pytrees, tensor_internals
 
 MARKS = ("amprewrite", CHOSEN)
-"""Keys of the metadata that say what the writer did, and what the model chose."""
+"""Keys of metadata: marks of the writer, and choices of the model."""
 
 _NUMBERS = (bool, int, float, complex, str, torch.dtype, torch.device, type(None))
 """Types of values that are plain data themselves."""
@@ -19,7 +19,7 @@ _NUMBERS = (bool, int, float, complex, str, torch.dtype, torch.device, type(None
 
 @dataclass(frozen=True)
 class StoredValue:
-    """What is known of a tensor without its elements.
+    """Description of a tensor without its elements.
 
     Attributes:
         dtype: Its dtype.
@@ -116,7 +116,8 @@ def _described(value: Any, numbers: dict[int, int]) -> Any:
     if not isinstance(value, torch.Tensor) or not tensor_internals.is_dense(value):
         raise Unknown
     shape, strides = tuple(value.shape), tuple(value.stride())
-    offset, size = value.storage_offset(), value.untyped_storage().nbytes()
+    offset: Any = value.storage_offset()
+    size = value.untyped_storage().nbytes()
     if any(type(number) is not int for number in (*shape, *strides, offset, size)):
         raise Unknown
     if value.is_conj() or value.is_neg():

@@ -11,7 +11,7 @@ from torch import nn
 
 import amprewrite
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.torch_fx.module.pickling import (
+from amprewrite.frameworks.torch_fx.module.stored.pickling import (
     OpName,
     StoredGraph,
     without_bodies,

@@ -11,7 +11,7 @@ from torch.fx import Graph
 
 from amprewrite.frameworks.torch_fx.capture.cast_intent import CHOSEN
 from amprewrite.frameworks.torch_fx.compat import tensor_internals
-from amprewrite.frameworks.torch_fx.module.stored_values import StoredMetadata
+from amprewrite.frameworks.torch_fx.module.stored.metadata import StoredMetadata
 from tests.torch_programs import Program
 
 aten = torch.ops.aten

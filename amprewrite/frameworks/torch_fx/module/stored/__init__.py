@@ -1,0 +1,1 @@
+"""Programs as plain data, for a pickle: their graphs, and the metadata of nodes."""
