@@ -54,7 +54,7 @@ def retyped(val: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 class Fakes:
-    """Fake tensors of one mode, made of what is known of them."""
+    """Fake tensors of one mode, made from descriptions."""
 
     def __init__(self) -> None:
         """Begin without a storage."""

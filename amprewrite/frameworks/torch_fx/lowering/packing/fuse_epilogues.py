@@ -125,7 +125,7 @@ def _on_result(graph: Graph, node: Node, written: set[Node]) -> Iterator[Lowerin
 
 
 def _bound(node: Node, active: Node) -> Callable[[Any], Any]:
-    """Return what does the activation of a layer in place, on its result."""
+    """Return a function for the activation of a layer, in place on its result."""
     on_bits = relu_bits.in_place(_value(node))
     if active.target is aten.relu.default and on_bits is not None:
         return on_bits

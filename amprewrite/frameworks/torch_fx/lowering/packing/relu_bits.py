@@ -32,7 +32,7 @@ _viewed = operators.builtin_of(aten.view.dtype)
 
 
 def in_place(value: Any) -> Callable[[Any], Any] | None:
-    """Return what does ``relu`` in place on tensors like ``value``; None if nothing."""
+    """Return a function for ``relu_`` on tensors like ``value``; None for others."""
     least = _least(value)
     if least is None:
         return None
@@ -45,7 +45,7 @@ def in_place(value: Any) -> Callable[[Any], Any] | None:
 
 
 def out_of_place(value: Any) -> Callable[[Any], Any] | None:
-    """Return what does ``relu`` on tensors like ``value``; None if nothing does."""
+    """Return a function for ``relu`` on tensors like ``value``; None for others."""
     least, dtype = _least(value), getattr(value, "dtype", None)
     if least is None:
         return None
@@ -87,6 +87,6 @@ def _least(value: Any) -> int | None:
     """Return minus infinity as an integer for a large tensor of a CPU; else None."""
     if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
         return None
-    size = value.numel()
-    large = isinstance(size, int) and size >= LEAST_ELEMENTS
+    size: Any = value.numel()
+    large = type(size) is int and size >= LEAST_ELEMENTS  # no symbol
     return MINUS_INFINITY.get(value.dtype) if large else None

@@ -1,6 +1,7 @@
 """Cast a value before the copies that repeat it: keys that groups of heads share."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -115,12 +116,13 @@ def _source(cast: Node) -> Node | None:
 
 def _above(cast: Node) -> Iterator[Node]:
     """Yield the operands of the ops that move values to a cast, from below."""
-    node = cast.args[0]
+    node: Any = cast.args[0]
     while isinstance(node, Node) and node.target in _MOVES and len(node.users) == 1:
         if node.all_input_nodes != [node.args[0]]:  # an extent is computed
             return
-        node = node.args[0]
-        yield node
+        above: Any = node.args[0]
+        yield above
+        node = above
 
 
 def _moves_to(cast: Node, source: Node) -> list[Node]:

@@ -1,5 +1,7 @@
 """Leave out casts to the low dtype of values that are read in full precision alone."""
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.fx import Graph, Node
@@ -39,7 +41,8 @@ def remove_round_trips(
     memory = Memory(graph, owner) if found else None
     names: list[str] = []
     for node in found:
-        source, casts = node.args[0], list(filter(is_cast, node.users))
+        source: Any = node.args[0]
+        casts = [user for user in node.users if is_cast(user)]
         if memory is None or memory.is_written((node, source)):
             continue
         if memory.is_returned(casts):  # the caller would get the memory of the source

@@ -22,7 +22,7 @@ LOW = (torch.bfloat16, torch.float16)
 LARGE = torch.zeros(LEAST_ELEMENTS, dtype=torch.bfloat16)
 
 
-def all_numbers(dtype: torch.dtype) -> Any:
+def all_numbers(dtype: Any) -> Any:
     """Return every number of a 16-bit dtype, with infinities and each NaN."""
     return torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
 
@@ -35,7 +35,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.parametrize("dtype", LOW)
-def test_each_number_gives_what_relu_gives(dtype: torch.dtype) -> None:
+def test_each_number_gives_what_relu_gives(dtype: Any) -> None:
     x = all_numbers(dtype)
     wanted = torch.relu(x)
     assert wanted.isnan().any()
@@ -61,7 +61,7 @@ def test_each_number_gives_what_relu_gives(dtype: torch.dtype) -> None:
         lambda x: x.view(256, 256)[:, ::2],
     ],
 )
-def test_layouts_are_kept(dtype: torch.dtype, layout: Any) -> None:
+def test_layouts_are_kept(dtype: Any, layout: Any) -> None:
     x = layout(all_numbers(dtype))
     run: Any = relu_bits.out_of_place(LARGE.to(dtype))
     wanted, found = torch.relu(x), run(x)
