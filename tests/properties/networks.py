@@ -36,6 +36,9 @@ ACTIVATIONS = (
     lambda x: F.relu(x, inplace=True),
     lambda x: F.hardtanh(x, inplace=True),
     lambda x: F.relu6(x) * 2,
+    lambda x: 0.5 * x * (1 + torch.tanh(0.79788456 * (x + 0.044715 * x**3))),
+    lambda x: x / (1 + torch.exp(-x)),
+    lambda x: F.silu(x.reshape(-1, x.shape[-1])).reshape(x.shape),
     lambda x: F.dropout(x, 0.5, training=False),
 )
 

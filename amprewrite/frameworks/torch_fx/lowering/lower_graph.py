@@ -16,6 +16,9 @@ from amprewrite.frameworks.torch_fx.lowering.packing.fuse_epilogues import (
 from amprewrite.frameworks.torch_fx.lowering.packing.pack_layers import pack_layers
 from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import PackedLayer
 from amprewrite.frameworks.torch_fx.lowering.packing.relu_bits import put_relus_on_bits
+from amprewrite.frameworks.torch_fx.lowering.simplify.activations import (
+    name_activations,
+)
 from amprewrite.frameworks.torch_fx.lowering.simplify.constants import (
     fold_constants,
     written_values,
@@ -76,6 +79,7 @@ def lower_graph(
     lowered = _copied(graph)
     found = remove_no_ops(lowered)
     if not trains:
+        found += name_activations(lowered, owner)
         found += remove_round_trips(lowered, owner)
         found += cast_early(lowered, owner)
         found += merge_repeats(lowered, owner)

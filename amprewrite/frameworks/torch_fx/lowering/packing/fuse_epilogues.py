@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from amprewrite.frameworks.torch_fx.compat import operators
+from amprewrite.frameworks.torch_fx.compat import operators, tensor_internals
 from amprewrite.frameworks.torch_fx.lowering.packing import relu_bits
 from amprewrite.frameworks.torch_fx.lowering.packing.kernels import SUM, Epilogue
 from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import PackedLayer
@@ -60,6 +60,10 @@ convolutions, and a fifth of one of 1 by 1 to four times the channels.
 """
 
 
+_ELEMENTWISE = frozenset((*_ACTIVATIONS, *_BOUNDED, aten.to.dtype))
+"""Ops below which a view may stand as well as above."""
+
+
 def fuse_epilogues(graph: Graph, written: set[Node]) -> tuple[Lowering, ...]:
     """Move the ops after a packed layer into its kernel, if it is their only reader.
 
@@ -74,6 +78,7 @@ def fuse_epilogues(graph: Graph, written: set[Node]) -> tuple[Lowering, ...]:
     places = {node: number for number, node in enumerate(graph.nodes)}
     for node in list(graph.nodes):
         if isinstance(node.target, PackedLayer):
+            _sink_view(node, written)
             found += _in_kernel(graph, node, places, written)
             found += _on_result(graph, node, written)
     return tuple(found)
@@ -81,6 +86,34 @@ def fuse_epilogues(graph: Graph, written: set[Node]) -> tuple[Lowering, ...]:
 
 _Found = tuple[list[Node], Epilogue, tuple[Node, ...]]
 """Ops after a layer, the epilogue in place of them, and its other operands."""
+
+
+def _sink_view(node: Node, written: set[Node]) -> None:
+    """Put a view of a layer's result after the activation that reads it.
+
+    ``Conv1D`` of transformers makes a view of each product, which keeps the two apart.
+    """
+    view = _only_reader(node)
+    if view is None or view.target is not aten.view.default:
+        return
+    chain, last = list[Node](), view
+    while (following := _only_reader(last)) is not None and len(chain) < 3:  # noqa: PLR2004  # a cast, the activation, a cast
+        if following.target not in _ELEMENTWISE:
+            break
+        chain.append(following)
+        last = following
+    if not chain or not written.isdisjoint((node, view, *chain)):
+        return
+    if not any(one.target in _ACTIVATIONS or one.target in _BOUNDED for one in chain):
+        return
+    chain[0].replace_input_with(view, node)
+    last.replace_all_uses_with(view)
+    view.replace_input_with(node, last)
+    last.append(view)
+    view.meta["val"] = last.meta["val"]
+    for one in chain:
+        dtype = _value(one).dtype
+        one.meta["val"] = tensor_internals.retyped(_value(node), dtype)
 
 
 def _in_kernel(

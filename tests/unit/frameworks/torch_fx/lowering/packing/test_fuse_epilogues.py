@@ -69,6 +69,51 @@ def test_activations_are_fused_as_accurately_in_float32(monkeypatch) -> None:
             assert error <= 1.5 * relative_error(before, exact) + 2e-7, name
 
 
+@pytest.mark.parametrize("name", ["gelu ", "silu", "relu", "hardtanh"])
+@pytest.mark.parametrize(
+    "shape", [lambda y: y.view(2, 4, 64), lambda y: y.view(-1, 8, 64)]
+)
+def test_a_view_between_a_layer_and_its_activation_is_no_hindrance(
+    monkeypatch, name: str, shape: Callable[[Any], Any]
+) -> None:
+    stand_in(monkeypatch)
+
+    def forward(m: Any, x: Any) -> Any:
+        return m.b(ACTIVATIONS[name](shape(m.a(x))).flatten(0, -2))
+
+    model = program(forward)
+    made = converted(model, "bf16")
+    plain = converted(model, "bf16", lowering=False)
+    with torch.no_grad():
+        found, wanted = made(X), plain(X)
+        exact = copy.deepcopy(model).double()(X.double())
+    assert [ops[-1].rstrip("_0123456789") for ops in fused(made)] == [name.strip()]
+    assert found.shape == wanted.shape
+    assert relative_error(found, exact) <= 1.1 * relative_error(wanted, exact)
+
+
+def test_a_view_that_others_read_stays_where_it_is(monkeypatch) -> None:
+    stand_in(monkeypatch)
+
+    def forward(m: Any, x: Any) -> Any:
+        seen = m.a(x).view(2, 4, 64)
+        return functional.gelu(seen), seen.sum()
+
+    def written(m: Any, x: Any) -> Any:
+        seen = functional.gelu(m.a(x).view(2, 4, 64))
+        seen[0] = 0
+        return m.b(seen)
+
+    for one in forward, written:
+        made = converted(program(one), "bf16")
+        plain = converted(program(one), "bf16", lowering=False)
+        with torch.no_grad():
+            pairs = zip([made(X)], [plain(X)], strict=True)
+            for found, wanted in pairs:
+                torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2)
+        assert not fused(made)
+
+
 def test_values_that_are_not_finite_pass_activations_as_in_the_plan(monkeypatch):
     pack_float32(monkeypatch)
     change_all_layouts(monkeypatch)
