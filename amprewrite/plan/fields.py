@@ -180,9 +180,9 @@ class Lowering:
     """One change of a program that eager calls run: the same in fewer, cheaper steps.
 
     Attributes:
-        name: Name of the pass: ``no_ops``, ``activations``, ``round_trips``,
-            ``early_casts``, ``repeats``, ``constants``, ``channels_last``, ``packed``,
-            ``fused``, ``relu_bits``.
+        name: Name of the pass: ``no_ops``, ``repeats``, ``activations``,
+            ``round_trips``, ``constants``, ``early_casts``, ``channels_last``,
+            ``packed``, ``fused``, ``relu_bits``.
         ops: Names of the ops that it concerns, as in the graph of the converted model.
         what: What was done with them, as text.
         bytes: Bytes that are kept for it in addition.

@@ -11,6 +11,7 @@ from amprewrite.frameworks.torch_fx.compat import (
     compiling,
     dynamo_state,
     module_parts,
+    operators,
     tracing,
 )
 from amprewrite.frameworks.torch_fx.lowering.bounded import keep_nan
@@ -53,7 +54,11 @@ def compile_program(program: ConvertedModule, *, trains: bool) -> None:
         return _read_and_written(program)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or tracing.in_dispatch_mode():
+        if (
+            torch.compiler.is_compiling()
+            or tracing.in_dispatch_mode()
+            or operators.in_forward_derivatives()  # compiled code has none
+        ):
             return run(*args, **kwargs)
         program.renew()
         if (

@@ -39,8 +39,8 @@ class Lowered:
     Attributes:
         graph: The graph.
         lowerings: Records of what was done, in the order of the passes.
-        packed: The same with packed weights, for calls without gradients; None where
-            none of them is packed.
+        packed: The same for calls without gradients, with packed weights and early
+            casts; None without any.
     """
 
     graph: Graph
@@ -79,10 +79,9 @@ def lower_graph(
     lowered = _copied(graph)
     found = remove_no_ops(lowered)
     if not trains:
+        found += merge_repeats(lowered, owner)  # so that equal values round alike
         found += name_activations(lowered, owner)
         found += remove_round_trips(lowered, owner)
-        found += cast_early(lowered, owner)
-        found += merge_repeats(lowered, owner)
     found += fold_constants(lowered, owner, constants)
     if trains:
         return Lowered(lowered, found)
@@ -90,6 +89,8 @@ def lower_graph(
     in_layout = put_channels_last(lowered)
     if not packs:
         return Lowered(lowered, found + in_layout)
+    early = cast_early(packed, owner)
+    without_packing = _copied(packed)
     fuses = kernels.convolves
     full = paying(packed, fuses) if fuses(torch.float32) and copies is None else ()
     changed = put_channels_last(packed, full, fuses)
@@ -99,8 +100,9 @@ def lower_graph(
     layers += fuse_epilogues(packed, written)
     if any(isinstance(node.target, PackedLayer) for node in packed.nodes):
         layers += put_relus_on_bits(packed)
-        return Lowered(lowered, found + changed + layers, packed)
-    return Lowered(lowered, found + in_layout + layers)
+        return Lowered(lowered, found + early + changed + layers, packed)
+    found += early + put_channels_last(without_packing) + layers
+    return Lowered(lowered, found, without_packing if early else None)
 
 
 def _copied(graph: Graph) -> Graph:

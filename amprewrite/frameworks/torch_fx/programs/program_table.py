@@ -251,6 +251,7 @@ class Programs:
                 twin = copies[id(program)] = copy.deepcopy(program, memo)
                 made._tables[key].programs.append(twin)  # as above
                 made.shared.add(twin)
+        made._stored = [(key, copy.deepcopy(p, memo)) for key, p in self._stored]
         made._extents = copy.deepcopy(self._extents)  # as above
         made._last = copies.get(id(self._last))  # as above
         return made

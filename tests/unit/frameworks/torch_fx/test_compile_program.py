@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 import amprewrite
 from amprewrite.frameworks.torch_fx.compat import compiling
@@ -102,6 +103,17 @@ def test_gradients_and_training_are_not_frozen(frozen: list[bool]) -> None:
     made, plain = pair(training=True)
     with torch.no_grad():
         assert torch.equal(made(X), plain(X))
+    assert not frozen
+
+
+def test_forward_derivatives_are_not_compiled(frozen: list[bool]) -> None:
+    """Compiled code gives none, without a word (torch 2.13)."""
+    made, plain = pair(training=False)
+    with torch.no_grad(), forward_ad.dual_level():
+        given = forward_ad.make_dual(X, torch.ones_like(X))
+        found, wanted = (forward_ad.unpack_dual(one(given)) for one in (made, plain))
+    assert torch.equal(found.primal, wanted.primal)
+    assert torch.equal(found.tangent, wanted.tangent)
     assert not frozen
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.fx import Graph, Node
 
-from amprewrite.frameworks.torch_fx.compat import tensor_internals
+from amprewrite.frameworks.torch_fx.compat import operators, tensor_internals
 from amprewrite.frameworks.torch_fx.lowering.simplify.memory import Memory
 from amprewrite.frameworks.torch_fx.lowering.simplify.round_trips import is_cast
 from amprewrite.plan.fields import Lowering
@@ -41,8 +41,9 @@ def cast_early(graph: Graph, owner: nn.Module | None = None) -> tuple[Lowering, 
     """Move casts to fewer bytes above the ops that repeat values.
 
     Where four heads read the keys of one, three quarters of the cast are saved, and the
-    copy is of half the bytes. Values in memory that is written to are left alone, and
-    those with symbolic extents.
+    copy is of half the bytes. Gradients would be summed in the low dtype. Left alone
+    are values in memory that is written to, those with symbolic extents, and inputs and
+    views, which may have other strides in a later call.
 
     Args:
         graph: The graph; it is changed in place.
@@ -109,9 +110,16 @@ def _source(cast: Node) -> Node | None:
         value = _value(node)
         if value is None:
             break
-        if value.numel() < least and _has_no_gaps(value):
+        if value.numel() < least and _has_no_gaps(value) and _is_new(node):
             least, found = value.numel(), node
     return found
+
+
+def _is_new(node: Node) -> bool:
+    """Return whether an op made a value in memory of its own."""
+    if node.op != "call_function" or not operators.is_overload(node.target):
+        return False
+    return not operators.results_alias(node.target)
 
 
 def _above(cast: Node) -> Iterator[Node]:

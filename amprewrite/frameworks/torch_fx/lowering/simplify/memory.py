@@ -31,6 +31,10 @@ class Memory:
         returned = graph.output_node().all_input_nodes
         self._returned = {storages[node] for node in returned}
 
+    def shared_by(self, node: Node) -> Node:
+        """Return a node that stands for all that may lie in the memory of ``node``."""
+        return self._storages[node]
+
     def is_written(self, nodes: Iterable[Node]) -> bool:
         """Return whether the graph may write to the memory of one of ``nodes``."""
         return any(self._storages[node] in self._written for node in nodes)

@@ -27,7 +27,8 @@ def remove_round_trips(
     A norm of transformers ends with ``weight * x.to(input_dtype)``, with a weight in
     float32: the product promotes, and the rounding before it is one more. Casts that a
     model pins (``x.to(torch.bfloat16)``, ``x.half()``) stay, as they are meant, and so
-    do those of values in memory that is written to.
+    do those of values in memory that is written to. A value that is rounded for one
+    reader is so for all, or a difference of two casts of it were none of equal numbers.
 
     Args:
         graph: The graph; it is changed in place.
@@ -37,13 +38,20 @@ def remove_round_trips(
         A record of all of them, if there are any.
     """
     rounded = [node for node in graph.nodes if _rounds(node) and node.users]
-    found = [node for node in rounded if all(_widens(user) for user in node.users)]
-    memory = Memory(graph, owner) if found else None
+    found = {n: None for n in rounded if all(_widens(user) for user in n.users)}
+    if not found:
+        return ()
+    memory = Memory(graph, owner)
+    stays = {
+        memory.shared_by(node)
+        for node in graph.nodes
+        if _is_low(node) and is_cast(node) and node not in found
+    }
     names: list[str] = []
     for node in found:
         source: Any = node.args[0]
         casts = [user for user in node.users if is_cast(user)]
-        if memory is None or memory.is_written((node, source)):
+        if memory.is_written((node, source)) or memory.shared_by(node) in stays:
             continue
         if memory.is_returned(casts):  # the caller would get the memory of the source
             continue
@@ -71,10 +79,13 @@ def _rounds(node: Node) -> bool:
     """Return whether the plan, not the model, rounds a value here."""
     if not is_cast(node) or dtype_of(node.args[0]) is not FULL:
         return False
-    dtype = dtype_of(node)
-    is_low = dtype is not None and dtype.is_floating_point and dtype.itemsize < 4  # noqa: PLR2004  # the bytes of float32
     chosen = node.meta.get("amprewrite") == "cast" or node.meta.get(CHOSEN) == "follows"
-    return is_low and chosen
+    return chosen and _is_low(node)
+
+
+def _is_low(node: Node) -> bool:
+    dtype = dtype_of(node)
+    return dtype is not None and dtype.is_floating_point and dtype.itemsize < 4  # noqa: PLR2004  # the bytes of float32
 
 
 def _widens(node: Node) -> bool:

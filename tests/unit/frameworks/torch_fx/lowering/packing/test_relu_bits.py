@@ -28,7 +28,10 @@ def all_numbers(dtype: Any) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Return whether two tensors have the same numbers, and NaN in the same places."""
+    """Return whether two tensors have the same numbers, and NaN in the same places.
+
+    Zeros of both signs are the same.
+    """
     return torch.equal(one.isnan(), other.isnan()) and torch.equal(
         one.nan_to_num(nan=0.5), other.nan_to_num(nan=0.5)
     )
@@ -79,6 +82,14 @@ def test_layouts_are_kept(dtype: Any, layout: Any) -> None:
 def test_others_stay(value: Any) -> None:
     assert relu_bits.in_place(value) is None
     assert relu_bits.out_of_place(value) is None
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+def test_a_view_that_is_negated_as_it_is_read_stays() -> None:
+    value = torch.zeros(LEAST_ELEMENTS, dtype=torch.complex32).conj().imag
+    assert value.is_neg()
+    assert relu_bits.in_place(value) is None
+    assert relu_bits.out_of_place(value.clone()) is not None
 
 
 def test_symbolic_extents_stay() -> None:

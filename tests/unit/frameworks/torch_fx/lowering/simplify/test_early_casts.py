@@ -116,6 +116,40 @@ def test_a_value_that_others_read_is_copied_for_them() -> None:
     assert not moved(forward, X)
 
 
+def test_inputs_may_have_other_strides_later() -> None:
+    def forward(self: Any, x: Any) -> Any:
+        return self.linear(x[:, None].expand(2, 5, 3, 4).view(2, 5, 12).contiguous())
+
+    assert not moved(lambda _, x: shared(x).to(torch.bfloat16), X)
+    assert not moved(lambda _, x: shared(x.transpose(0, 1)).to(torch.bfloat16), X)
+    model = Program(forward, linear=nn.Linear(12, 4)).eval()
+    made: Any = amprewrite.convert(model, args=(X,))
+    windows = torch.randn(30).unfold(0, 12, 6)[:2].view(2, 3, 4)
+    with torch.no_grad():
+        made(X)
+        torch.testing.assert_close(made(windows), model(windows), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.filterwarnings("ignore:rewritten 0 of")
+def test_gradients_are_summed_as_in_the_plan() -> None:
+    def forward(_: Any, x: Any) -> Any:
+        return (x * 1).repeat(64, 1, 1).half()
+
+    grads: list[Any] = []
+    for lowering in True, False:
+        model = Program(forward).eval()
+        made: Any = amprewrite.convert(model, args=(X,), lowering=lowering)
+        x = X.clone().requires_grad_()
+        (made(x).float() * 2000).sum().backward()
+        grads.append(x.grad)
+        with torch.no_grad():
+            made(X)
+        names = [one.name for one in made.plan.lowerings]
+        assert ("early_casts" in names) == lowering
+    assert torch.equal(grads[0], grads[1])
+    assert float(grads[0].max()) == 128000
+
+
 def test_values_that_are_written_to_stay() -> None:
     def above(_: Any, x: Any) -> Any:
         kept = x * 2

@@ -147,6 +147,42 @@ def test_what_is_read_otherwise_stays(build: Any) -> None:
     assert v.left_out(build(v)) == 0
 
 
+class Gaps(nn.Module):
+    """Takes roots of differences that are at least 0, of values that are rounded."""
+
+    def __init__(self, twice: Any) -> None:
+        super().__init__()
+        self.linear, self.twice = nn.Linear(16, 16), twice
+        self.weight = nn.Parameter(torch.ones(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        low = self.linear(x)
+        wide = low.float() * 1.1
+        top, each = self.twice(wide, low.dtype)
+        gap = self.weight * top.amax(-1, keepdim=True) - self.weight * each
+        return self.linear(gap.sqrt())
+
+
+@pytest.mark.parametrize(
+    "twice",
+    [
+        lambda wide, dtype: (wide.to(dtype), wide.to(dtype)),
+        lambda wide, dtype: (wide.view(2, 3, 16).to(dtype).view(6, 16), wide.to(dtype)),
+        lambda wide, dtype: (wide.to(torch.bfloat16), wide.to(dtype)),
+        lambda wide, dtype: (wide.bfloat16().float(), wide.to(dtype)),
+    ],
+)
+@pytest.mark.parametrize("gradients", [True, False])
+def test_a_value_is_rounded_for_all_readers_or_for_none(
+    twice: Any, *, gradients: bool
+) -> None:
+    torch.manual_seed(0)
+    made: Any = amprewrite.convert(Gaps(twice).eval(), args=(X,))
+    with torch.set_grad_enabled(gradients):
+        assert made(X).isfinite().all()
+    assert not removed(made)
+
+
 def test_training_programs_keep_them() -> None:
     made: Any = amprewrite.convert(normed().train(), args=(X,))
     made(X).sum().backward()

@@ -1,5 +1,6 @@
 """A graph as plain data gives the same graph again."""
 
+import copy
 import pickle
 from typing import Any
 
@@ -99,6 +100,15 @@ def test_a_loaded_program_is_lowered_as_before() -> None:
     with torch.no_grad():
         assert torch.equal(loaded(x), made(x))
     assert loaded.plan.lowerings == made.plan.lowerings != ()
+
+
+def test_a_loaded_model_is_copied_before_its_first_call() -> None:
+    made, x = normed()
+    copied = copy.deepcopy(pickle.loads(pickle.dumps(made)))
+    again = pickle.loads(pickle.dumps(copied))
+    with torch.no_grad():
+        assert torch.equal(copied(x), made(x))
+        assert torch.equal(again(x), made(x))
 
 
 def test_a_loaded_program_computes_again_what_it_did_before() -> None:
