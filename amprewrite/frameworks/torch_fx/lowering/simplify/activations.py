@@ -31,6 +31,8 @@ MOST_OPS = 16
 
 _LOW = frozenset((torch.bfloat16, torch.float16))
 
+_WIDE = frozenset((torch.float32, torch.float64))
+
 _ENDS = frozenset((aten.div.Tensor, aten.mul.Tensor))
 """Ops that end a formula: each activation below is a product, or a quotient."""
 
@@ -238,7 +240,7 @@ def _may_be_inside(node: Node, ops: set[Node]) -> bool:
     if not is_cast(node):
         return node.target is not aten.to.dtype
     by_plan = node.meta.get("amprewrite") == "cast"
-    return by_plan or node.meta.get(CHOSEN) == "follows" or dtype_of(node) not in _LOW
+    return by_plan or node.meta.get(CHOSEN) == "follows" or dtype_of(node) in _WIDE
 
 
 def _shape(node: Node) -> str | None:

@@ -112,6 +112,7 @@ def test_it_rounds_once(dtype: Any) -> None:
         lambda x: x * torch.sigmoid(x.flip(0)),
         lambda x: x * torch.sigmoid(x[:1]),
         lambda x: x * torch.sigmoid(x).to(torch.float16).to(x.dtype),  # a pin
+        lambda x: x * torch.sigmoid(x.to(torch.float8_e4m3fn).to(x.dtype)),
         lambda x: (y := torch.sigmoid(x)) * x + y.exp(),  # read elsewhere
     ],
 )
