@@ -78,7 +78,7 @@ def fuse_epilogues(graph: Graph, written: set[Node]) -> tuple[Lowering, ...]:
     places = {node: number for number, node in enumerate(graph.nodes)}
     for node in list(graph.nodes):
         if isinstance(node.target, PackedLayer):
-            _sink_view(node, written)
+            _sink_view(node)
             found += _in_kernel(graph, node, places, written)
             found += _on_result(graph, node, written)
     return tuple(found)
@@ -88,7 +88,7 @@ _Found = tuple[list[Node], Epilogue, tuple[Node, ...]]
 """Ops after a layer, the epilogue in place of them, and its other operands."""
 
 
-def _sink_view(node: Node, written: set[Node]) -> None:
+def _sink_view(node: Node) -> None:
     """Put a view of a layer's result after the activation that reads it.
 
     ``Conv1D`` of transformers makes a view of each product, which keeps the two apart.
@@ -102,8 +102,6 @@ def _sink_view(node: Node, written: set[Node]) -> None:
             break
         chain.append(following)
         last = following
-    if not chain or not written.isdisjoint((node, view, *chain)):
-        return
     if not any(one.target in _ACTIVATIONS or one.target in _BOUNDED for one in chain):
         return
     chain[0].replace_input_with(view, node)

@@ -145,7 +145,12 @@ def test_values_that_are_written_to_stay() -> None:
     def inside(x: Any) -> Any:
         return x * torch.sigmoid(x).mul_(1)
 
-    for one in function, inside:
+    def by_a_view(x: Any) -> Any:
+        view, gate = x[:], torch.sigmoid(x)
+        view.mul_(2)
+        return gate * x
+
+    for one in function, inside, by_a_view:
         made, plain = converted(one), converted(one, lowering=False)
         assert not records(made)
         with torch.no_grad():

@@ -22,20 +22,26 @@ X = torch.randn(6, 16, generator=torch.Generator().manual_seed(0))
 class Norm(nn.Module):
     """The norm of transformers' Llama: its weight reads what was rounded."""
 
-    def __init__(self) -> None:
+    def __init__(self, narrow: Any) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.linspace(0.5, 1.5, 16))
+        self.narrow = narrow
 
     def forward(self, x: Tensor) -> Tensor:
-        dtype = x.dtype
         wide = x.to(torch.float32)
         wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)
-        return self.weight * wide.to(dtype)
+        return self.weight * self.narrow(wide, x)
 
 
-def normed() -> nn.Module:
+FOLLOWING = (
+    lambda wide, x: wide.to(x.dtype),
+    lambda wide, x: wide.type_as(x),
+)
+
+
+def normed(narrow: Any = FOLLOWING[0]) -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(16, 16), Norm(), nn.Linear(16, 16)).eval()
+    return nn.Sequential(nn.Linear(16, 16), Norm(narrow), nn.Linear(16, 16)).eval()
 
 
 def removed(made: Any) -> tuple[str, ...]:
@@ -54,12 +60,13 @@ def converted(forward: Any, *args: Any, **options: Any) -> Any:
     return made
 
 
-def test_the_weight_of_a_norm_reads_what_was_not_rounded() -> None:
-    model = normed()
+@pytest.mark.parametrize("narrow", FOLLOWING)
+def test_the_weight_of_a_norm_reads_what_was_not_rounded(narrow: Any) -> None:
+    model = normed(narrow)
     made: Any = amprewrite.convert(model, args=(X,))
     plain: Any = amprewrite.convert(model, args=(X,), lowering=False)
     with torch.no_grad():
-        wanted = normed().double()(X.double())
+        wanted = normed(narrow).double()(X.double())
         errors = [relative_error(one(X), wanted) for one in (made, plain)]
     (op,) = removed(made)
     assert made.plan.by_op[op].op_class == "follow"
