@@ -3,6 +3,7 @@
 import torch
 from torch.fx import Graph, Node
 
+from amprewrite.frameworks.torch_fx.lowering.simplify.round_trips import is_cast
 from amprewrite.plan.fields import Lowering
 
 aten = torch.ops.aten
@@ -42,7 +43,7 @@ def remove_no_ops(graph: Graph) -> tuple[Lowering, ...]:
 def _is_no_op(node: Node) -> bool:
     if node.target in _DROPOUTS:
         return node.kwargs.get("train", (*node.args, None, None)[2]) is False
-    if node.target is not aten.to.dtype or len(node.args) != 2 or node.kwargs:  # noqa: PLR2004  # the operand, the dtype
+    if not is_cast(node):
         return False
     source, dtype = node.args
     value = source.meta.get("val") if isinstance(source, Node) else None

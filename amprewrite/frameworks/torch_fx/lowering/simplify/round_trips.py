@@ -28,7 +28,7 @@ def remove_round_trips(
     float32: the product promotes, and the rounding before it is one more. Casts that a
     model pins (``x.to(torch.bfloat16)``, ``x.half()``) stay, as they are meant, and so
     do those of values in memory that is written to. A value that is rounded for one
-    reader is so for all, or a difference of two casts of it were none of equal numbers.
+    reader is rounded for all: two casts of it are equal, and their difference is zero.
 
     Args:
         graph: The graph; it is changed in place.
@@ -47,13 +47,14 @@ def remove_round_trips(
         for node in graph.nodes
         if _is_low(node) and is_cast(node) and node not in found
     }
+    for node in found:  # without the casts, the caller would get memory of the source
+        if memory.is_returned([user for user in node.users if is_cast(user)]):
+            stays.add(memory.shared_by(node))
     names: list[str] = []
     for node in found:
         source: Any = node.args[0]
         casts = [user for user in node.users if is_cast(user)]
         if memory.is_written((node, source)) or memory.shared_by(node) in stays:
-            continue
-        if memory.is_returned(casts):  # the caller would get the memory of the source
             continue
         node.replace_all_uses_with(source)
         for cast in casts:

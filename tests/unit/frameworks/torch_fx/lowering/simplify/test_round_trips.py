@@ -190,6 +190,14 @@ def test_a_value_is_rounded_for_all_readers_or_for_none(
     assert not removed(made)
 
 
+def test_a_returned_rounding_keeps_the_others_of_its_value() -> None:
+    v = Values()
+    again = v(aten.to.dtype, v.x, torch.bfloat16)
+    again.meta["amprewrite"] = "cast"
+    widened = v(aten.to.dtype, v.low, torch.float32)
+    assert v.left_out((widened, v(aten.mul.Tensor, again, v.other))) == 0
+
+
 def test_training_programs_keep_them() -> None:
     made: Any = amprewrite.convert(normed().train(), args=(X,))
     made(X).sum().backward()
