@@ -23,7 +23,6 @@ pytree = pytrees.pytree
 
 OTHERWISE = {
     "masked.": "passes its input's dtype as an argument, which the capture holds",
-    "einsum": "its first sample contracts nothing, so it runs as no op of a list",
     "native_group_norm": "eager autocast knows only group_norm, of which it is a part",
     "nn.functional.linear_cross_entropy.chunked": "a custom operator, left as traced",
     "nn.functional.multi_head_attention_forward": "has several results",

@@ -105,6 +105,8 @@ CALLS: dict[str, Call] = {
     "conv_transpose": lambda x, w: F.conv_transpose1d(x[None], w[..., None]),  # too
     "dot": lambda a, b: torch.dot(a[0], b[0]),
     "einsum": lambda a, b: torch.einsum("ij,jk->ik", a, b),
+    "einsum_product": lambda a, b: torch.einsum("ij,ij->ij", a, b),
+    "einsum_sum": lambda a, b: torch.einsum("ij,ik->ik", a, b),
     "linalg_cross": lambda a, b: torch.linalg.cross(a[:, :3], b[:, :3]),
     "cross": lambda a, b: torch.cross(a[:, :3], b[:, :3], dim=1),
     "linalg_multi_dot": lambda a, b: torch.linalg.multi_dot([a, b]),

@@ -8,12 +8,14 @@ depend on the arguments. A custom operator keeps its qualified name, such as
 
 from collections.abc import Callable, Mapping
 from math import prod
+from typing import Any
 
 import torch
 from torch.fx import Node
 
 from amprewrite.frameworks.torch_fx.aten.arguments import Called, argument
-from amprewrite.frameworks.torch_fx.compat import operators, pytrees
+from amprewrite.frameworks.torch_fx.aten.einsum import einsum_length, einsum_name
+from amprewrite.frameworks.torch_fx.compat import operators
 from amprewrite.ops import OperandRule, op_table, traits_of
 
 FRAMEWORK_ONLY = frozenset(("_assert_tensor_metadata",))
@@ -184,6 +186,7 @@ REFINED: Mapping[str, Callable[[Called, str], str]] = {
     "_unsafe_index_put": _put,
     "batch_norm": _batch_norm,
     "div": _divide,
+    "einsum": einsum_name,
     "index_put": _put,
     "max": _extremum,
     "min": _extremum,
@@ -212,24 +215,11 @@ def contracted_length(node: Node, canonical: str) -> int | None:
             length = shapes[1][-1]
         case "conv" if len(shapes) > 1:
             length = prod(shapes[1][1:])
+        case "tensordot" if shapes:
+            summed: Any = argument(node, "dims_self")
+            length = prod(shapes[0][dimension] for dimension in summed)
         case "einsum":
-            return _einsum_length(node)
+            return einsum_length(node)
         case _:
             return None
     return length if isinstance(length, int) else None
-
-
-def _einsum_length(node: Node) -> int | None:
-    """Return the product of the extents of the summed labels."""
-    equation, operands, *_ = pytrees.positional(node)
-    if not isinstance(equation, str) or "->" not in equation or "." in equation:
-        return None
-    terms, result = equation.replace(" ", "").split("->")
-    shapes = [arg.meta["val"].shape for arg in operands]
-    extents = {
-        label: extent
-        for term, shape in zip(terms.split(","), shapes, strict=True)
-        for label, extent in zip(term, shape, strict=True)
-    }
-    lengths = [extent for label, extent in extents.items() if label not in result]
-    return prod(lengths) if all(isinstance(n, int) for n in lengths) else None

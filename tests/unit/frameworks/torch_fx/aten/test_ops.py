@@ -155,8 +155,10 @@ def test_a_custom_operator_keeps_its_qualified_name():
         (torch.nn.functional.conv2d, (IMAGE, torch.ones(3, 2, 3, 3)), 18),
         (lambda x: torch.einsum("bij,bkj->bik", x, x), (BATCH,), 5),
         (lambda x: torch.einsum("bij,bij->b", x, x), (BATCH,), 20),
-        (lambda x: torch.einsum("i,j->ij", x, x), (VECTOR,), 1),
-        (lambda x: torch.einsum("...i,...i->...", x, x), (BATCH,), None),
+        (lambda x: torch.einsum("i,j->ij", x, x), (VECTOR,), None),
+        (lambda x: torch.einsum("...i,...i->...", x, x), (BATCH,), 5),
+        (lambda x: torch.tensordot(x, x, dims=0), (VECTOR,), 1),
+        (lambda x: torch.tensordot(x, x, dims=2), (BATCH[0],), 20),
         (torch.relu, (VECTOR,), None),
     ],
 )
