@@ -213,6 +213,24 @@ def reads_values() -> bool:
     return not (traced or internals._functorch.peek_interpreter_stack())
 
 
+def is_readable(tensor: torch.Tensor) -> bool:
+    """Return whether a plain number can be read from ``tensor`` here.
+
+    Not from a sparse or nested one, one without values, or one that a transform batches
+    (``is_grads_batched=True`` has a batch of its own); not in a compiled function, nor
+    while a graph of CUDA is recorded, which a read ends.
+    """
+    if torch.compiler.is_compiling() or not has_own_values(tensor):
+        return False
+    internals: Any = torch._C
+    batched = internals._functorch.is_legacy_batchedtensor(tensor) or is_transformed(
+        tensor
+    )
+    dense = tensor.layout is torch.strided and not tensor.is_nested
+    recorded = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+    return dense and not (batched or has_no_values(tensor) or recorded)
+
+
 def is_torchscript() -> bool:
     """Return whether ``torch.jit.trace`` records the ops that run."""
     internals: Any = torch._C

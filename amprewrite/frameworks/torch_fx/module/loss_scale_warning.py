@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from amprewrite.errors import warn
+from amprewrite.errors import NotCapturedError, warn
 from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.torch_fx.compat import pytrees
+from amprewrite.frameworks.torch_fx.compat.tensor_internals import is_readable
 from amprewrite.plan.contracts.gradient_range import is_unit_scaled
 
 SMALLEST = 2.0**-14
@@ -63,26 +64,39 @@ class Watch:
     done: bool = False
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        """Register a hook on each output that requires a gradient."""
+        """Register a hook on each output that requires a gradient.
+
+        A call that captured no graph ran in full precision, and is not watched.
+        """
         del args
         if self.done or torch.compiler.is_compiling():
             return
-        plan = getattr(module, "plan", None)
+        watched = [leaf for leaf in pytrees.pytree.tree_leaves(output) if _learns(leaf)]
+        if not watched:
+            return
+        try:
+            plan = getattr(module, "plan", None)
+        except NotCapturedError:
+            return
         if plan is not None and is_unit_scaled(plan):
             self.done = True
             return
-        for leaf in pytrees.pytree.tree_leaves(output):
-            if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
-                hooked: Any = leaf  # torch has no type for the arguments of a hook
-                hooked.register_hook(self._look)
+        for leaf in watched:
+            hooked: Any = leaf  # torch has no type for the arguments of a hook
+            hooked.register_hook(self._look)
 
     def _look(self, gradient: torch.Tensor) -> None:
-        if self.done or not gradient.is_floating_point():
+        if self.done or not gradient.is_floating_point() or not is_readable(gradient):
             return
         self.done = True
         if found := unscaled(gradient):
             msg = f"training in float16 without a loss scale: {found}; {_ADVICE}"
             warn(msg)
+
+
+def _learns(leaf: Any) -> bool:
+    """Return whether an output has values here, and requires a gradient."""
+    return isinstance(leaf, torch.Tensor) and leaf.requires_grad and is_readable(leaf)
 
 
 def unscaled(gradient: torch.Tensor) -> str:

@@ -6,6 +6,7 @@ import torch
 
 from amprewrite.errors import warn
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
+from amprewrite.frameworks.torch_fx.compat.tensor_internals import is_readable
 
 LARGEST = 64.0
 """Gradient of a loss above which it counts as scaled; scales begin at 128 as a rule."""
@@ -32,6 +33,8 @@ class LossScaleWatch:
 
     def _look(self, gradient: torch.Tensor) -> None:
         """Warn if the gradient of a loss is large."""
+        if not is_readable(gradient):
+            return
         size = abs(float(gradient))
         if not self.done and size > LARGEST:
             warn(

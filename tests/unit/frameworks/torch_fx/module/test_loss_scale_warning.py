@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812  # torch's own name
 
 import amprewrite
-from amprewrite.errors import AmpWarning
+from amprewrite.errors import AmpWarning, NotCapturedError
 from amprewrite.frameworks.torch_fx.module.loss_scale_warning import (
     SMALLEST,
     unscaled,
@@ -131,3 +131,29 @@ def test_a_watched_module_can_be_compiled():
     assert not warned(lambda: F.cross_entropy(fast(x), labels).backward())
     with pytest.warns(AmpWarning, match=MESSAGE):
         F.cross_entropy(model(x), labels).backward()
+
+
+class Scale(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x * 1
+
+
+def test_a_gradient_that_cannot_be_read_is_left_alone():
+    model, x = Scale(), torch.ones(3, requires_grad=True)
+    watch(model)
+    sparse = torch.sparse_coo_tensor([[1]], [1.0], (3,), check_invariants=True)
+    torch.autograd.grad(model(x), x, torch.eye(3), is_grads_batched=True)
+    assert not warned(lambda: model(x).backward(sparse))
+    with pytest.warns(AmpWarning, match=MESSAGE):
+        model(x).backward(torch.ones(3))
+
+
+def test_a_module_that_captured_nothing_is_not_watched():
+    class Bare(Scale):
+        @property
+        def plan(self) -> Any:
+            raise NotCapturedError("nothing was captured")
+
+    model, x = Bare(), torch.ones(3, requires_grad=True)
+    watch(model)
+    assert not warned(lambda: model(x).backward(torch.ones(3)))
