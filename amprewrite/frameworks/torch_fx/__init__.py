@@ -1,1 +1,5 @@
 """PyTorch: ATen-level torch.fx graphs, before decomposition."""
+
+from amprewrite.frameworks.least import require
+
+require("torch")

@@ -52,14 +52,17 @@ def is_program(
 def open_program(program: torch.export.ExportedProgram) -> GraphModule:
     """Return the graph module of an exported program, without its run-time checks.
 
-    The conditions on its extents are kept beside the graph.
+    The conditions on its extents are kept beside the graph: as texts, or as torch's own
+    function where a release does not tell the texts.
     """
     untyped: Any = program
     varies = bool(untyped.range_constraints)  # fixed extents are compared otherwise
     with shape_guards.recorded() as texts:
         module = program.module(check_guards=varies)
-    shape_guards.take_out(module)
-    shape_guards.keep(module, shape_guards.Guards(tuple(texts) if varies else ()))
+    function = shape_guards.take_out(module)
+    if varies:
+        guards = shape_guards.Guards(tuple(texts), None if texts.heard else function)
+        shape_guards.keep(module, guards)
     drop_dtype_checks(module)
     return module
 

@@ -10,6 +10,7 @@ import torch
 
 from amprewrite.frameworks.torch_fx.capture.attributes import Attributes, is_same_part
 from amprewrite.frameworks.torch_fx.compat import pytrees, settings, threads
+from amprewrite.frameworks.torch_fx.compat.watchers import autograd, trials
 
 MACHINERY = (
     *("torch._library.", "torch._functorch.", "torch._higher_order_ops."),
@@ -31,6 +32,8 @@ class Seen:
         functions: Names of custom ``autograd.Function`` classes; export inlines their
             forward and drops their backward.
         checkpoints: Number of activation checkpoints; export inlines them.
+        saved: Number of other regions with hooks on the tensors that autograd saves;
+            export drops the hooks.
         hooks: Number of hooks on gradients; export drops them.
         written: Attributes that the forward writes, which export restores, and
             arguments whose lists, dicts or other containers it changes: export gives
@@ -41,15 +44,19 @@ class Seen:
             export keeps the numbers as constants.
         stored: Number of tensors that the forward stores outside of the model, and that
             are no constants; export does it once.
+        unnoticed: Names of features that the release of torch does not tell a capture
+            of, and that export drops.
     """
 
     functions: list[str] = field(default_factory=list[str])
     checkpoints: int = 0
+    saved: int = 0
     hooks: int = 0
     written: list[str] = field(default_factory=list[str])
     seeds: int = 0
     drawn: list[str] = field(default_factory=list[str])
     stored: int = 0
+    unnoticed: list[str] = field(default_factory=list[str])
 
     def reason(self, *, training: bool) -> str:
         """Return the reason why the capture is not faithful; empty if it is."""
@@ -72,21 +79,33 @@ class Seen:
             )
         if self.checkpoints:
             return "export removes activation checkpoints"
-        return "export drops hooks on gradients" if self.hooks else ""
+        if self.saved:
+            return "export drops hooks on saved tensors"
+        if self.hooks:
+            return "export drops hooks on gradients"
+        if self.unnoticed:
+            names = " and ".join(self.unnoticed)
+            return f"torch {torch.__version__} does not tell a capture of {names}"
+        return ""
 
 
 @contextmanager
 def watching(seen: Seen) -> Generator[None]:
     """Record custom autograd functions and checkpoints while the model is traced."""
+    failed = trials.failed(torch.__version__)
+    seen.unnoticed = [trial.feature for trial in failed if trial.trained]
 
     def noted_function(kind: type) -> None:
-        if kind.__name__ == "CheckpointFunction":
+        if autograd.is_checkpoint(kind):
             seen.checkpoints += 1
         elif not kind.__module__.startswith(MACHINERY):
             seen.functions.append(kind.__name__)
 
-    def noted_checkpoint() -> None:
-        seen.checkpoints += 1
+    def noted_saving(kind: type) -> None:
+        if autograd.is_checkpoint(kind):
+            seen.checkpoints += 1
+        else:
+            seen.saved += 1
 
     def noted_hook(tensor: torch.Tensor, hook: Any) -> Any:
         seen.hooks += 1
@@ -103,8 +122,8 @@ def watching(seen: Seen) -> Generator[None]:
         threads.replaced(torch, "manual_seed", noted_seed),
         threads.replaced(torch.random, "manual_seed", noted_seed),
         threads.replaced(torch.Tensor, "register_hook", noted_hook),
-        settings.noting_functions(noted_function),
-        settings.noting_checkpoints(noted_checkpoint),
+        autograd.noting_functions(noted_function),
+        autograd.noting_saved_tensors(noted_saving),
     ):
         yield
 

@@ -4,7 +4,7 @@
 import re
 import sys
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from types import CodeType, FrameType
 from typing import Any
 
@@ -148,11 +148,34 @@ def parameter_sources(module: GraphModule) -> dict[str, str]:
 def capture_on(converter: Any) -> None:
     """Raise the number of captures of a compiled function to :data:`MOST_CAPTURES`.
 
-    A limit that the user gave to ``torch.compile`` stays.
+    A limit that the user gave to ``torch.compile`` stays. Releases before torch 2.12
+    know one limit alone, of the process: it is raised while the function is captured.
     """
-    if converter._recompile_limit is None:
-        limit: int = _dynamo().config.recompile_limit
-        converter._recompile_limit = max(limit, MOST_CAPTURES)
+    if not hasattr(converter, _LIMIT):
+        converter.__class__ = _raised(converter.__class__)
+    elif converter._recompile_limit is None:
+        converter._recompile_limit = _most_captures()
+
+
+_LIMIT = "_recompile_limit"
+"""Attribute of a converter: the limit of one ``torch.compile`` (since torch 2.12)."""
+
+
+def _most_captures() -> int:
+    return max(_dynamo().config.recompile_limit, MOST_CAPTURES)
+
+
+@cache
+def _raised(kind: type[Any]) -> type[Any]:
+    """Return the class of a converter, with a limit of its own."""
+    if hasattr(kind, "amprewrite_raised"):
+        return kind
+
+    def capture(self: Any, *frame: Any, **state: Any) -> Any:
+        with _dynamo().config.patch(recompile_limit=_most_captures()):
+            return kind.__call__(self, *frame, **state)
+
+    return type(kind.__name__, (kind,), {"__call__": capture, "amprewrite_raised": 1})
 
 
 def is_last_capture(converter: Any) -> bool:
@@ -160,7 +183,7 @@ def is_last_capture(converter: Any) -> bool:
     current = CompileContext.current_compile_id()
     made = None if current is None else current.frame_compile_id
     most: int = _dynamo().config.accumulated_recompile_limit
-    own: int | None = converter._recompile_limit
+    own: int | None = getattr(converter, _LIMIT, None)
     return made is not None and made + 1 >= min(most, most if own is None else own)
 
 

@@ -6,20 +6,16 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
 from importlib import import_module
-from threading import get_ident
 from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd import function as autograd_function
 from torch.fx import GraphModule
 from torch.fx.experimental import proxy_tensor
 from torch.nn.modules import transformer
-from torch.utils import checkpoint
 
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.compat.threads import (
-    is_here,
     replaced,
     silenced,
     silent,
@@ -296,52 +292,6 @@ def register_caches() -> None:
     except (ImportError, AttributeError):  # an older transformers, without it
         return
     register()
-
-
-@contextmanager
-def noting_checkpoints(note: Callable[[], None]) -> Generator[None]:
-    """Call ``note`` whenever an activation checkpoint without re-entrance is opened.
-
-    The public function may be bound under any name in the model's module, so the
-    function that it calls is replaced.
-    """
-    name = "_checkpoint_without_reentrant_generator"
-    opened = getattr(checkpoint, name)
-
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        note()
-        return opened(*args, **kwargs)
-
-    with replaced(checkpoint, name, noted):
-        yield
-
-
-@contextmanager
-def noting_functions(note: Callable[[type], None]) -> Generator[None]:
-    """Call ``note`` with the class whenever a custom autograd function is applied.
-
-    Models often bind ``apply`` once (``ste = StraightThrough.apply``), so that
-    replacing ``autograd.Function.apply`` misses it; the function that it calls is
-    replaced.
-    """
-    level: Any = autograd_function._SingleLevelFunction
-    thread = get_ident()
-
-    def noted(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_here(thread):
-            note(cls)
-        below: Any = super
-        return below(level, cls).apply(*args, **kwargs)
-
-    before: Any = level.__dict__.get("apply")  # of a capture around this one
-    level.apply = classmethod(noted)
-    try:
-        yield
-    finally:
-        if before is None:
-            del level.apply
-        else:
-            level.apply = before
 
 
 def fork_rng(devices: Sequence[int]) -> AbstractContextManager[None]:

@@ -102,21 +102,32 @@ def _compiled(texts: tuple[str, ...]) -> Callable[[Sequence[Any]], int]:
     return dynamo.dont_skip_tracing(found["checks"])
 
 
+class Texts(list[str]):
+    """Texts of conditions.
+
+    Attributes:
+        heard: Whether torch called the function that hears of them.
+    """
+
+    heard = False
+
+
 @contextmanager
-def recorded() -> Generator[list[str]]:
+def recorded() -> Generator[Texts]:
     """Record the conditions of the program that is opened in the context.
 
     Those on the tensor that an example is a view of are left out: the program takes the
     view as it is, and other calls may give a tensor that is none.
     """
     unlift: Any = import_module("torch.export._unlift")
-    name, texts = "_convert_guards_code_to_fn", list[str]()
+    name, texts = "_convert_guards_code_to_fn", Texts()
     before = getattr(unlift, name, None)
-    if before is None:  # releases before torch 2.9
+    if before is None:
         yield texts
         return
 
     def record(guards: Sequence[str], paths: Sequence[Any]) -> Any:
+        texts.heard = True
         for guard in guards:
             if "._base" in guard:
                 continue

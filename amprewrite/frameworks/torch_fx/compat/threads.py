@@ -20,10 +20,16 @@ from threading import get_ident
 from typing import Any, ParamSpec, TypeVar
 from unittest import mock
 
+import torch
+
+from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.torch_fx.compat.tensor_internals import fake_mode_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+TESTED = "torch 2.11 to 2.15"
+"""Releases that the tests run with; see docs/versions.md."""
 
 _BESIDE = set[int]()
 """Threads that capture while the thread that started them waits."""
@@ -91,9 +97,19 @@ def replaced(owner: object, name: str, function: Any) -> Generator[None]:
         owner: A class, a module or an object.
         name: Name of one of its functions, or of a builtin that a module calls.
         function: The replacement.
+
+    Raises:
+        UnsupportedError: This release of torch has no such function.
     """
     thread = get_ident()
-    before = getattr(owner, name, None) or getattr(builtins, name)
+    before = getattr(owner, name, None) or getattr(builtins, name, None)
+    if before is None:
+        place = getattr(owner, "__name__", type(owner).__name__)
+        msg = (
+            f"torch {torch.__version__} has no {place}.{name}, which a capture "
+            f"replaces; amprewrite is tested with {TESTED}: install one of these"
+        )
+        raise UnsupportedError(msg)
 
     @wraps(before)
     def chosen(*args: Any, **kwargs: Any) -> Any:
@@ -258,8 +274,7 @@ def beside_export(function: Callable[[], T]) -> T:
         finally:
             _BESIDE.remove(get_ident())
 
-    modes: Any = import_module("torch.utils._python_dispatch")
-    with capturing(), modes._disable_current_modes(), ThreadPoolExecutor(1) as pool:
+    with capturing(), without_modes(), ThreadPoolExecutor(1) as pool:
         try:
             for owner, name, _ in state[-len(_TRACING) :]:
                 setattr(owner, name, False)
@@ -287,6 +302,11 @@ def apart(function: Callable[[], T]) -> T:
 
 def outside_modes(function: Callable[[], T]) -> T:
     """Return the result of ``function``, which no mode and no transform around sees."""
-    modes: Any = import_module("torch.utils._python_dispatch")
-    with modes._disable_current_modes():
+    with without_modes():
         return apart(function)
+
+
+def without_modes() -> AbstractContextManager[Any]:
+    """Disable the modes around a call that see or replace ops."""
+    modes: Any = import_module("torch.utils._python_dispatch")
+    return modes._disable_current_modes()

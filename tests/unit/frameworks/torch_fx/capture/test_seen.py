@@ -50,6 +50,17 @@ def test_a_checkpoint_is_noted(*, reentrant: bool) -> None:
     assert seen.reason(training=True) == "export removes activation checkpoints"
 
 
+def test_hooks_on_saved_tensors_are_noted() -> None:
+    def forward(m: Any, x: Any) -> Any:
+        with torch.autograd.graph.save_on_cpu():
+            return m.a(x)
+
+    seen = exported(forward, a=nn.Linear(8, 8)).seen
+    assert (seen.saved, seen.checkpoints) == (1, 0)
+    assert seen.reason(training=True) == "export drops hooks on saved tensors"
+    assert seen.reason(training=False) == ""
+
+
 @pytest.mark.parametrize(
     ("change", "names"),
     [

@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+from contextlib import nullcontext
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,6 +13,8 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn
 
 from amprewrite.errors import UnsupportedError
+from amprewrite.frameworks.torch_fx.capture.program import open_program
+from amprewrite.frameworks.torch_fx.compat import shape_guards
 from amprewrite.frameworks.torch_fx.compat.shape_guards import (
     GUARDS,
     Guards,
@@ -79,6 +83,21 @@ def test_what_export_records_is_about_the_flat_inputs(exported: Any) -> None:
     known = list(texts)
     exported.module()
     assert texts == known, "after the context nothing is recorded"
+
+
+@pytest.mark.parametrize("change", ["gone", "moved"])
+def test_a_release_that_tells_no_texts_has_the_function(
+    exported: Any, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if change == "gone":
+        empty = ModuleType("unlift")
+        monkeypatch.setattr(shape_guards, "import_module", lambda _: empty)
+    else:
+        monkeypatch.setattr(shape_guards.threads, "replaced", lambda *_: nullcontext())
+    guards = kept(open_program(exported))
+    assert (guards.texts, guards.function is None) == ((), False)
+    assert guards.broken(rows(9)) == ""
+    assert guards.broken(rows(3))
 
 
 def test_conditions_are_taken_out_of_a_module_and_kept_with_it(exported: Any) -> None:

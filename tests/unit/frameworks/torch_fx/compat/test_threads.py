@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.torch_fx.compat import threads as compat_threads
 
 
@@ -40,6 +41,15 @@ def test_a_function_is_replaced_in_one_thread() -> None:
             assert elsewhere(Owner().name) == "old"
         assert Owner().name() == "new"
     assert vars(Owner)["name"] is before
+
+
+def test_a_function_that_a_release_does_not_have_is_named() -> None:
+    wanted = r"torch [\d.+a-z]+ has no torch\.export\.gone, which a capture replaces"
+    with (
+        pytest.raises(UnsupportedError, match=wanted),
+        compat_threads.replaced(torch.export, "gone", print),
+    ):
+        pass
 
 
 def test_a_flag_is_set_in_one_thread() -> None:
@@ -232,6 +242,14 @@ def test_modes_of_a_thread_do_not_reach_what_runs_apart() -> None:
             lambda: (torch.is_grad_enabled(), threading.get_ident() == here)
         )
     assert found == (True, False)
+
+
+def test_modes_are_left_outside_in_the_same_thread() -> None:
+    modes = pytest.importorskip("torch._subclasses")
+    with modes.FakeTensorMode():
+        with compat_threads.without_modes():
+            assert type(torch.ones(1)) is torch.Tensor
+        assert type(torch.ones(1)) is modes.FakeTensor
 
 
 def test_modes_and_transforms_of_the_caller_are_left_outside() -> None:

@@ -1,0 +1,161 @@
+"""Programs of two lines that try, once in a process, whether captures hear of features.
+
+What a capture replaces in torch may be gone in a later release, which would be an
+error; or it may be there and not be called any more, which nobody would notice. Such a
+feature is named in a warning, with what happens instead.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import checkpoint
+
+from amprewrite.errors import warn
+from amprewrite.frameworks.torch_fx.compat import settings, threads, tracing
+from amprewrite.frameworks.torch_fx.compat.watchers import autograd
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A program that has a feature.
+
+    Attributes:
+        feature: Name of the feature, in the plural.
+        is_heard: Runs the program; returns whether a capture would hear of it.
+        instead: What happens to models with the feature where it is not heard of.
+        trained: Whether a model in training is captured by dynamo then.
+    """
+
+    feature: str
+    is_heard: Callable[[], bool]
+    instead: str
+    trained: bool = False
+
+
+_BY_DYNAMO = (
+    "models in training are captured by torch.compile (dynamo), which keeps them, and "
+    "plan=, tolerance= and policy='promote' are refused for these"
+)
+
+
+class _Itself(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        """Return a copy."""
+        del ctx
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """Return the gradient."""
+        del ctx
+        return gradients
+
+
+_itself: Any = _Itself
+_applied = _itself.apply  # as models bind it
+
+
+def _hears_functions() -> bool:
+    heard = list[type]()
+    with autograd.noting_functions(heard.append):
+        _applied(torch.zeros(1, requires_grad=True))
+    return _Itself in heard
+
+
+def _hears_checkpoints(*, reentrant: bool) -> bool:
+    untyped: Any = checkpoint
+    noting = autograd.noting_functions if reentrant else autograd.noting_saved_tensors
+    heard = list[type]()
+    with noting(heard.append):
+        untyped.checkpoint(
+            torch.sin,
+            torch.zeros(1, requires_grad=True),
+            use_reentrant=reentrant,
+            preserve_rng_state=False,
+        )
+    return any(autograd.is_checkpoint(kind) for kind in heard)
+
+
+def _hears_own_casts() -> bool:
+    """Return whether a reader of a tensor is told from a reader of its no-op cast."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x.to(torch.float32).sin() + x.cos()
+
+    with settings.distinct_casts():
+        graph = tracing.trace_pre_dispatch(program, (torch.zeros(1),)).graph
+    (given,) = graph.find_nodes(op="placeholder")
+    (cosine,) = graph.find_nodes(op="call_function", target=torch.ops.aten.cos.default)
+    return cosine.args[0] is given
+
+
+def _hears_attention() -> bool:
+    """Return whether the one op of an attention layer is replaced by its steps."""
+    layer, x = (
+        nn.MultiheadAttention(2, 2, batch_first=True).eval(),
+        torch.zeros(1, 1, 2),
+    )
+    with settings.slow_attention_path():
+        return "_native_multi_head" not in str(tracing.dispatched(layer, (x, x, x), {}))
+
+
+def _hears_inference() -> bool:
+    with settings.inference_without_gradients(), torch.inference_mode():
+        return not torch.is_inference_mode_enabled() and not torch.is_grad_enabled()
+
+
+TRIALS = (
+    Trial("custom autograd functions", _hears_functions, _BY_DYNAMO, trained=True),
+    Trial(
+        "activation checkpoints",
+        lambda: all(_hears_checkpoints(reentrant=which) for which in (True, False)),
+        _BY_DYNAMO,
+        trained=True,
+    ),
+    Trial(
+        "casts of float32 tensors to float32",
+        _hears_own_casts,
+        "such a cast keeps no operation in full precision; an override does",
+    ),
+    Trial(
+        "steps of nn.MultiheadAttention in eval mode",
+        _hears_attention,
+        "the layer is one operation, in full precision",
+    ),
+    Trial(
+        "regions of torch.inference_mode",
+        _hears_inference,
+        "their results may require a gradient; use torch.no_grad",
+    ),
+)
+"""Every trial."""
+
+
+@cache
+def failed(version: str) -> tuple[Trial, ...]:
+    """Return the trials that are not heard with this release; warn of each once.
+
+    Args:
+        version: The release of torch.
+    """
+    # In this thread: after a fake mode in another one, that ends, torch 2.11 crashes.
+    with settings.fork_rng([]), threads.without_modes(), torch.enable_grad():
+        unheard = tuple(trial for trial in TRIALS if not _heard(trial))
+    for trial in unheard:
+        warn(
+            f"a capture does not notice {trial.feature} with torch {version}: "
+            f"{trial.instead}; amprewrite is tested with {threads.TESTED}"
+        )
+    return unheard
+
+
+def _heard(trial: Trial) -> bool:
+    with suppress(Exception):  # torch may refuse in any way
+        return trial.is_heard()
+    return False
