@@ -39,6 +39,7 @@ from amprewrite.frameworks.torch_fx.compat import (
     threads,
     tracing,
 )
+from amprewrite.frameworks.torch_fx.compat.watchers import trials
 from amprewrite.runtime.collector import collector_paused
 from amprewrite.user_code import raised_at
 
@@ -98,6 +99,7 @@ def export_model(
         ComplexTruncationError: An imaginary part would be dropped there.
     """
     given = (model, (args, kwargs, dynamic_shapes), processor, planned_for)
+    trials.failed(torch.__version__)  # their graphs are none of the model
     made = MadeTensors()
     try:
         with made:

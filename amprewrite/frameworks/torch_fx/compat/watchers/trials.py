@@ -61,10 +61,15 @@ _itself: Any = _Itself
 _applied = _itself.apply  # as models bind it
 
 
+def _zeros(*shape: int) -> torch.Tensor:
+    """Return zeros, on the CPU whatever the default device is."""
+    return torch.zeros(shape, device="cpu")
+
+
 def _hears_functions() -> bool:
     heard = list[type]()
     with autograd.noting_functions(heard.append):
-        _applied(torch.zeros(1, requires_grad=True))
+        _applied(_zeros(1).requires_grad_())
     return _Itself in heard
 
 
@@ -75,7 +80,7 @@ def _hears_checkpoints(*, reentrant: bool) -> bool:
     with noting(heard.append):
         untyped.checkpoint(
             torch.sin,
-            torch.zeros(1, requires_grad=True),
+            _zeros(1).requires_grad_(),
             use_reentrant=reentrant,
             preserve_rng_state=False,
         )
@@ -89,7 +94,7 @@ def _hears_own_casts() -> bool:
         return x.to(torch.float32).sin() + x.cos()
 
     with settings.distinct_casts():
-        graph = tracing.trace_pre_dispatch(program, (torch.zeros(1),)).graph
+        graph = tracing.trace_pre_dispatch(program, (_zeros(1),)).graph
     (given,) = graph.find_nodes(op="placeholder")
     (cosine,) = graph.find_nodes(op="call_function", target=torch.ops.aten.cos.default)
     return cosine.args[0] is given
@@ -98,8 +103,8 @@ def _hears_own_casts() -> bool:
 def _hears_attention() -> bool:
     """Return whether the one op of an attention layer is replaced by its steps."""
     layer, x = (
-        nn.MultiheadAttention(2, 2, batch_first=True).eval(),
-        torch.zeros(1, 1, 2),
+        nn.MultiheadAttention(2, 2, batch_first=True, device="cpu").eval(),
+        _zeros(1, 1, 2),
     )
     with settings.slow_attention_path():
         return "_native_multi_head" not in str(tracing.dispatched(layer, (x, x, x), {}))

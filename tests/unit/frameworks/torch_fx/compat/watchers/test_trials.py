@@ -73,6 +73,11 @@ def test_trials_change_no_random_state() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_trials_run_on_the_cpu() -> None:
+    with torch.device("meta"):
+        assert trials.failed(torch.__version__) == ()
+
+
 def test_modes_around_do_not_reach_a_trial() -> None:
     with FlopCounterMode(display=False) as mode, torch.no_grad():
         assert trials.failed(torch.__version__) == ()
