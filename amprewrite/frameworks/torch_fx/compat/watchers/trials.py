@@ -62,7 +62,7 @@ _applied = _itself.apply  # as models bind it
 
 
 def _zeros(*shape: int) -> torch.Tensor:
-    """Return zeros, on the CPU whatever the default device is."""
+    """Return zeros on the CPU, also with another default device."""
     return torch.zeros(shape, device="cpu")
 
 
