@@ -174,12 +174,15 @@ class ProgramGraph:
         outputs: Values handed back; a value may occur twice.
         states: Outputs that replace an input, such as running statistics or a cache:
             the position of the output and the name of that input.
+        taped: Whether gradients are recorded as it runs, so that a caller may
+            differentiate by a value that is returned (torch).
     """
 
     values: Mapping[str, Value]
     ops: tuple[Op, ...]
     outputs: tuple[str, ...]
     states: States = ()
+    taped: bool = False
 
     @cached_property
     def op_by_name(self) -> Mapping[str, Op]:

@@ -8,7 +8,8 @@ Golden files, bug reports and tests use this form, never a framework's own::
       | native="aten.linear.default" path="head" contracted=3
     return %linear
 
-An output that replaces an input is written ``%new into %old``. Lines that begin with
+An output that replaces an input is written ``%new into %old``, and the last line of a
+program of which gradients are recorded ``taped return``. Lines that begin with
 ``#`` are comments.
 """
 
@@ -26,6 +27,9 @@ _OP_HEAD = ("name", "canonical", "operands", "results")
 _FACTS = tuple(f for f in fields(Op) if f.name not in _OP_HEAD)
 COMMENT = "# "
 """Beginning of a line that is no part of a graph."""
+
+_TAPED = "taped "
+"""Word before ``return`` in a program of which gradients are recorded."""
 
 _VALUE = re.compile(r"%(\S+): ([^\[\]\s]+)\[([^\]]*)\](?: alias %(\S+))?(?: (\w+))?$")
 _OP = re.compile(r"(\S+) = (\S+)\((.*?)\)(?: ->(.*))?$")
@@ -65,7 +69,8 @@ def print_graph(graph: ProgramGraph) -> str:
         lines.append(f"{op.name} = {op.canonical}({operands}) -> {results}".rstrip())
         if facts := _fact_text(op):
             lines.append(f"  | {facts}")
-    lines.append(f"return {', '.join(_output_texts(graph))}".rstrip())
+    head = f"{_TAPED}return" if graph.taped else "return"
+    lines.append(f"{head} {', '.join(_output_texts(graph))}".rstrip())
     return "\n".join(lines) + "\n"
 
 
@@ -156,9 +161,12 @@ def parse_graph(text: str) -> ProgramGraph:
     heads: list[tuple[str, str, tuple[str, ...], tuple[str, ...], dict[str, Any]]] = []
     outputs: tuple[str, ...] = ()
     states: States = ()
+    taped = False
     for number, line in enumerate(text.splitlines(), 1):
-        if line.split(" ")[0] == "return":
-            outputs, states = _parse_outputs(line.removeprefix("return"))
+        end = line.removeprefix(_TAPED)
+        if end.split(" ")[0] == "return":
+            outputs, states = _parse_outputs(end.removeprefix("return"))
+            taped = end != line
         elif line.startswith("%"):
             value = _parse_value(line, number)
             values[value.name] = value
@@ -180,4 +188,4 @@ def parse_graph(text: str) -> ProgramGraph:
         Op(name=n, canonical=c, operands=i, results=o, **facts)
         for n, c, i, o, facts in heads
     )
-    return ProgramGraph(values, ops, outputs, states)
+    return ProgramGraph(values, ops, outputs, states, taped)

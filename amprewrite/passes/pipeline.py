@@ -13,6 +13,10 @@ from amprewrite.passes.analysis.complex_numbers import is_complex, refuse_comple
 from amprewrite.passes.analysis.context import Assignment, Placement, Situation
 from amprewrite.passes.analysis.demand import Demands, compute_demand
 from amprewrite.passes.analysis.followed_casts import find_followed
+from amprewrite.passes.analysis.returned_values import (
+    NOTHING_RETURNED,
+    find_returned,
+)
 from amprewrite.passes.analysis.weights_and_literals import (
     mutated_storages,
     weak_values,
@@ -296,6 +300,11 @@ def situate(
         mutated=mutated_storages(graph),
         followed=find_followed(graph, classes, demands, weights, low) if low else {},
         biases=find_biases(graph, classes),
+        returned=(
+            find_returned(graph, output_dtypes(graph, policy), policy.full, weights)
+            if low
+            else NOTHING_RETURNED
+        ),
     )
 
 

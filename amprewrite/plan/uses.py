@@ -1,7 +1,7 @@
 """Uses of a value by ops and by the outputs of the program."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from amprewrite.ir import Op, ProgramGraph
 from amprewrite.plan.model import OUTPUT, Cast
@@ -29,14 +29,23 @@ def dtypes_read(op: Op, operands: Sequence[str]) -> dict[str, str]:
     return dict(zip(reversed(op.operands), reversed(operands), strict=True))
 
 
-def is_at_definition(graph: ProgramGraph, cast: Cast) -> bool:
+def is_at_definition(graph: ProgramGraph, cast: Cast, sources: Collection[str]) -> bool:
     """Return whether ``cast`` replaces the value that it converts.
 
     A storage that is written in place has one dtype for all its views, so that a value
-    made in another dtype is cast at its definition, before any op views or writes it. A
-    cast that only some uses share stands before the first of them.
+    made in another dtype is cast at its definition, before any op views or writes it;
+    and so is a value that is read and returned. A cast that only some uses share stands
+    before the first of them.
+
+    Args:
+        graph: The program.
+        cast: The cast.
+        sources: Values that the outputs are cast from, see :func:`output_sources`.
     """
-    if cast.folded or not cast.producer or cast.value not in graph.written:
+    if cast.folded or not cast.producer:
+        return False
+    returned = cast.value in sources and graph.users[cast.value]
+    if cast.value not in graph.written and not returned:
         return False
     return set(uses_of(graph, cast.value)) <= set(cast.uses)
 

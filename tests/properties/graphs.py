@@ -133,7 +133,7 @@ def graphs(draw: Any) -> ProgramGraph:
     values = _inputs(draw)
     ops = tuple(_op(draw, number, values) for number in range(draw(st.integers(0, 10))))
     outputs = draw(st.lists(st.sampled_from(sorted(values)), max_size=3))
-    return ProgramGraph(values, ops, tuple(outputs))
+    return ProgramGraph(values, ops, tuple(outputs), taped=draw(st.booleans()))
 
 
 @st.composite
@@ -197,7 +197,10 @@ def follow(graph: ProgramGraph, plan: Plan) -> Followed:
 
 def on_the_spot(cast: Cast) -> bool:
     """Whether a cast turns a value into the dtype that it is kept in."""
-    return cast.why == "some op writes it in place in full precision"
+    return cast.why in (
+        "some op writes it in place in full precision",
+        "it is returned, and its readers read what a caller gets",
+    )
 
 
 def read_in_full(graph: ProgramGraph, plan: Plan, name: str, full: str) -> bool:

@@ -94,7 +94,9 @@ def random_graph(random: Random, most_ops: int = 8) -> ProgramGraph:
     looping = kinds is LOOPING
     ops = [_in_loop(random, op, turns, looping=looping) for op in ops]
     outputs = random.sample(sorted(values), random.randint(1, 2))
-    return check_graph(ProgramGraph(values, tuple(ops), tuple(outputs)))
+    taped = kinds is not LOOPING and random.random() < 0.5
+    graph = ProgramGraph(values, tuple(ops), tuple(outputs), taped=taped)
+    return check_graph(graph)
 
 
 def _in_loop(random: Random, op: Op, turns: int, *, looping: bool) -> Op:

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from amprewrite.ir import ProgramGraph
 from amprewrite.passes import PLACEMENTS, Setting, make_plan
+from amprewrite.passes.analysis.classify import classify
 from amprewrite.passes.cost.cost import Objective
 from amprewrite.passes.cost.cost_model import COMPILED, EAGER
 from amprewrite.passes.cost.timings import Point, Timings
 from amprewrite.passes.mincut.optimal import Optimum, choose_optimal
 from amprewrite.passes.mincut.problem import build_problem
-from amprewrite.passes.pipeline import output_dtypes
-from amprewrite.plan import OUTPUT, Plan
+from amprewrite.passes.pipeline import output_dtypes, situate
+from amprewrite.plan import OUTPUT, Cast, Plan
 from amprewrite.plan.hardware.kernels import Kernels
 from amprewrite.plan.uses import output_sources
 from amprewrite.policy import Matcher, Policy, load_policy
@@ -161,6 +162,31 @@ def test_every_operand_and_output_arrives_in_its_dtype(
                 assert cast.from_dtype == have
                 have = cast.to_dtype
         assert have == dtype
+
+
+@given(graph=graphs(), policy=policies(), placement=placements, training=st.booleans())
+def test_readers_of_a_returned_value_read_what_is_returned(
+    graph: ProgramGraph, policy: Policy, placement: str, *, training: bool
+) -> None:
+    graph = replace(graph, taped=True)
+    plan = plan_for(graph, policy, placement, training=training)
+    weights = situate(graph, policy, classify(graph, Matcher(policy)), ()).weights
+
+    def chain(consumer: str, index: int, name: str) -> list[Cast]:
+        use = (consumer, index)
+        return [c for c in plan.casts if c.value == name and use in c.uses]
+
+    for index, name in enumerate(graph.outputs):
+        full = graph.is_dtype(name, policy.full) and plan.outputs[index] == policy.full
+        is_read = bool(graph.users[name]) and name in graph.producer
+        if not full or not is_read or name in weights:
+            continue
+        if output_sources(graph)[index] != name:  # a view, which is full itself
+            assert follow(graph, plan).made[name] == policy.full
+            continue
+        returned = chain(OUTPUT, index, name)
+        for op, number in graph.users[name]:
+            assert chain(op.name, number, name)[: len(returned)] == returned
 
 
 @given(graph=graphs(), policy=policies(), placement=placements, training=st.booleans())

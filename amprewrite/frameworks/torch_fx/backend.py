@@ -83,11 +83,11 @@ class Backend:
         drop_dtype_checks(graph)
         _restore_paths(module, graph)
         trains = any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
-        training = torch.is_grad_enabled() and trains
+        training = taped = torch.is_grad_enabled() and trains
         if self.training is not None:
             training = self.training()
         model, weights = model_variable(graph.graph), _weights(graph, inputs)
-        first = _Lowered(graph, model, weights, training, current())
+        first = _Lowered(graph, model, weights, training, taped, current())
         place, local = place_of(module, model, weights, inputs)
         if place is None or not place.prefix:
             return self._built(first, place, inputs)
@@ -111,6 +111,7 @@ class Backend:
             reading.graph = place.paths.renamed(reading.graph, place.prefix)
             elsewhere = place.paths.elsewhere(reading.graph)
         how = "captured by torch.compile (dynamo)"
+        reading.graph = replace(reading.graph, taped=lowered_graph.taped)
         if self.reason:
             how = f"{how}: {self.reason}"
         plan = self.planner(
@@ -182,6 +183,7 @@ class _Lowered:
         model: The variable of the captured module.
         weights: Position of each placeholder that is a parameter.
         training: Whether parameters are trained.
+        taped: Whether gradients are recorded.
         captured: The captures that it belongs to.
         compiled: Its compiled forms, by plan, for all modules that run it.
     """
@@ -190,6 +192,7 @@ class _Lowered:
     model: str
     weights: Mapping[str, int]
     training: bool
+    taped: bool
     captured: Captured
     compiled: dict[Plan, Callable[..., Any]] = field(
         default_factory=dict[Plan, Callable[..., Any]]

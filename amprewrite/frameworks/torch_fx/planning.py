@@ -35,6 +35,7 @@ def plan_for(subject: Subject, captured: Captured, reading: Reading) -> Plan:
         UnsupportedError: The error of the model cannot be measured.
     """
     root, request = subject.root, subject.request
+    reading.graph = replace(reading.graph, taped=subject.trains)
 
     def candidate(captured: Captured, plan: Plan) -> ConvertedModule:
         return build(root, read(captured.module, part=subject.path), plan, shared=True)

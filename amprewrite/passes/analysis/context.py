@@ -7,6 +7,7 @@ from typing import Literal
 from amprewrite.ir import Op, ProgramGraph
 from amprewrite.passes.analysis.classify import lowers_promoted
 from amprewrite.passes.analysis.demand import Demand, Demands
+from amprewrite.passes.analysis.returned_values import NOTHING_RETURNED, Returned
 from amprewrite.policy import OpClass, Policy
 from amprewrite.policy.match import Match
 from amprewrite.runtime.fast_init import fast_init
@@ -53,6 +54,7 @@ class Situation:
         mutated: Storages that some op writes in place.
         followed: For casts to the dtype of other values, those values.
         biases: Additions of a bias to a contraction, by op name, with its name.
+        returned: Values by which a caller may differentiate.
     """
 
     graph: ProgramGraph
@@ -69,6 +71,7 @@ class Situation:
     low_weights: frozenset[str] = frozenset()
     entries: frozenset[str] = frozenset()
     hoisted: frozenset[str] = frozenset()
+    returned: Returned = NOTHING_RETURNED
 
     def is_full_statistic(self, op: Op) -> bool:
         """Return whether ``op`` may reduce in low, but is demanded in full."""
@@ -117,6 +120,13 @@ class Placement:
     pinned: frozenset[str] = frozenset()
     accumulating: frozenset[str] = frozenset()
     assignments: Mapping[str, Assignment] | None = None
+
+    def rounded_to(self, at: Situation, name: str) -> str:
+        """Return the dtype of the numbers in a value: a returned one is stored full."""
+        if name not in at.returned.values:
+            return self.stored[name]
+        maker = at.graph.producer[name]
+        return self.ops[maker.name].results[maker.results.index(name)]
 
 
 NOTHING_PLACED = Placement()

@@ -219,11 +219,13 @@ class _Pricing:
         return cost
 
     def _was_rounded(self, name: str) -> bool:
-        return name not in self.at.weights and self.placement.stored[name] == self.low
+        dtype = self.placement.rounded_to(self.at, name)
+        return name not in self.at.weights and dtype == self.low
 
     def _stored_errors(self) -> int:
-        stored, weights = self.placement.stored.items(), self.at.weights
-        low = (n for n, d in stored if self._is_low(n, d) and n not in weights)
+        placement, at = self.placement, self.at
+        names = (name for name in placement.stored if name not in at.weights)
+        low = (n for n in names if self._is_low(n, placement.rounded_to(at, n)))
         return self.objective.error(*low) if self.objective.errors else 0
 
     def _is_low(self, name: str, dtype: str) -> bool:

@@ -126,6 +126,7 @@ class _Builder:
         for value in self.graph.inputs():
             if value.dtype == self.full:
                 self.stored[value.name] = self.weights.get(value.name, FULL)
+        self.numbers = dict(self.stored)  # a returned value as it is made
         for op in self.graph.ops:
             own = self._variable(op)
             view = is_view(self.graph, op)
@@ -136,11 +137,8 @@ class _Builder:
         for name, dtype in dict.fromkeys(pairs):
             self.casts.hand_back(name, dtype)
         if self.objective.errors:
-            made = (
-                item for item in self.stored.items() if item[0] not in self.at.weights
-            )
-            for name, variable in made:
-                self.ledger.pay_low(variable, self.objective.error(name))
+            for name in (n for n in self.numbers if n not in self.at.weights):
+                self.ledger.pay_low(self.numbers[name], self.objective.error(name))
         return self._settle()
 
     def _settle(self) -> Problem:
@@ -175,9 +173,8 @@ class _Builder:
                 self.ledger.terms.imply(self.written[storage], variable)
         for storage, names in freedom.makers.items():
             for name in names:
-                self.ledger.terms.imply(
-                    self.reads.get(name, FULL), self.written[storage]
-                )
+                variable = self.reads.get(name, FULL)
+                self.ledger.terms.imply(variable, self.written[storage])
 
     def _tie_required(self) -> None:
         for name, makers in self.freedom.requires_low.items():
@@ -236,7 +233,7 @@ class _Builder:
     def _variable(self, op: Op) -> int:
         """Return the variable of the precision in which ``op`` computes."""
         if op.name in self.freedom.moved:
-            variables = {self.stored[n] for n in self.walk.strong(op)}
+            variables = {self.numbers[n] for n in self.walk.strong(op)}
             variable = self.ledger.either(variables)
             if not self.casts.anchors.isdisjoint(variables):
                 self.casts.anchors.add(variable)
@@ -344,8 +341,8 @@ class _Builder:
         error = self.objective.error((name, op.name))
         if name in self.at.weights:
             self.ledger.pay_low(seen, error)
-        elif self.stored[name] != seen:
-            self.ledger.terms.pay(self.stored[name], seen, error)
+        elif self.numbers[name] != seen:
+            self.ledger.terms.pay(self.numbers[name], seen, error)
 
     # --- results of an op ---------------------------------------------------------
 
@@ -361,7 +358,9 @@ class _Builder:
                 continue
             made = self.weights.get(name, variable) if filled else variable
             storage = self.graph.storage(name)
-            self.stored[name] = self.written.get(storage, made)
+            stored = FULL if name in self.at.returned.values else made
+            self.stored[name] = self.written.get(storage, stored)
+            self.numbers[name] = made if stored != made else self.stored[name]
             if memory and self.fusion.hands_sums(op):
                 self._hand_sums(op, made, count)
             elif memory:

@@ -81,10 +81,13 @@ class _Builder:
     def _is_made(self, name: str, dtype: str) -> bool:
         """Return whether ``name`` was made in ``dtype``, and stored in another.
 
-        A storage written in place is read in its stored dtype.
+        A storage written in place is read in its stored dtype, and so is a value that
+        is returned.
         """
         maker = self.graph.producer.get(name)
         if maker is None or self.graph.storage(name) in self.graph.written:
+            return False
+        if name in self.at.returned.values:
             return False
         made = self.placement.ops[maker.name].results
         return made[maker.results.index(name)] == dtype
@@ -100,7 +103,9 @@ class _Builder:
             key = self.rules.made_key(op, name, stored)
             uses = self.rules.made_uses(name)
             why = "some op writes it in place in full precision"
-            if self.graph.storage(name) not in self.graph.written:
+            if name in self.at.returned.values:
+                why = "it is returned, and its readers read what a caller gets"
+            elif self.graph.storage(name) not in self.graph.written:
                 why = "rows of a table that is stored low for other readers"
                 uses = [use for use in uses if self._reads(*use, stored)]
             if uses:

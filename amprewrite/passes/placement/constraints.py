@@ -24,6 +24,7 @@ from amprewrite.passes.analysis.context import Assignment, Situation
 from amprewrite.passes.analysis.data_independence import exact_ops
 from amprewrite.passes.analysis.demand import Demand
 from amprewrite.passes.analysis.mean_subtraction import find_centring
+from amprewrite.passes.analysis.returned_values import RETURNED_VIEW
 from amprewrite.passes.analysis.weights_and_literals import lost_literals
 from amprewrite.passes.cost.cost import FREE
 from amprewrite.passes.placement.weight_storage import moves_weights, only_looked_up
@@ -133,7 +134,7 @@ class _Finder:
         self.moved: set[str] = set()
         self.members: dict[str, list[str]] = {}
         self.makers: dict[str, list[str]] = {}
-        self.full_storages: set[str] = set()
+        self.full_storages = set(situation.returned.storages)
 
     def find(self) -> Freedom:
         for op in self.graph.ops:
@@ -168,8 +169,9 @@ class _Finder:
 
     def _sort(self, op: Op) -> None:
         exact = op.name in self.exact
-        if why := "a position or a draw is exact" if exact else self._pin(op):
-            self.pinned[op.name] = why
+        why = "a position or a draw is exact" if exact else self._pin(op)
+        if why or op.name in self.at.returned.views:
+            self.pinned[op.name] = why or RETURNED_VIEW
         elif self._is_moved(op):
             self.moved.add(op.name)
         else:

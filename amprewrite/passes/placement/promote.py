@@ -22,7 +22,7 @@ def place(situation: Situation, before: Placement = NOTHING_PLACED) -> Placement
     only full readers; it is repeated with the former pinned and the latter returning
     their accumulators, until none is added.
     """
-    pinned: frozenset[str] = frozenset()
+    pinned = situation.returned.storages
     wide: frozenset[str] = frozenset()
     while True:
         walk = Walk(situation, pinned, wide, before)

@@ -17,6 +17,7 @@ from amprewrite.ops import Group
 from amprewrite.passes.analysis.classify import USER_CAST, lowers_promoted
 from amprewrite.passes.analysis.context import Placed, Placement, Situation
 from amprewrite.passes.analysis.demand import ANY, EXACT, FULL
+from amprewrite.passes.analysis.returned_values import RETURNED_VIEW
 from amprewrite.passes.analysis.weights_and_literals import lost_literals
 from amprewrite.policy.match import Match
 from amprewrite.policy.model import ACCUMULATE, ALLOW, DENY, FOLLOW, PROMOTE
@@ -114,6 +115,7 @@ class Walk:
 
     def _decide(self, op: Op) -> list[str]:
         """Place ``op``; return the results with a changed stored dtype."""
+        before = self.out.ops.get(op.name)
         placed = self.out.ops[op.name] = self._place(op)
         results = placed.results
         if self._widens_rows(op):
@@ -124,6 +126,9 @@ class Walk:
         ]
         if op.mutates:
             self._watch_mutation(op, placed)
+        if before is None or before.results != placed.results:
+            returned = self.at.returned.values.intersection(op.results)
+            changed += sorted(returned.difference(changed))
         return changed
 
     def _widens_rows(self, op: Op) -> bool:
@@ -142,7 +147,9 @@ class Walk:
         return low and bool(roots & self.at.low_weights)
 
     def _stored(self, name: str, made: str) -> str:
-        """Return the stored dtype of a result; a pinned storage is always full."""
+        """Return the stored dtype of a result; pinned and returned ones are full."""
+        if name in self.at.returned.values:
+            return self.full
         if self.out.pinned and self.graph.storage(name) in self.out.pinned:
             return self.graph.values[name].dtype
         return made
@@ -165,6 +172,8 @@ class Walk:
 
     def _by_class(self, op: Op, found: Match) -> Placed:
         op_class = found.op_class
+        if op.name in self.at.returned.views:
+            return self._run(op, self.full, RETURNED_VIEW)
         if op_class is PROMOTE or op_class is FOLLOW:
             return self._promote(op, found)
         if op_class is ALLOW:
@@ -236,7 +245,7 @@ class Walk:
         maker = self.graph.producer.get(name)
         if maker and self.at.classes[maker.name].op_class is ALLOW:
             return self.out.ops[maker.name].precision == self.low
-        return self.out.stored[name] == self.low
+        return self.out.rounded_to(self.at, name) == self.low
 
     def _following_cast(self, op: Op, operands: tuple[str, ...]) -> Placed:
         """Place a following cast at the dtype that the followed values have now."""
@@ -369,7 +378,7 @@ class Walk:
         After promotion by another operand it may have another dtype: float16 beside
         bfloat16 makes float32, and an integer may be a position, which low would round.
         """
-        return self.out.stored[name] not in (self.low, "bool")
+        return self.out.rounded_to(self.at, name) not in (self.low, "bool")
 
     def _is_weak(self, name: str, op: Op) -> bool:
         if name in self.at.weak:

@@ -202,7 +202,7 @@ class _Checker:
         last = len(self.graph.ops)
         place = self.graph.position
         for number, cast in enumerate(self.plan.casts):
-            if cast.folded or is_at_definition(self.graph, cast):
+            if cast.folded or is_at_definition(self.graph, cast, self.sources):
                 continue
             at = [place.get(op, last) for op, _ in cast.uses]
             storage = self.graph.storage(cast.value)

@@ -1,5 +1,7 @@
 """Who uses a value, and which casts take its place."""
 
+from textwrap import dedent
+
 from amprewrite.ir import Op, parse_graph
 from amprewrite.plan.uses import (
     dtypes_read,
@@ -29,7 +31,8 @@ def test_an_output_is_a_use() -> None:
 
 def test_what_is_written_in_full_is_cast_where_it_is_made() -> None:
     graph, plan = parse_graph(WRITTEN), plan_of(WRITTEN)
-    (cast,) = [c for c in plan.casts if is_at_definition(graph, c)]
+    sources = output_sources(graph)
+    (cast,) = [c for c in plan.casts if is_at_definition(graph, c, sources)]
     assert (cast.value, cast.to_dtype) == ("h", "float32")
     assert cast.uses == (("view", 0), ("two", 0), ("output", 0))
 
@@ -38,7 +41,22 @@ def test_a_cast_for_some_uses_is_made_at_the_first() -> None:
     graph, plan = parse_graph(WRITTEN), plan_of(WRITTEN)
     (low,) = [c for c in plan.casts if (c.value, c.to_dtype) == ("h", "bfloat16")]
     assert low.uses == (("two", 0),)
-    assert not is_at_definition(graph, low)
+    assert not is_at_definition(graph, low, output_sources(graph))
+
+
+def test_what_is_returned_in_full_is_cast_where_it_is_made() -> None:
+    text = """
+        %x: f32[4,8] input
+        %w: f32[8,8] parameter
+        one = linear(%x, %w) -> %h: f32[4,8]
+        two = linear(%h, %w) -> %b: f32[4,8]
+        taped return %h, %b
+    """
+    graph, plan = parse_graph(dedent(text).strip()), plan_of(text, training=True)
+    sources = output_sources(graph)
+    at = [c for c in plan.casts if is_at_definition(graph, c, sources)]
+    uses = (("two", 0), ("output", 0))
+    assert [(c.value, c.uses) for c in at] == [("h", uses)]
 
 
 VIEWED = """%x: f32[4,8] input

@@ -43,10 +43,11 @@ class _Writer:
         self.definitions: dict[str, list[tuple[int, Cast]]] = defaultdict(list)
         self.raw: set[Node] = set()
         self.casts: dict[tuple[str, int], list[tuple[int, Cast]]] = defaultdict(list)
+        self.sources = output_sources(reading.graph)
         for number, cast in enumerate(plan.casts):
             for use in cast.uses:
                 self.casts[use].append((number, cast))
-            if is_at_definition(reading.graph, cast):
+            if is_at_definition(reading.graph, cast, self.sources):
                 self.definitions[cast.producer].append((number, cast))
 
     def write(self) -> None:
@@ -140,7 +141,6 @@ class _Writer:
     def _write_outputs(self) -> None:
         output = next(iter(reversed(self.reading.module.graph.nodes)))
         indices = iter(range(len(self.reading.graph.outputs)))
-        sources = output_sources(self.reading.graph)
         made: dict[tuple[Node, str], Node] = {}
 
         def replace(arg: Node) -> Node:
@@ -149,7 +149,7 @@ class _Writer:
                 return arg
             index = next(indices)
             casts = [c for c in self.casts[OUTPUT, index] if not c[1].folded]
-            source = sources[index]
+            source = self.sources[index]
             if source == name or not isinstance(name, str):
                 return self._chain(casts, arg, output)
             base = self._chain(casts, self._node_of(source), output)
