@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from amprewrite.dtypes.formats import EIGHT_BIT_FLOATS, format_of
-from amprewrite.dtypes.rounding import quantise, scale_of
+from amprewrite.dtypes.rounding import quantise_by, scale_of
 from amprewrite.errors import ArgumentError
 
 
@@ -64,5 +64,5 @@ class DelayedRule:
         largest = xp.where((amaxes > 0).any(), known.max(), amax)
         scale = scale_of(largest.reshape(1), name) * 2.0**-self.margin
         saturated = (abs(finite) * scale > format_of(name).max).sum()
-        made = quantise(x * scale, name) / scale
+        made = quantise_by(x, name, (scale,))
         return made, xp.concatenate((amax.reshape(1), amaxes[:-1])), saturated

@@ -5,8 +5,11 @@ quotient by a power of two, the rounding of the quotient to a whole number and t
 product are exact in float32, so that every library and device gives the same values.
 """
 
+from collections.abc import Sequence
+from math import frexp
 from typing import Any
 
+from amprewrite.dtypes.formats import Format, format_of
 from amprewrite.dtypes.rounding.library import (
     as_dtype,
     eight_bits,
@@ -42,18 +45,53 @@ def quantise(x: Any, dtype: str, *, draws: Any = None) -> Any:  # noqa: ANN401  
     float8_e5m2; Noune et al., 8-bit Numerical Formats for Deep Neural Networks (arXiv
     2206.02915), for the formats ``fnuz``.
     """
+    return quantise_by(x, dtype, (), draws=draws)
+
+
+def quantise_by(  # noqa: ANN401  # any library's
+    x: Any, dtype: str, scales: Sequence[Any], *, draws: Any = None
+) -> Any:
+    """Round a float array that is multiplied by scales, which are divided out again.
+
+    A finite number stays finite: one beyond the range of the format, or one that
+    rounding takes beyond the range of the dtype of ``x``, becomes the largest or the
+    least number that both have.
+
+    Args:
+        x: As for :func:`quantise`.
+        dtype: Name of the format.
+        scales: Powers of two, scalars of the library of ``x``, in float32 (float64 for
+            an ``x`` of float64). Their product may be beyond the range of that dtype.
+        draws: As for :func:`quantise`.
+
+    Returns:
+        An array of the dtype and shape of ``x``.
+    """
     target, found, xp = eight_bits(dtype), source_of(x), namespace_of(x)
     wide = as_dtype(x, "float64" if found == "float64" else "float32")
     finite = xp.isfinite(wide)
-    held = xp.where(finite, wide, 0.0).clip(-target.max, target.max)
+    held, limit = xp.where(finite, wide, 0.0), _largest(found, target)
+    for scale in scales:
+        held = held * scale
+        limit = limit * scale.clip(0.0, target.max / limit)
+    limit = limit if scales else target.max
+    held = held.clip(-limit, limit)
     spacing = power_of_two(held, xp).clip(target.smallest_normal, target.max)
     spacing = spacing * 2.0**-target.mantissa_bits
     value = _whole(held / spacing, draws, xp) * spacing
     if not target.has_negative_zero:
         value = xp.where(value == 0, 0.0, value)
+    for scale in reversed(scales):
+        value = value / scale
     infinite = wide if target.has_infinities else float("nan")
     value = xp.where(finite, value, xp.where(xp.isnan(wide), float("nan"), infinite))
     return as_dtype(value, found)
+
+
+def _largest(source: str, target: Format) -> float:
+    """Return the largest number of a dtype with the mantissa of an 8-bit format."""
+    exponent = frexp(format_of(source).max)[1] - 1
+    return (2.0 - 2.0**-target.mantissa_bits) * 2.0**exponent
 
 
 def power_of_two(x: Any, xp: Any) -> Any:  # noqa: ANN401

@@ -2,16 +2,14 @@
 
 from typing import Any, Literal
 
-from amprewrite.dtypes.rounding.grid import power_of_two, quantise
+from amprewrite.dtypes.formats import format_of
+from amprewrite.dtypes.rounding.grid import power_of_two, quantise, quantise_by
 from amprewrite.dtypes.rounding.library import (
     as_dtype,
     eight_bits,
     namespace_of,
     source_of,
 )
-
-_LARGEST = 2.0**100
-"""Bound of scales, so that no product with one overflows float32 by itself."""
 
 
 def quantise_scaled(x: Any, dtype: str, scaling: Literal["none", "current"]) -> Any:  # noqa: ANN401  # any library's
@@ -35,10 +33,10 @@ def quantise_scaled(x: Any, dtype: str, scaling: Literal["none", "current"]) -> 
     """
     if scaling == "none" or 0 in x.shape:
         return quantise(x, dtype)
-    found = source_of(x)
-    wide = as_dtype(x, "float64" if found == "float64" else "float32")
-    scale = scale_of(wide, dtype)
-    return as_dtype(quantise(wide * scale, dtype) / scale, found)
+    wide = as_dtype(x, "float64" if source_of(x) == "float64" else "float32")
+    largest = _largest_finite(wide)
+    first = _scale(largest, dtype)
+    return quantise_by(x, dtype, (first, _scale(largest * first, dtype)))
 
 
 def scale_of(x: Any, dtype: str) -> Any:  # noqa: ANN401  # any library's
@@ -49,9 +47,20 @@ def scale_of(x: Any, dtype: str) -> Any:  # noqa: ANN401  # any library's
         dtype: Name of the format.
 
     Returns:
-        A scalar of the library and dtype of ``x``, between 2**-100 and 2**100.
+        A scalar of the library and dtype of ``x``, a normal number as its reciprocal
+        is. So it ends at 2**126 in float32, for numbers below about 2**-118.
     """
+    return _scale(_largest_finite(x), dtype)
+
+
+def _largest_finite(x: Any) -> Any:  # noqa: ANN401
     xp = namespace_of(x)
-    largest = abs(xp.where(xp.isfinite(x), x, 0.0)).max()
-    room = eight_bits(dtype).max / xp.where(largest == 0, 1.0, largest)
-    return power_of_two(room.clip(1 / _LARGEST, _LARGEST), xp)
+    return abs(xp.where(xp.isfinite(x), x, 0.0)).max()
+
+
+def _scale(largest: Any, dtype: str) -> Any:  # noqa: ANN401
+    """Return the scale for the largest number; 1 once the largest fills the range."""
+    xp, most = namespace_of(largest), eight_bits(dtype).max
+    smallest = format_of(source_of(largest)).smallest_normal
+    bounded = xp.where(largest == 0, 1.0, largest).clip(most * smallest, None)
+    return power_of_two(most / bounded, xp)

@@ -7,7 +7,7 @@ multiples of 16, at most one of the two in e5m2, compute capability 8.9.
 
 import torch
 
-from amprewrite.dtypes.rounding import quantise, scale_of
+from amprewrite.dtypes.rounding import quantise_by, scale_of
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.torch_fx.compat.operators import scaled_mm
 
@@ -37,7 +37,8 @@ class Rounded:
         wide = x.float()
         scales = scaling == "current" and 0 not in x.shape
         scale = scale_of(wide, name) if scales else wide.new_ones(())
-        self.held = quantise(wide * scale, name).to(getattr(torch, name)).contiguous()
+        held = quantise_by(wide, name, (scale,)) * scale
+        self.held = held.to(getattr(torch, name)).contiguous()
         self.inverse = scale.reciprocal()
 
     def transposed(self) -> "Rounded":
