@@ -13,6 +13,9 @@ _FACTORS = {
 }
 """Number of factors of ops that have their factors first."""
 
+_BEFORE_ADDEND = {name: _FACTORS[name] for name in ("conv", "conv_transpose", "linear")}
+"""Ops that may have a bias after their factors, and the number of those."""
+
 _AFTER_ADDEND = ("addbmm", "addmm", "addmv", "baddbmm")
 """Ops with one addend, and then two factors."""
 
@@ -30,6 +33,17 @@ def factor_indices(op: Op) -> tuple[int, ...]:
         return (0, 1) if len(op.operands) == 2 else ()  # noqa: PLR2004  # a product
     count = _FACTORS.get(op.canonical, 0)
     return tuple(range(count)) if count <= len(op.operands) else ()
+
+
+def addend_index(op: Op) -> int | None:
+    """Return the index of the operand that ``op`` adds to its products; None if none.
+
+    It is a bias, or the first operand of ``addmm`` and its kin.
+    """
+    if op.canonical in _AFTER_ADDEND:
+        return 0
+    factors = _BEFORE_ADDEND.get(op.canonical)
+    return factors if factors is not None and factors < len(op.operands) else None
 
 
 def linear_factors(op: Op) -> list[str]:

@@ -48,9 +48,13 @@ def quantise(x: Any, dtype: str, *, draws: Any = None) -> Any:  # noqa: ANN401  
     return quantise_by(x, dtype, (), draws=draws)
 
 
-def quantise_by(  # noqa: ANN401  # any library's
-    x: Any, dtype: str, scales: Sequence[Any], *, draws: Any = None
-) -> Any:
+def quantise_by(
+    x: Any,  # noqa: ANN401  # any library's
+    dtype: str,
+    scales: Sequence[Any],
+    *,
+    draws: Any = None,  # noqa: ANN401
+) -> Any:  # noqa: ANN401
     """Round a float array that is multiplied by scales, which are divided out again.
 
     A finite number stays finite: one beyond the range of the format, or one that
@@ -72,8 +76,8 @@ def quantise_by(  # noqa: ANN401  # any library's
     finite = xp.isfinite(wide)
     held, limit = xp.where(finite, wide, 0.0), _largest(found, target)
     for scale in scales:
-        held = held * scale
-        limit = limit * scale.clip(0.0, target.max / limit)
+        held, room = held * scale, target.max / limit
+        limit = limit * xp.where(scale < room, scale, room)
     limit = limit if scales else target.max
     held = held.clip(-limit, limit)
     spacing = power_of_two(held, xp).clip(target.smallest_normal, target.max)

@@ -1,7 +1,7 @@
 import pytest
 
 from amprewrite.ir import Op
-from amprewrite.ir.factors import factor_indices, linear_factors
+from amprewrite.ir.factors import addend_index, factor_indices, linear_factors
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,22 @@ def test_factors(canonical, count, factors):
 def test_factors_in_which_an_op_is_linear(canonical, operands, factors):
     op = Op("a", canonical, canonical, tuple(operands), ("r",))
     assert linear_factors(op) == factors
+
+
+@pytest.mark.parametrize(
+    ("canonical", "count", "addend"),
+    [
+        ("linear", 3, 2),
+        ("linear", 2, None),
+        ("conv", 3, 2),
+        ("conv_transpose", 3, 2),
+        ("addmm", 3, 0),
+        ("addmv", 3, 0),
+        ("scaled_dot_product_attention", 4, None),
+        ("matmul", 2, None),
+        ("add", 2, None),
+    ],
+)
+def test_the_addend_of_a_contraction(canonical, count, addend):
+    op = Op("a", canonical, canonical, tuple("xyzu"[:count]), ("r",))
+    assert addend_index(op) == addend

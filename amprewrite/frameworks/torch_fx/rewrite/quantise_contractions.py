@@ -1,17 +1,22 @@
 """Round operands and gradients of contractions to 8 bits, as a plan says."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch.fx import Node, map_arg
 
+from amprewrite.frameworks.torch_fx.aten.arguments import argument, has_argument
 from amprewrite.frameworks.torch_fx.rewrite.fp8_kernel.call import call_kernel
 from amprewrite.frameworks.torch_fx.rewrite.fp8_kernel.product import has_products
 from amprewrite.frameworks.torch_fx.rewrite.quantise_op import OPERATOR
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, held
 from amprewrite.ir import Op
-from amprewrite.ir.factors import factor_indices
+from amprewrite.ir.factors import addend_index, factor_indices
+from amprewrite.ops import Group
 from amprewrite.plan import Decision, Plan
+
+DETACH = torch.ops.aten.detach.default
 
 QUANTISED = "quantised"
 """Mark of the nodes inserted here, in their ``meta["amprewrite"]``."""
@@ -35,7 +40,7 @@ def quantise_contractions(reading: Reading, plan: Plan) -> None:
         if decision.forward:
             _quantise_operands(reading, op, decision, node, made)
         if decision.backward:
-            _quantise_gradient(decision, node)
+            _quantise_gradient(reading, op, decision, node)
 
 
 def _has_kernel(decision: Decision, node: Node) -> bool:
@@ -94,18 +99,61 @@ def _places(reading: Reading, node: Node) -> Iterator[int]:
     return iter(found)
 
 
-def _quantise_gradient(decision: Decision, node: Node) -> None:
-    """Insert the rounding of the gradient that arrives at a contraction."""
-    readers = list(node.users)
+def _quantise_gradient(
+    reading: Reading, op: Op, decision: Decision, node: Node
+) -> None:
+    """Insert the rounding of the gradient that arrives at a contraction.
+
+    The gradient of its addend is that of before the rounding.
+    """
+    readers, addend = list(node.users), _take_addend(reading, op, node)
     with node.graph.inserting_before(node.next):
         found = _insert(node, ("", decision.backward, decision.scaling), node)
+    if addend is not None:
+        found.args = (*found.args, addend, *_place(reading, op, node))
     for reader in readers:
         reader.replace_input_with(node, found)
 
 
+def _take_addend(reading: Reading, op: Op, node: Node) -> Node | None:
+    """Return the addend of a contraction, which reads it without derivative now.
+
+    An addend that is written to in place is left as it is.
+    """
+    index, places = addend_index(op), _places(reading, node)
+    if index is None or op.mutates:
+        return None
+    addends: list[Node] = []
+
+    def replace(arg: Node) -> Node:
+        if next(places) != index:
+            return arg
+        addends.append(arg)
+        with node.graph.inserting_before(node):
+            return _marked(node.graph.call_function(DETACH, (arg,)), arg, node)
+
+    node.args, node.kwargs = map_arg((node.args, dict(node.kwargs)), replace)
+    return addends[0] if addends else None
+
+
+def _place(reading: Reading, op: Op, node: Node) -> tuple[int, Any]:
+    """Return the number of dimensions after the addend's last, and its factor.
+
+    The factor is a number, or the node of one.
+    """
+    if op.traits.group == Group.CONVOLUTION:
+        weight = reading.graph.values[op.operands[1]]
+        return len(weight.shape) - 2, 1
+    return 0, argument(node, "beta") if has_argument(node, "beta") else 1
+
+
 def _insert(value: Node, how: tuple[str, str, str], user: Node) -> Node:
     """Insert a rounding of ``value`` where nodes are inserted now; return it."""
-    node = value.graph.call_function(OPERATOR, (value, *how))
+    return _marked(value.graph.call_function(OPERATOR, (value, *how)), value, user)
+
+
+def _marked(node: Node, value: Node, user: Node) -> Node:
+    """Return an inserted node with the metadata of a copy of ``value``."""
     copied = ("nn_module_stack", "stack_trace")
     node.meta = {k: v for k, v in user.meta.items() if k in copied}
     node.meta["val"] = torch.empty_like(value.meta["val"])

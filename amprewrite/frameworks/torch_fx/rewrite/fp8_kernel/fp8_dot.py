@@ -3,7 +3,8 @@
 Operands are rounded to one format, the gradient of the result to another one, and all
 three products (forward, gradient of the input, gradient of the weight) are those of
 :mod:`product`. The numbers that are multiplied are those of the emulation
-(``quantise_op``); sums may be in another order.
+(``quantise_op``); sums may be in another order. The gradient of the bias is the sum of
+the gradient before it is rounded.
 """
 
 from typing import Any
@@ -81,8 +82,7 @@ class _Fp8Dot(torch.autograd.Function):
             of_weight = of_weight.to(weight.dtype)
         if ctx.needs_input_grad[2]:
             shape, dtype = ctx.bias
-            held = rounded.held.float() * rounded.inverse
-            of_bias = held.sum_to_size(*shape).to(dtype)
+            of_bias = flat.float().sum_to_size(*shape).to(dtype)
         return of_x, of_weight, of_bias, None, None, None, None
 
 

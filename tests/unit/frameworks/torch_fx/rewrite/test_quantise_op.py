@@ -53,3 +53,52 @@ def test_transforms():
     assert torch.equal(grad(x), 2 * wanted)
     with pytest.raises(UnsupportedError, match=r"gradients in float8_e5m2.*backward\("):
         torch.func.grad(lambda v: OPERATOR(v, "", BACKWARD, "none").sum())(x)
+
+
+@pytest.mark.parametrize(
+    ("shape", "added", "after", "factor"),
+    [
+        ((5, 3), (3,), 0, 1.0),
+        ((5, 3), (5, 3), 0, 2.0),
+        ((5, 3), (1, 3), 0, 0.5),
+        ((5, 3), (), 0, 1.0),
+        ((2, 3, 4, 4), (3,), 2, 1.0),
+    ],
+)
+def test_the_gradient_of_an_addend_is_not_rounded(shape, added, after, factor):
+    def added_to(x, addend):
+        return x + addend.reshape([*added, *[1] * after]) * factor
+
+    x, addend, g = torch.randn(shape), torch.randn(added), torch.randn(shape)
+    x.requires_grad_(), addend.requires_grad_()
+    y = OPERATOR(x * 1, "", BACKWARD, "none", addend, after, factor)
+    assert torch.equal(y, x)
+    of_x, of_addend = torch.autograd.grad(y, (x, addend), g)
+    assert torch.equal(of_x, quantise(g, BACKWARD))
+    (exact,) = torch.autograd.grad(added_to(x, addend), addend, g)
+    torch.testing.assert_close(of_addend, exact)
+
+
+def test_batches_of_addends():
+    """Samples of a batch have a bias each, or all of them one."""
+    x, g = torch.randn(4, 5, 3), torch.randn(4, 5, 3)
+    for added in (torch.randn(4, 3), torch.randn(3)):
+        addend = added.clone().requires_grad_()
+        dims = (0, 0 if addend.dim() > 1 else None)
+        y = torch.func.vmap(
+            lambda v, b: OPERATOR(v, "", BACKWARD, "none", b, 0, 1.0), in_dims=dims
+        )(x, addend)
+        assert torch.equal(y, x)
+        (found,) = torch.autograd.grad(y, addend, g)
+        torch.testing.assert_close(found, g.sum(1 if addend.dim() > 1 else (0, 1)))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+def test_the_tangent_of_an_addend_is_added():
+    x, addend = torch.randn(2, 3, 4), torch.randn(3)
+    tangent = torch.randn(3)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(addend, tangent)
+        y = OPERATOR(x, "", BACKWARD, "none", dual, 1, 2.0)
+        found = torch.autograd.forward_ad.unpack_dual(y).tangent
+    torch.testing.assert_close(found, (2 * tangent)[:, None].expand(2, 3, 4))

@@ -15,7 +15,8 @@ E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
 
 def emulated(x, w, b, scaling):
     left, right = (QUANTISE(t, E4M3, "", scaling) for t in (x, w))
-    return QUANTISE(functional.linear(left, right, b), "", E5M2, scaling)
+    added = None if b is None else b.detach()
+    return QUANTISE(functional.linear(left, right, added), "", E5M2, scaling, b)
 
 
 def operands(*shape, dtype=torch.float32):
