@@ -15,17 +15,24 @@ class AmpError(Exception):
     """Base of all errors of this package; catch it to catch them all."""
 
 
+LISTED = 100
+"""Most mistakes that the text of an error lists."""
+
+
 class _MistakesError(AmpError, ValueError):
     """A file or an object with mistakes.
 
     Attributes:
-        mistakes: One line for each mistake; all of them, not only the first.
+        mistakes: One line for each mistake; all of them, not only the first. The text
+            has :data:`LISTED`.
     """
 
     def __init__(self, message: str, mistakes: Sequence[str] = ()) -> None:
         """Build the message from a head line and one line per mistake."""
         self.mistakes = tuple(mistakes)
-        super().__init__("\n  ".join([message, *self.mistakes]))
+        more = len(self.mistakes) - LISTED
+        rest = [f"... and {more} more"] if more > 0 else []
+        super().__init__("\n  ".join([message, *self.mistakes[:LISTED], *rest]))
 
 
 class PolicyError(_MistakesError):

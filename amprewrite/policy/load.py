@@ -155,16 +155,28 @@ def _from_file(path: Path, seen: tuple[Path, ...]) -> Policy:
             f"{seen[0]} -> {seen[1]} -> ... -> {path}"
         )
         raise PolicyError(msg)
-    from amprewrite.policy.schema import read_table  # noqa: PLC0415  # pydantic only if used
+    from amprewrite.policy.schema import heading, read_table  # noqa: PLC0415  # pydantic only if used
 
     data = _read_toml(path)
-    extends = data.get("extends")
-    base = Policy(name="")
+    extends, base, refused = data.get("extends"), Policy(name=""), None
     if isinstance(extends, str):
-        base = _extended(extends, path, (*seen, path))
+        try:
+            base = _extended(extends, path, (*seen, path))
+        except PolicyError as error:  # told with the mistakes of this file
+            refused = error
     words = (*base.ops, *known_ops()) if "rules" in data else ()
-    known = (*base.ops, *(op_table().ops if "groups" in data else ()))
-    file = read_table(data, str(path), known, words)
+    known = (*base.ops, *(op_table().ops if "groups" in data or refused else ()))
+    try:
+        file = read_table(data, str(path), known, words)
+    except PolicyError as error:
+        if refused is None:
+            raise
+        below = refused.mistakes or (str(refused).removeprefix(f"policy {path}: "),)
+        in_base = f"extends {extends}: " if refused.mistakes else ""
+        mistakes = [*error.mistakes, *(in_base + mistake for mistake in below)]
+        raise PolicyError(heading(f"policy {path}", mistakes), mistakes) from error
+    if refused is not None:
+        raise refused
     return _merge(base, file, str(path))
 
 

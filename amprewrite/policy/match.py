@@ -119,14 +119,14 @@ def _read(
     """Return ``overrides`` as rules.
 
     Raises:
-        PolicyError: One of them is no rule.
+        PolicyError: Lists every mistake of all of them.
     """
     if not overrides:
         return []
-    from amprewrite.policy.schema import read_rule  # noqa: PLC0415  # pydantic only if used
+    from amprewrite.policy.schema import read_rules  # noqa: PLC0415  # pydantic only if used
 
     words = (*policy.ops, *known_ops())
-    return [read_rule(r, f"overrides[{i}]", words) for i, r in enumerate(overrides)]
+    return read_rules(overrides, "overrides", words)
 
 
 def _why_unclassified(op: Op) -> str:

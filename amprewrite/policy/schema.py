@@ -1,6 +1,6 @@
 """The policy file as pydantic models; all mistakes are reported, with their keys."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, cast
 
 from pydantic import (
@@ -19,7 +19,7 @@ from amprewrite.dtypes.promotion import STATIC_SYSTEMS
 from amprewrite.errors import AmpError, PolicyError
 from amprewrite.policy.contract import Kernel, Scaling
 from amprewrite.policy.model import OpClass, Rule
-from amprewrite.policy.spelling import OWN_PRIMITIVE, misspelt, near, unknown_group
+from amprewrite.policy.spelling import OWN_PRIMITIVE, Spelling, near, unknown_group
 
 CLASSES = tuple(str(c) for c in OpClass)
 
@@ -219,19 +219,47 @@ def _mistake(error: ErrorDetails, *table: str) -> str:
 
 
 def _unknown_names(
-    file: PolicyFile, known: tuple[str, ...], words: Collection[str]
+    data: object, known: Collection[str], words: Collection[str]
 ) -> Iterator[str]:
-    for name in file.groups:
+    """Yield the mistakes in names, also of a file with mistakes of other kinds."""
+    if not isinstance(data, dict):
+        return
+    table = cast("dict[str, object]", data)
+    ops, spelling = tuple(_keys(table.get("ops"))), Spelling(known)
+    for name in _keys(table.get("groups")):
         if found := unknown_group(name):
             yield f"groups.{name}: {found}"
-    for name in file.ops:
-        if found := misspelt(name, known):
+    for name in ops:
+        if found := spelling.mistake(name):
             yield f"ops.{name}: {found.replace(f' {name!r}', '')}"
-    for index, rule in enumerate(file.rules):
-        if found := misspelt(rule.op or "", (*words, *file.ops)):
-            yield f"rules[{index}].op: {found}{OWN_PRIMITIVE}"
-        if found := unknown_group(rule.group):
-            yield f"rules[{index}].group: {found}"
+    if spelling.rest:
+        yield f"ops: {spelling.rest}"
+    rules, spelling = table.get("rules"), Spelling((*words, *ops))
+    for index, rule in enumerate(rules if isinstance(rules, list) else ()):  # pyright: ignore[reportUnknownArgumentType]  # of any kind
+        yield from (f"rules[{index}].{m}" for m in _names_of_rule(rule, spelling))
+    if spelling.rest:
+        yield f"rules: {spelling.rest}"
+
+
+def _keys(table: object) -> Iterator[str]:
+    if isinstance(table, Mapping):
+        keys = cast("Mapping[object, object]", table)
+        yield from (key for key in keys if isinstance(key, str))
+
+
+def _names_of_rule(rule: object, spelling: Spelling) -> Iterator[str]:
+    """Yield the mistakes in the names of a rule, or of the table of one."""
+    if isinstance(rule, Rule):
+        op, group = rule.op, rule.group
+    elif isinstance(rule, Mapping):
+        table = cast("Mapping[str, object]", rule)
+        op, group = table.get("op"), table.get("group")
+    else:
+        return
+    if isinstance(op, str) and (found := spelling.mistake(op)):
+        yield f"op: {found}{OWN_PRIMITIVE}"
+    if isinstance(group, str) and (found := unknown_group(group)):
+        yield f"group: {found}"
 
 
 def read_table(
@@ -252,51 +280,75 @@ def read_table(
     Raises:
         PolicyError: Lists every mistake with its key.
     """
+    file, mistakes = None, list[str]()
     try:
         file = PolicyFile.model_validate(data)
     except ValidationError as error:
         mistakes = [_mistake(e) for e in error.errors()]
-    else:
-        mistakes = list(_unknown_names(file, known, words))
-        if not mistakes:
-            return file
-    msg = f"policy {where}: {len(mistakes)} mistake{'s' * (len(mistakes) > 1)}"
-    raise PolicyError(msg, mistakes)
+    mistakes += _unknown_names(data, known, words)
+    if file is not None and not mistakes:
+        return file
+    raise PolicyError(heading(f"policy {where}", mistakes), mistakes)
 
 
-def read_rule(data: object, where: str, words: Collection[str] = ()) -> Rule:
-    """Return ``data`` as a rule; the tables of ``overrides=`` are read by it.
+def heading(where: str, mistakes: Sequence[str]) -> str:
+    """Return the first line of an error: the place and the number of mistakes."""
+    return f"{where}: {len(mistakes)} mistake{'s' * (len(mistakes) > 1)}"
+
+
+def read_rules(
+    data: Sequence[object], where: str, words: Collection[str]
+) -> list[Rule]:
+    """Return ``data`` as rules; ``overrides=`` is read by it.
 
     Args:
-        data: A rule or its table.
-        where: Its name in messages.
+        data: Rules, or their tables.
+        where: The name of the list in messages.
         words: All op names; a name close to one of them, and not qualified by a
             namespace, counts as a spelling mistake.
 
     Raises:
+        PolicyError: Lists every mistake of all rules with its key.
+    """
+    spelling, rules, mistakes = Spelling(words), list[Rule](), dict[str, list[str]]()
+    for index, table in enumerate(data):
+        try:
+            rules.append(_read_rule(table, f"{where}[{index}]", spelling))
+        except PolicyError as error:
+            if len(data) == 1 or not error.mistakes:
+                raise
+            mistakes[f"{where}[{index}]"] = list(error.mistakes)
+    if len(mistakes) == 1:
+        ((place, found),) = mistakes.items()
+        raise PolicyError(heading(place, found), found)
+    if mistakes or spelling.rest:
+        lines = [f"{place}.{m}" for place, found in mistakes.items() for m in found]
+        lines += [spelling.rest] * bool(spelling.rest)
+        raise PolicyError(heading(where, lines), lines)
+    return rules
+
+
+def _read_rule(data: object, where: str, spelling: Spelling) -> Rule:
+    """Return ``data`` as a rule.
+
+    Raises:
         PolicyError: Lists every mistake with its key.
     """
-    if isinstance(data, Rule):
-        rule = data
-    elif isinstance(data, Mapping):
-        rule = _as_rule(cast("Mapping[Any, Any]", data), where)
-    else:
+    if not isinstance(data, (Rule, Mapping)):
         msg = (
             f"{where} is a {type(data).__name__}; want a table such as "
             f"{{'path': 'decoder.*', 'class': 'deny'}}"
         )
         raise PolicyError(msg)
-    if found := misspelt(rule.op or "", words):
-        raise PolicyError(f"{where}: 1 mistake", [f"op: {found}{OWN_PRIMITIVE}"])
-    if found := unknown_group(rule.group):
-        raise PolicyError(f"{where}: 1 mistake", [f"group: {found}"])
+    mistakes, rule = list[str](), data if isinstance(data, Rule) else None
+    if rule is None:
+        try:
+            table = dict(cast("Mapping[Any, Any]", data))
+            rule = RuleTable.model_validate(table).rule()
+        except ValidationError as error:
+            found = (_mistake(e, "rules") for e in error.errors())
+            mistakes = [mistake.removeprefix("rules.") for mistake in found]
+    mistakes += _names_of_rule(cast("object", data), spelling)
+    if rule is None or mistakes:
+        raise PolicyError(heading(where, mistakes), mistakes)
     return rule
-
-
-def _as_rule(table: Mapping[Any, Any], where: str) -> Rule:
-    try:
-        return RuleTable.model_validate(dict(table)).rule()
-    except ValidationError as error:
-        mistakes = [_mistake(e, "rules") for e in error.errors()]
-        msg = f"{where}: {len(mistakes)} mistake{'s' * (len(mistakes) > 1)}"
-        raise PolicyError(msg, mistakes) from error

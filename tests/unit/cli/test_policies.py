@@ -28,6 +28,7 @@ def test_policy_check_says_every_mistake(policy_file):
     result = run("policy", "check", policy_file)
     assert result.exit_code == 2
     assert "unknown class 'den'" in result.stderr
+    assert "ops.softmx: unknown op (did you mean 'softmax'?)" in result.stderr
     policy_file.write_text(
         'extends = "bf16"\n[ops]\nsoftmx = "deny"\nlaier_norm = "deny"\n'
     )

@@ -193,6 +193,37 @@ def test_every_op_of_a_shipped_policy_is_known():
         assert ops <= known_ops()
 
 
+def test_mistakes_of_a_file_and_of_its_base_are_told_together(write):
+    write('[dtypes]\nlow = "bfloat61"\n', "deep.toml")
+    write('extends = "deep.toml"\n[placement]\ndemnd = true\n', "base.toml")
+    text = 'extends = "base.toml"\n[ops]\nsofmax = "deny"\nexp = "allouw"\n'
+    error = refusal(write(text))
+    assert str(error).splitlines()[0].endswith("mine.toml: 4 mistakes")
+    keys = [mistake.rpartition(": ")[0] or mistake for mistake in error.mistakes]
+    assert "ops.sofmax: unknown op (did you mean 'softmax'?)" in error.mistakes
+    assert any(key.startswith("ops.exp.class: unknown") for key in error.mistakes)
+    assert any(
+        key.startswith("extends base.toml: placement.demnd") for key in error.mistakes
+    ), keys
+    inner = "extends base.toml: extends deep.toml: dtypes.low: "
+    assert any(key.startswith(inner) for key in error.mistakes)
+
+
+def test_mistakes_of_a_file_are_told_with_a_base_that_is_not_there(write):
+    error = refusal(write('extends = "fp61"\n[ops]\nexp = "allouw"\n'))
+    first, second = error.mistakes
+    assert first.startswith("ops.exp.class: unknown class 'allouw'")
+    assert second.startswith("extends: unknown policy 'fp61'; want ")
+    missing = refusal(write('extends = "no.toml"\n[ops]\nexp = "allouw"\n'))
+    assert "no.toml: cannot be read" in missing.mistakes[1]
+
+
+def test_a_base_alone_has_its_own_mistakes(write):
+    write("[placement]\ndemnd = true\n", "base.toml")
+    message = str(refusal(write('extends = "base.toml"\n')))
+    assert message.splitlines()[0].endswith("base.toml: 1 mistake")
+
+
 def test_an_unknown_base_is_named_with_the_nearest(write):
     message = str(refusal(write('extends = "fp61"\n')))
     assert "mine.toml: extends: unknown policy 'fp61'" in message

@@ -6,7 +6,8 @@ import pytest
 
 from amprewrite.errors import PolicyError
 from amprewrite.policy import OpClass, Rule
-from amprewrite.policy.schema import read_rule, read_table
+from amprewrite.policy.schema import read_rules, read_table
+from amprewrite.policy.spelling import MOST
 
 
 def mistakes(text, known=()):
@@ -119,13 +120,81 @@ def test_ops_that_are_no_table():
 def test_a_rule_is_a_table_or_a_rule():
     rule = Rule(op_class=OpClass.DENY, path="a.*", why="it overflows")
     table = {"path": "a.*", "class": "deny", "why": "it overflows"}
-    assert read_rule(table, "overrides[0]") == rule
-    assert read_rule(rule, "overrides[0]") is rule
+    assert read_rules([table], "overrides", ()) == [rule]
+    assert read_rules([rule], "overrides", ())[0] is rule
+
+
+def refused(*rules):
+    with pytest.raises(PolicyError) as caught:
+        read_rules(rules, "overrides", ("softmax", "exp"))
+    return caught.value
 
 
 def test_every_mistake_of_a_rule():
+    rule = {"pathh": "a", "class": "denny", "op": "sofmax", "group": "los"}
+    error = refused({"path": "b", "class": "deny"}, rule)
+    assert str(error).startswith("overrides[1]: 4 mistakes")
+    for word in ("deny", "path", "softmax", "loss"):
+        assert any(f"did you mean '{word}'?" in line for line in error.mistakes)
+
+
+def test_every_mistake_of_every_rule():
+    error = refused(
+        {"op": "sofmax", "class": "deny"},
+        {"op": "exp", "class": "deny"},
+        Rule(op_class=OpClass.DENY, group="los"),
+        {"path": "a", "class": "denny"},
+    )
+    assert str(error).startswith("overrides: 3 mistakes")
+    keys = [line.partition(": ")[0] for line in error.mistakes]
+    assert keys == ["overrides[0].op", "overrides[2].group", "overrides[3].class"]
+
+
+def test_what_is_no_rule_is_refused_at_once():
+    error = refused({"op": "sofmax", "class": "deny"}, 3)
+    assert str(error).startswith("overrides[1] is a int; want a table such as")
+
+
+def test_mistakes_of_both_kinds_are_told_together():
+    found = mistakes(
+        """
+        [dtypes]
+        low = "bfloat61"
+        [groups]
+        softmx = "deny"
+        [ops]
+        sofmax = "deny"
+        exp = "allouw"
+        [[rules]]
+        group = "los"
+        class = "denny"
+        """,
+        known=("softmax", "exp"),
+    )
+    assert sorted(found) == [
+        *("dtypes.low", "groups.softmx", "ops.exp.class", "ops.sofmax"),
+        *("rules[0].class", "rules[0].group"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["softmax_{}", "wholly_{}_other"])
+def test_many_unknown_ops_are_compared_up_to_a_limit(name):
+    names = [name.format(number) for number in range(15_000)]
+    known = ("softmax", *(f"op{number}" for number in range(50)))
     with pytest.raises(PolicyError) as caught:
-        read_rule({"pathh": "a", "class": "denny"}, "overrides[2]")
-    assert str(caught.value).startswith("overrides[2]: 2 mistakes")
-    assert any("did you mean 'deny'?" in line for line in caught.value.mistakes)
-    assert any("did you mean 'path'?" in line for line in caught.value.mistakes)
+        read_table({"ops": dict.fromkeys(names, "deny")}, "mine.toml", known)
+    assert (
+        f"ops: {15_000 - MOST} more names of no known op" in caught.value.mistakes[-1]
+    )
+    assert len(str(caught.value).splitlines()) <= 102
+
+
+def test_names_of_a_namespace_have_no_limit():
+    names = [f"mylib::op{number}" for number in range(2 * MOST)]
+    ops = {"ops": dict.fromkeys(names, "deny")}
+    assert len(read_table(ops, "mine.toml", ("softmax",)).ops) == 2 * MOST
+
+
+def test_many_rules_for_one_misspelt_op_cost_one_comparison():
+    rule = {"op": "sofmax", "class": "deny"}
+    assert len(refused(*[rule] * 1000).mistakes) == 1000
