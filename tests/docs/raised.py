@@ -5,8 +5,11 @@ import inspect
 from pathlib import Path
 from unittest import mock
 
+import jax
 import jax.numpy as jnp
 import torch
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 from torch import nn
 
 import amprewrite
@@ -180,6 +183,16 @@ def jax_scale_at_minimum():
 
     lowest = DynamicLossScale(1.0)
     value_and_grad(loss, "fp16", loss_scale=lowest)({"w": jnp.ones((2, 2))})
+
+
+def scales_apart():
+    def step(w):
+        held = DynamicLossScale(2.0)
+        return value_and_grad(jnp.sum, "fp16", loss_scale=held)(w)[3]
+
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,))
+    axes = {"in_specs": P("data"), "out_specs": P("data")}
+    jax.shard_map(step, mesh=mesh, **axes)(jnp.ones(2))
 
 
 def no_target():

@@ -7,13 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from amprewrite.api import convert
-from amprewrite.errors import UnsupportedError, warn
+from amprewrite.errors import ArgumentError, UnsupportedError, warn
+from amprewrite.frameworks.jaxpr.compat.tracers import axes_apart
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, tree_util
 from amprewrite.frameworks.jaxpr.convert import converted_function_of
 from amprewrite.plan.contracts.gradient_range import gradient_format, is_unit_scaled
 from amprewrite.policy import Policy, load_policy
 from amprewrite.training.jax.models import held_models, pure
-from amprewrite.training.jax.scales import UNKNOWN, DynamicLossScale, NoOpLossScale
+from amprewrite.training.jax.scales import (
+    UNKNOWN,
+    DynamicLossScale,
+    NoOpLossScale,
+    StaticLossScale,
+)
 from amprewrite.training.jax.trees import (
     combine,
     finite_leaves,
@@ -113,7 +119,8 @@ def value_and_grad(
         has_aux: Whether ``fun`` returns auxiliary data beside the value.
         axis_name: Mapped axis, or axes, of ``shard_map`` or ``pmap``: gradients are
             finite if they are on all its devices. They are not averaged. Under
-            ``jit`` with shardings it is not needed.
+            ``jit`` with shardings it is not needed. ``()`` keeps a loss scale for
+            each device.
         **options: Other arguments of ``amprewrite.convert``.
 
     Returns:
@@ -122,6 +129,9 @@ def value_and_grad(
         ``loss_scale`` is the one for the next step.
 
     Raises:
+        ArgumentError: By the function: gradients vary over a mapped axis that
+            ``axis_name`` does not have, so that devices would change a
+            ``DynamicLossScale`` apart.
         LossScaleError: By the function, where it runs without ``jit``: gradients are
             not finite and the scale is at its minimum. Under ``jit`` nothing can be
             raised; call ``loss_scale.check(parameters)`` where values are read.
@@ -215,7 +225,8 @@ def gradients_of(asked: Asked) -> Function:
         flags = finite_leaves(grads, asked.axis_name)
         finite = flags.all()
         models.update(finite, state)
-        return made, adjusted(asked.loss_scale, flags, grads), finite, grads
+        scale = adjusted(asked.loss_scale, flags, grads, asked.axis_name)
+        return made, scale, finite, grads
 
     return gradients
 
@@ -270,17 +281,21 @@ def _unscaled(loss_scale: Any, grads: Any) -> Any:
     return tree_util.tree_map(as_before, grads, loss_scale.unscale(grads))
 
 
-def adjusted(loss_scale: Any, flags: Any, grads: Any) -> Any:
+def adjusted(loss_scale: Any, flags: Any, grads: Any, axis_name: Any = None) -> Any:
     """Return the loss scale for the next step.
 
     Args:
         loss_scale: The loss scale of the step.
         flags: Whether each of the gradients is finite.
         grads: The gradients.
+        axis_name: The mapped axes over which ``flags`` were reduced.
 
     Raises:
+        ArgumentError: Devices may have different flags, and so different scales.
         LossScaleError: Where values are known: no smaller scale can help.
     """
+    if not isinstance(loss_scale, (NoOpLossScale, StaticLossScale)):
+        _refuse_apart(loss_scale, flags, axis_name)
     if not isinstance(loss_scale, DynamicLossScale):
         return loss_scale.adjust(flags.all())
     first = jnp.argmin(flags) + 1 if flags.size else UNKNOWN
@@ -288,6 +303,32 @@ def adjusted(loss_scale: Any, flags: Any, grads: Any) -> Any:
     if not is_traced(state):
         state.check(grads)
     return state
+
+
+def _refuse_apart(loss_scale: Any, flags: Any, axis_name: Any) -> None:
+    """Refuse a scale that devices of a manual mesh would change apart.
+
+    Raises:
+        ArgumentError: They may; names the axes.
+    """
+    named = () if axis_name is None else axis_name
+    named = named if isinstance(named, (tuple, list)) else (named,)
+    if axis_name is not None and not named:
+        return
+    like = getattr(loss_scale, "loss_scale", 0.0)
+    apart = [axis for axis in axes_apart(flags, like) if axis not in named]
+    if apart:
+        axes = ", ".join(map(repr, apart))
+        found = "none" if axis_name is None else repr(axis_name)
+        every = (*named, *apart)
+        want = repr(every if len(every) > 1 else every[0])
+        msg = (
+            f"devices of the axis {axes} may find other gradients finite, and would "
+            f"have different loss scales; found axis_name {found}, want "
+            f"axis_name={want}: a step is skipped by all devices or none; for a loss "
+            f"scale of each device want axis_name=()"
+        )
+        raise ArgumentError(msg)
 
 
 def _loss_scale(given: Any) -> Any:

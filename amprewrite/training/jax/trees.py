@@ -35,12 +35,12 @@ def finite_leaves(tree: Tree, axis_name: Any = None) -> Any:
         tree: Any pytree; leaves that are no floats are finite and are left out.
         axis_name: Mapped axis, or axes, of ``shard_map`` or ``pmap``: a leaf must be
             finite on all their devices. Under ``jit`` an array is one array on any
-            number of devices, and needs none.
+            number of devices, and needs none. ``()`` is none, too.
     """
     leaves = filter(is_inexact, tree_util.tree_leaves(tree))
     flags = [jnp.isfinite(leaf).all() for leaf in leaves]
     found = jnp.stack(flags) if flags else jnp.ones((0,), jnp.bool_)
-    if axis_name is None:
+    if axis_name is None or axis_name == ():
         return found
     return lax.psum((~found).astype(jnp.int32), axis_name) == 0
 

@@ -113,4 +113,5 @@ def accumulate(
     # another device may have found a gradient that is not finite
     flags &= finite.all() | ~flags.all()
     made = (made[0].mean(), *made[1:]) if isinstance(made, tuple) else made.mean()
-    return made, adjusted(loss_scale, flags, grads), flags.all(), grads
+    state = adjusted(loss_scale, flags, grads, axis_name)
+    return made, state, flags.all(), grads

@@ -81,6 +81,24 @@ def varying_as(number: Any, value: Any) -> Any:
     return jax.lax.pcast(number, tuple(axes), to="varying") if axes else number
 
 
+def axes_apart(value: Any, like: Any) -> tuple[Any, ...]:
+    """Return the manual mesh axes over which devices may have different values.
+
+    With ``check_vma=False`` JAX does not know which values vary, so that they are all
+    of the axes of ``shard_map`` and ``pmap``; a ``pmap`` without a name has none.
+
+    Args:
+        value: The value.
+        like: A value that may vary over some axes: they are left out.
+    """
+    mesh: Any = jax.sharding.get_abstract_mesh()
+    axes = [a for a in mesh.manual_axes if not str(a).startswith("_internal")]
+    varying = _varying(value)
+    if axes and (varying or _varying(jax.lax.axis_index(axes[0]))):
+        axes = [axis for axis in axes if axis in varying - _varying(like)]
+    return tuple(axes)
+
+
 def _varying(value: Any) -> frozenset[Any]:
     """Return the manual mesh axes over which ``value`` varies."""
     aval = jax.typeof(value)
