@@ -126,6 +126,9 @@ class Op:
         trips: Number of executions in one run of the program: the trip count of the
             loop around the op, or the product of those of nested loops. A value enters
             a loop before the iterations, and leaves it at each.
+        turns: For a carry that leaves the body of a loop, the values that it is in the
+            next iteration: one in each body of the loop.
+        decides: Whether its result decides if a loop goes on.
     """
 
     name: str
@@ -150,6 +153,8 @@ class Op:
     asked: Literal["", "full", "low"] = ""
     calls: tuple[str, ...] = ()
     trips: int = 1
+    turns: tuple[str, ...] = ()
+    decides: bool = False
 
     @property
     def traits(self) -> OpTraits:

@@ -9,6 +9,9 @@ import re
 from collections.abc import Mapping
 from functools import cache
 
+from amprewrite.ops.table import traits_of
+from amprewrite.ops.traits import OpTraits
+
 ATTENTION = "attention"
 """The compound that holds contractions; all others hold none."""
 
@@ -59,6 +62,7 @@ _SPELLINGS: Mapping[str, tuple[str, ...]] = {
         *("dot_product_attention", "dot_product_attention_weights"),
         "scaled_dot_product_attention",
     ),
+    "searchsorted": ("searchsorted",),
 }
 """Each compound with the functions and classes that are known to be it.
 
@@ -90,6 +94,27 @@ def kernel_compound(canonical: str) -> str:
     """Return the compound that one op is by itself; empty if it is none."""
     found = _OF_KERNELS.get(canonical, canonical)
     return found if found in NAMES else ""
+
+
+_AS_OPS = {
+    ATTENTION: "scaled_dot_product_attention",
+    "hard_sigmoid": "hardsigmoid",
+    "hard_swish": "hardswish",
+    "standardize": "layer_norm",
+    "swiglu": "glu",
+}
+"""Ops that have the traits of compounds of another name."""
+
+
+@cache
+def call_traits(call: str) -> OpTraits:
+    """Return the traits of the op that a call stands for.
+
+    Args:
+        call: A compound with the number of its call: ``softmax#3``.
+    """
+    compound = call.partition("#")[0]
+    return traits_of(_AS_OPS.get(compound, compound))
 
 
 @cache

@@ -101,16 +101,18 @@ def parse_table(text: str, where: str) -> OpTable:
         for key in data
         if key not in TABLES
     ]
-    groups, lines = (_table(data, key, mistakes) for key in TABLES)
-    for group, words in groups.items():
-        if not isinstance(words, str):
-            mistakes.append(f"groups.{group}: found {words!r}; want a text")
+    found, lines = (_table(data, key, mistakes) for key in TABLES)
+    groups: dict[str, str] = {}
+    shared: dict[str, dict[str, Any]] = {}
+    for group, words in found.items():
+        groups[group], shared[group] = _group(group, words, mistakes)
     ops: dict[str, OpTraits] = {}
     for name, line in lines.items():
-        found = list(_mistakes_of_line(line, groups))
-        mistakes += (f"ops.{name}{mistake}" for mistake in found)
-        if not found:
-            ops[name] = _traits(cast("dict[str, Any]", line))
+        wrong = list(_mistakes_of_line(line, groups))
+        mistakes += (f"ops.{name}{mistake}" for mistake in wrong)
+        if not wrong:
+            own = cast("dict[str, Any]", line)
+            ops[name] = _traits({**shared[own["group"]], **own})
     aten, jax = (_spellings(ops, framework, mistakes) for framework in _FRAMEWORKS)
     if mistakes:
         msg = f"{where}: {len(mistakes)} mistake{'s' * (len(mistakes) > 1)}"
@@ -128,6 +130,22 @@ def _table(data: Mapping[str, Any], key: str, mistakes: list[str]) -> dict[str, 
         return cast("dict[str, Any]", found)
     mistakes.append(f"{key}: found {found!r}; want a table [{key}]")
     return {}
+
+
+def _group(group: str, line: object, mistakes: list[str]) -> tuple[str, dict[str, Any]]:
+    """Return the description of a group, and the traits that all of its ops have."""
+    shared: dict[str, Any] = (
+        dict(cast("dict[str, Any]", line)) if isinstance(line, dict) else {}
+    )
+    about = shared.pop("about", None) if isinstance(line, dict) else line
+    if not isinstance(about, str):
+        want = 'a text, or a table such as { about = "...", bends = true }'
+        mistakes.append(f"groups.{group}: found {line!r}; want {want}")
+    for key, value in shared.items():
+        if _KINDS.get(key) is not bool or value is not True:
+            want = "a fact of all its ops, as bends = true"
+            mistakes.append(f"groups.{group}.{key}: found {value!r}; want {want}")
+    return str(about), shared
 
 
 def _mistakes_of_line(line: object, groups: Mapping[str, object]) -> Iterator[str]:

@@ -13,8 +13,15 @@ class Group(StrEnum):
     """Groups that passes ask for; ``[groups]`` of ``ops.toml`` has these and others."""
 
     ATTENTION = "attention"
+    CAST = "cast"
+    COMPARISON = "comparison"
     CONVOLUTION = "convolution"
+    EXPONENTIAL = "exponential"
     LOOKUP = "lookup"
+    MEAN = "mean"
+    MOVEMENT = "movement"
+    POINTWISE = "pointwise"
+    SELECTION = "selection"
     SQUARE = "square"
 
 
@@ -34,6 +41,12 @@ class OpTraits:
             and device promotes.
         exact_argument: Whether the result jumps, or turns, on a small error of a large
             argument, so that the ops that compute the argument are never lowered.
+        exact_from: Index of the first operand that is such an argument: positions in
+            an image, after the image.
+        bends: Whether it bends or bounds what it reads, so that an argument need not be
+            exact beyond it: activations, softmaxes, normalisations.
+        curves: Whether it is a curve without bounds, so that what the test of a loop
+            compares need not be exact beyond it.
         statistic: Whether it is a reduction that other ops compute with, so that a
             rounding of the result may grow: ``mean(x * x) - mean(x) ** 2``.
         first_moment: Whether it is a sum or a mean, which programs subtract.
@@ -61,6 +74,9 @@ class OpTraits:
     group: str = ""
     operand_rule: OperandRule = "equal"
     exact_argument: bool = False
+    exact_from: int = 0
+    bends: bool = False
+    curves: bool = False
     statistic: bool = False
     first_moment: bool = False
     scales: bool = False

@@ -1,6 +1,7 @@
 """The reason why a plan lowers nothing, for its warning."""
 
 from collections import Counter
+from collections.abc import Collection
 
 from amprewrite.ir import ProgramGraph
 from amprewrite.plan import DEFAULT_PRICES, Decision, Plan
@@ -10,18 +11,22 @@ REASONS = 3
 """Number of reasons that are named, the most common first."""
 
 
-def why_nothing(graph: ProgramGraph, plan: Plan, matcher: Matcher) -> str:
+def why_nothing(
+    graph: ProgramGraph, plan: Plan, matcher: Matcher, exact: Collection[str] = ()
+) -> str:
     """Return the reason why ``plan`` lowers no op of ``graph``.
 
     Args:
         graph: The program.
         plan: Its plan, under a policy with a low dtype.
         matcher: The policy and overrides.
+        exact: Ops that make an exact argument, which no price lowers.
     """
     floats = {v.dtype for v in graph.values.values() if v.is_float}
     if floats and plan.full not in floats:
         return f"the model is already in {', '.join(sorted(floats))}"
-    if any(decision.op_class == OpClass.ALLOW for decision in plan.decisions):
+    free = {d.op for d in plan.decisions if d.op_class == OpClass.ALLOW}
+    if not free.issubset(exact):
         by = f" by prices {plan.prices}" if plan.prices != DEFAULT_PRICES else ""
         return f"it would cost more than it saves{by}, or is not safe"
     pairs = zip(graph.ops, plan.decisions, strict=True)

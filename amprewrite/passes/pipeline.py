@@ -202,7 +202,9 @@ class Prepared:
             overrides=matcher.given,
             policy_digest=policy_digest(policy),
         )
-        return plan.with_warnings(*_warnings(graph, plan, matcher, setting.elsewhere))
+        exact = [op.name for op in filter(situation.demands.is_exact, graph.ops)]
+        warnings = _warnings(graph, plan, matcher, exact, setting.elsewhere)
+        return plan.with_warnings(*warnings)
 
     def _place(self, objective: Objective) -> tuple[Placement, int | None]:
         """Return the placement that the setting asks for, and its certificate."""
@@ -348,13 +350,17 @@ def _quantised(decision: Decision, formats: Contract) -> Decision:
 
 
 def _warnings(
-    graph: ProgramGraph, plan: Plan, matcher: Matcher, elsewhere: Collection[str]
+    graph: ProgramGraph,
+    plan: Plan,
+    matcher: Matcher,
+    exact: Collection[str],
+    elsewhere: Collection[str],
 ) -> Iterator[str]:
     unused = matcher.unused(graph.ops, elsewhere)
     yield from (f"unused rule: {line}" for line in unused)
     yield from without_kernel(plan, matcher.policy.contract)
     if not plan.low or plan.lowered or plan.quantised:
         return
-    why = why_nothing(graph, plan, matcher)
+    why = why_nothing(graph, plan, matcher, exact)
     count = len(plan.decisions)
     yield f"{NOTHING_LOWERED} {count} ops: nothing was lowered; {why}"

@@ -95,8 +95,10 @@ def traits() -> Mapping[str, Iterable[str]]:
     return {
         "adds first": ops_with("addend_first"),
         "attention": op_table().members("attention"),
+        "bends": ops_with("bends"),
         "chooses": ops_with("chooses"),
         "convolution": op_table().members("convolution"),
+        "curves": ops_with("curves"),
         "exact argument": ops_with("exact_argument"),
         "filler": ops_with("filler"),
         "looks up": op_table().members("lookup"),

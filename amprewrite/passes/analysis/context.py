@@ -89,7 +89,7 @@ class Situation:
         if not op.reads:
             return ()
         allowed = self.classes[op.name].op_class is OpClass.ALLOW
-        exact = self.demands.on_op(op) is Demand.EXACT
+        exact = self.demands.is_exact(op)
         if exact or not allowed or not lowers_promoted(op, self.policy):
             return op.reads
         full, low = self.policy.full, self.policy.low

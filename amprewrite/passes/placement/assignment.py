@@ -73,8 +73,7 @@ class SidedWalk(Walk):
     def _place(self, op: Op) -> Placed:
         freedom = self.chosen.freedom
         if why := freedom.pinned.get(op.name):
-            causes = self.at.demands.path(self.graph, op) if "exact" in why else ()
-            return self._run(op, self.full, why, causes)
+            return self._run(op, self.full, why, freedom.causes.get(op.name, ()))
         assignment = self.chosen.assignments.get(op.name)
         if assignment is None:
             return super()._place(op)

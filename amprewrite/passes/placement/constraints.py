@@ -39,6 +39,7 @@ class Freedom:
     Attributes:
         assignable: Ops to assign, in program order.
         pinned: Ops that run full though their class is free, with the reason.
+        causes: For those of them that make an exact argument, the ops that forced it.
         moved: Ops without an assignment, which have the precision of their operands.
         members: For each storage that is written in place, the ops that view or write
             it; all of them and the storage have the same assignment.
@@ -61,6 +62,9 @@ class Freedom:
     full_storages: frozenset[str] = frozenset()
     accumulators: frozenset[str] = frozenset()
     requires_low: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict[str, tuple[str, ...]]
+    )
+    causes: Mapping[str, tuple[str, ...]] = field(
         default_factory=dict[str, tuple[str, ...]]
     )
 
@@ -161,7 +165,15 @@ class _Finder:
             frozenset(self.full_storages),
             frozenset(filter(self._may_return_accumulator, self.assignable)),
             self.requires_low,
+            self._causes(),
         )
+
+    def _causes(self) -> dict[str, tuple[str, ...]]:
+        """Return the ops that forced each pinned op that makes an exact argument."""
+        demands = self.at.demands
+        pinned = (self.graph.op_by_name[name] for name in self.pinned)
+        exact = filter(demands.is_exact, pinned)
+        return {op.name: demands.path(self.graph, op) for op in exact}
 
     def _casts_weight(self, op: Op) -> bool:
         """Return whether the model casts a weight: the cast is low if the weight is."""
@@ -180,9 +192,8 @@ class _Finder:
     def _pin(self, op: Op) -> str:
         """Return why ``op`` must run in full; empty if it may run low."""
         op_class = self.at.classes[op.name].op_class
-        if self.at.demands.on_op(op) is Demand.EXACT:
-            causes = self.at.demands.path(self.graph, op)
-            return f"{causes[-1]} needs an exact argument: its producers stay full"
+        if self.at.demands.is_exact(op):
+            return self.at.demands.exact_reason(self.graph, op)
         if why := self._grows(op):
             causes = self.at.demands.path(self.graph, op)
             return f"{why}, and {causes[-1]} wants it full"

@@ -6,7 +6,7 @@ from dataclasses import replace
 from amprewrite.ir import Op, ProgramGraph
 from amprewrite.ir.factors import factor_indices
 from amprewrite.passes.analysis.classify import classify
-from amprewrite.passes.analysis.demand import Demand, compute_demand
+from amprewrite.passes.analysis.demand import compute_demand
 from amprewrite.passes.analysis.residual_adds import last_contractions
 from amprewrite.plan.contracts.kernels import has_kernel
 from amprewrite.policy import Matcher, OpClass, Policy
@@ -48,7 +48,7 @@ def contract_formats(
         op.name: _with_kernel(graph, op, policy)
         for op in graph.ops
         if _may_round(graph, op, policy, classes[op.name])
-        and demands.on_op(op) is not Demand.EXACT
+        and not demands.is_exact(op)
         and op.name not in spared
     }
 

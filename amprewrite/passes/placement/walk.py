@@ -16,11 +16,11 @@ from amprewrite.ir import Op
 from amprewrite.ops import Group
 from amprewrite.passes.analysis.classify import USER_CAST, lowers_promoted
 from amprewrite.passes.analysis.context import Placed, Placement, Situation
-from amprewrite.passes.analysis.demand import ANY, EXACT, FULL
+from amprewrite.passes.analysis.demand import ANY, FULL
 from amprewrite.passes.analysis.returned_values import RETURNED_VIEW
 from amprewrite.passes.analysis.weights_and_literals import lost_literals
 from amprewrite.policy.match import Match
-from amprewrite.policy.model import ACCUMULATE, ALLOW, DENY, FOLLOW, PROMOTE
+from amprewrite.policy.model import ACCUMULATE, ALLOW, DENY, KEEP, PROMOTE
 
 
 class Walk:
@@ -174,15 +174,17 @@ class Walk:
         op_class = found.op_class
         if op.name in self.at.returned.views:
             return self._run(op, self.full, RETURNED_VIEW)
-        if op_class is PROMOTE or op_class is FOLLOW:
-            return self._promote(op, found)
-        if op_class is ALLOW:
-            return self._allow(op, found)
         if op_class is DENY:
             return self._run(op, self.full, found.why)
+        if op_class is KEEP:
+            return self._keep(op, found)
+        if self.at.demands.is_exact(op):
+            return self._exact(op)
+        if op_class is ALLOW:
+            return self._allow(op, found)
         if op_class is ACCUMULATE:
             return self._accumulate(op, found)
-        return self._keep(op, found)
+        return self._promote(op, found)
 
     def _traced(self, names: tuple[str, ...]) -> tuple[str, ...]:
         values = self.graph.values
@@ -308,8 +310,6 @@ class Walk:
         return tuple(made)
 
     def _allow(self, op: Op, found: Match) -> Placed:
-        if exact := self._exact(op):
-            return exact
         stored = [self.out.stored[op.operands[index]] for index in op.mutates]
         if self.full in stored:
             why = f"writes in place to a value stored in {self.full}"
@@ -320,17 +320,13 @@ class Walk:
         why = f"{found.why}; all readers want full, so it hands over its accumulator"
         return replace(placed, results=self._traced(op.results), why=why)
 
-    def _exact(self, op: Op) -> Placed | None:
-        """Place in full an op that makes the argument of a periodic or stepping op."""
-        if self.at.demands.on_op(op) is not EXACT:
-            return None
+    def _exact(self, op: Op) -> Placed:
+        """Place in full an op that makes an exact argument."""
+        why = self.at.demands.exact_reason(self.graph, op)
         causes = self.at.demands.path(self.graph, op)
-        why = f"{causes[-1]} needs an exact argument: its producers stay full"
         return self._run(op, self.full, why, causes)
 
     def _accumulate(self, op: Op, found: Match) -> Placed:
-        if exact := self._exact(op):
-            return exact
         if self.at.is_full_statistic(op):
             causes = self.at.demands.path(self.graph, op)
             why = f"{causes[-1]} wants full precision"
@@ -341,9 +337,8 @@ class Walk:
         return self._run(op, stored, f"stored in {stored}; {found.why}")
 
     def _promote(self, op: Op, found: Match) -> Placed:
-        demand = self.at.demands.on_op(op)
         computes = found.op_class is PROMOTE
-        if demand is EXACT or (computes and demand is FULL):
+        if computes and self.at.demands.on_op(op) is FULL:
             causes = self.at.demands.path(self.graph, op)
             return self._run(
                 op, self.full, f"{causes[-1]} wants full precision", causes

@@ -60,6 +60,8 @@ def test_every_fact_of_an_op_survives() -> None:
         asked="full",
         calls=("softmax#1",),
         trips=12,
+        turns=("x",),
+        decides=True,
     )
     untouched = [f.name for f in fields(Op) if getattr(op, f.name) == f.default]
     assert not untouched

@@ -93,11 +93,35 @@ def test_a_mistake_is_named_with_its_key(line, mistake):
     [
         ('[opz]\na = "b"', "opz: unknown table; want groups and ops"),
         ("groups = 3", "groups: found 3; want a table [groups]"),
-        ("[groups]\na = 3", "groups.a: found 3; want a text"),
+        (
+            "[groups]\na = 3",
+            (
+                "groups.a: found 3; want a text, or a table such as "
+                '{ about = "...", bends = true }'
+            ),
+        ),
+        (
+            '[groups]\na = { about = "x", bends = 1 }',
+            "groups.a.bends: found 1; want a fact of all its ops, as bends = true",
+        ),
+        (
+            '[groups]\na = { about = "x", aten = true }',
+            "groups.a.aten: found True; want a fact of all its ops, as bends = true",
+        ),
     ],
 )
 def test_a_mistake_in_the_tables_is_named(text, mistake):
     assert mistakes(text) == [mistake]
+
+
+def test_a_fact_of_a_group_is_one_of_each_of_its_ops():
+    text = '[groups]\na = { about = "bent", bends = true }\nb = "others"\n[ops]\n'
+    lines = (
+        'x = { group = "a" }\ny = { group = "b" }\nz = { group = "b", bends = true }'
+    )
+    table = parse_table(text + lines, "mine.toml")
+    assert [table.ops[name].bends for name in "xyz"] == [True, False, True]
+    assert table.groups == {"a": "bent", "b": "others"}
 
 
 def test_every_mistake_is_named_at_once():

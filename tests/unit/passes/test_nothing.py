@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from amprewrite.ir import parse_graph
-from amprewrite.passes import Setting, make_plan
+from amprewrite.passes import PLACEMENTS, Setting, make_plan
 from amprewrite.policy import Matcher, load_policy
 
 GRAPH = """
@@ -46,6 +46,17 @@ def test_what_fences_them_in_is_said() -> None:
     )
     plan = make_plan(fenced, Matcher(load_policy("bf16")), Setting())
     assert plan.warnings[0].endswith("allows 2 of them, which are kept: a region")
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_exactness_is_said_where_it_decided(placement: str) -> None:
+    text = GRAPH.replace("return %z", "floor = floor(%z) -> %i: f32[4,8]\nreturn %i")
+    matcher = Matcher(load_policy("bf16"))
+    (line,) = make_plan(parse_graph(text), matcher, Setting(placement)).warnings
+    assert line.endswith(
+        "the policy allows 2 of them, which are kept: floor needs an exact argument: "
+        "its producers stay full"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Read a program into a program graph."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +23,7 @@ from amprewrite.frameworks.jaxpr.program.program import (
     Program,
     RegionBoundary,
     Step,
+    all_steps,
 )
 from amprewrite.frameworks.jaxpr.program.scopes import WRAPPED, module_path
 from amprewrite.ir import ABS_SQUARE, Op, ProgramGraph, Value, check_graph
@@ -42,7 +44,7 @@ def read(program: Program, kinds: Mapping[str, ValueKind]) -> ProgramGraph:
         **dict.fromkeys(program.constants, "constant"),
     }
     values = {name: reader.value(name, kind) for name, kind in outer.items()}
-    ops = tuple(reader.ops(program.steps))
+    ops = tuple(_deciding(reader.ops(program.steps), program))
     made = (name for op in ops for name in op.results)
     values.update({name: reader.value(name, "result") for name in made})
     outputs = tuple(a for a in program.outputs if isinstance(a, str))
@@ -53,6 +55,14 @@ def _states(program: Program) -> tuple[tuple[int, str], ...]:
     """Return the states by graph position; numbers among the outputs do not count."""
     named = [i for i, atom in enumerate(program.outputs) if isinstance(atom, str)]
     return tuple((named.index(i), name) for i, name in program.states if i in named)
+
+
+def _deciding(ops: Iterable[Op], program: Program) -> Iterator[Op]:
+    """Yield ``ops``, those marked that make the result of a loop's test."""
+    loops = (s for s in all_steps(program.steps) if s.primitive == "while")
+    tests = {step.bodies[0].outputs[0] for step in loops if step.bodies}
+    for op in ops:
+        yield op if tests.isdisjoint(op.results) else replace(op, decides=True)
 
 
 class _Reader:
@@ -79,7 +89,9 @@ class _Reader:
             for body in step.bodies:
                 yield from self._boundaries(step, body.enters, body.region, trips)
                 yield from self.ops(body.steps, inside)
-            yield from self._boundaries(step, step.leaves, step.region, inside)
+            turns = _turned(step)
+            for op in self._boundaries(step, step.leaves, step.region, inside):
+                yield replace(op, turns=turns[op.name]) if op.name in turns else op
 
     def _boundaries(
         self,
@@ -192,6 +204,17 @@ class _Reader:
         if not all(isinstance(extent, int) for extent in extents):
             return None
         return int(np.prod(extents)) if extents else 1
+
+
+def _turned(step: Step) -> dict[str, tuple[str, ...]]:
+    """Return the values that each carry is in the next iteration, by name of its op."""
+    carries = [
+        [e.makes for e in body.enters if e is not None and e.kind == "carry"]
+        for body in step.bodies
+    ]
+    leaves = [leave for leave in step.leaves if leave and leave.kind == "carry"]
+    rows = zip(*carries, strict=True) if leaves else ()
+    return {leave.op: row for leave, row in zip(leaves, rows, strict=True)}
 
 
 def _source(step: Step) -> str:
