@@ -111,11 +111,14 @@ def open_loop(w, x):
 
 
 def loop_tested_by_contraction(w, x):
+    """A loop whose test contracts behind an activation, where exactness ends."""
+
     def goes_on(carry):
         h, n = carry
-        return ((h @ w).sum() < 1e6) & (n < 3)
+        return (jnp.tanh(h @ w).sum() < 1e6) & (n < 3)
 
-    return lax.while_loop(goes_on, lambda c: (c[0] @ w, c[1] + 1), (x, 0))[0]
+    turn = lambda c: (jnp.tanh(c[0] @ w), c[1] + 1)  # noqa: E731
+    return lax.while_loop(goes_on, turn, (x, 0))[0]
 
 
 def choice(w, v, x):

@@ -168,12 +168,12 @@ class Walk:
             return self._as_promoted(op, found)
         if op.canonical == USER_CAST and not op.fence:
             return self._user_cast(op)
+        if op.name in self.at.returned.views:
+            return self._run(op, self.full, RETURNED_VIEW)
         return self._by_class(op, found)
 
     def _by_class(self, op: Op, found: Match) -> Placed:
         op_class = found.op_class
-        if op.name in self.at.returned.views:
-            return self._run(op, self.full, RETURNED_VIEW)
         if op_class is DENY:
             return self._run(op, self.full, found.why)
         if op_class is KEEP:
