@@ -7,9 +7,9 @@ norm after a bias of 100 had relative error 610 without demand and 2.9e-3 with i
 A periodic or stepping op demands exact: the ops that compute its argument are never
 lowered. Exactness goes back through every op, sums and contractions too, round the
 carries of loops and into the bodies of custom rules, and ends where an op bends what it
-reads (see ``bending``). A float that the test of a loop compares is *tested*: the same,
-but it ends at curves, too. A loop that waits until a residual is small waits forever
-for one that is rounded.
+reads (see ``exactness``). A float that the test of a loop compares is *tested*: the
+same, but it ends at curves, too. A loop that waits until a residual is small waits
+forever for one that is rounded.
 
 ``mean(x * x) - mean(x) ** 2`` of low means is noise. Where a policy lets statistics
 return low (class accumulate), they do so only for users that do not demand full.
@@ -23,9 +23,9 @@ from amprewrite.dtypes import is_float
 from amprewrite.ir import Op, ProgramGraph
 from amprewrite.ops import Group
 from amprewrite.ops.compounds import call_traits
-from amprewrite.passes.analysis.bending import Bending
 from amprewrite.passes.analysis.classify import USER_CAST
-from amprewrite.passes.analysis.loop_tests import find_loop_tests
+from amprewrite.passes.analysis.exactness.bending import Bending
+from amprewrite.passes.analysis.exactness.loop_tests import find_loop_tests
 from amprewrite.passes.analysis.mean_subtraction import find_centring
 from amprewrite.policy.match import Match
 from amprewrite.policy.model import ACCUMULATE, ALLOW, FOLLOW, KEEP, PROMOTE

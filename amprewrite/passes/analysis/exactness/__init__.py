@@ -1,0 +1,1 @@
+"""The rules by which exact arguments begin at loops, and end."""
