@@ -311,17 +311,17 @@ def _refuse_apart(loss_scale: Any, flags: Any, axis_name: Any) -> None:
     Raises:
         ArgumentError: They may; names the axes.
     """
-    named = () if axis_name is None else axis_name
-    named = named if isinstance(named, (tuple, list)) else (named,)
-    if axis_name is not None and not named:
+    several = isinstance(axis_name, (tuple, list))
+    named: list[Any] = [*axis_name] if several else [axis_name]
+    if not named:
         return
+    named = [axis for axis in named if axis is not None]
     like = getattr(loss_scale, "loss_scale", 0.0)
     apart = [axis for axis in axes_apart(flags, like) if axis not in named]
     if apart:
         axes = ", ".join(map(repr, apart))
         found = "none" if axis_name is None else repr(axis_name)
-        every = (*named, *apart)
-        want = repr(every if len(every) > 1 else every[0])
+        want = repr(tuple(named + apart) if named or apart[1:] else apart[0])
         msg = (
             f"devices of the axis {axes} may find other gradients finite, and would "
             f"have different loss scales; found axis_name {found}, want "
