@@ -59,16 +59,21 @@ def torch_may_warn() -> Iterator[None]:
         yield
 
 
-def op_db() -> list[Any]:
-    """Return torch's list of operators with samples.
+def with_expecttest() -> None:
+    """Let torch's own tests be imported without the package expecttest.
 
-    The module needs the package expecttest, for the base of a class of tests that is
-    not used here; where it is missing an empty class stands for it.
+    They need it for the base of a class of tests that is not used here; where it is
+    missing an empty class stands for it.
     """
     if "expecttest" not in sys.modules:
         stub: Any = ModuleType("expecttest")
         stub.TestCase = unittest.TestCase
         sys.modules["expecttest"] = stub
+
+
+def op_db() -> list[Any]:
+    """Return torch's list of operators with samples."""
+    with_expecttest()
     with torch_may_warn():
         from torch.testing._internal import common_methods_invocations
     return common_methods_invocations.op_db
