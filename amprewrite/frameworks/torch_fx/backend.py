@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import nn
@@ -19,9 +20,9 @@ from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
 from amprewrite.frameworks.torch_fx.aten.dynamo_to_aten import lower
 from amprewrite.frameworks.torch_fx.aten.source_location import model_variable
 from amprewrite.frameworks.torch_fx.capture.program import drop_dtype_checks
-from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark, Samples
 from amprewrite.frameworks.torch_fx.compat import (
     compiling,
+    dynamo_state,
 )
 from amprewrite.frameworks.torch_fx.compiled_plans import Captured, current
 from amprewrite.frameworks.torch_fx.instances import Instances, Place, place_of
@@ -32,11 +33,10 @@ from amprewrite.frameworks.torch_fx.lowering.flat_runner import (
 from amprewrite.frameworks.torch_fx.lowering.lower_graph import Lowered, lower_graph
 from amprewrite.frameworks.torch_fx.lowering.regions import recomputing
 from amprewrite.frameworks.torch_fx.module.state import (
-    as_cast,
     attribute,
-    low_copy,
     lowered,
 )
+from amprewrite.frameworks.torch_fx.module.weight_copies import LowWeights
 from amprewrite.frameworks.torch_fx.rewrite.apply_plan import rewrite
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, read
 from amprewrite.plan import Plan
@@ -87,7 +87,9 @@ class Backend:
         if self.training is not None:
             training = self.training()
         model, weights = model_variable(graph.graph), _weights(graph, inputs)
-        first = _Lowered(graph, model, weights, training, taped, current())
+        root = dynamo_state.outermost_module()
+        alive = (lambda: None) if root is None else ref(root)
+        first = _Lowered(graph, model, weights, training, taped, current(), alive)
         place, local = place_of(module, model, weights, inputs)
         if place is None or not place.prefix:
             return self._built(first, place, inputs)
@@ -171,7 +173,10 @@ class Backend:
             ]
             run = compiling.compile_with_inductor(graph, example)
             compiled[substance] = run
-        return _with_low_weights(run, stored, self.training) if stored else run
+        if not stored:
+            return run
+        model = lowered_graph.root()
+        return _with_low_weights(run, LowWeights(stored, self.training, model))
 
 
 @dataclass
@@ -185,6 +190,7 @@ class _Lowered:
         training: Whether parameters are trained.
         taped: Whether gradients are recorded.
         captured: The captures that it belongs to.
+        root: Returns the outermost module that runs it; None if that is a function.
         compiled: Its compiled forms, by plan, for all modules that run it.
     """
 
@@ -194,6 +200,7 @@ class _Lowered:
     training: bool
     taped: bool
     captured: Captured
+    root: Callable[[], nn.Module | None]
     compiled: dict[Plan, Callable[..., Any]] = field(
         default_factory=dict[Plan, Callable[..., Any]]
     )
@@ -229,52 +236,12 @@ def _weights(module: GraphModule, inputs: Sequence[Any]) -> dict[str, int]:
 
 
 def _with_low_weights(
-    run: Callable[..., Any],
-    stored: Mapping[int, torch.dtype],
-    trained: Callable[[], bool] | None,
+    run: Callable[..., Any], weights: LowWeights
 ) -> Callable[..., Any]:
-    """Return ``run`` called with cached low copies of weights.
-
-    A copy is valid for as long as its weight lives, in its place in memory, and no
-    write to it is detected; once the weights are trained, no copy is kept. Gradients
-    pass to the weights.
-
-    Args:
-        run: The function to call.
-        stored: Dtypes of the copies, by the position of the weight.
-        trained: Returns whether the weights have been trained; None if unknown.
-    """
-    copies: dict[int, tuple[Mark, torch.Tensor]] = {}
-    samples: Samples | None = None
-
-    def copy_of(index: int, weight: torch.Tensor) -> torch.Tensor:
-        nonlocal samples
-        known = copies.get(index)
-        if known is not None and known[0].holds(weight):
-            return known[1]
-        copy = low_copy(weight, stored[index])
-        copies[index] = (Mark(weight, samples=False), copy)
-        samples = None
-        return copy
-
-    def low(index: int, weight: torch.Tensor) -> torch.Tensor:
-        if trained is not None and trained():
-            return weight.to(stored[index])
-        made = copy_of(index, weight)
-        if torch.is_grad_enabled() and weight.requires_grad:
-            return as_cast(weight, made)
-        return made
+    """Return ``run`` called with low copies of weights."""
 
     def call(*inputs: Any) -> Any:
-        nonlocal samples
-        args = list(inputs)
-        if samples is not None and not samples.hold():
-            copies.clear()
-        for index in stored:
-            args[index] = low(index, args[index])
-        if samples is None:
-            samples = Samples(inputs[index] for index in copies)
-        return run(*args)
+        return run(*weights.lowered(inputs))
 
     return call
 
