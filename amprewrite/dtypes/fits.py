@@ -1,8 +1,16 @@
 """Range and spacing of formats: ulp, saturation, surviving numbers, lossless casts."""
 
 import math
+from collections.abc import Iterable
 
 from amprewrite.dtypes.formats import format_of
+
+FEW = 64
+"""Number of elements of a constant that are looked at one by one.
+
+Of a table with more, only the least and the greatest count, and only if a narrow format
+has no number near them.
+"""
 
 _RANK = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
 """Order of the kinds; a kind can represent those of its rank and below."""
@@ -48,6 +56,38 @@ def survives(name: str, value: float) -> bool:
         return target.has_infinities
     is_small = value != 0 and abs(value) < target.smallest_normal
     return target.min <= value <= target.max and not is_small
+
+
+def becomes(name: str, value: float) -> float | None:
+    """Return 0, 1, -1 or an infinity if another number, ``value``, rounds to it.
+
+    A number below the smallest normal one counts as 0: leading bits are lost, and some
+    processors flush it. 1e-8 becomes 0 in float16 and 1e9 infinity; 0.999 becomes 1 in
+    bfloat16, where 0.99 stays below it. None for every other number.
+    """
+    target, size = format_of(name), abs(value)
+    if value == 0 or not math.isfinite(value):
+        return None
+    if size > target.max:
+        return math.copysign(math.inf, value)
+    if size < target.smallest_normal:
+        return math.copysign(0.0, value)
+    above = ulp(name, 1.0) / 2
+    near = size != 1 and -above / 2 <= size - 1 <= above
+    return math.copysign(1.0, value) if near else None
+
+
+def edges(values: Iterable[float], *, table: bool = False) -> tuple[float, ...]:
+    """Return the numbers that :func:`becomes` changes in bfloat16 or float16.
+
+    Args:
+        values: Numbers of a constant.
+        table: Whether there are others: then 0 and 1 are numbers as any.
+    """
+    new = {x: [becomes(name, x) for name in ("bfloat16", "float16")] for x in values}
+    lost = [x for x, pair in new.items() if any(to is not None for to in pair)]
+    far = [x for x, pair in new.items() if any(map(math.isinf, filter(None, pair)))]
+    return tuple(sorted(far if table else lost))
 
 
 def same_kind(a: str, b: str) -> bool:

@@ -54,6 +54,8 @@ class Value:
         shape: Extents; a symbolic extent is its expression as a string.
         kind: Origin of the value: an input, parameter, constant, ... or an op's result.
         alias: Name of the value that owns its storage; its own name if it is no view.
+        numbers: Numbers that a constant or a buffer has and a narrow format has not:
+            :func:`amprewrite.dtypes.fits.edges` of its elements.
         elements: Number of elements; a symbolic extent counts as one (a lower bound).
     """
 
@@ -62,6 +64,7 @@ class Value:
     shape: tuple[int | str, ...]
     kind: ValueKind = "result"
     alias: str = ""
+    numbers: tuple[float, ...] = ()
     elements: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

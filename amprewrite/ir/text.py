@@ -4,6 +4,7 @@ Golden files, bug reports and tests use this form, never a framework's own::
 
     %x: f32[2,3] input
     %weight: f32[4,3] parameter
+    %least: f32[] constant = 1e-08
     linear = linear(%x, %weight) -> %linear: f32[2,4]
       | native="aten.linear.default" path="head" contracted=3
     return %linear
@@ -31,7 +32,9 @@ COMMENT = "# "
 _TAPED = "taped "
 """Word before ``return`` in a program of which gradients are recorded."""
 
-_VALUE = re.compile(r"%(\S+): ([^\[\]\s]+)\[([^\]]*)\](?: alias %(\S+))?(?: (\w+))?$")
+_VALUE = re.compile(
+    r"%(\S+): ([^\[\]\s]+)\[([^\]]*)\](?: alias %(\S+))?(?: (\w+))?(?: = (.+))?$"
+)
 _OP = re.compile(r"(\S+) = (\S+)\((.*?)\)(?: ->(.*))?$")
 
 
@@ -48,7 +51,8 @@ def tensor_text(dtype: str, shape: tuple[int | str, ...]) -> str:
 def _declaration(value: Value) -> str:
     alias = "" if value.alias == value.name else f" alias %{value.alias}"
     kind = "" if value.kind == "result" else f" {value.kind}"
-    return value_text(value) + alias + kind
+    numbers = f" = {', '.join(map(repr, value.numbers))}" if value.numbers else ""
+    return value_text(value) + alias + kind + numbers
 
 
 def _fact_text(op: Op) -> str:
@@ -91,7 +95,7 @@ def _parse_value(text: str, line: int) -> Value:
     if match is None:
         msg = f"line {line}: {text.strip()!r} is no value; want '%name: f32[2,3]'"
         raise GraphError(msg)
-    name, dtype, shape, alias, kind = match.groups()
+    name, dtype, shape, alias, kind, numbers = match.groups()
     if kind is not None and kind not in get_args(ValueKind):
         msg = (
             f"line {line}: unknown kind {kind!r}; want {', '.join(get_args(ValueKind))}"
@@ -99,7 +103,8 @@ def _parse_value(text: str, line: int) -> Value:
         raise GraphError(msg)
     extents = tuple(int(d) if d.lstrip("-").isdigit() else d for d in _extents(shape))
     checked = cast("ValueKind", kind or "result")
-    return Value(name, from_short_name(dtype), extents, checked, alias or "")
+    parts = tuple(float(part) for part in _split(numbers or "", ","))
+    return Value(name, from_short_name(dtype), extents, checked, alias or "", parts)
 
 
 def _extents(text: str) -> list[str]:

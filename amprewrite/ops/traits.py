@@ -51,6 +51,8 @@ class OpTraits:
             rounding of the result may grow: ``mean(x * x) - mean(x) ** 2``.
         first_moment: Whether it is a sum or a mean, which programs subtract.
         scales: Whether it is a product or a quotient, which turns a sum into a mean.
+        singular: Whether it, or its derivative, has no bound near 0 or 1, though
+            policies let it run low: what guards its argument is read in full.
         filler: Whether it fills a tensor with one number, which can be made in any
             dtype.
         orders: Whether it compares which number is larger; complex ones have no order.
@@ -80,6 +82,7 @@ class OpTraits:
     statistic: bool = False
     first_moment: bool = False
     scales: bool = False
+    singular: bool = False
     filler: bool = False
     orders: bool = False
     chooses: bool = False

@@ -25,6 +25,7 @@ from amprewrite.passes.analysis.weights_and_literals import (
 from amprewrite.passes.cost.cost import Objective, plan_cost, priced_casts
 from amprewrite.passes.cost.eight_bits import worth_rounding
 from amprewrite.passes.cost.fusion import Fusion
+from amprewrite.passes.guards.find_guards import find_guards
 from amprewrite.passes.mincut.optimal import choose_optimal
 from amprewrite.passes.mincut.problem import build_problem
 from amprewrite.passes.nothing import why_nothing
@@ -127,6 +128,11 @@ def prepare(graph: ProgramGraph, matcher: Matcher, setting: Setting) -> "Prepare
     outputs = output_dtypes(graph, policy)
     demanding = outputs if setting.placement == "promote" else ()
     situation = situate(graph, policy, classes, demanding)
+    if policy.low and policy.demand:
+        returned = zip(graph.outputs, outputs, strict=True)
+        full = [name for name, dtype in returned if dtype == policy.full]
+        guards = find_guards(graph, classes, full, policy.low, policy.full)
+        situation = replace(situation, guards=guards)
     if policy.low and not setting.differentiable:
         situation = replace(situation, entries=loop_entries(graph, policy.full))
     return Prepared(situation, matcher, setting, outputs)

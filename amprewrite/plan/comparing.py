@@ -6,10 +6,11 @@ comparison does not, they are no longer equal: the gradient was zero (error 0.9 
 random program). A comparison reads values as they are stored, so that ops which only
 move or select values on the way to it must not round; they may run low where their own
 operands are already low. A compiler may not drop a rounding on one of the two paths
-either; see ``frameworks.jaxpr.interpret.rounded``.
+either; see ``frameworks.jaxpr.interpret.rounded``. The difference of a value and its
+own maximum is such a comparison.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from amprewrite.ir import Op, ProgramGraph
 from amprewrite.plan.model import OUTPUT
@@ -72,7 +73,43 @@ def _on_the_way(
         elif not read.isdisjoint(op.results) and _moves(op, classes):
             moves.add(op.name)
             read.update(op.operands)
+    for op, between in _from_extremum(graph, classes):
+        comparing.add(op.name)
+        moves.update(move.name for move in between)
     return frozenset(comparing), frozenset(moves)
+
+
+def _from_extremum(
+    graph: ProgramGraph, classes: Mapping[str, str]
+) -> Iterator[tuple[Op, tuple[Op, ...]]]:
+    """Yield the differences of a value and its own extremum, with the moves between.
+
+    ``x - max(x)`` in a softmax needs one rounding of ``x``, as a comparison does. In a
+    row masked by -1e9 the rounding in bfloat16 is 7e5: every exponential was 0.
+    """
+    for op in graph.ops:
+        names = _floats(graph, op.operands)
+        if op.canonical != "sub" or len(names) != 2:  # noqa: PLR2004  # a pair
+            continue
+        whole, reduced = (_moved_from(graph, classes, name) for name in names)
+        source = next((name for name in reduced if name in whole), names[1])
+        if any(move.traits.group == "extremum" for move in reduced[source]):
+            yield op, (*whole[source], *reduced[source])
+
+
+def _moved_from(
+    graph: ProgramGraph, classes: Mapping[str, str], name: str
+) -> dict[str, tuple[Op, ...]]:
+    """Return the values that ``name`` is moved from, each with the moves since."""
+    moves: tuple[Op, ...] = ()
+    sources: dict[str, tuple[Op, ...]] = {name: moves}
+    while (maker := graph.producer.get(name)) is not None:
+        names = _floats(graph, maker.operands)
+        if len(names) != 1 or classes[maker.name] != OpClass.FOLLOW:
+            break
+        name, moves = names[0], (*moves, maker)
+        sources[name] = moves
+    return sources
 
 
 def chosen_outputs(graph: ProgramGraph, classes: Mapping[str, str]) -> frozenset[str]:

@@ -36,6 +36,22 @@ class Placed:
     causes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Reason why an op runs full for the sake of a guard.
+
+    Attributes:
+        why: The number, and what it becomes in low.
+        causes: The ops that read it, nearest first; the last one needs it unrounded.
+        is_product: Whether the op is a contraction with a guarded result: it is low and
+            hands over its accumulator.
+    """
+
+    why: str
+    causes: tuple[str, ...]
+    is_product: bool = False
+
+
 @dataclass(frozen=True)
 class Situation:
     """Facts about a program before placement.
@@ -55,6 +71,7 @@ class Situation:
         followed: For casts to the dtype of other values, those values.
         biases: Additions of a bias to a contraction, by op name, with its name.
         returned: Values by which a caller may differentiate.
+        guards: Ops that a guard needs in full, by name; products among them are low.
     """
 
     graph: ProgramGraph
@@ -68,6 +85,7 @@ class Situation:
         default_factory=dict[str, tuple[str, ...]]
     )
     biases: Mapping[str, str] = field(default_factory=dict[str, str])
+    guards: Mapping[str, Guard] = field(default_factory=dict[str, Guard])
     low_weights: frozenset[str] = frozenset()
     entries: frozenset[str] = frozenset()
     hoisted: frozenset[str] = frozenset()
@@ -78,6 +96,16 @@ class Situation:
         accumulates = self.classes[op.name].op_class is OpClass.ACCUMULATE
         full = self.demands.on_op(op) is not Demand.ANY
         return accumulates and full and op.traits.statistic
+
+    def guard_of(self, op: Op) -> Guard | None:
+        """Return the guard for which ``op`` runs full; None if there is none."""
+        guard = self.guards.get(op.name)
+        return None if guard is None or guard.is_product else guard
+
+    def accumulator_reason(self, op: Op) -> str:
+        """Return why a contraction hands over its accumulator."""
+        guard = self.guards.get(op.name)
+        return guard.why if guard else "all readers want full"
 
     def reads(self, op: Op) -> tuple[str, ...]:
         """Return the dtypes in which promoted operands are read under a solver.

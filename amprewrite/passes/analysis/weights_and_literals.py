@@ -1,6 +1,6 @@
 """Facts about values: weights, weak values, literals out of range, fillers."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 
 from amprewrite.dtypes import format_of, survives
@@ -85,21 +85,47 @@ def weak_values(
 def extreme_values(
     graph: ProgramGraph, classes: Mapping[str, Match], low: str
 ) -> set[str]:
-    """Return values made with a finite literal beyond the range of ``low``.
+    """Return values made with a finite number beyond the range of ``low``.
 
     An additive mask of finfo(float32).min is one: a plain cast would make it -inf, and
-    a fully masked row NaN in softmax. Casts of these values saturate.
+    a fully masked row NaN in softmax. Casts of these values saturate. Where such a
+    number is written in place, so are all values with that storage.
     """
-    largest = format_of(low).max
     moving = (FOLLOW, PROMOTE, KEEP)
-    extreme: set[str] = set()
+    extreme = extreme_constants(graph, low)
     for op in graph.ops:
         carries = not extreme.isdisjoint(op.operands)
-        if any(largest < abs(x) < inf for x in op.literals) or (
+        if _is_beyond(op.literals, low) or (
             carries and classes[op.name].op_class in moving
         ):
             extreme.update(op.results)
+            written = {graph.storage(op.operands[index]) for index in op.mutates}
+            if written:
+                views = (n for n in graph.values if graph.storage(n) in written)
+                extreme.update(views)
     return extreme
+
+
+def extreme_constants(graph: ProgramGraph, low: str) -> set[str]:
+    """Return the constants with a finite number beyond the range of ``low``."""
+    return {v.name for v in graph.inputs() if _is_beyond(v.numbers, low)}
+
+
+def _is_beyond(numbers: Iterable[float], low: str) -> bool:
+    largest = format_of(low).max
+    return any(largest < abs(x) < inf for x in numbers)
+
+
+def moved_inputs(graph: ProgramGraph, classes: Mapping[str, Match]) -> set[str]:
+    """Return the arguments, also moved ones: a mask among them may be finfo.min."""
+    moved = {value.name for value in graph.inputs("input") if value.is_float}
+    for op in graph.ops:
+        floats = [name for name in op.operands if graph.values[name].is_float]
+        follows = is_transparent(op, classes[op.name].op_class)
+        moves = follows and not op.mutates
+        if moves and floats and moved.issuperset(floats):
+            moved.update(op.results)
+    return moved
 
 
 def lost_literals(op: Op, low: str) -> Iterator[float]:

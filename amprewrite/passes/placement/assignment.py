@@ -72,6 +72,8 @@ class SidedWalk(Walk):
 
     def _place(self, op: Op) -> Placed:
         freedom = self.chosen.freedom
+        if guard := self.at.guard_of(op):
+            return self._run(op, self.full, guard.why, guard.causes)
         if why := freedom.pinned.get(op.name):
             return self._run(op, self.full, why, freedom.causes.get(op.name, ()))
         assignment = self.chosen.assignments.get(op.name)

@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 from amprewrite.ir import Op
 from amprewrite.passes.analysis.context import Situation
-from amprewrite.passes.analysis.weights_and_literals import extreme_values
+from amprewrite.passes.analysis.weights_and_literals import extreme_values, moved_inputs
 from amprewrite.plan.fields import Folding
 from amprewrite.plan.uses import uses_of
+from amprewrite.policy.model import FOLLOW, PROMOTE
 
 ON_THE_SPOT = -1
 """Version of a value that is cast where it is made, before anything is written."""
@@ -68,6 +69,7 @@ class CastRules:
             if self.low
             else frozenset[str]()
         )
+        self._given = moved_inputs(self.graph, situation.classes)
         self._versions: Counter[str] = Counter()
 
     def write(self, op: Op) -> None:
@@ -90,10 +92,21 @@ class CastRules:
         """
         masked = op is not None and index in op.masks
         narrow = dtype == self.low and not folded
+        masked = masked or (op is not None and self._adds(op, index, name))
         saturate = narrow and (masked or name in self._extreme)
         version = self._versions[self.graph.storage(name)] if self._versions else 0
         region, trips = (op.around, op.trips) if op else ("", 1)
         return CastKey(name, dtype, region, version, saturate, trips)
+
+    def _adds(self, op: Op, index: int, name: str) -> bool:
+        """Return whether ``op`` adds or selects an argument: it may be a mask."""
+        if name not in self._given:
+            return False
+        if op.traits.addend_first:
+            return index == 0
+        op_class, several = self.at.classes[op.name].op_class, len(op.operands) > 1
+        sums = op_class is PROMOTE and not op.traits.scales
+        return several and (sums or op_class is FOLLOW)
 
     def made_key(self, op: Op, name: str, dtype: str) -> CastKey:
         """Return the key of the cast of a result that is stored as another ``dtype``.
@@ -122,7 +135,8 @@ class CastRules:
         :meth:`promotion`, or where a cast is needed.
         """
         if op.operand_rule == "any":
-            return "kernel"
+            saturates = bool(op.mutates) and op.operands[index] in self._extreme
+            return "" if saturates else "kernel"
         if self.fold and not op.around and self.may_copy(op.operands[index]):
             return "copy"
         if not op.reads and index == 0 and self.at.takes_dtype(op):

@@ -180,8 +180,9 @@ class _Finder:
         return op.canonical == USER_CAST and moves_weights(self.at, op)
 
     def _sort(self, op: Op) -> None:
-        exact = op.name in self.exact
-        why = "a position or a draw is exact" if exact else self._pin(op)
+        exact = "a position or a draw is exact" if op.name in self.exact else ""
+        guard = self.at.guard_of(op)
+        why = guard.why if guard else exact or self._pin(op)
         if why or op.name in self.at.returned.views:
             self.pinned[op.name] = why or RETURNED_VIEW
         elif self._is_moved(op):

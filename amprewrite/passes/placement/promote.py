@@ -35,7 +35,7 @@ def place(situation: Situation, before: Placement = NOTHING_PLACED) -> Placement
 
 
 def _accumulators(situation: Situation, placement: Placement) -> set[str]:
-    """Return the contractions with results that are only read in full.
+    """Return the contractions with results that are only read in full, or guarded.
 
     Their accumulators are returned as they are, instead of being rounded and cast up
     again; ops that only move the result are looked through.
@@ -53,6 +53,7 @@ def _accumulators(situation: Situation, placement: Placement) -> set[str]:
             wide = graph.values[name].dtype == full
             if wide and (name not in read or name in read_low):
                 in_full = False
+        in_full = in_full or op.name in situation.guards
         if in_full and op.accumulates and placed.precision == situation.policy.low:
             found.add(op.name)
         read.update(op.operands)

@@ -170,6 +170,8 @@ class Walk:
             return self._user_cast(op)
         if op.name in self.at.returned.views:
             return self._run(op, self.full, RETURNED_VIEW)
+        if guard := self.at.guard_of(op):
+            return self._run(op, self.full, guard.why, guard.causes)
         return self._by_class(op, found)
 
     def _by_class(self, op: Op, found: Match) -> Placed:
@@ -317,7 +319,8 @@ class Walk:
         placed = self._run(op, self.low, found.why)
         if op.name not in self.out.accumulating:
             return placed
-        why = f"{found.why}; all readers want full, so it hands over its accumulator"
+        reason = self.at.accumulator_reason(op)
+        why = f"{found.why}; {reason}, so it hands over its accumulator"
         return replace(placed, results=self._traced(op.results), why=why)
 
     def _exact(self, op: Op) -> Placed:

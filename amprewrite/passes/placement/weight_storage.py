@@ -12,7 +12,10 @@ from dataclasses import replace
 from amprewrite.ir import Op
 from amprewrite.ops import Group
 from amprewrite.passes.analysis.context import NOTHING_PLACED, Placement, Situation
-from amprewrite.passes.analysis.weights_and_literals import is_transparent
+from amprewrite.passes.analysis.weights_and_literals import (
+    extreme_constants,
+    is_transparent,
+)
 from amprewrite.passes.placement.promote import place
 
 Placer = Callable[[Situation, Placement], Placement]
@@ -77,14 +80,17 @@ def moves_weights(situation: Situation, op: Op) -> bool:
 
 
 def _candidates(situation: Situation, placement: Placement) -> frozenset[str]:
-    """Return the weights with a low use, and tables that are only looked up."""
+    """Return the weights with a low use, and tables that are only looked up.
+
+    A mask with numbers beyond the low range is none: its cast saturates.
+    """
     low: set[str] = set()
     for op, index, name in _leaf_uses(situation, placement):
         if placement.ops[op.name].operands[index] == situation.policy.low:
             low |= situation.weights[name]
     if situation.policy.lookups == "low":
         low |= only_looked_up(situation)
-    return frozenset(low)
+    return frozenset(low - extreme_constants(situation.graph, situation.policy.low))
 
 
 def only_looked_up(situation: Situation) -> frozenset[str]:

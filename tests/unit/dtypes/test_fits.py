@@ -1,11 +1,13 @@
 import math
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from amprewrite.dtypes import FORMATS, is_lossless, same_kind, saturate, survives, ulp
+from amprewrite.dtypes.fits import becomes, edges
 from amprewrite.errors import PromotionError
 
 names = st.sampled_from(sorted(FORMATS))
@@ -159,3 +161,43 @@ NUMPY = ["bool", "uint8", "int16", "int64", "float16", "float64", "complex64"]
 def test_the_same_kind_is_that_of_numpy_but_for_signs(a, b):
     unsigned = (a[:3], b) == ("int", "uint8")
     assert same_kind(a, b) == (np.can_cast(a, b, casting="same_kind") or unsigned)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "new"),
+    [
+        ("bfloat16", 0.999, 1.0),
+        ("bfloat16", -0.999, -1.0),
+        ("bfloat16", 1 + 1e-4, 1.0),
+        ("bfloat16", 0.99, None),
+        ("bfloat16", 1.0, None),
+        ("bfloat16", 1e-8, None),
+        ("float16", 0.999, None),
+        ("float16", 1 - 1e-4, 1.0),
+        ("float16", 1e-8, 0.0),
+        ("float16", -1e9, -math.inf),
+        ("float16", 65504.0, None),
+        ("bfloat16", -3.4028234663852886e38, -math.inf),
+        ("float32", 1 - 1e-7, None),
+        ("float32", 1 - 1e-9, 1.0),
+        ("float16", 0.0, None),
+        ("float16", math.inf, None),
+        ("float16", math.nan, None),
+    ],
+)
+def test_the_number_that_a_format_makes_of_another(name, value, new):
+    assert becomes(name, value) == new
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+@given(st.floats(0.5, 1.5))
+def test_a_number_becomes_one_if_its_rounding_is_one(name, x):
+    dtype = np.dtype("float16") if name == "float16" else ml_dtypes.bfloat16
+    is_one = x != 1 and float(np.asarray(x, dtype)) == 1
+    assert (becomes(name, x) == 1) == is_one
+
+
+def test_edges_of_a_few_numbers_and_of_a_table():
+    numbers = (0.0, 0.5, 0.9999, 1e-8, -1e9, 3.0)
+    assert edges(numbers) == (-1e9, 1e-8, 0.9999)
+    assert edges(numbers, table=True) == (-1e9,)

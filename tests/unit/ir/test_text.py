@@ -150,3 +150,12 @@ def test_states_come_back_as_they_were() -> None:
     assert graph.outputs == ("new", "mean", "count")
     assert graph.states == ((0, "mean"), (2, "count"))
     assert print_graph(graph) == STATES
+
+
+def test_numbers_of_constants_come_back() -> None:
+    text = (
+        "%a: f32[] constant = 1e-08\n%b: f32[2] buffer = -1000000000.0, 0.999\nreturn\n"
+    )
+    graph = parse_graph(text)
+    assert [v.numbers for v in graph.inputs()] == [(1e-8,), (-1e9, 0.999)]
+    assert print_graph(graph) == text

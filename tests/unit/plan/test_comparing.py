@@ -97,3 +97,34 @@ def test_outputs_are_found_that_were_chosen_of_what_a_caller_has(
     assert chosen_outputs(graph, classes) == expected
     assert (OUTPUT in comparisons(graph, classes)) == bool(expected)
     assert ("best" in compared_moves(graph, classes)) == ("b" in expected)
+
+
+SOFTMAX = """
+    %x: f32[512,512] input
+    %w: f32[512,512] parameter
+    first = linear(%x, %w) -> %h: f32[512,512]
+      | contracted=512
+    turn = transpose(%h) -> %t: f32[512,512]
+    most = amax(%t) -> %m: f32[512]
+    wide = expand(%m) -> %b: f32[512,512]
+    sub = sub({}) -> %s: f32[512,512]
+    return %s
+"""
+
+
+@pytest.mark.parametrize(
+    ("operands", "moves"),
+    [
+        ("%t, %b", {"most", "wide"}),
+        ("%h, %b", {"turn", "most", "wide"}),
+        ("%x, %b", ()),
+    ],
+)
+def test_a_difference_from_a_maximum_is_a_comparison(
+    operands: str, moves: set[str]
+) -> None:
+    graph = graph_of(SOFTMAX.format(operands))
+    matches = classify(graph, Matcher(BF16))
+    classes = {name: match.op_class for name, match in matches.items()}
+    assert compared_moves(graph, classes) == set(moves)
+    assert ("sub" in comparisons(graph, classes)) == bool(moves)

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from amprewrite.dtypes import is_float
+from amprewrite.dtypes.fits import FEW, edges
 from amprewrite.frameworks.jaxpr.compat.name_stacks import transformations
 from amprewrite.frameworks.jaxpr.compat.tracebacks import is_unravelled, source_line
+from amprewrite.frameworks.jaxpr.compat.tracers import is_tracer
 from amprewrite.frameworks.jaxpr.compat.untyped import lax
 from amprewrite.frameworks.jaxpr.program.ops import (
     CONTRACTIONS,
@@ -30,6 +32,9 @@ from amprewrite.ir import ABS_SQUARE, Op, ProgramGraph, Value, check_graph
 from amprewrite.ir.graph import UNKNOWN_TRIPS, ValueKind
 from amprewrite.marks import MARKS
 
+LARGEST = 2**22
+"""Number of elements of the largest closed-over array that is looked into."""
+
 
 def read(program: Program, kinds: Mapping[str, ValueKind]) -> ProgramGraph:
     """Return the graph of ``program``.
@@ -44,6 +49,8 @@ def read(program: Program, kinds: Mapping[str, ValueKind]) -> ProgramGraph:
         **dict.fromkeys(program.constants, "constant"),
     }
     values = {name: reader.value(name, kind) for name, kind in outer.items()}
+    for name, array in program.constants.items():
+        values[name] = replace(values[name], numbers=_edges_of(array))
     ops = tuple(_deciding(reader.ops(program.steps), program))
     made = (name for op in ops for name in op.results)
     values.update({name: reader.value(name, "result") for name in made})
@@ -215,6 +222,22 @@ def _turned(step: Step) -> dict[str, tuple[str, ...]]:
     leaves = [leave for leave in step.leaves if leave and leave.kind == "carry"]
     rows = zip(*carries, strict=True) if leaves else ()
     return {leave.op: row for leave, row in zip(leaves, rows, strict=True)}
+
+
+def _edges_of(array: Any) -> tuple[float, ...]:
+    """Return the numbers of a closed-over array that a narrow format has not.
+
+    See :func:`amprewrite.dtypes.fits.edges`; of a table, the least and the greatest. A
+    tracer has none, nor has a large array, which is a weight.
+    """
+    size = getattr(array, "size", 0)
+    if is_tracer(array) or not 0 < size <= LARGEST or not is_float(str(array.dtype)):
+        return ()
+    values = np.asarray(array)
+    table = size > FEW
+    if table:
+        values = np.stack((values.min(), values.max()))
+    return edges(map(float, values.reshape(-1)), table=table)
 
 
 def _source(step: Step) -> str:

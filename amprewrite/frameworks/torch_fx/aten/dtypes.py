@@ -1,6 +1,10 @@
 """Conversion between torch dtypes and dtype names."""
 
+from typing import Any
+
 import torch
+
+from amprewrite.dtypes.fits import FEW, edges
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -11,3 +15,22 @@ def dtype_name(dtype: torch.dtype) -> str:
 def torch_dtype(name: str) -> torch.dtype:
     """Return the torch dtype called ``name``."""
     return getattr(torch, name)
+
+
+def edges_of(tensor: torch.Tensor) -> tuple[float, ...]:
+    """Return the numbers of a constant that a narrow format has not.
+
+    See :func:`amprewrite.dtypes.fits.edges`; of a table, the least and the greatest.
+    Tensors of other classes or layouts have none.
+    """
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+    if not plain or tensor.layout is not torch.strided or tensor.device.type == "meta":
+        return ()
+    if not tensor.is_floating_point() or not tensor.numel():
+        return ()
+    values = tensor.detach()
+    table = values.numel() > FEW
+    if table:
+        values = torch.stack(torch.aminmax(values))
+    flat: Any = values.reshape(-1)
+    return edges(flat.tolist(), table=table)

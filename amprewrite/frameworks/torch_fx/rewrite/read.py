@@ -9,7 +9,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from amprewrite.frameworks.torch_fx.aten import arguments, ops
-from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
+from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name, edges_of
 from amprewrite.frameworks.torch_fx.aten.source_location import (
     MODEL,
     module_path,
@@ -171,11 +171,18 @@ class _Reader:
             for part, other in zip(leaves, val, strict=True):
                 self._join(part, other)
 
-    def _enter(self, name: str, val: torch.Tensor, kind: ValueKind) -> str:
+    def _enter(
+        self,
+        name: str,
+        val: torch.Tensor,
+        kind: ValueKind,
+        numbers: tuple[float, ...] = (),
+    ) -> str:
         extents = tensor_internals.extents(val)
         shape = tuple(d if isinstance(d, int) else str(d) for d in extents)
         alias = self.storages.setdefault(_storage(val), name)
-        self.values[name] = Value(name, dtype_name(val.dtype), shape, kind, alias)
+        dtype = dtype_name(val.dtype)
+        self.values[name] = Value(name, dtype, shape, kind, alias, numbers)
         return name
 
     def _attribute(self, scope: _Scope, node: Node) -> None:
@@ -189,9 +196,9 @@ class _Reader:
             self.weights[name] = (*self.weights[name], target)
         else:
             name = self.tensors[id(held)] = scope.prefix + node.name
-            self._enter(
-                name, node.meta.get("val", held), _kind(scope.owner, target, held)
-            )
+            kind = _kind(scope.owner, target, held)
+            numbers = () if kind == "parameter" else edges_of(held)
+            self._enter(name, node.meta.get("val", held), kind, numbers)
             self.weights[name] = (target,)
         self.leaves[node] = name
 

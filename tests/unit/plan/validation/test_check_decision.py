@@ -46,7 +46,9 @@ linear = linear(%x, %w) -> %h: f32[4,8]
   | contracted=8
 fill = masked_fill(%h, %m, %v) -> %f: f32[4,8] alias %h
   | mutates=[0] operand_rule="lead"
-return %f
+last = linear(%f, %w) -> %y: f32[4,8]
+  | contracted=8
+return %y
 """
     graph, plan = parse_graph(text), plan_of(text)
     assert plan.by_op["fill"].operands == (LOW, "bool", FULL)

@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 
 jax = pytest.importorskip("jax")
@@ -148,3 +149,12 @@ def test_what_promotion_noted_reaches_the_graph():
     assert graph.ops[0].reads == ("float64", "float32")
     assert graph.ops[0].canonical == "abs_square"
     assert graph.states == ((0, "input_0"),)
+
+
+def test_closed_over_arrays_have_the_numbers_that_a_narrow_format_has_not():
+    mask = np.triu(np.full((16, 16), np.finfo(np.float32).min, np.float32), 1)
+    few, table = np.asarray([0.5, -1e9], np.float32), np.linspace(0, 0.9999, 100)
+    arrays = (mask, few, table.astype(np.float32), np.arange(3))
+    graph = graph_of(lambda: [jnp.sin(jnp.asarray(array)) for array in arrays])
+    numbers = [value.numbers for value in graph.inputs("constant")]
+    assert numbers == [(float(mask.min()),), (-1e9,), (), ()]
