@@ -20,6 +20,7 @@ exp = exp(%g) -> %e: f32[4,8]
 opaque = scan(%e) -> %s: f32[4,8]
   | fence="a closed box"
 cast = cast(%s) -> %c: f32[4,8]
+  | dtype_argument="float32"
 return %c, %i
 """
 GRAPH = parse_graph(TEXT)

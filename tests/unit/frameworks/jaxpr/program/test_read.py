@@ -54,7 +54,7 @@ scan.in1 = carry(%input_0) -> %scan.in1: f32[2,3]
 dot_general = matmul(%scan.in1, %scan.in0) -> %dot_general: f32[2,3]
   | native="dot_general" region="scan" contracted=3 accumulates=true trips=4
 scan.out0 = carry(%dot_general) -> %scan: f32[2,3]
-  | native="scan" trips=4
+  | native="scan" trips=4 turns=["scan.in1"]
 scan.out1 = leave(%dot_general) -> %scan_1: f32[4,2,3]
   | native="scan" trips=4
 return %scan, %scan_1
@@ -108,6 +108,16 @@ def test_a_loop_is_entered_before_it_and_left_at_each_turn():
     ops = graph_of(loop, X, W).op_by_name
     assert (ops["scan.in0"].trips, ops["scan.in1"].trips) == (1, 1)
     assert (ops["scan.out0"].trips, ops["scan.out1"].trips) == (4, 4)
+
+
+def test_a_loop_says_what_a_carry_becomes_and_what_ends_it():
+    def run(x):
+        return lax.while_loop(lambda s: s[0].sum() > 0, lambda s: (s[1], s[0]), (x, x))
+
+    ops = graph_of(run, X).op_by_name
+    assert ops["while.out0"].turns == ("while.test.in0", "while.body.in0")
+    assert ops["while.out1"].turns == ("while.test.in1", "while.body.in1")
+    assert [op.canonical for op in ops.values() if op.decides] == ["gt"]
 
 
 def test_what_the_model_asks_for_is_a_fence():
