@@ -221,3 +221,48 @@ def test_sampling_from_a_network_leaves_it_low():
 
     plan = amprewrite.inspect(sample, args=(X,))
     assert plan.by_op["dot_general"].precision == "bfloat16"
+
+
+def with_more(x):
+    """A custom rule with a result that nothing reads exactly, and a number."""
+    return product_and_sum(x)[0]
+
+
+@jax.custom_vjp
+def product_and_sum(x):
+    return x @ WIDE, (x @ TURN).sum()
+
+
+product_and_sum.defvjp(
+    lambda x: ((x @ WIDE, (x @ TURN).sum()), (None, 2.0)),
+    lambda _, g: (g[0] @ WIDE.T,),
+)
+
+RULES = {
+    "custom_vjp": product,
+    "custom_jvp": lambda x: turned(x) @ WIDE,
+    "two results": with_more,
+    "in a scan": lambda x: lax.scan(
+        lambda c, a: (c + product(a), None), jnp.zeros(8), x
+    )[0],
+    "in a checkpoint": jax.checkpoint(product),
+}
+"""Functions whose own rules compute the value when they are differentiated."""
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_value_beside_a_gradient_is_exact(rule):
+    function = lambda x: jnp.sin(RULES[rule](x)).sum()  # noqa: E731
+    wanted = jax.value_and_grad(function)(X)
+    for found in (
+        jax.value_and_grad(amprewrite.convert(function))(X),
+        amprewrite.convert(jax.value_and_grad(function))(X),
+    ):
+        assert abs(found[0] - wanted[0]) < 1e-4 * abs(wanted[0])
+        error = jnp.linalg.norm(found[1] - wanted[1]) / jnp.linalg.norm(wanted[1])
+        assert error < 2e-2
+
+
+def test_a_rule_whose_results_need_not_be_exact_is_low():
+    converted = amprewrite.convert(lambda x: jnp.tanh(product(x)).sum())
+    assert "bf16[32,3]" in str(jax.make_jaxpr(jax.grad(converted))(X))

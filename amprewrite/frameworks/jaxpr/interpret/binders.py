@@ -110,3 +110,10 @@ def binder(primitive: Any, params: dict[str, Any]) -> "Dot | Other":
     """Return a function that binds the contraction ``primitive`` with parameters."""
     held = tuple(params.items())
     return Dot(held) if primitive is lax.dot_general_p else Other(primitive, held)
+
+
+def abs_square(value: Any) -> Any:
+    """Return ``|value|**2`` as complex numbers with an imaginary part of zero."""
+    real, imag = lax.real(value), lax.imag(value)
+    square = real * real + imag * imag
+    return lax.complex(square, lax.full_like(square, 0))

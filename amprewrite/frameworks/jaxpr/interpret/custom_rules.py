@@ -8,6 +8,7 @@ by the same policy.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ def custom_jvp(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
     fun, rule = params.pop("subfuns")
     traced = [writer.rule_dtype(var.aval) for var in step.eqn.invars]
     made = [writer.stored(name) for name in step.results]
+    exact = _exact(writer, step)
     outer = writer.constants(env)
 
     def value(*operands: Any) -> list[Any]:
@@ -56,7 +58,7 @@ def custom_jvp(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
             _as(x, dtype)
             for x, dtype in zip(primals_and_tangents, traced * 2, strict=True)
         ]
-        run = _partially(writer, rule.call_wrapped, len(traced))
+        run = _partially(writer, rule.call_wrapped, exact, len(traced))
         out = run(*widened)
         return [_as(x, dtype) for x, dtype in zip(out, made * 2, strict=True)]
 
@@ -71,13 +73,15 @@ def custom_vjp(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
     params = equations.bind_params(step.eqn)
     fun, forward, backward = params.pop("subfuns")
     outer = writer.constants(env)
+    count = len(step.results)  # the last outputs of the forward rule
+    exact = [index - count for index in _exact(writer, step)]
 
     def value(*entered: Any) -> list[Any]:
         return leaving(writer, step, inside(writer, body, outer, entered))
 
     params["subfuns"] = (
         tracers.wrapped(value, fun),
-        tracers.wrapped(_partially(writer, forward.call_wrapped), forward),
+        tracers.wrapped(_partially(writer, forward.call_wrapped, exact), forward),
         tracers.wrapped(_partially(writer, backward.call_wrapped), backward),
     )
     return step.eqn.primitive.bind(*entering(writer, body, env), **params)
@@ -95,12 +99,23 @@ def _as(value: Any, dtype: str) -> Any:
     return cast(value, dtype)
 
 
-def _partially(writer: Writer, rule: Rule, primals: int | None = None) -> Rule:
+def _exact(writer: Writer, step: Step) -> list[int]:
+    """Return the positions of the results that make exact arguments."""
+    return [i for i, n in enumerate(step.results) if n in writer.context.exact]
+
+
+def _partially(
+    writer: Writer,
+    rule: Rule,
+    exact: Sequence[int] = (),
+    primals: int | None = None,
+) -> Rule:
     """Return ``rule`` converted; arguments other than arrays are passed unchanged.
 
     Args:
         writer: Runs the program that the rule belongs to.
         rule: The rule.
+        exact: Positions of its outputs that make exact arguments, perhaps from the end.
         primals: Number of operands that are primals, if those after them are tangents.
     """
 
@@ -108,6 +123,7 @@ def _partially(writer: Writer, rule: Rule, primals: int | None = None) -> Rule:
         flags = [is_array(x) for x in operands]
         others: list[Any] = []
         structure: list[Any] = []
+        places: list[int] = []  # of arrays that make exact arguments
 
         def of_arrays(*arrays: Any) -> list[Any]:
             supply = iter(arrays)
@@ -115,12 +131,15 @@ def _partially(writer: Writer, rule: Rule, primals: int | None = None) -> Rule:
             given = rule(*(next(supply) if flag else x for x, flag in pairs))
             out, structure[:] = _flat(given)
             others[:] = [ARRAY if is_array(x) else x for x in out]
+            arrays_before = list(accumulate(map(is_array, out), initial=0))
+            named = (range(len(out))[index] for index in exact)
+            places[:] = [arrays_before[i] for i in named if is_array(out[i])]
             return [x for x in out if is_array(x)]
 
         arrays = [x for x, flag in zip(operands, flags, strict=True) if flag]
         before = len(arrays) if primals is None else sum(flags[:primals])
         tangents = range(before, len(arrays))
-        found = iter(writer.context.converted(of_arrays, arrays, tangents))
+        found = iter(writer.context.converted(of_arrays, arrays, tangents, places))
         filled = [next(found) if x is ARRAY else x for x in others]
         return tree_util.tree_unflatten(structure[0], filled)
 

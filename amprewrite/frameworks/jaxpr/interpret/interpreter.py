@@ -16,7 +16,7 @@ from amprewrite.dtypes import format_of, is_float
 from amprewrite.frameworks.jaxpr.compat import equations, name_stacks
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, lax
 from amprewrite.frameworks.jaxpr.interpret import quantised
-from amprewrite.frameworks.jaxpr.interpret.binders import Dot, Other, binder
+from amprewrite.frameworks.jaxpr.interpret.binders import Dot, Other, abs_square, binder
 from amprewrite.frameworks.jaxpr.interpret.contractions import (
     Contraction,
     contract,
@@ -85,11 +85,17 @@ class Context(Protocol):
         """The ops that depend on tangents."""
         ...
 
+    @cached_property
+    def exact(self) -> frozenset[str]:
+        """The values that make exact arguments."""
+        ...
+
     def converted(
         self,
         fun: Callable[..., Any],
         operands: Sequence[Any],
         tangents: Iterable[int] = (),
+        exact: Iterable[int] = (),
     ) -> list[Any]:
         """Return the outputs of ``fun`` on arrays, converted by the same policy."""
         ...
@@ -113,13 +119,6 @@ def cast(value: Any, dtype: str, *, saturate: bool = False) -> Any:
     if value.dtype.kind == "c" and is_float(dtype):
         value = lax.real(value)  # the policy allows it
     return converted(value, dtype)
-
-
-def abs_square(value: Any) -> Any:
-    """Return ``|value|**2`` as complex numbers with an imaginary part of zero."""
-    real, imag = lax.real(value), lax.imag(value)
-    square = real * real + imag * imag
-    return lax.complex(square, lax.full_like(square, 0))
 
 
 def number(value: Any, dtype: str) -> Any:

@@ -24,9 +24,13 @@ from amprewrite.frameworks.jaxpr.program.program import Program
 from amprewrite.frameworks.jaxpr.program.read import read
 from amprewrite.ir import ProgramGraph
 from amprewrite.ir.graph import ValueKind
+from amprewrite.passes.analysis.demand import TESTED, compute_demand
+from amprewrite.passes.analysis.exactness.bending import exact_makers
 from amprewrite.plan import Plan
 from amprewrite.plan.comparing import compared
 from amprewrite.plan.validation.fit import check_fits, check_ops
+from amprewrite.policy import OpClass
+from amprewrite.policy.match import Match
 
 RULE = "a rule, traced when JAX called it"
 """Description, in a plan, of the capture of a custom rule."""
@@ -92,6 +96,16 @@ class Prepared:
         return frozenset(found)
 
     @cached_property
+    def exact(self) -> frozenset[str]:
+        """The values that make exact arguments."""
+        classes = {
+            d.op: Match(OpClass(d.op_class), d.reason, d.rule, d.why)
+            for d in self.plan.decisions
+        }
+        demands = compute_demand(self.graph, classes, ()).of
+        return frozenset(name for name in demands if demands[name] >= TESTED)
+
+    @cached_property
     def held_full(self) -> Held:
         """Ops that run in full by the plan, and low by the policy alone."""
         if not self.departs:
@@ -138,6 +152,7 @@ class Prepared:
         fun: Callable[..., Any],
         operands: Sequence[Any],
         tangents: Iterable[int] = (),
+        exact: Iterable[int] = (),
     ) -> list[Any]:
         """Return the outputs of ``fun`` on arrays, converted by the same policy.
 
@@ -147,10 +162,19 @@ class Prepared:
             fun: The function.
             operands: Arguments of the call.
             tangents: Positions of the operands that are tangents.
+            exact: Positions of the outputs that make exact arguments, read after
+                ``fun`` was traced.
         """
         with tracing(self.promotes):
             closed = jax.make_jaxpr(fun)(*operands)
-        known = Inputs(processor=self.promotes, full_in=self.full_in)
+
+        def full_in(graph: ProgramGraph) -> Iterator[str]:
+            yield from self.full_in(graph)
+            whole = len(graph.outputs) == len(closed.jaxpr.outvars)  # no numbers
+            names = [graph.outputs[i] for i in exact] if whole else graph.outputs
+            yield from exact_makers(graph, names if [*exact] else ())
+
+        known = Inputs(processor=self.promotes, full_in=full_in)
         inner = prepare(
             closed, self.planner, known, training=self.training, captured=RULE
         )

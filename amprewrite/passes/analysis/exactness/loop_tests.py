@@ -3,7 +3,8 @@
 The test of a loop may make the comparison itself, or read a truth value that the body
 made, or an integer that was chosen by one. It is followed back through what makes truth
 values, chooses and moves; arithmetic on integers ends it, so that a counter of steps
-asks nothing of what it counts, and so does the place of the greatest number.
+asks nothing of what it counts, and so does the place of the greatest number. A single
+truth value that the program returns is such a test, too, of a loop outside of it.
 """
 
 from collections.abc import Iterator
@@ -19,8 +20,10 @@ _TWO = 2
 
 
 def find_loop_tests(graph: ProgramGraph) -> frozenset[str]:
-    """Return the names of the comparisons of floats that end loops of ``graph``."""
-    waiting = [op for op in graph.ops if op.decides]
+    """Return the names of the comparisons of floats that end loops."""
+    outputs = ((name, graph.values[name]) for name in graph.outputs)
+    alone = {name for name, v in outputs if v.dtype == "bool" and not v.shape}
+    waiting = [op for op in graph.ops if op.decides or not alone.isdisjoint(op.results)]
     if not waiting:
         return frozenset()
     before = {value: op for op in graph.ops for value in op.turns}

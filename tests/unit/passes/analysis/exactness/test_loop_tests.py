@@ -20,12 +20,12 @@ def test_the_test_compares_by_itself() -> None:
         both = bitwise_and(%a, %b) -> %t: bool[]
           | decides=true
         other = gt(%x, %x) -> %y: bool[]
-        return %y
+        return %x
     """) == {"small"}
 
 
 def test_a_loop_without_a_test_has_none() -> None:
-    text = "%x: f32[] input\na = gt(%x, %x) -> %y: bool[]\nreturn %y"
+    text = "%x: f32[] input\na = gt(%x, %x) -> %y: bool[]\nreturn %x"
     assert deciding(text) == frozenset()
 
 
@@ -71,3 +71,24 @@ def test_a_count_and_the_place_of_the_greatest_ask_nothing() -> None:
 
 def test_a_check_for_infinities_asks_nothing() -> None:
     assert not flag("finite = isfinite(%x) -> %c: bool[]")
+
+
+def test_a_truth_value_that_is_returned_may_end_a_loop_outside() -> None:
+    text = """
+        %x: f32[4] input
+        small = lt(%x, %x) -> %s: bool[4]
+        done = all(%s) -> %d: bool[]
+        return {}
+    """
+    assert deciding(text.format("%d")) == {"small"}
+    assert deciding(text.format("%s")) == frozenset()
+    assert deciding(text.format("%x")) == frozenset()
+
+
+def test_a_number_that_is_returned_ends_nothing() -> None:
+    assert not deciding("""
+        %x: f32[] input
+        more = gt(%x, %x) -> %m: bool[]
+        pick = where(%m, %x, %x) -> %y: f32[]
+        return %y
+    """)
