@@ -227,11 +227,11 @@ def _unknown_names(
     table = cast("dict[str, object]", data)
     ops, spelling = tuple(_keys(table.get("ops"))), Spelling(known)
     for name in _keys(table.get("groups")):
-        if found := unknown_group(name):
-            yield f"groups.{name}: {found}"
+        if message := unknown_group(name):
+            yield f"groups.{name}: {message}"
     for name in ops:
-        if found := spelling.mistake(name):
-            yield f"ops.{name}: {found.replace(f' {name!r}', '')}"
+        if message := spelling.mistake(name):
+            yield f"ops.{name}: {message.replace(f' {name!r}', '')}"
     if spelling.rest:
         yield f"ops: {spelling.rest}"
     rules, spelling = table.get("rules"), Spelling((*words, *ops))
@@ -256,10 +256,10 @@ def _names_of_rule(rule: object, spelling: Spelling) -> Iterator[str]:
         op, group = table.get("op"), table.get("group")
     else:
         return
-    if isinstance(op, str) and (found := spelling.mistake(op)):
-        yield f"op: {found}{OWN_PRIMITIVE}"
-    if isinstance(group, str) and (found := unknown_group(group)):
-        yield f"group: {found}"
+    if isinstance(op, str) and (message := spelling.mistake(op)):
+        yield f"op: {message}{OWN_PRIMITIVE}"
+    if isinstance(group, str) and (message := unknown_group(group)):
+        yield f"group: {message}"
 
 
 def read_table(
@@ -319,10 +319,10 @@ def read_rules(
                 raise
             mistakes[f"{where}[{index}]"] = list(error.mistakes)
     if len(mistakes) == 1:
-        ((place, found),) = mistakes.items()
-        raise PolicyError(heading(place, found), found)
+        ((place, lines),) = mistakes.items()
+        raise PolicyError(heading(place, lines), lines)
     if mistakes or spelling.rest:
-        lines = [f"{place}.{m}" for place, found in mistakes.items() for m in found]
+        lines = [f"{place}.{m}" for place, own in mistakes.items() for m in own]
         lines += [spelling.rest] * bool(spelling.rest)
         raise PolicyError(heading(where, lines), lines)
     return rules
@@ -346,8 +346,8 @@ def _read_rule(data: object, where: str, spelling: Spelling) -> Rule:
             table = dict(cast("Mapping[Any, Any]", data))
             rule = RuleTable.model_validate(table).rule()
         except ValidationError as error:
-            found = (_mistake(e, "rules") for e in error.errors())
-            mistakes = [mistake.removeprefix("rules.") for mistake in found]
+            lines = (_mistake(e, "rules") for e in error.errors())
+            mistakes = [line.removeprefix("rules.") for line in lines]
     mistakes += _names_of_rule(cast("object", data), spelling)
     if rule is None or mistakes:
         raise PolicyError(heading(where, mistakes), mistakes)

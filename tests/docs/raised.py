@@ -187,8 +187,8 @@ def jax_scale_at_minimum():
 
 def scales_apart():
     def step(w):
-        held = DynamicLossScale(2.0)
-        return value_and_grad(jnp.sum, "fp16", loss_scale=held)(w)[3]
+        scale = DynamicLossScale(2.0)
+        return value_and_grad(jnp.sum, "fp16", loss_scale=scale)(w)[3]
 
     mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,))
     axes = {"in_specs": P("data"), "out_specs": P("data")}

@@ -97,8 +97,8 @@ def test_a_bias_has_the_gradient_of_bfloat16(name, lazy):
     for policy in ("bf16", "fp8"):
         args = None if lazy else (x,)
         converted = amprewrite.convert(model.train(), policy, args=args)
-        found = gradient_of_bias(converted, x, upstream)
-        errors[policy] = float((found - exact).norm() / exact.norm())
+        result = gradient_of_bias(converted, x, upstream)
+        errors[policy] = float((result - exact).norm() / exact.norm())
     assert converted.plan.quantised
     assert errors["fp8"] <= 1.01 * errors["bf16"] + 1e-7
 
@@ -112,8 +112,8 @@ def test_a_bias_has_it_by_each_kernel(name, kernel, tmp_path):
     upstream = torch.randn(model(x).shape)
     exact = gradient_of_bias(model, x, upstream)
     converted = amprewrite.convert(model.train(), tmp_path / "mine.toml", args=(x,))
-    found = gradient_of_bias(converted, x, upstream)
-    assert (found - exact).norm() <= 4e-3 * exact.norm()
+    result = gradient_of_bias(converted, x, upstream)
+    assert (result - exact).norm() <= 4e-3 * exact.norm()
 
 
 def test_simulated_formats_do_not_round_it_at_all():
@@ -164,12 +164,12 @@ def test_sizes_at_the_ends_of_the_range_survive(framework, size):
     if framework == "torch":
         layer = nn.Linear(16, 8, bias=False)
         layer.weight.data = w
-        found = amprewrite.simulate(layer.eval(), scaling="current", args=(x,))(x)
+        result = amprewrite.simulate(layer.eval(), scaling="current", args=(x,))(x)
     else:
         jnp = pytest.importorskip("jax.numpy")
         left, right = jnp.asarray(x.numpy()), jnp.asarray(w.numpy())
         function = amprewrite.simulate(
             lambda x, w: x @ w.T, scaling="current", args=(left, right)
         )
-        found = torch.tensor(function(left, right).__array__())
-    assert (found.double() - exact).norm() <= 0.05 * exact.norm()
+        result = torch.tensor(function(left, right).__array__())
+    assert (result.double() - exact).norm() <= 0.05 * exact.norm()

@@ -98,8 +98,8 @@ USES = {
 
 
 def leaves(result):
-    found = torch.utils._pytree.tree_leaves(result)
-    return [leaf for leaf in found if isinstance(leaf, torch.Tensor)]
+    parts = torch.utils._pytree.tree_leaves(result)
+    return [leaf for leaf in parts if isinstance(leaf, torch.Tensor)]
 
 
 def outcome(use, model):

@@ -38,9 +38,9 @@ EACH, SAME = P("d"), P()
 def shared(run, *, check, out=EACH, mesh=((8,), ("d",))):
     sizes, names = mesh
     kinds = (AxisType.Auto,) * len(sizes)
-    made = jax.make_mesh(sizes, names, axis_types=kinds)
+    grid = jax.make_mesh(sizes, names, axis_types=kinds)
     specs = {"in_specs": (SAME, SAME, EACH), "out_specs": out}
-    return jax.jit(jax.shard_map(run, mesh=made, check_vma=check, **specs))
+    return jax.jit(jax.shard_map(run, mesh=grid, check_vma=check, **specs))
 
 
 def scale_of_step(axis_name=None, scale=None, *, reduces=False):
@@ -51,8 +51,8 @@ def scale_of_step(axis_name=None, scale=None, *, reduces=False):
             return lax.pmean(loss(w, x), "d") if reduces else loss(w, x)
 
         w = w if reduces else lax.pcast(w, "d", to="varying")
-        held = state if scale is None else scale
-        step = value_and_grad(of_all, "fp16", loss_scale=held, axis_name=axis_name)
+        current = state if scale is None else scale
+        step = value_and_grad(of_all, "fp16", loss_scale=current, axis_name=axis_name)
         after = step(w, x)[1]
         return jnp.reshape(jnp.asarray(after.loss_scale), (1,))
 

@@ -109,8 +109,8 @@ class Sample:
         def learning(leaf: Any, copy: Any) -> Any:
             return copy.requires_grad_(gradients) if learns(leaf) else copy
 
-        given = self.args, self.kwargs
-        return pytree.tree_map(learning, given, pytree.tree_map(copied, given))
+        originals = self.args, self.kwargs
+        return pytree.tree_map(learning, originals, pytree.tree_map(copied, originals))
 
 
 def samples(info: Any, *, training: bool, count: int) -> Iterator[Sample]:
@@ -125,9 +125,9 @@ def samples(info: Any, *, training: bool, count: int) -> Iterator[Sample]:
             training=training,
         )
         for inputs in islice(drawn, count):
-            made, call = inputs.constructor_input, inputs.forward_input
+            creation, call = inputs.constructor_input, inputs.forward_input
             torch.manual_seed(0)
-            module = info.module_cls(*made.args, **made.kwargs)
+            module = info.module_cls(*creation.args, **creation.kwargs)
             module = module.to(torch.float32).train(training)  # some have float64
             args, kwargs = tuple(call.args), dict(call.kwargs)
             if any(nn.parameter.is_lazy(p) for p in module.parameters()):
@@ -155,19 +155,19 @@ def outcome(
             with around:
                 output = run(*args, **kwargs)
     leaves = [x for x in pytree.tree_leaves(output) if isinstance(x, torch.Tensor)]
-    found = {f"output {index}": leaf.detach() for index, leaf in enumerate(leaves)}
+    values = {f"output {index}": leaf.detach() for index, leaf in enumerate(leaves)}
     learnt = [leaf for leaf in leaves if leaf.requires_grad]
     if not gradients or not learnt:
-        return found
+        return values
     upstream = [drawn_like(leaf, index) for index, leaf in enumerate(learnt)]
     with torch_may_warn():
         torch.autograd.backward(learnt, upstream)
-    given = [x for x in pytree.tree_leaves((args, kwargs)) if learns(x)]
-    named = [(f"argument {index}", leaf) for index, leaf in enumerate(given)]
+    inputs = [x for x in pytree.tree_leaves((args, kwargs)) if learns(x)]
+    named = [(f"argument {index}", leaf) for index, leaf in enumerate(inputs)]
     for name, leaf in (*named, *(of or run).named_parameters()):
         if leaf.grad is not None:
-            found[f"gradient of {name}"] = leaf.grad.detach()
-    return found
+            values[f"gradient of {name}"] = leaf.grad.detach()
+    return values
 
 
 def learns(leaf: Any) -> bool:
@@ -181,12 +181,12 @@ def drawn_like(leaf: torch.Tensor, seed: int) -> torch.Tensor:
     return torch.randn(leaf.shape, generator=generator).to(leaf.dtype)
 
 
-def equal(one: Tensors, other: Tensors) -> bool:
+def equal(left: Tensors, right: Tensors) -> bool:
     """Return whether two runs gave the same bits, dtypes and names."""
-    return one.keys() == other.keys() and all(
-        value.dtype == other[name].dtype
-        and torch.allclose(value, other[name], rtol=0, atol=0, equal_nan=True)
-        for name, value in one.items()
+    return left.keys() == right.keys() and all(
+        value.dtype == right[name].dtype
+        and torch.allclose(value, right[name], rtol=0, atol=0, equal_nan=True)
+        for name, value in left.items()
     )
 
 

@@ -320,11 +320,11 @@ def _refuse_apart(loss_scale: Any, flags: Any, axis_name: Any) -> None:
     apart = [axis for axis in axes_apart(flags, like) if axis not in named]
     if apart:
         axes = ", ".join(map(repr, apart))
-        found = "none" if axis_name is None else repr(axis_name)
+        passed = "none" if axis_name is None else repr(axis_name)
         want = repr(tuple(named + apart) if named or apart[1:] else apart[0])
         msg = (
             f"devices of the axis {axes} may find other gradients finite, and would "
-            f"have different loss scales; found axis_name {found}, want "
+            f"have different loss scales; found axis_name {passed}, want "
             f"axis_name={want}: a step is skipped by all devices or none; for a loss "
             f"scale of each device want axis_name=()"
         )

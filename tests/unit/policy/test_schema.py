@@ -156,7 +156,7 @@ def test_what_is_no_rule_is_refused_at_once():
 
 
 def test_mistakes_of_both_kinds_are_told_together():
-    found = mistakes(
+    lines = mistakes(
         """
         [dtypes]
         low = "bfloat61"
@@ -171,7 +171,7 @@ def test_mistakes_of_both_kinds_are_told_together():
         """,
         known=("softmax", "exp"),
     )
-    assert sorted(found) == [
+    assert sorted(lines) == [
         *("dtypes.low", "groups.softmx", "ops.exp.class", "ops.sofmax"),
         *("rules[0].class", "rules[0].group"),
     ]

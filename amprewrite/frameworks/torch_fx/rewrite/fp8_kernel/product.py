@@ -37,8 +37,8 @@ class Rounded:
         wide = x.float()
         scales = scaling == "current" and 0 not in x.shape
         scale = scale_of(wide, name) if scales else wide.new_ones(())
-        held = quantise_by(wide, name, (scale,)) * scale
-        self.held = held.to(getattr(torch, name)).contiguous()
+        values = quantise_by(wide, name, (scale,)) * scale
+        self.held = values.to(getattr(torch, name)).contiguous()
         self.inverse = scale.reciprocal()
 
     def transposed(self) -> "Rounded":

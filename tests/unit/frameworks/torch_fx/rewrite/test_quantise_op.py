@@ -89,8 +89,8 @@ def test_batches_of_addends():
             lambda v, b: OPERATOR(v, "", BACKWARD, "none", b, 0, 1.0), in_dims=dims
         )(x, addend)
         assert torch.equal(y, x)
-        (found,) = torch.autograd.grad(y, addend, g)
-        torch.testing.assert_close(found, g.sum(1 if addend.dim() > 1 else (0, 1)))
+        (result,) = torch.autograd.grad(y, addend, g)
+        torch.testing.assert_close(result, g.sum(1 if addend.dim() > 1 else (0, 1)))
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
@@ -100,5 +100,5 @@ def test_the_tangent_of_an_addend_is_added():
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(addend, tangent)
         y = OPERATOR(x, "", BACKWARD, "none", dual, 1, 2.0)
-        found = torch.autograd.forward_ad.unpack_dual(y).tangent
-    torch.testing.assert_close(found, (2 * tangent)[:, None].expand(2, 3, 4))
+        result = torch.autograd.forward_ad.unpack_dual(y).tangent
+    torch.testing.assert_close(result, (2 * tangent)[:, None].expand(2, 3, 4))
