@@ -42,7 +42,7 @@ def capturing() -> AbstractContextManager[Any]:
     thread that captures by dynamo and one in which dynamo calls our backend would
     deadlock.
     """
-    if get_ident() in _BESIDE:  # the thread that waits for this one holds it
+    if _is_beside():  # the thread that waits for this one holds it
         return nullcontext()
     frames: Any = import_module("torch._dynamo.convert_frame")
     return frames.compile_lock
@@ -67,6 +67,13 @@ def is_here(thread: int) -> bool:
 # As torch.compiler.assume_constant_result does, which would load all of dynamo: dynamo
 # takes the answer of the thread in which it compiles, and cannot ask itself.
 is_here.__dict__["_dynamo_marked_constant"] = True
+
+
+def _is_beside() -> bool:
+    return get_ident() in _BESIDE
+
+
+_is_beside.__dict__["_dynamo_marked_constant"] = True
 
 
 class _Here:
@@ -287,7 +294,7 @@ def beside_export(function: Callable[[], T]) -> T:
 def is_capturing() -> bool:
     """Return whether this thread captures or compiles, and so holds the lock."""
     frames: Any = import_module("torch._dynamo.convert_frame")
-    return get_ident() in _BESIDE or frames.compile_lock._is_owned()
+    return _is_beside() or frames.compile_lock._is_owned()
 
 
 def apart(function: Callable[[], T]) -> T:
