@@ -15,6 +15,14 @@ from amprewrite.frameworks.jaxpr.program.program import all_steps
 jnp: Any = jax.numpy
 
 
+PART = 0.62 if hasattr(jax.lax, "one_minus_square") else 0.6
+"""Part of the bytes that is kept, at most.
+
+Since JAX 0.12 the derivative of tanh keeps the result of an operation of its own, in
+every region that is computed again: one array of bfloat16 more.
+"""
+
+
 def norm(x: Any) -> Any:
     x = x - x.mean(-1, keepdims=True)
     return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5)
@@ -72,7 +80,7 @@ def test_gradients_have_the_same_bits_from_fewer_values(
         for argnums in (0, 1):
             one, two = (jax.grad(f, argnums)(*args) for f in (plain, again))
             assert bool((one == two).all())
-    assert saved(again, *args) < 0.6 * saved(plain, *args)
+    assert saved(again, *args) < PART * saved(plain, *args)
     for name in ("low_contraction", "random_bits"):
         assert count(again, name, *args) == count(plain, name, *args)
 
