@@ -327,6 +327,7 @@ class Programs:
                 self._add(program)
             self._stored = [stored for stored in self._stored if stored[0] != now]
 
+    @compiling.uncompiled  # dynamo of torch 2.11 fails on what it raises
     def _find(
         self, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> ConvertedModule:
