@@ -146,6 +146,20 @@ def test_values_are_read_outside_of_tracers_and_transforms() -> None:
     assert found == [False]
 
 
+def test_a_number_is_read_from_plain_tensors_alone() -> None:
+    x, read = torch.ones(2, 2), list[bool]()
+    assert tensor_internals.is_readable(x)
+    assert not tensor_internals.is_readable(x.to_sparse())
+    assert not tensor_internals.is_readable(x.to("meta"))
+
+    def noted(x: Any) -> Any:
+        read.append(tensor_internals.is_readable(x))
+        return x
+
+    torch.func.vmap(noted)(x)
+    assert read == [False]
+
+
 @pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
 def test_a_trace_of_torchscript_is_known() -> None:
     seen = list[bool]()
