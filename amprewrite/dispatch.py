@@ -10,7 +10,7 @@ from amprewrite.frameworks.arguments import check_arguments, check_overrides
 from amprewrite.frameworks.base import Budget as RequestBudget
 from amprewrite.frameworks.base import Framework, Planner, Recomputer, Request
 from amprewrite.ir import ProgramGraph
-from amprewrite.passes import Setting, check_placement, make_plan
+from amprewrite.passes import Setting, check_placement, exact_values, make_plan
 from amprewrite.passes.cost.cost import Objective
 from amprewrite.passes.cost.cost_model import EAGER, CostModel, cost_model
 from amprewrite.passes.cost.device_prices import device_model
@@ -135,6 +135,12 @@ class PlansByPolicy:
         )
         matcher = Matcher(self.policy, self.overrides, frozenset(full))
         return make_plan(graph, matcher, setting)
+
+    def exact_values(
+        self, graph: ProgramGraph, outputs: Collection[str] = ()
+    ) -> frozenset[str]:
+        """Return the values that make exact arguments; see ``frameworks.base``."""
+        return exact_values(graph, Matcher(self.policy, self.overrides), outputs)
 
 
 def refuse_beside_plan(

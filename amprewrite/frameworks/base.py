@@ -44,6 +44,17 @@ class Planner(Protocol):
         """
         ...
 
+    def exact_values(
+        self, graph: ProgramGraph, outputs: Collection[str] = ()
+    ) -> frozenset[str]:
+        """Return the values of ``graph`` that make exact arguments.
+
+        Args:
+            graph: The program.
+            outputs: Outputs that do so outside of it: it is a rule for derivatives.
+        """
+        ...
+
 
 class Recomputer(Protocol):
     """Function that adds the regions to compute again to a plan."""

@@ -11,7 +11,7 @@ from amprewrite.passes.analysis.bias import find_biases
 from amprewrite.passes.analysis.classify import classify
 from amprewrite.passes.analysis.complex_numbers import is_complex, refuse_complex
 from amprewrite.passes.analysis.context import Assignment, Placement, Situation
-from amprewrite.passes.analysis.demand import Demands, compute_demand
+from amprewrite.passes.analysis.demand import TESTED, Demands, compute_demand
 from amprewrite.passes.analysis.followed_casts import find_followed
 from amprewrite.passes.analysis.returned_values import (
     NOTHING_RETURNED,
@@ -112,6 +112,22 @@ def make_plan(graph: ProgramGraph, matcher: Matcher, setting: Setting) -> Plan:
         ComplexTruncationError: An op drops an imaginary part, under such a policy.
     """
     return prepare(graph, matcher, setting).plan(setting.objective)
+
+
+def exact_values(
+    graph: ProgramGraph, matcher: Matcher, outputs: Collection[str] = ()
+) -> frozenset[str]:
+    """Return the values of ``graph`` that make exact arguments.
+
+    Args:
+        graph: The program.
+        matcher: Policy and overrides.
+        outputs: Outputs that do so outside of the program.
+    """
+    if not matcher.policy.low or not matcher.policy.demand:
+        return frozenset()
+    demands = compute_demand(graph, classify(graph, matcher), (), outputs)
+    return frozenset(name for name, demand in demands.of.items() if demand >= TESTED)
 
 
 def prepare(graph: ProgramGraph, matcher: Matcher, setting: Setting) -> "Prepared":

@@ -156,3 +156,16 @@ def test_recompute_is_a_truth_value() -> None:
         ArgumentError, match=r"recompute='norms'; want True .* or False"
     ):
         dispatch.recomputer(recompute="norms")
+
+
+def test_a_planner_knows_the_values_that_make_exact_arguments() -> None:
+    graph = parse_graph("""%x: f32[4] input
+a = matmul(%x) -> %a: f32[4]
+sin = sin(%a) -> %s: f32[4]
+b = matmul(%x) -> %b: f32[4]
+return %s, %b""")
+    plan = dispatch.planner("bf16")
+    assert plan.exact_values(graph) == {"a", "x"}
+    assert plan.exact_values(graph, ["b"]) == {"a", "x", "b"}
+    assert not dispatch.planner("off").exact_values(graph, ["b"])
+    assert not dispatch.planner("autocast-cuda").exact_values(graph, ["b"])

@@ -121,7 +121,10 @@ def _join(one: Demand | None, other: Demand) -> Demand:
 
 
 def compute_demand(
-    graph: ProgramGraph, classes: Mapping[str, Match], wanted_outputs: Iterable[str]
+    graph: ProgramGraph,
+    classes: Mapping[str, Match],
+    wanted_outputs: Iterable[str],
+    exact: Iterable[str] = (),
 ) -> Demands:
     """Return the demand on every value.
 
@@ -129,8 +132,10 @@ def compute_demand(
         graph: The program.
         classes: Class of every op.
         wanted_outputs: Outputs demanded in full precision.
+        exact: Outputs that make exact arguments outside of the program.
     """
-    reader = _Reader(graph, classes, tuple(wanted_outputs))
+    outputs = {**dict.fromkeys(wanted_outputs, FULL), **dict.fromkeys(exact, EXACT)}
+    reader = _Reader(graph, classes, outputs)
     turns = [value for op in graph.ops for value in op.turns]
     demands = reader.read(Demands())
     while True:
@@ -148,7 +153,7 @@ class _Reader:
         self,
         graph: ProgramGraph,
         classes: Mapping[str, Match],
-        outputs: tuple[str, ...],
+        outputs: Mapping[str, Demand],
     ) -> None:
         self.graph, self.classes, self.outputs = graph, classes, outputs
         self.centring = find_centring(graph, classes)
@@ -163,8 +168,8 @@ class _Reader:
                 was so before has the same cause, so that each path of causes ends.
         """
         demands = Demands(turned=before.turned)
-        for name in self.outputs:
-            demands.add(name, FULL, "output")
+        for name, demand in self.outputs.items():
+            demands.add(name, demand, "output")
         for op in reversed(self.graph.ops):
             on_results = demands.ops[op.name] = self._on_op(op, demands)
             wanted, own = self._on_operands(op, on_results)

@@ -73,7 +73,7 @@ def _of_module(
 ) -> Pure:
     """Return a module as a pure function by its adapter."""
     converted: ConvertedFunction | None = adapter.converted_function_of(model)
-    asked = Request(planner=_no_plan)
+    asked = Request(planner=_NoPlanner())
     runner: Any = converted or adapter.converted_function_of(
         adapter.convert(model, asked)
     )
@@ -84,9 +84,15 @@ def _of_module(
     return Pure(function, given, kwargs, inputs, converted, pick)
 
 
-def _no_plan(*given: object, **options: object) -> Plan:
-    """Raise an error: the planner of a module that is never run."""
-    raise AssertionError((given, options))
+class _NoPlanner:
+    """The planner of a module that is never run; each call raises an error."""
+
+    def __call__(self, *given: object, **options: object) -> Plan:
+        raise AssertionError((given, options))
+
+    def exact_values(self, *given: object, **options: object) -> frozenset[str]:
+        """Raise an error."""
+        raise AssertionError((given, options))
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,9 @@ from amprewrite.frameworks.jaxpr.program.program import Program
 from amprewrite.frameworks.jaxpr.program.read import read
 from amprewrite.ir import ProgramGraph
 from amprewrite.ir.graph import ValueKind
-from amprewrite.passes.analysis.demand import TESTED, compute_demand
-from amprewrite.passes.analysis.exactness.bending import exact_makers
 from amprewrite.plan import Plan
 from amprewrite.plan.comparing import compared
 from amprewrite.plan.validation.fit import check_fits, check_ops
-from amprewrite.policy import OpClass
-from amprewrite.policy.match import Match
 
 RULE = "a rule, traced when JAX called it"
 """Description, in a plan, of the capture of a custom rule."""
@@ -98,12 +94,7 @@ class Prepared:
     @cached_property
     def exact(self) -> frozenset[str]:
         """The values that make exact arguments."""
-        classes = {
-            d.op: Match(OpClass(d.op_class), d.reason, d.rule, d.why)
-            for d in self.plan.decisions
-        }
-        demands = compute_demand(self.graph, classes, ()).of
-        return frozenset(name for name in demands if demands[name] >= TESTED)
+        return self.planner.exact_values(self.graph)
 
     @cached_property
     def held_full(self) -> Held:
@@ -172,7 +163,13 @@ class Prepared:
             yield from self.full_in(graph)
             whole = len(graph.outputs) == len(closed.jaxpr.outvars)  # no numbers
             names = [graph.outputs[i] for i in exact] if whole else graph.outputs
-            yield from exact_makers(graph, names if [*exact] else ())
+            made = (
+                self.planner.exact_values(graph, names)
+                if [*exact]
+                else frozenset[str]()
+            )
+            floats = {name for name in made if graph.values[name].is_float}
+            yield from (op.name for op in graph.ops if floats.intersection(op.results))
 
         known = Inputs(processor=self.promotes, full_in=full_in)
         inner = prepare(

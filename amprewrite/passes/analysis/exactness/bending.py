@@ -17,27 +17,11 @@ it ends at curves, too: the size of a step in a solver is a power of the error, 
 error is a sum of what a network returns.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from amprewrite.ir import Op, ProgramGraph
 from amprewrite.ops import Group
 from amprewrite.ops.compounds import call_traits
-
-
-def exact_makers(graph: ProgramGraph, outputs: Iterable[str]) -> Iterator[str]:
-    """Yield the ops that stay full where ``outputs`` make exact arguments outside.
-
-    Args:
-        graph: A program that is a part of another one: a rule for derivatives.
-        outputs: Those of its outputs.
-    """
-    bending, exact = Bending(graph), set(outputs)
-    for op in reversed(graph.ops):
-        made = [name for name in op.results if graph.values[name].is_float]
-        if not exact.isdisjoint(made):
-            yield op.name
-            exact.update(() if bending.at(op) else op.operands)
-
 
 NEAR = 4
 """Number of steps within which a value and its scale have a source in common."""

@@ -3,7 +3,7 @@
 import pytest
 
 from amprewrite.ir import ProgramGraph, parse_graph
-from amprewrite.passes.analysis.exactness.bending import Bending, exact_makers
+from amprewrite.passes.analysis.exactness.bending import Bending
 
 
 def graph_of(lines: str, calls: str = "") -> ProgramGraph:
@@ -148,15 +148,3 @@ def test_the_root_of_a_sum_is_no_curve(
 ) -> None:
     graph = graph_of(CURVE.format(lines=lines, op=op, literals=literals))
     assert Bending(graph).curves(graph.ops[-1]) == curve
-
-
-def test_the_makers_of_an_output_are_found_up_to_a_bend() -> None:
-    graph = parse_graph("""%x: f32[4,8] input
-first = matmul(%x) -> %a: f32[4,8]
-tanh = tanh(%a) -> %b: f32[4,8]
-last = matmul(%b) -> %y: f32[4,8]
-other = matmul(%x) -> %z: f32[4,8]
-return %y, %z""")
-    assert [*exact_makers(graph, ["y"])] == ["last", "tanh"]
-    assert [*exact_makers(graph, ["z"])] == ["other"]
-    assert not [*exact_makers(graph, ())]
