@@ -26,6 +26,7 @@ from amprewrite.passes.cost.cost import Objective, plan_cost, priced_casts
 from amprewrite.passes.cost.eight_bits import worth_rounding
 from amprewrite.passes.cost.fusion import Fusion
 from amprewrite.passes.guards.find_guards import find_guards
+from amprewrite.passes.guards.overruled import overruled
 from amprewrite.passes.mincut.optimal import choose_optimal
 from amprewrite.passes.mincut.problem import build_problem
 from amprewrite.passes.nothing import why_nothing
@@ -226,7 +227,8 @@ class Prepared:
         )
         exact = [op.name for op in filter(situation.demands.is_exact, graph.ops)]
         warnings = _warnings(graph, plan, matcher, exact, setting.elsewhere)
-        return plan.with_warnings(*warnings)
+        rounded = overruled(graph, plan, matcher, situation.classes)
+        return plan.with_warnings(*warnings, *rounded)
 
     def _place(self, objective: Objective) -> tuple[Placement, int | None]:
         """Return the placement that the setting asks for, and its certificate."""

@@ -263,6 +263,18 @@ def unused_rule():
     amprewrite.convert(model(), args=args, overrides=[rule])
 
 
+class OverruledGuard(nn.Module):
+    def forward(self, x):
+        return torch.log(1 - (x @ x).clamp(max=1 - 1e-3)) + torch.sin(x)
+
+
+def overruled_guard():
+    rules = [{"op": name, "class": "allow"} for name in ("clamp", "sin")]
+    for rule in rules:
+        square = (torch.ones(4, 4),)
+        amprewrite.convert(OverruledGuard().eval(), args=square, overrides=[rule])
+
+
 def nothing_lowered():
     amprewrite.convert(nn.Sequential(nn.LayerNorm(4)).eval(), args=args)
 
