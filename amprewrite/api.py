@@ -378,7 +378,7 @@ def verify(  # noqa: PLR0913  # the public signature; most are by keyword
         kwargs: Keyword call arguments.
         reference: Dtype in which ``original`` is run as the reference.
         gradients: Whether to compare gradients of parameters and float arguments too.
-        rtol: Bound on the relative L2 error of every output.
+        rtol: Bound on the relative L2 error of every output, and of every gradient.
 
     Returns:
         A :class:`amprewrite.verify.Report`.
@@ -386,8 +386,8 @@ def verify(  # noqa: PLR0913  # the public signature; most are by keyword
     Raises:
         ArgumentError: ``args`` is no tuple, or ``kwargs`` no mapping.
         ToleranceError: ``rtol`` is no number, or below 0.
-        VerifyError: ``rtol`` is given and an output is worse, or is not finite where
-            the reference is; or the outputs differ in structure.
+        VerifyError: ``rtol`` is given and an output or a gradient is worse, or is not
+            finite where the reference is; or the outputs differ in structure.
         UnsupportedError: The model, or ``reference``, is of no supported kind.
     """
     from amprewrite.frameworks.arguments import check_arguments

@@ -32,6 +32,15 @@ NOISE = 2.0
 LOW_BASELINES = ("autocast", "cast all")
 """Names of the baselines in the same low dtype."""
 
+ZEROS = 0.9
+"""Largest bound on a gradient: one of zeros has error 1.
+
+A gradient with a larger error in the baselines may be as wrong as there.
+"""
+
+PASSES = 3
+"""Chains that a gradient passes: the forward pass, and two products for each of its."""
+
 ROUNDINGS = 3
 """Roundings that an op in low precision adds: of two operands and of its result."""
 
@@ -100,6 +109,44 @@ def explained_error(
     if found is None or floor is None or not isfinite(floor):
         return found
     return max(found, NOISE * floor)
+
+
+def explained_gradient(
+    baseline: float | None, original: float | None, deep: float | None
+) -> float:
+    """Return the relative error of a gradient that the roundings of a plan explain.
+
+    It is a multiple of the error of the best baseline in the same dtype, in this
+    gradient or in all of them together: gradients that cancel, as of weights before a
+    batch norm, are as wrong there. It is less than the error of a gradient of zeros.
+
+    Args:
+        baseline: Error of the best baseline; None if none was run.
+        original: Error of the original's gradient in its own dtype.
+        deep: Error to expect of a gradient by formats and depth; None if unknown.
+    """
+    known = ZEROS if deep is None else deep
+    if baseline is not None and isfinite(baseline):
+        known = MULTIPLE * baseline
+    floor = NOISE * original if original is not None and isfinite(original) else 0.0
+    return max(min(known, max(baseline or 0.0, ZEROS)), floor)
+
+
+def expected_gradient(plan: Plan | None, graph: ProgramGraph | None) -> float | None:
+    """Return the error of a gradient to expect by formats and depth; None if unknown.
+
+    Of contractions with 8-bit formats the coarsest counts, of operands or gradients.
+    """
+    found = expected_error(plan, graph)
+    if plan is None or found is None:
+        return None
+    formats = {name for d in plan.quantised for name in (d.forward, d.backward) if name}
+    if formats:
+        coarse = max(map(unit_roundoff, formats))
+        used = _forward_formats(plan).values()
+        base = max(map(unit_roundoff, used), default=unit_roundoff(plan.low))
+        found *= max(coarse / base, 1.0)
+    return sqrt(PASSES) * found
 
 
 def _forward_formats(plan: Plan) -> dict[str, str]:

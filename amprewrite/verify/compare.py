@@ -7,13 +7,19 @@ import numpy as np
 
 from amprewrite.errors import UnsupportedError, VerifyError
 from amprewrite.frameworks.base import Stepper
+from amprewrite.ir import ProgramGraph
 from amprewrite.measure.run_names import CONVERTED, JITTED, ORIGINAL, REFERENCE
 from amprewrite.measure.runs import Array, Call, Measured, Run, Walked
 from amprewrite.plan import Plan
 from amprewrite.plan.bounds import check_rtol
-from amprewrite.verify.bounds import explained_error
+from amprewrite.verify.bounds import (
+    LOW_BASELINES,
+    expected_gradient,
+    explained_error,
+    explained_gradient,
+)
 from amprewrite.verify.culprits import Live
-from amprewrite.verify.gradients import gradient_errors
+from amprewrite.verify.gradients import Bounds, gradient_errors
 from amprewrite.verify.metrics import errors, joint_error
 from amprewrite.verify.ops.own_errors import OwnErrors
 from amprewrite.verify.report import Report
@@ -38,13 +44,13 @@ def verify(
         original: The model.
         converted: Its converted form, or any callable of the same signature.
         call: Arguments, reference dtype, whether gradients are compared.
-        rtol: Bound on the relative L2 error of every output.
+        rtol: Bound on the relative L2 error of every output, and of every gradient.
 
     Raises:
         ToleranceError: ``rtol`` is no number, or below 0.
         UnsupportedError: The reference dtype is neither float64 nor float32.
-        VerifyError: ``rtol`` is given and an output is worse, or is not finite where
-            the reference is; or the outputs differ in structure.
+        VerifyError: ``rtol`` is given and an output or a gradient is worse, or is not
+            finite where the reference is; or the outputs differ in structure.
     """
     if call.reference not in REFERENCES:
         msg = f"unknown reference {call.reference!r}; want {' or '.join(REFERENCES)}"
@@ -68,6 +74,8 @@ def verify(
     expected = explained_error(predicted, baselines, plan, walked.graph)
     promised = _promised(plan, expected) if rtol is None else _Bound(rtol)
     exact = replace(reference, gradients={})  # a report does not hold on to them
+    totals = dict(_gradient_totals(measured))
+    bound_of = _gradient_bounds(plan, walked.graph, totals, rtol)
     live = Live(framework, original, converted, call, exact, walked.sensitivity)
     report = Report(
         reference=measured.reference,
@@ -79,13 +87,15 @@ def verify(
         baselines=baselines,
         failures=dict(measured.failures),
         ops=observed.errors(shares, walked.graph) if walked.reference else (),
-        gradients=tuple(gradient_errors(measured.runs, found, measured.reference)),
+        gradients=tuple(
+            gradient_errors(measured.runs, found, measured.reference, bound_of)
+        ),
         jitted_gradients=(
-            tuple(gradient_errors(measured.runs, jitted, measured.reference))
+            tuple(gradient_errors(measured.runs, jitted, measured.reference, bound_of))
             if jitted
             else ()
         ),
-        gradient_baselines=dict(_gradient_totals(measured)),
+        gradient_baselines=totals,
         notes=(*measured.notes, *walked.notes),
         discrete=tuple(_discrete_errors(measured)),
         together=promised.together,
@@ -125,6 +135,33 @@ def _promised(plan: Plan | None, expected: float | None) -> _Bound:
     if plan is not None and plan.tolerances:
         return _Bound(None, bounds=dict(plan.tolerances))
     return _Bound(expected)
+
+
+def _gradient_bounds(
+    plan: Plan | None,
+    graph: ProgramGraph | None,
+    totals: Mapping[str, float],
+    rtol: float | None,
+) -> Bounds:
+    """Return the function that bounds each gradient; see :class:`GradientError`.
+
+    Args:
+        plan: The plan; None if the converted model has none.
+        graph: The program, if it is known.
+        totals: Error over all gradients, of the baselines.
+        rtol: The bound, if one is given.
+    """
+    deep = expected_gradient(plan, graph)
+    together = min((totals[n] for n in LOW_BASELINES if n in totals), default=0.0)
+    in_16_bits = plan is None or bool(plan.lowered and not plan.quantised)
+
+    def bound_of(baseline: float | None, original: float | None) -> float:
+        if rtol is not None:
+            return rtol
+        best = max(baseline, together) if baseline is not None and in_16_bits else None
+        return explained_gradient(best, original, deep)
+
+    return bound_of
 
 
 def _check_alike(reference: Run, found: Run) -> None:

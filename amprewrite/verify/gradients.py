@@ -1,13 +1,16 @@
 """Errors of gradients, with those compared by size that are zero but for rounding."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import sqrt
 
 from amprewrite.measure.run_names import ORIGINAL, REFERENCE
 from amprewrite.measure.runs import Array, Run
-from amprewrite.verify.bounds import unit_roundoff
+from amprewrite.verify.bounds import LOW_BASELINES, unit_roundoff
 from amprewrite.verify.metrics import cosine, norm, parts, ratio
 from amprewrite.verify.rows import GradientError
+
+Bounds = Callable[[float | None, float | None], float]
+"""Bound on the error of a gradient, by those of a baseline and of the original."""
 
 NOISE = 2.0**10
 """Noise level of gradients, in unit roundoffs of the reference.
@@ -19,7 +22,7 @@ rounding itself: a key bias of BERT-base has 1e-17 in float64 where the others h
 
 
 def gradient_errors(
-    runs: Mapping[str, Run], found: Run, reference: str
+    runs: Mapping[str, Run], found: Run, reference: str, bound_of: Bounds
 ) -> Iterator[GradientError]:
     """Yield the error of the gradient of each parameter and input that ``found`` has.
 
@@ -30,9 +33,12 @@ def gradient_errors(
         runs: The reference among them, and the original if it was run.
         found: The run to compare.
         reference: Dtype of the reference.
+        bound_of: Returns the bound on a gradient, by the error of the best baseline in
+            low precision and by that of the original, None where they were not run.
     """
     wanted = runs[REFERENCE].gradients
     own = runs[ORIGINAL].gradients if ORIGINAL in runs else dict[str, Array]()
+    lows = [runs[name].gradients for name in LOW_BASELINES if name in runs]
     typical = _root_mean_square(wanted)
     for name, exact in wanted.items():
         if name not in found.gradients:
@@ -44,13 +50,16 @@ def gradient_errors(
         floor = parts(own[name], exact)[0] if name in own else None
         zero = size <= max(noise, floor or 0.0)
         unit = others if zero else size
+        best = min((parts(low[name], exact)[0] for low in lows), default=None)
+        original = None if floor is None else ratio(floor, unit)
         yield GradientError(
             name=name,
             relative_l2=ratio(difference, unit),
             cosine=cosine(held, exact),
             zero=zero,
             is_input=name in found.inputs,
-            original=None if floor is None else ratio(floor, unit),
+            original=original,
+            bound=bound_of(None if best is None else ratio(best, unit), original),
         )
 
 

@@ -103,9 +103,10 @@ class Report:
         """A line for each problem, the worst output first.
 
         Problems are float outputs of which no element was :attr:`compared`, that are
-        beyond their bound, or not finite where the reference is; faults of ops and
-        inserted casts; and outputs of integers or booleans with more elements that
-        differ from the reference than in the original itself.
+        beyond their bound, or not finite where the reference is; gradients beyond
+        theirs, if they were compared; faults of ops and inserted casts; and outputs of
+        integers or booleans with more elements that differ from the reference than in
+        the original itself.
         """
         return tuple(problems(self))
 

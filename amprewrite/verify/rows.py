@@ -1,6 +1,7 @@
 """Rows of a report on outputs and gradients, as plain data."""
 
 from dataclasses import dataclass
+from math import inf, isnan
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,9 @@ class GradientError:
         is_input: Whether it is the gradient of an input, no parameter.
         original: Error of the original's gradient in its own dtype, measured alike: the
             noise floor. None if the original was not run.
+        bound: Bound on the error: ``rtol`` if given, else what the roundings of the
+            plan explain, see :func:`amprewrite.verify.bounds.explained_gradient`. None
+            in a report of an older version.
     """
 
     name: str
@@ -103,3 +107,18 @@ class GradientError:
     zero: bool = False
     is_input: bool = False
     original: float | None = None
+    bound: float | None = None
+
+    @property
+    def is_violation(self) -> bool:
+        """Whether the error is beyond its bound, or not finite."""
+        beyond = self.bound is not None and self.relative_l2 > self.bound
+        return beyond or not self.relative_l2 < inf
+
+    def describe(self, reference: str) -> str:
+        """Return one line: the error against ``reference``, and its bound."""
+        error = f"relative error {self.relative_l2:.3g}"
+        if isnan(self.cosine) and not self.zero:
+            error = f"zero everywhere, {error}"
+        wanted = "" if self.bound is None else f"; want at most {self.bound:.3g}"
+        return f"gradient of {self.name}: {error}{wanted} against {reference}"

@@ -14,6 +14,10 @@ TIES = "decisions that are nearly tied go either way by rounding"
 """Explanation of integers that differ."""
 
 
+GRADIENTS = 5
+"""Number of gradients that are named."""
+
+
 def number(value: float | None) -> str:
     """Return a measured number with three digits."""
     return "" if value is None else f"{value:.3g}"
@@ -43,11 +47,24 @@ def problems(report: "Report") -> Iterator[str]:
                 f"all outputs of {name} together: relative error {number(runs[name])}; "
                 f"want at most {number(report.bound)} against {report.reference}"
             )
+    yield from _gradient_lines(report)
     faults = [op for op in report.ops if op.is_fault]
     yield from (op.fault for op in worst(faults, len(faults)))
     for row in report.discrete:
         if row.is_violation:
             yield f"{row.describe(report.reference)}; {TIES}"
+
+
+def _gradient_lines(report: "Report") -> Iterator[str]:
+    """Yield a line for each of the worst gradients beyond a bound."""
+    kinds = (report.gradients, ""), (report.jitted_gradients, " (jitted)")
+    for rows, which in kinds:
+        beyond = [row for row in rows if row.is_violation]
+        beyond.sort(key=lambda row: -row.relative_l2)
+        for row in beyond[:GRADIENTS]:
+            yield f"{row.describe(report.reference)}{which}"
+        if more := beyond[GRADIENTS:]:
+            yield f"{len(more)} more gradients{which} are beyond their bounds"
 
 
 def _output_text(report: "Report", output: "OutputError") -> str:

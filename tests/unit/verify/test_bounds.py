@@ -8,6 +8,7 @@ import pytest
 from amprewrite.ir import Op, ProgramGraph, Value
 from amprewrite.plan import Cost, Decision, Plan
 from amprewrite.verify import bounds
+from tests.plan_text import SMALL, plan_of
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float16", "float32", "float64"])
@@ -102,3 +103,28 @@ def test_what_a_plan_lets_expect():
 def test_a_plan_that_lowers_nothing_is_held_to_its_full_dtype():
     off = replace(plan(), low="", decisions=plan(precision="float32").decisions)
     assert (bounds.expected_error(off, program()) or 1) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("baseline", "original", "deep", "wanted"),
+    [
+        (0.01, 1e-6, 0.05, 0.04),  # a multiple of the baseline's
+        (0.5, 1e-6, 0.05, bounds.ZEROS),  # less than that of zeros
+        (0.95, 1e-6, 0.05, 0.95),  # as wrong as the baseline
+        (1.0, 1e-6, 0.05, 1.0),
+        (None, 1e-6, 0.05, 0.05),
+        (None, 1e-6, 3.0, bounds.ZEROS),
+        (None, None, None, bounds.ZEROS),
+        (0.0, 1e-6, 0.05, 2e-6),  # the noise of the original
+    ],
+)
+def test_a_gradient_has_the_bound_of_its_roundings(baseline, original, deep, wanted):
+    found = bounds.explained_gradient(baseline, original, deep)
+    assert found == pytest.approx(wanted)
+
+
+def test_gradients_pass_more_ops_than_outputs():
+    plan = plan_of(SMALL)
+    found = bounds.expected_gradient(plan, None)
+    assert found == pytest.approx(3**0.5 * bounds.expected_error(plan, None))
+    assert bounds.expected_gradient(None, None) is None

@@ -11,10 +11,16 @@ def run(**gradients):
     return Run({}, gradients={n: np.array(x, float) for n, x in gradients.items()})
 
 
-def errors(found, exact, original=None, reference="float64"):
+def bound(baseline, original):
+    """Twice the larger one."""
+    return 2 * max(baseline or 0, original or 0)
+
+
+def errors(found, exact, original=None, reference="float64", **baselines):
     """The rows by name."""
     runs = {REFERENCE: exact, **({ORIGINAL: original} if original else {})}
-    return {row.name: row for row in gradient_errors(runs, found, reference)}
+    runs |= {name.replace("_", " "): run for name, run in baselines.items()}
+    return {row.name: row for row in gradient_errors(runs, found, reference, bound)}
 
 
 def test_a_gradient_has_its_relative_error():
@@ -50,6 +56,21 @@ def test_where_all_are_zero_nothing_is_divided():
     rows = errors(run(b=[0.0]), run(b=[0.0]))
     assert rows["b"].relative_l2 == 0
     assert errors(run(b=[1.0]), run(b=[0.0]))["b"].relative_l2 == float("inf")
+
+
+def test_a_gradient_is_bound_by_the_best_baseline_and_by_the_original():
+    exact = run(w=[3.0, 4.0])
+    found = errors(
+        run(w=[3.0, 4.1]),
+        exact,
+        original=run(w=[3.0, 4.01]),
+        autocast=run(w=[3.0, 4.2]),
+        cast_all=run(w=[3.0, 4.5]),
+    )["w"]
+    assert found.bound == pytest.approx(2 * 0.2 / 5)
+    assert found.original == pytest.approx(0.01 / 5)
+    assert not found.is_violation
+    assert errors(run(w=[3.0, 4.1]), exact)["w"].is_violation
 
 
 def test_what_the_converted_model_lacks_is_left_out():

@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 from amprewrite.verify import DiscreteError
+from amprewrite.verify.rows import GradientError
 from amprewrite.verify.verdict import number, problems, violations
 from tests.unit.verify.test_report import BROKEN, OUTPUT, REPORT
 
@@ -36,6 +37,19 @@ def test_integers_are_a_problem_where_more_differ_than_in_the_original():
     assert list(problems(replace(REPORT, discrete=(row,)))) == []
     (line,) = problems(replace(REPORT, discrete=(replace(row, jitted=3),)))
     assert line.startswith("output n of the jitted function (bool): 3 of 10 elements")
+
+
+def test_the_worst_gradients_are_named_and_the_others_counted():
+    rows = [GradientError(f"w{n}", 0.1 * n, 0.5, bound=0.05) for n in range(8)]
+    found = list(problems(replace(REPORT, gradients=tuple(rows))))
+    assert [line.split(":")[0] for line in found] == [
+        *(f"gradient of w{n}" for n in (7, 6, 5, 4, 3)),
+        "2 more gradients are beyond their bounds",
+    ]
+    (line,) = problems(replace(REPORT, jitted_gradients=tuple(rows[:2])))
+    assert line.startswith("gradient of w1: relative error 0.1; want at most 0.05")
+    assert line.endswith("(jitted)")
+    assert not replace(REPORT, gradients=tuple(rows)).ok
 
 
 def test_numbers_have_three_digits():

@@ -121,11 +121,11 @@ class Runner:
         if not held:
             return {}
         loss = _loss(found)
-        if loss is None:
-            return {}
-        derived: Any = torch.autograd.grad(
-            loss * self.scale, list(held.values()), allow_unused=True
-        )
+        derived: Any = [None] * len(held)  # of outputs that lead to none of them
+        if loss is not None:
+            derived = torch.autograd.grad(
+                loss * self.scale, list(held.values()), allow_unused=True
+            )
         left, arrays = list(reversed(derived)), dict[str, Array]()
         del derived
         for name, tensor in held.items():
