@@ -6,6 +6,7 @@ and of the inputs, and draws the same random numbers.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import islice
@@ -74,7 +75,8 @@ class Sample:
         """Run the module itself."""
         module = deepcopy(self.module).to(dtype)
         args, kwargs = self.arguments(dtype, gradients=gradients)
-        return outcome(module, args, kwargs, seed=seed, gradients=gradients)
+        with without_fast_path():
+            return outcome(module, args, kwargs, seed=seed, gradients=gradients)
 
     def by_autocast(self, *, gradients: bool) -> Tensors:
         """Run the module by torch.autocast, in bfloat16."""
@@ -111,6 +113,22 @@ class Sample:
 
         originals = self.args, self.kwargs
         return pytree.tree_map(learning, originals, pytree.tree_map(copied, originals))
+
+
+@contextmanager
+def without_fast_path() -> Iterator[None]:
+    """Run attention by its ops, as captured programs do.
+
+    Layers of transformers have a kernel of their own for inference in eager code, of
+    other roundings (``torch.backends.mha``).
+    """
+    backend: Any = torch.backends.mha
+    before = backend.get_fastpath_enabled()
+    backend.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        backend.set_fastpath_enabled(before)
 
 
 def samples(info: Any, *, training: bool, count: int) -> Iterator[Sample]:
