@@ -144,7 +144,9 @@ def expected_gradient(plan: Plan | None, graph: ProgramGraph | None) -> float | 
     if formats:
         coarse = max(map(unit_roundoff, formats))
         used = _forward_formats(plan).values()
-        base = max(map(unit_roundoff, used), default=unit_roundoff(plan.low))
+        base = max(
+            map(unit_roundoff, used), default=unit_roundoff(plan.low or plan.full)
+        )
         found *= max(coarse / base, 1.0)
     return sqrt(PASSES) * found
 
