@@ -231,3 +231,63 @@ def test_a_straight_through_quantiser_of_a_product_is_exact():
 
     for placement in PLACEMENTS:
         check(through, placement)
+
+
+def test_a_rule_that_rounds_an_exact_argument_is_told():
+    overrides = [{"op": "sin", "class": "allow"}]
+    model = Model(lambda m, x: torch.sin(x @ m.wide) @ m.wide.T).eval()
+    plan = amprewrite.inspect(model, args=(points(),), overrides=overrides)
+    assert plan.by_op["sin"].precision == "bfloat16"
+    (line,) = (w for w in plan.warnings if "rounds an argument of sin" in w)
+    assert line.startswith("overrides[0]")
+
+
+class Solver(nn.Module):
+    """Jacobi's iteration, ended by a residual, in a loop of some kind."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+        square = torch.randn(24, 24, generator=torch.Generator().manual_seed(2))
+        self.register_buffer("matrix", square @ square.T / 24 + torch.eye(24))
+
+    def forward(self, b):
+        matrix = self.matrix
+
+        def goes_on(x, n):
+            return ((b - x @ matrix).norm() > 1e-4) & (n < 1000)
+
+        def turn(x, n):
+            return x + 0.2 * (b - x @ matrix), n + 1
+
+        state = torch.zeros_like(b), torch.tensor(0)
+        if self.kind == "while_loop":
+            state = torch._higher_order_ops.while_loop(goes_on, turn, state)
+        while self.kind == "Python" and goes_on(*state):
+            state = turn(*state)
+        return state[0], state[1] + 0
+
+
+@pytest.mark.parametrize("kind", ["while_loop", "Python"])
+def test_a_loop_over_a_residual_ends_as_in_full_precision(kind):
+    model, b = Solver(kind).eval(), torch.ones(24)
+    wanted, turns = model(b)
+    found, taken = amprewrite.convert(model)(b)
+    assert taken == turns
+    assert 5 < turns < 1000
+    assert torch.allclose(found, wanted, atol=1e-5)
+
+
+def test_a_step_that_says_if_it_is_done_is_exact():
+    class Stepping(Solver):
+        def forward(self, x):
+            new = x + 0.2 * (1 - x @ self.matrix)
+            return new, (new - x).abs().max() < 1e-5
+
+    step, turns = Stepping("").eval(), []
+    for run in (step, amprewrite.convert(step, args=(torch.zeros(24),))):
+        x, done, turn = torch.zeros(24), False, 0
+        while not done and turn < 1000:
+            (x, done), turn = run(x), turn + 1
+        turns.append(turn)
+    assert turns[0] == turns[1] < 1000
