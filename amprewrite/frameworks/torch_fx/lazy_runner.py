@@ -4,6 +4,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 
 from amprewrite.errors import AmpError, CaptureError, warn
@@ -21,6 +22,7 @@ from amprewrite.frameworks.torch_fx.compat import (
     threads,
 )
 from amprewrite.frameworks.torch_fx.programs.effects import without_effects
+from amprewrite.frameworks.torch_fx.untouched.undisturbed import Untouched
 from amprewrite.plan import join_plans
 
 NO_GRAPH = "rewritten 0 ops: dynamo captured no graph of this model; {}"
@@ -49,11 +51,12 @@ def lazy_runner(model: nn.Module, backend: Backend) -> Callable[..., Any]:
             warn(INSIDE_TRANSFORM.format(advice))
             return model(*args, **kwargs)
         with settings.without_any_autocast():
-            if not warm:
+            if warm:
+                output = captured(args, kwargs)
+            else:
                 model_device(model)  # of which there is one
-                captured.warm_up(args, kwargs)
+                output = captured.first(args, kwargs)
                 warm = True
-            output = captured(args, kwargs)
         if len(backend.plans) > known:
             known = len(backend.plans)
             announce(join_plans(backend.plans))
@@ -76,8 +79,33 @@ class _Captured:
         self._model, self.breaks = model, False
         self._compiled = compiling.compiled(model, backend, _while_captured)
 
-    def warm_up(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def first(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return the result of the model; if it is refused, the model is put back.
+
+        A part of it may have run by then.
+
+        Raises:
+            AmpError: The backend refused a graph.
+            CaptureError: The model fails on these arguments, or dynamo cannot capture a
+                part of it.
+        """
+        written = self.warm_up(args, kwargs)
+        before = Untouched(self._model)
+        for memory in written:
+            before.writes.copy(memory)
+        try:
+            return self(args, kwargs)
+        except AmpError:
+            before.restore(hooks=False)
+            raise
+
+    def warm_up(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> list[torch.UntypedStorage]:
         """Call the model itself once, without effects.
+
+        Returns:
+            The memory that it writes to.
 
         Raises:
             CaptureError: It fails on these arguments.
@@ -87,7 +115,7 @@ class _Captured:
             threads.capturing(),
             without_effects(self._model),
         ):
-            warm_up(self._model, args, kwargs)
+            return warm_up(self._model, args, kwargs)
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the result of the model.

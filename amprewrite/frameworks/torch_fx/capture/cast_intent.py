@@ -26,7 +26,6 @@ from amprewrite.frameworks.torch_fx.aten.source_location import (
     source_line,
     user_frames,
 )
-from amprewrite.frameworks.torch_fx.capture.attributes import Attributes
 from amprewrite.frameworks.torch_fx.capture.low_run import run_on_fake, run_on_meta
 from amprewrite.frameworks.torch_fx.capture.outliving.made_tensors import MadeTensors
 from amprewrite.frameworks.torch_fx.compat import (
@@ -35,6 +34,7 @@ from amprewrite.frameworks.torch_fx.compat import (
     settings,
     threads,
 )
+from amprewrite.frameworks.torch_fx.untouched.undisturbed import undisturbed
 from amprewrite.ir.graph import Chosen
 from amprewrite.ops import op_table
 from amprewrite.user_code import Line
@@ -218,10 +218,11 @@ def _second_run(recorder: _Recorder, model: nn.Module) -> Generator[None]:
     A second run may fail where the first did not: the code may need a value, or a dtype
     that it names itself. Observations before the failure are kept.
     """
-    attributes, made = Attributes.of(model), MadeTensors()
+    made = MadeTensors()
     quiet = settings.quiet()  # warnings about dtypes that no user chose
+    exported = threads.as_if_exported()
     try:
-        with quiet, threads.as_if_exported(), torch.no_grad(), recorder, made:
+        with undisturbed(model), quiet, exported, torch.no_grad(), recorder, made:
             yield
     except NotCapturedError as error:  # a converted part: its casts are those of a plan
         recorder.stopped, recorder.is_planned = str(error), True
@@ -229,5 +230,4 @@ def _second_run(recorder: _Recorder, model: nn.Module) -> Generator[None]:
         reason = str(error).strip().split("\n")[0]
         recorder.stopped = f"{type(error).__name__}: {reason}"
     finally:
-        attributes.restore()
         made.forget()

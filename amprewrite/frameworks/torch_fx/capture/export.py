@@ -104,7 +104,7 @@ def export_model(
     try:
         with made:
             captured = _with_gradients_or_without(given)
-    except Exception as error:
+    except BaseException as error:  # an interrupt leaves them too
         release(error)  # its calls hold tensors that the forward did not store
         made.settle()
         raise

@@ -6,7 +6,8 @@ can do more: they may meet real tensors, and kernels that have no meta function 
 own in C++.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -14,7 +15,11 @@ from torch import nn
 
 from amprewrite.frameworks.torch_fx.capture.export import model_device
 from amprewrite.frameworks.torch_fx.capture.warmup import copies
-from amprewrite.frameworks.torch_fx.compat import pytrees, tensor_internals
+from amprewrite.frameworks.torch_fx.compat import (
+    module_parts,
+    pytrees,
+    tensor_internals,
+)
 
 FULL = torch.float32
 """The dtype of the parameters, buffers and inputs that are lowered."""
@@ -46,9 +51,9 @@ def run_on_fake(
     def fake(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return tensor_internals.faked(mode, value, dtype)
 
-    call = _call(model, args, kwargs, low, fake)
-    with mode:
-        call()
+    args, kwargs = _lowered_arguments((args, kwargs), low, fake)
+    with _on_stand_ins(model, low, fake), mode:
+        model(*args, **kwargs)
 
 
 def run_on_meta(
@@ -61,9 +66,10 @@ def run_on_meta(
 
     The code of the model sees the device that it is on. As :func:`run_on_fake`.
     """
-    call = _call(model, args, kwargs, low, _meta)
-    with torch.device("meta"), _Elsewhere(torch.device(model_device(model))):
-        call()
+    where = _Elsewhere(torch.device(model_device(model)))
+    args, kwargs = _lowered_arguments((args, kwargs), low, _meta)
+    with _on_stand_ins(model, low, _meta), torch.device("meta"), where:
+        model(*args, **kwargs)
 
 
 def _meta(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -75,30 +81,32 @@ def _meta(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.empty_strided(value.shape, value.stride(), dtype=dtype, device=_META)
 
 
-def _call(
-    model: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    low: torch.dtype,
-    lowered: Lowered,
-) -> Callable[[], object]:
-    """Return a call of ``model`` on stand-ins for its tensors and arguments."""
+def _lowered_arguments(given: Any, low: torch.dtype, lowered: Lowered) -> Any:
+    """Return copies of arguments with stand-ins for their tensors."""
 
     def stand_in(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        held = lowered(value, low if value.dtype == FULL else value.dtype)
-        is_parameter = isinstance(value, nn.Parameter)
-        return nn.Parameter(held, requires_grad=False) if is_parameter else held
+        is_tensor = isinstance(value, torch.Tensor)
+        return _lowered(value, low, lowered) if is_tensor else value
 
-    state = {name: stand_in(tensor) for name, tensor in _state(model)}
-    given = pytrees.pytree.tree_map(stand_in, (copies(args), copies(dict(kwargs))))
-    return lambda: torch.func.functional_call(model, state, *given)
+    args, kwargs = given
+    return pytrees.pytree.tree_map(stand_in, (copies(args), copies(dict(kwargs))))
 
 
-def _state(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    yield from model.named_parameters()
-    yield from model.named_buffers()
+def _on_stand_ins(
+    model: nn.Module, low: torch.dtype, lowered: Lowered
+) -> AbstractContextManager[None]:
+    """Put stand-ins in place of the tensors of a model, in the context."""
+
+    def stand_in(_: str, value: torch.Tensor, __: type[Any]) -> torch.Tensor:
+        return _lowered(value, low, lowered)
+
+    return module_parts.in_place(model, stand_in)
+
+
+def _lowered(value: torch.Tensor, low: torch.dtype, lowered: Lowered) -> torch.Tensor:
+    made = lowered(value, low if value.dtype == FULL else value.dtype)
+    is_parameter = isinstance(value, nn.Parameter)
+    return nn.Parameter(made, requires_grad=False) if is_parameter else made
 
 
 class _Elsewhere(torch.overrides.TorchFunctionMode):

@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 
-from amprewrite.frameworks.torch_fx.capture.attributes import Attributes, is_same_part
 from amprewrite.frameworks.torch_fx.compat import pytrees, settings, threads
 from amprewrite.frameworks.torch_fx.compat.watchers import autograd, trials
+from amprewrite.frameworks.torch_fx.untouched.attributes import Attributes
+from amprewrite.frameworks.torch_fx.untouched.contents import is_same
+from amprewrite.frameworks.torch_fx.untouched.undisturbed import undisturbed
 
 MACHINERY = (
     *("torch._library.", "torch._functorch.", "torch._higher_order_ops."),
@@ -132,9 +134,9 @@ def watching(seen: Seen) -> Generator[None]:
 def watching_attributes(model: torch.nn.Module, seen: Seen) -> Generator[None]:
     """Record attributes and arguments that the forward writes; restore attributes.
 
-    Export restores them too, but not new ones.
+    Export restores them too, but neither new ones nor what is written in place.
     """
-    outside, before = Attributes.of(model), list[tuple[Attributes, _Arguments]]()
+    before = list[tuple[Attributes, _Arguments]]()
 
     def enter(_: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         before.append((Attributes.of(model), _Arguments(model, args, kwargs)))
@@ -143,16 +145,17 @@ def watching_attributes(model: torch.nn.Module, seen: Seen) -> Generator[None]:
         then, given = before.pop()
         seen.written, seen.drawn = [*then.names(), *given.changed()], then.drawn()
 
-    hooks = (
-        model.register_forward_pre_hook(enter, prepend=True, with_kwargs=True),
-        model.register_forward_hook(leave),
-    )
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-        outside.restore()
+    with undisturbed(model) as outside:
+        hooks = (
+            model.register_forward_pre_hook(enter, prepend=True, with_kwargs=True),
+            model.register_forward_hook(leave),
+        )
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+        seen.written += outside.written()
 
 
 class _Arguments:
@@ -182,5 +185,5 @@ class _Arguments:
         """Yield the arguments that have other leaves or another structure now."""
         for name, value, (leaves, structure) in self._given:
             now, structure_now = pytrees.pytree.tree_flatten(value)
-            if structure_now != structure or not all(map(is_same_part, now, leaves)):
+            if structure_now != structure or not all(map(is_same, now, leaves)):
                 yield f"the argument {name}"

@@ -38,7 +38,7 @@ def ablation(original: Any, converted: Any, call: Call) -> Ablation | str:
     args, kwargs = converted.arranged(call.args, call.kwargs)
     root = root_of(original)
     runner = Runner(replace(call, args=args, kwargs=kwargs), devices_of(root, call))
-    with runner.isolated(root), runner.isolated(converted):
+    with runner.isolated(root, converted):
         reading = read(capture(original, args, kwargs).module)
     if not is_same_program(reading, converted.plan):
         return "captured again it is another program"

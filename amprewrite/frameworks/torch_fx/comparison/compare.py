@@ -1,6 +1,5 @@
 """Run a torch model as its reference, as converted, and as baselines."""
 
-import copy
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -27,6 +26,7 @@ from amprewrite.frameworks.torch_fx.compat.threads import one_at_a_time
 from amprewrite.frameworks.torch_fx.derived.classes import programs_of
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule
+from amprewrite.frameworks.torch_fx.module.snapshot import deep_copy
 from amprewrite.frameworks.torch_fx.probes.emulation.products import (
     InFloat32,
     current_products,
@@ -270,8 +270,8 @@ class _Walker:
 
     @contextmanager
     def isolated(self) -> Generator[None]:
-        runner = self.runner
-        with runner.isolated(self.root), runner.isolated(self.converted):
+        program = self.converted.rewritten
+        with self.runner.isolated(self.root, self.converted, program=program):
             yield
 
     def read(self) -> ProgramGraph | str:
@@ -382,7 +382,7 @@ def _autocast(root: nn.Module, runner: Runner, dtype: torch.dtype) -> Run:
 
 
 def _cast_all(root: nn.Module, runner: Runner, dtype: torch.dtype) -> Run:
-    model = copy.deepcopy(root).to(dtype)
+    model = deep_copy(root, {}).to(dtype)
     floats = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
     with InFloat32():
-        return runner.run(model, model, dict.fromkeys(floats, dtype))
+        return runner.run(model, model, dict.fromkeys(floats, dtype), owned=True)

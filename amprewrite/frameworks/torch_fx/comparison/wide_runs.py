@@ -1,6 +1,5 @@
 """Run a torch model in wider dtypes, as the reference, also where it names a dtype."""
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ from torch.overrides import TorchFunctionMode
 
 from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
+from amprewrite.frameworks.torch_fx.module.snapshot import deep_copy
 from amprewrite.frameworks.torch_fx.probes.operand_dtypes import default_dtype, widened
 from amprewrite.frameworks.torch_fx.probes.runner import Dtypes, Runner
 from amprewrite.measure.runs import Call, Run
@@ -75,11 +75,11 @@ def run_wide(root: nn.Module, runner: Runner, dtypes: Dtypes) -> tuple[Run, list
     if not dtypes:
         return runner.run(root, root), []
     target = next(iter(dtypes.values()))
-    model = copy.deepcopy(root)
+    model = deep_copy(root, {})
     _convert(model, dtypes)
     mode = Widen(dtypes)
     with mode, default_dtype(dtypes.get(torch.get_default_dtype(), target)):
-        run = runner.run(model, model, dtypes)
+        run = runner.run(model, model, dtypes, owned=True)
     return run, named_dtypes(mode.replaced, target)
 
 

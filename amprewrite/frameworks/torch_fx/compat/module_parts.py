@@ -1,7 +1,8 @@
 """Parts of modules: tensors, submodules and attributes, in the dicts of torch."""
 # pyright: reportPrivateUsage=false
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -90,3 +91,41 @@ def called_plainly(model: nn.Module) -> nn.Module:
     made: Any = object.__new__(type(kind)(kind.__name__, (_CalledPlainly, kind), body))
     made.__dict__ = model.__dict__
     return made
+
+
+@contextmanager
+def in_place(
+    model: nn.Module, stand_in: Callable[[str, torch.Tensor, type[Any]], torch.Tensor]
+) -> Generator[None]:
+    """Put other tensors in place of those of a model.
+
+    Args:
+        model: The model.
+        stand_in: Returns the tensor in place of one, from its name, itself, and the
+            type of its place, of parameters or of tensors. A tensor with several names
+            has one for all.
+    """
+    before: list[tuple[dict[str, Any], str, Any, Any]] = []
+    found: dict[int, torch.Tensor] = {}
+    for path, part in modules_by_path(model):
+        places: Any = (
+            (nn.Parameter, parameters(part)),
+            (torch.Tensor, buffers(part)),
+        )
+        for kind, kept in places:
+            for name, held in kept.items():
+                if held is None:
+                    continue
+                full_name = f"{path}.{name}".lstrip(".")
+                if id(held) not in found:
+                    found[id(held)] = stand_in(full_name, held, kind)
+                other = found[id(held)]
+                if other is not held:
+                    before.append((kept, name, held, other))
+    try:
+        for kept, name, _, other in before:
+            kept[name] = other
+        yield
+    finally:
+        for kept, name, held, _ in before:
+            kept[name] = held

@@ -1,14 +1,19 @@
-"""Operators of torch: their kinds and schemas."""
+"""Operators of torch: their kinds and schemas, and modes that see them."""
 # pyright: reportPrivateUsage=false
 
 import ctypes
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from typing import Any, Protocol, TypeGuard
 
 import torch
 from torch._functorch import pyfunctorch
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    is_traceable_wrapper_subclass,
+)
 
 HigherOrderOperator = torch._ops.HigherOrderOperator
 """Operator with graphs as arguments."""
@@ -212,3 +217,42 @@ def scaled_mm(
         out_dtype=torch.float32,
         use_fast_accum=False,
     )
+
+
+class Transparent(TorchDispatchMode):
+    """Mode that sees ops and leaves them as they are: also those that dynamo captures.
+
+    What runs inside it is the same program as outside.
+    """
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Return True: a capture inside is as one outside."""
+        return True
+
+
+def dispatch_modes() -> list[TorchDispatchMode]:
+    """Return the modes around the call that see or replace ops, the outermost first."""
+    internals: Any = torch._C
+    count = internals._len_torch_dispatch_stack()
+    return [*map(internals._get_dispatch_stack_at, range(count))]
+
+
+def without_modes() -> AbstractContextManager[object]:
+    """Disable modes and classes of tensors that see or replace ops, in the context."""
+    context: Any = no_dispatch
+    return context()
+
+
+def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return the tensors that a tensor of a class with ops of its own is made of.
+
+    Any other tensor is returned itself.
+    """
+    if not is_traceable_wrapper_subclass(tensor):
+        return [tensor]
+    untyped: Any = tensor
+    names, _ = untyped.__tensor_flatten__()
+    return [inner for n in names for inner in inner_tensors(getattr(untyped, n))]

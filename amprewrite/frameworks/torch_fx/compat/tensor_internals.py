@@ -11,6 +11,11 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from amprewrite.frameworks.torch_fx.compat.operators import (
+    Transparent,
+    dispatch_modes,
+)
+
 _native: Any = torch._C
 
 
@@ -182,6 +187,11 @@ def storage_identity(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
+def memory_identity(memory: torch.UntypedStorage) -> int:
+    """Return the identity of a storage, as :func:`storage_identity`."""
+    return memory._cdata
+
+
 def writes(tensor: torch.Tensor) -> int:
     """Return how often ``tensor`` was written to; inference tensors do not count."""
     return 0 if tensor.is_inference() else tensor._version
@@ -209,8 +219,11 @@ def has_own_values(tensor: torch.Tensor) -> bool:
 def reads_values() -> bool:
     """Return whether no tracer and no transform is active, which would see it."""
     internals: Any = torch._C
-    traced = internals._len_torch_dispatch_stack() or is_torchscript()
-    return not (traced or internals._functorch.peek_interpreter_stack())
+    if is_torchscript() or internals._functorch.peek_interpreter_stack():
+        return False
+    return not internals._len_torch_dispatch_stack() or all(
+        isinstance(mode, Transparent) for mode in dispatch_modes()
+    )
 
 
 def is_readable(tensor: torch.Tensor) -> bool:

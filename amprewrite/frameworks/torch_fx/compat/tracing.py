@@ -12,7 +12,11 @@ from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from amprewrite.frameworks.torch_fx.compat import settings, threads
-from amprewrite.frameworks.torch_fx.compat.operators import is_overload
+from amprewrite.frameworks.torch_fx.compat.operators import (
+    Transparent,
+    dispatch_modes,
+    is_overload,
+)
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.compat.tensor_internals import (
     fake_mode_of,
@@ -213,12 +217,8 @@ def in_dispatch_mode() -> bool:
 
     Its results are not to be kept for other calls. ``torch.jit.trace`` is one.
     """
-    internals: Any = torch._C
-    count = internals._len_torch_dispatch_stack()
-    if not count:
-        return is_torchscript()
-    modes = map(internals._get_dispatch_stack_at, range(count))
-    others = any(not isinstance(mode, ProductMode) for mode in modes)
+    known = ProductMode, Transparent
+    others = any(not isinstance(mode, known) for mode in dispatch_modes())
     return others or is_torchscript()
 
 

@@ -89,6 +89,10 @@ def _shared(model: nn.Module) -> dict[int, Any]:
     """Return the tensors of a model, and the dicts that hold them, to be shared."""
     found = _tensors(model)
     for part in model.modules():
-        for kept in (module_parts.parameters(part), module_parts.buffers(part)):
+        for kept in (
+            module_parts.parameters(part),
+            module_parts.buffers(part),
+            module_parts.hidden_buffers(part),
+        ):
             found[id(kept)] = kept
     return found

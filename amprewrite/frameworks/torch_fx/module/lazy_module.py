@@ -17,6 +17,7 @@ from amprewrite.frameworks.torch_fx.module import distributed
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.snapshot import deep_copy, snapshot
 from amprewrite.frameworks.torch_fx.module.state import attribute
+from amprewrite.frameworks.torch_fx.untouched.first_writes import outdated_by_put_back
 from amprewrite.plan import Plan, join_plans
 
 CAPTURED_LATER = (
@@ -208,6 +209,10 @@ class LazyModule(ConvertedModule):
                 with torch.no_grad():
                     held.copy_(source)
                 self._own[name] = Mark(source), held
+                outdated_by_put_back(self._outdate)
+
+    def _outdate(self) -> None:
+        self._own = {name: (None, held) for name, (_, held) in self._own.items()}
 
     def gathered_otherwise(self) -> list[distributed.Place]:
         """Return no parameters: dynamo captures each dtype."""

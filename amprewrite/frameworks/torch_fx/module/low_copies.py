@@ -14,6 +14,7 @@ from amprewrite.frameworks.torch_fx.compat import module_parts
 from amprewrite.frameworks.torch_fx.compat.operators import in_transform
 from amprewrite.frameworks.torch_fx.module.state import attribute
 from amprewrite.frameworks.torch_fx.module.stored.pickling import StoredGraph
+from amprewrite.frameworks.torch_fx.untouched.first_writes import outdated_by_put_back
 
 
 class LowCopies:
@@ -69,6 +70,7 @@ class LowCopies:
             for name, value in self._computed(owner).items():
                 owner.get_buffer(name).copy_(value)
         self._state = self._marks(owner)
+        outdated_by_put_back(self.outdate)
 
     @contextmanager
     def passing_gradients(self, owner: nn.Module) -> Generator[None]:

@@ -7,7 +7,8 @@ weights; so they are copied too.
 
 import copy
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from contextlib import suppress
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,6 +16,8 @@ from torch.fx import GraphModule
 from torch.nn.parameter import is_lazy
 
 from amprewrite.errors import UnsupportedError
+from amprewrite.frameworks.torch_fx.untouched.contents import inside
+from amprewrite.frameworks.torch_fx.untouched.rebuild import rebuilt
 
 
 def copied(held: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
@@ -83,11 +86,10 @@ def snapshot(model: nn.Module) -> nn.Module:
 
 
 def _values(part: nn.Module) -> Iterator[Any]:
-    """Yield the attributes of a part, and the items of lists among them."""
+    """Yield the attributes of a part, and the items of containers among them."""
     for held in vars(part).values():
         yield held
-        if isinstance(held, list):  # a recurrent layer's weights
-            yield from cast("list[Any]", held)
+        yield from inside(held)  # a recurrent layer's weights
 
 
 def deep_copy(model: nn.Module, memo: dict[int, Any], state: Any = None) -> Any:
@@ -109,5 +111,37 @@ def deep_copy(model: nn.Module, memo: dict[int, Any], state: Any = None) -> Any:
             continue
         if held.grad_fn is not None or held.layout != torch.strided:
             memo[id(held)] = copied(held, memo)
+    before = dict(memo)
     with torch.inference_mode(mode=False):  # a copy made inside cannot be captured
-        return copy.deepcopy(model if state is None else state, memo)
+        try:
+            return copy.deepcopy(model if state is None else state, memo)
+        except Exception:
+            memo.clear()
+            memo.update(before)
+            if not _rebuild(model, memo):
+                raise
+            return copy.deepcopy(model if state is None else state, memo)
+
+
+def _rebuild(model: nn.Module, memo: dict[int, Any]) -> bool:
+    """Copy the attributes of a model that ``copy.deepcopy`` refuses, if possible.
+
+    Args:
+        model: The model.
+        memo: Receives the copies.
+
+    Returns:
+        Whether there is one.
+    """
+    parts = {id(part): part for part in model.modules()}
+    own = vars(nn.Module()).keys()
+    values = [v for p in parts.values() for n, v in vars(p).items() if n not in own]
+    rebuilds = False
+    for value in values:
+        try:
+            copy.deepcopy(value, {**parts, **memo})
+        except Exception:  # noqa: BLE001  # whatever the attributes of users raise
+            with suppress(Exception):
+                memo[id(value)] = rebuilt(value, memo)
+                rebuilds = True
+    return rebuilds

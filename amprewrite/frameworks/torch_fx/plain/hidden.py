@@ -6,18 +6,18 @@ of the model's. A captured program has its weights as constants.
 
 from collections.abc import Iterable
 from types import FunctionType
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
 
 from amprewrite.frameworks.torch_fx.capture.tensor_changes import Samples
-from amprewrite.frameworks.torch_fx.compat import module_parts
 from amprewrite.frameworks.torch_fx.compat.tensor_internals import (
     storage_identity,
     writes,
 )
 from amprewrite.frameworks.torch_fx.plain.plain_class import STATE
+from amprewrite.frameworks.torch_fx.untouched.contents import inside, space_of
 
 _TORCHS = frozenset(vars(nn.Module())) | {STATE}
 """Attributes of every module, and that of converted ones."""
@@ -51,20 +51,16 @@ def hidden_modules(model: nn.Module) -> dict[int, nn.Module]:
 
 def _inside(value: Any, *, attribute: bool) -> list[Any]:
     """Return the items of a container, and the attributes of an attribute."""
-    if isinstance(value, dict):
-        return list(cast("dict[Any, Any]", value).values())
-    if isinstance(value, (list, tuple, set)):
-        return list(cast("Iterable[Any]", value))
-    if not attribute or not _is_users(value):
-        return []
-    return list(module_parts.attributes_of(value).values())
+    items = inside(value)
+    if items or not attribute or not _is_users(value):
+        return items
+    return list((space_of(value) or {}).values())
 
 
 def _is_users(value: object) -> bool:
-    others = (torch.Tensor, FunctionType, type)
-    if isinstance(value, others) or not hasattr(value, "__dict__"):
-        return False
-    return not type(value).__module__.startswith("torch")
+    kind = type(value)
+    known = issubclass(kind, (torch.Tensor, FunctionType, type))
+    return not known and not kind.__module__.startswith("torch")
 
 
 class HiddenTensors:

@@ -18,6 +18,7 @@ from amprewrite.frameworks.torch_fx.plain.plain_class import (
     plain_object,
     plain_state,
 )
+from amprewrite.frameworks.torch_fx.untouched.contents import inside
 
 OTHERWISE = (
     "make a model of your class and load_state_dict(converted.state_dict()), which "
@@ -175,8 +176,8 @@ def bound_attributes(model: nn.Module) -> Iterator[str]:
         for name, held in vars(part).items():
             if name in anew:
                 continue
-            several = isinstance(held, dict)  # hooks are among these
-            functions: Any = vars(part)[name].values() if several else (held,)
+            several = issubclass(type(held), dict)  # hooks are among these
+            functions = inside(held)[1::2] if several else (held,)
             if any(id(found) in own for f in functions for found in _around(f)):
                 yield f"{path}.{name}".lstrip(".")
 

@@ -4,8 +4,9 @@ Dynamo runs a plain model with the tensors of the converted one. Its forward may
 attributes (a counter, a list of losses), which are those of the converted model too.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
+from types import MethodType
 from typing import Any, Protocol, cast
 
 import torch
@@ -18,6 +19,7 @@ from amprewrite.frameworks.torch_fx.plain.plain_class import (
     STATE,
     made_anew,
 )
+from amprewrite.frameworks.torch_fx.untouched.contents import inside
 
 _OWN = frozenset(vars(nn.Module())) | {
     *("_flat_weights", "_flat_weight_refs"),
@@ -43,6 +45,18 @@ def share_attributes(
                 continue
             if name not in own and not _holds_modules(held):
                 vars(part)[name] = held
+
+
+def share_again(programs: Iterable[nn.Module], converted: nn.Module) -> None:
+    """Give the models that programs run the attributes of the converted model.
+
+    Args:
+        programs: The programs of the converted model.
+        converted: The converted model, of which attributes were put back.
+    """
+    for program in programs:
+        if isinstance(program, LazyModule) and not program.path:
+            share_attributes(program.model, converted)
 
 
 class Counts(Protocol):
@@ -110,12 +124,9 @@ def _pairs(
 
 def _holds_modules(value: Any) -> bool:
     """Return whether a value is a module, or a container or function with modules."""
-    if isinstance(value, partial):
+    kind = cast("type[Any]", type(value))
+    if kind is partial:
         value = [value.func, *value.args, *value.keywords.values()]
-    if isinstance(value, dict):
-        value = [*cast("Mapping[Any, Any]", value).values()]
-    if isinstance(value, (list, tuple, set)):
-        return any(map(_holds_modules, cast("Collection[Any]", value)))
-    return isinstance(value, nn.Module) or isinstance(
-        getattr(value, "__self__", None), nn.Module
-    )
+    if kind is MethodType:
+        value = [value.__self__]
+    return issubclass(kind, nn.Module) or any(map(_holds_modules, inside(value)))

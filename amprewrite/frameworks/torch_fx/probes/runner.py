@@ -3,11 +3,12 @@
 import copy
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import nn
+from torch.fx import GraphModule
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
@@ -16,6 +17,8 @@ from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.compat.settings import fork_rng
 from amprewrite.frameworks.torch_fx.compat.tensor_internals import fake_mode_of
 from amprewrite.frameworks.torch_fx.probes.arrays import to_array
+from amprewrite.frameworks.torch_fx.untouched.first_writes import writes_in_place
+from amprewrite.frameworks.torch_fx.untouched.undisturbed import undisturbed
 from amprewrite.measure.runs import Array, Call, Run
 
 Dtypes = Mapping[torch.dtype, torch.dtype]
@@ -32,6 +35,8 @@ class Runner:
         random: Whether a run drew random numbers.
         inputs: Whether gradients of the float arguments are requested with those of
             the parameters.
+        written: Models that ran, by identity, with the memory that they wrote to. In
+            further runs no op is watched for writes.
     """
 
     call: Call
@@ -39,6 +44,9 @@ class Runner:
     scale: float = 1.0
     random: bool = False
     inputs: bool = False
+    written: dict[int, tuple[nn.Module, list[torch.UntypedStorage]]] = field(
+        default_factory=dict[int, tuple[nn.Module, list[torch.UntypedStorage]]]
+    )
 
     def arguments(self, dtypes: Dtypes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return a copy of the arguments, floats in other dtypes."""
@@ -53,11 +61,23 @@ class Runner:
         return pytree.tree_map(convert, (self.call.args, dict(self.call.kwargs)))
 
     @contextmanager
-    def isolated(self, model: object) -> Generator[None]:
-        """Restore the random state and the buffers of ``model`` after the context."""
-        buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
-        before = [(buffer, buffer.clone()) for buffer in buffers]
-        with fork_rng(self.devices):
+    def isolated(
+        self, *models: object, program: GraphModule | None = None
+    ) -> Generator[None]:
+        """Put models and the random state back after the context.
+
+        Args:
+            models: The models; those that are no modules are left out.
+            program: The only program that runs in the context; None if other code does.
+        """
+        modules = [model for model in models if isinstance(model, nn.Module)]
+        first = [module for module in modules if id(module) not in self.written]
+        watched = bool(first) and (program is None or writes_in_place(program))
+        undone = undisturbed(*modules, watched=watched)
+        with fork_rng(self.devices), undone as before:
+            for module in modules:
+                for memory in self.written.get(id(module), (module, ()))[1]:
+                    before.writes.copy(memory)
             state = torch.get_rng_state()
             states = [torch.cuda.get_rng_state(device) for device in self.devices]
             try:
@@ -69,16 +89,29 @@ class Runner:
                     (state, *states), (torch.get_rng_state(), *now), strict=True
                 )
                 self.random |= not all(torch.equal(one, two) for one, two in pairs)
-                for buffer, held in before:
-                    buffer.data.copy_(held)  # graphs that saved it stay valid
+        for module in first if watched else ():
+            self.written[id(module)] = module, before.writes.known
 
     def run(
-        self, model: object, function: Callable[..., Any], dtypes: Dtypes | None = None
+        self,
+        model: object,
+        function: Callable[..., Any],
+        dtypes: Dtypes | None = None,
+        *,
+        owned: bool = False,
     ) -> Run:
-        """Call ``function``, which runs ``model``, and return its results."""
+        """Call ``function``, which runs ``model``, and return its results.
+
+        Args:
+            model: The model.
+            function: The function.
+            dtypes: Dtypes of the arguments, by those that they have.
+            owned: Whether the model is a copy for this run, and may be written to.
+        """
         given = self.arguments(dtypes or {})
         args, kwargs = self._copied(given) if self._derives_inputs else given
-        with self.isolated(model):
+        models, program = () if owned else (model,), getattr(model, "rewritten", None)
+        with self.isolated(*models, program=program):
             found = dict(named_tensors(function(*args, **kwargs)))
             derived = {} if not self.call.gradients else self._derived(model, given)
             gradients = self._gradients(derived, found)

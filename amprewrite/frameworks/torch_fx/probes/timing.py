@@ -1,7 +1,6 @@
 """Time candidates of a model side by side: calls, or training steps."""
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import nn
 from amprewrite.frameworks.torch_fx.aten.output_paths import named_tensors
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.probes.runner import Runner
+from amprewrite.frameworks.torch_fx.untouched.undisturbed import undisturbed
 from amprewrite.measure.timing import raced
 
 SECONDS = 2.0
@@ -23,7 +23,7 @@ def seconds_of(
     """Return the median time of each model on the arguments of a runner.
 
     A training step is the forward pass and the gradients of all parameters for the sum
-    of the float outputs. Buffers and random state are restored afterwards.
+    of the float outputs. The models and the random state are restored afterwards.
 
     Args:
         models: The models, by name.
@@ -31,16 +31,18 @@ def seconds_of(
         training: Whether to time training steps.
     """
     runner = replace(runner, call=replace(runner.call, gradients=training))
-    with ExitStack() as context:
-        for model in models.values():
-            context.enter_context(runner.isolated(model))
+    with undisturbed(*models.values(), watched=False) as before:
         runs = {name: _step(model, runner) for name, model in models.items()}
+        with before.writes.watching(), torch.set_grad_enabled(training):
+            for run in runs.values():
+                run()  # what it writes to is known from then on, and none is watched
 
         def wait(_: object) -> None:
             for device in runner.devices:
                 torch.cuda.synchronize(device)
 
-        return raced(runs, wait, SECONDS)
+        with torch.set_grad_enabled(training):
+            return raced(runs, wait, SECONDS)
 
 
 def _step(model: nn.Module, runner: Runner) -> Callable[[], object]:

@@ -156,7 +156,8 @@ class _Subject:
 
     def sensitivity(self, probes: Probes, factors: Mapping[str, float]) -> Sensitivity:
         inputs = pytree.tree_leaves(self.runner.arguments({}))
-        with full_float32(self.runner.devices), self.runner.isolated(self.root):
+        isolated = self.runner.isolated(self.root, program=self.reading.module)
+        with full_float32(self.runner.devices), isolated:
             return measure_sensitivity(self.reading, probes, inputs, lambda _: factors)
 
     def run(self, plan: Plan) -> Run:

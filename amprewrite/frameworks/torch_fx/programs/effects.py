@@ -12,12 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.capture.attributes import (
-    Held,
-    content_of,
-    is_same,
-    put_back,
-)
 from amprewrite.frameworks.torch_fx.compat import module_hooks, module_parts
 from amprewrite.frameworks.torch_fx.compat.module_hooks import forward_hooks
 from amprewrite.frameworks.torch_fx.plain.plain_class import program_class
@@ -26,6 +20,7 @@ from amprewrite.frameworks.torch_fx.programs.flags import (
     names_in,
     names_set_in,
 )
+from amprewrite.frameworks.torch_fx.untouched.contents import Variable
 from amprewrite.user_code import is_users
 
 _WRITES = ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF", "STORE_SUBSCR", "DELETE_")
@@ -91,8 +86,8 @@ class OutsideWrites:
         Args:
             model: The model.
         """
-        self._globals: dict[tuple[int, str], tuple[dict[str, Any], Held]] = {}
-        self._cells: dict[int, tuple[str, Any, Held]] = {}
+        self._globals: dict[tuple[int, str], tuple[dict[str, Any], Variable]] = {}
+        self._cells: dict[int, tuple[str, Any, Variable]] = {}
         parts = list(model.modules())
         kinds = {program_class(type(part)) for part in parts}
         own = (held for part in parts for held in vars(part).values())
@@ -104,43 +99,43 @@ class OutsideWrites:
     def _record(self, function: FunctionType) -> None:
         space = function.__globals__
         for name in names_in(function) & space.keys():
-            content = _content(space[name])
-            if content is not None or name in names_set_in(function):
-                self._globals[id(space), name] = space, (space[name], content)
+            before = _variable(space[name])
+            if before.contents or name in names_set_in(function):
+                self._globals[id(space), name] = space, before
         names = function.__code__.co_freevars
         for name, cell in zip(names, function.__closure__ or (), strict=True):
             try:
                 value = cell.cell_contents
             except ValueError:  # a variable that is not set yet
                 continue
-            self._cells[id(cell)] = name, cell, (value, _content(value))
+            self._cells[id(cell)] = name, cell, _variable(value)
 
     def names(self) -> list[str]:
         """Return the names of the variables that have other values now."""
         found = [
             name
             for (_, name), (space, before) in self._globals.items()
-            if name not in space or not is_same(space[name], before)
+            if name not in space or before.is_changed(space[name])
         ]
         cells = self._cells.values()
-        return found + [n for n, c, was in cells if not is_same(c.cell_contents, was)]
+        return found + [n for n, c, was in cells if was.is_changed(c.cell_contents)]
 
     def restore(self) -> None:
         """Put the values back."""
         for (_, name), (space, before) in self._globals.items():
-            if name not in space or not is_same(space[name], before):
-                space[name] = before[0]
-                put_back(*before)
+            if name not in space or before.is_changed(space[name]):
+                space[name] = before.value
+                before.restore()
         for _, cell, before in self._cells.values():
-            if not is_same(cell.cell_contents, before):
-                cell.cell_contents = before[0]
-                put_back(*before)
+            if before.is_changed(cell.cell_contents):
+                cell.cell_contents = before.value
+                before.restore()
 
 
-def _content(value: object) -> Any:
-    """Return a copy of a list, dict or set; None of one that a library made its own."""
+def _variable(value: object) -> Variable:
+    """Return a value, looked into if it is a list, dict or set of Python's own."""
     known = type(value).__module__ in ("builtins", "collections")
-    return content_of(value) if known else None
+    return Variable(value, looked_into=known)
 
 
 @contextmanager

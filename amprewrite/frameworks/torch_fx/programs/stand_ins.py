@@ -6,8 +6,7 @@ export has the tensors that they were made from; one beside the transform has a 
 of each.
 """
 
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -75,7 +74,7 @@ def program_to_export(
         exported=True,
         stand_ins=stand_ins,
     )
-    with _in_place(asker.shared.root(), _source):
+    with module_parts.in_place(asker.shared.root(), _source):
         program = threads.beside_export(lambda: new_program(asker, examples, named))
     if not program.takes_traced(args, kwargs):
         raise PlanMismatchError(TRACED_OTHERWISE)
@@ -111,7 +110,7 @@ def program_of_call(
 
     with operators.outside_transforms():
         examples, named = pytree.tree_map(sample, (args, dict(kwargs)))
-        with _in_place(root, partial(_stored, low)):
+        with module_parts.in_place(root, partial(_stored, low)):
             return new_program(replace(asker, lent=True), examples, named)
 
 
@@ -145,44 +144,6 @@ def _stored(low: Stored, name: str, held: torch.Tensor, kind: type[Any]) -> Any:
     if found.dtype != full:
         mark_low(found, full)
     return found
-
-
-@contextmanager
-def _in_place(
-    model: nn.Module, stand_in: Callable[[str, torch.Tensor, type[Any]], torch.Tensor]
-) -> Generator[None]:
-    """Put other tensors in place of those of a model.
-
-    Args:
-        model: The model.
-        stand_in: Returns the tensor in place of one, from its name, itself, and the
-            type of its place, of parameters or of tensors. A tensor with several names
-            has one for all.
-    """
-    before: list[tuple[dict[str, Any], str, Any, Any]] = []
-    found: dict[int, torch.Tensor] = {}
-    for path, part in module_parts.modules_by_path(model):
-        places: Any = (
-            (nn.Parameter, module_parts.parameters(part)),
-            (torch.Tensor, module_parts.buffers(part)),
-        )
-        for kind, kept in places:
-            for name, held in kept.items():
-                if held is None:
-                    continue
-                full_name = f"{path}.{name}".lstrip(".")
-                if id(held) not in found:
-                    found[id(held)] = stand_in(full_name, held, kind)
-                other = found[id(held)]
-                if other is not held:
-                    before.append((kept, name, held, other))
-    try:
-        for kept, name, _, other in before:
-            kept[name] = other
-        yield
-    finally:
-        for kept, name, held, _ in before:
-            kept[name] = held
 
 
 def _source(_: str, held: torch.Tensor, __: type[Any]) -> torch.Tensor:

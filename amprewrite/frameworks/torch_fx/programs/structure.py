@@ -1,6 +1,5 @@
 """Detect changes of a converted model that its captured programs do not have."""
 
-import copy
 from collections.abc import Iterable, Iterator, Mapping
 from types import FunctionType
 from typing import Any, cast
@@ -27,6 +26,7 @@ from amprewrite.frameworks.torch_fx.programs.outside import (
     outside_key,
     outside_of,
 )
+from amprewrite.frameworks.torch_fx.untouched.contents import inside, space_of
 
 Key = tuple[object, ...]
 """Key of the structure of a model: equal for models with the same programs."""
@@ -253,10 +253,8 @@ def _add_settings(found: dict[int, Settings], value: Any) -> None:
     elif isinstance(value, torch.Tensor):
         found[id(value)] = value, Mark(value)
     elif isinstance(value, _CONTAINERS):
-        found[id(value)] = value, copy.copy(value)
-        untyped: Any = value
-        parts = untyped.values() if isinstance(value, dict) else untyped
-        for part in parts:
+        found[id(value)] = value, _copied(value)
+        for part in inside(value):
             if isinstance(part, (torch.Tensor, *_CONTAINERS)):
                 _add_settings(found, part)
 
@@ -280,17 +278,25 @@ def are_same(now: object, before: object) -> bool:
         if isinstance(now, Outside):  # each model has it
             return now.values() == before
         return bool(now == before)
-    except (RuntimeError, ValueError):  # arrays were replaced, and cannot be compared
+    except Exception:  # noqa: BLE001  # objects were replaced, and cannot be compared
         return False
 
 
 def is_settings(value: object) -> bool:
     """Return whether a value is an object with attributes, as a config is."""
     others = (nn.Module, torch.Tensor, FunctionType, type)
-    return hasattr(value, "__dict__") and not isinstance(value, others)
+    return not issubclass(type(value), others) and space_of(value) is not None
 
 
 _CONTAINERS: tuple[type[Any], ...] = (list, dict, set)
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of a container, by the function of its type."""
+    parts = inside(value)
+    if isinstance(value, dict):
+        return dict(zip(parts[::2], parts[1::2], strict=True))
+    return set(parts) if isinstance(value, set) else parts
 
 
 class Same:
@@ -331,13 +337,7 @@ class Content:
             around: Identities of the containers that hold it, which it may hold.
         """
         around |= {id(value)}
-        items = cast("Iterable[Any]", value)
-        parts: Iterable[tuple[Any, Any]] = enumerate(items)
-        if isinstance(value, dict):
-            parts = cast("dict[Any, Any]", value).items()
-        self._parts: list[tuple[Any, object]] = [
-            (k, _in_key(v, around)) for k, v in parts
-        ]
+        self._parts = [_in_key(part, around) for part in inside(value)]
 
     def __eq__(self, other: object) -> bool:
         """Return whether the contents are equal."""
@@ -362,6 +362,6 @@ SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.
 
 def is_simple(value: object) -> bool:
     """Return whether a value is a constant of a program: a number, a name, a dtype."""
-    if isinstance(value, tuple):
-        return all(map(is_simple, cast("tuple[object, ...]", value)))
-    return isinstance(value, SIMPLE)
+    if issubclass(type(value), tuple):
+        return all(map(is_simple, inside(value)))
+    return issubclass(type(value), SIMPLE)

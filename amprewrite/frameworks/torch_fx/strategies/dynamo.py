@@ -12,8 +12,6 @@ from amprewrite.frameworks.torch_fx.backend import Backend
 from amprewrite.frameworks.torch_fx.capture.warmup import (
     copies,
     try_run,
-    undisturbed,
-    warm_up,
 )
 from amprewrite.frameworks.torch_fx.lazy_runner import lazy_runner
 from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule, Use, run_later
@@ -21,9 +19,9 @@ from amprewrite.frameworks.torch_fx.probes.tolerance import refuse_lazy
 from amprewrite.frameworks.torch_fx.programs.effects import (
     OutsideWrites,
     generators_drawn_once,
-    without_effects,
 )
 from amprewrite.frameworks.torch_fx.subject import Subject
+from amprewrite.frameworks.torch_fx.untouched.undisturbed import undisturbed
 from amprewrite.plan import Plan
 
 
@@ -73,14 +71,12 @@ def _called_once(subject: Subject, cause: CaptureError) -> LazyModule:
         use = Use(trained=subject.trains)
         return _lazy(subject.root, subject.request, str(cause), use, subject.path)
     args, kwargs = subject.args, subject.kwargs
-    with without_effects(subject.root):
-        warm_up(subject.root, args, kwargs)
     model, use = run_later(subject.root, trains=subject.trains)
     lazy = _lazy(model, subject.request, str(cause), use)
     outside = OutsideWrites(model)
     try:
         if subject.trains and torch.is_grad_enabled():
-            with undisturbed(model):
+            with undisturbed(model, hooks=False):
                 lazy(*copies(args), **copies(dict(kwargs)))
         else:
             try_run(lazy, model, args, kwargs)

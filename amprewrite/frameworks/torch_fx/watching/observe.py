@@ -12,6 +12,8 @@ from torch.overrides import TorchFunctionMode
 from amprewrite.errors import ArgumentError
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.derived.classes import programs_of
+from amprewrite.frameworks.torch_fx.plain.written import share_again
+from amprewrite.frameworks.torch_fx.untouched.undisturbed import undisturbed
 from amprewrite.measure.observed import Look, Observed, numbered
 from amprewrite.measure.output_gradients import SEED
 from amprewrite.measure.output_gradients import output_gradients as drawn_gradients
@@ -269,16 +271,17 @@ def output_gradients(
 
 @contextmanager
 def unchanged(model: torch.nn.Module, *, gradients: bool = True) -> Generator[None]:
-    """Run uncompiled with seeded random numbers, and put buffers back."""
-    buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
-    with (
-        _random.fork_rng(),
-        torch.set_grad_enabled(gradients),
-        _compiler.set_stance("force_eager"),
-    ):
-        torch.manual_seed(SEED)  # pyright: ignore[reportUnknownMemberType]  # torch does not annotate it
-        try:
+    """Run uncompiled with seeded random numbers, and put the model back."""
+    try:
+        with (
+            undisturbed(model),
+            _random.fork_rng(),
+            torch.set_grad_enabled(gradients),
+            _compiler.set_stance("force_eager"),
+        ):
+            torch.manual_seed(SEED)  # pyright: ignore[reportUnknownMemberType]  # torch does not annotate it
             yield
-        finally:
-            for name, buffer in model.named_buffers():
-                buffer.data.copy_(buffers[name])  # graphs that saved it stay valid
+    finally:
+        programs = programs_of(model)
+        if programs is not None:
+            share_again(programs.shared.programs, model)

@@ -9,10 +9,8 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 from amprewrite.errors import CaptureError
-from amprewrite.frameworks.torch_fx.capture.warmup import (
-    undisturbed,
-    warm_up,
-)
+from amprewrite.frameworks.torch_fx.capture.warmup import warm_up
+from amprewrite.frameworks.torch_fx.untouched.undisturbed import undisturbed
 from tests.torch_programs import Program
 
 

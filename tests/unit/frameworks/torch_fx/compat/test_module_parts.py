@@ -75,3 +75,26 @@ def test_a_model_is_called_without_the_call_of_its_class() -> None:
     assert Doubled.registered == 0
     for other in (nn.Linear(2, 2), torch.fx.symbolic_trace(nn.Linear(2, 2))):
         assert module_parts.called_plainly(other) is other
+
+
+def test_other_tensors_are_in_place_of_a_models_under_all_names() -> None:
+    model: Any = nn.Module()
+    model.a = nn.Linear(2, 2)
+    model.b = model.a
+    model.register_buffer("x", torch.ones(2))
+    before = dict(model.named_parameters()), model.x
+
+    def double(_: str, held: Any, kind: type[Any]) -> Any:
+        twin = held.detach() * 2
+        return nn.Parameter(twin) if kind is nn.Parameter else twin
+
+    def stop() -> None:
+        with module_parts.in_place(model, double):
+            assert torch.equal(model.b.weight, 2 * before[0]["a.weight"])
+            assert model.x is not before[1]
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        stop()
+    assert model.a.weight is before[0]["a.weight"]
+    assert model.x is before[1]

@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 
 
 from amprewrite.frameworks.torch_fx.compat import operators
+from amprewrite.frameworks.torch_fx.compat.tracing import in_dispatch_mode
 
 aten = torch.ops.aten
 
@@ -143,3 +144,42 @@ def test_norms_write_to_statistics_unless_they_do_not_train() -> None:
     still = aten._native_batch_norm_legit_no_training.default
     assert operators.written_statistics(still, (*given, 0.1, 1e-5), {}) == []
     assert operators.written_statistics(aten.add.Tensor, ("x", "y"), {}) == []
+
+
+class Seeing(operators.Transparent):
+    """Counts ops."""
+
+    count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        Seeing.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_mode_that_only_sees_is_no_other_program() -> None:
+    with Seeing() as mode:
+        assert operators.dispatch_modes() == [mode]
+        assert not in_dispatch_mode()
+        assert Seeing.ignore_compile_internals()
+        before = Seeing.count
+        with operators.without_modes():
+            torch.ones(2).add_(1)
+        assert Seeing.count == before
+        torch.ones(2).add_(1)
+        assert Seeing.count > before
+    assert operators.dispatch_modes() == []
+
+
+def test_a_plain_tensor_is_made_of_itself() -> None:
+    x = torch.ones(2)
+    assert operators.inner_tensors(x) == [x]
+
+
+def test_a_tensor_of_two_is_made_of_these() -> None:
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    a, b = torch.ones(2), torch.zeros(2)
+    found = operators.inner_tensors(TwoTensor(a, b))
+    assert [t is s for t, s in zip(found, (a, b), strict=True)] == [True, True]

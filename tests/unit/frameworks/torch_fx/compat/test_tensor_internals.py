@@ -294,3 +294,10 @@ def test_a_fake_tensor_takes_the_content_of_a_true_one() -> None:
     assert (tensor * 2).tolist() == [6.0, 8.0]
     assert seen() is tensor
     assert tensor_internals.is_fake(value)
+
+
+def test_memory_and_a_tensor_in_it_have_one_identity() -> None:
+    x = torch.ones(2)
+    memory = tensor_internals.memory_identity(x.untyped_storage())
+    assert memory == tensor_internals.storage_identity(x)
+    assert memory != tensor_internals.storage_identity(torch.ones(2))

@@ -24,13 +24,14 @@ class Counting(nn.Module):
     def __init__(self, times: int = 1) -> None:
         super().__init__()
         self.linear, self.times, self.calls = nn.Linear(64, 64), times, 0
+        gradients: list[bool] = []
+        self.note: Any = gradients.append  # to a list that is not the model's
         self.seen: Any
         self.register_buffer("seen", torch.zeros(()))
-        self.gradients: list[bool] = []
 
     def forward(self, x: Any, cache: Any = None) -> Any:
         self.calls += 1
-        self.gradients.append(torch.is_grad_enabled())
+        self.note(torch.is_grad_enabled())
         self.seen.add_(1)
         if cache is not None:
             cache.append(x)
@@ -52,15 +53,15 @@ def test_a_slower_model_takes_longer_and_nothing_is_left_behind() -> None:
     assert found["often"] > found["once"] > 0
     assert torch.equal(torch.get_rng_state(), state)
     for model in models.values():
-        assert model.calls >= 2
-        assert model.seen == 0
-        assert not any(model.gradients)
+        assert len(model.note.__self__) >= 2
+        assert model.calls == model.seen == 0
+        assert not any(model.note.__self__)
 
 
 def test_training_steps_have_gradients_and_leave_none() -> None:
     model = Counting()
     timing.seconds_of({"one": model}, runner(), training=True)
-    assert all(model.gradients)
+    assert all(model.note.__self__)
     assert model.linear.weight.grad is None
 
 
@@ -77,5 +78,5 @@ def test_arguments_that_may_grow_are_copied_for_each_call() -> None:
 
     model, cache = Counting(), Cache()
     timing.seconds_of({"one": model}, runner(torch.randn(2, 64), cache), training=False)
-    assert model.calls > 5
+    assert len(model.note.__self__) > 5
     assert len(cache) == 0

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.capture.attributes import Attributes
+from amprewrite.frameworks.torch_fx.untouched.attributes import Attributes
 
 
 class Holder(nn.Module):
@@ -89,17 +89,6 @@ def test_hooks_go_or_stay_with_the_flags_that_say_so(hooks: bool) -> None:  # no
     assert model.known is not hooks
     assert hasattr(model, "new") is not hooks
     assert model.count == 0
-
-
-def test_writes_to_a_tensor_are_taken_back_if_asked() -> None:
-    model = Holder()
-    last = model.last
-    unasked, asked = Attributes.of(model), Attributes.of(model, tensors=True)
-    last.add_(1)
-    assert (unasked.names(), asked.names()) == ([], ["self.last"])
-    asked.restore()
-    assert model.last is last
-    assert torch.equal(last, torch.zeros(2))
 
 
 def test_numbers_drawn_from_generators_are_taken_back() -> None:

@@ -1,0 +1,255 @@
+"""Attributes of a model: find those that its forward writes, and restore them.
+
+An attribute is written if it is another object, or if a container or an object in it
+has other contents. Generators of random numbers are compared by their states, the
+global ones of Python and NumPy among them. Buffers are left out: a capture keeps writes
+to them. Hooks that the forward registers on parts belong to the flags that say so.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from amprewrite.frameworks.torch_fx.compat import tensor_internals
+from amprewrite.frameworks.torch_fx.compat.module_hooks import forward_hooks
+from amprewrite.frameworks.torch_fx.untouched.contents import (
+    Content,
+    Contents,
+    global_generators,
+    is_same,
+)
+from amprewrite.frameworks.torch_fx.untouched.first_writes import FirstWrites
+
+_SET_UP = (vars(nn.Module()).keys() - {"_parameters"}) | {
+    "_flat_weights",
+    "_flat_weight_refs",
+}
+"""Attributes of torch's own modules that are no state of a call.
+
+They are hooks, submodules, the mode, and the list that a recurrent layer makes of its
+parameters.
+"""
+
+_OWN = "_amprewrite"
+"""Beginning of the names of attributes of converted models, which are no state."""
+
+
+_RUN = "_model"
+"""Attribute of a program that dynamo captures: the model that it runs."""
+
+
+class _Part:
+    """The attributes of one module.
+
+    Attributes:
+        path: Its path; empty for a module outside of the submodules.
+        module: The module.
+        values: Its attributes by their names.
+        contents: What the attributes contain, by their names.
+        tensors: The tensors that are attributes, or in them, by their names.
+    """
+
+    def __init__(self, path: str, module: nn.Module, contents: Contents) -> None:
+        """Record the attributes.
+
+        Args:
+            path: The path.
+            module: The module.
+            contents: Contents that other modules share with it.
+        """
+        self.path, self.module, self.kind = path, module, type(module)
+        self.values = dict(self._now())
+        self.contents: dict[str, list[Content]] = {}
+        self.tensors: dict[str, list[torch.Tensor]] = {}
+        for name, value in self.values.items():
+            before = len(contents.tensors)
+            self.contents[name] = contents.of(value)
+            self.tensors[name] = contents.tensors[before:]
+        if not _is_ours(self.kind):  # those of a converted part are in no attribute
+            for _, tensor in self._own_tensors():
+                contents.of(tensor)
+        self._memory = [
+            (name, tensor, tensor.untyped_storage())
+            for name, tensor in self._own_tensors()
+            if tensor.layout is torch.strided
+        ]
+
+    def _own_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        yield from self.module.named_parameters(recurse=False)
+        yield from self.module.named_buffers(recurse=False)
+
+    def moved(self) -> Iterator[str]:
+        """Yield the names of parameters and buffers with other memory than before."""
+        for name, tensor, memory in self._memory:
+            now = tensor_internals.storage_identity(tensor)
+            if now != tensor_internals.memory_identity(memory):
+                yield name
+
+    def _now(self) -> dict[str, Any]:
+        if isinstance(self.module, torch.jit.ScriptModule):
+            return {}
+        if _is_ours(self.kind):  # of its attributes only the model that it runs counts
+            return {n: v for n, v in vars(self.module).items() if n == _RUN}
+        space = vars(self.module)
+        if not any(name.startswith(_OWN) for name in space):
+            return space
+        # Of a converted model, the dicts of torch follow changes of the structure.
+        return {n: v for n, v in space.items() if n not in _SET_UP | {"_parameters"}}
+
+    def changed(self) -> Iterator[str]:
+        """Yield the names of the attributes that a forward wrote."""
+        now = self._now()
+        for name in [*self.values, *(now.keys() - self.values.keys())]:
+            if name in _SET_UP or name.startswith(_OWN):
+                continue
+            if name not in self.values:
+                if now[name] is not True:  # it only says "this is set up"
+                    yield name
+            elif (
+                name not in now
+                or not is_same(now[name], self.values[name])
+                or any(content.is_changed() for content in self.contents[name])
+            ):
+                yield name
+
+    def restore(self, staying: frozenset[str]) -> None:
+        """Put the attributes back.
+
+        Args:
+            staying: Attributes that stay as they are now; new flags stay with them.
+        """
+        if type(self.module) is not self.kind:
+            self.module.__class__ = self.kind
+        space, now = vars(self.module), self._now()
+        for name in [*now]:
+            if name.startswith(_OWN) or (staying and now[name] is True):
+                continue
+            if name not in self.values:
+                del space[name]
+        for name, value in self.values.items():
+            if name in staying or name.startswith(_OWN):
+                continue
+            set_up = staying and now.get(name) is True
+            if not set_up and now.get(name, space) is not value:
+                space[name] = value
+            for content in self.contents[name]:
+                content.restore()
+
+
+class Attributes:
+    """Snapshot of the attributes of all modules of some models.
+
+    Modules that the models hold outside of their submodules are among them; parts that
+    are not set up yet are not.
+
+    Attributes:
+        tensors: Tensors that are attributes, or in them.
+    """
+
+    def __init__(self, models: Iterable[nn.Module]) -> None:
+        """Record them.
+
+        Args:
+            models: The models.
+        """
+        contents, parts = Contents(), list[_Part]()
+        recorded: set[int] = set()
+        below = [(model, True) for model in models]
+        while below:
+            model, inside = below.pop()
+            untyped: Any = model
+            named: list[tuple[str, nn.Module]] = [*untyped.named_modules()]
+            for path, module in named:
+                if id(module) not in recorded and _is_set_up(module):
+                    recorded.add(id(module))
+                    where = "self." + path if path else "self"
+                    parts.append(_Part(where if inside else "", module, contents))
+            hidden = [m for m in contents.modules if id(m) not in recorded]
+            below += [(module, False) for module in hidden if _is_set_up(module)]
+        self._parts, self.tensors = parts, contents.tensors
+        hooks = (table for p in parts for table in forward_hooks(p.module).values())
+        self._hooks = frozenset(key for table in hooks for key in table)
+        self._generators = global_generators()
+
+    @classmethod
+    def of(cls, *models: nn.Module) -> "Attributes":
+        """Record those of some models."""
+        return cls(models)
+
+    def drawn(self) -> list[str]:
+        """Return the names of the global generators that were drawn from."""
+        states = self._generators.items()
+        return [name for name, state in states if state.is_changed()]
+
+    def names(self) -> list[str]:
+        """Return the names of changed attributes, as the model's code spells them."""
+        return [
+            _name(part, name)
+            for part in self._parts
+            for name in (*part.changed(), *part.moved())
+        ]
+
+    def written(self, writes: FirstWrites) -> list[str]:
+        """Return the names of attributes with tensors that were written to in place.
+
+        Parameters and buffers are left out.
+
+        Args:
+            writes: The writes.
+        """
+        return [
+            _name(part, name)
+            for part in self._parts
+            for name, tensors in part.tensors.items()
+            if name not in _SET_UP and name != "_parameters"
+            if any(map(writes.has_written, tensors))
+        ]
+
+    def restore(self, *, hooks: bool = True) -> None:
+        """Put all back.
+
+        Args:
+            hooks: Whether to remove the hooks that were registered meanwhile, with the
+                flags that were set. Otherwise both stay, where there are both.
+        """
+        for generator in self._generators.values():
+            generator.restore()
+        stay = not hooks and self._has_set_up()
+        for part in self._parts:
+            part.restore(_HOOKS if stay else frozenset())
+
+    def _has_set_up(self) -> bool:
+        """Return whether the forward registered hooks, and set a flag that says so."""
+        parts = (part.module for part in self._parts)
+        hooks = (table for part in parts for table in forward_hooks(part).values())
+        if not any(table.keys() - self._hooks for table in hooks):
+            return False
+        return any(
+            now is True and part.values.get(name) is not True
+            for part in self._parts
+            for name, now in vars(part.module).items()
+        )
+
+
+_HOOKS = frozenset(
+    f"_forward_{when}hooks{how}"
+    for when in ("", "pre_")
+    for how in ("", "_with_kwargs", "_always_called")
+)
+"""Attributes that hold forward hooks and their options."""
+
+
+def _name(part: _Part, name: str) -> str:
+    return f"{part.path or type(part.module).__name__}.{name}"
+
+
+def _is_ours(kind: type[nn.Module]) -> bool:
+    """Return whether a class is this package's: its attributes are no user's."""
+    return kind.__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
+def _is_set_up(module: nn.Module) -> bool:
+    return not any(map(is_lazy, module.parameters(recurse=False)))

@@ -1,0 +1,84 @@
+"""Random models that write: a conversion and its like leave them as they were."""
+
+import warnings
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("numpy")
+
+import amprewrite
+from tests.fuzzing import seeds
+from tests.properties.model_states import (
+    differences,
+    random_states,
+    seed_all,
+    state_of,
+)
+from tests.properties.writers import WIDTH, random_model
+
+pytestmark = [pytest.mark.slow, pytest.mark.fuzz]
+
+CALLS = 3
+
+
+def way(seed: int) -> tuple[bool, str, bool]:
+    """Return whether a model is converted lazily, by which policy, for training."""
+    return bool(seed & 1), "bf16" if seed & 2 else "off", bool(seed & 4)
+
+
+def unchanged(model: Any, what: str, action: Any) -> Any:
+    """Run an action, and check that the model and random states are as before."""
+    seed_all(7)
+    before, numbers = state_of(model), random_states()
+    try:
+        return action()
+    finally:
+        assert differences(before, state_of(model), what) == []
+        assert random_states() == numbers, what
+
+
+@pytest.mark.parametrize("seed", seeds(40, 500))
+def test_a_model_is_as_before_and_writes_once_a_call(seed: int) -> None:
+    lazy, policy, training = way(seed)
+    model = random_model(seed).train(training)
+    plain = random_model(seed).train(training)
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.rand(3, WIDTH, generator=draw)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        args = None if lazy else (x,)
+        converted = unchanged(
+            model, "convert", lambda: amprewrite.convert(model, policy, args=args)
+        )
+        with suppress(amprewrite.errors.AmpError):
+            unchanged(
+                model,
+                "inspect",
+                lambda: amprewrite.inspect(model, policy, args=(x,)),
+            )
+        unchanged(model, "verify", lambda: amprewrite.verify(model, converted, (x,)))
+        unchanged(
+            model,
+            "histogram",
+            lambda: amprewrite.histogram(model, (x,), gradients=False),
+        )
+        with suppress(Exception):
+            unchanged(model, "failed", lambda: converted(torch.rand(3, WIDTH + 1)))
+        before = state_of(model)
+        for call in range(CALLS):
+            seed_all(call)
+            expected, numbers = plain(x), random_states()
+            seed_all(call)
+            output = converted(x)
+            if policy == "off":
+                assert torch.equal(output, expected), call
+                assert random_states() == numbers
+        if not training:
+            assert differences(before, state_of(model), "calls") == []
+        # Weights may be stored low: those of the plain model are compared.
+        now = converted if policy == "off" else amprewrite.original(converted)
+        ours, theirs = (state_of(m, identities=False) for m in (now, plain))
+        assert differences(ours, theirs, "state", exact=policy == "off") == []
