@@ -2,7 +2,9 @@
 
 import copy
 import inspect
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import jax
@@ -16,6 +18,8 @@ import amprewrite
 from amprewrite import unit_scaling
 from amprewrite.dtypes import promote_types
 from amprewrite.factories import load_factory
+from amprewrite.frameworks import least
+from amprewrite.frameworks.torch_fx.compat.watchers import autograd, trials
 from amprewrite.frameworks.torch_fx.lowering.packing import kernels
 from amprewrite.frameworks.torch_fx.lowering.packing.layouts import OfMatrix
 from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import PackedLayer
@@ -47,6 +51,17 @@ class Softmax(nn.Module):
 
 def args_no_tuple():
     amprewrite.convert(model(), args=x)  # pyright: ignore[reportArgumentType]
+
+
+def old_framework():
+    with mock.patch.object(jax, "__version__", "0.10.0"):
+        least.require("jax")
+
+
+def unnoticed_checkpoints():
+    empty = nullcontext()
+    with mock.patch.object(autograd, "noting_saved_tensors", return_value=empty):
+        trials.failed.__wrapped__("2.99.0")
 
 
 def overrides_no_list():
@@ -191,7 +206,7 @@ def scales_apart():
         return value_and_grad(jnp.sum, "fp16", loss_scale=scale)(w)[3]
 
     mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,))
-    axes = {"in_specs": P("data"), "out_specs": P("data")}
+    axes: Any = {"in_specs": P("data"), "out_specs": P("data")}
     jax.shard_map(step, mesh=mesh, **axes)(jnp.ones(2))
 
 

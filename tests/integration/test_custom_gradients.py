@@ -200,8 +200,19 @@ def assert_gradients_agree(model: Any, run: Any, x: Any) -> None:
             assert relative_error(gradient, expected[name]) < BOUND, name
 
 
+OF_NUMPY = pytest.param(
+    "what no tracer follows",
+    marks=pytest.mark.xfail(
+        torch.__version__.startswith("2.11."),
+        reason="dynamo of torch 2.11 itself gives zeros for a result of NumPy",
+    ),
+)
+
+
 @pytest.mark.parametrize("at_once", [True, False])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [OF_NUMPY if name == OF_NUMPY.values[0] else name for name in MODELS]
+)
 def test_gradients_are_those_of_the_model(name: str, *, at_once: bool) -> None:
     torch.manual_seed(0)
     torch.compiler.reset()
