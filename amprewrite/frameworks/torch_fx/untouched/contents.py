@@ -184,7 +184,10 @@ class Drawn(Content):
         get = getattr(self.value, "getstate", None) or getattr(
             self.value, "get_state", None
         )
-        return pickle.dumps(self.value.bit_generator.state if get is None else get())
+        state = self.value.bit_generator.state if get is None else get()
+        if isinstance(state, torch.Tensor):  # pickled, it has an address
+            state = state.numpy().tobytes()
+        return pickle.dumps(state)
 
     def is_changed(self) -> bool:
         """Return whether a number was drawn since."""
@@ -198,6 +201,8 @@ class Drawn(Content):
         put = getattr(self.value, "setstate", None) or getattr(
             self.value, "set_state", None
         )
+        if isinstance(self.value, torch.Generator):
+            state = torch.frombuffer(bytearray(state), dtype=torch.uint8)
         if put is None:
             self.value.bit_generator.state = state
         else:

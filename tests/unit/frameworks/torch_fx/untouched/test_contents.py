@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 from amprewrite.frameworks.torch_fx.untouched import contents
-from amprewrite.frameworks.torch_fx.untouched.contents import Contents, Variable
+from amprewrite.frameworks.torch_fx.untouched.contents import Contents, Drawn, Variable
 
 
 def _refuse(*_: Any) -> Any:
@@ -118,3 +118,15 @@ def test_a_list_in_itself_ends() -> None:
     value: list[Any] = []
     value.append(value)
     assert len(Contents().of(value)) == 1
+
+
+def test_a_generator_of_torch_that_draws_nothing_is_unchanged() -> None:
+    generator, states = torch.Generator(), list[Any]()
+    drawn = Drawn(generator)
+    for _ in range(8):
+        states.append(generator.get_state())  # tensors at other addresses
+        assert not drawn.is_changed()
+    numbers = torch.rand(3, generator=generator)
+    assert drawn.is_changed()
+    drawn.restore()
+    assert torch.equal(torch.rand(3, generator=generator), numbers)
