@@ -15,9 +15,10 @@ forever for one that is rounded.
 return low (class accumulate), they do so only for users that do not demand full.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from operator import itemgetter
 
 from amprewrite.dtypes import is_float
 from amprewrite.ir import Op, ProgramGraph
@@ -55,6 +56,7 @@ class Demands:
             full if all are.
         origins: Ops that demand full by themselves, not for their own users.
         turned: Tested and exact values that a carry is in the next iteration of a loop.
+        storages: The same of storages that ops write in place, by their later readers.
     """
 
     of: dict[str, Demand] = field(default_factory=dict[str, Demand])
@@ -62,6 +64,9 @@ class Demands:
     ops: dict[str, Demand] = field(default_factory=dict[str, Demand])
     origins: set[str] = field(default_factory=set[str])
     turned: dict[str, Demand] = field(default_factory=dict[str, Demand])
+    storages: dict[str, tuple[Demand, str]] = field(
+        default_factory=dict[str, tuple[Demand, str]]
+    )
 
     def on(self, value: str) -> Demand:
         """Return the demand on ``value``."""
@@ -96,19 +101,28 @@ class Demands:
         cause = self.path(graph, op)[-1]
         return f"{cause} needs an exact argument: its producers stay full"
 
+    def on_storages(self, graph: ProgramGraph, op: Op) -> Iterator[tuple[Demand, str]]:
+        """Yield the exact demands on the storages that ``op`` writes, with causes."""
+        for index in op.mutates:
+            storage = graph.storage(op.operands[index])
+            if storage in self.storages:
+                yield self.storages[storage]
+
     def path(self, graph: ProgramGraph, op: Op) -> tuple[str, ...]:
         """Return the ops that forced ``op`` to full, nearest first."""
         found: dict[str, None] = {}
-        results = op.results
-        while results:
-            name = self.cause.get(max(results, key=self.on))
-            if name is None or name in found:
+        cause: Op | None = op
+        while cause is not None:
+            names = (*cause.results, *cause.turns)
+            causes = [(self.on(n), self.cause[n]) for n in names if n in self.cause]
+            causes += self.on_storages(graph, cause)
+            if not causes:
+                break
+            _, name = max(causes, key=itemgetter(0))
+            if name in found:
                 break
             found[name] = None
-            if name in self.origins:
-                break
-            cause = graph.op_by_name.get(name)
-            results = (*cause.results, *cause.turns) if cause else ()
+            cause = None if name in self.origins else graph.op_by_name.get(name)
         return tuple(found)
 
 
@@ -180,7 +194,15 @@ class _Reader:
                 known = before.on(operand) >= max(wanted, TESTED)
                 cause = before.cause[operand] if known else op.name
                 demands.add(operand, FULL if index < first else wanted, cause)
+                self._note_storage(operand, demands)
         return demands
+
+    def _note_storage(self, name: str, demands: Demands) -> None:
+        """Record an exact reader of a storage, for the ops that write it before."""
+        storage, demand = self.graph.storage(name), demands.on(name)
+        known, _ = demands.storages.get(storage, (FULL, ""))
+        if demand > known and storage in self.graph.written:
+            demands.storages[storage] = demand, demands.cause[name]
 
     def _on_op(self, op: Op, demands: Demands) -> Demand:
         """Return the demand on ``op``, from the demands on its results."""
@@ -188,6 +210,7 @@ class _Reader:
         complex_ones = (n for n in op.results if values[n].dtype.startswith("complex"))
         others = [demands.on(name) for name in complex_ones]
         others += [demands.turned.get(name, ANY) for name in op.turns]
+        others += [demand for demand, _ in demands.on_storages(self.graph, op)]
         found = demands.on_all(name for name in op.results if values[name].is_float)
         found = max(found, *(demand for demand in others if demand >= TESTED), ANY)
         allowed = self.classes[op.name].op_class is ALLOW

@@ -152,6 +152,29 @@ def test_exactness_ends_inside_of_a_loop() -> None:
     assert demands.on("d") is FULL
 
 
+WRITTEN = """
+    %x: f32[4] input
+    zeros = zeros() -> %z: f32[8]
+    view = slice(%z) -> %v: f32[4] alias %z
+    dot = matmul(%x) -> %a: f32[4]
+    write = copy(%v, %a) -> %w: f32[4] alias %z
+      | mutates=[0]
+    sin = sin(%z) -> %s: f32[8]
+    dot_1 = matmul(%x) -> %b: f32[4]
+    write_1 = copy(%v, %b) -> %u: f32[4] alias %z
+      | mutates=[0]
+    last = matmul(%z) -> %y: f32[8]
+    return %s, %y
+"""
+
+
+def test_what_is_written_before_an_exact_reader_is_exact() -> None:
+    graph, demands = demanded(WRITTEN)
+    exact = [op.name for op in graph.ops if demands.is_exact(op)]
+    assert exact == ["zeros", "view", "dot", "write"]
+    assert demands.path(graph, graph.op_by_name["dot"]) == ("write", "sin")
+
+
 WAITING = """
     %x: f32[4] input
     in = carry(%x) -> %c: f32[4]
