@@ -202,7 +202,8 @@ class Drawn(Content):
             self.value, "set_state", None
         )
         if isinstance(self.value, torch.Generator):
-            state = torch.frombuffer(bytearray(state), dtype=torch.uint8)
+            self.value.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+            return
         if put is None:
             self.value.bit_generator.state = state
         else:

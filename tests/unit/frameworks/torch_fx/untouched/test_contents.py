@@ -14,22 +14,25 @@ from amprewrite.frameworks.torch_fx.untouched import contents
 from amprewrite.frameworks.torch_fx.untouched.contents import Contents, Drawn, Variable
 
 
-def _refuse(*_: Any) -> Any:
+def _raise(*_: Any) -> Any:
     raise NotImplementedError
+
+
+_refuse: Any = _raise
 
 
 class StrangeList(list[Any]):
     """A list whose methods raise."""
 
-    __len__ = __iter__ = __eq__ = __getitem__ = __bool__ = _refuse  # type: ignore[assignment]
-    __hash__ = None  # type: ignore[assignment]
+    __len__ = __iter__ = __eq__ = __getitem__ = __bool__ = _refuse
+    __hash__ = None
 
 
 class StrangeDict(dict[str, Any]):
     """A dict whose methods raise."""
 
-    __len__ = __iter__ = __eq__ = __getitem__ = keys = _refuse  # type: ignore[assignment]
-    __hash__ = None  # type: ignore[assignment]
+    __len__ = __iter__ = __eq__ = __getitem__ = keys = _refuse
+    __hash__ = None
 
 
 class Box:

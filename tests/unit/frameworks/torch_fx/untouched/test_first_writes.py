@@ -143,6 +143,8 @@ def test_what_was_computed_inside_is_outdated_afterwards() -> None:
 
 def test_programs_say_if_they_write() -> None:
     class Model(nn.Module):
+        b: Any
+
         def __init__(self, write: bool) -> None:  # noqa: FBT001  # a parameter
             super().__init__()
             self.write = write

@@ -11,34 +11,37 @@ torch = pytest.importorskip("torch")
 from amprewrite.frameworks.torch_fx.untouched.rebuild import rebuilt
 
 
-def _refuse(*_: Any) -> Any:
+def _raise(*_: Any) -> Any:
     raise NotImplementedError
+
+
+_refuse: Any = _raise
 
 
 class StrangeList(list[Any]):
     """A list that cannot be iterated over."""
 
-    __iter__ = _refuse  # type: ignore[assignment]
+    __iter__ = _refuse
 
 
 class StrangeDict(dict[str, Any]):
     """A dict that cannot be iterated over, with an attribute."""
 
     note: str
-    __iter__ = items = _refuse  # type: ignore[assignment]
+    __iter__ = items = _refuse
 
 
 class StrangeTuple(tuple[Any, ...]):
     """A tuple that cannot be iterated over."""
 
     __slots__ = ()
-    __iter__ = _refuse  # type: ignore[assignment]
+    __iter__ = _refuse
 
 
 class StrangeDeque(deque[Any]):
     """A deque that cannot be iterated over."""
 
-    __iter__ = _refuse  # type: ignore[assignment]
+    __iter__ = _refuse
 
 
 class Asked:

@@ -29,11 +29,12 @@ class Model(nn.Module):
     def forward(self, stop: Any = None) -> None:
         self.p.data.mul_(2)
         self.p.data = self.p.data + 1
-        self.b.add_(1)
+        self.get_buffer("b").add_(1)
         self.count += 1
         self.list.append(2)
         self.teacher["t"].weight.data.zero_()
-        self.__class__ = Other
+        other: Any = Other
+        self.__class__ = other
         random.random(), np.random.rand(), torch.rand(1)
         if stop is not None:
             raise stop
