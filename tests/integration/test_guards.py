@@ -60,6 +60,9 @@ NEXT_TO_ONE = {
     "clamp": lambda p: torch.log(1 - p.a.clamp(max=1 - 1e-3)),
     "clamp by a tensor": lambda p: torch.log(1 - torch.clamp(p.a, max=p.m.most)),
     "minimum": lambda p: torch.log(1 - torch.minimum(p.a, p.m.most)),
+    "minimum, computed": lambda p: torch.log(
+        1 - torch.minimum(p.a, torch.ones_like(p.a) - 1e-3)
+    ),
     "clip": lambda p: torch.log1p(-p.a.clip(-1 + 1e-3, 1 - 1e-3)),
     "acos": lambda p: torch.acos(p.a.clamp(-1 + 1e-7, 1 - 1e-7)),
     "atanh": lambda p: torch.atanh(p.a.clamp(-1 + 1e-7, 1 - 1e-7)),
@@ -225,6 +228,15 @@ def test_a_mask_that_is_an_argument_saturates(add, placement, policy):
     low = amprewrite.convert(
         model, policy, args=args, placement=placement, device=device
     )
+    assert torch.allclose(low(*args), model(*args), atol=2e-2)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_a_saturated_mask_and_a_negative_score_are_no_infinity(placement):
+    mask = torch.full((1, 3, 3), LEAST)
+    args = (torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(0)), mask)
+    model = Attention(lambda mask, q, k: torch.baddbmm(mask, q - 9, k + 9)).eval()
+    low = amprewrite.convert(model, "fp16", args=args, placement=placement)
     assert torch.allclose(low(*args), model(*args), atol=2e-2)
 
 

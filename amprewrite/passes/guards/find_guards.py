@@ -173,9 +173,15 @@ class _Finder:
         """Add the sums with a number beyond the range that a softmax reads."""
         readers = Readers(self.graph, self.classes, "mask")
         for op in self.graph.ops:
-            sums = self.classes[op.name].op_class is PROMOTE and not op.traits.scales
-            large = next((name for name in op.operands if name in extreme), "")
+            found = self.classes[op.name]
+            sums = found.op_class is PROMOTE and not op.traits.scales
+            adds = found.op_class is ALLOW and op.traits.addend_first
+            names = op.operands[:1] if adds else op.operands
+            large = next((name for name in names if name in extreme), "")
+            if adds and large:  # a bias has one dimension
+                sums = len(self.graph.values[large].shape) > 1
             several = len(op.operands) + len(op.literals) > 1
-            if sums and several and large and readers.reaches(op):
+            ruled = found.reason.is_rule
+            if sums and several and large and not ruled and readers.reaches(op):
                 text = f"%{large} may be beyond the range of {self.low}"
                 self.guards.setdefault(op.name, Guard(text, readers.path(op)))

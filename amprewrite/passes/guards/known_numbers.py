@@ -38,6 +38,5 @@ def known_numbers(
         if moves:
             numbers.update((r, parts) for r in op.results if parts)
         else:
-            scalars = (r for r in op.results if graph.values[r].shape == ())
-            numbers.update((r, (nan,)) for r in scalars)
+            numbers.update((r, (nan,)) for r in op.results)
     return numbers

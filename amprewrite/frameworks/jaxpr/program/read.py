@@ -236,7 +236,8 @@ def _edges_of(array: Any) -> tuple[float, ...]:
     values = np.asarray(array)
     table = size > FEW
     if table:
-        values = np.stack((values.min(), values.max()))
+        values = np.unique(np.stack((values.min(), values.max())))
+        table = values.size > 1
     return edges(map(float, values.reshape(-1)), table=table)
 
 

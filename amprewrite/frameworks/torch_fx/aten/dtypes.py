@@ -31,6 +31,7 @@ def edges_of(tensor: torch.Tensor) -> tuple[float, ...]:
     values = tensor.detach()
     table = values.numel() > FEW
     if table:
-        values = torch.stack(torch.aminmax(values))
+        values = torch.stack(torch.aminmax(values)).unique()
+        table = values.numel() > 1
     flat: Any = values.reshape(-1)
     return edges(flat.tolist(), table=table)

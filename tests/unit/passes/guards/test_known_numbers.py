@@ -43,8 +43,12 @@ def test_a_sum_of_constants_and_a_scalar_argument_are_known_at_run_time() -> Non
         sub = sub(%c) -> %d: f32[]
           | literals=[1.0]
         add = add(%x, %c) -> %a: f32[4]
-        return %a, %d, %s
+        ones = ones() -> %o: f32[4]
+        mul = mul(%o) -> %m: f32[4]
+          | literals=[0.999]
+        return %a, %d, %s, %m
     """)
     assert isnan(numbers["d"][0])
     assert isnan(numbers["s"][0])
+    assert isnan(numbers["m"][0])
     assert "a" not in numbers

@@ -164,7 +164,8 @@ def test_what_promotion_noted_reaches_the_graph():
 def test_closed_over_arrays_have_the_numbers_that_a_narrow_format_has_not():
     mask = np.triu(np.full((16, 16), np.finfo(np.float32).min, np.float32), 1)
     few, table = np.asarray([0.5, -1e9], np.float32), np.linspace(0, 0.9999, 100)
-    arrays = (mask, few, table.astype(np.float32), np.arange(3))
+    same = np.full(128, 1e9, np.float32)
+    arrays = (mask, few, table.astype(np.float32), np.arange(3), same)
     graph = graph_of(lambda: [jnp.sin(jnp.asarray(array)) for array in arrays])
     numbers = [value.numbers for value in graph.inputs("constant")]
-    assert numbers == [(float(mask.min()),), (-1e9,), (), ()]
+    assert numbers == [(float(mask.min()),), (-1e9,), (), (), (1e9,)]

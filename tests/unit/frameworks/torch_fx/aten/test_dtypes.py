@@ -25,6 +25,7 @@ def test_a_dtype_has_one_name(name: str) -> None:
         (torch.tensor([0.0, -1e9, 0.5]), (-1e9,)),
         (torch.full((3,), 0.5), ()),
         (MASK, (torch.finfo(torch.float32).min,)),
+        (torch.full((128,), 1e-8), (1e-8,)),
         (torch.linspace(0, 0.9999, 100), ()),
         (torch.tensor([10**9]), ()),
         (torch.zeros(0), ()),
