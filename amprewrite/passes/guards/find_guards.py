@@ -98,7 +98,8 @@ class _Finder:
         numbers = () if addend else op.literals
         for name in op.operands[:1] if addend else op.operands:
             known = self.numbers.get(name, ())
-            bounds = addend or traits.group in BOUNDING or not isnan(sum(known))
+            scalar = addend and not self.graph.values[name].shape
+            bounds = scalar or traits.group in BOUNDING or not isnan(sum(known))
             numbers = (*numbers, *(known if bounds else ()))
         return tuple(x for x in numbers if self._is_lost(x))
 

@@ -175,6 +175,22 @@ def test_casts_of_added_arguments_and_of_large_constants_saturate() -> None:
     assert casts["x"] == (False, "")
 
 
+@pytest.mark.parametrize(("shape", "full"), [("", True), ("8,8", False)])
+def test_an_addend_that_is_computed_is_low_unless_it_is_a_scalar(
+    shape: str, *, full: bool
+) -> None:
+    text = f"""
+        %x: f32[8,8] input
+        ones = ones() -> %o: f32[{shape}]
+        slopes = exp(%o) -> %s: f32[{shape}]
+        product = addmm(%s, %x, %x) -> %p: f32[8,8]
+          | contracted=8
+        softmax = softmax(%p) -> %y: f32[8,8]
+        return %y
+    """
+    assert ("product" in full_of(text)) == full
+
+
 def test_a_rule_of_the_user_comes_before_a_guard() -> None:
     text = program(CLAMP, SUB, LOG)
     graph = parse_graph(dedent(text).strip())
