@@ -17,6 +17,7 @@ class Group(StrEnum):
     COMPARISON = "comparison"
     CONVOLUTION = "convolution"
     EXPONENTIAL = "exponential"
+    LOGARITHM = "logarithm"
     LOOKUP = "lookup"
     MEAN = "mean"
     MOVEMENT = "movement"

@@ -10,6 +10,8 @@ spells out is known by its last step, a product in which a value scales itself:
 - ``x * sigmoid(x)``, by a bent function of its own: an activation;
 - ``exp(x) / sum(exp(x))``, by its own sum: a softmax.
 
+``log(1 + exp(x))``, a softplus, is known by the exponential behind its logarithm.
+
 ``x / norm(x)`` is none of them: directions are computed so, whose sines are taken.
 
 What the test of a loop compares is exact through linear steps and norms alone, so that
@@ -70,6 +72,8 @@ class Bending:
             return True
         if any(call_traits(call).bends for call in op.calls):
             return True
+        if op.traits.group == Group.LOGARITHM:
+            return any(self._has_exponential(self._near(n)) for n in self._floats(op))
         return op.traits.scales and self._scales_itself(op)
 
     def _scales_itself(self, op: Op) -> bool:
@@ -90,12 +94,12 @@ class Bending:
         sums = any(op.traits.first_moment for op in makers)
         divided = any(op.traits.scales and _is_by_number(op) for op in makers)
         mean = any(op.traits.group == Group.MEAN for op in makers) or (sums and divided)
-        exponentials = (
-            maker.traits.group == Group.EXPONENTIAL
-            for name in near
-            if (maker := self.graph.producer.get(name)) is not None
-        )
-        return bent or mean or (sums and any(exponentials))
+        return bent or mean or (sums and self._has_exponential(near))
+
+    def _has_exponential(self, names: set[str]) -> bool:
+        """Return whether an exponential makes one of the values."""
+        makers = (self.graph.producer.get(name) for name in names)
+        return any(m.traits.group == Group.EXPONENTIAL for m in makers if m)
 
     def _near(self, value: str) -> set[str]:
         """Return ``value`` and the values from which a few linear steps lead to it."""

@@ -99,6 +99,15 @@ last = div(%e, %s) -> %y: f32[4,8]"""
     assert not bends(lines.format(op="neg"))
 
 
+def test_a_softplus_that_is_spelled_out_bends() -> None:
+    lines = """exp = {op}(%x) -> %e: f32[4,8]
+more = add(%e) -> %s: f32[4,8]
+  | literals=[1.0]
+log = log(%s) -> %y: f32[4,8]"""
+    assert bends(lines.format(op="exp"))
+    assert not bends(lines.format(op="neg"))
+
+
 def test_a_square_bends_nothing() -> None:
     assert not bends("last = mul(%x, %x) -> %y: f32[4,8]")
 
