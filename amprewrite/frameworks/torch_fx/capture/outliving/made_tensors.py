@@ -39,9 +39,14 @@ class MadeTensors(torch.overrides.TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Run ``func`` and take note of the tensors in its result."""
-        result = func(*args, **(kwargs or {}))
-        self._note(result)
+        """Run ``func`` and take note of the tensors in its result.
+
+        An op in place returns an argument, which it did not make.
+        """
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if not any(result is arg for arg in (*args, *kwargs.values())):
+            self._note(result)
         if self._tracer is None:
             self._tracer = tracing.tracer_in_use()
         return result
