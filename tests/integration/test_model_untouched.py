@@ -96,7 +96,23 @@ class Twins(nn.Module):
         return self.b(self.triplet(self.a(self.net(x))))
 
 
-MODELS = (Momentum, Codebook, Counted, Twins)
+class Average(nn.Module):
+    """A buffer that is set, in a part with two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a: Any = nn.Linear(4, 4)
+        self.a.register_buffer("mean", torch.rand(4))
+        self.b = self.a
+
+    def forward(self, x: Any) -> Any:
+        for part in (self.a, self.b):
+            part.mean = part.mean * 0.5 + x.detach().mean(0)
+            x = torch.tanh(part(x)) * part.mean
+        return x
+
+
+MODELS = (Momentum, Codebook, Counted, Twins, Average)
 
 
 @pytest.mark.parametrize("policy", ["off", "bf16"])

@@ -56,19 +56,15 @@ class _Reader:
         finally:
             self.around.discard(id(value))
 
-    def _inside(self, value: Any, kind: type[Any]) -> list[Any]:  # noqa: PLR0911  # a case each
+    def _inside(self, value: Any, kind: type[Any]) -> list[Any]:  # noqa: C901, PLR0911  # a case each
         if issubclass(kind, torch.Tensor):
-            where = value.data_ptr(), value.stride()
+            content = [tuple(value.shape), str(value.dtype), bits(value)]
+            if not self.identities:  # a copy of what autograd computed is detached
+                return content
             grad = None if not value.is_leaf else self.read(value.grad)
             hooks = self.read(value._backward_hooks)
-            found = [tuple(value.shape), str(value.dtype), value.requires_grad]
-            return [
-                *found,
-                *(where if self.identities else ()),
-                bits(value),
-                grad,
-                hooks,
-            ]
+            where = value.data_ptr(), value.stride()
+            return [*content, *where, value.requires_grad, grad, hooks]
         if issubclass(kind, nn.Module):
             space = vars(value)
             if not self.identities:  # a converted model has hooks and dicts of its own

@@ -6,14 +6,15 @@ global ones of Python and NumPy among them. Buffers are left out: a capture keep
 to them. Hooks that the forward registers on parts belong to the flags that say so.
 """
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from amprewrite.frameworks.torch_fx.compat import tensor_internals
+from amprewrite.frameworks.torch_fx.compat import module_parts, tensor_internals
 from amprewrite.frameworks.torch_fx.compat.module_hooks import forward_hooks
 from amprewrite.frameworks.torch_fx.untouched.contents import (
     Content,
@@ -81,6 +82,17 @@ class _Part:
         yield from self.module.named_parameters(recurse=False)
         yield from self.module.named_buffers(recurse=False)
 
+    def replaced(self, several: Collection[int]) -> Iterator[str]:
+        """Yield the names of buffers that were replaced by another tensor.
+
+        Args:
+            several: Identities of the tensors that count: those with several names.
+        """
+        now = dict(self._own_tensors())
+        for name, tensor, _ in self._memory:
+            if id(tensor) in several and now.get(name) is not tensor:
+                yield name
+
     def moved(self) -> Iterator[str]:
         """Yield the names of parameters and buffers with other memory than before."""
         for name, tensor, memory in self._memory:
@@ -123,6 +135,14 @@ class _Part:
         """
         if type(self.module) is not self.kind:
             self.module.__class__ = self.kind
+        if (
+            "_buffers" not in self.values
+        ):  # of a converted part, which may store some low
+            buffers = module_parts.buffers(self.module)
+            for name, tensor, _ in self._memory:
+                now_there = buffers.get(name)
+                if now_there is not None and now_there.dtype == tensor.dtype:
+                    buffers[name] = tensor
         space, now = vars(self.module), self._now()
         for name in [*now]:
             if name.startswith(_OWN) or (staying and now[name] is True):
@@ -156,6 +176,7 @@ class Attributes:
             models: The models.
         """
         contents, parts = Contents(), list[_Part]()
+        models = tuple(models)
         recorded: set[int] = set()
         below = [(model, True) for model in models]
         while below:
@@ -173,6 +194,12 @@ class Attributes:
         hooks = (table for p in parts for table in forward_hooks(p.module).values())
         self._hooks = frozenset(key for table in hooks for key in table)
         self._generators = global_generators()
+        names: Counter[int] = Counter()
+        for model in models:
+            for _, module in module_parts.modules_by_path(model):
+                buffers = module_parts.buffers(module).values()
+                names.update(id(buffer) for buffer in buffers if buffer is not None)
+        self._several = {tensor for tensor, count in names.items() if count > 1}
 
     @classmethod
     def of(cls, *models: nn.Module) -> "Attributes":
@@ -189,7 +216,11 @@ class Attributes:
         return [
             _name(part, name)
             for part in self._parts
-            for name in (*part.changed(), *part.moved())
+            for name in (
+                *part.changed(),
+                *part.moved(),
+                *part.replaced(self._several),  # export keeps one of its values
+            )
         ]
 
     def written(self, writes: FirstWrites) -> list[str]:
