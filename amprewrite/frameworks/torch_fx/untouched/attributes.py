@@ -127,6 +127,14 @@ class _Part:
             ):
                 yield name
 
+    def _restore_buffers(self) -> None:
+        """Put the buffers of a converted part back, but for those stored low since."""
+        buffers = module_parts.buffers(self.module)
+        for name, tensor, _ in self._memory:
+            now = buffers.get(name)
+            if now is not None and now.dtype == tensor.dtype:
+                buffers[name] = tensor
+
     def restore(self, staying: frozenset[str]) -> None:
         """Put the attributes back.
 
@@ -135,14 +143,8 @@ class _Part:
         """
         if type(self.module) is not self.kind:
             self.module.__class__ = self.kind
-        if (
-            "_buffers" not in self.values
-        ):  # of a converted part, which may store some low
-            buffers = module_parts.buffers(self.module)
-            for name, tensor, _ in self._memory:
-                now_there = buffers.get(name)
-                if now_there is not None and now_there.dtype == tensor.dtype:
-                    buffers[name] = tensor
+        if "_buffers" not in self.values:
+            self._restore_buffers()
         space, now = vars(self.module), self._now()
         for name in [*now]:
             if name.startswith(_OWN) or (staying and now[name] is True):
