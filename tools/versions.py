@@ -32,7 +32,10 @@ NEWEST = "constraints-newest.txt"
 """File with the newest releases that the tests pass with."""
 
 TOOLS = ("pytest", "pytest-xdist", "hypothesis")
-LIBRARIES = ("equinox", "flax", "optax", "optimistix", "transformers", "safetensors")
+LIBRARIES = (
+    *("equinox", "flax", "optax", "optimistix", "transformers", "safetensors"),
+    "flatbuffers",  # jax.export writes with it
+)
 """Libraries whose models the tests convert."""
 
 FAST = ("tests/unit/frameworks", "tests/golden")

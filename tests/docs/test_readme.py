@@ -1,6 +1,7 @@
 """Every block of the README runs and prints what the README shows."""
 
 import importlib
+import re
 import shlex
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -40,6 +41,15 @@ def is_installed():
     return bool(entry_points(group="torch_dynamo_backends", name="amprewrite"))
 
 
+def without_lines(text):
+    """The text without the lines of torch's own files, if it is another release."""
+    constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    release = importlib.import_module("torch").__version__.partition("+")[0]
+    if f"torch=={release}\n" in constraints:
+        return text
+    return re.sub(r"(\w+\.py):\d+", r"\1", text)
+
+
 def test_the_readme_is_short():
     assert len(TEXT.splitlines()) <= MAX_LINES
 
@@ -63,7 +73,8 @@ def test_python_blocks_run_in_order(tmp_path, monkeypatch, capsys):
         exec(compile(text, f"README.md:{block.line}", "exec"), names)
         printed = capsys.readouterr().out
         if block.output is not None:
-            assert matches(block.output, printed), f"{line_of(block)}:\n{printed}"
+            shown, told = map(without_lines, (block.output, printed))
+            assert matches(shown, told), f"{line_of(block)}:\n{printed}"
 
 
 def test_the_files_in_it_are_good_policies(tmp_path):

@@ -95,7 +95,9 @@ def _is_of_torch(owner: Any) -> bool:
 
 def _holders(held: Sequence[Any]) -> list[Any]:
     """Return the objects that refer to one of some, apart from this module's."""
-    return [one for one in gc.get_referrers(*held) if one is not held]
+    arguments = (*held,)  # Python 3.13 counts the arguments of the call, too
+    referrers = gc.get_referrers(*arguments)
+    return [x for x in referrers if x is not held and x is not arguments]
 
 
 def _names(space: Any, known: set[int]) -> list[Any]:

@@ -103,7 +103,7 @@ def test_callers_without_a_function_of_torch_get_it_too() -> None:
     run = torch.compile(model, fullgraph=True, backend="eager")
     torch.testing.assert_close(run(X), nn.functional.linear(X, values, model.bias))
     model, values = packed_layer()
-    with pytest.warns(DeprecationWarning, match="trace"):
+    with pytest.warns((DeprecationWarning, FutureWarning), match="trace"):
         traced: Any = torch.jit.trace(model, X)
     assert torch.equal(traced.weight, values)
     for transform in (torch.func.vmap, torch.func.grad):
