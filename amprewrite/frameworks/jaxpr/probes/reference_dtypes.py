@@ -11,7 +11,7 @@ program runs. Calling it on wider arguments would not suffice: values pinned by
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -51,7 +51,10 @@ class Wide:
         dtypes: Replacements of its dtypes.
         traced_x64: Whether 64-bit types were enabled during the trace.
         kept: Steps that ran in the dtypes they were traced in, with their primitives.
+        exact: The values that make exact arguments: none has to be told apart here.
     """
+
+    exact: ClassVar[frozenset[str]] = frozenset()
 
     program: Program
     dtypes: Dtypes
@@ -76,6 +79,7 @@ class Wide:
         fun: Callable[..., Any],
         operands: Sequence[Any],
         tangents: Iterable[int] = (),  # noqa: ARG002  # they are values like others
+        exact: Iterable[int] = (),  # noqa: ARG002  # every value has one dtype
     ) -> list[Any]:
         """Return the outputs of ``fun`` on arrays, in the replaced dtypes.
 
