@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from amprewrite.frameworks.torch_fx.compat import module_parts, tensor_internals
+from amprewrite.frameworks.torch_fx.compat import module_parts
 from amprewrite.frameworks.torch_fx.compat.module_hooks import forward_hooks
 from amprewrite.frameworks.torch_fx.untouched.contents import (
     Content,
@@ -23,6 +23,7 @@ from amprewrite.frameworks.torch_fx.untouched.contents import (
     is_same,
 )
 from amprewrite.frameworks.torch_fx.untouched.first_writes import FirstWrites
+from amprewrite.frameworks.torch_fx.untouched.tensor_states import has_memory
 
 _SET_UP = (vars(nn.Module()).keys() - {"_parameters"}) | {
     "_flat_weights",
@@ -96,8 +97,7 @@ class _Part:
     def moved(self) -> Iterator[str]:
         """Yield the names of parameters and buffers with other memory than before."""
         for name, tensor, memory in self._memory:
-            now = tensor_internals.storage_identity(tensor)
-            if now != tensor_internals.memory_identity(memory):
+            if not has_memory(tensor, memory):
                 yield name
 
     def _now(self) -> dict[str, Any]:
@@ -198,9 +198,8 @@ class Attributes:
         self._generators = global_generators()
         names: Counter[int] = Counter()
         for model in models:
-            for _, module in module_parts.modules_by_path(model):
-                buffers = module_parts.buffers(module).values()
-                names.update(id(buffer) for buffer in buffers if buffer is not None)
+            buffers = [*model.named_buffers(remove_duplicate=False)]
+            names.update(id(buffer) for _, buffer in buffers)
         self._several = {tensor for tensor, count in names.items() if count > 1}
 
     @classmethod

@@ -58,3 +58,9 @@ def has_state(tensor: torch.Tensor) -> bool:
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
     plain = plain and not is_lazy(tensor) and tensor.layout is torch.strided
     return plain and not tensor_internals.is_transformed(tensor)
+
+
+def has_memory(tensor: torch.Tensor, memory: torch.UntypedStorage) -> bool:
+    """Return whether the values of a tensor are in ``memory``."""
+    now = tensor_internals.storage_identity(tensor)
+    return now == tensor_internals.memory_identity(memory)

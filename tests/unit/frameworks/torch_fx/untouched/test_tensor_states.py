@@ -10,6 +10,7 @@ from torch import nn
 
 from amprewrite.frameworks.torch_fx.untouched.tensor_states import (
     TensorState,
+    has_memory,
     has_state,
 )
 
@@ -64,3 +65,14 @@ def test_tensors_without_memory_here_have_no_state() -> None:
     assert not has_state(lazy.weight)
     assert not has_state(torch.eye(2).to_sparse())
     assert has_state(torch.ones(1))
+
+
+def test_a_tensor_has_other_memory_once_its_data_are_set() -> None:
+    p = nn.Parameter(torch.zeros(4))
+    memory = p.untyped_storage()
+    assert has_memory(p, memory)
+    p.data.mul_(2)
+    p.data = p.data[1:]
+    assert has_memory(p, memory)
+    p.data = torch.zeros(4)
+    assert not has_memory(p, memory)
