@@ -289,7 +289,8 @@ def test_a_loop_over_a_residual_ends_as_in_full_precision(kind):
 
 def test_a_step_that_says_if_it_is_done_is_exact():
     class Stepping(Solver):
-        def forward(self, x):
+        def forward(self, b):
+            x = b
             new = x + 0.2 * (1 - x @ self.matrix)
             return new, (new - x).abs().max() < 1e-5
 

@@ -3,6 +3,7 @@
 import pytest
 
 import amprewrite
+from amprewrite import dtypes
 
 torch = pytest.importorskip("torch")
 
@@ -131,8 +132,8 @@ def test_weights_and_inputs_have_gradients_of_the_rounded_one():
     simulated = amprewrite.simulate(layer.train(), scaling="none", args=(x,))
     upstream = torch.randn(32, 8)
     simulated(x).backward(upstream)
-    rounded = amprewrite.dtypes.quantise(upstream, "float8_e5m2")
-    weight = amprewrite.dtypes.quantise(layer.weight.detach(), "float8_e4m3fn")
+    rounded = dtypes.quantise(upstream, "float8_e5m2")
+    weight = dtypes.quantise(layer.weight.detach(), "float8_e4m3fn")
     torch.testing.assert_close(x.grad, rounded @ weight)
 
 
@@ -150,8 +151,8 @@ def test_a_residual_that_is_added_has_the_gradient_too():
     simulated = amprewrite.simulate(model, scaling="none", args=(x,))
     upstream = torch.randn(4, 8)
     simulated(x).backward(upstream)
-    rounded = amprewrite.dtypes.quantise(upstream, "float8_e5m2")
-    weight = amprewrite.dtypes.quantise(model.w.detach(), "float8_e4m3fn")
+    rounded = dtypes.quantise(upstream, "float8_e5m2")
+    weight = dtypes.quantise(model.w.detach(), "float8_e4m3fn")
     torch.testing.assert_close(x.grad, upstream + rounded @ weight.t())
 
 

@@ -118,6 +118,7 @@ def test_a_transform_works_in_float16(name, lazy):
     model = amprewrite.convert(network(), "fp16", args=args)
     results, error = outcome(USES[name], model)
     assert error is None, repr(error)
+    assert results is not None
     expected = leaves(USES[name](network()))
     for result, exact in zip(results, expected, strict=True):
         assert torch.allclose(result, exact, rtol=2e-2, atol=2e-2)

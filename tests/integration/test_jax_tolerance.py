@@ -338,11 +338,11 @@ def test_a_loop_that_low_precision_never_ends_is_refused_and_no_hang(
 ):
     """Whatever errors cost: what is only compared has none to first order.
 
-    By the prices of a compiler only a contraction is low, which lets it end.
+    What the test of the loop compares is full, so that a product outside may be low.
     """
     converted = within(converging, (W / 2, FLAT), bound, target=target)
     assert error(converted, converging, W / 2, FLAT) <= bound
-    assert bool(converted.plan.lowered) == (bound > 1e-2 or target == "compiled")
+    assert converted.plan.lowered
 
 
 def test_random_numbers_of_a_key_are_measured():

@@ -161,21 +161,24 @@ def test_measurements_leave_the_model_and_its_conversion_alone(kind: Any) -> Non
         assert torch.equal(lazy(x), plain(x))
 
 
-def refuse(*_: Any) -> Any:
+def _refuse(*_: Any) -> Any:
     raise NotImplementedError
+
+
+refuse: Any = _refuse
 
 
 class Irreps(tuple[Any, ...]):
     """A tuple that refuses to say how long it is."""
 
     __slots__ = ()
-    __len__ = __iter__ = __eq__ = __hash__ = refuse  # type: ignore[assignment]
+    __len__ = __iter__ = __eq__ = __hash__ = refuse
 
 
 class Stranger:
     """An object that refuses everything."""
 
-    __len__ = __eq__ = __repr__ = __hash__ = __bool__ = __iter__ = refuse  # type: ignore[assignment]
+    __len__ = __eq__ = __repr__ = __hash__ = __bool__ = __iter__ = refuse
 
     def __getattr__(self, name: str) -> Any:
         raise NotImplementedError(name)
@@ -184,8 +187,8 @@ class Stranger:
 class StrangeDict(dict[str, Any]):
     """A dict that refuses to show its items."""
 
-    __len__ = __iter__ = __eq__ = keys = items = values = refuse  # type: ignore[assignment]
-    __hash__ = None  # type: ignore[assignment]
+    __len__ = __iter__ = __eq__ = keys = items = values = refuse
+    __hash__ = None
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -30,7 +30,7 @@ class Two(nn.Module):
         super().__init__()
         self.a, self.b = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
 
-    def forward(self, x):
+    def forward(self, x) -> Any:
         h = self.a(x)
         return self.b(h), h
 

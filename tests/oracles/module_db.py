@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -89,7 +89,7 @@ class Sample:
         """Run the converted module; captured before the call, unless ``lazy``."""
         module = deepcopy(self.module)
         args, kwargs = self.arguments(gradients=gradients)
-        known = {}
+        known: dict[str, Any] = {}
         if not lazy:
             known = dict(zip(("args", "kwargs"), (args, kwargs), strict=True))
         program = amprewrite.convert(module, policy, training=gradients, **known)
@@ -111,8 +111,10 @@ class Sample:
         def learning(leaf: Any, copy: Any) -> Any:
             return copy.requires_grad_(gradients) if learns(leaf) else copy
 
-        originals = self.args, self.kwargs
-        return pytree.tree_map(learning, originals, pytree.tree_map(copied, originals))
+        originals, untyped = (self.args, self.kwargs), cast("Any", pytree)
+        return untyped.tree_map(
+            learning, originals, untyped.tree_map(copied, originals)
+        )
 
 
 @contextmanager

@@ -70,12 +70,13 @@ def test_torch(seed: int) -> None:
     x = torch.tensor(arguments(seed)[0])
     low = amprewrite.convert(Model(), policy, args=(x,), **way(seed))
     results = [run(x) for run in (model, low)]
-    check(*(y.detach() for y in results), 1e30, words)
-    slopes = [
+    full, rounded = (y.detach() for y in results)
+    check(full, rounded, 1e30, words)
+    slope, rounded = (
         torch.autograd.grad(y.sum(), m.w)[0]
         for y, m in zip(results, (model, low), strict=True)
-    ]
-    check(*slopes, limit(policy), words)
+    )
+    check(slope, rounded, limit(policy), words)
 
 
 @pytest.mark.parametrize("seed", seeds(8, 500))

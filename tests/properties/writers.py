@@ -79,7 +79,7 @@ class Writer(nn.Module):
         late: Whether it writes after the input was used.
     """
 
-    write: Callable[[Any, Any], Any]
+    write: Callable[..., Any]
     """Function of the module and its input that writes, and returns a factor."""
 
     def __init__(self, draw: Random) -> None:

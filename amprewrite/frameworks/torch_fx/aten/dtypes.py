@@ -28,10 +28,11 @@ def edges_of(tensor: torch.Tensor) -> tuple[float, ...]:
         return ()
     if not tensor.is_floating_point() or not tensor.numel():
         return ()
-    values = tensor.detach()
+    values: Any = tensor.detach()
     table = values.numel() > FEW
     if table:
-        values = torch.stack(torch.aminmax(values)).unique()
-        table = values.numel() > 1
-    flat: Any = values.reshape(-1)
-    return edges(flat.tolist(), table=table)
+        ends: Any = torch.stack(torch.aminmax(values))
+        values = ends.unique()
+        table = len(values) > 1
+    numbers: list[Any] = values.reshape(-1).tolist()
+    return edges(numbers, table=table)

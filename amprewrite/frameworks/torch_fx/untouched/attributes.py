@@ -123,7 +123,7 @@ class _Part:
             elif (
                 name not in now
                 or not is_same(now[name], self.values[name])
-                or any(content.is_changed() for content in self.contents[name])
+                or any(content.is_written() for content in self.contents[name])
             ):
                 yield name
 

@@ -146,10 +146,30 @@ class Content:
         same = len(now) == len(self.contents)
         return not (same and all(map(is_same, now, self.contents)))
 
+    def is_written(self) -> bool:
+        """Return whether a forward that is captured once would lose a write to them."""
+        return self.is_changed()
+
     def restore(self) -> None:
         """Put the contents back, if they are others now."""
         if self._kind.write is not None and self.is_changed():
             self._kind.write(self.value, self.contents)
+
+
+class _Space(Content):
+    """The attributes of an object."""
+
+    def is_written(self) -> bool:
+        """Return whether a write would be lost, other than of a name where None was.
+
+        The first call of a transformers model with labels names the kind of its loss in
+        ``config.problem_type``, and each later one gives it the same name.
+        """
+        now = self._kind.read(self.value)
+        return len(now) != len(self.contents) or not all(
+            is_same(value, before) or (before is None and type(value) is str)
+            for value, before in zip(now, self.contents, strict=True)
+        )
 
 
 class _Elements(Content):
@@ -301,7 +321,7 @@ def _contents_of(value: Any) -> Iterator[Content]:
     elif is_users(kind):
         space = space_of(value)
         if space is not None:
-            yield Content(space, DICT)
+            yield _Space(space, DICT)
         yield Content(value, slots_of(kind))
 
 

@@ -37,10 +37,11 @@ class Mixed(nn.Module):
         return self.by_ops(x, lambda t: t, lambda t, _=None: t, lambda t: t)
 
     def by_ops(self, x, rounded, backward, added):
+        bias: Any = self.conv.bias
         conv = functional.conv1d(
-            rounded(x), rounded(self.conv.weight), added(self.conv.bias), padding=1
+            rounded(x), rounded(self.conv.weight), added(bias), padding=1
         )
-        h = backward(conv, self.conv.bias[:, None]).transpose(1, 2)
+        h = backward(conv, bias[:, None]).transpose(1, 2)
         q = functional.linear(rounded(h), rounded(self.q.weight), added(self.q.bias))
         q = backward(q, self.q.bias)
         k = backward(functional.linear(rounded(h), rounded(self.k.weight)))

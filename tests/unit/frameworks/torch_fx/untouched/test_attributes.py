@@ -68,6 +68,31 @@ def test_a_new_flag_is_no_state() -> None:
     assert before.names() == ["self.count"]
 
 
+class Config:
+    def __init__(self) -> None:
+        self.kind: Any = None
+        self.size = 1
+
+
+def test_a_name_that_an_object_gets_where_none_was_is_no_state() -> None:
+    model: Any = Holder()
+    table: dict[str, Any] = {"kind": None}
+    model.config, model.table = Config(), table
+    before = Attributes.of(model)
+    model.config.kind = "regression"
+    assert before.names() == []
+    before.restore()
+    assert model.config.kind is None
+    model.config.size = "small"
+    assert before.names() == ["self.config"]
+    before.restore()
+    model.config.kind = 1
+    assert before.names() == ["self.config"]
+    before.restore()
+    table["kind"] = "regression"  # an item: the model may read it again
+    assert before.names() == ["self.table"]
+
+
 def test_modes_and_buffers_are_left_to_torch() -> None:
     model: Any = nn.BatchNorm1d(2)
     before = Attributes.of(model)
