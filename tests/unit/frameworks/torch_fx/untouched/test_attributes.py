@@ -71,7 +71,7 @@ def test_a_new_flag_is_no_state() -> None:
 class Config:
     def __init__(self) -> None:
         self.kind: Any = None
-        self.size = 1
+        self.size: Any = 1
 
 
 def test_a_name_that_an_object_gets_where_none_was_is_no_state() -> None:
