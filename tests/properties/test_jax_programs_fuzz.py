@@ -15,6 +15,7 @@ from jax.extend import core as jex
 
 import amprewrite
 from tests.fuzzing import seeds
+from tests.jax_compiler import as_by_default
 from tests.jax_programs import floats, loss_of, relative_error
 from tests.properties.jax_random import Program, program
 
@@ -195,7 +196,13 @@ def test_a_converted_program_differs_by_rounding_alone(seed: int) -> None:
         for part in range(2):  # results, gradients
             shown = f"{('results', 'gradients')[part]} of {told}"
             close = (found[part], expected[part], coarse[part], chosen.policy)
-            assert is_close(*close), shown
+            if is_close(*close):
+                continue
+            # Tests compile by quicker settings than the default ones: the gradient of
+            # program 3 is off by 8e-2 with them, by 1e-7 without them, and op by op.
+            with as_by_default():
+                by_default = jax.jit(function)(*given.args)
+            assert is_close(by_default[part], *close[1:]), shown
 
 
 def signature(closed: Any) -> list[Any]:
