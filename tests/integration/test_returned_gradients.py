@@ -167,6 +167,7 @@ def test_a_returned_value_is_on_the_path(kind, placement, with_args):
     assert converted.plan.training
 
 
+@pytest.mark.filterwarnings("ignore:rewritten 0 of:amprewrite.errors.AmpWarning")
 @pytest.mark.parametrize("options", [{"tolerance": 0.02}, {"placement": "fastest"}])
 def test_a_returned_value_is_on_the_path_of_a_measured_plan(options):
     torch.manual_seed(0)
