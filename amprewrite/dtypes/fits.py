@@ -8,8 +8,8 @@ from amprewrite.dtypes.formats import format_of
 FEW = 64
 """Number of elements of a constant that are looked at one by one.
 
-Of a table with more, only the least and the greatest count, and only if a narrow format
-has no number near them.
+Of a table with more, only the least and the greatest count, and only if no number of a
+narrow format is near them.
 """
 
 _RANK = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}

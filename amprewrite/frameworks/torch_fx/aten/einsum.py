@@ -61,7 +61,7 @@ def einsum_length(node: Called) -> int | None:
 
 @dataclass(frozen=True)
 class _Equation:
-    """An einsum with a label for each dimension, those of an ellipsis included.
+    """An einsum with a label for each dimension, also for those behind an ellipsis.
 
     Attributes:
         terms: The labels of each operand.

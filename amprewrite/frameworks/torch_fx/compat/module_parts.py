@@ -97,7 +97,7 @@ def called_plainly(model: nn.Module) -> nn.Module:
 def in_place(
     model: nn.Module, stand_in: Callable[[str, torch.Tensor, type[Any]], torch.Tensor]
 ) -> Generator[None]:
-    """Put other tensors in place of those of a model.
+    """Replace the tensors of a model.
 
     Args:
         model: The model.
