@@ -134,10 +134,12 @@ def test_models_that_share_weights_are_freed_one_by_one(way):
     assert live_bytes() - before < 0.1 * FULL
 
 
-def test_all_programs_share_one_low_copy_of_the_weights():
+@pytest.mark.parametrize("way", ["lazy", "args"])
+def test_all_programs_share_one_low_copy_of_the_weights(way):
     model = Model().eval()
-    converted = amprewrite.convert(model, "bf16")
     before = live_bytes()
+    converted = convert(model, way)
+    before += FULL if way == "lazy" else 0  # the copy of the model that it runs
     with torch.no_grad():
         for shape in [(4,), (3, 5)]:
             x = torch.randn(*shape, WIDTH)
@@ -150,6 +152,19 @@ def test_all_programs_share_one_low_copy_of_the_weights():
     assert [leaf.dtype for leaf in held] == [torch.float32] * 2
     del held
     assert live_bytes() - before <= 1.15 * FULL / 2
+
+
+def test_programs_keep_no_weights_that_were_replaced():
+    converted = convert(Model().eval(), "args")
+    before = live_bytes()
+    x = torch.randn(4, WIDTH)
+    with torch.no_grad():
+        for _ in range(3):
+            converted.load_state_dict(Model().state_dict(), assign=True)
+            wanted = converted(x)
+            assert torch.equal(converted.rewritten(x), wanted)
+            converted(x, twice=True)
+    assert live_bytes() - before < 0.1 * FULL
 
 
 def test_programs_with_one_copy_follow_writes_to_the_weights():

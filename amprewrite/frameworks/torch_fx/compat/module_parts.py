@@ -59,6 +59,12 @@ def share_tensors(module: nn.Module, model: nn.Module) -> None:
     module._non_persistent_buffers_set = model._non_persistent_buffers_set
 
 
+def share_all_tensors(module: nn.Module, model: nn.Module) -> None:
+    """Make ``module`` and its parts hold the tensors of ``model``, also later ones."""
+    for path, part in modules_by_path(module):
+        share_tensors(part, model.get_submodule(path))
+
+
 def renew_flat_weights(module: nn.Module) -> None:
     """Make a recurrent layer's list of its parameters anew, after they were set."""
     if isinstance(module, nn.RNNBase):

@@ -157,8 +157,8 @@ class ConvertedModule(KeepsDtypes):
         self._out_spec = output_sizes.keeping_sizes(structure.out_spec)
         # A new owner for the graph: it refers to this module's tensors, so that the
         # full weights that were captured can be freed. Not a submodule: no new names.
-        owner = GraphModule(self, graph)
-        self.__dict__["_graph_module"] = owner
+        owner = self.__dict__["_graph_module"] = GraphModule(self, graph)
+        module_parts.share_all_tensors(owner, self)
         self._graph = graph
         self._forward, self._flat, self._lowered = type(owner).forward, None, None
         self._places = distributed.places(self, graph)
@@ -343,6 +343,7 @@ class ConvertedModule(KeepsDtypes):
             self.keep_copies(recipe)
         self._low.outdate()
         self._linked, self._flat, self._lowered = True, None, None
+        module_parts.share_all_tensors(self.__dict__["_graph_module"], self)
         self._places = distributed.places(self, self._graph)
         self._dtypes = {name: t.dtype for name, t in self._state_tensors()}
         self._full = {name: full_dtype(t) for name, t in self._state_tensors()}

@@ -43,6 +43,13 @@ def test_tensors_are_shared_by_their_dicts() -> None:
     assert module.running_mean is other.running_mean
 
 
+def test_tensors_of_all_parts_are_shared_by_their_dicts() -> None:
+    module, other = nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.Linear(2, 2))
+    module_parts.share_all_tensors(module, other)
+    other[0].weight = nn.Parameter(torch.zeros(2, 2))
+    assert module[0].weight is other[0].weight
+
+
 def test_the_list_of_a_recurrent_layers_weights_is_renewed() -> None:
     layer: Any = nn.LSTM(2, 2)
     layer._parameters["weight_ih_l0"] = nn.Parameter(torch.zeros(8, 2))
