@@ -114,3 +114,62 @@ def test_without_an_export_the_wish_is_refused() -> None:
     exported = torch.export.export(model, args)
     with pytest.raises(UnsupportedError, match=r"give it to torch\.export\.export"):
         amprewrite.convert(exported, dynamic_shapes=({0: B}, {0: B}))
+
+
+class Options(nn.Module):
+    """Takes options as keywords that reach ``**kwargs``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x: Any, **options: Any) -> Any:
+        y = self.layer(x)
+        if options.get("twice"):
+            y = 2 * y
+        if (added := options.get("added")) is not None:
+            y = y + added
+        return {"y": y, "x": x} if options.get("all") else y
+
+
+def options(names: str, rows: int) -> dict[str, Any]:
+    values = {"twice": True, "all": True, "added": torch.randn(rows, 16), "none": None}
+    return {name: values[name] for name in names.split()}
+
+
+@pytest.mark.parametrize("names", ["twice", "none", "added", "all added twice"])
+def test_keywords_of_any_kind_leave_one_program_for_all_shapes(names: str) -> None:
+    model = Options().eval()
+    x, _ = inputs()
+    converted = amprewrite.convert(model, args=(x,), kwargs=options(names, 4))
+    for rows in (4, 5, 6, 9, 2, 4):
+        x, _ = inputs(rows)
+        kwargs = options(names, rows)
+        found, wanted = converted(x, **kwargs), in_full(model, x, **kwargs)
+        if "all" in kwargs:
+            assert torch.equal(found["x"], x)
+            found, wanted = found["y"], wanted["y"]
+        assert relative_error(found, wanted) < 2 * ROUNDING
+    assert len(converted.plans) == 2, "one is for fixed extents, one for all others"
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        {"x": {0: B}, "options": {"added": {0: B}, "twice": None}},
+        ({0: B}, {"added": {0: B}, "twice": None}),
+        {"x": {0: B}, "added": {0: B}, "twice": None},
+    ],
+)
+def test_a_wish_for_extents_of_keywords(shapes: Any) -> None:
+    model = Options().eval()
+    x, _ = inputs()
+    converted = amprewrite.convert(
+        model, args=(x,), kwargs=options("added twice", 4), dynamic_shapes=shapes
+    )
+    for rows in (7, 3):
+        x, _ = inputs(rows)
+        kwargs = options("added twice", rows)
+        wanted = in_full(model, x, **kwargs)
+        assert relative_error(converted(x, **kwargs), wanted) < 2 * ROUNDING
+    assert len(converted.plans) == 1

@@ -121,6 +121,19 @@ def test_outputs_of_layers_are_given_when_asked_for(pair: Pair) -> None:
     assert expected.get("attentions") or expected.get("decoder_attentions")
 
 
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_outputs_of_layers_are_one_program_for_all_lengths(name: str) -> None:
+    model, asked = models.build(name), {"output_hidden_states": True}
+    made = amprewrite.convert(model, kwargs=call(name) | asked)
+    for tokens in (6, 3, 5, 9):
+        given = call(name, tokens=tokens) | asked
+        expected = in_full(model, **given).hidden_states
+        found = made(**given).hidden_states
+        for ours, theirs in zip(found, expected, strict=True):
+            assert relative_error(ours, theirs) < 4 * ROUNDING
+    assert len(made.plans) == 2, "one is for fixed extents, one for all others"
+
+
 def test_embeddings_may_be_given_and_resized(pair: Pair) -> None:
     if pair.name in ("vit", "whisper"):
         pytest.skip("it has no token embeddings at its input")

@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 from amprewrite.dtypes import Processor
 from amprewrite.errors import CaptureError
 from amprewrite.frameworks.torch_fx.aten.rnn_cells import cells_written_out
+from amprewrite.frameworks.torch_fx.capture.keywords import keywords_named
 from amprewrite.frameworks.torch_fx.capture.outliving.made_tensors import (
     MadeTensors,
     release,
@@ -176,6 +177,8 @@ def _export(
         stack.enter_context(settings.inference_without_gradients())
         stack.enter_context(settings.unmarked((args, dict(kwargs))))
         stack.enter_context(cells_written_out(planned_for or device))
+        named = keywords_named(model, args, kwargs, dynamic_shapes)
+        dynamic_shapes = stack.enter_context(named)
         stack.enter_context(watching(seen))
         stack.enter_context(watching_attributes(model, seen))
         stack.enter_context(promoting(processor))
