@@ -6,8 +6,9 @@ global ones of Python and NumPy among them. Buffers are left out: a capture keep
 to them. Hooks that the forward registers on parts belong to the flags that say so.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from operator import is_, methodcaller
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.nn.parameter import is_lazy
 from amprewrite.frameworks.torch_fx.compat import module_parts
 from amprewrite.frameworks.torch_fx.compat.module_hooks import forward_hooks
 from amprewrite.frameworks.torch_fx.untouched.contents import (
+    PLAIN,
     Content,
     Contents,
     global_generators,
@@ -35,8 +37,8 @@ They are hooks, submodules, the mode, and the list that a recurrent layer makes 
 parameters.
 """
 
-_OWN = "_amprewrite"
-"""Beginning of the names of attributes of converted models, which are no state."""
+_is_own = methodcaller("startswith", "_amprewrite")
+"""Return whether an attribute is of a converted model, and no state."""
 
 
 _RUN = "_model"
@@ -66,7 +68,13 @@ class _Part:
         self.values = dict(self._now())
         self.contents: dict[str, list[Content]] = {}
         self.tensors: dict[str, list[torch.Tensor]] = {}
+        self._empty: dict[str, dict[Any, Any]] = {}  # a module has ten without hooks
         for name, value in self.values.items():
+            if type(value) in PLAIN:
+                continue
+            if name in _SET_UP and type(value) in (dict, OrderedDict) and not value:
+                self._empty[name] = value
+                continue
             before = len(contents.tensors)
             self.contents[name] = contents.of(value)
             self.tensors[name] = contents.tensors[before:]
@@ -106,16 +114,27 @@ class _Part:
         if _is_ours(self.kind):  # of its attributes only the model that it runs counts
             return {n: v for n, v in vars(self.module).items() if n == _RUN}
         space = vars(self.module)
-        if not any(name.startswith(_OWN) for name in space):
+        if not any(map(_is_own, space)):
             return space
         # Of a converted model, the dicts of torch follow changes of the structure.
         return {n: v for n, v in space.items() if n not in _SET_UP | {"_parameters"}}
 
+    def _has_same_objects(self, now: Mapping[str, Any]) -> bool:
+        """Return whether the attributes are the same objects, whatever they contain."""
+        before = self.values
+        return now.keys() == before.keys() and all(
+            map(is_, now.values(), before.values())
+        )
+
     def changed(self) -> Iterator[str]:
         """Yield the names of the attributes that a forward wrote."""
         now = self._now()
-        for name in [*self.values, *(now.keys() - self.values.keys())]:
-            if name in _SET_UP or name.startswith(_OWN):
+        if self._has_same_objects(now):
+            names = [*self.contents]
+        else:
+            names = [*self.values, *(now.keys() - self.values.keys())]
+        for name in names:
+            if name in _SET_UP or _is_own(name):
                 continue
             if name not in self.values:
                 if now[name] is not True:  # it only says "this is set up"
@@ -123,7 +142,7 @@ class _Part:
             elif (
                 name not in now
                 or not is_same(now[name], self.values[name])
-                or any(content.is_written() for content in self.contents[name])
+                or any(content.is_written() for content in self.contents.get(name, ()))
             ):
                 yield name
 
@@ -145,20 +164,30 @@ class _Part:
             self.module.__class__ = self.kind
         if "_buffers" not in self.values:
             self._restore_buffers()
-        space, now = vars(self.module), self._now()
+        now = self._now()
+        if not self._has_same_objects(now):
+            self._restore_objects(now, staying)
+        for name, table in self._empty.items():
+            if table and name not in staying:
+                table.clear()
+        for name, contents in self.contents.items():
+            if name not in staying and not _is_own(name):
+                for content in contents:
+                    content.restore()
+
+    def _restore_objects(self, now: dict[str, Any], staying: frozenset[str]) -> None:
+        space = vars(self.module)
         for name in [*now]:
-            if name.startswith(_OWN) or (staying and now[name] is True):
+            if _is_own(name) or (staying and now[name] is True):
                 continue
             if name not in self.values:
                 del space[name]
         for name, value in self.values.items():
-            if name in staying or name.startswith(_OWN):
+            if name in staying or _is_own(name):
                 continue
             set_up = staying and now.get(name) is True
             if not set_up and now.get(name, space) is not value:
                 space[name] = value
-            for content in self.contents[name]:
-                content.restore()
 
 
 class Attributes:

@@ -10,7 +10,8 @@ import pickle
 import random
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from types import FunctionType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple, cast
 
@@ -28,7 +29,7 @@ A model may refer to a trainer or a data set. What lies beyond is not looked int
 NUMBERS = (int, float, complex, str, bytes, torch.dtype, torch.device)
 """Types of values that are the same if they are equal."""
 
-_PLAIN = frozenset((*NUMBERS, bool, type(None), type, FunctionType, ModuleType))
+PLAIN = frozenset((*NUMBERS, bool, type(None), type, FunctionType, ModuleType))
 """Types of values without contents."""
 
 Values = list[Any]
@@ -67,20 +68,18 @@ _set: Any = set
 _deque: Any = deque
 
 
-def _dict_of(value: Any) -> Any:
-    """Return the class with the functions for a dict: one has an order of its own."""
-    return _ordered if issubclass(type(value), OrderedDict) else _dict
+def _dict_kind(base: Any) -> "Kind":
+    """Return the kind of dicts of a class: one with an order of its own has its own."""
 
+    def read(value: Any) -> Values:
+        return [part for pair in base.items(value) for part in pair]
 
-def _items(value: Any) -> Values:
-    return [part for pair in _dict_of(value).items(value) for part in pair]
+    def write(value: Any, contents: Values) -> None:
+        base.clear(value)
+        for key, item in zip(contents[::2], contents[1::2], strict=True):
+            base.__setitem__(value, key, item)
 
-
-def _write_dict(value: Any, contents: Values) -> None:
-    kind = _dict_of(value)
-    kind.clear(value)
-    for key, item in zip(contents[::2], contents[1::2], strict=True):
-        kind.__setitem__(value, key, item)
+    return Kind(base, read, write)
 
 
 def _write_list(value: Any, contents: Values) -> None:
@@ -101,9 +100,10 @@ def _iterated(kind: Any) -> Callable[[Any], Values]:
     return lambda value: list(kind.__iter__(value))
 
 
-DICT = Kind(dict, _items, _write_dict)
+DICT = _dict_kind(_dict)
 
 KINDS = (
+    _dict_kind(_ordered),
     DICT,
     Kind(list, _iterated(list), _write_list),
     Kind(tuple, _iterated(tuple), None),
@@ -113,9 +113,21 @@ KINDS = (
 """The types of containers."""
 
 
+_EXACT: dict[Any, Kind | None] = {
+    **dict.fromkeys(PLAIN),
+    **{kind.type: kind for kind in KINDS},
+}
+
+
 def kind_of(value: object) -> Kind | None:
     """Return the type of a container; None of any other value."""
-    return next((kind for kind in KINDS if issubclass(type(value), kind.type)), None)
+    return _kind_of_class(type(value))
+
+
+def _kind_of_class(cls: type[Any]) -> Kind | None:
+    if cls in _EXACT:
+        return _EXACT[cls]
+    return next((kind for kind in KINDS if issubclass(cls, kind.type)), None)
 
 
 def inside(value: object) -> Values:
@@ -143,8 +155,9 @@ class Content:
     def is_changed(self) -> bool:
         """Return whether the contents are others now."""
         now = self._kind.read(self.value)
-        same = len(now) == len(self.contents)
-        return not (same and all(map(is_same, now, self.contents)))
+        if len(now) != len(self.contents):
+            return True
+        return not all(map(is_same, now, self.contents))
 
     def is_written(self) -> bool:
         """Return whether a forward that is captured once would lose a write to them."""
@@ -306,23 +319,31 @@ def space_of(value: object) -> dict[str, Any] | None:
     return cast("dict[str, Any]", space) if type(space) is dict else None
 
 
-def _contents_of(value: Any) -> Iterator[Content]:
-    """Yield the contents of a value: items, and attributes of the user's objects."""
-    kind = cast("type[Any]", type(value))
-    container = kind_of(value)
+_Read = Callable[[Any], Content | None]
+
+
+def _reads_of(cls: type[Any]) -> tuple[_Read, ...]:
+    """Return how the contents of objects of a class are read.
+
+    They are items, attributes of the user's objects, and states.
+    """
+    container, reads = _kind_of_class(cls), list[_Read]()
     if container is not None:
-        yield Content(value, container)
-        if kind is container.type:  # most are
-            return
-    if _is_generator(kind):
-        yield Drawn(value)
-    elif kind.__name__ == "ndarray" and _module(kind) == "numpy":
-        yield _Elements(value)
-    elif is_users(kind):
-        space = space_of(value)
-        if space is not None:
-            yield _Space(space, DICT)
-        yield Content(value, slots_of(kind))
+        reads.append(partial(Content, kind=container))
+        if cls is container.type:  # most are
+            return tuple(reads)
+    if _is_generator(cls):
+        reads.append(Drawn)
+    elif cls.__name__ == "ndarray" and _module(cls) == "numpy":
+        reads.append(_Elements)
+    elif is_users(cls):
+        reads += _attributes_of, partial(Content, kind=slots_of(cls))
+    return tuple(reads)
+
+
+def _attributes_of(value: Any) -> Content | None:
+    space = space_of(value)
+    return None if space is None else _Space(space, DICT)
 
 
 class Contents:
@@ -338,6 +359,7 @@ class Contents:
         self.tensors: list[torch.Tensor] = []
         self.modules: list[nn.Module] = []
         self._met: dict[int, Any] = {}  # kept alive, so that no identity is reused
+        self._reads: dict[type[Any], tuple[_Read, ...]] = {}
 
     def of(self, value: Any) -> list[Content]:
         """Return the contents of a value and of all that it contains.
@@ -349,7 +371,7 @@ class Contents:
         while below:
             inner = below.pop()
             kind = cast("type[Any]", type(inner))
-            if kind in _PLAIN or id(inner) in self._met:
+            if kind in PLAIN or id(inner) in self._met:
                 continue
             self._met[id(inner)] = inner
             if issubclass(kind, torch.Tensor):
@@ -357,9 +379,14 @@ class Contents:
             elif issubclass(kind, nn.Module):
                 self.modules.append(inner)
             elif len(self._met) < MOST:
-                for content in _contents_of(inner):
-                    contents.append(content)
-                    below += content.contents
+                reads = self._reads.get(kind)
+                if reads is None:
+                    reads = self._reads[kind] = _reads_of(kind)
+                for read in reads:
+                    content = read(inner)
+                    if content is not None:
+                        contents.append(content)
+                        below += content.contents
         return contents
 
 

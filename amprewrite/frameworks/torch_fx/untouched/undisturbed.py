@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.compat import threads
+from amprewrite.frameworks.torch_fx.compat import tensor_internals, threads
 from amprewrite.frameworks.torch_fx.untouched.attributes import Attributes
 from amprewrite.frameworks.torch_fx.untouched.first_writes import FirstWrites
 from amprewrite.frameworks.torch_fx.untouched.tensor_states import (
@@ -40,9 +40,11 @@ class Untouched:
         Args:
             models: The models.
         """
-        self.attributes, self.writes = Attributes(models), FirstWrites()
-        tensors = filter(has_state, self.attributes.tensors)
-        self._tensors = [TensorState(tensor) for tensor in tensors]
+        self.writes = FirstWrites()
+        with tensor_internals.without_overrides():  # each would see each attribute
+            self.attributes = Attributes(models)
+            tensors = filter(has_state, self.attributes.tensors)
+            self._tensors = [TensorState(tensor) for tensor in tensors]
         tensors = (t for m in models for t in (*m.parameters(), *m.buffers()))
         devices = sorted({t.device.index or 0 for t in tensors if t.is_cuda})
         self._random = torch.get_rng_state()
@@ -64,7 +66,7 @@ class Untouched:
         Args:
             hooks: As :meth:`Attributes.restore` takes it.
         """
-        with _uninterrupted():
+        with _uninterrupted(), tensor_internals.without_overrides():
             self.writes.put_back()
             for state in self._tensors:
                 state.restore()

@@ -45,6 +45,8 @@ class MadeTensors(torch.overrides.TorchFunctionMode):
         """
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
+        if not _may_contain_tensors(result):  # most are attributes of tensors
+            return result
         if not any(result is arg for arg in (*args, *kwargs.values())):
             self._note(result)
         if self._tracer is None:
@@ -103,6 +105,11 @@ class MadeTensors(torch.overrides.TorchFunctionMode):
     def _alive(self) -> list[torch.Tensor]:
         found = {id(t): t for made in self._made if (t := made()) is not None}
         return [t for t in found.values() if tensor_internals.has_no_values(t)]
+
+
+def _may_contain_tensors(result: object) -> bool:
+    types = (torch.Tensor, tuple, list)
+    return isinstance(result, types) and not isinstance(result, torch.Size)
 
 
 def release(error: BaseException | None) -> None:
