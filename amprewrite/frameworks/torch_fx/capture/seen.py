@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.nn.modules import module as torch_module
 
 from amprewrite.frameworks.torch_fx.compat import pytrees, settings, threads
 from amprewrite.frameworks.torch_fx.compat.watchers import autograd, trials
@@ -136,19 +137,25 @@ def watching_attributes(model: torch.nn.Module, seen: Seen) -> Generator[None]:
 
     Export restores them too, but neither new ones nor what is written in place.
     """
-    before = list[tuple[Attributes, _Arguments]]()
+    before, assigned = list[tuple[Attributes, _Arguments]](), set[str]()
+
+    def note(part: torch.nn.Module, name: str, _: object) -> None:
+        if part is model:
+            assigned.add(name)
 
     def enter(_: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         before.append((Attributes.of(model), _Arguments(model, args, kwargs)))
 
     def leave(*_: object) -> None:
         then, given = before.pop()
-        seen.written, seen.drawn = [*then.names(), *given.changed()], then.drawn()
+        seen.written = [*then.names(assigned), *given.changed()]
+        seen.drawn = then.drawn()
 
     with undisturbed(model) as outside:
         hooks = (
             model.register_forward_pre_hook(enter, prepend=True, with_kwargs=True),
             model.register_forward_hook(leave),
+            torch_module.register_module_buffer_registration_hook(note),
         )
         try:
             yield

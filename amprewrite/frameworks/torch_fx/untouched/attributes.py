@@ -7,7 +7,7 @@ to them. Hooks that the forward registers on parts belong to the flags that say 
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from operator import is_, methodcaller
 from typing import Any
 
@@ -81,6 +81,7 @@ class _Part:
         if not _is_ours(self.kind):  # those of a converted part are in no attribute
             for _, tensor in self._own_tensors():
                 contents.of(tensor)
+        self._buffers = self._buffers_now()
         self._memory = [
             (name, tensor, tensor.untyped_storage())
             for name, tensor in self._own_tensors()
@@ -91,16 +92,32 @@ class _Part:
         yield from self.module.named_parameters(recurse=False)
         yield from self.module.named_buffers(recurse=False)
 
-    def replaced(self, several: Collection[int]) -> Iterator[str]:
-        """Yield the names of buffers that were replaced by another tensor.
+    def _buffers_now(self) -> dict[str, torch.Tensor]:
+        return dict(self.module.named_buffers(recurse=False, remove_duplicate=False))
+
+    def replaced(self, several: Collection[int], assigned: Container[str]) -> list[str]:
+        """Return the names of buffers that are other tensors, are new or are gone.
+
+        Those that a capture keeps are left out.
 
         Args:
-            several: Identities of the tensors that count: those with several names.
+            several: Identities of the tensors with several names.
+            assigned: Names of buffers that were set as attributes of the model.
         """
-        now = dict(self._own_tensors())
-        for name, tensor, _ in self._memory:
-            if id(tensor) in several and now.get(name) is not tensor:
-                yield name
+        before, now = self._buffers, self._buffers_now()
+
+        def is_kept(name: str) -> bool:
+            old, new = before.get(name), now.get(name)
+            if old is None or new is None or old is new:
+                return old is new
+            if self.path != "self" or name not in assigned or id(old) in several:
+                return False
+            if None in module_parts.buffers(self.module).values():
+                return False
+            like = (old.shape, old.dtype) == (new.shape, new.dtype)
+            return like and not any(new is other for other in before.values())
+
+        return [name for name in before | now if not is_kept(name)]
 
     def moved(self) -> Iterator[str]:
         """Yield the names of parameters and buffers with other memory than before."""
@@ -241,15 +258,25 @@ class Attributes:
         states = self._generators.items()
         return [name for name, state in states if state.is_changed()]
 
-    def names(self) -> list[str]:
-        """Return the names of changed attributes, as the model's code spells them."""
+    def names(self, assigned: Container[str] = ()) -> list[str]:
+        """Return the names of changed attributes, as the model's code spells them.
+
+        Left out are writes that a capture keeps: torch.export (2.11 to 2.15) copies a
+        tensor that is set as a buffer of the model itself into the one before; it
+        loses those that are set in parts, or have other extents; of a buffer with
+        several names it keeps one value; and if a buffer is None it writes to the
+        memory of another input.
+
+        Args:
+            assigned: Names of buffers that were set as attributes of the model.
+        """
         return [
             _name(part, name)
             for part in self._parts
             for name in (
                 *part.changed(),
                 *part.moved(),
-                *part.replaced(self._several),  # export keeps one of its values
+                *part.replaced(self._several, assigned),
             )
         ]
 
