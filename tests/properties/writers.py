@@ -88,6 +88,8 @@ class Writer(nn.Module):
         self.layer = nn.Linear(WIDTH, WIDTH)
         self.kept = nn.Parameter(torch.rand(WIDTH) + 0.5, requires_grad=False)
         self.mean: Any
+        self.absent: Any
+        self.register_buffer("absent", None)
         self.register_buffer("mean", torch.rand(WIDTH) + 0.5)
         self.plain = torch.rand(WIDTH) + 0.5
         self.count, self.ratio = 0, 1.0
@@ -161,6 +163,16 @@ def buffer_in_place(m: Any, x: Any) -> Any:
 def buffer_set(m: Any, x: Any) -> Any:
     m.mean = m.mean * 0.5 + x.detach().mean(0)
     return m.mean
+
+
+def buffer_registered(m: Any, x: Any) -> Any:
+    m.register_buffer("mean", m.mean * 0.5 + x.detach().mean(0))
+    return m.mean
+
+
+def buffer_from_none(m: Any, x: Any) -> Any:
+    m.absent = x.detach().mean(0) + (0.0 if m.absent is None else m.absent)
+    return m.absent
 
 
 def buffer_by_data(m: Any, x: Any) -> Any:
@@ -262,7 +274,8 @@ WRITERS: dict[str, type[Writer]] = {
     for write in (
         *(parameter_by_data, parameter_data_set, momentum, momentum_in_place),
         *(parameter_in_place, parameter_copied, parameter_element, trained_clamped),
-        *(buffer_in_place, buffer_set, buffer_by_data, plain_in_place, plain_set),
+        *(buffer_in_place, buffer_set, buffer_registered, buffer_from_none),
+        *(buffer_by_data, plain_in_place, plain_set),
         *(counter, ratio, list_grows, dict_written, dict_of_tensors, deque_grows),
         *(nested_grows, object_counts, object_tensor, object_tensor_set, slots_count),
         *(codebook, nothing, casts, draws, draws_in_python),

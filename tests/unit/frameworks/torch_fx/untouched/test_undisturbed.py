@@ -112,7 +112,12 @@ def test_an_interrupt_waits_until_all_is_put_back(
         first()
 
     monkeypatch.setattr(put_back.writes, "put_back", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        put_back.restore()
-    assert state(model)[2:] == before[2:]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    # A shell has jobs in the background ignore interrupts.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            put_back.restore()
+        assert state(model)[2:] == before[2:]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, handler)
