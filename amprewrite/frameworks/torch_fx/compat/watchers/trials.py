@@ -150,7 +150,13 @@ def failed(version: str) -> tuple[Trial, ...]:
         version: The release of torch.
     """
     # In this thread: after a fake mode in another one, that ends, torch 2.11 crashes.
-    with settings.fork_rng([]), threads.without_modes(), torch.enable_grad():
+    # The first capture may be that of a call in inference mode.
+    with (
+        settings.fork_rng([]),
+        threads.without_modes(),
+        torch.inference_mode(mode=False),
+        torch.enable_grad(),
+    ):
         unheard = tuple(trial for trial in TRIALS if not _heard(trial))
     for trial in unheard:
         warn(

@@ -78,8 +78,9 @@ def test_trials_run_on_the_cpu() -> None:
         assert trials.failed(torch.__version__) == ()
 
 
-def test_modes_around_do_not_reach_a_trial() -> None:
-    with FlopCounterMode(display=False) as mode, torch.no_grad():
+@pytest.mark.parametrize("grad_mode", [torch.no_grad, torch.inference_mode])
+def test_modes_around_do_not_reach_a_trial(grad_mode: Any) -> None:
+    with FlopCounterMode(display=False) as mode, grad_mode():
         assert trials.failed(torch.__version__) == ()
     assert mode.get_total_flops() == 0
 
