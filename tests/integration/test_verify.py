@@ -246,11 +246,20 @@ def test_bert_with_a_model_output():
     assert len(report.ops) > 30
 
 
-def test_a_model_captured_lazily_has_outputs_only():
+def test_a_model_exported_at_its_first_call_has_errors_by_op():
     model = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64)).eval()
     lazy = amprewrite.convert(model)
     with torch.no_grad():
         lazy(X)
+    report = amprewrite.verify(model, lazy, (X,), rtol=0.02)
+    assert report.ok
+    assert any(op.canonical == "linear" for op in report.ops)
+
+
+def test_a_model_captured_by_dynamo_has_outputs_only():
+    model = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64)).eval()
+    lazy = amprewrite.convert(model)
+    lazy(X)  # with gradients
     report = amprewrite.verify(model, lazy, (X,), rtol=0.02)
     assert report.ops == ()
     assert any("no errors by op" in note for note in report.notes)

@@ -17,6 +17,7 @@ from amprewrite.frameworks.torch_fx.module import distributed
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.snapshot import deep_copy, snapshot
 from amprewrite.frameworks.torch_fx.module.state import attribute
+from amprewrite.frameworks.torch_fx.module.weight_copies import COPIES
 from amprewrite.frameworks.torch_fx.untouched.first_writes import outdated_by_put_back
 from amprewrite.plan import Plan, join_plans
 
@@ -165,6 +166,11 @@ class LazyModule(ConvertedModule):
         """Whether the model is in train mode."""
         return self.training
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it was not captured or called yet, and weights were not trained."""
+        return self.looked_at < 0 and not self._plans and not self._use.trained
+
     def weights_are_trained(self) -> None:
         """Cast weights at each use from now on."""
         self._use.trained = True
@@ -208,6 +214,7 @@ class LazyModule(ConvertedModule):
             if mark is None or not mark.holds(source):
                 with torch.no_grad():
                     held.copy_(source)
+                COPIES.share(held, source)
                 self._own[name] = Mark(source), held
                 outdated_by_put_back(self._outdate)
 

@@ -63,6 +63,11 @@ class WeightCopies:
         self._known[key] = made
         return made
 
+    def share(self, weight: torch.Tensor, low: torch.Tensor) -> None:
+        """Take ``low`` for the copy of a weight, which has its values."""
+        key = id(weight), low.dtype
+        self._known[key] = Copy(Mark(weight), low, self._memory(weight, key))
+
     def forget(self, weight: torch.Tensor, dtype: torch.dtype) -> None:
         """Forget the copy of a weight."""
         self._known.pop((id(weight), dtype), None)

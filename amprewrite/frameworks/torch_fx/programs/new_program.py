@@ -96,6 +96,7 @@ def new_program(
             reason=reason,
             exported=asker.exported,
             stand_ins=asker.stand_ins,
+            varies=state.lazy and not asker.exported,
         )
         try:
             program = state.capture(wanted)

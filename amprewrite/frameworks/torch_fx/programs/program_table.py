@@ -336,11 +336,10 @@ class Programs:
             table, key = self._table, call_key(args, kwargs)
             if len(table.known) >= KEYS:
                 table.known.clear()
-            for program in reversed(table.programs):
-                if program.takes(args, kwargs):
-                    break
-            else:
-                program = program_of_call(self._asker(owner), args, kwargs)
+            known = (p for p in reversed(table.programs) if p.takes(args, kwargs))
+            found = next(known, None)
+            program = program_of_call(self._asker(owner), found, args, kwargs)
+            if program is not found:
                 self._add(program)
             table.known[key] = program
             return program
@@ -365,6 +364,8 @@ class Programs:
             gone = [k for k, p in table.known.items() if p not in table.programs]
             for key in gone:
                 del table.known[key]
+        if self._first not in self.shared.programs:
+            self._first = None
 
     def look_up(self, owner: nn.Module) -> None:
         """Find the programs of a changed structure before a call, as in ``train()``.

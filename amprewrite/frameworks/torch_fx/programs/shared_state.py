@@ -51,6 +51,8 @@ class Wanted:
         reason: Text of the reason why no program of one graph will do; or empty.
         exported: Whether ``torch.export`` traces the call, which dynamo cannot capture.
         stand_ins: Whether tensors among the arguments have values that no call gave.
+        varies: Whether dynamo is to capture what export would capture again for each
+            value of a number, or for each extent.
     """
 
     model: nn.Module
@@ -64,6 +66,7 @@ class Wanted:
     reason: str = ""
     exported: bool = False
     stand_ins: bool = False
+    varies: bool = False
 
 
 class Capture(Protocol):
@@ -116,6 +119,7 @@ class SharedState:
             that are registered on the converted model run around its programs.
         refusal: Reason why the model cannot be copied, which a capture needs.
         low: Tensors that are, or were, stored low.
+        lazy: Whether it was converted without args, and exported at its first call.
     """
 
     capture: Capture | None
@@ -128,6 +132,7 @@ class SharedState:
     hooks: module_hooks.Hooks = field(default_factory=dict[str, Any])
     refusal: str = ""
     low: Stored = field(default_factory=Stored)
+    lazy: bool = False
     _adopt: Callable[[nn.Module, Any], None] | None = None
     _root: Callable[[], nn.Module | None] = lambda: None
     _told: bool = False
@@ -193,6 +198,7 @@ class SharedState:
             hooks=self.hooks,
             refusal=self.refusal,
             low=dict(self.low),
+            lazy=self.lazy,
         )
         memo[id(self)] = made
         return made

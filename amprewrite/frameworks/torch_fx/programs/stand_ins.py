@@ -1,4 +1,4 @@
-"""Capture one more program of a converted model inside of an export or a transform.
+"""Find the program of a call, which may be inside of an export or a transform.
 
 The tensors of the model, and those of the call, are fake ones while ``torch.export``
 traces it, and wrapped ones in a transform of ``torch.func``. A capture beside the
@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from amprewrite.errors import (
+    AmpError,
     NotCapturedError,
     PlanMismatchError,
     UnsupportedError,
@@ -27,9 +28,11 @@ from amprewrite.frameworks.torch_fx.compat import (
 )
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
+from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule
 from amprewrite.frameworks.torch_fx.module.low_marks import mark_low
 from amprewrite.frameworks.torch_fx.module.signature import TRACED_OTHERWISE
 from amprewrite.frameworks.torch_fx.plain.plain_model import Stored
+from amprewrite.frameworks.torch_fx.plain.tree import scripted
 from amprewrite.frameworks.torch_fx.programs.extents import TracedExtents
 from amprewrite.frameworks.torch_fx.programs.new_program import Asker, new_program
 
@@ -82,15 +85,20 @@ def program_to_export(
 
 
 def program_of_call(
-    asker: Asker, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    asker: Asker,
+    found: ConvertedModule | None,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
 ) -> ConvertedModule:
-    """Return a new program for a call, which may be inside of a transform.
+    """Return the program of a call: the one that takes it, or a new one.
 
-    It is captured outside of the transform, for the shapes that the call has inside,
-    and for parameters in place of the plain tensors of ``functional_call``.
+    At the first call for inference a model that was converted without args is exported,
+    if that is faithful: then weights are stored low, as in a conversion with args.
+    Dynamo needs full ones, with low copies beside them.
 
     Args:
         asker: The converted model that needs it.
+        found: The program that takes the call; None without one.
         args: Positional arguments of the call.
         kwargs: Keyword arguments of the call.
 
@@ -99,6 +107,48 @@ def program_of_call(
         TypeError: The arguments are not those of the model's forward.
         UnsupportedError: The model cannot be copied, was pickled, or is in a mode that
             it was not converted for.
+    """
+    if found is None:
+        return _captured(asker, args, kwargs)
+    if isinstance(found, LazyModule) and found.is_idle and not _keeps_weights(asker):
+        return _exported(asker, found, args, kwargs)
+    return found
+
+
+def _keeps_weights(asker: Asker) -> bool:
+    """Return whether weights stay full: for gradients, or for others that read them."""
+    owner = asker.owner
+    if asker.shared.trains or owner.training or _is_lent(owner) or scripted(owner):
+        return True
+    return torch.is_grad_enabled() and any(p.requires_grad for p in owner.parameters())
+
+
+def _exported(
+    asker: Asker, lazy: LazyModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> ConvertedModule:
+    """Return a program by export in place of one of dynamo, which stays if it fails."""
+    state = asker.shared
+    state.programs.remove(lazy)
+    state.mode, state.lazy = asker.owner.training, True
+    program: ConvertedModule = lazy
+    try:
+        program = _captured(asker, args, kwargs)
+    except AmpError:  # which dynamo may not raise
+        pass
+    finally:
+        if isinstance(program, LazyModule):
+            state.programs.append(lazy)
+            state.mode, state.lazy = None, False
+    return lazy if isinstance(program, LazyModule) else program
+
+
+def _captured(
+    asker: Asker, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> ConvertedModule:
+    """Return a new program for a call, which may be inside of a transform.
+
+    It is captured outside of the transform, for the shapes that the call has inside,
+    and for parameters in place of the plain tensors of ``functional_call``.
     """
     root, low = asker.shared.root(), asker.shared.low
     if not _is_lent(root):

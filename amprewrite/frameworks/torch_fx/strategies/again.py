@@ -87,7 +87,7 @@ def _requests(wanted: Wanted, request: Request) -> Iterator[Request]:
     if planned is not None:
         yield replace(asked, plan=planned)
     yield asked
-    if wanted.dynamic_shapes is not None:
+    if wanted.dynamic_shapes is not None and not wanted.varies:
         yield replace(asked, dynamic_shapes=None)
 
 
@@ -108,7 +108,7 @@ def _subject(wanted: Wanted, request: Request) -> Subject:
 
 
 def _kept_apart(wanted: Wanted) -> CaptureError | None:
-    """Return the reason to capture by dynamo: a hook, or an argument with state.
+    """Return the reason to capture by dynamo: a hook, a number, an argument with state.
 
     Export flattens such an argument, so that writes of the model to it would be lost: a
     cache of keys and values that each step extends.
@@ -116,6 +116,8 @@ def _kept_apart(wanted: Wanted) -> CaptureError | None:
     if wanted.reason:
         return CaptureError(wanted.reason)
     given: Any = (wanted.args, dict(wanted.kwargs))
+    if wanted.varies and any(map(_is_number, pytrees.pytree.tree_leaves(given))):
+        return CaptureError("an argument is a number, which export takes as constant")
     for kind in pytrees.node_types(given):
         if not issubclass(kind, (dict, list, tuple)):
             return CaptureError(
@@ -123,3 +125,7 @@ def _kept_apart(wanted: Wanted) -> CaptureError | None:
                 f"write, which export takes back"
             )
     return None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, complex)) and not isinstance(value, bool)

@@ -85,6 +85,9 @@ def test_without_arguments_the_first_call_captures() -> None:
     with pytest.raises(NotCapturedError):
         _ = program.plan
     in_full(program, x())
+    assert program.plan.captured == "captured by torch.export"
+    program = amprewrite.convert(a_model())
+    program(x())  # which may be followed by a backward pass
     assert "torch.compile (dynamo)" in program.plan.captured
 
 

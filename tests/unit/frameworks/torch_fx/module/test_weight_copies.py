@@ -122,3 +122,15 @@ def test_trained_weights_have_no_copy():
     (low,) = graph.lowered([model.weight])
     assert torch.equal(low, model.weight.to(LOW))
     assert len(COPIES) == before
+
+
+def test_a_tensor_with_the_values_of_a_weight_is_its_copy_until_a_write():
+    copies, weight = WeightCopies(), torch.randn(4, 4).to(LOW).float()
+    low = weight.to(LOW)
+    copies.share(weight, low)
+    assert copies.of(weight, LOW).low is low
+    weight.add_(1)
+    assert torch.equal(copies.of(weight, LOW).low, weight.to(LOW))
+    del weight
+    gc.collect()
+    assert len(copies) == 0
