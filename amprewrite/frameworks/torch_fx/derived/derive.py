@@ -70,7 +70,10 @@ def derive(
     shared.refusal = refusal or bound_attribute(source)
     shared.hooks = module_hooks.take_forward_hooks(made)
     programs = Programs(shared, made)
-    adopt(made, programs)
+    # A model in training that dynamo runs keeps its own dicts, which are shared: dynamo
+    # itself sees where None is replaced.
+    by_dynamo = program is None or isinstance(program, LazyModule)
+    adopt(made, programs, linked=trains and by_dynamo)
     untyped: Any = made  # its stubs say nothing of the hook's type
     untyped.register_load_state_dict_post_hook(follow_assigned)
     if program is not None:

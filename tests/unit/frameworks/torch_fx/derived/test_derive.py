@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn
 
+import amprewrite
 from amprewrite.dispatch import planner
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.base import Request
@@ -138,3 +139,19 @@ def test_a_model_that_cannot_be_copied_is_refused() -> None:
 
     with pytest.raises(UnsupportedError, match="Stuck cannot be copied"):
         derived(subject(Stuck(4, 4).eval()))
+
+
+@pytest.mark.parametrize("args", [None, (X,)], ids=["lazily", "args"])
+def test_a_model_in_training_keeps_its_dicts(args: Any) -> None:
+    model: Any = nn.Sequential(nn.Linear(4, 4, bias=False), nn.BatchNorm1d(4))
+    model[1].register_buffer("absent", None)
+    spaces = [vars(part) for part in model.train().modules()]
+    before = [(space["_parameters"], space["_buffers"]) for space in spaces]
+    converted = amprewrite.convert(model, "off", args=args)
+    first = converted(X)
+    for space, (parameters, buffers) in zip(spaces, before, strict=True):
+        assert space["_parameters"] is parameters
+        assert space["_buffers"] is buffers
+    converted[0].bias = nn.Parameter(torch.ones(4))
+    assert torch.equal(converted(X), amprewrite.original(converted)(X))
+    assert not torch.equal(converted[0](X), first)
