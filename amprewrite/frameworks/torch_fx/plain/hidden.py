@@ -17,7 +17,10 @@ from amprewrite.frameworks.torch_fx.compat.tensor_internals import (
     writes,
 )
 from amprewrite.frameworks.torch_fx.plain.plain_class import STATE
-from amprewrite.frameworks.torch_fx.untouched.contents import inside, space_of
+from amprewrite.frameworks.torch_fx.untouched.kinds import (
+    inside,
+    space_of,
+)
 
 _TORCHS = frozenset(vars(nn.Module())) | {STATE}
 """Attributes of every module, and that of converted ones."""

@@ -19,7 +19,9 @@ from amprewrite.frameworks.torch_fx.plain.plain_class import (
     STATE,
     made_anew,
 )
-from amprewrite.frameworks.torch_fx.untouched.contents import inside
+from amprewrite.frameworks.torch_fx.untouched.kinds import (
+    inside,
+)
 
 _OWN = frozenset(vars(nn.Module())) | {
     *("_flat_weights", "_flat_weight_refs"),

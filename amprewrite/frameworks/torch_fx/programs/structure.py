@@ -26,7 +26,10 @@ from amprewrite.frameworks.torch_fx.programs.outside import (
     outside_key,
     outside_of,
 )
-from amprewrite.frameworks.torch_fx.untouched.contents import inside, space_of
+from amprewrite.frameworks.torch_fx.untouched.kinds import (
+    inside,
+    space_of,
+)
 
 Key = tuple[object, ...]
 """Key of the structure of a model: equal for models with the same programs."""

@@ -18,13 +18,15 @@ from torch.nn.parameter import is_lazy
 from amprewrite.frameworks.torch_fx.compat import module_parts
 from amprewrite.frameworks.torch_fx.compat.module_hooks import forward_hooks
 from amprewrite.frameworks.torch_fx.untouched.contents import (
-    PLAIN,
     Content,
     Contents,
     global_generators,
-    is_same,
 )
 from amprewrite.frameworks.torch_fx.untouched.first_writes import FirstWrites
+from amprewrite.frameworks.torch_fx.untouched.kinds import (
+    PLAIN,
+    is_same,
+)
 from amprewrite.frameworks.torch_fx.untouched.tensor_states import has_memory
 
 _SET_UP = (vars(nn.Module()).keys() - {"_parameters"}) | {
@@ -137,7 +139,7 @@ class _Part:
         return {n: v for n, v in space.items() if n not in _SET_UP | {"_parameters"}}
 
     def _has_same_objects(self, now: Mapping[str, Any]) -> bool:
-        """Return whether the attributes are the same objects, whatever they contain."""
+        """Return whether the attributes are the same objects, with any contents."""
         before = self.values
         return now.keys() == before.keys() and all(
             map(is_, now.values(), before.values())

@@ -4,7 +4,7 @@ import copy
 from collections import deque
 from typing import Any, cast
 
-from amprewrite.frameworks.torch_fx.untouched.contents import (
+from amprewrite.frameworks.torch_fx.untouched.kinds import (
     inside,
     is_users,
     kind_of,

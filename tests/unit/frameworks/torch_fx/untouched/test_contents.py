@@ -110,13 +110,6 @@ def test_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(Contents().of([[n] for n in range(9)])) < 5
 
 
-def test_a_number_that_is_none_is_the_same() -> None:
-    nan = float("nan")
-    assert contents.is_same(nan, float("nan"))
-    assert not contents.is_same(1, 1.0)
-    assert not contents.is_same([1], [1])
-
-
 def test_a_list_in_itself_ends() -> None:
     value: list[Any] = []
     value.append(value)
