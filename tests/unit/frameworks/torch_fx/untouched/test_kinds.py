@@ -23,7 +23,7 @@ class Strange(OrderedDict[str, Any]):
     def items(self) -> Any:
         raise NotImplementedError
 
-    __iter__ = __len__ = keys = items  # pyright: ignore[reportAssignmentType]
+    __iter__ = __len__ = keys = items
 
 
 class Slots:
