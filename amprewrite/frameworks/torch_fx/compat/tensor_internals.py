@@ -201,6 +201,15 @@ version = attrgetter("_version")
 """Return how often a tensor was written to that is no inference tensor."""
 
 
+def set_writes(tensor: torch.Tensor, number: int) -> None:
+    """Set how often a tensor was written to, after its values were put back.
+
+    A gradient that needs the values, and was recorded before, is computed then.
+    """
+    autograd: Any = _native._autograd
+    autograd._unsafe_set_version_counter((tensor,), (number,))
+
+
 def counts_writes(tensor: torch.Tensor) -> bool:
     """Return whether torch counts the writes to a tensor, which has an address."""
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)

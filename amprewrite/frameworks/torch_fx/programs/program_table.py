@@ -20,12 +20,8 @@ from amprewrite.frameworks.torch_fx.module.lazy_module import (
     LazyModule,
 )
 from amprewrite.frameworks.torch_fx.module.state import mode_name
+from amprewrite.frameworks.torch_fx.plain import written
 from amprewrite.frameworks.torch_fx.plain.plain_model import plain_of, remember_low
-from amprewrite.frameworks.torch_fx.plain.written import (
-    run,
-    write_back,
-    written_attributes,
-)
 from amprewrite.frameworks.torch_fx.programs.call_key import call_key
 from amprewrite.frameworks.torch_fx.programs.extents import Extents
 from amprewrite.frameworks.torch_fx.programs.new_program import (
@@ -124,7 +120,7 @@ class Programs:
     ) -> Any:
         """Run a program by dynamo; take over the attributes that the model writes."""
         try:
-            found = run(program, owner, self.shared.watch, args, kwargs)
+            found = written.run(program, owner, self.shared.watch, args, kwargs)
         except Exception as error:
             made_for_this = program is not self._first and not program.plans
             if made_for_this:  # it takes every call: make way for others
@@ -132,11 +128,11 @@ class Programs:
             refuse_made_of_low(self.shared, owner, error)
             raise
         if len(program.plans) != program.looked_at:  # the code of new captures
-            program.written = written_attributes(program.model, owner)
+            program.written = written.written_attributes(program.model, owner)
             program.looked_at = len(program.plans)
             if hook_keys(program.model) - program.hooks:
                 self._adopt_hooks(owner, program)
-        write_back(program.written)
+        written.write_back(program.written)
         if have_changed(self._settings):  # written by the forward, which dynamo follows
             self._settings = settings_of(owner)
         return found
@@ -288,6 +284,9 @@ class Programs:
         if model is not None and have_same_tensors(model, owner):
             if model.training != owner.training:
                 model.train(owner.training)
+            written.share_attributes(
+                model, owner
+            )  # only its own program wrote to the model
             return model
         self.shared.refuse_copy()
         plain = plain_of(owner, shared=self.shared.trains)

@@ -18,7 +18,11 @@ _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 class TensorState:
-    """All of a tensor but its values: where these are, its gradient, its hooks."""
+    """All of a tensor but its values: where these are, its gradient, its hooks.
+
+    Attributes:
+        tensor: The tensor.
+    """
 
     def __init__(self, tensor: torch.Tensor) -> None:
         """Record the state; the tensor and its memory are kept alive.
@@ -26,7 +30,8 @@ class TensorState:
         Args:
             tensor: A tensor of which :func:`has_state` is true.
         """
-        self._tensor: Any = tensor
+        self.tensor: Any = tensor
+        self._writes = tensor_internals.writes(tensor)
         with torch.no_grad():
             self._alias = tensor.detach()
         self._place = self._read_place()
@@ -37,13 +42,13 @@ class TensorState:
         self._contents = [Content(space, DICT) for space in spaces]
 
     def _read_place(self) -> tuple[Any, ...]:
-        tensor = self._tensor
+        tensor = self.tensor
         where = tensor_internals.storage_identity(tensor), tensor.storage_offset()
         return *where, tensor.shape, tensor.stride(), tensor.dtype
 
     def restore(self) -> None:
         """Put the state back where it is another one now."""
-        tensor = self._tensor
+        tensor = self.tensor
         if self._read_place() != self._place:
             tensor.data = self._alias
         if tensor.is_leaf:
@@ -56,6 +61,11 @@ class TensorState:
                 setattr(tensor, name, hooks)
         for content in self._contents:
             content.restore()
+
+    def forget_writes(self) -> None:
+        """Put back how often the tensor was written to, after its values."""
+        if not self.tensor.is_inference():
+            tensor_internals.set_writes(self.tensor, self._writes)
 
 
 def has_state(tensor: torch.Tensor) -> bool:

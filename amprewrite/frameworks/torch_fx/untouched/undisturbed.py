@@ -67,9 +67,13 @@ class Untouched:
             hooks: As :meth:`Attributes.restore` takes it.
         """
         with _uninterrupted(), tensor_internals.without_overrides():
+            tensors = self._tensors if self.writes.written else ()
+            written = [s for s in tensors if self.writes.has_written(s.tensor)]
             self.writes.put_back()
             for state in self._tensors:
                 state.restore()
+            for state in written:
+                state.forget_writes()
             self.attributes.restore(hooks=hooks)
             torch.set_rng_state(self._random)
             for device, state in self._random_of.items():

@@ -54,6 +54,31 @@ def test_for_training_it_is_the_model_itself_in_the_mode_of_now() -> None:
     assert original(trained) is found
 
 
+class Counting(nn.Module):
+    """Multiplies by a flag, and counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.flag, self.count = nn.Linear(4, 4), 1, 0
+
+    def forward(self, x: Any) -> Any:
+        self.count += 1
+        return self.layer(x) * self.flag
+
+
+@pytest.mark.parametrize("args", [None, (X,)], ids=["lazily", "args"])
+def test_for_training_it_has_the_attributes_of_now(args: Any) -> None:
+    """A second program runs a copy of the model, which writes to the copy."""
+    model = Counting().train()
+    converted: Any = amprewrite.convert(model, "off", args=args)
+    converted(X)
+    converted.flag = 2
+    converted(X)
+    assert original(converted) is model
+    assert (model.flag, model.count, converted.count) == (2, 2, 2)
+    assert torch.equal(model(X), converted(X))
+
+
 def test_others_are_returned_as_they_are() -> None:
     model = network()
     assert original(model) is model

@@ -121,3 +121,12 @@ def test_an_interrupt_waits_until_all_is_put_back(
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, handler)
+
+
+def test_a_gradient_that_was_recorded_before_can_be_computed() -> None:
+    model: Any = nn.Linear(2, 2)
+    loss = (model.weight * model.weight).sum()  # needs the weight as it is now
+    with undisturbed(model), torch.no_grad():
+        model.weight.add_(1)
+    loss.backward()
+    assert torch.equal(model.weight.grad, 2 * model.weight)
