@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 import amprewrite
+from amprewrite.frameworks.torch_fx.untouched.undisturbed import undisturbed
 from tests.torch_programs import Program, relative_error
 
 ROUNDING = 2.0**-8
@@ -84,14 +85,90 @@ def test_what_the_forward_writes_is_written_once_a_call(
     assert (said in program.plan.captured) == (way == "export")
 
 
-def test_a_flag_that_something_is_set_up_is_no_state() -> None:
-    def forward(m: Any, x: Any) -> Any:
-        m.is_ready = True
-        return m.a(x)
+class Config:
+    """Settings of a model, as those of transformers."""
 
-    model = Program(forward, a=nn.Linear(8, 8)).eval()
-    program = amprewrite.convert(model, args=(torch.randn(4, 8),))
-    assert program.plan.captured == "captured by torch.export"
+    def __init__(self) -> None:
+        self.kind: Any = None
+        self.text: Any = None
+
+
+def flag(m: Any, x: Any) -> Any:
+    if not hasattr(m, "ready"):
+        m.ready = True
+        return m.a(x)
+    return m.a(x) * 5
+
+
+def flag_below(m: Any, x: Any) -> Any:
+    if not hasattr(m.a, "ready"):
+        m.a.ready = True
+        return m.a(x)
+    return m.a(x) * 5
+
+
+def name_in_settings(m: Any, x: Any) -> Any:
+    if m.config.kind is None:
+        m.config.kind = "first"
+        return m.a(x)
+    return m.a(x) * len(m.config.kind)
+
+
+def name_in_settings_below(m: Any, x: Any) -> Any:
+    if m.config.text.kind is None:
+        m.config.text.kind = "first"
+        return m.a(x)
+    return m.a(x) * 5
+
+
+@pytest.mark.parametrize("way", ["export", "compile", "around", "dynamo"])
+@pytest.mark.parametrize(
+    "forward", [flag, flag_below, name_in_settings, name_in_settings_below]
+)
+def test_a_constant_that_the_first_call_leaves_is_there_for_the_next(
+    way: str, forward: Any
+) -> None:
+    model: Any = Program(forward, a=nn.Linear(8, 8)).eval()
+    x = torch.randn(4, 8)
+    model.config = Config()
+    model.config.text = Config()
+    reference = copy.deepcopy(model)
+    args = None if way == "dynamo" else (x,)
+    program = amprewrite.convert(model, args=args, compile=way == "compile")
+    exported = args is not None and forward in (flag, name_in_settings)
+    if args is not None:  # flags of a part that others read are not in its key
+        assert (program.plan.captured == "captured by torch.export") == exported
+    call = torch.compile(program, backend="eager") if way == "around" else program
+    assert state(program) == state(model)
+    with torch.no_grad():
+        for _ in range(4):
+            assert relative_error(call(x), reference(x)) < 2 * ROUNDING
+            if exported or way != "around":  # it compiles the code that dynamo captured
+                assert state(program) == state(reference)
+    assert len(program.plans) == 2, "one is for the state that the first call finds"
+    assert state(model) == (False, False, None, None)
+
+
+def state(m: Any) -> tuple[Any, ...]:
+    flags = hasattr(m, "ready"), hasattr(m.a, "ready")
+    return *flags, m.config.kind, m.config.text.kind
+
+
+@pytest.mark.parametrize("forward", [flag, name_in_settings])
+def test_a_run_that_is_none_of_the_user_leaves_no_constant(forward: Any) -> None:
+    model: Any = Program(forward, a=nn.Linear(8, 8)).eval()
+    x = torch.randn(4, 8)
+    model.config = Config()
+    reference = copy.deepcopy(model)
+    program = amprewrite.convert(model, args=(x,))
+    for _ in range(2):
+        assert amprewrite.verify(model, program, (x,)).ok
+    with undisturbed(program), torch.no_grad():
+        for _ in range(3):
+            program(x)
+    with torch.no_grad():
+        for _ in range(3):
+            assert relative_error(program(x), reference(x)) < 2 * ROUNDING
 
 
 @WAYS

@@ -34,6 +34,7 @@ def assemble(subject: Subject, captured: Captured) -> ConvertedModule:
         check_fits(reading.graph, plan, training=trains, mode=subject.mode)
     converted = build(root, reading, plan, shared=trains or subject.owned)
     converted.lowers = request.lowering
+    converted.constants = tuple(captured.seen.constants)
     if not subject.has_own_class:
         keep_program(converted, root, shared=trains)
     if request.budget is None and request.has_arguments:

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import amprewrite
-from amprewrite.errors import AmpWarning, UnsupportedError
+from amprewrite.errors import AmpWarning, CaptureError, UnsupportedError
 from tests import transformers_models as models
 from tests.torch_programs import relative_error, under_autocast
 
@@ -132,6 +132,27 @@ def test_outputs_of_layers_are_one_program_for_all_lengths(name: str) -> None:
         for ours, theirs in zip(found, expected, strict=True):
             assert relative_error(ours, theirs) < 4 * ROUNDING
     assert len(made.plans) == 2, "one is for fixed extents, one for all others"
+
+
+def test_the_kind_of_loss_is_named_by_the_first_call_with_labels() -> None:
+    """Labels of another kind have the loss that the first ones asked for."""
+    model = models.build("bert")
+    reference, given = copy.deepcopy(model), call("bert") | {"labels": _labels("bert")}
+    made = amprewrite.convert(model, kwargs=given)
+    assert made.config.problem_type is None
+    for tokens in (6, 6, 9):
+        given = call("bert", tokens=tokens) | {"labels": _labels("bert")}
+        expected, found = in_full(reference, **given), made(**given)
+        assert relative_error(found.loss, expected.loss) < 2 * ROUNDING
+        assert made.config.problem_type == reference.config.problem_type
+    assert made.config.problem_type == "single_label_classification"
+    assert amprewrite.original(made).config.problem_type == made.config.problem_type
+    assert model.config.problem_type is None
+    assert {plan.captured for plan in made.plans} == {"captured by torch.export"}
+    soft = {"labels": torch.rand(2, model.config.num_labels)}
+    for one in (reference, made):
+        with pytest.raises((ValueError, CaptureError), match="batch_size"):
+            one(**call("bert"), **soft)
 
 
 def test_embeddings_may_be_given_and_resized(pair: Pair) -> None:

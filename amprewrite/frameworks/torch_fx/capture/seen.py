@@ -11,10 +11,8 @@ from torch.nn.modules import module as torch_module
 
 from amprewrite.frameworks.torch_fx.compat import pytrees, settings, threads
 from amprewrite.frameworks.torch_fx.compat.watchers import autograd, trials
-from amprewrite.frameworks.torch_fx.untouched.attributes import Attributes
-from amprewrite.frameworks.torch_fx.untouched.kinds import (
-    is_same,
-)
+from amprewrite.frameworks.torch_fx.untouched.attributes import Attributes, Constant
+from amprewrite.frameworks.torch_fx.untouched.kinds import is_same
 from amprewrite.frameworks.torch_fx.untouched.undisturbed import undisturbed
 
 MACHINERY = (
@@ -43,6 +41,8 @@ class Seen:
         written: Attributes that the forward writes, which export restores, and
             arguments whose lists, dicts or other containers it changes: export gives
             it copies of these.
+        constants: Constants that the forward writes to attributes where nothing was;
+            export restores them, and a call of the program writes them.
         seeds: Number of times that the forward seeds the random generator; export does
             it only while tracing.
         drawn: Python modules that the forward draws random numbers by, not torch;
@@ -58,6 +58,7 @@ class Seen:
     saved: int = 0
     hooks: int = 0
     written: list[str] = field(default_factory=list[str])
+    constants: list[Constant] = field(default_factory=list[Constant])
     seeds: int = 0
     drawn: list[str] = field(default_factory=list[str])
     stored: int = 0
@@ -151,7 +152,7 @@ def watching_attributes(model: torch.nn.Module, seen: Seen) -> Generator[None]:
     def leave(*_: object) -> None:
         then, given = before.pop()
         seen.written = [*then.names(assigned), *given.changed()]
-        seen.drawn = then.drawn()
+        seen.drawn, seen.constants = then.drawn(), then.constants()
 
     with undisturbed(model) as outside:
         hooks = (

@@ -37,14 +37,11 @@ from amprewrite.frameworks.torch_fx.module.state import (
     read_copies,
 )
 from amprewrite.frameworks.torch_fx.module.stored import pickling
+from amprewrite.frameworks.torch_fx.untouched.attributes import Constant
 from amprewrite.plan import Cast, Plan
 
 _MADE_AGAIN = frozenset(("_graph_module", "_forward", "_in_spec", "_out_spec")) | {
-    "_places",
-    "_compiled_call_impl",
-    "_origin",
-    "_flat",
-    "_lowered",
+    *("_places", "_compiled_call_impl", "_origin", "_flat", "_lowered"),
 }
 """Attributes that are not pickled, but made again when the module is loaded."""
 
@@ -70,6 +67,7 @@ class ConvertedModule(KeepsDtypes):
         used: Number of the last call, of those of the model.
         lowers: Whether calls run a lowered graph: the same in fewer steps.
         gathers: Whether tensors were set since: it may be sharded, and gathers them.
+        constants: Constants that a call writes to attributes of the model.
     """
 
     path: str = ""
@@ -87,6 +85,7 @@ class ConvertedModule(KeepsDtypes):
     _full: Mapping[str, torch.dtype] = MappingProxyType({})
     _linked: bool = False
     gathers: bool = False
+    constants: tuple[Constant, ...] = ()
 
     @property
     def plan(self) -> Plan:

@@ -19,9 +19,8 @@ from amprewrite.frameworks.torch_fx.plain.plain_class import (
     STATE,
     made_anew,
 )
-from amprewrite.frameworks.torch_fx.untouched.kinds import (
-    inside,
-)
+from amprewrite.frameworks.torch_fx.untouched.attributes import Constant
+from amprewrite.frameworks.torch_fx.untouched.kinds import inside, space_of
 
 _OWN = frozenset(vars(nn.Module())) | {
     *("_flat_weights", "_flat_weight_refs"),
@@ -114,6 +113,23 @@ def write_back(written: list[tuple[nn.Module, nn.Module, str]]) -> None:
     for part, here, name in written:
         if name in vars(part):
             vars(here)[name] = vars(part)[name]
+
+
+def write_constants(constants: Iterable[Constant], converted: nn.Module) -> bool:
+    """Write the constants that a call of the model leaves; return whether one is new.
+
+    Args:
+        constants: The constants.
+        converted: The converted model or part.
+    """
+    news = False
+    for path, settings, name, value in constants:
+        space = vars(converted.get_submodule(path))
+        if settings:
+            space = space_of(space.get(settings))
+        if space is not None and space.get(name) is None:
+            space[name], news = value, True
+    return news
 
 
 def _pairs(

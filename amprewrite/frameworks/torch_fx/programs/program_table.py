@@ -101,8 +101,7 @@ class Programs:
         """
         if torch.compiler.is_compiling():
             return self._traced(owner, args, kwargs)(*args, **kwargs)
-        program = self.program_for(owner, args, kwargs)
-        self._last = program
+        program = self._last = self.program_to_run(owner, args, kwargs)
         if isinstance(program, LazyModule):
             return self._call_lazy(owner, program, args, kwargs)
         if module_hooks.are_for_all_modules():
@@ -110,6 +109,16 @@ class Programs:
         if program.is_compiled:
             return program(*args, **kwargs)
         return program.call(args, kwargs)
+
+    def program_to_run(
+        self, owner: nn.Module, args: Any, kwargs: Any
+    ) -> ConvertedModule:
+        """Return the program of a call, after its writes to attributes of the model."""
+        program = self.program_for(owner, args, kwargs)
+        constants = program.constants
+        if constants and written.write_constants(constants, owner):
+            self.shared.watch.count()
+        return program
 
     def _call_lazy(
         self,
@@ -122,8 +131,7 @@ class Programs:
         try:
             found = written.run(program, owner, self.shared.watch, args, kwargs)
         except Exception as error:
-            made_for_this = program is not self._first and not program.plans
-            if made_for_this:  # it takes every call: make way for others
+            if program is not self._first and not program.plans:  # it takes all calls
                 self._drop(program)
             refuse_made_of_low(self.shared, owner, error)
             raise
@@ -174,9 +182,7 @@ class Programs:
         self._add(program)
         self._first = self._last = program
 
-    def note_extents(
-        self, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> None:
+    def note_extents(self, owner: nn.Module, args: Any, kwargs: Any) -> None:
         """Record the arguments of the first program; others show which extents vary."""
         self._extents.note(owner, args, kwargs)
 
@@ -203,14 +209,13 @@ class Programs:
             return self._last
         if self._table.programs:
             return self._table.programs[-1]
-        if self._tables and any(table.programs for table in self._tables.values()):
+        msg = NO_PLAN
+        if any(table.programs for table in self._tables.values()):
             mode = "" if owner is None else f" for {mode_name(owner.training)} mode"
             msg = (
                 f"this module has no plan{mode} yet: it is captured at its first call "
                 f"in that mode; call it once"
             )
-        else:
-            msg = NO_PLAN
         raise NotCapturedError(msg)
 
     @property
@@ -327,16 +332,14 @@ class Programs:
             self._stored = [stored for stored in self._stored if stored[0] != now]
 
     @compiling.uncompiled  # dynamo of torch 2.11 fails on what it raises
-    def _find(
-        self, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> ConvertedModule:
+    def _find(self, owner: nn.Module, args: Any, kwargs: Any) -> ConvertedModule:
         """Return a program that takes the arguments; capture one if none does."""
         with threads.capturing():
             table, key = self._table, call_key(args, kwargs)
             if len(table.known) >= KEYS:
                 table.known.clear()
-            known = (p for p in reversed(table.programs) if p.takes(args, kwargs))
-            found = next(known, None)
+            takers = (p for p in reversed(table.programs) if p.takes(args, kwargs))
+            found = next(takers, None)
             program = program_of_call(self._asker(owner), found, args, kwargs)
             if program is not found:
                 self._add(program)
@@ -360,17 +363,13 @@ class Programs:
         """Leave out the programs that the model keeps no more."""
         for table in self._tables.values():
             table.programs = [p for p in table.programs if p in self.shared.programs]
-            gone = [k for k, p in table.known.items() if p not in table.programs]
-            for key in gone:
-                del table.known[key]
+            left = [(k, p) for k, p in table.known.items() if p in table.programs]
+            table.known = dict(left)
         if self._first not in self.shared.programs:
             self._first = None
 
     def look_up(self, owner: nn.Module) -> None:
-        """Find the programs of a changed structure before a call, as in ``train()``.
-
-        A call that is being compiled does not look for them.
-        """
+        """Find the programs of a changed structure: a call that is traced does not."""
         if self.shared.watch.changed and self._tables:
             with suppress(UnsupportedError):  # a part that the next call refuses
                 self.refresh(owner)
@@ -379,13 +378,13 @@ class Programs:
         self, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> ConvertedModule:
         """Return the program of a call that is part of a larger capture."""
-        watch = self.shared.watch
+        watch, export = self.shared.watch, torch.compiler.is_exporting()
         if self._version != watch.structure if self.path else watch.changed:
             _refreshed_apart(self, owner)
         for program in reversed(self._table.programs):
-            if program.takes_traced(args, kwargs):
+            if (export or not program.constants) and program.takes_traced(args, kwargs):
                 return program
-        if torch.compiler.is_exporting():
+        if export:
             return program_to_export(self._asker(owner), args, kwargs)
         return _captured_apart(self, owner, args, kwargs)
 
@@ -395,5 +394,5 @@ class Programs:
 
 
 # A compiler of code around a call traces neither of them.
-_captured_apart = compiling.uncompiled(Programs.program_for)
+_captured_apart = compiling.uncompiled(Programs.program_to_run)
 _refreshed_apart = compiling.uncompiled(Programs.refresh)

@@ -1,5 +1,7 @@
 """Capture by ``torch.export`` while the model is converted: one graph, and its plan."""
 
+from collections.abc import Iterable
+
 from torch import nn
 
 from amprewrite.errors import CaptureError
@@ -16,7 +18,9 @@ from amprewrite.frameworks.torch_fx.programs.effects import (
     OutsideWrites,
     hooks_with_effects,
 )
+from amprewrite.frameworks.torch_fx.programs.flags import flags_read
 from amprewrite.frameworks.torch_fx.subject import Subject
+from amprewrite.frameworks.torch_fx.untouched.attributes import Constant
 
 
 def export_now(subject: Subject) -> ConvertedModule | CaptureError:
@@ -37,6 +41,7 @@ def export_now(subject: Subject) -> ConvertedModule | CaptureError:
     finally:
         written = outside.names()
         outside.restore()
+    captured.seen.written += _unread(subject, captured.seen.constants)
     reason = captured.seen.reason(training=subject.trains) or _effects(subject)
     if written and not reason:
         names = ", ".join(written)
@@ -61,6 +66,22 @@ def beside_shapes(subject: Subject, error: CaptureError) -> CaptureError:
         return error
     refuse_mistake(model, subject.args, subject.kwargs, shapes, error)
     return CaptureError(f"{error}; {PER_SIGNATURE}")
+
+
+def _unread(subject: Subject, constants: Iterable[Constant]) -> list[str]:
+    """Return the names of constants that no further program would be captured for.
+
+    A converted model of its own class writes them, and has programs for each value of
+    the attributes that the code of a part names.
+    """
+    if not subject.has_own_class:
+        return [constant.full_name for constant in constants]
+    return [
+        constant.full_name
+        for constant in constants
+        if (constant.settings or constant.name)
+        not in flags_read(subject.root.get_submodule(constant.part))
+    ]
 
 
 def _hidden(root: nn.Module) -> str:

@@ -9,7 +9,7 @@ to them. Hooks that the forward registers on parts belong to the flags that say 
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from operator import is_, methodcaller
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -26,6 +26,7 @@ from amprewrite.frameworks.torch_fx.untouched.first_writes import FirstWrites
 from amprewrite.frameworks.torch_fx.untouched.kinds import (
     PLAIN,
     is_same,
+    space_of,
 )
 from amprewrite.frameworks.torch_fx.untouched.tensor_states import has_memory
 
@@ -43,8 +44,35 @@ _is_own = methodcaller("startswith", "_amprewrite")
 """Return whether an attribute is of a converted model, and no state."""
 
 
+_STATE = "_amprewrite"
+"""Attribute of a converted model with the record of changes of its structure."""
+
 _RUN = "_model"
 """Attribute of a program that dynamo captures: the model that it runs."""
+
+
+class Constant(NamedTuple):
+    """A constant that a call leaves where nothing was, for the calls after it.
+
+    It is a name in an object, as ``config.problem_type`` of transformers, or a flag of
+    a module.
+
+    Attributes:
+        part: Path of the module.
+        settings: Attribute of the module that is the object; empty for the module.
+        name: Name of the attribute that is written.
+        value: The constant.
+    """
+
+    part: str
+    settings: str
+    name: str
+    value: str | bool
+
+    @property
+    def full_name(self) -> str:
+        """The attribute, as the code of the model spells it."""
+        return ".".join(filter(None, ("self", self.part, self.settings, self.name)))
 
 
 class _Part:
@@ -156,14 +184,38 @@ class _Part:
             if name in _SET_UP or _is_own(name):
                 continue
             if name not in self.values:
-                if now[name] is not True:  # it only says "this is set up"
+                if now[name] is not True or not self.path:
                     yield name
             elif (
                 name not in now
                 or not is_same(now[name], self.values[name])
-                or any(content.is_written() for content in self.contents.get(name, ()))
+                or any(self._changed_contents(name))
             ):
                 yield name
+
+    def _changed_contents(self, name: str) -> Iterator[bool]:
+        for content in self.contents.get(name, ()):
+            yield content.is_changed() and not self._named(name, content)
+
+    def _named(self, name: str, content: Content) -> dict[str, str]:
+        """Return the names that an object got, if it is the attribute itself."""
+        direct = self.path and content.value is space_of(self.values[name])
+        return content.constants() if direct else {}
+
+    def constants(self, *, flags: bool) -> Iterator[Constant]:
+        """Yield the constants that a forward wrote, which are no changes.
+
+        Args:
+            flags: Whether new flags are among them.
+        """
+        path = self.path.partition(".")[2]
+        for name, contents in self.contents.items():
+            for content in contents:
+                for inner, value in self._named(name, content).items():
+                    yield Constant(path, name, inner, value)
+        for name, value in self._now().items() if flags else ():
+            if value is True and name not in self.values:
+                yield Constant(path, "", name, value)
 
     def _restore_buffers(self) -> None:
         """Put the buffers of a converted part back, but for those stored low since."""
@@ -201,6 +253,8 @@ class _Part:
                 continue
             if name not in self.values:
                 del space[name]
+                if (state := space.get(_STATE)) is not None:  # of a converted model
+                    state.shared.watch.count()
         for name, value in self.values.items():
             if name in staying or _is_own(name):
                 continue
@@ -281,6 +335,15 @@ class Attributes:
                 *part.replaced(self._several, assigned),
             )
         ]
+
+    def constants(self) -> list[Constant]:
+        """Return the constants that the forward wrote where nothing was.
+
+        Flags that say that hooks were registered are left out: the program has the
+        hooks.
+        """
+        flags = not self._has_set_up()
+        return [c for p in self._parts if p.path for c in p.constants(flags=flags)]
 
     def written(self, writes: FirstWrites) -> list[str]:
         """Return the names of attributes with tensors that were written to in place.

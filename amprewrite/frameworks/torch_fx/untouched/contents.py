@@ -54,9 +54,9 @@ class Content:
             return True
         return not all(map(is_same, now, self.contents))
 
-    def is_written(self) -> bool:
-        """Return whether a forward that is captured once would lose a write to them."""
-        return self.is_changed()
+    def constants(self) -> dict[str, str]:
+        """Return the names that replaced None, if nothing else changed."""
+        return {}
 
     def restore(self) -> None:
         """Put the contents back, if they are others now."""
@@ -65,19 +65,19 @@ class Content:
 
 
 class _Space(Content):
-    """The attributes of an object."""
+    """The attributes of an object.
 
-    def is_written(self) -> bool:
-        """Return whether a write would be lost, other than of a name where None was.
+    The first call of a transformers model with labels names the kind of its loss in
+    ``config.problem_type``, where None was.
+    """
 
-        The first call of a transformers model with labels names the kind of its loss in
-        ``config.problem_type``, and each later one gives it the same name.
-        """
-        now = self._kind.read(self.value)
-        return len(now) != len(self.contents) or not all(
-            is_same(value, before) or (before is None and type(value) is str)
-            for value, before in zip(now, self.contents, strict=True)
-        )
+    def constants(self) -> dict[str, str]:
+        """Return the names that replaced None, if nothing else changed."""
+        before = dict(zip(self.contents[::2], self.contents[1::2], strict=True))
+        now = self.value.items()
+        news = {n: v for n, v in now if not is_same(v, before.get(n, before))}
+        named = all(type(news[n]) is str and before.get(n, n) is None for n in news)
+        return news if named and len(now) == len(before) else {}
 
 
 class _Elements(Content):

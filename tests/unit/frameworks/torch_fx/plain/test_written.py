@@ -1,6 +1,7 @@
 """Attributes that a converted model shares with the model that dynamo captures."""
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from torch import nn
 from amprewrite.frameworks.torch_fx.plain.written import (
     share_attributes,
     write_back,
+    write_constants,
     written_attributes,
 )
+from amprewrite.frameworks.torch_fx.untouched.attributes import Constant
 
 
 def network() -> Any:
@@ -96,3 +99,18 @@ def test_attributes_that_were_set_are_shared_by_name(pair: Any) -> None:
     share_attributes(model, made, {"seen"})
     assert model.count == 0
     assert model[0].seen is made[0].seen
+
+
+def test_constants_are_written_where_nothing_is() -> None:
+    made = network()
+    made[0].config = SimpleNamespace(kind=None)
+    constants = [
+        Constant("", "", "ready", True),
+        Constant("0", "config", "kind", "regression"),
+        Constant("1", "config", "kind", "regression"),  # of which there is none
+    ]
+    assert write_constants(constants, made)
+    assert (made.ready, made[0].config.kind) == (True, "regression")
+    made.ready, made[0].config.kind = False, "other"
+    assert not write_constants(constants, made)
+    assert (made.ready, made[0].config.kind) == (False, "other")

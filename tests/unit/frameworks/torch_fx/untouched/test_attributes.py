@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.untouched.attributes import Attributes
+from amprewrite.frameworks.torch_fx.untouched.attributes import Attributes, Constant
 
 
 class Holder(nn.Module):
@@ -59,11 +59,19 @@ def test_everything_is_put_back() -> None:
     assert not hasattr(model.inner, "note")
 
 
-def test_a_new_flag_is_no_state() -> None:
+def test_a_new_flag_is_a_constant() -> None:
     model: Any = Holder()
     before = Attributes.of(model)
-    model.ready = True
+    model.ready = model.inner.ready = True
     assert before.names() == []
+    assert before.constants() == [
+        Constant("", "", "ready", True),
+        Constant("inner", "", "ready", True),
+    ]
+    assert [c.full_name for c in before.constants()] == [
+        "self.ready",
+        "self.inner.ready",
+    ]
     model.count = 0.0  # another number, though it is equal
     assert before.names() == ["self.count"]
 
@@ -71,17 +79,46 @@ def test_a_new_flag_is_no_state() -> None:
 class Config:
     def __init__(self) -> None:
         self.kind: Any = None
+        self.text: Any = None
         self.size: Any = 1
 
 
-def test_a_name_that_an_object_gets_where_none_was_is_no_state() -> None:
+def test_what_a_module_outside_of_the_submodules_gets_is_a_write() -> None:
+    model: Any = Holder()
+    hidden: Any = Holder()
+    hidden.config, model.seen = Config(), [hidden]
+    before = Attributes.of(model)
+    hidden.ready = True
+    hidden.config.kind = "regression"
+    assert sorted(before.names()) == ["Holder.config", "Holder.ready"]
+    assert before.constants() == []
+
+
+def test_a_flag_of_hooks_is_no_constant() -> None:
+    model: Any = Holder()
+    before = Attributes.of(model)
+    model.inner.register_forward_hook(lambda *_: None)
+    model.ready = True
+    assert before.names() == before.constants() == []
+
+
+def test_a_name_that_an_object_gets_where_none_was_is_a_constant() -> None:
     model: Any = Holder()
     table: dict[str, Any] = {"kind": None}
     model.config, model.table = Config(), table
+    model.config.text = Config()
     before = Attributes.of(model)
     model.config.kind = "regression"
     assert before.names() == []
+    assert before.constants() == [Constant("", "config", "kind", "regression")]
+    model.config.size = 2
+    assert before.names() == ["self.config"]
+    assert before.constants() == [], "of an object that is written otherwise"
     before.restore()
+    model.config.text.kind = "regression"
+    assert before.names() == ["self.config"], "a part of an object has no path"
+    before.restore()
+    assert model.config.text.kind is None
     assert model.config.kind is None
     model.config.size = "small"
     assert before.names() == ["self.config"]
