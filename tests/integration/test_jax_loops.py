@@ -12,8 +12,10 @@ from tests.jax_programs import (
     Case,
     checked_jaxpr,
     equations,
+    full_contractions,
     keeps_its_promises,
     normal,
+    relative_error,
     weight,
 )
 
@@ -187,6 +189,25 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_construct_keeps_its_promises(name):
     keeps_its_promises(CASES[name])
+
+
+def test_a_loop_has_the_contraction_that_its_test_sums_in_full():
+    """Without an activation between, and all that makes the carry of it."""
+
+    def goes_on(carry):
+        h, n = carry
+        return ((h @ W).sum() < 1e6) & (n < 3)
+
+    def looped(x):
+        h, n = lax.while_loop(goes_on, lambda c: (c[0] @ W, c[1] + 1), (x, 0))
+        return h, n, x @ W
+
+    converted = amprewrite.convert(looped)
+    assert len(full_contractions(checked_jaxpr(converted, X))) == 2
+    assert [d.canonical for d in converted.plan.lowered] == ["matmul"], "the last one"
+    found, expected = converted(X), looped(X)
+    assert found[1] == expected[1]
+    assert relative_error(found[0], expected[0]) < 1e-6
 
 
 def test_a_carry_keeps_its_dtype_and_what_is_read_in_a_loop_is_cast_inside():

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from amprewrite.frameworks.torch_fx.capture.export import export_model
 from amprewrite.frameworks.torch_fx.capture.program import Captured
 from amprewrite.frameworks.torch_fx.capture.seen import Seen, watching
+from amprewrite.frameworks.torch_fx.compat.watchers import trials
 from tests.torch_programs import Program
 
 
@@ -21,6 +22,21 @@ def x() -> Any:
 
 def exported(function: Any, *args: Any, **parts: Any) -> Captured:
     return export_model(Program(function, **parts).eval(), args or (x(),), {})
+
+
+def test_what_training_loses_is_no_reason_that_an_inference_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unheard = tuple(
+        trials.Trial(name, lambda: False, "", trained=trained)
+        for name, trained in (("checkpoints", True), ("regions", False))
+    )
+    monkeypatch.setattr(trials, "failed", lambda _: unheard)
+    with watching(seen := Seen()):
+        pass
+    assert seen.unnoticed == ["checkpoints"]
+    assert "does not tell a capture of checkpoints" in seen.reason(training=True)
+    assert not seen.reason(training=False)
 
 
 def test_a_custom_function_is_noted() -> None:

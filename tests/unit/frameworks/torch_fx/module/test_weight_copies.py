@@ -56,6 +56,18 @@ def test_a_copy_goes_with_the_memory_of_its_weight():
     assert len(copies) == 0
 
 
+def test_a_copy_stays_when_memory_that_its_weight_had_before_goes():
+    copies, weight = WeightCopies(), torch.randn(4, 4)
+    before, view = copies.of(weight, LOW), weight.detach()
+    weight.data = torch.randn(4, 4)
+    now = copies.of(weight, LOW)
+    assert now is not before
+    del view
+    gc.collect()
+    assert before.memory() is None
+    assert copies.of(weight, LOW) is now
+
+
 def test_graphs_share_the_copies_of_a_weight():
     model = nn.Linear(4, 4)
     one, two = (LowWeights({0: LOW}, None, model) for _ in range(2))

@@ -46,7 +46,8 @@ class Other(Model):
 
 def state(model: Any) -> Any:
     tensors = [*model.parameters(), *model.buffers(), model.teacher["t"].weight]
-    numbers = random.getstate(), np.random.get_state()[2], torch.get_rng_state().sum()
+    drawn = torch.get_rng_state().numpy().tobytes()
+    numbers = random.getstate(), np.random.get_state()[2], drawn
     return (
         type(model),
         [(id(t), t.data_ptr(), t.tolist()) for t in tensors],

@@ -91,6 +91,15 @@ last = mul({value}, %t) -> %y: f32[4,8]"""
     assert not bends(lines.format(bend="neg", value="%h"))
 
 
+@pytest.mark.parametrize(
+    ("last", "bent"),
+    [("mul(%s, %x)", True), ("mul(%x, %s)", True), ("div(%s, %x)", False)],
+)
+def test_a_quotient_by_the_value_itself_has_no_bound(last: str, *, bent: bool) -> None:
+    lines = f"bend = tanh(%x) -> %s: f32[4,8]\nlast = {last} -> %y: f32[4,8]"
+    assert bends(lines) is bent
+
+
 def test_a_softmax_that_is_spelled_out_bends() -> None:
     lines = """exp = {op}(%x) -> %e: f32[4,8]
 sum = sum(%e) -> %s: f32[4,1]
