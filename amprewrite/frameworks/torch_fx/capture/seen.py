@@ -11,7 +11,8 @@ from torch.nn.modules import module as torch_module
 
 from amprewrite.frameworks.torch_fx.compat import pytrees, settings, threads
 from amprewrite.frameworks.torch_fx.compat.watchers import autograd, trials
-from amprewrite.frameworks.torch_fx.untouched.attributes import Attributes, Constant
+from amprewrite.frameworks.torch_fx.untouched.attributes import Attributes
+from amprewrite.frameworks.torch_fx.untouched.first_constants import Constant
 from amprewrite.frameworks.torch_fx.untouched.kinds import is_same
 from amprewrite.frameworks.torch_fx.untouched.undisturbed import undisturbed
 

@@ -37,7 +37,7 @@ from amprewrite.frameworks.torch_fx.module.state import (
     read_copies,
 )
 from amprewrite.frameworks.torch_fx.module.stored import pickling
-from amprewrite.frameworks.torch_fx.untouched.attributes import Constant
+from amprewrite.frameworks.torch_fx.untouched.first_constants import Constant
 from amprewrite.plan import Cast, Plan
 
 _MADE_AGAIN = frozenset(("_graph_module", "_forward", "_in_spec", "_out_spec")) | {

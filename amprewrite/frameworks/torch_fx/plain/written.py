@@ -19,7 +19,7 @@ from amprewrite.frameworks.torch_fx.plain.plain_class import (
     STATE,
     made_anew,
 )
-from amprewrite.frameworks.torch_fx.untouched.attributes import Constant
+from amprewrite.frameworks.torch_fx.untouched.first_constants import Constant
 from amprewrite.frameworks.torch_fx.untouched.kinds import inside, space_of
 
 _OWN = frozenset(vars(nn.Module())) | {

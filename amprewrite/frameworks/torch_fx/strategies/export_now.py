@@ -20,7 +20,7 @@ from amprewrite.frameworks.torch_fx.programs.effects import (
 )
 from amprewrite.frameworks.torch_fx.programs.flags import flags_read
 from amprewrite.frameworks.torch_fx.subject import Subject
-from amprewrite.frameworks.torch_fx.untouched.attributes import Constant
+from amprewrite.frameworks.torch_fx.untouched.first_constants import Constant
 
 
 def export_now(subject: Subject) -> ConvertedModule | CaptureError:

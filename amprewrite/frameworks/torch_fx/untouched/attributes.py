@@ -9,7 +9,7 @@ to them. Hooks that the forward registers on parts belong to the flags that say 
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from operator import is_, methodcaller
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,6 +22,7 @@ from amprewrite.frameworks.torch_fx.untouched.contents import (
     Contents,
     global_generators,
 )
+from amprewrite.frameworks.torch_fx.untouched.first_constants import Constant
 from amprewrite.frameworks.torch_fx.untouched.first_writes import FirstWrites
 from amprewrite.frameworks.torch_fx.untouched.kinds import (
     PLAIN,
@@ -49,30 +50,6 @@ _STATE = "_amprewrite"
 
 _RUN = "_model"
 """Attribute of a program that dynamo captures: the model that it runs."""
-
-
-class Constant(NamedTuple):
-    """A constant that a call leaves where nothing was, for the calls after it.
-
-    It is a name in an object, as ``config.problem_type`` of transformers, or a flag of
-    a module.
-
-    Attributes:
-        part: Path of the module.
-        settings: Attribute of the module that is the object; empty for the module.
-        name: Name of the attribute that is written.
-        value: The constant.
-    """
-
-    part: str
-    settings: str
-    name: str
-    value: str | bool
-
-    @property
-    def full_name(self) -> str:
-        """The attribute, as the code of the model spells it."""
-        return ".".join(filter(None, ("self", self.part, self.settings, self.name)))
 
 
 class _Part:

@@ -16,7 +16,7 @@ from amprewrite.frameworks.torch_fx.plain.written import (
     write_constants,
     written_attributes,
 )
-from amprewrite.frameworks.torch_fx.untouched.attributes import Constant
+from amprewrite.frameworks.torch_fx.untouched.first_constants import Constant
 
 
 def network() -> Any:

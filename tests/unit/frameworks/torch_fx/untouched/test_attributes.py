@@ -10,7 +10,8 @@ torch = pytest.importorskip("torch")
 
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.untouched.attributes import Attributes, Constant
+from amprewrite.frameworks.torch_fx.untouched.attributes import Attributes
+from amprewrite.frameworks.torch_fx.untouched.first_constants import Constant
 
 
 class Holder(nn.Module):
