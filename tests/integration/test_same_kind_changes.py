@@ -461,3 +461,43 @@ def test_a_hook_for_all_modules_warns_once_that_parts_run_without_it() -> None:
         made(X)
     assert made in seen
     assert made[0] not in seen
+
+
+class Reader(nn.Module):
+    """A model that reads attributes of its layers, which their own forwards do not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(8, 8)])
+        layer: Any = self.layers[0]
+        layer.gain, layer.gains, layer.settings = 2.0, [1.0], types.SimpleNamespace(n=1)
+        layer.mask = torch.ones(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        layer: Any
+        for layer in self.layers:
+            x = layer(x) * layer.gain * layer.gains[0] * layer.settings.n * layer.mask
+        return x
+
+
+OF_A_LAYER: dict[str, Any] = {
+    "number": lambda layer: setattr(layer, "gain", 3.0),
+    "item": lambda layer: layer.gains.__setitem__(0, 3.0),
+    "list": lambda layer: setattr(layer, "gains", [3.0]),
+    "setting": lambda layer: setattr(layer.settings, "n", 3),
+    "tensor": lambda layer: setattr(layer, "mask", torch.full((8,), 3.0)),
+    "element": lambda layer: layer.mask.mul_(3),
+}
+
+
+@pytest.mark.parametrize("args", [None, (X,)], ids=["lazily", "args"])
+@pytest.mark.parametrize("name", OF_A_LAYER)
+def test_what_a_model_reads_of_its_parts_is_followed(name: str, args: Any) -> None:
+    model = Reader().eval()
+    converted: Any = amprewrite.convert(model, "off", args=args)
+    with torch.no_grad():
+        first = converted(X)
+        for each in (model, converted):
+            OF_A_LAYER[name](each.layers[0])
+        assert torch.equal(converted(X), model(X))
+        assert not torch.equal(converted(X), first)

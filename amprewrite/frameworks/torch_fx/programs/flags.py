@@ -1,7 +1,7 @@
 """The names that a module's forward reads: its flags are among them."""
 
 import dis
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property, lru_cache
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple, cast
@@ -34,6 +34,15 @@ def flags_of(kind: type[nn.Module]) -> frozenset[str]:
     programs captured again when it is set, one that was missed would be ignored.
     """
     return _reached_by(kind).names
+
+
+def names_read(parts: Iterable[nn.Module]) -> frozenset[str]:
+    """Return the attribute names that the forwards of the user's own parts may read.
+
+    A forward reads attributes of other parts too, as ``layer.scale`` in a loop.
+    """
+    users = (part for part in parts if not is_of_torch(type(part)))
+    return frozenset[str]().union(*map(flags_read, users))
 
 
 def functions_of(kind: type[nn.Module]) -> tuple[FunctionType, ...]:

@@ -319,6 +319,7 @@ class Programs:
             self.shared.adopt_parts()
             remember_low(self.shared.root(), self.shared.low)
             key = structure_key(owner)
+            self.shared.watch.read_in(owner)
             self._table = self._tables.setdefault(key, Table())
             for program in self._table.outdated(owner.modules()):
                 self._drop(program)

@@ -8,10 +8,7 @@ import torch
 from torch import nn
 
 from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark, Marks
-from amprewrite.frameworks.torch_fx.compat import (
-    module_hooks,
-    module_parts,
-)
+from amprewrite.frameworks.torch_fx.compat import module_hooks, module_parts
 from amprewrite.frameworks.torch_fx.compat.tensor_internals import counts_writes
 from amprewrite.frameworks.torch_fx.plain.hidden import HiddenTensors, hidden_modules
 from amprewrite.frameworks.torch_fx.plain.plain_class import program_class
@@ -19,6 +16,7 @@ from amprewrite.frameworks.torch_fx.programs.flags import (
     Flag,
     flags_read,
     has_computed_names,
+    names_read,
     settings_read,
 )
 from amprewrite.frameworks.torch_fx.programs.outside import (
@@ -26,10 +24,10 @@ from amprewrite.frameworks.torch_fx.programs.outside import (
     outside_key,
     outside_of,
 )
-from amprewrite.frameworks.torch_fx.untouched.kinds import (
-    inside,
-    space_of,
-)
+from amprewrite.frameworks.torch_fx.untouched.kinds import inside, space_of
+
+_TORCHS = frozenset(vars(nn.Module()))
+"""Attributes of every module, which are compared otherwise."""
 
 Key = tuple[object, ...]
 """Key of the structure of a model: equal for models with the same programs."""
@@ -45,13 +43,19 @@ class Watch:
         tensors: Number of parameters and buffers that were set.
         attributes: Names of the other attributes that were set.
         others: Number of times that one of these was set.
+        names: Names of attributes that forwards may read of any part.
     """
 
     def __init__(self) -> None:
         """Start without changes."""
         self.structure = self.tensors = self.others = 0
         self.attributes = set[str]()
+        self.names = frozenset[str]()
         self.changed = True
+
+    def read_in(self, root: nn.Module) -> None:
+        """Take note of the names that forwards of a tree of modules read."""
+        self.names |= names_read(part for _, part in parts_of(root))
 
     def count(self) -> None:
         """Count a change of the structure."""
@@ -61,7 +65,8 @@ class Watch:
     def note(self, part: nn.Module, name: str, value: object) -> None:
         """Count that attribute ``name`` of ``part`` is about to be set."""
         held, children = vars(part), module_parts.children(part)
-        read = name in ("__class__", "forward") or name in flags_read(part)
+        read = name in ("__class__", "forward") or name in self.names
+        read = read or name in flags_read(part)
         if name in module_parts.parameters(part) or isinstance(value, nn.Parameter):
             self.note_tensor(module_parts.parameters(part), name, value)
         elif name in module_parts.buffers(part):
@@ -99,7 +104,8 @@ def structure_key(root: nn.Module) -> Key:
     parts = [*parts_of(root)]
     hidden = HiddenTensors(hidden_modules(root).values())
     outside = hidden, outside_key(outside_of(part for _, part in parts))
-    own = (_part_key(root, path, part) for path, part in parts)
+    names = names_read(part for _, part in parts)
+    own = (_part_key(root, path, part, names) for path, part in parts)
     return (outside, ties_of(root), *own)
 
 
@@ -138,22 +144,27 @@ def parts_of(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     yield from module_parts.modules_by_path(root)
 
 
-def _part_key(root: nn.Module, path: str, part: nn.Module) -> Key:
-    hooks, flags = module_hooks.call_hooks(part), tuple(_flags(part))
+def _part_key(
+    root: nn.Module, path: str, part: nn.Module, names: frozenset[str]
+) -> Key:
+    hooks, flags = module_hooks.call_hooks(part), tuple(_flags(part, names))
     if part is root:  # its programs run inside of these
         hooks, flags = (), tuple(flag for flag in flags if flag[0] != "forward")
     return path, program_class(type(part)), part.training, hooks, flags
 
 
-def _flags(part: nn.Module) -> Iterator[Flag]:
-    """Yield the flags of a part that its forward reads, with their values.
+def _flags(part: nn.Module, names: frozenset[str]) -> Iterator[Flag]:
+    """Yield the flags of a part that forwards read, with their values.
 
     They are attributes of the part, and attributes of its settings (its config).
+
+    Args:
+        part: The part.
+        names: Names that the forwards of other parts read.
     """
-    read = flags_read(part)
     yield from _tensor_names(part)
-    for name, value in vars(part).items():
-        if name == "training" or not (name in read or name == "forward"):
+    for name, value, read in _attributes_read(part, names):
+        if name == "training":
             continue
         if is_simple(value):
             yield name, type(value), value
@@ -167,6 +178,21 @@ def _flags(part: nn.Module) -> Iterator[Flag]:
                     yield f"{where}.{inner}", type(held), Content(held)
                 elif is_simple(held):
                     yield f"{where}.{inner}", type(held), held
+
+
+def _attributes_read(
+    part: nn.Module, names: frozenset[str]
+) -> Iterator[tuple[str, Any, frozenset[str]]]:
+    """Yield the attributes of a part that a forward may read: name, value, and names.
+
+    The last are the names in the forward of the part, or in those of others.
+    """
+    read = flags_read(part)
+    for name, value in vars(part).items():
+        if name in read or name == "forward":
+            yield name, value, read
+        elif name in names and name not in _TORCHS:
+            yield name, value, names
 
 
 def _tensor_names(part: nn.Module) -> Iterator[Flag]:
@@ -223,10 +249,10 @@ def settings_of(root: nn.Module) -> list[Settings]:
     if hidden := hidden_modules(root):
         tensors = HiddenTensors(hidden.values())
         found[id(tensors)] = tensors, tensors
+    names = names_read(part for _, part in parts)
     for _, part in parts:
-        read = flags_read(part)
-        for name, value in vars(part).items():
-            if name not in read:
+        for name, value, read in _attributes_read(part, names):
+            if name == "forward":
                 continue
             _add_settings(found, value)
             if is_settings(value):

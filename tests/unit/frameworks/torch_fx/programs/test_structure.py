@@ -89,7 +89,7 @@ def test_the_key_changes_with_what_a_program_is_made_of(
         lambda m: setattr(m[0], "epoch", 3),
         lambda m: setattr(m[0].config, "name", "large"),
         lambda m: setattr(m[0].unread, "scale", 3.0),
-        lambda m: setattr(m, "flag", True),
+        lambda m: setattr(m, "epoch", 3),
         lambda m: m.load_state_dict(Block().state_dict(), strict=False),
         lambda m: setattr(m[0].inner, "weight", nn.Parameter(torch.ones(3, 3))),
         lambda m: m.register_forward_hook(print),
