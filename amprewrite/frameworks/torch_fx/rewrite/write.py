@@ -93,7 +93,7 @@ class _Writer:
         self.made[number, made.graph] = node
         self.defined[number] = cast.value
         leaves[node] = cast.value
-        self.raw.update(places)
+        self.raw.update((made, *places))
 
     def _substitute(self, op: Op, node: Node) -> None:
         """Replace every operand that the plan casts by its cast."""

@@ -129,6 +129,17 @@ def test_the_values_of_the_graph_say_the_dtypes_of_the_plan() -> None:
             assert str(node.meta["val"].dtype) == f"torch.{wanted[0]}"
 
 
+def test_a_cast_of_one_result_leaves_the_op_of_several_as_it_is() -> None:
+    def forward(m: Any, x: Any) -> Any:
+        one, *_ = torch.relu(m.a(x)).unbind(0)
+        return one, 2.0 ** torch.tanh(one)  # reads the result that is returned
+
+    model = Program(forward, a=nn.Linear(8, 8)).eval()
+    program = amprewrite.convert(model, args=(x(),), placement="paint")
+    (node,) = [n for n in program.rewritten.graph.nodes if "unbind" in n.name]
+    assert {one.dtype for one in node.meta["val"]} == {torch.bfloat16}
+
+
 def test_factories_keep_the_dtype_that_they_made() -> None:
     def forward(m: Any, x: Any) -> Any:
         h = m.a(x)

@@ -218,6 +218,7 @@ def test_programs_captured_at_a_call_pack_their_low_copies(monkeypatch) -> None:
     monkeypatch.setattr(kernels, "packed", lambda *w: packs.append(w[0]) or pack(*w))
     model = Model().eval()
     made: Any = amprewrite.convert(copy.deepcopy(model), "bf16")
+    made(X)  # with gradients, so that dynamo captures it
     with_args = converted(copy.deepcopy(model), "bf16")
 
     def check() -> None:
