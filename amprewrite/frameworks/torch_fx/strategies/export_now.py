@@ -41,7 +41,8 @@ def export_now(subject: Subject) -> ConvertedModule | CaptureError:
     finally:
         written = outside.names()
         outside.restore()
-    captured.seen.written += _unread(subject, captured.seen.constants)
+    if captured.seen.constants:  # of few models
+        captured.seen.written += _unread(subject, captured.seen.constants)
     reason = captured.seen.reason(training=subject.trains) or _effects(subject)
     if written and not reason:
         names = ", ".join(written)
