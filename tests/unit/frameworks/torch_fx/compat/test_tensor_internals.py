@@ -301,3 +301,12 @@ def test_memory_and_a_tensor_in_it_have_one_identity() -> None:
     memory = tensor_internals.memory_identity(x.untyped_storage())
     assert memory == tensor_internals.storage_identity(x)
     assert memory != tensor_internals.storage_identity(torch.ones(2))
+
+
+def test_the_number_of_writes_is_set() -> None:
+    x = torch.ones(2)
+    before = tensor_internals.writes(x)
+    x.add_(1)
+    assert tensor_internals.writes(x) == before + 1
+    tensor_internals.set_writes(x, before)
+    assert tensor_internals.writes(x) == before
