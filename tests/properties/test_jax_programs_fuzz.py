@@ -200,13 +200,16 @@ def test_a_converted_program_differs_by_rounding_alone(seed: int) -> None:
                 continue
             # Tests compile by quicker settings than the default ones: the gradient of
             # program 3 is off by 8e-2 with them, by 1e-7 without them, and op by op.
-            # Only that is excused: the default ones may leave out what ours rounds.
+            # Only that is excused: the default ones may leave out what ours rounds. Of
+            # program 167 the plain one is off, by another number in each process.
             with jax.disable_jit():
                 by_op = function(*given.args)
-            assert is_close(by_op[part], *close[1:]), shown
+                right = plain(given, chosen)(*given.args)
+            references = right[part], coarse[part], chosen.policy
+            assert is_close(by_op[part], *references), shown
             with as_by_default():
                 by_default = jax.jit(function)(*given.args)
-            assert is_close(by_default[part], *close[1:]), shown
+            assert is_close(by_default[part], *references), shown
 
 
 def signature(closed: Any) -> list[Any]:
