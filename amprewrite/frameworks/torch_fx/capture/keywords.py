@@ -36,7 +36,7 @@ def keywords_named(
     try:
         bound = signature.bind(*args, **kwargs).arguments
         extended = _extended(signature, bound)
-    except (TypeError, ValueError):  # a wrong call, or a keyword that is no name
+    except (TypeError, ValueError):  # a call that fails, or a keyword such as "a b"
         yield shapes
         return
     if extended is signature:
@@ -64,7 +64,7 @@ def _extended(
     """Return a signature with a parameter for each keyword that reaches ``**kwargs``.
 
     Raises:
-        ValueError: A keyword is not a name, or it is that of another parameter.
+        ValueError: A keyword is not a name, or another parameter has that name.
     """
     formals = [*signature.parameters.values()]
     rest = formals[-1] if formals else None

@@ -16,9 +16,7 @@ from torch.fx import GraphModule
 from torch.nn.parameter import is_lazy
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.torch_fx.untouched.kinds import (
-    inside,
-)
+from amprewrite.frameworks.torch_fx.untouched.kinds import inside
 from amprewrite.frameworks.torch_fx.untouched.rebuild import rebuilt
 
 

@@ -18,9 +18,7 @@ from amprewrite.frameworks.torch_fx.plain.plain_class import (
     plain_object,
     plain_state,
 )
-from amprewrite.frameworks.torch_fx.untouched.kinds import (
-    inside,
-)
+from amprewrite.frameworks.torch_fx.untouched.kinds import inside
 
 OTHERWISE = (
     "make a model of your class and load_state_dict(converted.state_dict()), which "

@@ -289,9 +289,8 @@ class Programs:
         if model is not None and have_same_tensors(model, owner):
             if model.training != owner.training:
                 model.train(owner.training)
-            written.share_attributes(
-                model, owner
-            )  # only its own program wrote to the model
+            # Further programs run copies of the model, which they wrote to.
+            written.share_attributes(model, owner)
             return model
         self.shared.refuse_copy()
         plain = plain_of(owner, shared=self.shared.trains)

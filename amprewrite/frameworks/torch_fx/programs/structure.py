@@ -185,7 +185,7 @@ def _attributes_read(
 ) -> Iterator[tuple[str, Any, frozenset[str]]]:
     """Yield the attributes of a part that a forward may read: name, value, and names.
 
-    The last are the names in the forward of the part, or in those of others.
+    Names are those in the forward of the part, or in the forwards of other parts.
     """
     read = flags_read(part)
     for name, value in vars(part).items():

@@ -180,7 +180,7 @@ class _Part:
         return content.constants() if direct else {}
 
     def constants(self, *, flags: bool) -> Iterator[Constant]:
-        """Yield the constants that a forward wrote, which are no changes.
+        """Yield the constants that a forward wrote where nothing was.
 
         Args:
             flags: Whether new flags are among them.

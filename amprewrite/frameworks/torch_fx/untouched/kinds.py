@@ -113,7 +113,7 @@ def kind_of(value: object) -> Kind | None:
 
 
 def kind_of_class(cls: type[Any]) -> Kind | None:
-    """Return the type of the containers of a class; None if it is no such class."""
+    """Return the kind of container that a class is; None of other classes."""
     if cls in _EXACT:
         return _EXACT[cls]
     return next((kind for kind in KINDS if issubclass(cls, kind.type)), None)

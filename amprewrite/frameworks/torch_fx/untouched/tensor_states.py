@@ -6,12 +6,8 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from amprewrite.frameworks.torch_fx.compat import tensor_internals
-from amprewrite.frameworks.torch_fx.untouched.contents import (
-    Content,
-)
-from amprewrite.frameworks.torch_fx.untouched.kinds import (
-    DICT,
-)
+from amprewrite.frameworks.torch_fx.untouched.contents import Content
+from amprewrite.frameworks.torch_fx.untouched.kinds import DICT
 
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 """Attributes of tensors that hold their hooks, or None."""

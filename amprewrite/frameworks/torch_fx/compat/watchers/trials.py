@@ -150,7 +150,7 @@ def failed(version: str) -> tuple[Trial, ...]:
         version: The release of torch.
     """
     # In this thread: after a fake mode in another one, that ends, torch 2.11 crashes.
-    # The first capture may be that of a call in inference mode.
+    # A call in inference mode may be the first to capture.
     with (
         settings.fork_rng([]),
         threads.without_modes(),
