@@ -27,6 +27,7 @@ OTHER: dict[str, tuple[str, ...]] = {
     # A checkpoint makes an empty tensor for each input, and the states of an LSTM in
     # float16 have one dimension more in a trace.
     "2.11": (*(f"checkpointed.{policy}" for policy in POLICIES), "lstm.fp16"),
+    "2.12": ("lstm.fp16",),
 }
 """Programs that a release of torch captures otherwise: files of their own."""
 

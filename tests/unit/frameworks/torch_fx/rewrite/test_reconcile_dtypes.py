@@ -125,8 +125,8 @@ def test_every_test_holds_the_dtypes_of_its_rewrites_to_fake_tensors() -> None:
 
 
 @pytest.mark.skipif(
-    torch.__version__.startswith("2.11."),
-    reason="torch.export of 2.11 refuses attention with a length that varies",
+    torch.__version__.startswith(("2.11.", "2.12.")),
+    reason="torch.export below 2.13 refuses attention with a length that varies",
 )
 def test_attention_with_a_mask_is_low_where_extents_vary() -> None:
     """The meta function of baddbmm calls other ops on the symbolic extents."""
