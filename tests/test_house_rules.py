@@ -12,23 +12,13 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "amprewrite"
 UNIT = ROOT / "tests" / "unit"
 
-MAX_LINES = 400
 MAX_INIT_LINES = 40
-MAX_MODULES = 12
-"""In one folder: what a reader takes in at a glance."""
-MIN_LINES_TO_TEST = 20
-
-NO_UNIT_TEST: dict[str, str] = {}
-"""Modules without a test in the folder of their package, each with the reason."""
 
 TEXT_SUFFIXES = {".cfg", ".json", ".md", ".py", ".toml", ".txt", ".yaml", ".yml"}
 TEXT_FOLDERS = [
     *("amprewrite", "benchmarks", "docs", "examples", "policies", "tests", "tools"),
     ".github",
 ]
-RELATIVES = re.compile(
-    r"\b(?:what|who)(?:ever)?\b|\bwho(?:m|se)\b|\bwherever\b", re.IGNORECASE
-)
 BEGINNINGS = re.compile(
     r"(?:And|But|Gives|Grows|How|If|Its?|Keeps|Nothing|Runs|So|Stands|Takes|That|Theirs?"
     r"|There|These|They|This|Those|We|When|Where|Which|Why|You)\b"
@@ -83,8 +73,7 @@ def prints(source):
 def is_plain(line):
     """Whether a docstring's first line is a verb phrase or a noun phrase."""
     prose = CODE_SPAN.sub("X", line)
-    hangs = RELATIVES.search(prose) or BEGINNINGS.match(prose)
-    return line.endswith(".") and prose[0].isupper() and not hangs
+    return line.endswith(".") and prose[0].isupper() and not BEGINNINGS.match(prose)
 
 
 def first_lines(source):
@@ -132,57 +121,14 @@ def warnings_given(source):
     ]
 
 
-def folder_of_tests(path):
-    """Where the unit tests of a module are: a folder for each package."""
-    return UNIT / path.relative_to(PACKAGE).parent
-
-
-def imported(source):
-    """Names of the modules, and of what else, that a file imports."""
-    found = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-            found.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return found
-
-
-def is_tested(path):
-    """Whether a unit test of the module's package imports it, or has its name.
-
-    Tests of commands run them and import none.
-    """
-    name = ".".join((PACKAGE.name, *path.relative_to(PACKAGE).with_suffix("").parts))
-    tests = list(folder_of_tests(path).glob("test_*.py"))
-    named = any(test.stem == f"test_{path.stem.lstrip('_')}" for test in tests)
-    return named or any(name in imported(test.read_text()) for test in tests)
-
-
-def needs_test(path):
-    return path.name != "__init__.py" and lines_of(path) > MIN_LINES_TO_TEST
-
-
 def unsorted_keys(table):
     """The first key that belongs before the one above it; None if all are sorted."""
     return next((b for a, b in pairwise(table) if b < a), None)
 
 
-def test_files_are_short():
-    too_long = {
-        short(path): lines
-        for path in modules()
-        if (lines := lines_of(path))
-        > (MAX_INIT_LINES if path.name == "__init__.py" else MAX_LINES)
-    }
-    assert not too_long
-
-
-def test_folders_are_small():
-    found = {path.parent for path in modules()}
-    sizes = {short(f): len(list(f.glob("[!_]*.py"))) for f in found}
-    assert not {folder: n for folder, n in sizes.items() if n > MAX_MODULES}
+def test_packages_of_names_are_short():
+    inits = {path: lines_of(path) for path in modules() if path.name == "__init__.py"}
+    assert not {short(path): n for path, n in inits.items() if n > MAX_INIT_LINES}
 
 
 @pytest.mark.parametrize("name", ["frameworks/torch_fx", "frameworks/jaxpr", "passes"])
@@ -196,26 +142,15 @@ def test_every_folder_of_the_package_is_a_package():
     assert not [short(f) for f in folders if not (f / "__init__.py").exists()]
 
 
-def test_every_module_is_tested_in_the_folder_of_its_package():
-    missing = [
-        f"{short(path)}: no test in {short(folder_of_tests(path))} imports it"
-        for path in modules()
-        if needs_test(path)
-        and path.relative_to(PACKAGE).as_posix() not in NO_UNIT_TEST
-        and not is_tested(path)
-    ]
-    assert not missing
+def test_every_package_has_a_folder_of_tests():
+    packages = {path.parent for path in modules() if path.name != "__init__.py"}
+    names = [path.relative_to(PACKAGE) for path in packages]
+    assert not [str(name) for name in names if not any((UNIT / name).glob("test_*.py"))]
 
 
 def test_every_folder_of_unit_tests_is_one_of_a_package():
     folders = {path.parent.relative_to(UNIT) for path in UNIT.rglob("test_*.py")}
     assert not [str(f) for f in folders if not (PACKAGE / f).is_dir()]
-
-
-def test_exceptions_are_needed():
-    for name in NO_UNIT_TEST:
-        assert needs_test(PACKAGE / name), name
-        assert not is_tested(PACKAGE / name), name
 
 
 @pytest.mark.parametrize("name", ["benchmarks", "docs", "examples"])
@@ -287,9 +222,8 @@ def test_first_lines_of_docstrings_are_plain():
 
 def test_the_rules_can_fail():
     assert is_plain("Return the minimum cut.")
-    assert is_plain("``what`` of :func:`who`, in ``whose``.")
+    assert is_plain("``It`` of the cut.")
     for line in (
-        *("Return what was cut.", "Ops whose dtype is low.", "Wherever it is cut."),
         *("It cuts.", "How a cut is made.", "return the cut.", "Return the cut"),
         *("Those of the cut.", "Where the cut is.", "Stands for a cut."),
     ):
@@ -310,5 +244,3 @@ def test_the_rules_can_fail():
     assert not branches_on_words("why = d.why or f'{d.rule}'\nif d.why:\n    y")
     assert unsorted_keys({"a": 1, "c": 2, "b": 3}) == "b"
     assert unsorted_keys({"a": 1, "b": 2}) is None
-    assert folder_of_tests(PACKAGE / "ir" / "graph.py") == UNIT / "ir"
-    assert imported("import a.b\nfrom c.d import e\n") == {"a.b", "c.d", "c.d.e"}

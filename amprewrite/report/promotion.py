@@ -38,7 +38,7 @@ class Answer(NamedTuple):
         weak = "weak " if self.result.weak else ""
         given = " + ".join(map(str, self.operands))
         head = f"{given} = {weak}{self.result.dtype} ({self.system.title})"
-        return "\n".join([head, *(f"  {line}" for line in self.why)])
+        return "\n  ".join([head, *self.why])
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON data."""
