@@ -90,7 +90,7 @@ def test_errors_by_op_are_measured_beside_the_casts() -> None:
     assert {row.op for row in report.ops}
 
 
-def test_a_function_without_such_casts_is_traced_once() -> None:
+def test_a_function_is_traced_once_in_each_precision() -> None:
     seen: list[Any] = []
 
     def function(x: Any) -> Any:
@@ -98,4 +98,4 @@ def test_a_function_without_such_casts_is_traced_once() -> None:
         return jax.nn.softmax(x @ W[0])
 
     amprewrite.convert(function, args=(X,))(X)
-    assert seen == [jnp.float32]
+    assert seen == [jnp.float32, jnp.bfloat16]

@@ -104,7 +104,7 @@ def test_nothing_leaks():
         jax.grad(lambda w: converted(w, X)[0].sum())(W)
 
 
-def test_a_program_is_traced_once_for_each_signature():
+def test_a_program_is_traced_once_in_each_precision_for_each_signature():
     traces = []
 
     def program(w, x):
@@ -114,14 +114,14 @@ def test_a_program_is_traced_once_for_each_signature():
     converted = amprewrite.convert(program)
     for _ in range(5):
         converted(W, X)
-    assert len(traces) == 1
+    assert len(traces) == 2
     converted(W, X[:2])
     converted(W, X)
-    assert len(traces) == 2
+    assert len(traces) == 4
     jax.jit(converted)(W, X)
     jax.grad(lambda w: converted(w, X).sum())(W)
     jax.vmap(converted, (None, 0))(W, X[None])
-    assert len(traces) == 2
+    assert len(traces) == 4
 
 
 def test_what_is_closed_over_follows_its_trace():

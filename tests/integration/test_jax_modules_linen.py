@@ -283,7 +283,7 @@ def test_training_falls_as_in_full_precision(model, variables):
     assert low[-1] == pytest.approx(full[-1], rel=0.2)
 
 
-def test_it_is_traced_once_for_each_signature():
+def test_it_is_traced_once_in_each_precision_for_each_signature():
     traces = []
 
     class Counting(nn.Module):
@@ -298,10 +298,10 @@ def test_it_is_traced_once_for_each_signature():
     converted = amprewrite.convert(model, args=(variables, x))
     for _ in range(3):
         converted.apply(variables, x)
-    assert len(traces) == 1
+    assert len(traces) == 2
     for _ in range(2):
         converted.apply(variables, x, train=True, mutable=["losses"])
-    assert len(traces) == 2
+    assert len(traces) == 4
 
 
 def test_args_without_variables_are_refused(model):

@@ -247,7 +247,7 @@ def test_new_variables_are_written_back():
     assert dtypes(seen) == ["float32"]
 
 
-def test_it_is_traced_once_for_each_signature():
+def test_it_is_traced_once_in_each_precision_for_each_signature():
     traces = []
 
     class Counting(nnx.Module):
@@ -262,10 +262,10 @@ def test_it_is_traced_once_for_each_signature():
     converted = amprewrite.convert(Counting(rngs=nnx.Rngs(0)), args=(X,))
     for _ in range(3):
         converted(X)
-    assert len(traces) == 1
+    assert len(traces) == 2
     for _ in range(2):
         converted(X, scale=2.0)
-    assert len(traces) == 2
+    assert len(traces) == 4
 
 
 def test_inspect_and_plans():

@@ -8,14 +8,11 @@ these casts is inserted in the first, where its reader reads the same value. Pro
 by JAX itself are not user casts, nor are casts inside JAX's own functions.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
-from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from amprewrite.frameworks.jaxpr.capture.dtype_branches import branches
-from amprewrite.frameworks.jaxpr.capture.trace import Tracer
 from amprewrite.frameworks.jaxpr.compat import written_casts
 from amprewrite.frameworks.jaxpr.program.inline import inline
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
@@ -36,51 +33,41 @@ CONVERSION = "convert_element_type"
 
 @dataclass(frozen=True)
 class Second:
-    """A second trace of a function, in low precision, made if it may reveal casts.
+    """A second trace of a function, in low precision, which reveals its casts.
 
     Attributes:
-        tracer: Tracer of the function, after the first trace.
         trace: Function that traces on low arrays; also returns the number of casts to
             the full dtype that this trace omits too.
+        casts: Function that returns whether the first trace omits a written cast; asked
+            only if the second trace fails.
         low: Name of the low dtype.
         full: Name of the full dtype.
     """
 
-    tracer: Tracer
     trace: Callable[[], tuple[Any, int]]
+    casts: Callable[[], bool]
     low: str
     full: str = "float32"
 
     def restore(self, program: Program) -> tuple[Program, tuple[str, ...]]:
         """Return ``program`` with the omitted user casts, and warnings about them."""
-        codes = self._codes(program)
-        seen = bool(self.tracer.casts) or _may_hide(program, codes)
-        if not seen and not branches(codes, self.tracer.function):
-            return program, ()
         try:
-            closed, left_out = self.trace()
+            closed, omitted = self.trace()
             second = inline(closed)
         except Exception as error:  # noqa: BLE001  # the user's code, on unusual dtypes
-            if (
-                not seen
-            ):  # what it does with low arrays, by their dtype, is to refuse them
+            if not self.casts():  # a function that refuses low arrays casts none
                 return program, ()
             reason = str(error).strip().split("\n")[0]
             why = f"its second trace, in {self.low}, failed ({type(error).__name__}: "
             return program, (self._unseen(f"{why}{reason})"),)
         notes: tuple[str, ...] = ()
-        if left_out and self._closes_over_full(program):
+        if omitted and self._closes_over_full(program):
             why = (
                 f"a value it closes over is {self.full} also in a trace in {self.low}, "
-                f"where {left_out} of them change nothing; pass it as an argument"
+                f"where {omitted} of them change nothing; pass it as an argument"
             )
             notes = (self._unseen(why),)
         return restore_casts(program, second, (self.low, self.full)), notes
-
-    def _codes(self, program: Program) -> list[CodeType]:
-        """Return the user's functions that made equations of ``program``."""
-        tracebacks = (s.eqn.source_info.traceback for s in all_steps(program.steps))
-        return list(written_casts.traced_codes(tracebacks, self.tracer.flat.__code__))
 
     def _unseen(self, why: str) -> str:
         return (
@@ -91,17 +78,6 @@ class Second:
     def _closes_over_full(self, program: Program) -> bool:
         avals = (program.avals[name] for name in program.constants)
         return any(dtype_name(aval) == self.full for aval in avals)
-
-
-def _may_hide(program: Program, codes: Iterable[CodeType]) -> bool:
-    """Return whether functions may cast that were not run in the first trace.
-
-    JAX does not run a function again that it has traced: those that were seen to cast
-    are remembered. A function without equations has no traceback; one without a name
-    may be any.
-    """
-    places = {*program.empty, *map(written_casts.place_of, codes)}
-    return ("", 0) in places or any(map(written_casts.is_seen_casting, places))
 
 
 def restore_casts(
@@ -119,8 +95,15 @@ def restore_casts(
 
 @dataclass
 class _Layer:
-    """The steps of one body, aligned with those of the other program."""
+    """The steps of one body, aligned with those of the other program.
 
+    Attributes:
+        casts: Results of the casts of the first program in it, by value and dtype.
+        steps: Its steps so far.
+        waiting: Casts of the second program for the next step.
+    """
+
+    casts: Mapping[tuple[Atom, str], str]
     steps: list[Step] = field(default_factory=list[Step])
     waiting: list[Step] = field(default_factory=list[Step])
 
@@ -145,7 +128,14 @@ class _Restorer:
 
     def _steps(self, first: Sequence[Step], second: Sequence[Step]) -> tuple[Step, ...]:
         """Return the steps of a body, with the casts that only ``second`` has."""
-        layer = _Layer()
+        layer = _Layer(
+            {
+                (step.operands[0], dtype_name(self.avals[step.results[0]])): made
+                for step in first
+                if step.primitive == CONVERSION
+                for made in step.results
+            }
+        )
         pairs = dict(self._pairs(first, second))
         done = 0
         for index, step in enumerate(second):
@@ -186,6 +176,10 @@ class _Restorer:
         """Insert a user cast; a conversion by JAX is an alias of its operand."""
         source, (made,) = self.same.get(str(step.operands[0])), step.results
         if source is None:
+            return
+        twin = layer.casts.get((source, dtype_name(self.second.avals[made])))
+        if twin is not None:  # a cast that is in both programs
+            self.same[made] = twin
             return
         if not written_casts.is_written_cast(step.eqn.source_info.traceback):
             self.same[made] = source

@@ -173,7 +173,6 @@ class Tracer:
 
         self.function, self.flat = function, flat
         self.jitted = jax.jit(flat, static_argnums=0)
-        self.casts = False  # whether it was seen to cast float32 to itself
         self.processor = processor
 
     def trace(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
@@ -183,12 +182,20 @@ class Tracer:
             CaptureError: The function fails, or a static argument has no hash.
             ComplexTruncationError: A loop would carry complex numbers as real ones.
         """
-        noting = written_casts.noting_casts(self._note_cast, self.flat.__code__)
-        with noting, tracing(self.processor):
+        with tracing(self.processor):
             return self._trace(args, kwargs)
 
-    def _note_cast(self) -> None:
-        self.casts = True
+    def casts(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Return whether a call casts float32 to itself; the function is run again."""
+        seen: list[None] = []
+        noting = written_casts.noting_casts(partial(seen.append, None))
+        with tracing(self.processor), noting:
+            self._call(args, kwargs)
+        return bool(seen)
+
+    def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        call, arrays = split((tuple(args), dict(kwargs)))
+        return jax.make_jaxpr(partial(self.flat, call))(*arrays)
 
     def trace_low(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], low: str
@@ -208,8 +215,9 @@ class Tracer:
         ]
         left_out: list[None] = []
         note = partial(left_out.append, None)
-        noting = written_casts.noting_casts(note, self.flat.__code__, "low")
-        with tracing(Processor("jax")), noting:
+        noting = written_casts.noting_casts(note, "low")
+        quiet = np.errstate(all="ignore")  # of numbers beyond the range of ``low``
+        with tracing(Processor("jax")), noting, quiet:
             closed = jax.make_jaxpr(partial(self.flat, call))(*types)
         return closed, len(left_out)
 

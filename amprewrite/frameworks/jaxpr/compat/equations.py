@@ -18,16 +18,10 @@ def bind_params(eqn: Eqn) -> dict[str, Any]:
     return dict(eqn.primitive.get_bind_params(eqn.params))
 
 
-def function_of(jaxpr: Any) -> tuple[str, int]:
-    """Return file and first line of the function of a jaxpr; empty and 0 if unknown."""
-    info = getattr(jaxpr, "debug_info", None)
-    file = getattr(info, "func_filename", None)
-    return file or "", getattr(info, "func_lineno", None) or 0
-
-
 def file_of(eqn: Eqn) -> str:
     """Return the file of the function that a ``jit`` calls; empty if not known."""
-    return function_of(body_of(eqn).jaxpr)[0]
+    info = getattr(body_of(eqn).jaxpr, "debug_info", None)
+    return getattr(info, "func_filename", None) or ""
 
 
 def has_bodies(eqn: Eqn) -> bool:

@@ -2,12 +2,12 @@
 
 JAX omits a cast of float32 to itself, so such a cast is seen only while the function
 that writes it runs, and JAX runs a function once for each of its keys. Under
-:func:`noting_casts` the key is one of our own: no trace made before is used, and the
-functions that were seen to cast are remembered for the traces that use theirs.
+:func:`noting_casts` the key is one of our own.
 """
 
 import functools
 import inspect
+import itertools
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -40,9 +40,9 @@ _OMITS = "_convert_element_type"
 """Private function of JAX that omits the cast."""
 
 _owners: dict[int, tuple[CodeType, Owner]] = {}  # by identity: a hash takes longer
-_casting: set[tuple[str, int]] = set()
 _note: ContextVar[Callable[[], None] | None] = ContextVar("note", default=None)
 _noted: Any = jax.make_user_context("")  # in JAX's keys of traces
+_runs = itertools.count()
 _lock = threading.Lock()
 _replaced: list[Any] = []  # the function of JAX, once for each context that is open
 
@@ -61,11 +61,6 @@ def _owner_of(file: str) -> Owner:
     if is_in(file, "jax", "jaxlib"):
         return "jax"
     return "user" if is_users(file) else "library"
-
-
-def place_of(code: CodeType) -> tuple[str, int]:
-    """Return the file and the first line of a function."""
-    return code.co_filename, code.co_firstlineno
 
 
 def is_written_cast(traceback: Any) -> bool:
@@ -93,53 +88,16 @@ def _is_cast(codes: Iterable[CodeType]) -> bool:
     return False
 
 
-def traced_codes(tracebacks: Iterable[Any], inside: CodeType) -> Iterator[CodeType]:
-    """Yield the user's functions that made equations, each once.
-
-    Args:
-        tracebacks: Those of the equations.
-        inside: The function whose callers do not count: it begins a trace.
-    """
-    seen: set[int] = set()
-    for traceback in dict.fromkeys(tracebacks):  # a loop in Python repeats its own
-        codes: Iterable[CodeType] = () if traceback is None else _codes(traceback)
-        for code in codes:
-            if code is inside:
-                break
-            if id(code) in seen:
-                continue
-            seen.add(id(code))
-            if owner_of(code) == "user":
-                yield code
-
-
-def _codes(traceback: Any) -> Iterable[CodeType]:
-    return traceback.raw_frames()[0]
-
-
-def is_seen_casting(place: tuple[str, int]) -> bool:
-    """Return whether a cast of float32 to itself was noted in a function, or below.
-
-    Args:
-        place: File and first line of the function.
-    """
-    return place in _casting
-
-
 @contextmanager
-def noting_casts(
-    note: Callable[[], None], inside: CodeType, key: str = "first"
-) -> Generator[None]:
+def noting_casts(note: Callable[[], None], key: str = "") -> Generator[None]:
     """Call ``note`` for each written cast of float32 to itself, which JAX omits.
 
-    The function that casts and its callers are remembered, see
-    :func:`is_seen_casting`. In a version of JAX without the private function that omits
-    the cast, ``note`` is called at once, since any may be.
+    In a version of JAX without the private function that omits the cast, ``note`` is
+    called at once, since any may be.
 
     Args:
         note: Called without arguments.
-        inside: The function that begins the trace: its callers are not remembered.
-        key: Traces under other keys are not used. Only ``first`` remembers.
+        key: Traces under other keys are not used; empty for a new key.
     """
     if not hasattr(lax_functions, _OMITS):
         note()
@@ -152,8 +110,6 @@ def noting_casts(
         note()
         if around is not None:
             around()
-        if key == "first":
-            _casting.update(_user_places(inside))
 
     with _lock:
         if not _replaced:
@@ -164,7 +120,7 @@ def noting_casts(
             _replaced.append(_replaced[0])
     token = _note.set(noted)
     try:
-        with _noted(key):
+        with _noted(key or f"run {next(_runs)}"):
             yield
     finally:
         _note.reset(token)
@@ -204,17 +160,3 @@ def _running() -> Iterator[CodeType]:
     while frame is not None:
         yield frame.f_code
         frame = frame.f_back
-
-
-def _user_places(inside: CodeType) -> Iterator[tuple[str, int]]:
-    """Yield the places of the user's functions on the stack, up to the last ``inside``.
-
-    A trace may be inside of another, by a converted function that calls one.
-    """
-    below: list[CodeType] = []
-    for code in _running():
-        if code is inside:
-            yield from map(place_of, below)
-            below.clear()
-        elif owner_of(code) == "user":
-            below.append(code)

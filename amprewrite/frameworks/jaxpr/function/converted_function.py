@@ -246,7 +246,8 @@ class ConvertedFunction:
         known = self.describe(args, kwargs)
         if low := self.request.low:
             again = partial(self.tracer.trace_low, args, kwargs, low)
-            known = replace(known, second=Second(self.tracer, again, low))
+            casts = partial(self.tracer.casts, args, kwargs)
+            known = replace(known, second=Second(again, casts, low))
         if self.request.processor is not None:
             states = tuple(self._states(traced, args, kwargs))
             known = replace(known, states=states, processor=self.request.processor)

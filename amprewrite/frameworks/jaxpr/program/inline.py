@@ -130,7 +130,6 @@ class _Inliner:
         self.values = _Names()
         self.avals: dict[str, Any] = {}
         self.constants: dict[str, Any] = {}
-        self.empty: set[tuple[str, int]] = set()
         self.calls_in = CallNumbers()
         self.inlined = itertools.count(1)
 
@@ -141,8 +140,7 @@ class _Inliner:
         )
         where = _Where()
         steps, outputs = self._jaxpr(closed.jaxpr, closed.consts, inputs, where)
-        empty = frozenset(self.empty)
-        return Program(inputs, self.constants, steps, outputs, self.avals, empty)
+        return Program(inputs, self.constants, steps, outputs, self.avals)
 
     def _name(self, base: str, aval: Any) -> str:
         name = self.values.fresh(base)
@@ -171,8 +169,6 @@ class _Inliner:
                 return Number(atom.val, dtype_name(atom.aval), weak)
             return env[atom]
 
-        if not jaxpr.eqns:
-            self.empty.add(equations.function_of(jaxpr))
         steps: list[Step] = []
         for eqn in jaxpr.eqns:
             made, results = self._eqn(eqn, tuple(map(read, eqn.invars)), where)

@@ -130,8 +130,6 @@ class Program:
         steps: Its steps at top level.
         outputs: Its outputs.
         avals: Type of every value by name.
-        empty: File and first line of each function that it calls that makes no
-            equation, which have no traceback to know the function by.
         states: Positions of outputs, each with the name of the input that it replaces.
     """
 
@@ -140,7 +138,6 @@ class Program:
     steps: tuple[Step, ...]
     outputs: tuple[Atom, ...]
     avals: dict[str, Any] = field(default_factory=dict[str, Any])
-    empty: frozenset[tuple[str, int]] = frozenset()
     states: tuple[tuple[int, str], ...] = ()
 
 

@@ -177,17 +177,17 @@ def second_of(tracer: Tracer, trace: Callable[[], Any] | None = None) -> Second:
     def low() -> Any:
         return tracer.trace_low((X,), {}, "bfloat16")
 
-    return Second(tracer, trace or low, "bfloat16")
+    def casts() -> bool:
+        return tracer.casts((X,), {})
+
+    return Second(trace or low, casts, "bfloat16")
 
 
-def never() -> Any:
-    pytest.fail("traced a second time")
-
-
-def test_a_function_that_casts_nothing_is_not_traced_again() -> None:
+def test_a_function_that_casts_nothing_has_the_same_steps() -> None:
     tracer = Tracer(lambda x: jnp.tanh(x @ W))
     program = inline(tracer.trace((X,), {}).closed)
-    assert second_of(tracer, trace=never).restore(program) == (program, ())
+    found, notes = second_of(tracer).restore(program)
+    assert (found.steps, found.outputs, notes) == (program.steps, program.outputs, ())
 
 
 def test_a_jitted_function_may_cast_though_nothing_was_seen() -> None:
@@ -216,7 +216,7 @@ def test_a_second_trace_that_fails_is_told() -> None:
 
     tracer = Tracer(picky)
     program = inline(tracer.trace((X,), {}).closed)
-    assert tracer.casts
+    assert tracer.casts((X,), {})
     found, (note,) = second_of(tracer).restore(program)
     assert found is program
     assert "failed (TypeError: only float32 here)" in note
@@ -271,10 +271,8 @@ def test_a_second_trace_that_fails_is_told_though_no_cast_was_seen() -> None:
         msg = "not in low"
         raise TypeError(msg)
 
-    Tracer(lambda x: jitted(x) + 1).trace((X,), {})
     tracer = Tracer(lambda x: jitted(x) * 2)
     program = inline(tracer.trace((X,), {}).closed)
-    assert not tracer.casts
     found, (note,) = second_of(tracer, trace=failing).restore(program)
     assert found is program
     assert "failed (TypeError: not in low)" in note
@@ -294,4 +292,12 @@ def test_a_function_that_refuses_low_arrays_by_their_dtype_casts_none_of_them() 
     tracer = Tracer(function)
     program = inline(tracer.trace((X,), {}).closed)
     assert second_of(tracer).restore(program) == (program, ())
-    assert seen == [FULL, jnp.bfloat16]
+    assert seen == [FULL, jnp.bfloat16, FULL]
+
+
+def test_a_cast_of_a_low_value_is_in_both_programs() -> None:
+    def function(x: Any) -> Any:
+        low = x.astype(jnp.bfloat16) @ W.astype(jnp.bfloat16)
+        return jnp.tanh(low.astype(FULL)) * 2
+
+    assert chosen(restored(function, X)) == []
