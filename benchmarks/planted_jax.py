@@ -114,7 +114,7 @@ def planted(op: str, change: str, amount: float) -> Generator[None]:
         amount: The factor of ``scale``.
     """
     kind: Any = Writer  # its methods are replaced for a while
-    plain, read = kind._plain, kind.as_read
+    plain, read = kind.plain, kind.as_read
 
     def changed(self: Writer, step: Any, env: Any) -> list[Any]:
         if step.name != op or change == "cast":
@@ -134,11 +134,11 @@ def planted(op: str, change: str, amount: float) -> Generator[None]:
             return found
         return found.astype(jnp.float8_e5m2).astype(found.dtype)
 
-    kind._plain, kind.as_read = changed, misread
+    kind.plain, kind.as_read = changed, misread
     try:
         yield
     finally:
-        kind._plain, kind.as_read = plain, read
+        kind.plain, kind.as_read = plain, read
 
 
 def _low(x: Any) -> Any:

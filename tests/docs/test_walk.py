@@ -66,5 +66,5 @@ def test_the_way_is_printed(capsys):
     main("jax")
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("1 api: convert")
-    assert lines[-1].startswith("1 frameworks.jaxpr.interpret.interpreter:")
+    assert lines[-1].startswith("2 frameworks.jaxpr.interpret.interpreter:")
     assert lines[-1].endswith(" cast")

@@ -188,7 +188,7 @@ class _Ablation:
         running = walker.prepared, walker.program, restored, self.seconds
 
         def flat(*arrays: Any) -> Any:
-            return walker.subject.built(Restoring(*running).program(arrays))
+            return walker.subject.built(Restoring(*running)(arrays))
 
         runner = Runner(walker.other.arrays, walker.other.names)
         return runner.run(flat, jitted=False)

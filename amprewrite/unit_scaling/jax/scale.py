@@ -7,21 +7,14 @@ the factors as parameters; where a factor is traced, a ``custom_jvp_call`` of th
 """
 
 import functools
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
 from amprewrite.errors import ArgumentError, UnsupportedError
-from amprewrite.frameworks.jaxpr.compat.untyped import (
-    ad,
-    batching,
-    jax,
-    jex,
-    jnp,
-    mlir,
-)
+from amprewrite.frameworks.jaxpr.compat.primitives import new_unary
+from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
 from amprewrite.frameworks.jaxpr.program.ops import SCALE
 
 Array = Any
@@ -49,51 +42,19 @@ def _times(x: Array, factor: Factor) -> Array:
     return (x.astype(wide) * factor).astype(x.dtype)
 
 
-scale_p = jex.Primitive(SCALE)
-"""The product with the factor ``forward``; its derivative is that with ``backward``."""
-
-
 def _value(x: Array, *, forward: float, backward: float) -> Array:
     del backward
     return _times(x, forward)
 
 
-def _made(aval: Any, **_: float) -> Any:
-    return aval.update(weak_type=False)
+def _backward(x: Array, *, forward: float, backward: float) -> Array:
+    """Return a tangent or cotangent times the backward factor."""
+    del forward
+    return _scale_known(x, forward=backward, backward=backward)
 
 
-def _twice_backward(factors: Mapping[str, float]) -> dict[str, float]:
-    """Return the factors of a tangent or cotangent: the backward one in both ways."""
-    return dict.fromkeys(("forward", "backward"), factors["backward"])
-
-
-def _tangent(
-    primals: tuple[Array], tangents: tuple[Any], **factors: float
-) -> tuple[Array, Any]:
-    (tangent,) = tangents
-    if not isinstance(tangent, ad.Zero):
-        tangent = scale_p.bind(tangent, **_twice_backward(factors))
-    return scale_p.bind(*primals, **factors), tangent
-
-
-def _transposed(ct: Any, _x: Any, **factors: float) -> tuple[Any]:
-    if isinstance(ct, ad.Zero):
-        return (ct,)
-    return (scale_p.bind(ct, **_twice_backward(factors)),)
-
-
-def _batched(
-    operands: tuple[Array], dims: tuple[Any], **factors: float
-) -> tuple[Array, Any]:
-    return scale_p.bind(*operands, **factors), dims[0]
-
-
-scale_p.def_impl(_value)
-scale_p.def_abstract_eval(_made)
-mlir.register_lowering(scale_p, mlir.lower_fun(_value, multiple_results=False))
-ad.primitive_jvps[scale_p] = _tangent
-ad.primitive_transposes[scale_p] = _transposed
-batching.primitive_batchers[scale_p] = _batched
+_scale_known = new_unary(SCALE, _backward, _backward, _value)
+"""The product with the factor ``forward``; its derivative is that with ``backward``."""
 
 
 def amprewrite_scale(x: Array, forward: Factor, _backward: Factor) -> Array:
@@ -146,7 +107,7 @@ def scale(x: Array, forward: Factor, backward: Factor) -> Array:
         raise ArgumentError(msg)
     backward = forward if _TRUE.value else backward
     if _is_known(forward) and _is_known(backward):
-        return scale_p.bind(x, forward=float(forward), backward=float(backward))
+        return _scale_known(x, forward=float(forward), backward=float(backward))
     return _scale(x, forward, backward)
 
 

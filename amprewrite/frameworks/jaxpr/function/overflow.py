@@ -8,15 +8,14 @@ one run on the arguments of the conversion shows it.
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
-from collections.abc import Container, Iterable
+from collections.abc import Container
 from typing import Any
 
 import numpy as np
 
 from amprewrite.frameworks.jaxpr.compat import tracers
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jex, jnp
-from amprewrite.frameworks.jaxpr.interpret.control_flow import HANDLERS
-from amprewrite.frameworks.jaxpr.interpret.interpreter import Env, Writer
+from amprewrite.frameworks.jaxpr.interpret.interpreter import Writer
 from amprewrite.frameworks.jaxpr.interpret.pipeline import Prepared
 from amprewrite.frameworks.jaxpr.probes.full_precision import Sample
 from amprewrite.frameworks.jaxpr.probes.reference_dtypes import is_inexact
@@ -82,20 +81,18 @@ def _first(prepared: Prepared, sample: Sample) -> str:
     count_iterations(sample, look)
     seeker = _Seeker(prepared, infinite)
     with jax.disable_jit():
-        seeker.program(sample.inputs)
-    return seeker.found
+        seeker(sample.inputs)
+    return seeker.op
 
 
 class _Seeker(Writer):
-    """Interpreter that records the first op with a new overflow."""
+    """Executor that records the first op with a new overflow."""
 
     def __init__(self, prepared: Prepared, infinite: Container[str]) -> None:
-        super().__init__(prepared, HANDLERS)
-        self.infinite, self.found = infinite, ""
+        super().__init__(prepared)
+        self.infinite, self.op = infinite, ""
 
-    def run(self, steps: Iterable[Step], env: Env) -> None:
-        for step in steps:
-            super().run((step,), env)
-            made = (name for name in step.results if name not in self.infinite)
-            if not self.found and not all(_is_finite(env[name]) for name in made):
-                self.found = step.name
+    def on_result(self, step: Step, name: str, value: Any) -> Any:
+        if not self.op and name not in self.infinite and not _is_finite(value):
+            self.op = step.name
+        return value

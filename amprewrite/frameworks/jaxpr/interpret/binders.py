@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from amprewrite.frameworks.jaxpr.compat.primitives import bind
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, lax
 
 
@@ -42,9 +43,13 @@ class Dot:
             if several and rest.get("out_sharding") is None and _unsharded(lhs, rhs):
                 return _merged(lhs, rhs, dims, rest)
             lhs, dims = _contracted_last(lhs, dims)
-            out = lax.dot_general_p.bind(lhs, rhs, dimension_numbers=dims, **rest)
-            return lax.optimization_barrier(out)
-        return lax.dot_general_p.bind(lhs, rhs, dimension_numbers=dims, **rest)
+            return lax.optimization_barrier(_dot(lhs, rhs, dims, rest))
+        return _dot(lhs, rhs, dims, rest)
+
+
+def _dot(lhs: Any, rhs: Any, dims: Any, rest: dict[str, Any]) -> Any:
+    params = {"dimension_numbers": dims, **rest}
+    return bind(lax.dot_general_p, (lhs, rhs), params)[0]
 
 
 def _unsharded(*operands: Any) -> bool:
@@ -83,12 +88,8 @@ def _merged(lhs: Any, rhs: Any, dims: Any, rest: dict[str, Any]) -> Any:
     rhs = lax.reshape(rhs, (*one, prod(sums), *columns))
     first = tuple(range(len(one)))
     contracting = ((lhs.ndim - 1,), (len(one),))
-    out = lax.dot_general_p.bind(
-        lax.optimization_barrier(lhs),
-        rhs,
-        dimension_numbers=(contracting, (first, first)),
-        **rest,
-    )
+    dims = contracting, (first, first)
+    out = _dot(lax.optimization_barrier(lhs), rhs, dims, rest)
     return lax.reshape(lax.optimization_barrier(out), (*batch, *rows, *columns))
 
 
@@ -103,7 +104,7 @@ class Other:
         """Return the contraction of two operands in the dtype called ``result``."""
         dtype = np.dtype(jax.numpy.dtype(result))
         params = {**dict(self.params), "preferred_element_type": dtype}
-        return self.primitive.bind(lhs, rhs, **params)
+        return bind(self.primitive, (lhs, rhs), params)[0]
 
 
 def binder(primitive: Any, params: dict[str, Any]) -> "Dot | Other":

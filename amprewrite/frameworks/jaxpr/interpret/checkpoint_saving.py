@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from amprewrite.frameworks.jaxpr.compat import checkpoint_policies
+from amprewrite.frameworks.jaxpr.compat.primitives import bind
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jex, partial_eval
 
 Plain = tuple[Any, Sequence[Any], Mapping[str, Any]]
@@ -56,7 +57,7 @@ def _offloaded(eqn: Any, home: Any, away: Any) -> Rule:
     """Return the rule of an equation with its result offloaded to another memory."""
 
     def forward(*operands: Any) -> tuple[Any, Any]:
-        made = eqn.primitive.bind(*operands, **eqn.params)
+        (made,) = bind(eqn.primitive, operands, eqn.params)
         return made, jax.device_put(made, away)
 
     known = _one_equation(jax.jit(forward), [x.aval for x in eqn.invars])

@@ -13,11 +13,13 @@ either primitive where it saves that of the plain contraction; see
 :mod:`checkpoint_saving`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
 from amprewrite.frameworks.jaxpr.compat import tracers
+from amprewrite.frameworks.jaxpr.compat.primitives import bind, convert
 from amprewrite.frameworks.jaxpr.compat.untyped import (
     ad,
     batching,
@@ -26,9 +28,11 @@ from amprewrite.frameworks.jaxpr.compat.untyped import (
     jnp,
     mlir,
 )
+from amprewrite.frameworks.jaxpr.executor import ProgramExecutor
 from amprewrite.frameworks.jaxpr.interpret.binders import Dot, Other, binder
 from amprewrite.frameworks.jaxpr.interpret.checkpoint_saving import Plain, show_policies
-from amprewrite.frameworks.jaxpr.interpret.rounded import converted
+from amprewrite.frameworks.jaxpr.program.inline import inline
+from amprewrite.frameworks.jaxpr.program.program import Program, Step
 from amprewrite.plan.hardware.kernels import OPERAND
 
 
@@ -60,7 +64,7 @@ class Contraction:
     def value(self, lhs: Any, rhs: Any) -> Any:
         """Return the contraction of two operands, cast to its operand dtype."""
         reads = self.reads
-        return self.bind(converted(lhs, reads), converted(rhs, reads), self.made)
+        return self.bind(convert(lhs, reads), convert(rhs, reads), self.made)
 
 
 def contract(of: Contraction, operands: tuple[Any, Any], wanted: str) -> Any:
@@ -74,7 +78,8 @@ def contract(of: Contraction, operands: tuple[Any, Any], wanted: str) -> Any:
         wanted: Name of the low or the full dtype.
     """
     jaxpr = tracers.jaxpr_of(_traceable(of, wanted), operands)
-    return contraction_p.bind(*operands, of=of, wanted=wanted, jaxpr=jaxpr)
+    params = {"of": of, "wanted": wanted, "jaxpr": jaxpr}
+    return bind(contraction_p, operands, params)[0]
 
 
 def contract_tangents(of: Contraction, operands: tuple[Any, Any], wanted: str) -> Any:
@@ -82,7 +87,11 @@ def contract_tangents(of: Contraction, operands: tuple[Any, Any], wanted: str) -
 
     The kernel returns the dtype ``wanted``.
     """
-    return tangent_p.bind(*operands, of=replace(of, made=wanted))
+    return _contract_linear(replace(of, made=wanted), operands)
+
+
+def _contract_linear(of: Contraction, operands: tuple[Any, Any]) -> Any:
+    return bind(tangent_p, operands, {"of": of})[0]
 
 
 @lru_cache(maxsize=4096)
@@ -104,7 +113,7 @@ def _jitted(of: Contraction, wanted: str) -> Any:
 
 def _contracting(of: Contraction, wanted: str) -> Any:
     def contracted(lhs: Any, rhs: Any) -> list[Any]:
-        return [converted(of.value(lhs, rhs), wanted)]
+        return [convert(of.value(lhs, rhs), wanted)]
 
     return contracted
 
@@ -142,19 +151,19 @@ def _differentiated(
     full, so that its cotangent is not rounded.
     """
     del jaxpr
-    lhs, rhs = (converted(x, of.low) for x in primals)
+    lhs, rhs = (convert(x, of.low) for x in primals)
     low = of.reads == of.low
     out = contract(of, (lhs, rhs) if low else tuple(primals), wanted)
     linear = replace(of, reads=of.low)
     parts = [
-        tangent_p.bind(*pair, of=linear)
+        _contract_linear(linear, pair)
         for tangent, pair in zip(
             tangents, ((tangents[0], rhs), (lhs, tangents[1])), strict=True
         )
         if not isinstance(tangent, ad.Zero)
     ]
     total = parts[0] if len(parts) == 1 else parts[0] + parts[1]
-    return out, converted(total, wanted)
+    return out, convert(total, wanted)
 
 
 def _batched_contraction(
@@ -162,10 +171,10 @@ def _batched_contraction(
 ) -> Any:
     del jaxpr
 
-    def bind(of: Contraction, pair: Any) -> Any:
+    def again(of: Contraction, pair: Any) -> Any:
         return contract(of, pair, wanted)
 
-    return _batched_as(bind, axis, operands, dims, of)
+    return _batched_as(again, axis, operands, dims, of)
 
 
 def _plainly(lhs: Any, rhs: Any, *, of: Contraction, **_: Any) -> Plain:
@@ -187,16 +196,13 @@ def _abstract(lhs: Any, rhs: Any, *, of: Contraction) -> Any:
 
 
 def _batched(axis: Any, operands: Any, dims: Any, *, of: Contraction) -> Any:
-    def bind(of: Contraction, pair: Any) -> Any:
-        return tangent_p.bind(*pair, of=of)
-
-    return _batched_as(bind, axis, operands, dims, of)
+    return _batched_as(_contract_linear, axis, operands, dims, of)
 
 
 def _batched_as(
-    bind: Any, axis: Any, operands: Any, dims: Any, of: Contraction
+    bound: Any, axis: Any, operands: Any, dims: Any, of: Contraction
 ) -> tuple[Any, Any]:
-    """Batch as JAX does, binding the resulting contractions by ``bind``."""
+    """Batch as JAX does, binding the resulting contractions by ``bound``."""
     rule = batching.fancy_primitive_batchers[of.bind.primitive]
     made: list[Any] = []
 
@@ -205,8 +211,8 @@ def _batched_as(
         made.append(dim)
         return out
 
-    lows = [converted(x, of.low) for x in operands]
-    return _again(run, lows, operands, of, bind), made[0]
+    lows = [convert(x, of.low) for x in operands]
+    return _again(run, lows, operands, of, bound), made[0]
 
 
 def _transposed(
@@ -221,7 +227,7 @@ def _transposed(
     wanted = str(operand.aval.dtype)
     made = wanted if of.sums == OPERAND else of.sums
     sums = replace(of, made=made, reads=of.low)
-    return converted(cotangent(sums, side, aval)(ct, other), wanted)
+    return convert(cotangent(sums, side, aval)(ct, other), wanted)
 
 
 @lru_cache(maxsize=4096)
@@ -244,17 +250,37 @@ def cotangent(of: Contraction, side: int, aval: Any) -> Any:
         pair = (unknown, other) if side == 0 else (other, unknown)
         return ad.instantiate_zeros(rule(ct, *pair, **params)[side])
 
-    def bind(of: Contraction, pair: Any) -> Any:
+    def again(of: Contraction, pair: Any) -> Any:
         return contract(of, pair, of.made)
 
     def transposed(ct: Any, other: Any) -> Any:
-        lows = converted(ct, of.low), converted(other, of.low)
-        return _again(run, lows, lows, of, bind)
+        lows = convert(ct, of.low), convert(other, of.low)
+        return _again(run, lows, lows, of, again)
 
     return jax.jit(transposed)
 
 
-def _again(run: Any, traced: Any, given: Any, of: Contraction, bind: Any) -> Any:
+class _Rebound(ProgramExecutor):
+    """Executor that binds contractions in another way.
+
+    Args:
+        program: The program.
+        of: The contraction before a transformation.
+        bound: Binds a contraction.
+    """
+
+    def __init__(self, program: Program, of: Contraction, bound: Any) -> None:
+        super().__init__(program)
+        self.of, self.bound = of, bound
+
+    def evaluate(self, step: Step, operands: list[Any]) -> Sequence[Any]:
+        if step.eqn.primitive is not self.of.bind.primitive:
+            return super().evaluate(step, operands)
+        bind = binder(step.eqn.primitive, step.eqn.params)
+        return [self.bound(replace(self.of, bind=bind), operands)]
+
+
+def _again(run: Any, traced: Any, given: Any, of: Contraction, bound: Any) -> Any:
     """Run JAX's transformation of a contraction, with another binder of contractions.
 
     Args:
@@ -262,18 +288,10 @@ def _again(run: Any, traced: Any, given: Any, of: Contraction, bind: Any) -> Any
         traced: Operands to trace it with.
         given: Operands to run it with; their dtypes may differ.
         of: The contraction before the transformation.
-        bind: Binds a contraction.
+        bound: Binds a contraction.
     """
-    jaxpr = jax.make_jaxpr(run)(*traced).jaxpr
-    env = dict(zip(jaxpr.invars, given, strict=True))
-    for eqn in jaxpr.eqns:
-        read = [x.val if isinstance(x, jex.Literal) else env[x] for x in eqn.invars]
-        if eqn.primitive is of.bind.primitive:
-            found = bind(replace(of, bind=binder(eqn.primitive, eqn.params)), read)
-        else:
-            found = eqn.primitive.bind(*read, **eqn.params)
-        (env[eqn.outvars[0]],) = [found]
-    return env[jaxpr.outvars[0]]
+    program = inline(jax.make_jaxpr(run)(*traced))
+    return _Rebound(program, of, bound)(given)[0]
 
 
 contraction_p.def_impl(_rounded)

@@ -1,20 +1,21 @@
-"""Run a program by its plan: bind every equation again, with its casts.
+"""Run a program by its plan: with its casts, each contraction in its precision.
 
-Run under a trace, this emits the rewritten program, so that every transformation of JAX
-applies to it. A value has the dtype that it was produced in; each use casts it if the
+A value has the dtype that it was produced in; each use casts it if the
 plan reads it in another. Casts are bound separately for each use, so that the gradients
 of several uses add up in full precision; XLA merges equal casts.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 
 from amprewrite.dtypes import format_of, is_float
-from amprewrite.frameworks.jaxpr.compat import equations, name_stacks
+from amprewrite.frameworks.jaxpr.compat import equations
+from amprewrite.frameworks.jaxpr.compat.primitives import as_weak, bind, convert
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, lax
+from amprewrite.frameworks.jaxpr.executor import Env, ProgramExecutor
 from amprewrite.frameworks.jaxpr.interpret import quantised
 from amprewrite.frameworks.jaxpr.interpret.binders import Dot, Other, abs_square, binder
 from amprewrite.frameworks.jaxpr.interpret.contractions import (
@@ -22,7 +23,7 @@ from amprewrite.frameworks.jaxpr.interpret.contractions import (
     contract,
     contract_tangents,
 )
-from amprewrite.frameworks.jaxpr.interpret.rounded import converted, widened, widens
+from amprewrite.frameworks.jaxpr.interpret.rounded import widened, widens
 from amprewrite.frameworks.jaxpr.program.ops import (
     CONTRACTIONS,
     DTYPE_PARAMETERS,
@@ -31,20 +32,14 @@ from amprewrite.frameworks.jaxpr.program.ops import (
     dtype_name,
 )
 from amprewrite.frameworks.jaxpr.program.program import (
-    Atom,
     Number,
     Program,
     RegionBoundary,
     Step,
+    all_steps,
 )
 from amprewrite.ir import ProgramGraph
 from amprewrite.plan import OUTPUT, Decision, Plan
-
-Env = dict[str, Any]
-"""Values, by name."""
-
-Handler = Callable[["Writer", Step, Env], Sequence[Any]]
-"""Function that returns the results of a step with bodies."""
 
 
 class Context(Protocol):
@@ -118,7 +113,7 @@ def cast(value: Any, dtype: str, *, saturate: bool = False) -> Any:
         value = lax.select(lax.is_finite(value), inside, value)
     if value.dtype.kind == "c" and is_float(dtype):
         value = lax.real(value)  # the policy allows it
-    return converted(value, dtype)
+    return convert(value, dtype)
 
 
 def number(value: Any, dtype: str) -> Any:
@@ -130,73 +125,47 @@ def number(value: Any, dtype: str) -> Any:
     return np.asarray(wide, jnp.dtype(dtype))
 
 
-class Writer:
-    """Interpreter that runs the steps of a program by its plan.
+class Writer(ProgramExecutor):
+    """Executor that runs the steps of a program by its plan.
 
     Attributes:
         context: The program and the plan.
-        handlers: Functions that run steps with bodies, by primitive.
         plan: The plan.
     """
 
-    def __init__(self, context: Context, handlers: Mapping[str, Handler]) -> None:
-        self.context, self.handlers = context, handlers
+    def __init__(self, context: Context) -> None:
+        super().__init__(context.program)
+        self.context = context
         self.plan = plan = context.plan
         self.decisions: Mapping[str, Decision] = plan.by_op
         self.casts = {
             use: (c.to_dtype, c.saturate) for c in plan.casts for use in c.uses
         }
-        self.computed = _computed(context.program.steps, self.decisions, set())
+        self.uncast = frozenset(self._uncast())
 
-    def program(self, inputs: Iterable[Any]) -> list[Any]:
-        """Return the outputs of the program on ``inputs``."""
-        program = self.context.program
-        env: Env = dict(program.constants)
-        env.update(zip(program.inputs, inputs, strict=True))
-        self.run(program.steps, env)
-        results: list[Any] = []
-        position = 0  # numbers are no outputs of the graph
-        for atom in program.outputs:
-            value = self.get(atom, env)
-            if isinstance(atom, str):
-                value = self.as_read(OUTPUT, position, value)
-                value = _as_weak(value, program.avals[atom])
-                position += 1
-            elif atom.dtype != "float0":  # depends on no input
-                value = jnp.asarray(value, None if atom.weak else atom.dtype)
-            results.append(value)
-        return results
-
-    def run(self, steps: Iterable[Step], env: Env) -> None:
-        """Run ``steps`` and store their results in ``env``."""
-        around = name_stacks.current()
-        for step in steps:
-            place = name_stacks.place_in(around, step.eqn, step.stack)
-            with place, step.eqn.ctx.manager:
-                handler = self.handlers[step.primitive] if step.bodies else None
-                made = handler(self, step, env) if handler else self._plain(step, env)
-            env.update(zip(step.results, made, strict=True))
-
-    def constants(self, env: Env) -> Env:
-        """Return the closed-over values, which bodies read without a boundary."""
-        names = self.context.program.constants
-        return {name: env[name] for name in names if name in env}
-
-    def stored(self, name: str) -> str:
+    def dtype_of(self, name: str) -> str:
         """Return the dtype in which an op result is stored."""
         return self.context.stored[name]
 
-    def rule_dtype(self, aval: Any) -> str:
-        """Return the dtype in which a user's rule receives a value of type ``aval``."""
-        return dtype_name(aval)
+    def outputs(self, env: Env) -> list[Any]:
+        """Return the outputs, each in the dtype of the plan and as weak as traced."""
+        results: list[Any] = []
+        position = 0  # numbers are no outputs of the graph
+        for atom in self.program.outputs:
+            value = self.output(atom, env)
+            if isinstance(atom, str):
+                value = self.as_read(OUTPUT, position, value)
+                value = _as_weak(value, self.program.avals[atom])
+                position += 1
+            results.append(value)
+        return results
 
-    def get(self, atom: Atom, env: Env) -> Any:
-        """Return the stored value of ``atom``."""
-        return atom.value if isinstance(atom, Number) else env[atom]
-
-    def read(self, op: str, index: int, atom: str, env: Env) -> Any:
-        """Return the value of ``atom`` as operand ``index`` of ``op`` reads it."""
-        return self.as_read(op, index, env[atom])
+    def read(self, op: str, index: int, name: str, env: Env) -> Any:
+        """Return a value as an op reads it; one in :attr:`uncast` as it is stored."""
+        value = env[name]
+        if (op, index) in self.uncast and dtype_name(value) == self.plan.full:
+            return value
+        return self.as_read(op, index, value)
 
     def as_read(self, op: str, index: int, value: Any) -> Any:
         """Return ``value`` in the dtype in which operand ``index`` of ``op`` reads."""
@@ -213,73 +182,41 @@ class Writer:
             return widened(value, dtype)
         return cast(value, dtype)
 
-    def pass_boundary(self, boundary: RegionBoundary, env: Env, which: int = 0) -> Any:
-        """Return the value that passes by ``boundary``, cast to its dtype there.
-
-        Args:
-            boundary: The boundary.
-            env: Values on the side of its source.
-            which: Index of the source body, where there are several.
-        """
-        atom = boundary.reads[which]
-        made = self.decisions[boundary.op].results[0]
-        if isinstance(atom, Number):
-            return number(atom.value, made) if is_float(made) else atom.value
-        index = sum(isinstance(a, str) for a in boundary.reads[:which])
-        value = self.read(boundary.op, index, atom, env)
-        if is_float(made) and dtype_name(value) != made:
-            return self.cast_for(boundary.op, value, made)
+    def on_pass(self, boundary: RegionBoundary, value: Any) -> Any:
+        """Return a value that passes by ``boundary``, cast to its dtype there."""
+        stored = self.decisions[boundary.op].results[0]
+        if isinstance(value, Number):
+            return number(value.value, stored) if is_float(stored) else value.value
+        if is_float(stored) and dtype_name(value) != stored:
+            return self.cast_for(boundary.op, value, stored)
         return value
 
-    def shared_outputs(self, step: Step, env: Env) -> list[Any]:
-        """Run a body that reads outer values, given in ``env``; return its outputs."""
-        (body,) = step.bodies
-        self.run(body.steps, env)
-        return [
-            self.get(atom, env) if leave is None else self.pass_boundary(leave, env)
-            for atom, leave in zip(body.outputs, step.leaves, strict=True)
-        ]
-
-    def _operands(self, step: Step, env: Env) -> list[Any]:
-        values: list[Any] = []
-        name, index, contracts = step.name, 0, step.primitive in CONTRACTIONS
-        for atom in step.operands:
-            if isinstance(atom, Number):
-                values.append(self._number(atom, self.decisions[name]))
-                continue
-            value = env[atom]
-            if not (contracts and self._casts_itself(step, index, atom, value)):
-                value = self.as_read(name, index, value)
-            values.append(value)
-            index += 1
-        return values
-
-    def _number(self, atom: Number, decision: Decision) -> Any:
+    def number(self, step: Step, atom: Number) -> Any:
         """Return a number; if its dtype is full, in the computing dtype of its op."""
+        decision = self.decisions[step.name]
         if atom.dtype != self.plan.full or decision.op_class == "keep":
-            made = decision.results[0] if decision.results else ""
-            fills = not decision.operands and is_float(made) and is_float(atom.dtype)
-            return number(atom.value, made) if fills else atom.value
+            stored = decision.results[0] if decision.results else ""
+            fills = not decision.operands and is_float(stored) and is_float(atom.dtype)
+            return number(atom.value, stored) if fills else atom.value
         return number(atom.value, decision.precision)
 
-    def _plain(self, step: Step, env: Env) -> list[Any]:
+    def evaluate(self, step: Step, operands: list[Any]) -> list[Any]:
+        """Return the results of a step, in the dtypes of its decision."""
         decision = self.decisions[step.name]
-        operands = self._operands(step, env)
         if step.chosen:
             return [self.cast_for(step.name, operands[0], decision.results[0])]
         if step.conjugates:
             return [abs_square(operands[0])]
         if decision.forward:
             operands = self.rounded_factors(decision, operands)
-        made = self._bind(step, operands, decision)
+        results = self._bind(step, operands, decision)
         if decision.backward:
-            made = self.rounded_cotangent(decision, made)
-        results = list(made) if step.eqn.primitive.multiple_results else [made]
+            results = [self.rounded_cotangent(decision, results[0])]
         return [
-            self.cast_for(step.name, value, wanted)
-            if is_float(wanted) and dtype_name(value) != wanted
+            self.cast_for(step.name, value, stored)
+            if is_float(stored) and dtype_name(value) != stored
             else value
-            for value, wanted in zip(results, decision.results, strict=True)
+            for value, stored in zip(results, decision.results, strict=True)
         ]
 
     def rounded_factors(self, decision: Decision, operands: list[Any]) -> list[Any]:
@@ -287,60 +224,88 @@ class Writer:
         op = self.context.graph.op_by_name[decision.op]
         return quantised.quantise_factors(op, decision, operands)
 
-    def rounded_cotangent(self, decision: Decision, made: Any) -> Any:
+    def rounded_cotangent(self, decision: Decision, result: Any) -> Any:
         """Return the result of a contraction, with its cotangent rounded to 8 bits."""
         how = decision.backward, decision.scaling
-        return quantised.quantise_cotangent(made, *how)
+        return quantised.quantise_cotangent(result, *how)
 
-    def _bind(self, step: Step, operands: list[Any], decision: Decision) -> Any:
+    def converted(
+        self,
+        fun: Callable[..., list[Any]],
+        operands: Sequence[Any],
+        tangents: Iterable[int],
+        exact: Iterable[int],
+    ) -> Sequence[Any]:
+        """Return the outputs of a custom rule, converted by the same policy."""
+        return self.context.converted(fun, operands, tangents, exact)
+
+    def makes_exact(self, name: str) -> bool:
+        """Return whether a value makes exact arguments."""
+        return name in self.context.exact
+
+    def _bind(self, step: Step, operands: list[Any], decision: Decision) -> list[Any]:
         primitive, params = step.eqn.primitive, equations.bind_params(step.eqn)
         low, full = self.plan.low, self.plan.full
         untouched = decision.op_class == "keep" or decision.precision != low
         if primitive.name in CONTRACTIONS and low and decision.derivative == low:
-            bind = binder(primitive, params)
-            return self._contract(step, bind, (operands[0], operands[1]))
+            pair = operands[0], operands[1]
+            return [self._contract(step, binder(primitive, params), pair)]
         if untouched and not _filled(step, decision, full):
-            return primitive.bind(*operands, **params)
+            return bind(primitive, operands, params)
+        sums = self.context.training and decision.operands and _sums_backwards(step)
         if decision.op_class == "accumulate":  # XLA chooses the accumulator
-            wide = [cast(x, full) if dtype_name(x) == low else x for x in operands]
-            return primitive.bind(*wide, **params)
-        if primitive.name in TYPED_BODIES:
-            return _rebuilt(primitive.name, operands, params)
-        if self.context.training and decision.operands and _sums_backwards(step):
-            wide = [cast(x, full) if dtype_name(x) == low else x for x in operands]
-            return primitive.bind(*wide, **params)
-        for key in DTYPE_PARAMETERS:
-            if params.get(key) is not None and is_float(decision.results[0]):
-                params[key] = np.dtype(jnp.dtype(decision.results[0]))
-        return primitive.bind(*operands, **params)
+            operands = _widened_from(low, full, operands)
+        elif primitive.name in TYPED_BODIES:
+            return [_rebuilt(primitive.name, operands, params)]
+        elif sums:
+            operands = _widened_from(low, full, operands)
+        else:
+            for key in DTYPE_PARAMETERS:
+                if params.get(key) is not None and is_float(decision.results[0]):
+                    params[key] = np.dtype(jnp.dtype(decision.results[0]))
+        return bind(primitive, operands, params)
 
-    def _contract(self, step: Step, bind: Dot | Other, pair: tuple[Any, Any]) -> Any:
+    def _contract(self, step: Step, bound: Dot | Other, pair: tuple[Any, Any]) -> Any:
         """Contract two operands, low or full, with low derivatives."""
         decision = self.decisions[step.name]
         low, full = self.plan.low, self.plan.full
         made, reads = decision.accumulator, decision.precision
-        of = Contraction(bind, low, full, made, reads, decision.derivative_accumulator)
+        of = Contraction(bound, low, full, made, reads, decision.derivative_accumulator)
         if step.name in self.context.linear:  # JAX may transpose it
             if reads == full:
-                return bind(*pair, full)
+                return bound(*pair, full)
             return contract_tangents(of, pair, decision.results[0])
         return contract(of, pair, decision.results[0])
 
-    def _casts_itself(self, step: Step, index: int, name: str, value: Any) -> bool:
-        """Return whether a low contraction casts a full operand, such as a weight.
+    def _uncast(self) -> Iterator[tuple[str, int]]:
+        """Yield the operands that a low contraction casts itself if they are full.
 
-        The gradient of that operand is then not rounded on the way. For computed
-        operands it may be, because a processor contracts into the low dtype faster.
+        An example is a weight. The gradient of that operand is then not rounded on the
+        way. For computed operands it may be, because a processor contracts into the low
+        dtype faster.
         """
-        low, full = self.plan.low, self.plan.full
-        return (
-            not self.decisions[step.name].quantises
-            and self.decisions[step.name].derivative == low
-            and step.name not in self.context.linear
-            and self.casts.get((step.name, index)) == (low, False)
-            and name not in self.computed
-            and dtype_name(value) == full
-        )
+        low = self.plan.low
+        computed = _computed(self.program.steps, self.decisions, set()) if low else ()
+        for step in all_steps(self.program.steps) if low else ():
+            decision = self.decisions.get(step.name)
+            if decision is None or step.primitive not in CONTRACTIONS:
+                continue
+            if decision.derivative != low or decision.quantises:
+                continue
+            names = (atom for atom in step.operands if isinstance(atom, str))
+            for index, name in enumerate(names):
+                cast_low = self.casts.get((step.name, index)) == (low, False)
+                if (
+                    cast_low
+                    and name not in computed
+                    and step.name not in self.context.linear
+                ):
+                    yield step.name, index
+
+
+def _widened_from(low: str, full: str, operands: Iterable[Any]) -> list[Any]:
+    """Return the operands, those in ``low`` cast to ``full``."""
+    return [cast(x, full) if dtype_name(x) == low else x for x in operands]
 
 
 def _as_weak(value: Any, aval: Any) -> Any:
@@ -352,9 +317,7 @@ def _as_weak(value: Any, aval: Any) -> Any:
     weak = getattr(aval, "weak_type", False) and not getattr(found, "weak_type", False)
     if not weak or dtype_name(found) != dtype_name(aval):
         return value
-    return lax.convert_element_type_p.bind(
-        value, new_dtype=found.dtype, weak_type=True, sharding=None
-    )
+    return as_weak(value)
 
 
 def _computed(

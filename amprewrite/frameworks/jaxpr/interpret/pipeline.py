@@ -16,7 +16,6 @@ from amprewrite.frameworks.jaxpr.capture.complex_norms import (
 from amprewrite.frameworks.jaxpr.capture.promotion_casts import take_out
 from amprewrite.frameworks.jaxpr.capture.promotion_tracing import tracing
 from amprewrite.frameworks.jaxpr.compat.untyped import jax
-from amprewrite.frameworks.jaxpr.interpret.control_flow import HANDLERS
 from amprewrite.frameworks.jaxpr.interpret.interpreter import Writer
 from amprewrite.frameworks.jaxpr.interpret.recompute import RecomputingWriter
 from amprewrite.frameworks.jaxpr.program.inline import inline
@@ -136,7 +135,7 @@ class Prepared:
     def run(self, inputs: Iterable[Any]) -> list[Any]:
         """Return the outputs on ``inputs``, arrays in the program's order."""
         writer = RecomputingWriter if self.plan.recompute else Writer
-        return writer(self, HANDLERS).program(inputs)
+        return writer(self)(inputs)
 
     def converted(
         self,

@@ -14,7 +14,8 @@ from functools import cached_property
 from typing import Any
 
 from amprewrite.frameworks.jaxpr.compat.untyped import ad_checkpoint, jax
-from amprewrite.frameworks.jaxpr.interpret.interpreter import Env, Writer
+from amprewrite.frameworks.jaxpr.executor import Env
+from amprewrite.frameworks.jaxpr.interpret.interpreter import Writer
 from amprewrite.frameworks.jaxpr.program.ops import canonical_name
 from amprewrite.frameworks.jaxpr.program.program import (
     Atom,
@@ -78,7 +79,7 @@ class _Uses(dict[str, Any]):
 
 
 class RecomputingWriter(Writer):
-    """Interpreter that runs the regions of a plan under ``jax.checkpoint``."""
+    """Executor that runs the regions of a plan under ``jax.checkpoint``."""
 
     _inside = False
 
@@ -87,16 +88,20 @@ class RecomputingWriter(Writer):
         listed = tuple(steps)
         parts = self._parts.get(listed[0].name) if listed else None
         if parts is None or self._inside:
-            for step in listed:
-                super().run((step,), env)
-                if self._inside:
-                    self._name_results(step, env)
+            super().run(listed, env)
             return
         for part in parts:
             if isinstance(part, Segment):
                 self._run_segment(part, env)
             else:
                 super().run((part,), env)
+
+    def on_result(self, step: Step, name: str, value: Any) -> Any:
+        """Return a result; named, if it is kept."""
+        value = super().on_result(step, name, value)
+        if not self._inside or name not in self._kept:
+            return value
+        return ad_checkpoint.checkpoint_name(value, _name(name))
 
     def as_read(self, op: str, index: int, value: Any) -> Any:
         """Return ``value`` as an op reads it; named, if this cast of it is kept."""
@@ -122,11 +127,6 @@ class RecomputingWriter(Writer):
         again = jax.checkpoint(run, policy=self._is_saved, prevent_cse=not in_loop)
         made = again([[env[name] for name in names] for names in uses])
         env.update(zip(segment.results, made, strict=True))
-
-    def _name_results(self, step: Step, env: Env) -> None:
-        for name in step.results:
-            if name in self._kept:
-                env[name] = ad_checkpoint.checkpoint_name(env[name], _name(name))
 
     def _is_saved(self, primitive: Any, *_: Any, **params: Any) -> bool:
         """Return whether ``jax.checkpoint`` saves the result of a primitive."""

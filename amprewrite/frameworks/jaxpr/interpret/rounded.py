@@ -7,11 +7,10 @@ bfloat16 still gets it rounded, so that ``x == max(x, y)`` never held. Excess pr
 is no error by itself, but a comparison needs one value for both of its operands.
 """
 
-from functools import cache
 from typing import Any
 
 from amprewrite.dtypes import itemsize
-from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, lax
+from amprewrite.frameworks.jaxpr.compat.untyped import jnp, lax
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 
 BITS = {"bfloat16": (8, 7)}
@@ -20,29 +19,6 @@ BITS = {"bfloat16": (8, 7)}
 ``reduce_precision`` flushes subnormal numbers in other formats: in float16, 6e-5 became
 0.
 """
-
-_PLAIN = frozenset(("float32", "bfloat16", "float16"))
-"""Float dtypes that no setting of JAX replaces by others, as it does float64."""
-
-
-def converted(value: Any, dtype: str) -> Any:
-    """Return an array of floats in the float dtype called ``dtype``.
-
-    It is ``lax.convert_element_type`` without its checks of other operands and dtypes,
-    which take a third of the time to trace a cast.
-    """
-    if dtype not in _PLAIN or not isinstance(value, jax.Array):
-        return lax.convert_element_type(value, jnp.dtype(dtype))
-    if dtype_name(value) == dtype and not value.weak_type:
-        return value
-    return lax.convert_element_type_p.bind(
-        value, new_dtype=_dtype(dtype), weak_type=False, sharding=None
-    )
-
-
-@cache
-def _dtype(name: str) -> Any:
-    return jnp.dtype(name)
 
 
 def widened(value: Any, dtype: str) -> Any:

@@ -16,72 +16,58 @@ from typing import Any
 import numpy as np
 
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, lax
-from amprewrite.frameworks.jaxpr.interpret.control_flow import HANDLERS, while_loop
-from amprewrite.frameworks.jaxpr.interpret.interpreter import Env, Handler, Writer
-from amprewrite.frameworks.jaxpr.interpret.region_boundary import (
-    entering,
-    inside,
-    leaving,
-)
+from amprewrite.frameworks.jaxpr.executor import Env, Turn
 from amprewrite.frameworks.jaxpr.probes.full_precision import Exact
 from amprewrite.frameworks.jaxpr.probes.identities import FAILURES, Prober
 from amprewrite.frameworks.jaxpr.probes.reference_dtypes import is_inexact
-from amprewrite.frameworks.jaxpr.program.inline import SHARED
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import Step, all_steps
 from amprewrite.plan.sensitivity import Key, Probes
 
 
-def run_body(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
-    """Run the only body of a step in place, without its control flow."""
-    if step.primitive in SHARED:
-        return writer.shared_outputs(step, env)
-    (body,) = step.bodies
-    entered = entering(writer, body, env)
-    made = inside(writer, body, writer.constants(env), entered)
-    return leaving(writer, step, made)
+class ReverseProber(Prober):
+    """Executor with probes that reverse mode can differentiate."""
 
+    def on_loop(self, step: Step, test: Turn, turn: Turn, start: list[Any]) -> Any:
+        """Run a loop with a known number of iterations, if it carries floats."""
+        carried = any(is_inexact(dtype_name(v.aval)) for v in step.eqn.outvars)
+        if not carried or step.name not in self.iterations:
+            return super().on_loop(step, test, turn, start)
 
-def _while(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
-    """Run a loop with a known number of iterations, if it carries floats."""
-    assert isinstance(writer, Prober)
-    carried = any(is_inexact(dtype_name(v.aval)) for v in step.eqn.outvars)
-    if not carried or step.name not in writer.iterations:
-        return while_loop(writer, step, env)
+        def go(carry: list[Any], _: None) -> tuple[list[Any], None]:
+            return lax.cond(test(carry), turn, lambda ended: ended, carry), None
 
-    def run(goes_on: Any, go: Any, start: list[Any]) -> list[Any]:
-        def turn(carry: list[Any], _: None) -> tuple[list[Any], None]:
-            return lax.cond(goes_on(carry), go, lambda held: held, carry), None
+        return lax.scan(go, start, None, length=self.iterations[step.name])[0]
 
-        return lax.scan(turn, start, None, length=writer.iterations[step.name])[0]
+    def custom_jvp(self, step: Step, env: Env) -> Sequence[Any]:
+        """Run a custom rule's body with probes, and the rule's derivative as fallback.
 
-    return while_loop(writer, step, env, run)
+        Args:
+            step: A custom JVP or VJP function.
+            env: Values outside of it.
+        """
+        names = list(dict.fromkeys(a for a in step.operands if isinstance(a, str)))
+        keys = [key for key in _keys(step, self.probes) if key in self.tokens]
+        tokens = [self.tokens[key] for key in keys]
+        outer, values = self.constants(env), [env[name] for name in names]
 
+        def body(tokens: list[Any], *values: Any) -> list[Any]:
+            inner = {**outer, **dict(zip(names, values, strict=True))}
+            with self.using(dict(zip(keys, tokens, strict=True))):
+                return self.run_in_place(step, inner)
 
-def _rule(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
-    """Run a custom rule's body with probes, and the rule's derivative as fallback."""
-    assert isinstance(writer, Prober)
-    names = list(dict.fromkeys(a for a in step.operands if isinstance(a, str)))
-    keys = [key for key in _keys(step, writer.probes) if key in writer.tokens]
-    tokens = [writer.tokens[key] for key in keys]
-    outer, values = writer.constants(env), [env[name] for name in names]
+        def rule(*values: Any) -> list[Any]:
+            inner = {**outer, **dict(zip(names, values, strict=True))}
+            return list(Exact(self.program).on_step(step, inner))
 
-    def body(tokens: list[Any], *given: Any) -> list[Any]:
-        held = {**outer, **dict(zip(names, given, strict=True))}
-        with writer.using(dict(zip(keys, tokens, strict=True))):
-            return list(run_body(writer, step, held))
+        has_body = _is_differentiable(body, tokens, *values)
+        has_rule = _is_differentiable(rule, *values)
+        self.failed = None  # a failure of the trial only
+        if has_body and has_rule:
+            return _beside(body, rule)(tokens, *values)
+        return rule(*values) if has_rule else body(tokens, *values)
 
-    def rule(*given: Any) -> list[Any]:
-        held = {**outer, **dict(zip(names, given, strict=True))}
-        plain = Exact(writer.wide.program)
-        return list(HANDLERS[step.primitive](plain, step, held))
-
-    has_body = _is_differentiable(body, tokens, *values)
-    has_rule = _is_differentiable(rule, *values)
-    writer.failed = None  # a failure of the trial only
-    if has_body and has_rule:
-        return _beside(body, rule)(tokens, *values)
-    return rule(*values) if has_rule else body(tokens, *values)
+    custom_vjp = custom_jvp
 
 
 def _keys(step: Step, probes: Probes) -> Iterator[Key]:
@@ -153,11 +139,3 @@ def _gradient_like(value: Any) -> Any:
     if is_inexact(dtype_name(value)):
         return jnp.zeros_like(value)
     return np.zeros(jnp.shape(value), jax.dtypes.float0)
-
-
-REVERSE: dict[str, Handler] = {
-    "custom_jvp_call": _rule,
-    "custom_vjp_call": _rule,
-    "while": _while,
-}
-"""Functions that run the steps of a probed program, by primitive."""

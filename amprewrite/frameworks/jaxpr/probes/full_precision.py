@@ -8,15 +8,15 @@ operands even if a device would use fewer digits by default.
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from amprewrite.frameworks.jaxpr.capture.output_paths import named_arrays
 from amprewrite.frameworks.jaxpr.capture.trace import Call
 from amprewrite.frameworks.jaxpr.compat.untyped import jnp, lax
+from amprewrite.frameworks.jaxpr.executor import Env
 from amprewrite.frameworks.jaxpr.interpret.binders import abs_square
-from amprewrite.frameworks.jaxpr.interpret.interpreter import Env
 from amprewrite.frameworks.jaxpr.probes.reference_dtypes import Dtypes, Wide, Widener
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import Program, RegionBoundary, Step
@@ -72,26 +72,15 @@ class Result:
 
 
 class Exact(Widener):
-    """Interpreter that binds every equation as traced, at full precision."""
+    """Executor that binds every equation as traced, at full precision."""
 
     def __init__(self, program: Program) -> None:
         """Wrap the program."""
         super().__init__(Wide(program, {}))
 
-    def run(self, steps: Iterable[Step], env: Env) -> None:
-        """Run ``steps``, except those that only print."""
-        super().run((s for s in steps if s.primitive not in PRINTS), env)
-
-    def pass_boundary(self, boundary: RegionBoundary, env: Env, which: int = 0) -> Any:
-        """Return the value that passes by ``boundary``."""
-        atom = boundary.reads[which]
-        if not isinstance(atom, str):
-            return self.made(
-                boundary.makes, super().pass_boundary(boundary, env, which)
-            )
-        read = self.fed(atom, boundary.op, env[atom])
-        passed = super().pass_boundary(boundary, {**env, atom: read}, which)
-        return self.made(boundary.makes, passed)
+    def on_step(self, step: Step, env: Env) -> Sequence[Any]:
+        """Return the results of a step; one that only prints is not run."""
+        return () if step.primitive in PRINTS else super().on_step(step, env)
 
     def fed(self, name: str, op: str, value: Any) -> Any:
         """Return a value as ``op`` reads it; probes override this."""
@@ -103,36 +92,51 @@ class Exact(Widener):
         del name
         return value
 
-    def _plain(self, step: Step, env: Env) -> list[Any]:
-        named = [atom for atom in step.operands if isinstance(atom, str)]
-        read = {name: self.fed(name, step.name, env[name]) for name in named}
-        wanted = step.wants or ("",) * len(named)
-        given = {
-            str(i): lax.convert_element_type(read[name], jnp.dtype(dtype))
-            if dtype and dtype_name(read[name]) != dtype
-            else read[name]
-            for i, (name, dtype) in enumerate(zip(named, wanted, strict=True))
-        }
-        supply = iter(given)
-        operands = tuple(
-            next(supply) if isinstance(atom, str) else atom for atom in step.operands
-        )
-        return self.computed(replace(step, operands=operands), given)
+    def read(self, op: str, index: int, name: str, env: Env) -> Any:
+        """Return a value as ``op`` reads it."""
+        del index
+        return self.fed(name, op, env[name])
 
-    def computed(self, step: Step, given: Env) -> list[Any]:
+    def on_pass(self, boundary: RegionBoundary, value: Any) -> Any:
+        """Return a value as it is on the other side of a boundary."""
+        return self.made(boundary.makes, super().on_pass(boundary, value))
+
+    def operands(self, step: Step, env: Env) -> list[Any]:
+        """Return the operands of a step; a value that it reads twice is read once."""
+        names = [atom for atom in step.operands if isinstance(atom, str)]
+        read = {name: self.fed(name, step.name, env[name]) for name in names}
+        dtypes = iter(step.wants or ("",) * len(names))
+        return [
+            _in_dtype(read[atom], next(dtypes))
+            if isinstance(atom, str)
+            else self.number(step, atom)
+            for atom in step.operands
+        ]
+
+    def plain(self, step: Step, env: Env) -> list[Any]:
+        """Return the results of a step without bodies."""
+        return self.computed(step, self.operands(step, env))
+
+    def computed(self, step: Step, operands: list[Any]) -> list[Any]:
         """Return the results of a step on given operands; probes override this."""
-        return list(map(self.made, step.results, self.evaluated(step, given)))
+        return list(map(self.made, step.results, self.evaluate(step, operands)))
 
-    def evaluated(self, step: Step, given: Env) -> list[Any]:
-        """Return the results of a step with operands ``given``."""
+    def evaluate(self, step: Step, operands: list[Any]) -> list[Any]:
+        """Return the results of a step on its operands, as they are."""
         if step.conjugates:
-            return [abs_square(given[str(step.operands[0])])]
-        return super()._plain(step, given)
+            return [abs_square(operands[0])]
+        return super().evaluate(step, operands)
 
-    def _bound(self, step: Step, operands: list[Any], dtypes: Dtypes) -> list[Any]:
-        params = step.eqn.params
+    def params(self, step: Step, dtypes: Dtypes) -> dict[str, Any]:
+        """Return the parameters of a step, at the highest precision."""
+        params = super().params(step, dtypes)
         if "precision" in params and params["precision"] is None:
-            highest = (lax.Precision.HIGHEST,) * 2
-            eqn = step.eqn.replace(params={**params, "precision": highest})
-            step = replace(step, eqn=eqn)
-        return super()._bound(step, operands, dtypes)
+            params["precision"] = (lax.Precision.HIGHEST,) * 2
+        return params
+
+
+def _in_dtype(value: Any, dtype: str) -> Any:
+    """Return ``value`` in ``dtype``; as it is if that is empty."""
+    if not dtype or dtype_name(value) == dtype:
+        return value
+    return lax.convert_element_type(value, jnp.dtype(dtype))

@@ -11,7 +11,7 @@ up.
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -20,8 +20,7 @@ from typing import Any
 from amprewrite.dtypes.rounding import quantise_scaled
 from amprewrite.frameworks.jaxpr.compat import tracers
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, lax
-from amprewrite.frameworks.jaxpr.interpret.control_flow import HANDLERS
-from amprewrite.frameworks.jaxpr.interpret.interpreter import Env, Handler
+from amprewrite.frameworks.jaxpr.executor import Env
 from amprewrite.frameworks.jaxpr.probes.full_precision import Exact
 from amprewrite.frameworks.jaxpr.probes.kernel_rounding import (
     STAGED,
@@ -111,7 +110,7 @@ _probe.defvjp(_forward, _backward)
 
 
 class Prober(Exact):
-    """Interpreter of a program with a probe on every value that has a token.
+    """Executor of a program with a probe on every value that has a token.
 
     Attributes:
         tokens: The tokens by rounding key.
@@ -125,7 +124,6 @@ class Prober(Exact):
         probes: Probes,
         tokens: Mapping[Key, Any],
         iterations: Mapping[str, int],
-        handlers: Mapping[str, Handler],
     ) -> None:
         """Wrap the program with its tokens.
 
@@ -134,10 +132,8 @@ class Prober(Exact):
             probes: The roundings to measure.
             tokens: A zero for each rounding.
             iterations: Trip count of each loop.
-            handlers: Functions that run steps with bodies, before the usual ones.
         """
         super().__init__(program)
-        self.handlers = {**HANDLERS, **handlers}
         self.rounding, self.saturated = Rounding(probes.low), probes.saturated
         self.probes, self.tokens = probes, tokens
         self.iterations = iterations
@@ -152,14 +148,13 @@ class Prober(Exact):
         finally:
             self.tokens = held
 
-    def run(self, steps: Iterable[Step], env: Env) -> None:
-        """Run ``steps``, recording the innermost one that cannot be differentiated."""
-        for step in steps:
-            try:
-                super().run((step,), env)
-            except FAILURES:
-                self.failed = self.failed or step
-                raise
+    def on_step(self, step: Step, env: Env) -> Sequence[Any]:
+        """Run a step, recording the innermost one that cannot be differentiated."""
+        try:
+            return super().on_step(step, env)
+        except FAILURES:
+            self.failed = self.failed or step
+            raise
 
     def fed(self, name: str, op: str, value: Any) -> Any:
         """Return a value through a probe, if ``op`` may read it low."""
@@ -171,27 +166,30 @@ class Prober(Exact):
         """Return a value through a probe, if it may be stored low."""
         return self._probed(name, name, value)
 
-    def computed(self, step: Step, given: Env) -> list[Any]:
+    def computed(self, step: Step, operands: list[Any]) -> list[Any]:
         """Return the results of a step, with probes on all roundings of its kernel."""
-        made = self.evaluated(step, given)
+        results = self.evaluate(step, operands)
         probed = self.tokens.keys() & step.results
-        inner = self._in_stages(step, given) if probed else []
+        inner = self._in_stages(step, operands) if probed else []
         if not inner:
-            return list(map(self.made, step.results, made))
-        pairs = zip(step.results, made, inner, strict=True)
-        return [self._probed(name, name, value, low) for name, value, low in pairs]
+            return list(map(self.made, step.results, results))
+        rows = zip(step.results, results, inner, strict=True)
+        return [self._probed(name, name, value, low) for name, value, low in rows]
 
-    def _in_stages(self, step: Step, given: Env) -> list[Any]:
+    def _in_stages(self, step: Step, operands: list[Any]) -> list[Any]:
         """Return the last value that the low kernel rounds; empty if it is alone."""
-        full = self.stored(step.results[0])
+        full = self.dtype_of(step.results[0])
         changed = with_rounded_numbers(step, self.rounding.low, full)
         staged = None if step.conjugates else STAGED.get(step.primitive)
         if changed is step and staged is None:
             return []
-        held = {name: lax.stop_gradient(value) for name, value in given.items()}
+        fixed = [
+            lax.stop_gradient(x) if isinstance(a, str) else self.number(changed, a)
+            for a, x in zip(changed.operands, operands, strict=True)
+        ]
         if staged is None:
-            return self.evaluated(changed, held)
-        (value,) = (self.get(atom, held) for atom in changed.operands)
+            return self.evaluate(changed, fixed)
+        (value,) = fixed
         return [staged(value, step.eqn.params, self.rounding.rounded)]
 
     def _probed(self, key: Key, name: str, value: Any, made: Any = None) -> Any:
@@ -205,10 +203,11 @@ class Prober(Exact):
         )
         return _probe(value, made, tracers.varying_as(token, value), rounding)
 
-    def _plain(self, step: Step, env: Env) -> list[Any]:
+    def plain(self, step: Step, env: Env) -> list[Any]:
+        """Return the results of a step without bodies."""
         (*_, atom) = (None, *step.operands)
         if step.primitive != "stop_gradient" or not isinstance(atom, str):
-            return super()._plain(step, env)
+            return super().plain(step, env)
         # an error passes as through any move
         value = self.fed(atom, step.name, env[atom])
         return [self.made(step.results[0], value)]

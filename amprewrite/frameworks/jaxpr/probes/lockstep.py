@@ -18,10 +18,9 @@ import numpy as np
 
 from amprewrite.dtypes import format_of, is_float
 from amprewrite.frameworks.jaxpr.compat.untyped import jnp
-from amprewrite.frameworks.jaxpr.interpret.control_flow import HANDLERS
-from amprewrite.frameworks.jaxpr.interpret.interpreter import Env, Writer
+from amprewrite.frameworks.jaxpr.executor import Env, ProgramExecutor
+from amprewrite.frameworks.jaxpr.interpret.interpreter import Writer
 from amprewrite.frameworks.jaxpr.interpret.pipeline import Prepared
-from amprewrite.frameworks.jaxpr.interpret.region_boundary import entering
 from amprewrite.frameworks.jaxpr.probes.reference_dtypes import (
     Wide,
     Widener,
@@ -50,14 +49,16 @@ class Half:
     """One of the two programs.
 
     Args:
-        writer: Interpreter of its steps.
+        writer: Executor of its steps.
         context: Makes the context in which they run.
     """
 
     def __init__(
-        self, writer: Writer, context: Callable[[], AbstractContextManager[Any]]
+        self,
+        writer: ProgramExecutor,
+        context: Callable[[], AbstractContextManager[Any]],
     ) -> None:
-        """Store the interpreter and the context."""
+        """Store the executor and the context."""
         self.writer, self.context = writer, context
 
     def run(self, step: Step, env: Env) -> None:
@@ -68,20 +69,15 @@ class Half:
     def enter(self, body: Body, env: Env) -> Env:
         """Return the values inside ``body``."""
         with self.context():
-            entered = entering(self.writer, body, env)
+            entered = self.writer.entering(body, env)
         names = (enter.makes for enter in body.enters if enter is not None)
         return {**env, **dict(zip(names, entered, strict=True))}
 
     def leave(self, step: Step, which: int, inner: Env, env: Env) -> None:
         """Store the results of a body in the outer values."""
-        rows = zip(step.results, step.bodies[which].outputs, step.leaves, strict=True)
         with self.context():
-            for name, atom, leave in rows:
-                env[name] = (
-                    self.writer.get(atom, inner)
-                    if leave is None
-                    else self.writer.pass_boundary(leave, inner, which)
-                )
+            left = self.writer.leaving(step, inner, which)
+        env.update(zip(step.results, left, strict=True))
 
 
 class Lockstep:
@@ -103,7 +99,8 @@ class Lockstep:
     ) -> None:
         """Store the two programs to compare."""
         self.prepared, self.wide, self.observe = prepared, wide, observe
-        self.ours = Half(Writer(prepared, HANDLERS), nullcontext)
+        self.writer = Writer(prepared)
+        self.ours = Half(self.writer, nullcontext)
         self.theirs = Half(Widener(wide), context)
         self.decisions = prepared.plan.by_op
 
@@ -117,7 +114,7 @@ class Lockstep:
         self._steps(program, other, (env, exact))
         named = (atom for atom in program.outputs if isinstance(atom, str))
         for index, name in enumerate(named):
-            read = self.ours.writer.as_read(OUTPUT, index, env[name])
+            read = self.writer.as_read(OUTPUT, index, env[name])
             self._handed(f"{name} for {OUTPUT}", env[name], read)
         with self.theirs.context():
             return [self.theirs.writer.get(atom, exact) for atom in other.outputs]
@@ -173,7 +170,7 @@ class Lockstep:
         }
         again = None if step.bodies else _Again(self, pair, other, fed)
         for index, name in enumerate(_names(step)):
-            read = self.ours.writer.read(step.name, index, name, fed)
+            read = self.writer.as_read(step.name, index, fed[name])
             self._handed(f"{name} for {step.name}", fed[name], read)
         self.theirs.run(twin, other)
         self.ours.run(step, env)
@@ -239,7 +236,7 @@ class _Again:
         self.given: Env = {}
         pairs = zip(_names(step), _names(self.twin), strict=True)
         for index, (name, exact) in enumerate(pairs):
-            read = walk.ours.writer.read(step.name, index, name, fed)
+            read = walk.writer.as_read(step.name, index, fed[name])
             with self.theirs.context():
                 self.given[exact] = _rounded(read, other[exact])
 

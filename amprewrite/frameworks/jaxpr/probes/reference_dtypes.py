@@ -11,18 +11,20 @@ program runs. Calling it on wider arguments would not suffice: values pinned by
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from amprewrite.dtypes import is_float
 from amprewrite.frameworks.jaxpr.compat import equations
+from amprewrite.frameworks.jaxpr.compat.primitives import bind
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jex, jnp, lax
-from amprewrite.frameworks.jaxpr.interpret.control_flow import HANDLERS
-from amprewrite.frameworks.jaxpr.interpret.interpreter import Env, Writer, number
+from amprewrite.frameworks.jaxpr.executor import Env, ProgramExecutor
+from amprewrite.frameworks.jaxpr.interpret.interpreter import number
 from amprewrite.frameworks.jaxpr.program.inline import inline
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import (
+    Atom,
     Number,
     Program,
     RegionBoundary,
@@ -51,10 +53,7 @@ class Wide:
         dtypes: Replacements of its dtypes.
         traced_x64: Whether 64-bit types were enabled during the trace.
         kept: Steps that ran in the dtypes they were traced in, with their primitives.
-        exact: The values that make exact arguments: none has to be told apart here.
     """
-
-    exact: ClassVar[frozenset[str]] = frozenset()
 
     program: Program
     dtypes: Dtypes
@@ -68,19 +67,13 @@ class Wide:
 
     def run(self, inputs: Iterable[Any]) -> list[Any]:
         """Return the outputs on arrays from :meth:`inputs`."""
-        return Widener(self).program(inputs)
+        return Widener(self)(inputs)
 
     def other(self, dtype: str) -> str:
         """Return the replacement of ``dtype``."""
         return self.dtypes.get(dtype, dtype)
 
-    def converted(
-        self,
-        fun: Callable[..., Any],
-        operands: Sequence[Any],
-        tangents: Iterable[int] = (),  # noqa: ARG002  # they are values like others
-        exact: Iterable[int] = (),  # noqa: ARG002  # every value has one dtype
-    ) -> list[Any]:
+    def converted(self, fun: Callable[..., Any], operands: Sequence[Any]) -> list[Any]:
         """Return the outputs of ``fun`` on arrays, in the replaced dtypes.
 
         It is traced with the dtypes that it was written for.
@@ -97,14 +90,12 @@ class Wide:
         return inner.run(operands)
 
 
-class Widener(Writer):
-    """Interpreter that binds every equation as traced, with replaced dtypes."""
+class Widener(ProgramExecutor):
+    """Executor that binds every equation as traced, with replaced dtypes."""
 
-    def __init__(self, wide: Wide) -> None:  # no plan: there is nothing to decide
-        self.wide: Wide = wide
-        self.context: Any = wide
-        self.handlers = HANDLERS
-        self.casts = {}
+    def __init__(self, wide: Wide) -> None:
+        super().__init__(wide.program)
+        self.wide = wide
 
     def enter(self, name: str, value: Any) -> Any:
         """Return an array from outside in the dtype that the program reads.
@@ -119,66 +110,71 @@ class Widener(Writer):
     def start(self, inputs: Iterable[Any]) -> Env:
         """Return the values that exist before the first step."""
         program = self.wide.program
-        env = {name: self.enter(name, x) for name, x in program.constants.items()}
+        env: Env = {n: self.enter(n, x) for n, x in program.constants.items()}
         env.update(zip(program.inputs, inputs, strict=True))
         return env
 
-    def program(self, inputs: Iterable[Any]) -> list[Any]:
-        """Return the outputs of the program on ``inputs``."""
-        program = self.wide.program
-        env = self.start(inputs)
-        self.run(program.steps, env)
-        return [self.get(atom, env) for atom in program.outputs]
+    def output(self, atom: Atom, env: Env) -> Any:
+        """Return one output."""
+        return self.get(atom, env)
 
     def rule_dtype(self, aval: Any) -> str:
-        """Return the dtype in which a user's rule receives a value of type ``aval``."""
+        """Return the dtype in which a custom rule receives a value of type ``aval``."""
         return self.wide.other(dtype_name(aval))
 
-    def stored(self, name: str) -> str:
-        """Return the dtype in which a value is stored."""
-        return self.rule_dtype(self.wide.program.avals[name])
-
-    def get(self, atom: Any, env: Env) -> Any:
-        """Return the value of ``atom``."""
-        if not isinstance(atom, Number):
-            return env[atom]
+    def literal(self, atom: Number) -> Any:
+        """Return the value of a number, in the replaced dtype."""
         dtype = self.wide.other(atom.dtype)
         if is_float(dtype):
             traced = np.asarray(atom.value, jnp.dtype(atom.dtype))  # rounded as there
             return number(traced, dtype)
         return atom.value if dtype == atom.dtype else np.asarray(atom.value, dtype)
 
-    def pass_boundary(self, boundary: RegionBoundary, env: Env, which: int = 0) -> Any:
-        """Return the value that passes by ``boundary``."""
-        return _as(self.get(boundary.reads[which], env), self.stored(boundary.makes))
+    def on_pass(self, boundary: RegionBoundary, value: Any) -> Any:
+        """Return a value as it is on the other side of a boundary."""
+        return _as(super().on_pass(boundary, value), self.dtype_of(boundary.makes))
 
-    def _plain(self, step: Step, env: Env) -> list[Any]:
-        operands = [self.get(atom, env) for atom in step.operands]
+    def evaluate(self, step: Step, operands: list[Any]) -> list[Any]:
+        """Return the results of a step; in its traced dtypes if it has no others."""
         if step.chosen:  # a cast of full to full
             return operands
-        made = None
+        results = None
         if not _is_pinned(step):
             try:
-                made = self._bound(step, operands, self.wide.dtypes)
+                results = self._bound(step, operands, self.wide.dtypes)
             except REFUSALS:
-                made = None
-        if made is None:
+                results = None
+        if results is None:
             traced = [dtype_name(var.aval) for var in step.eqn.invars]
-            made = self._bound(step, list(map(_as, operands, traced)), {})
+            results = self._bound(step, list(map(_as, operands, traced)), {})
             if any(dtype in self.wide.dtypes for dtype in traced):
                 self.wide.kept[step.name] = step.primitive
-        return [_as(x, self.stored(n)) for x, n in zip(made, step.results, strict=True)]
+        pairs = zip(results, step.results, strict=True)
+        return [_as(x, self.dtype_of(name)) for x, name in pairs]
 
-    def _bound(self, step: Step, operands: list[Any], dtypes: Dtypes) -> list[Any]:
-        primitive = step.eqn.primitive
+    def converted(
+        self,
+        fun: Callable[..., list[Any]],
+        operands: Sequence[Any],
+        tangents: Iterable[int],
+        exact: Iterable[int],
+    ) -> Sequence[Any]:
+        """Return the outputs of a custom rule in the replaced dtypes."""
+        del tangents, exact  # tangents are values like others; a value has one dtype
+        return self.wide.converted(fun, operands)
+
+    def params(self, step: Step, dtypes: Dtypes) -> dict[str, Any]:
+        """Return the parameters of a step, with ``dtypes`` in them replaced."""
         params = {
             key: _replaced(value, dtypes)
             for key, value in equations.bind_params(step.eqn).items()
         }
         if dtypes and isinstance(params.get("precision"), lax.DotAlgorithmPreset):
             params["precision"] = None  # a preset names dtypes
-        made = primitive.bind(*operands, **params)
-        return list(made) if primitive.multiple_results else [made]
+        return params
+
+    def _bound(self, step: Step, operands: list[Any], dtypes: Dtypes) -> list[Any]:
+        return bind(step.eqn.primitive, operands, self.params(step, dtypes))
 
 
 def _is_pinned(step: Step) -> bool:

@@ -12,14 +12,14 @@ import numpy as np
 
 from amprewrite.dtypes import is_float
 from amprewrite.frameworks.jaxpr.capture.output_paths import named_arrays
-from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
-from amprewrite.frameworks.jaxpr.interpret.control_flow import HANDLERS
+from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, lax
+from amprewrite.frameworks.jaxpr.executor import Turn
 from amprewrite.frameworks.jaxpr.interpret.interpreter import Writer
 from amprewrite.frameworks.jaxpr.interpret.pipeline import Prepared
 from amprewrite.frameworks.jaxpr.probes.full_precision import Sample
 from amprewrite.frameworks.jaxpr.probes.reference_dtypes import is_inexact
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
-from amprewrite.frameworks.jaxpr.program.program import Program
+from amprewrite.frameworks.jaxpr.program.program import Program, Step
 from amprewrite.measure.runs import Array, Run
 from amprewrite.plan import Decision
 
@@ -199,7 +199,7 @@ def one_by_one(
 
     def switched(program: Program, inputs: list[Any], switches: Any) -> list[Any]:
         on = dict(zip(ops, switches, strict=True))
-        return _Switched(replace(context, program=program), on).program(inputs)
+        return _Switched(replace(context, program=program), on)(inputs)
 
     _, compiled = _compiled(sample, switched, trained)
     for op in ("", *ops):
@@ -208,10 +208,10 @@ def one_by_one(
 
 
 class _Switched(Writer):
-    """Interpreter with a switch for each contraction that rounds to 8 bits."""
+    """Executor with a switch for each contraction that rounds to 8 bits."""
 
     def __init__(self, context: Prepared, on: Mapping[str, Any]) -> None:
-        super().__init__(context, HANDLERS)
+        super().__init__(context)
         self.on = on
 
     def rounded_factors(self, decision: Decision, operands: list[Any]) -> list[Any]:
@@ -219,9 +219,59 @@ class _Switched(Writer):
         pairs = zip(rounded, operands, strict=True)
         return [jnp.where(self.on[decision.op], *pair) for pair in pairs]
 
-    def rounded_cotangent(self, decision: Decision, made: Any) -> Any:
-        rounded = super().rounded_cotangent(decision, made)
-        return jnp.where(self.on[decision.op], rounded, made)
+    def rounded_cotangent(self, decision: Decision, result: Any) -> Any:
+        rounded = super().rounded_cotangent(decision, result)
+        return jnp.where(self.on[decision.op], rounded, result)
+
+
+PATIENCE = 4
+"""Limit on a loop's iterations, as a multiple of those in full precision."""
+
+
+class EndingWriter(Writer):
+    """Executor of a plan with a limit on iterations; a loop that exceeds it gives NaN.
+
+    A loop that iterates until a change is small may never end in low precision.
+    """
+
+    def __init__(self, context: Prepared, iterations: Mapping[str, int]) -> None:
+        """Store the program, and its trip counts in full precision, by step."""
+        super().__init__(context)
+        self.iterations = iterations
+
+    def on_loop(self, step: Step, test: Turn, turn: Turn, start: list[Any]) -> Any:
+        """Run a loop of unknown length up to its limit."""
+        if step.name not in self.iterations:
+            return super().on_loop(step, test, turn, start)
+        return run_ending(test, turn, start, self.iterations[step.name])
+
+
+def run_ending(test: Turn, turn: Turn, start: list[Any], iterations: int) -> list[Any]:
+    """Run a loop that ends; its floats are NaN if it was ended by the limit.
+
+    Args:
+        test: Function of a carry that returns whether the loop goes on.
+        turn: Function of a carry that returns the next one.
+        start: The first carry.
+        iterations: Its trip count in full precision.
+    """
+    most = PATIENCE * (iterations + 1)
+
+    def goes_on(state: tuple[Any, list[Any]]) -> Any:
+        return (state[0] < most) & test(state[1])
+
+    def counted(state: tuple[Any, list[Any]]) -> tuple[Any, list[Any]]:
+        return state[0] + 1, turn(state[1])
+
+    _, carry = lax.while_loop(goes_on, counted, (jnp.int32(0), start))
+    return [_spoilt(value, test(carry)) for value in carry]
+
+
+def _spoilt(value: Any, unended: Any) -> Any:
+    """Return floats as NaN if their loop has not ended."""
+    if not is_float(dtype_name(value)):
+        return value
+    return jnp.where(unended, jnp.asarray(jnp.nan, value.dtype), value)
 
 
 def _compiled(

@@ -22,9 +22,9 @@ import numpy as np
 from amprewrite.dtypes import format_of, is_float
 from amprewrite.errors import ToleranceError, UnsupportedError
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
-from amprewrite.frameworks.jaxpr.probes.backward_loops import REVERSE
+from amprewrite.frameworks.jaxpr.probes.backward_loops import ReverseProber
 from amprewrite.frameworks.jaxpr.probes.full_precision import Sample
-from amprewrite.frameworks.jaxpr.probes.identities import FAILURES, Prober
+from amprewrite.frameworks.jaxpr.probes.identities import FAILURES
 from amprewrite.frameworks.jaxpr.probes.reference_dtypes import is_inexact
 from amprewrite.frameworks.jaxpr.probes.value_watch import count_iterations
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
@@ -152,7 +152,7 @@ class _Pulled:
     ) -> None:
         self.sample, self.factors, self.iterations = sample, factors, iterations
         self.probes, self.keys = probes, probes.keys
-        self.prober: Prober | None = None
+        self.prober: ReverseProber | None = None
         self.scales: list[float] = []
         self.paths: list[str] = []
 
@@ -183,9 +183,9 @@ class _Pulled:
         """Return the bounded outputs, as arrays of real numbers."""
         named = dict(zip(self.keys, tokens, strict=True))
         program = self.sample.program
-        self.prober = Prober(program, self.probes, named, self.iterations, REVERSE)
-        inputs = self.prober.wide.inputs(self.sample.inputs)
-        made = self.sample.named(self.prober.program(inputs))
+        prober = ReverseProber(program, self.probes, named, self.iterations)
+        self.prober = prober
+        made = self.sample.named(prober(prober.wide.inputs(self.sample.inputs)))
         counted = made if self.factors is None else self.factors
         floats = [path for path in counted if is_inexact(dtype_name(made[path]))]
         parts = {path: _parts(made[path]) for path in floats}

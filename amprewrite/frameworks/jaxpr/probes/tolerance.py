@@ -13,12 +13,15 @@ from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.jaxpr.capture.trace import as_array, check_values
 from amprewrite.frameworks.jaxpr.compat import tracers
 from amprewrite.frameworks.jaxpr.compat.untyped import jax
-from amprewrite.frameworks.jaxpr.interpret.interpreter import Writer
 from amprewrite.frameworks.jaxpr.interpret.pipeline import Prepared
 from amprewrite.frameworks.jaxpr.probes.full_precision import Exact, Result, Sample
 from amprewrite.frameworks.jaxpr.probes.identities import FAILURES
-from amprewrite.frameworks.jaxpr.probes.loop_ends import PATIENCE, ending
-from amprewrite.frameworks.jaxpr.probes.runner import one_by_one, run_planned
+from amprewrite.frameworks.jaxpr.probes.runner import (
+    PATIENCE,
+    EndingWriter,
+    one_by_one,
+    run_planned,
+)
 from amprewrite.frameworks.jaxpr.probes.sensitivity import (
     Watched,
     check_finite,
@@ -153,7 +156,7 @@ class _Subject:
     def reference(self, probes: Probes) -> Run:
         def exact(program: Program, inputs: list[Any]) -> list[Any]:
             runner = Exact(program)
-            return runner.program(runner.wide.inputs(inputs))
+            return runner(runner.wide.inputs(inputs))
 
         try:
             found = run_planned(self.sample, exact, self.trained)
@@ -177,11 +180,11 @@ class _Subject:
         return measure_sensitivity(self.sample, probes, factors, self.watched)
 
     def run(self, plan: Plan) -> Run:
-        made, handlers = self.build(plan), ending(self.watched.iterations)
+        prepared, iterations = self.build(plan), self.watched.iterations
 
         def planned(program: Program, inputs: list[Any]) -> list[Any]:
-            context = replace(made, program=program)
-            return Writer(context, handlers).program(inputs)
+            context = replace(prepared, program=program)
+            return EndingWriter(context, iterations)(inputs)
 
         return run_planned(self.sample, planned, self.trained)
 

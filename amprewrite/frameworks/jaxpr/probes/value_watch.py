@@ -8,14 +8,12 @@ inside a manual mesh are not observed, only its results.
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from amprewrite.frameworks.jaxpr.compat import tracers
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
-from amprewrite.frameworks.jaxpr.interpret.control_flow import HANDLERS, while_loop
-from amprewrite.frameworks.jaxpr.interpret.interpreter import Env, Handler, Writer
-from amprewrite.frameworks.jaxpr.probes.backward_loops import run_body
+from amprewrite.frameworks.jaxpr.executor import Turn
 from amprewrite.frameworks.jaxpr.probes.full_precision import Exact, Sample
 from amprewrite.frameworks.jaxpr.probes.reference_dtypes import is_inexact
 from amprewrite.frameworks.jaxpr.program.inline import SHARED
@@ -47,14 +45,15 @@ def count_iterations(sample: Sample, look: Look = _unseen) -> Mapping[str, int]:
             watcher.show("", name, value)
         for name, value in sample.program.constants.items():
             watcher.show("", name, value)
-        watcher.program(inputs)
+        watcher(inputs)
     return watcher.iterations
 
 
 class _Watcher(Exact):
+    in_place = frozenset((*SHARED, "custom_vjp_call"))
+
     def __init__(self, sample: Sample, look: Look) -> None:
         super().__init__(sample.program)
-        self.handlers = {**HANDLERS, **WATCHED}
         self.look = look
         self.iterations: dict[str, int] = {}
 
@@ -62,44 +61,28 @@ class _Watcher(Exact):
         if is_inexact(dtype_name(value)) and not tracers.is_tracer(value):
             self.look(op, name, value)
 
-    def run(self, steps: Iterable[Step], env: Env) -> None:
-        for step in steps:
-            super().run((step,), env)
-            if not step.bodies:
-                for name in step.results:
-                    self.show(step.name, name, env.get(name))
-
-    def pass_boundary(self, boundary: RegionBoundary, env: Env, which: int = 0) -> Any:
-        value = super().pass_boundary(boundary, env, which)
-        self.show(boundary.op, boundary.makes, value)
+    def on_result(self, step: Step, name: str, value: Any) -> Any:
+        if not step.bodies:
+            self.show(step.name, name, value)
         return value
 
+    def on_pass(self, boundary: RegionBoundary, value: Any) -> Any:
+        passed = super().on_pass(boundary, value)
+        self.show(boundary.op, boundary.makes, passed)
+        return passed
 
-def _while(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
-    assert isinstance(writer, _Watcher)
-
-    def run(goes_on: Any, go: Any, carry: list[Any]) -> list[Any]:
-        iterations = 0
-        while bool(jnp.asarray(goes_on(carry))):
-            carry = go(carry)
+    def on_loop(self, step: Step, test: Turn, turn: Turn, start: list[Any]) -> Any:
+        carry, iterations = start, 0
+        while bool(jnp.asarray(test(carry))):
+            carry = turn(carry)
             iterations += 1
-        writer.iterations[step.name] = max(
-            iterations, writer.iterations.get(step.name, 0)
-        )
+        most = self.iterations.get(step.name, 0)
+        self.iterations[step.name] = max(iterations, most)
         return carry
 
-    return while_loop(writer, step, env, run)
-
-
-def _scan(writer: Writer, step: Step, env: Env) -> Sequence[Any]:
-    """Run a loop iteration by iteration; JAX must trace one without iterations."""
-    with jax.disable_jit(step.eqn.params["length"] > 0):
-        return HANDLERS["scan"](writer, step, env)
-
-
-WATCHED: dict[str, Handler] = {
-    **dict.fromkeys((*SHARED, "custom_vjp_call"), run_body),
-    "scan": _scan,
-    "while": _while,
-}
-"""Functions that run the steps of an observed program, by primitive."""
+    def on_scan(
+        self, step: Step, turn: Turn, carry: list[Any], slices: Any
+    ) -> tuple[list[Any], Any]:
+        """Run a loop iteration by iteration; JAX must trace a loop of no iterations."""
+        with jax.disable_jit(step.eqn.params["length"] > 0):
+            return super().on_scan(step, turn, carry, slices)

@@ -16,8 +16,8 @@ from typing import Any
 from amprewrite.dtypes import is_float, itemsize
 from amprewrite.frameworks.jaxpr.compat import tracers
 from amprewrite.frameworks.jaxpr.compat.untyped import jax
-from amprewrite.frameworks.jaxpr.interpret.control_flow import HANDLERS
-from amprewrite.frameworks.jaxpr.interpret.interpreter import Env, Writer, cast
+from amprewrite.frameworks.jaxpr.executor import Env
+from amprewrite.frameworks.jaxpr.interpret.interpreter import Writer, cast
 from amprewrite.frameworks.jaxpr.interpret.pipeline import Prepared
 from amprewrite.frameworks.jaxpr.probes.full_precision import Exact
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
@@ -34,7 +34,7 @@ def restorable(program: Program) -> frozenset[str]:
 
 
 class Restoring(Writer):
-    """Interpreter of a program by its plan, with some steps restored.
+    """Executor of a program by its plan, with some steps restored.
 
     Args:
         prepared: The program with its plan.
@@ -51,7 +51,7 @@ class Restoring(Writer):
         seconds: MutableMapping[str, Seconds],
     ) -> None:
         """Store the programs; nothing is run."""
-        super().__init__(prepared, HANDLERS)
+        super().__init__(prepared)
         self.exact, self.seconds = Exact(original), seconds
         self.restored = frozenset(name for name in restored if CAST not in name)
         casts = (name.rpartition(CAST) for name in restored if CAST in name)
@@ -76,9 +76,10 @@ class Restoring(Writer):
             return cast(read, wanted)
         return read
 
-    def _plain(self, step: Step, env: Env) -> list[Any]:
+    def plain(self, step: Step, env: Env) -> Sequence[Any]:
+        """Return the results of a step without bodies, by the plan or restored."""
         if step.name not in self.restored and not self._moves(step, env):
-            return super()._plain(step, env)
+            return super().plain(step, env)
 
         def restored() -> Sequence[Any]:
             inner = {name: self._traced(name, env) for name in _names(step)}
@@ -88,10 +89,10 @@ class Restoring(Writer):
         made = restored()
         known = step.name in self.seconds or step.name not in self.restored
         if not known and not any(map(tracers.is_tracer, made)):
-            plain = super()._plain
+            plain = super().plain
             taken = _time(lambda: plain(step, env)), _time(restored)
             self.seconds[step.name] = Seconds(*taken)
-        return list(made)
+        return made
 
     def _moves(self, step: Step, env: Env) -> bool:
         """Return whether a step moves values that are kept full."""
@@ -107,7 +108,7 @@ class Restoring(Writer):
 
     def _traced(self, name: str, env: Env) -> Any:
         """Return a value in the dtype that it was traced in, as far as it is kept."""
-        wanted = dtype_name(self.exact.wide.program.avals[name])
+        wanted = dtype_name(self.exact.program.avals[name])
         value = env[name]
         if is_float(wanted) and dtype_name(value) != wanted:
             return cast(value, wanted)

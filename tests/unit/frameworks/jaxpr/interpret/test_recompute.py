@@ -119,7 +119,7 @@ def test_segments_hold_the_regions() -> None:
     args = arguments()
     made = amprewrite.convert(straight, args=args, recompute=True)
     prepared, _, _ = made.prepare(args, {})
-    writer = RecomputingWriter(prepared, {})
+    writer = RecomputingWriter(prepared)
     (parts,) = writer._parts.values()  # the segments
     segments: list[Any] = [part for part in parts if hasattr(part, "reads")]
     inside = {s.name for part in segments for s in all_steps(part.steps)}

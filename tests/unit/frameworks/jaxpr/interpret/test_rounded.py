@@ -7,11 +7,8 @@ jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp
 
-from amprewrite.frameworks.jaxpr.interpret.rounded import (
-    converted,
-    widened,
-    widens,
-)
+from amprewrite.frameworks.jaxpr.compat.primitives import convert
+from amprewrite.frameworks.jaxpr.interpret.rounded import widened, widens
 
 LOW = ("bfloat16", "float16")
 
@@ -32,16 +29,16 @@ def test_a_plain_cast_is_that_of_jax(dtype):
     def program(cast):
         return str(jax.make_jaxpr(lambda *xs: [cast(x, dtype) for x in xs])(*arrays))
 
-    assert program(converted) == program(cast_by_jax)
+    assert program(convert) == program(cast_by_jax)
     for value in (*arrays, 2.5, np.float32(2.5), np.ones(3, np.float32)):
-        found, wanted = converted(value, dtype), cast_by_jax(value, dtype)
+        found, wanted = convert(value, dtype), cast_by_jax(value, dtype)
         assert jax.typeof(found) == jax.typeof(wanted)
         np.testing.assert_array_equal(found, wanted)
 
 
 def test_a_dtype_that_settings_replace_is_left_to_jax():
     with pytest.warns(UserWarning, match="truncated to dtype float32"):
-        assert converted(jnp.ones(3), "float64").dtype == jnp.float32
+        assert convert(jnp.ones(3), "float64").dtype == jnp.float32
 
 
 @pytest.mark.parametrize("dtype", LOW)

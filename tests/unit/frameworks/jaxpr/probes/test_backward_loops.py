@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from amprewrite.frameworks.jaxpr.probes.backward_loops import REVERSE
-from amprewrite.frameworks.jaxpr.probes.identities import Prober
+from amprewrite.frameworks.jaxpr.probes.backward_loops import ReverseProber
 from amprewrite.frameworks.jaxpr.program.inline import inline
 from amprewrite.plan.sensitivity import Probes
 
@@ -22,8 +21,8 @@ def gradient(function, iterations=None):
 
     def total(x):
         probes = Probes("bfloat16", "float32", frozenset(), frozenset())
-        prober = Prober(program, probes, {}, iterations or {}, REVERSE)
-        return prober.program([x])[0].sum()
+        prober = ReverseProber(program, probes, {}, iterations or {})
+        return prober([x])[0].sum()
 
     return np.asarray(jax.jit(jax.grad(total))(X))
 

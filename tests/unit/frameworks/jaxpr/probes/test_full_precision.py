@@ -24,7 +24,7 @@ def test_it_gives_what_the_function_gives_and_prints_nothing(capfd):
         _, rows = lax.scan(lambda h, row: (h + row, h @ x), jnp.zeros(4), x)
         return lax.cond(x[0, 0] < 0, jnp.sin, jnp.cos, rows).astype(jnp.bfloat16)
 
-    (found,) = Exact(program_of(run, X)).program([X])
+    (found,) = Exact(program_of(run, X))([X])
     jax.effects_barrier()
     assert "seen" not in capfd.readouterr().out
     assert found.dtype == jnp.bfloat16
@@ -36,7 +36,7 @@ def test_contractions_ask_for_all_digits_unless_the_model_says():
         low = lax.dot(x, x, precision=lax.DotAlgorithmPreset.BF16_BF16_F32)
         return x @ x + low
 
-    closed = jax.make_jaxpr(Exact(program_of(run, X)).program)([X])
+    closed = jax.make_jaxpr(Exact(program_of(run, X)))([X])
     dots = [e for e in closed.jaxpr.eqns if e.primitive.name == "dot_general"]
     asked = {str(e.params["precision"]) for e in dots}
     assert any("HIGHEST" in text for text in asked)
@@ -56,7 +56,7 @@ def test_every_read_and_every_result_is_shown():
             return value
 
     program = program_of(lambda x: lax.cond(x[0, 0] < 0, jnp.sin, jnp.cos, x) * x, X)
-    Seen(program).program([X])
+    Seen(program)([X])
     assert ("input_0", "mul") in Seen.reads
     assert ("input_0", "cond.0.in0") in Seen.reads
     assert ("sin", "cond.out0") in Seen.reads

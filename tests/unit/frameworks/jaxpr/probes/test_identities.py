@@ -33,17 +33,17 @@ def test_the_error_of_a_rounding():
 def probed(tokens):
     program = inline(jax.make_jaxpr(lambda x: jnp.sin(x * 3) + x)(X))
     probes = Probes("bfloat16", "float32", frozenset(), frozenset())
-    return Prober(program, probes, tokens, {}, {})
+    return Prober(program, probes, tokens, {})
 
 
 def test_the_derivative_by_a_token_is_what_the_rounding_does():
     tokens = {"mul": jnp.zeros(()), ("input_0", "add"): jnp.zeros(())}
-    (made,) = probed(tokens).program([X])
+    (made,) = probed(tokens)([X])
     np.testing.assert_array_equal(made, jnp.sin(X * 3) + X)
 
     def total(stored, read):
         tokens = {"mul": stored, ("input_0", "add"): read}
-        return probed(tokens).program([X])[0].sum()
+        return probed(tokens)([X])[0].sum()
 
     stored, read = jax.grad(total, argnums=(0, 1))(*tokens.values())
     error = Rounding("bfloat16").error
@@ -64,11 +64,11 @@ def test_the_step_that_fails_is_remembered():
 
     def outputs(token):
         with prober.using({"mul": token}):
-            return prober.program([X])
+            return prober([X])
 
     program = inline(jax.make_jaxpr(run)(X))
     probes = Probes("bfloat16", "float32", frozenset(), frozenset())
-    prober = Prober(program, probes, {}, {}, {})
+    prober = Prober(program, probes, {}, {})
     with pytest.raises(ValueError, match="do not support JVP"):
         jax.vjp(outputs, jnp.zeros(()))
     assert prober.failed is not None
@@ -80,8 +80,8 @@ def test_errors_pass_a_stopped_gradient():
 
     def total(token):
         probes = Probes("bfloat16", "float32", frozenset(), frozenset())
-        prober = Prober(program, probes, {"mul": token}, {}, {})
-        return prober.program([X])[0].sum()
+        prober = Prober(program, probes, {"mul": token}, {})
+        return prober([X])[0].sum()
 
     assert jax.grad(total)(jnp.zeros(())) != 0
 
@@ -102,7 +102,7 @@ def test_what_a_low_kernel_rounds_inside_is_part_of_its_error(low, op, function)
 
     def total(token):
         probes = Probes(low, "float32", frozenset(), frozenset())
-        return Prober(program, probes, {op: token}, {}, {}).program([x])[0].sum()
+        return Prober(program, probes, {op: token}, {})([x])[0].sum()
 
     found = jax.grad(total)(jnp.zeros(()))
     kernel = jax.jit(function, compiler_options=OPTIONS)
@@ -117,7 +117,7 @@ def test_values_pass_a_probe_of_a_staged_op_with_their_gradient():
         program = inline(jax.make_jaxpr(lambda x: jnp.sin(0.3 * x**3))(x))
         probes = Probes("bfloat16", "float32", frozenset(), frozenset())
         tokens: Any = {"integer_pow": token, "mul": token}
-        return Prober(program, probes, tokens, {}, {}).program([x])[0].sum()
+        return Prober(program, probes, tokens, {})([x])[0].sum()
 
     found = jax.grad(run, argnums=1)(jnp.zeros(()), X)
     expected = jax.grad(lambda x: jnp.sin(0.3 * x**3).sum())(X)

@@ -9,20 +9,26 @@ jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 import amprewrite
 from amprewrite.frameworks.jaxpr.function.pure_function import prepared_of, subject_of
-from amprewrite.frameworks.jaxpr.interpret.control_flow import HANDLERS
 from amprewrite.frameworks.jaxpr.interpret.interpreter import Writer
+from amprewrite.frameworks.jaxpr.probes.full_precision import Exact
 from amprewrite.frameworks.jaxpr.probes.runner import (
+    PATIENCE,
     Runner,
     one_by_one,
+    run_ending,
     run_planned,
     to_array,
 )
 from amprewrite.frameworks.jaxpr.probes.tolerance import sample_of
 from amprewrite.measure.gradient_errors import without_eight_bits
 from amprewrite.measure.runs import Call
+from tests.unit.frameworks.jaxpr.probes.test_sensitivity import (
+    sample_of as whole_sample,
+)
 
 X = jnp.arange(6.0).reshape(2, 3)
 
@@ -93,7 +99,7 @@ def test_switches_give_the_gradients_of_plans_with_one_contraction_in_8_bits() -
         context = replace(prepared, plan=plan)
 
         def written(program: Any, inputs: list[Any], context: Any = context) -> Any:
-            return Writer(replace(context, program=program), HANDLERS).program(inputs)
+            return Writer(replace(context, program=program))(inputs)
 
         wanted = run_planned(sample, written, TRAINED).gradients
         assert gradients.keys() == wanted.keys() == {"w", "v"}
@@ -113,9 +119,43 @@ def test_a_run_without_trained_arrays_has_no_gradients() -> None:
     sample = sample_of(prepared.program, graph, subject.arrays, subject.result)
 
     def written(program: Any, inputs: list[Any]) -> Any:
-        return Writer(replace(prepared, program=program), HANDLERS).program(inputs)
+        return Writer(replace(prepared, program=program))(inputs)
 
     found = run_planned(sample, written)
     assert not found.gradients
     (output,) = found.outputs.values()
     np.testing.assert_allclose(output, model(*args), rtol=1e-6)
+
+
+class Ending(Exact):
+    """Executor in full precision whose loops all end."""
+
+    def __init__(self, program: Any, iterations: Any) -> None:
+        super().__init__(program)
+        self.iterations = iterations
+
+    def on_loop(self, step: Any, test: Any, turn: Any, start: list[Any]) -> Any:
+        if step.name not in self.iterations:
+            return super().on_loop(step, test, turn, start)
+        return run_ending(test, turn, start, self.iterations[step.name])
+
+
+def counted(step, limit):
+    def go(state):
+        return state[0] + step, state[1] + 1
+
+    return lax.while_loop(lambda s: s[0] < limit, go, (step * 0, 0))
+
+
+@pytest.mark.parametrize("iterations", [{}, {"while": 1}, {"while": 8}])
+def test_a_loop_that_ends_is_as_it_was(iterations):
+    sample = whole_sample(counted, jnp.float32(1), jnp.float32(8))
+    runner = Ending(sample.program, iterations)
+    assert list(map(float, runner(sample.inputs))) == [8.0, 8.0]
+
+
+def test_one_that_does_not_is_cut_and_its_floats_are_nan():
+    sample = whole_sample(counted, jnp.float32(0), jnp.float32(8))
+    value, count = Ending(sample.program, {"while": 8})(sample.inputs)
+    assert np.isnan(value)
+    assert count == PATIENCE * 9
