@@ -11,8 +11,8 @@ are freed after their last use.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,66 +29,42 @@ from amprewrite.frameworks.jaxpr.probes.reference_dtypes import (
 from amprewrite.frameworks.jaxpr.probes.runner import to_array
 from amprewrite.frameworks.jaxpr.program.inline import SHARED
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
-from amprewrite.frameworks.jaxpr.program.program import Atom, Body, Program, Step
+from amprewrite.frameworks.jaxpr.program.program import (
+    Number,
+    Program,
+    RegionBoundary,
+    Step,
+    all_steps,
+)
 from amprewrite.measure.runs import Array
 from amprewrite.measure.samples import Observe, OpSample
 from amprewrite.measure.values.blocks import are_equal, is_equal
 from amprewrite.plan import OUTPUT, Decision
 
-ONCE = frozenset((*SHARED, "custom_vjp_call"))
-"""Primitives with a body that runs once, in place."""
 
-Pair = tuple[Step, Step]
-"""One step of the converted program, and its twin in the reference."""
+class Sides(NamedTuple):
+    """One value of both programs.
 
-Envs = tuple[Env, Env]
-"""Values by name, of the converted program and of the reference."""
-
-
-class Half:
-    """One of the two programs.
-
-    Args:
-        writer: Executor of its steps.
-        context: Makes the context in which they run.
+    Attributes:
+        ours: The value of the converted program.
+        theirs: The value of the reference.
     """
 
-    def __init__(
-        self,
-        writer: ProgramExecutor,
-        context: Callable[[], AbstractContextManager[Any]],
-    ) -> None:
-        """Store the executor and the context."""
-        self.writer, self.context = writer, context
-
-    def run(self, step: Step, env: Env) -> None:
-        """Run one step."""
-        with self.context():
-            self.writer.run([step], env)
-
-    def enter(self, body: Body, env: Env) -> Env:
-        """Return the values inside ``body``."""
-        with self.context():
-            entered = self.writer.entering(body, env)
-        names = (enter.makes for enter in body.enters if enter is not None)
-        return {**env, **dict(zip(names, entered, strict=True))}
-
-    def leave(self, step: Step, which: int, inner: Env, env: Env) -> None:
-        """Store the results of a body in the outer values."""
-        with self.context():
-            left = self.writer.leaving(step, inner, which)
-        env.update(zip(step.results, left, strict=True))
+    ours: Any
+    theirs: Any
 
 
-class Lockstep:
-    """A walk over a converted program and the original one.
+class Lockstep(ProgramExecutor):
+    """Executor of a converted program and the original one; values are :class:`Sides`.
 
     Args:
         prepared: The program and its plan.
-        wide: The reference.
+        wide: The reference: the same program.
         context: Makes the context in which the reference runs.
         observe: Receives a sample of each op.
     """
+
+    in_place = frozenset((*SHARED, "custom_vjp_call"))
 
     def __init__(
         self,
@@ -98,92 +74,97 @@ class Lockstep:
         observe: Observe,
     ) -> None:
         """Store the two programs to compare."""
+        super().__init__(prepared.program)
         self.prepared, self.wide, self.observe = prepared, wide, observe
-        self.writer = Writer(prepared)
-        self.ours = Half(self.writer, nullcontext)
-        self.theirs = Half(Widener(wide), context)
+        self.writer, self.widener, self.context = (
+            Writer(prepared),
+            Widener(wide),
+            context,
+        )
         self.decisions = prepared.plan.by_op
+        self.left = frozenset(_left(self.program))
 
     def walk(self, ours: Iterable[Any], theirs: Iterable[Any]) -> list[Any]:
         """Run both programs, each on its own arrays; return the reference's outputs."""
-        program, other = self.prepared.program, self.wide.program
-        env: Env = dict(program.constants)
-        env.update(zip(program.inputs, ours, strict=True))
-        with self.theirs.context():
-            exact = Widener(self.wide).start(self.wide.inputs(theirs))
-        self._steps(program, other, (env, exact))
-        named = (atom for atom in program.outputs if isinstance(atom, str))
+        first = self.writer.start(ours)
+        with self.context():
+            exact = self.widener.start(self.wide.inputs(theirs))
+        env: Env = {name: Sides(value, exact[name]) for name, value in first.items()}
+        self.run(self.program.steps, env)
+        outputs = [self.get(atom, env) for atom in self.program.outputs]
+        named = (atom for atom in self.program.outputs if isinstance(atom, str))
         for index, name in enumerate(named):
-            read = self.writer.as_read(OUTPUT, index, env[name])
-            self._handed(f"{name} for {OUTPUT}", env[name], read)
-        with self.theirs.context():
-            return [self.theirs.writer.get(atom, exact) for atom in other.outputs]
+            stored = env[name].ours
+            read = self.writer.as_read(OUTPUT, index, stored)
+            self._handed(f"{name} for {OUTPUT}", stored, read)
+        return [output.theirs for output in outputs]
 
-    def _steps(self, ours: Program | Body, theirs: Program | Body, envs: Envs) -> None:
-        """Run the steps of both in one body or at top level."""
-        last = [_last_uses(part.steps, part.outputs) for part in (ours, theirs)]
-        for pair in zip(ours.steps, theirs.steps, strict=True):
-            which = self._once(pair, envs)
-            if which is None:
-                self._compare(pair, envs)
-            else:
-                self._enter(pair, which, envs)
-            for step, env, uses in zip(pair, envs, last, strict=True):
-                for name in uses[step.name]:
-                    env.pop(name, None)
+    def run(self, steps: Iterable[Step], env: Env) -> None:
+        """Run ``steps``; values are freed after their last use."""
+        listed = tuple(steps)
+        uses = _last_uses(listed, self.left)
+        for step in listed:
+            super().run((step,), env)
+            for name in uses[step.name]:
+                env.pop(name, None)
 
-    def _once(self, pair: Pair, envs: Envs) -> int | None:
-        """Return the index of the body that runs once in place; None without one."""
-        step = pair[0]
-        if step.primitive in ONCE and step.bodies:
-            return 0
-        if step.primitive != "cond" or not step.bodies:
+    def on_step(self, step: Step, env: Env) -> Sequence[Any]:
+        """Run a step of both; enter a body that runs once in place."""
+        enters = step.primitive in self.in_place
+        if step.bodies and (enters or self.branch_of(step, env) is not None):
+            return super().on_step(step, env)
+        return self._compare(step, env)
+
+    def branch_of(self, step: Step, env: Env) -> int | None:
+        """Return the branch to enter; None if rounding changed it."""
+        if step.primitive != "cond":
             return None
-        halves = zip((self.ours, self.theirs), pair, envs, strict=True)
-        picked = {int(half.writer.get(s.operands[0], env)) for half, s, env in halves}
+        picked = set(map(int, self.get(step.operands[0], env)))
         if len(picked) > 1:
-            return None  # rounding changed the branch
+            return None
         return min(max(picked.pop(), 0), len(step.bodies) - 1)
 
-    def _enter(self, pair: Pair, which: int, envs: Envs) -> None:
-        """Compare the steps of a body that runs once in place."""
-        ours, theirs = (step.bodies[which] for step in pair)
-        inner = self.ours.enter(ours, envs[0]), self.theirs.enter(theirs, envs[1])
-        for cross in filter(None, ours.enters):
-            if isinstance(cross.reads[0], str):
-                held, passed = envs[0][cross.reads[0]], inner[0][cross.makes]
-                self._handed(f"{cross.reads[0]} for {cross.op}", held, passed)
-        self._steps(ours, theirs, inner)
-        self.ours.leave(pair[0], which, inner[0], envs[0])
-        rows = zip(pair[0].results, ours.outputs, pair[0].leaves, strict=True)
-        for name, atom, leave in rows:
-            if leave is not None and isinstance(leave.reads[which], str):
-                held = inner[0][str(leave.reads[which])]
-                self._handed(f"{atom} for {leave.op}", held, envs[0][name])
-        self.theirs.leave(pair[1], which, inner[1], envs[1])
+    def literal(self, atom: Number) -> Sides:
+        """Return the value of a number in both programs."""
+        with self.context():
+            exact = self.widener.literal(atom)
+        return Sides(self.writer.literal(atom), exact)
 
-    def _compare(self, pair: Pair, envs: Envs) -> None:
-        (step, twin), (env, other) = pair, envs
-        fed = {
-            name: _rounded(other[exact], env[name])
-            for name, exact in zip(_names(step), _names(twin), strict=True)
-        }
-        again = None if step.bodies else _Again(self, pair, other, fed)
-        for index, name in enumerate(_names(step)):
-            read = self.writer.as_read(step.name, index, fed[name])
-            self._handed(f"{name} for {step.name}", fed[name], read)
-        self.theirs.run(twin, other)
-        self.ours.run(step, env)
-        floats = [is_inexact(dtype_name(other[name])) for name in twin.results]
+    def cross(self, boundary: RegionBoundary, env: Env, which: int = 0) -> Sides:
+        """Return the value that passes by ``boundary``, and compare the passage."""
+        atom = boundary.reads[which]
+        read = {atom: env[atom]} if isinstance(atom, str) else {}
+        passed = self.writer.cross(boundary, _side(read, 0), which)
+        with self.context():
+            exact = self.widener.cross(boundary, _side(read, 1), which)
+        for name, value in read.items():
+            self._handed(f"{name} for {boundary.op}", value.ours, passed)
+        return Sides(passed, exact)
+
+    def _compare(self, step: Step, env: Env) -> list[Sides]:
+        names = _names(step)
+        read = {name: env[name] for name in names}
+        known = {**self.constants(env), **read} if step.bodies else read
+        ours, theirs = _side(known, 0), _side(known, 1)
+        fed: Env = {n: _rounded(value.theirs, value.ours) for n, value in read.items()}
+        again = None if step.bodies else _Again(self, step, theirs, fed)
+        for index, name in enumerate(names):
+            cast = self.writer.as_read(step.name, index, fed[name])
+            self._handed(f"{name} for {step.name}", fed[name], cast)
+        alone = {**ours, **fed}
+        with self.context():
+            self.widener.run([step], theirs)
+        self.writer.run([step], ours)
+        results = [Sides(ours[name], theirs[name]) for name in step.results]
+        floats = [is_inexact(dtype_name(result.theirs)) for result in results]
         if not any(floats):
-            return
-        alone: Env = {**self.ours.writer.constants(env), **fed}
-        self.ours.run(step, alone)
+            return results
+        self.writer.run([step], alone)
         same = again.results() if again is not None else None
         for op, positions in _samples(step, floats):
             reference, actual, own = (
-                tuple(to_array(values[one.results[i]]) for i in positions)
-                for values, one in ((other, twin), (env, step), (alone, step))
+                tuple(to_array(values[step.results[i]]) for i in positions)
+                for values in (theirs, ours, alone)
             )
             sample = OpSample(
                 op=op,
@@ -195,9 +176,10 @@ class Lockstep:
                 again=again,
                 contracts=self.prepared.graph.op_by_name[op].contracted is not None,
                 length=_length(fed, reference),
-                format=self.prepared.plan.by_op[op].forward,
+                format=self.decisions[op].forward,
             )
             self.observe(sample)
+        return results
 
     def _handed(self, name: str, held: Any, read: Any) -> None:
         """Compare a value with the result of an inserted cast of it."""
@@ -229,16 +211,14 @@ class Lockstep:
 class _Again:
     """A step of the original and operands for it, in the reference's dtypes."""
 
-    def __init__(self, walk: Lockstep, pair: Pair, other: Env, fed: Env) -> None:
+    def __init__(self, walk: Lockstep, step: Step, theirs: Env, fed: Env) -> None:
         """Read the operands as the converted step does; run nothing."""
-        step, self.twin = pair
-        self.theirs = walk.theirs
+        self.walk, self.step = walk, step
         self.given: Env = {}
-        pairs = zip(_names(step), _names(self.twin), strict=True)
-        for index, (name, exact) in enumerate(pairs):
+        for index, name in enumerate(_names(step)):
             read = walk.writer.as_read(step.name, index, fed[name])
-            with self.theirs.context():
-                self.given[exact] = _rounded(read, other[exact])
+            with walk.context():
+                self.given[name] = _rounded(read, theirs[name])
 
     def results(self) -> tuple[Array, ...]:
         """Return the results that are floats."""
@@ -255,13 +235,14 @@ class _Again:
             signs = draws.integers(0, 2, held.shape) * 2.0 - 1.0
             return jnp.asarray((held * (1 + unit * signs)).astype(held.dtype))
 
-        with self.theirs.context():
+        with self.walk.context():
             given = {name: moved(value) for name, value in self.given.items()}
         return self._run(given)
 
     def _run(self, env: Env) -> tuple[Array, ...]:
-        self.theirs.run(self.twin, env)
-        made = (env[name] for name in self.twin.results)
+        with self.walk.context():
+            self.walk.widener.run([self.step], env)
+        made = (env[name] for name in self.step.results)
         return tuple(to_array(x) for x in made if is_inexact(dtype_name(x)))
 
 
@@ -305,18 +286,26 @@ def _names(step: Step) -> list[str]:
     return [atom for atom in step.operands if isinstance(atom, str)]
 
 
-def _last_uses(
-    steps: Iterable[Step], outputs: Iterable[Atom]
-) -> Mapping[str, list[str]]:
+def _side(values: Mapping[str, Sides], which: int) -> Env:
+    """Return the values of one of the two programs."""
+    return {name: value[which] for name, value in values.items()}
+
+
+def _left(program: Program) -> Iterator[str]:
+    """Yield the names of all values that leave the program or a body."""
+    bodies = (body for step in all_steps(program.steps) for body in step.bodies)
+    outputs = (program.outputs, *(body.outputs for body in bodies))
+    yield from (a for atoms in outputs for a in atoms if isinstance(a, str))
+
+
+def _last_uses(steps: Sequence[Step], left: frozenset[str]) -> Mapping[str, list[str]]:
     """Return for each step the values made here that are not used after it."""
-    held = tuple(steps)
-    made = {name for step in held for name in step.results}
-    seen = {atom for atom in outputs if isinstance(atom, str)}
+    made = {name for step in steps for name in step.results} - left
     last: dict[str, list[str]] = {}
-    for step in reversed(held):
+    for step in reversed(steps):
         used = dict.fromkeys((*_names(step), *step.results))
-        last[step.name] = [n for n in used if n in made and n not in seen]
-        seen.update(used)
+        last[step.name] = [name for name in used if name in made]
+        made.difference_update(used)
     return last
 
 
