@@ -42,6 +42,7 @@ def inline(
     closed: Any,
     name_of: Callable[[int], str] = "input_{}".format,
     also: frozenset[str] = frozenset(),
+    whole: Callable[[Any], bool] | None = None,
 ) -> Program:
     """Return the program of a ClosedJaxpr.
 
@@ -50,8 +51,9 @@ def inline(
         name_of: Returns the name of each input by its position.
         also: Further primitives to inline, for inspection only: inlined, they lose
             their derivative rules.
+        whole: Returns whether an equation stays one step, without bodies.
     """
-    return _Inliner(CALLS | also).program(closed, name_of)
+    return _Inliner(CALLS | also, whole).program(closed, name_of)
 
 
 Entering = tuple[Atom, BoundaryKind]
@@ -124,8 +126,10 @@ class _Where:
 
 
 class _Inliner:
-    def __init__(self, calls: frozenset[str]) -> None:
-        self.calls = calls
+    def __init__(
+        self, calls: frozenset[str], whole: Callable[[Any], bool] | None
+    ) -> None:
+        self.calls, self.whole = calls, whole
         self.names = _Names()  # of ops
         self.values = _Names()
         self.avals: dict[str, Any] = {}
@@ -181,6 +185,9 @@ class _Inliner:
     ) -> tuple[tuple[Step, ...], tuple[Atom, ...]]:
         """Return the steps of one equation, and its results."""
         primitive = eqn.primitive.name
+        if self.whole is not None and self.whole(eqn):
+            step = self._plain(eqn, operands, where)
+            return (step,), step.results
         plain = primitive in JITS and equations.is_plain_jit(eqn)
         if plain or primitive in self.calls:
             jaxpr, consts = _opened(equations.body_of(eqn))

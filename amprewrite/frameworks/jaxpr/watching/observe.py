@@ -10,7 +10,7 @@ arrays of a ``scan`` are stacked, one for all iterations.
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -18,17 +18,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from amprewrite.errors import ArgumentError
-from amprewrite.frameworks.jaxpr.compat.equations import (
-    bind_params,
-    body_of,
-    file_of,
-    is_literal,
-    scan_counts,
-)
+from amprewrite.frameworks.jaxpr.compat.equations import file_of
 from amprewrite.frameworks.jaxpr.compat.tracebacks import source_line
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, tree_util
+from amprewrite.frameworks.jaxpr.executor import ProgramExecutor, Turn
 from amprewrite.frameworks.jaxpr.function.adapters import adapter_of
 from amprewrite.frameworks.jaxpr.function.pure_function import subject_of
+from amprewrite.frameworks.jaxpr.program.inline import inline
+from amprewrite.frameworks.jaxpr.program.program import (
+    Program,
+    RegionBoundary,
+    Step,
+    all_steps,
+)
 from amprewrite.measure.observed import Look, Observed, numbered
 from amprewrite.measure.output_gradients import output_gradients as drawn_gradients
 from amprewrite.measure.runs import Call
@@ -36,6 +38,9 @@ from amprewrite.user_code import is_in
 
 Array = Any
 Eqn = Any
+
+ENTERED = frozenset(("checkpoint", "remat", "remat2", "scan"))
+"""Primitives with bodies whose arrays are shown, beside jits of the user."""
 
 
 class Seen(NamedTuple):
@@ -128,11 +133,12 @@ def run(
         ArgumentError: There is no float output, or no argument.
     """
     outputs, given, names = split_parameters(model, args, kwargs)
-    program: Any = jax.make_jaxpr(outputs)(*given)
-    sites = list(_sites(program.jaxpr, {}, {}))
+    program = inline(jax.make_jaxpr(outputs)(*given), whole=_is_whole)
+    sites = list(_sites(program.steps, program.avals, {}, {}))
 
     def again(floats: list[Array], added: list[Array]) -> Any:
-        return _run(program.jaxpr, program.consts, floats, iter(added))
+        adding = _Adding(program, added)
+        return adding(floats), adding.seen
 
     nothing = [jnp.zeros(site.shape, site.dtype) for site in sites]
     if gradients:
@@ -244,69 +250,57 @@ class _Site(NamedTuple):
 
 
 def _sites(
-    jaxpr: Any,
-    known: dict[Any, str],
+    steps: Iterable[Step],
+    avals: Mapping[str, Any],
+    known: dict[str, str],
     counts: dict[str, int],
     lengths: tuple[int, ...] = (),
 ) -> Iterator[_Site]:
-    """Yield the float results of equations, in the order of :func:`_run`.
+    """Yield the float results of equations, in the order of a run.
 
     Args:
-        jaxpr: The program.
-        known: Names of arrays by variable; new ones are added.
+        steps: The program.
+        avals: Types of its values.
+        known: Names of arrays by value; new ones are added.
         counts: Uses of each name.
         lengths: Lengths of the loops around.
     """
-    for eqn in jaxpr.eqns:
-        body = _entered(eqn)
-        if body is not None:
-            inner, extra = _body(body), _loop(eqn)
-            _alias(inner.invars, eqn.invars, known)
-            yield from _sites(inner, known, counts, (*lengths, *extra))
-            _alias(eqn.outvars, inner.outvars, known)
-            continue
-        for var in _floats(eqn):
-            first = _known(eqn.invars[0], known) if eqn.invars else ""
-            known[var] = numbered(name_of(eqn), counts)
-            where = source_line(eqn.source_info.traceback)
-            shape = (*lengths, *var.aval.shape)
-            yield _Site(known[var], where, eqn, first, shape, var.aval.dtype)
+    for step in steps:
+        for body in step.bodies:
+            _alias(body.enters, known)
+            loop = (step.eqn.params["length"],) if step.primitive == "scan" else ()
+            inside = (*lengths, *loop)
+            yield from _sites(body.steps, avals, known, counts, inside)
+        _alias(step.leaves, known)
+        for name in _floats(step, avals):
+            first = known.get(str(step.operands[0]), "") if step.operands else ""
+            known[name] = numbered(name_of(step.eqn), counts)
+            where = source_line(step.eqn.source_info.traceback)
+            shape = (*lengths, *avals[name].shape)
+            yield _Site(known[name], where, step.eqn, first, shape, avals[name].dtype)
 
 
-def _alias(variables: Any, atoms: Any, known: dict[Any, str]) -> None:
-    """Give variables the names of the arrays that they stand for."""
-    for var, atom in zip(variables, atoms, strict=True):
-        known[var] = _known(atom, known)
+def _alias(boundaries: Iterable[RegionBoundary | None], known: dict[str, str]) -> None:
+    """Give values behind boundaries the names of the arrays that they stand for."""
+    for boundary in boundaries:
+        if boundary is not None:
+            known[boundary.makes] = known.get(str(boundary.reads[0]), "")
 
 
-def _known(atom: Any, known: Mapping[Any, str]) -> str:
-    return "" if is_literal(atom) else known.get(atom, "")
+def _floats(step: Step, avals: Mapping[str, Any]) -> list[str]:
+    """Return the results of a step without bodies that are float arrays."""
+    if step.bodies:
+        return []
+    return [n for n in step.results if jnp.issubdtype(avals[n].dtype, jnp.floating)]
 
 
-def _floats(eqn: Eqn) -> list[Any]:
-    """Return the results that are float arrays."""
-    return [v for v in eqn.outvars if jnp.issubdtype(v.aval.dtype, jnp.floating)]
-
-
-def _entered(eqn: Eqn) -> Any:
-    """Return the body of an equation that is entered; None of other equations."""
+def _is_whole(eqn: Eqn) -> bool:
+    """Return whether an equation is not entered."""
     match eqn.primitive.name:
         case "jit" | "pjit":
-            return None if is_in(file_of(eqn), "jax") else body_of(eqn)
-        case "checkpoint" | "remat" | "remat2" | "scan":
-            return body_of(eqn)
-        case _:
-            return None
-
-
-def _body(body: Any) -> Any:
-    """Return the program of a body, which may be bound to constants."""
-    return getattr(body, "jaxpr", body)
-
-
-def _loop(eqn: Eqn) -> tuple[int, ...]:
-    """Return the length of a loop; nothing for other bodies."""
-    return (eqn.params["length"],) if eqn.primitive.name == "scan" else ()
+            return is_in(file_of(eqn), "jax")
+        case name:
+            return name not in ENTERED
 
 
 def name_of(eqn: Eqn) -> str:
@@ -319,65 +313,42 @@ def name_of(eqn: Eqn) -> str:
     return str(body.jaxpr.debug_info.func_name)
 
 
-def _run(
-    jaxpr: Any, consts: Sequence[Array], inputs: Sequence[Array], added: Iterator[Array]
-) -> tuple[list[Array], list[Array]]:
-    """Run a program, with something added to each float array that it makes.
+class _Adding(ProgramExecutor):
+    """Executor that adds an array to each float array of an equation.
 
-    Returns:
-        The outputs, and the arrays.
+    Attributes:
+        seen: The sums, in order.
     """
-    values: dict[Any, Array] = dict(zip(jaxpr.constvars, consts, strict=True))
-    values |= dict(zip(jaxpr.invars, inputs, strict=True))
-    seen = list[Array]()
 
-    def read(atom: Any) -> Array:
-        return atom.val if is_literal(atom) else values[atom]
+    in_place = frozenset(("jit", "pjit", "checkpoint", "remat", "remat2"))
 
-    for eqn in jaxpr.eqns:
-        given = [read(atom) for atom in eqn.invars]
-        body = _entered(eqn)
-        if body is not None:
-            run_body = _scan if eqn.primitive.name == "scan" else _call
-            results, inner = run_body(eqn, body, given, added)
-            seen += inner
-            values |= dict(zip(eqn.outvars, results, strict=True))
-            continue
-        found = eqn.primitive.bind(*given, **bind_params(eqn))
-        results = found if eqn.primitive.multiple_results else [found]
-        values |= dict(zip(eqn.outvars, results, strict=True))
-        for var in _floats(eqn):
-            values[var] = values[var] + next(added)
-            seen.append(values[var])
-    return [read(atom) for atom in jaxpr.outvars], seen
+    def __init__(self, program: Program, added: Iterable[Array]) -> None:
+        super().__init__(program)
+        self.added, self.seen = iter(added), list[Array]()
 
+    def on_result(self, step: Step, name: str, value: Any) -> Any:
+        if name not in _floats(step, self.program.avals):
+            return value
+        self.seen.append(value + next(self.added))
+        return self.seen[-1]
 
-def _call(
-    _eqn: Eqn, body: Any, given: list[Array], added: Iterator[Array]
-) -> tuple[list[Array], list[Array]]:
-    return _run(_body(body), getattr(body, "consts", ()), given, added)
+    def on_scan(
+        self, step: Step, turn: Turn, carry: list[Any], slices: Any
+    ) -> tuple[list[Any], Any]:
+        """Run a loop; arrays, and those added to them, have an extent of iterations."""
+        (body,) = step.bodies
+        inner = all_steps(body.steps)
+        count = sum(len(_floats(part, self.program.avals)) for part in inner)
+        around = self.added, self.seen
 
+        def watched(carry: list[Any], rows: Any) -> Any:
+            own, added = rows
+            self.added, self.seen = iter(added), []
+            carry, results = turn(carry, own)
+            return carry, (results, self.seen)
 
-def _scan(
-    eqn: Eqn, body: Any, given: list[Array], added: Iterator[Array]
-) -> tuple[list[Array], list[Array]]:
-    """Run a loop; arrays, and those added to them, have an extent of iterations."""
-    params, (fixed, carries) = eqn.params, scan_counts(eqn)
-    start = fixed + carries
-    count = sum(1 for _ in _sites(_body(body), {}, {}))
-
-    def step(carry: list[Array], slices: Any) -> Any:
-        xs, more = slices
-        inputs = [*given[:fixed], *carry, *xs]
-        made, seen = _call(eqn, body, inputs, iter(more))
-        return made[:carries], (made[carries:], seen)
-
-    carry, (ys, seen) = jax.lax.scan(
-        step,
-        given[fixed:start],
-        (given[start:], list(islice(added, count))),
-        length=params["length"],
-        reverse=params["reverse"],
-        unroll=params["unroll"],
-    )
-    return [*carry, *ys], seen
+        rows = slices, list(islice(self.added, count))
+        carry, (results, seen) = super().on_scan(step, watched, carry, rows)
+        self.added, self.seen = around
+        self.seen += seen
+        return carry, results
