@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from amprewrite.errors import UnitScalingError
-from amprewrite.frameworks.jaxpr.compat import equations, tracers
+from amprewrite.frameworks.jaxpr.compat import tracers
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
+from amprewrite.frameworks.jaxpr.executor import ProgramExecutor
 from amprewrite.frameworks.jaxpr.program.program import Number
 from amprewrite.unit_scaling.graph import Unit, UnitRule, of_region
 from amprewrite.unit_scaling.jax.program.call import Call
@@ -193,9 +194,7 @@ def op_by_sample(call: Call, indices: Sequence[int]) -> UnitRule:
         ]
         if branches:
             operands[0] = jnp.asarray(turn % branches, operands[0].dtype)
-        params = equations.bind_params(step.eqn)
-        found = step.eqn.primitive.bind(*operands, **params)
-        results = found if step.eqn.primitive.multiple_results else [found]
+        results = ProgramExecutor(values.program).evaluate(step, operands)
         live = call.program.live.values
         pairs_of = zip(call.op.results, results, strict=True)
         return next(y for name, y in pairs_of if name in live)

@@ -88,7 +88,7 @@ class ScaledFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function with its factors."""
         scaled, result, arrays = self.prepare(args, kwargs)
-        return result.arguments(scaled.writer.run(arrays))
+        return result.arguments(scaled.writer(arrays))
 
     def prepare(
         self,

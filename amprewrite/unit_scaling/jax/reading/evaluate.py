@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 
 from amprewrite.frameworks.jaxpr.compat import equations, tracers
+from amprewrite.frameworks.jaxpr.compat.primitives import bind
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
+from amprewrite.frameworks.jaxpr.executor import ProgramExecutor
 from amprewrite.frameworks.jaxpr.program.program import Atom, Number, Step
 from amprewrite.unit_scaling.jax.reading import numpy_ops
 from amprewrite.unit_scaling.jax.reading.program import CLOSED, Reading
@@ -19,8 +21,8 @@ SIZED = frozenset({"limit_indices", "new_sizes", "shape", "sizes", "slice_sizes"
 """Parameters of primitives that are extents."""
 
 
-class Evaluator:
-    """Values of a program, from the values of some of them.
+class Evaluator(ProgramExecutor):
+    """Executor of the steps that a value needs, from the values of some of them.
 
     Floats are all of one dtype, whatever was traced. Inputs that are not given are 0
     for integers, true for truth values, and 1 for floats.
@@ -42,20 +44,21 @@ class Evaluator:
             small: Changes extents; None where every value is a function of one number,
                 and has the shape of what is given, or is a scalar.
         """
+        super().__init__(reading.program)
         self.reading, self.dtype, self.small = reading, dtype, small
         self.values = dict(given)
 
     def value(self, atom: Atom) -> Array:
         """Return a value, computed from those that are given."""
-        if isinstance(atom, Number):
-            return self._typed(atom.value, atom.dtype)
-        if atom not in self.values:
+        if isinstance(atom, str) and atom not in self.values:
             self._find(atom)
-        return self.values[atom]
+        return self.get(atom, self.values)
 
-    def _typed(self, value: Any, dtype: str) -> Array:
-        wanted = self.dtype if jnp.issubdtype(jnp.dtype(dtype), jnp.floating) else dtype
-        return np.asarray(value, jnp.dtype(wanted))
+    def literal(self, atom: Number) -> Array:
+        """Return the value of a number, a float in the dtype of this run."""
+        is_floating = jnp.issubdtype(jnp.dtype(atom.dtype), jnp.floating)
+        dtype = self.dtype if is_floating else atom.dtype
+        return np.asarray(atom.value, jnp.dtype(dtype))
 
     def _find(self, name: str) -> None:
         """Compute one value; ancestors first, without recursion."""
@@ -83,9 +86,7 @@ class Evaluator:
         if step is None or not _runs(step):
             self.values[name] = self._leaf(name)
             return
-        operands = [self.value(atom) for atom in step.operands]
-        results = self._bind(step, operands)
-        self.values |= dict(zip(step.results, results, strict=True))
+        self.run((step,), self.values)
 
     def _leaf(self, name: str) -> Array:
         """Return a stand-in for a value that is not computed here."""
@@ -99,7 +100,8 @@ class Evaluator:
             return np.ones(shape, np.bool_)
         return np.zeros(shape, aval.dtype)
 
-    def _bind(self, step: Step, operands: list[Array]) -> list[Array]:
+    def evaluate(self, step: Step, operands: list[Array]) -> list[Array]:
+        """Return the results of a step, by NumPy where it can."""
         primitive, params = step.eqn.primitive, equations.bind_params(step.eqn)
         name = primitive.name
         if name == "convert_element_type":
@@ -123,8 +125,7 @@ class Evaluator:
         made = numpy_ops.run(name, operands, params)
         if made is not None:
             return [self._narrow(made)]
-        found = primitive.bind(*operands, **params)
-        results = list(found) if primitive.multiple_results else [found]
+        results = bind(primitive, operands, params)
         return [y if _stays(y) else np.asarray(y) for y in results]
 
     def _narrow(self, x: Array) -> Array:

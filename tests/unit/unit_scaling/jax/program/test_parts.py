@@ -115,7 +115,7 @@ def test_a_writer_runs_the_program_with_its_factors():
     closed = jax.make_jaxpr(lambda w, x: x @ w)(W, X)
     scaled = insert_scales(closed, "input_{}".format, {0: "parameter"}, Settings())
     assert isinstance(scaled.writer, ScaleWriter)
-    (y,) = scaled.writer.run([W, X])
+    (y,) = scaled.writer([W, X])
     np.testing.assert_allclose(y, X @ W * 24**-0.5, rtol=1e-6)
     refuse_complex(scaled.writer.reading.graph)
 
