@@ -33,6 +33,7 @@ from amprewrite.frameworks.jaxpr.program.program import (
     Program,
     RegionBoundary,
     Step,
+    names_of,
 )
 
 Env = dict[Any, Any]
@@ -250,7 +251,7 @@ class ProgramExecutor:
         atom = boundary.reads[which]
         if isinstance(atom, Number):
             return self.on_pass(boundary, atom)
-        index = sum(isinstance(a, str) for a in boundary.reads[:which])
+        index = len(names_of(boundary.reads[:which]))
         return self.on_pass(boundary, self.read(boundary.op, index, atom, env))
 
     def entering(self, body: Body, env: Env) -> list[Any]:
@@ -284,7 +285,7 @@ class ProgramExecutor:
         Each value that the body reads is one argument.
         """
         (body,) = step.bodies
-        names = list(dict.fromkeys(a for a in step.operands if isinstance(a, str)))
+        names = list(dict.fromkeys(names_of(step.operands)))
         outer = self.constants(env)
 
         def run(*values: Any) -> list[Any]:

@@ -22,6 +22,7 @@ from amprewrite.frameworks.jaxpr.program.program import (
     RegionBoundary,
     Step,
     all_steps,
+    names_of,
 )
 from amprewrite.frameworks.jaxpr.program.scopes import PROMOTED
 
@@ -53,7 +54,7 @@ def _is_promotion(step: Step) -> bool:
 
 def _read_as_they_are(program: Program, steps: Iterable[Step]) -> Iterator[str]:
     """Yield values passed on under their own name: their readers are unknown here."""
-    yield from _names(program.outputs)
+    yield from names_of(program.outputs)
     for step in steps:
         if not step.bodies:
             continue
@@ -61,14 +62,10 @@ def _read_as_they_are(program: Program, steps: Iterable[Step]) -> Iterator[str]:
             name
             for boundary in (*step.leaves, *(e for b in step.bodies for e in b.enters))
             if boundary is not None
-            for name in _names(boundary.reads)
+            for name in names_of(boundary.reads)
         }
         handed = (*step.operands, *(a for b in step.bodies for a in b.outputs))
-        yield from (name for name in _names(handed) if name not in crossed)
-
-
-def _names(atoms: Iterable[Atom]) -> Iterator[str]:
-    return (atom for atom in atoms if isinstance(atom, str))
+        yield from (name for name in names_of(handed) if name not in crossed)
 
 
 @dataclass(frozen=True)
@@ -167,8 +164,8 @@ def _without_state_casts(program: Program) -> Program:
 
 def _uses(program: Program) -> Iterator[str]:
     """Yield the names that are read, repeated for each use."""
-    yield from _names(program.outputs)
+    yield from names_of(program.outputs)
     for step in all_steps(program.steps):
-        yield from _names(step.operands)
+        yield from names_of(step.operands)
         for body in step.bodies:
-            yield from _names(body.outputs)
+            yield from names_of(body.outputs)

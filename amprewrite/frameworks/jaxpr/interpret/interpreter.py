@@ -6,12 +6,14 @@ of several uses add up in full precision; XLA merges equal casts.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from amprewrite.dtypes import format_of, is_float
+from amprewrite.frameworks.base import Planner
 from amprewrite.frameworks.jaxpr.compat import equations
 from amprewrite.frameworks.jaxpr.compat.primitives import as_weak, bind, convert
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, lax
@@ -37,63 +39,81 @@ from amprewrite.frameworks.jaxpr.program.program import (
     RegionBoundary,
     Step,
     all_steps,
+    names_of,
 )
 from amprewrite.ir import ProgramGraph
 from amprewrite.plan import OUTPUT, Decision, Plan
+from amprewrite.plan.comparing import compared
 
 
-class Context(Protocol):
-    """Program, plan and settings of a run; see :class:`pipeline.Prepared`."""
+@dataclass(frozen=True)
+class Planned:
+    """A program with a plan, and the facts that running it needs.
 
-    @property
-    def program(self) -> Program:
-        """The program."""
-        ...
+    Attributes:
+        program: The program.
+        graph: The program graph that the plan was made of.
+        plan: The plan.
+        planner: Plans the custom rules met when the program is run.
+        training: Whether it will be differentiated.
+        tangents: Inputs that are tangents of a rule; JAX transposes the program in
+            them.
+    """
 
-    @property
-    def graph(self) -> ProgramGraph:
-        """The program graph."""
-        ...
-
-    @property
-    def plan(self) -> Plan:
-        """Plan of the program."""
-        ...
-
-    @property
-    def training(self) -> bool:
-        """Whether it will be differentiated."""
-        ...
+    program: Program
+    graph: ProgramGraph
+    plan: Plan
+    planner: Planner
+    training: bool = True
+    tangents: frozenset[str] = frozenset()
 
     @cached_property
     def stored(self) -> Mapping[str, str]:
         """The dtype in which each op result is stored."""
-        ...
+        by_op = self.plan.by_op
+        return {
+            name: dtype
+            for op in self.graph.ops
+            for name, dtype in zip(op.results, by_op[op.name].results, strict=True)
+        }
 
     @cached_property
     def compared(self) -> frozenset[str]:
         """The ops that compare floats or move them to a comparison."""
-        ...
+        classes = {d.op: d.op_class for d in self.plan.decisions}
+        return compared(self.graph, classes)
 
     @cached_property
     def linear(self) -> frozenset[str]:
-        """The ops that depend on tangents."""
-        ...
+        """The ops that depend on tangents; in a body, all ops if one does."""
+        reached, regions = set(self.tangents), set[str]()
+        linear: set[str] = set()
+        for op in self.graph.ops:
+            reads = not reached.isdisjoint(op.operands)
+            if reads or (op.region and op.region in regions):
+                linear.add(op.name)
+                regions.add(op.region)
+                reached.update(op.results)
+        return frozenset(linear)
 
     @cached_property
     def exact(self) -> frozenset[str]:
         """The values that make exact arguments."""
-        ...
+        return self.planner.exact_values(self.graph)
 
     def converted(
         self,
         fun: Callable[..., Any],
         operands: Sequence[Any],
-        tangents: Iterable[int] = (),
-        exact: Iterable[int] = (),
-    ) -> list[Any]:
-        """Return the outputs of ``fun`` on arrays, converted by the same policy."""
-        ...
+        tangents: Iterable[int],
+        exact: Iterable[int],
+    ) -> Sequence[Any]:
+        """Return the outputs of a custom rule; see :meth:`ProgramExecutor.converted`.
+
+        :class:`pipeline.Prepared` converts it by the same policy.
+        """
+        del tangents, exact
+        return fun(*operands)
 
 
 def cast(value: Any, dtype: str, *, saturate: bool = False) -> Any:
@@ -133,7 +153,7 @@ class Writer(ProgramExecutor):
         plan: The plan.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Planned) -> None:
         super().__init__(context.program)
         self.context = context
         self.plan = plan = context.plan
@@ -292,8 +312,7 @@ class Writer(ProgramExecutor):
                 continue
             if decision.derivative != low or decision.quantises:
                 continue
-            names = (atom for atom in step.operands if isinstance(atom, str))
-            for index, name in enumerate(names):
+            for index, name in enumerate(names_of(step.operands)):
                 cast_low = self.casts.get((step.name, index)) == (low, False)
                 if (
                     cast_low
@@ -327,7 +346,7 @@ def _computed(
     for step in steps:
         decision = decisions.get(step.name)
         moves = decision is not None and decision.op_class == "follow"
-        if not moves or any(a in found for a in step.operands if isinstance(a, str)):
+        if not moves or not found.isdisjoint(names_of(step.operands)):
             found.update(step.results)
         for body in step.bodies:
             _computed(body.steps, decisions, found)

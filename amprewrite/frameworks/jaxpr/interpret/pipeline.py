@@ -16,7 +16,7 @@ from amprewrite.frameworks.jaxpr.capture.complex_norms import (
 from amprewrite.frameworks.jaxpr.capture.promotion_casts import take_out
 from amprewrite.frameworks.jaxpr.capture.promotion_tracing import tracing
 from amprewrite.frameworks.jaxpr.compat.untyped import jax
-from amprewrite.frameworks.jaxpr.interpret.interpreter import Writer
+from amprewrite.frameworks.jaxpr.interpret.interpreter import Planned, Writer
 from amprewrite.frameworks.jaxpr.interpret.recompute import RecomputingWriter
 from amprewrite.frameworks.jaxpr.program.inline import inline
 from amprewrite.frameworks.jaxpr.program.program import Program
@@ -24,7 +24,6 @@ from amprewrite.frameworks.jaxpr.program.read import read
 from amprewrite.ir import ProgramGraph
 from amprewrite.ir.graph import ValueKind
 from amprewrite.plan import Plan
-from amprewrite.plan.comparing import compared
 from amprewrite.plan.validation.fit import check_fits, check_ops
 
 RULE = "a rule, traced when JAX called it"
@@ -35,65 +34,18 @@ Held = Mapping[tuple[str, str], Mapping[str, bool]]
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """A program with its plan.
+class Prepared(Planned):
+    """A program with its plan, which can be run.
 
     Attributes:
-        program: The program.
-        graph: The program graph that the plan was made of.
-        plan: The plan.
-        planner: Plans the custom rules met when the program is run.
-        training: Whether it will be differentiated.
-        tangents: Inputs that are tangents of a rule; JAX transposes the program in
-            them.
         promotes: Promotion system for the operands of custom rules; None for no
             promotion.
         departs: Whether the plan differs from the planner's own: it was given,
             measured, or follows another plan.
     """
 
-    program: Program
-    graph: ProgramGraph
-    plan: Plan
-    planner: Planner
-    training: bool = True
-    tangents: frozenset[str] = frozenset()
     promotes: Processor | None = None
     departs: bool = False
-
-    @cached_property
-    def stored(self) -> Mapping[str, str]:
-        """The dtype in which each op result is stored."""
-        by_op = self.plan.by_op
-        return {
-            name: dtype
-            for op in self.graph.ops
-            for name, dtype in zip(op.results, by_op[op.name].results, strict=True)
-        }
-
-    @cached_property
-    def compared(self) -> frozenset[str]:
-        """The ops that compare floats or move them to a comparison."""
-        classes = {d.op: d.op_class for d in self.plan.decisions}
-        return compared(self.graph, classes)
-
-    @cached_property
-    def linear(self) -> frozenset[str]:
-        """The ops that depend on tangents; in a body, all ops if one does."""
-        reached, regions = set(self.tangents), set[str]()
-        found: set[str] = set()
-        for op in self.graph.ops:
-            reads = not reached.isdisjoint(op.operands)
-            if reads or (op.region and op.region in regions):
-                found.add(op.name)
-                regions.add(op.region)
-                reached.update(op.results)
-        return frozenset(found)
-
-    @cached_property
-    def exact(self) -> frozenset[str]:
-        """The values that make exact arguments."""
-        return self.planner.exact_values(self.graph)
 
     @cached_property
     def held_full(self) -> Held:

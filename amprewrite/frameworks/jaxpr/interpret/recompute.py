@@ -18,11 +18,10 @@ from amprewrite.frameworks.jaxpr.executor import Env
 from amprewrite.frameworks.jaxpr.interpret.interpreter import Writer
 from amprewrite.frameworks.jaxpr.program.ops import canonical_name
 from amprewrite.frameworks.jaxpr.program.program import (
-    Atom,
     Body,
-    RegionBoundary,
     Step,
     all_steps,
+    names_of,
 )
 from amprewrite.ops import traits_of
 from amprewrite.ops.repeatable import repeats
@@ -161,7 +160,7 @@ class RecomputingWriter(Writer):
     def _parts(self) -> Mapping[str, tuple[Part, ...]]:
         """The parts of each list of steps with segments, by name of its first step."""
         program = self.context.program
-        lists = [(program.steps, frozenset(_named(program.outputs)))]
+        lists = [(program.steps, frozenset(names_of(program.outputs)))]
         lists += _loops(program.steps)
         regions = [frozenset(region.ops) for region in self.plan.recompute.regions]
         found: dict[str, tuple[Part, ...]] = {}
@@ -176,10 +175,6 @@ def _name(value: str, dtype: str = "") -> str:
     return f"amprewrite {value} {dtype}".rstrip()
 
 
-def _named(atoms: Iterable[Atom]) -> Iterator[str]:
-    return (atom for atom in atoms if isinstance(atom, str))
-
-
 def _loops(
     steps: Iterable[Step],
 ) -> Iterator[tuple[tuple[Step, ...], frozenset[str]]]:
@@ -187,29 +182,27 @@ def _loops(
     for step in steps:
         if step.primitive == LOOP:
             (body,) = step.bodies
-            left = (name for leave in step.leaves if leave for name in _reads(leave))
-            yield body.steps, frozenset((*_named(body.outputs), *left))
+            left = (
+                name for leave in step.leaves if leave for name in names_of(leave.reads)
+            )
+            yield body.steps, frozenset((*names_of(body.outputs), *left))
             yield from _loops(body.steps)
-
-
-def _reads(boundary: RegionBoundary) -> Iterator[str]:
-    return _named(boundary.reads)
 
 
 def _atoms(step: Step) -> Iterator[str]:
     """Yield the names that a step reads, those read in its bodies among them."""
     for inner in all_steps((step,)):
-        yield from _named(inner.operands)
+        yield from names_of(inner.operands)
         for body in inner.bodies:
             yield from _of_body(body)
         for leave in inner.leaves:
-            yield from _reads(leave) if leave else ()
+            yield from names_of(leave.reads) if leave else ()
 
 
 def _of_body(body: Body) -> Iterator[str]:
-    yield from _named(body.outputs)
+    yield from names_of(body.outputs)
     for enter in body.enters:
-        yield from _reads(enter) if enter else ()
+        yield from names_of(enter.reads) if enter else ()
 
 
 def _spans(

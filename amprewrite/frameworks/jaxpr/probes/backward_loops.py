@@ -21,7 +21,11 @@ from amprewrite.frameworks.jaxpr.probes.full_precision import Exact
 from amprewrite.frameworks.jaxpr.probes.identities import FAILURES, Prober
 from amprewrite.frameworks.jaxpr.probes.reference_dtypes import is_inexact
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
-from amprewrite.frameworks.jaxpr.program.program import Step, all_steps
+from amprewrite.frameworks.jaxpr.program.program import (
+    Step,
+    all_steps,
+    names_of,
+)
 from amprewrite.plan.sensitivity import Key, Probes
 
 
@@ -46,7 +50,7 @@ class ReverseProber(Prober):
             step: A custom JVP or VJP function.
             env: Values outside of it.
         """
-        names = list(dict.fromkeys(a for a in step.operands if isinstance(a, str)))
+        names = list(dict.fromkeys(names_of(step.operands)))
         keys = [key for key in _keys(step, self.probes) if key in self.tokens]
         tokens = [self.tokens[key] for key in keys]
         outer, values = self.constants(env), [env[name] for name in names]
@@ -76,7 +80,7 @@ def _keys(step: Step, probes: Probes) -> Iterator[Key]:
     for inner in all_steps((step,)):
         found.update(dict.fromkeys(inner.results))
         if not inner.bodies:
-            names = _names(inner.operands)
+            names = names_of(inner.operands)
             found.update({(a, inner.name): None for a in names})
             eight = (probes.eight_bits_at(a, inner.name) for a in names)
             found.update({key: None for key in eight if key is not None})
@@ -84,13 +88,9 @@ def _keys(step: Step, probes: Probes) -> Iterator[Key]:
         for boundary in (*boundaries, *inner.leaves):
             if boundary is not None:
                 found[boundary.makes] = None
-                reads = _names(boundary.reads)
+                reads = names_of(boundary.reads)
                 found.update({(a, boundary.op): None for a in reads})
     yield from found
-
-
-def _names(atoms: Sequence[Any]) -> list[str]:
-    return [atom for atom in atoms if isinstance(atom, str)]
 
 
 def _beside(body: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., Any]:

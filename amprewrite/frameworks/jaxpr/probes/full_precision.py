@@ -19,7 +19,12 @@ from amprewrite.frameworks.jaxpr.executor import Env
 from amprewrite.frameworks.jaxpr.interpret.binders import abs_square
 from amprewrite.frameworks.jaxpr.probes.reference_dtypes import Dtypes, Wide, Widener
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
-from amprewrite.frameworks.jaxpr.program.program import Program, RegionBoundary, Step
+from amprewrite.frameworks.jaxpr.program.program import (
+    Program,
+    RegionBoundary,
+    Step,
+    names_of,
+)
 from amprewrite.ir import ProgramGraph
 
 PRINTS = frozenset(("debug_callback", "debug_print"))
@@ -103,7 +108,7 @@ class Exact(Widener):
 
     def operands(self, step: Step, env: Env) -> list[Any]:
         """Return the operands of a step; a value that it reads twice is read once."""
-        names = [atom for atom in step.operands if isinstance(atom, str)]
+        names = names_of(step.operands)
         read = {name: self.fed(name, step.name, env[name]) for name in names}
         dtypes = iter(step.wants or ("",) * len(names))
         return [

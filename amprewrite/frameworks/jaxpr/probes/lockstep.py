@@ -35,6 +35,7 @@ from amprewrite.frameworks.jaxpr.program.program import (
     RegionBoundary,
     Step,
     all_steps,
+    names_of,
 )
 from amprewrite.measure.runs import Array
 from amprewrite.measure.samples import Observe, OpSample
@@ -92,8 +93,7 @@ class Lockstep(ProgramExecutor):
         env: Env = {name: Sides(value, exact[name]) for name, value in first.items()}
         self.run(self.program.steps, env)
         outputs = [self.get(atom, env) for atom in self.program.outputs]
-        named = (atom for atom in self.program.outputs if isinstance(atom, str))
-        for index, name in enumerate(named):
+        for index, name in enumerate(names_of(self.program.outputs)):
             stored = env[name].ours
             read = self.writer.as_read(OUTPUT, index, stored)
             self._handed(f"{name} for {OUTPUT}", stored, read)
@@ -142,7 +142,7 @@ class Lockstep(ProgramExecutor):
         return Sides(passed, exact)
 
     def _compare(self, step: Step, env: Env) -> list[Sides]:
-        names = _names(step)
+        names = names_of(step.operands)
         read = {name: env[name] for name in names}
         known = {**self.constants(env), **read} if step.bodies else read
         ours, theirs = _side(known, 0), _side(known, 1)
@@ -215,7 +215,7 @@ class _Again:
         """Read the operands as the converted step does; run nothing."""
         self.walk, self.step = walk, step
         self.given: Env = {}
-        for index, name in enumerate(_names(step)):
+        for index, name in enumerate(names_of(step.operands)):
             read = walk.writer.as_read(step.name, index, fed[name])
             with walk.context():
                 self.given[name] = _rounded(read, theirs[name])
@@ -282,10 +282,6 @@ def _samples(step: Step, floats: Sequence[bool]) -> Iterator[tuple[str, list[int
             yield leave.op, [position]
 
 
-def _names(step: Step) -> list[str]:
-    return [atom for atom in step.operands if isinstance(atom, str)]
-
-
 def _side(values: Mapping[str, Sides], which: int) -> Env:
     """Return the values of one of the two programs."""
     return {name: value[which] for name, value in values.items()}
@@ -295,7 +291,7 @@ def _left(program: Program) -> Iterator[str]:
     """Yield the names of all values that leave the program or a body."""
     bodies = (body for step in all_steps(program.steps) for body in step.bodies)
     outputs = (program.outputs, *(body.outputs for body in bodies))
-    yield from (a for atoms in outputs for a in atoms if isinstance(a, str))
+    yield from (name for atoms in outputs for name in names_of(atoms))
 
 
 def _last_uses(steps: Sequence[Step], left: frozenset[str]) -> Mapping[str, list[str]]:
@@ -303,7 +299,7 @@ def _last_uses(steps: Sequence[Step], left: frozenset[str]) -> Mapping[str, list
     made = {name for step in steps for name in step.results} - left
     last: dict[str, list[str]] = {}
     for step in reversed(steps):
-        used = dict.fromkeys((*_names(step), *step.results))
+        used = dict.fromkeys((*names_of(step.operands), *step.results))
         last[step.name] = [name for name in used if name in made]
         made.difference_update(used)
     return last

@@ -1,6 +1,6 @@
 """Programs: jaxprs with inlined calls and named values, for readers and writers."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -139,6 +139,11 @@ class Program:
     outputs: tuple[Atom, ...]
     avals: dict[str, Any] = field(default_factory=dict[str, Any])
     states: tuple[tuple[int, str], ...] = ()
+
+
+def names_of(atoms: Iterable[Atom]) -> tuple[str, ...]:
+    """Return the names among atoms, in order, without the numbers."""
+    return tuple([atom for atom in atoms if isinstance(atom, str)])
 
 
 def all_steps(steps: tuple[Step, ...]) -> Iterator[Step]:

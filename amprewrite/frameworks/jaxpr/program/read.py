@@ -26,6 +26,7 @@ from amprewrite.frameworks.jaxpr.program.program import (
     RegionBoundary,
     Step,
     all_steps,
+    names_of,
 )
 from amprewrite.frameworks.jaxpr.program.scopes import WRAPPED, module_path
 from amprewrite.ir import ABS_SQUARE, Op, ProgramGraph, Value, check_graph
@@ -54,7 +55,7 @@ def read(program: Program, kinds: Mapping[str, ValueKind]) -> ProgramGraph:
     ops = tuple(_deciding(reader.ops(program.steps), program))
     made = (name for op in ops for name in op.results)
     values.update({name: reader.value(name, "result") for name in made})
-    outputs = tuple(a for a in program.outputs if isinstance(a, str))
+    outputs = names_of(program.outputs)
     return check_graph(ProgramGraph(values, ops, outputs, _states(program)))
 
 
@@ -113,7 +114,7 @@ class _Reader:
                     name=boundary.op,
                     canonical=boundary.kind,
                     native=step.primitive,
-                    operands=_names(boundary.reads),
+                    operands=names_of(boundary.reads),
                     results=(boundary.makes,),
                     path=module_path(step.scopes),
                     source=_source(step),
@@ -131,7 +132,7 @@ class _Reader:
             canonical = "real"
         if canonical == "cast":
             named = self._dtype(step.results[0])
-        operands = _names(step.operands)
+        operands = names_of(step.operands)
         literals = ()
         if len(operands) < len(step.operands):
             literals = tuple(_literals(step.operands))
@@ -163,7 +164,7 @@ class _Reader:
 
     def _reads(self, atoms: Iterable[Atom], wants: tuple[str, ...]) -> tuple[str, ...]:
         """Return the dtypes in which operands are read; empty if all as they are."""
-        pairs = zip(_names(atoms), wants, strict=False)
+        pairs = zip(names_of(atoms), wants, strict=False)
         return tuple(wanted or self._dtype(name) for name, wanted in pairs)
 
     def _means_real_part(self, step: Step) -> bool:
@@ -255,10 +256,6 @@ def _turns(step: Step) -> int:
         return UNKNOWN_TRIPS
     length = step.eqn.params["length"] if step.primitive == "scan" else 1
     return length if isinstance(length, int) else 1
-
-
-def _names(atoms: Iterable[Atom]) -> tuple[str, ...]:
-    return tuple([atom for atom in atoms if isinstance(atom, str)])
 
 
 def _literals(atoms: Iterable[Atom]) -> Iterator[float]:

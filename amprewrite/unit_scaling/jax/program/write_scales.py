@@ -5,7 +5,12 @@ from typing import Any
 
 from amprewrite.frameworks.jaxpr.compat.untyped import jnp
 from amprewrite.frameworks.jaxpr.executor import Env, ProgramExecutor
-from amprewrite.frameworks.jaxpr.program.program import Number, RegionBoundary, Step
+from amprewrite.frameworks.jaxpr.program.program import (
+    Number,
+    RegionBoundary,
+    Step,
+    names_of,
+)
 from amprewrite.unit_scaling.graph import ScalePlan, Unit, resolve
 from amprewrite.unit_scaling.graph.scales import OUTPUT
 from amprewrite.unit_scaling.jax.reading.functions import Functional
@@ -64,7 +69,7 @@ class ScaleWriter(ProgramExecutor):
         step = self.reading.steps.get(op)
         if step is None:  # a boundary, which reads one value
             return index
-        names = [atom for atom in step.operands if isinstance(atom, str)]
+        names = names_of(step.operands)
         return [i for i, name in enumerate(names) if name not in self.uniform][index]
 
     def outputs(self, env: Env) -> list[Any]:

@@ -21,7 +21,12 @@ from amprewrite.frameworks.jaxpr.interpret.interpreter import Writer, cast
 from amprewrite.frameworks.jaxpr.interpret.pipeline import Prepared
 from amprewrite.frameworks.jaxpr.probes.full_precision import Exact
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
-from amprewrite.frameworks.jaxpr.program.program import Program, Step, all_steps
+from amprewrite.frameworks.jaxpr.program.program import (
+    Program,
+    Step,
+    all_steps,
+    names_of,
+)
 from amprewrite.measure.ablation import Seconds
 
 CAST = " for "
@@ -82,7 +87,7 @@ class Restoring(Writer):
             return super().plain(step, env)
 
         def restored() -> Sequence[Any]:
-            inner = {name: self._traced(name, env) for name in _names(step)}
+            inner = {name: self._traced(name, env) for name in names_of(step.operands)}
             self.exact.run([step], inner)
             return [inner[name] for name in step.results]
 
@@ -99,7 +104,7 @@ class Restoring(Writer):
         decision = self.decisions[step.name]
         if decision.op_class != "follow" or step.chosen:
             return False
-        pairs = zip(_names(step), decision.operands, strict=False)
+        pairs = zip(names_of(step.operands), decision.operands, strict=False)
         kept = (dtype_name(env[name]) for name, _ in pairs)
         return any(
             is_float(held) and is_float(wanted) and itemsize(held) > itemsize(wanted)
@@ -113,10 +118,6 @@ class Restoring(Writer):
         if is_float(wanted) and dtype_name(value) != wanted:
             return cast(value, wanted)
         return value
-
-
-def _names(step: Step) -> list[str]:
-    return [atom for atom in step.operands if isinstance(atom, str)]
 
 
 def _time(run: Callable[[], Any]) -> float:
