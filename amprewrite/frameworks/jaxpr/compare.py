@@ -308,7 +308,7 @@ def _kept(wide: Wide) -> list[str]:
 
 def _run_wide(subject: Subject, runner: Runner, wide: Wide) -> Run:
     def flat(*arrays: Any) -> Any:
-        return subject.built(wide.run(arrays))
+        return subject.built(wide(arrays))
 
     return runner.run(flat, wide.inputs(subject.arrays), jitted=True)
 

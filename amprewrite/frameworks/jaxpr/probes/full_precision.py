@@ -17,7 +17,7 @@ from amprewrite.frameworks.jaxpr.capture.trace import Call
 from amprewrite.frameworks.jaxpr.compat.untyped import jnp, lax
 from amprewrite.frameworks.jaxpr.executor import Env
 from amprewrite.frameworks.jaxpr.interpret.binders import abs_square
-from amprewrite.frameworks.jaxpr.probes.reference_dtypes import Dtypes, Wide, Widener
+from amprewrite.frameworks.jaxpr.probes.reference_dtypes import Dtypes, Wide
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import (
     Program,
@@ -76,12 +76,12 @@ class Result:
         return named_arrays(self.pick(self.call.arguments(list(outputs))))
 
 
-class Exact(Widener):
+class Exact(Wide):
     """Executor that binds every equation as traced, at full precision."""
 
     def __init__(self, program: Program) -> None:
         """Wrap the program."""
-        super().__init__(Wide(program, {}))
+        super().__init__(program, {})
 
     def on_step(self, step: Step, env: Env) -> Sequence[Any]:
         """Return the results of a step; one that only prints is not run."""

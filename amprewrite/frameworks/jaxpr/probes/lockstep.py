@@ -21,11 +21,7 @@ from amprewrite.frameworks.jaxpr.compat.untyped import jnp
 from amprewrite.frameworks.jaxpr.executor import Env, ProgramExecutor
 from amprewrite.frameworks.jaxpr.interpret.interpreter import Writer
 from amprewrite.frameworks.jaxpr.interpret.pipeline import Prepared
-from amprewrite.frameworks.jaxpr.probes.reference_dtypes import (
-    Wide,
-    Widener,
-    is_inexact,
-)
+from amprewrite.frameworks.jaxpr.probes.reference_dtypes import Wide, is_inexact
 from amprewrite.frameworks.jaxpr.probes.runner import to_array
 from amprewrite.frameworks.jaxpr.program.inline import SHARED
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
@@ -76,12 +72,8 @@ class Lockstep(ProgramExecutor):
     ) -> None:
         """Store the two programs to compare."""
         super().__init__(prepared.program)
-        self.prepared, self.wide, self.observe = prepared, wide, observe
-        self.writer, self.widener, self.context = (
-            Writer(prepared),
-            Widener(wide),
-            context,
-        )
+        self.prepared, self.writer = prepared, Writer(prepared)
+        self.wide, self.context, self.observe = wide, context, observe
         self.decisions = prepared.plan.by_op
         self.left = frozenset(_left(self.program))
 
@@ -89,7 +81,7 @@ class Lockstep(ProgramExecutor):
         """Run both programs, each on its own arrays; return the reference's outputs."""
         first = self.writer.start(ours)
         with self.context():
-            exact = self.widener.start(self.wide.inputs(theirs))
+            exact = self.wide.start(self.wide.inputs(theirs))
         env: Env = {name: Sides(value, exact[name]) for name, value in first.items()}
         self.run(self.program.steps, env)
         outputs = [self.get(atom, env) for atom in self.program.outputs]
@@ -127,7 +119,7 @@ class Lockstep(ProgramExecutor):
     def literal(self, atom: Number) -> Sides:
         """Return the value of a number in both programs."""
         with self.context():
-            exact = self.widener.literal(atom)
+            exact = self.wide.literal(atom)
         return Sides(self.writer.literal(atom), exact)
 
     def cross(self, boundary: RegionBoundary, env: Env, which: int = 0) -> Sides:
@@ -136,7 +128,7 @@ class Lockstep(ProgramExecutor):
         read = {atom: env[atom]} if isinstance(atom, str) else {}
         passed = self.writer.cross(boundary, _side(read, 0), which)
         with self.context():
-            exact = self.widener.cross(boundary, _side(read, 1), which)
+            exact = self.wide.cross(boundary, _side(read, 1), which)
         for name, value in read.items():
             self._handed(f"{name} for {boundary.op}", value.ours, passed)
         return Sides(passed, exact)
@@ -153,7 +145,7 @@ class Lockstep(ProgramExecutor):
             self._handed(f"{name} for {step.name}", fed[name], cast)
         alone = {**ours, **fed}
         with self.context():
-            self.widener.run([step], theirs)
+            self.wide.run([step], theirs)
         self.writer.run([step], ours)
         results = [Sides(ours[name], theirs[name]) for name in step.results]
         floats = [is_inexact(dtype_name(result.theirs)) for result in results]
@@ -241,7 +233,7 @@ class _Again:
 
     def _run(self, env: Env) -> tuple[Array, ...]:
         with self.walk.context():
-            self.walk.widener.run([self.step], env)
+            self.walk.wide.run([self.step], env)
         made = (env[name] for name in self.step.results)
         return tuple(to_array(x) for x in made if is_inexact(dtype_name(x)))
 

@@ -10,7 +10,6 @@ program runs. Calling it on wider arguments would not suffice: values pinned by
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -44,75 +43,44 @@ DRAWS = ("bitcast_convert_type", "random_gamma")
 """Primitives with bits or random numbers that depend on the dtype."""
 
 
-@dataclass
-class Wide:
-    """A program that runs in other dtypes.
+class Wide(ProgramExecutor):
+    """Executor that binds every equation as traced, with replaced dtypes.
 
     Attributes:
-        program: The program, as traced.
-        dtypes: Replacements of its dtypes.
+        dtypes: Replacements of the dtypes of the program.
         traced_x64: Whether 64-bit types were enabled during the trace.
         kept: Steps that ran in the dtypes they were traced in, with their primitives.
     """
 
-    program: Program
-    dtypes: Dtypes
-    traced_x64: bool = field(default_factory=lambda: jax.config.jax_enable_x64)
-    kept: dict[str, str] = field(default_factory=dict[str, str])
+    def __init__(self, program: Program, dtypes: Dtypes) -> None:
+        """Store the program, and the replacements of its dtypes."""
+        super().__init__(program)
+        self.dtypes = dtypes
+        self.traced_x64: bool = jax.config.jax_enable_x64
+        self.kept: dict[str, str] = {}
 
     def inputs(self, arrays: Iterable[Any]) -> list[Any]:
         """Return the arrays of a call in the dtypes in which the program reads them."""
-        writer = Widener(self)
-        return list(map(writer.enter, self.program.inputs, arrays))
-
-    def run(self, inputs: Iterable[Any]) -> list[Any]:
-        """Return the outputs on arrays from :meth:`inputs`."""
-        return Widener(self)(inputs)
+        return list(map(self.enter, self.program.inputs, arrays))
 
     def other(self, dtype: str) -> str:
         """Return the replacement of ``dtype``."""
         return self.dtypes.get(dtype, dtype)
-
-    def converted(self, fun: Callable[..., Any], operands: Sequence[Any]) -> list[Any]:
-        """Return the outputs of ``fun`` on arrays, in the replaced dtypes.
-
-        It is traced with the dtypes that it was written for.
-        """
-        back = {wide: dtype for dtype, wide in reversed(list(self.dtypes.items()))}
-        types: list[Any] = []
-        for x in operands:
-            name = dtype_name(x)
-            chosen = jnp.dtype(back[name]) if name in back else x.dtype
-            types.append(jax.ShapeDtypeStruct(x.shape, chosen))
-        with jax.enable_x64(self.traced_x64):
-            closed = jax.make_jaxpr(fun)(*types)
-        inner = replace(self, program=inline(closed))
-        return inner.run(operands)
-
-
-class Widener(ProgramExecutor):
-    """Executor that binds every equation as traced, with replaced dtypes."""
-
-    def __init__(self, wide: Wide) -> None:
-        super().__init__(wide.program)
-        self.wide = wide
 
     def enter(self, name: str, value: Any) -> Any:
         """Return an array from outside in the dtype that the program reads.
 
         It is first rounded to the traced dtype, as JAX does in a call.
         """
-        dtype = dtype_name(self.wide.program.avals[name])
+        dtype = dtype_name(self.program.avals[name])
         if isinstance(value, (np.ndarray, np.generic)):
             value = jnp.asarray(value, jnp.dtype(dtype))
-        return _as(value, self.wide.other(dtype))
+        return _as(value, self.other(dtype))
 
     def start(self, inputs: Iterable[Any]) -> Env:
         """Return the values that exist before the first step."""
-        program = self.wide.program
-        env: Env = {n: self.enter(n, x) for n, x in program.constants.items()}
-        env.update(zip(program.inputs, inputs, strict=True))
-        return env
+        constants = self.program.constants.items()
+        return super().start(inputs) | {n: self.enter(n, x) for n, x in constants}
 
     def output(self, atom: Atom, env: Env) -> Any:
         """Return one output."""
@@ -120,11 +88,11 @@ class Widener(ProgramExecutor):
 
     def rule_dtype(self, aval: Any) -> str:
         """Return the dtype in which a custom rule receives a value of type ``aval``."""
-        return self.wide.other(dtype_name(aval))
+        return self.other(dtype_name(aval))
 
     def literal(self, atom: Number) -> Any:
         """Return the value of a number, in the replaced dtype."""
-        dtype = self.wide.other(atom.dtype)
+        dtype = self.other(atom.dtype)
         if is_float(dtype):
             traced = np.asarray(atom.value, jnp.dtype(atom.dtype))  # rounded as there
             return number(traced, dtype)
@@ -141,14 +109,14 @@ class Widener(ProgramExecutor):
         results = None
         if not _is_pinned(step):
             try:
-                results = self._bound(step, operands, self.wide.dtypes)
+                results = self._bound(step, operands, self.dtypes)
             except REFUSALS:
                 results = None
         if results is None:
             traced = [dtype_name(var.aval) for var in step.eqn.invars]
             results = self._bound(step, list(map(_as, operands, traced)), {})
-            if any(dtype in self.wide.dtypes for dtype in traced):
-                self.wide.kept[step.name] = step.primitive
+            if any(dtype in self.dtypes for dtype in traced):
+                self.kept[step.name] = step.primitive
         pairs = zip(results, step.results, strict=True)
         return [_as(x, self.dtype_of(name)) for x, name in pairs]
 
@@ -159,9 +127,22 @@ class Widener(ProgramExecutor):
         tangents: Iterable[int],
         exact: Iterable[int],
     ) -> Sequence[Any]:
-        """Return the outputs of a custom rule in the replaced dtypes."""
+        """Return the outputs of a custom rule in the replaced dtypes.
+
+        It is traced with the dtypes that it was written for.
+        """
         del tangents, exact  # tangents are values like others; a value has one dtype
-        return self.wide.converted(fun, operands)
+        back = {wide: dtype for dtype, wide in reversed(list(self.dtypes.items()))}
+        types: list[Any] = []
+        for x in operands:
+            name = dtype_name(x)
+            chosen = jnp.dtype(back[name]) if name in back else x.dtype
+            types.append(jax.ShapeDtypeStruct(x.shape, chosen))
+        with jax.enable_x64(self.traced_x64):
+            closed = jax.make_jaxpr(fun)(*types)
+        inner = Wide(inline(closed), self.dtypes)
+        inner.traced_x64, inner.kept = self.traced_x64, self.kept
+        return inner(operands)
 
     def params(self, step: Step, dtypes: Dtypes) -> dict[str, Any]:
         """Return the parameters of a step, with ``dtypes`` in them replaced."""
@@ -215,4 +196,4 @@ def _jaxpr_in(closed: Any, dtypes: Dtypes) -> Any:
         jax.ShapeDtypeStruct(a.shape, jnp.dtype(wide.other(dtype_name(a))))
         for a in closed.in_avals
     ]
-    return jax.make_jaxpr(lambda *args: wide.run(args))(*types)
+    return jax.make_jaxpr(lambda *args: wide(args))(*types)

@@ -185,7 +185,7 @@ class _Pulled:
         program = self.sample.program
         prober = ReverseProber(program, self.probes, named, self.iterations)
         self.prober = prober
-        made = self.sample.named(prober(prober.wide.inputs(self.sample.inputs)))
+        made = self.sample.named(prober(prober.inputs(self.sample.inputs)))
         counted = made if self.factors is None else self.factors
         floats = [path for path in counted if is_inexact(dtype_name(made[path]))]
         parts = {path: _parts(made[path]) for path in floats}

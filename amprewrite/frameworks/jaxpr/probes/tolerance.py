@@ -156,7 +156,7 @@ class _Subject:
     def reference(self, probes: Probes) -> Run:
         def exact(program: Program, inputs: list[Any]) -> list[Any]:
             runner = Exact(program)
-            return runner(runner.wide.inputs(inputs))
+            return runner(runner.inputs(inputs))
 
         try:
             found = run_planned(self.sample, exact, self.trained)

@@ -40,7 +40,7 @@ def count_iterations(sample: Sample, look: Look = _unseen) -> Mapping[str, int]:
     """
     watcher = _Watcher(sample, look)
     with tracers.evaluated_now(), jax.disable_jit():
-        inputs = watcher.wide.inputs(sample.inputs)
+        inputs = watcher.inputs(sample.inputs)
         for name, value in (*zip(sample.program.inputs, inputs, strict=True),):
             watcher.show("", name, value)
         for name, value in sample.program.constants.items():

@@ -19,7 +19,7 @@ def wide(function, *args, dtypes=TO_64):
     """Run a function in float64; return the outputs and what was kept."""
     found = Wide(inline(jax.make_jaxpr(function)(*args)), dtypes)
     with jax.enable_x64(True):
-        return [np.asarray(x) for x in found.run(found.inputs(args))], found.kept
+        return [np.asarray(x) for x in found(found.inputs(args))], found.kept
 
 
 def check(function, *args, wanted):
@@ -97,7 +97,7 @@ def test_rules_are_followed_in_float64(function, factor):
     found = Wide(inline(jax.make_jaxpr(function)(X)), TO_64)
     with jax.enable_x64(True):
         (x,) = found.inputs([X])
-        gradient = jax.grad(lambda y: found.run([y])[0].sum())(x)
+        gradient = jax.grad(lambda y: found([y])[0].sum())(x)
     wanted = factor if function is bent else np.float64(np.float32(0.1)) / 3
     np.testing.assert_allclose(gradient, wanted * x64, rtol=1e-14)
 

@@ -46,7 +46,7 @@ def sample_of(function, *args):
 
 
 def outputs(runner, sample) -> Any:
-    made = sample.named(runner(runner.wide.inputs(sample.inputs)))
+    made = sample.named(runner(runner.inputs(sample.inputs)))
     return {k: to_array(v) for k, v in made.items() if v.dtype.kind in "fc"}
 
 
