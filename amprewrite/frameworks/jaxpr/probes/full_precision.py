@@ -21,7 +21,6 @@ from amprewrite.frameworks.jaxpr.probes.reference_dtypes import Dtypes, Wide
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import (
     Program,
-    RegionBoundary,
     Step,
     names_of,
 )
@@ -87,29 +86,13 @@ class Exact(Wide):
         """Return the results of a step; one that only prints is not run."""
         return () if step.primitive in PRINTS else super().on_step(step, env)
 
-    def fed(self, name: str, op: str, value: Any) -> Any:
-        """Return a value as ``op`` reads it; probes override this."""
-        del name, op
-        return value
-
-    def made(self, name: str, value: Any) -> Any:
-        """Return a produced value; probes override this."""
-        del name
-        return value
-
-    def read(self, op: str, index: int, name: str, env: Env) -> Any:
-        """Return a value as ``op`` reads it."""
-        del index
-        return self.fed(name, op, env[name])
-
-    def on_pass(self, boundary: RegionBoundary, value: Any) -> Any:
-        """Return a value as it is on the other side of a boundary."""
-        return self.made(boundary.makes, super().on_pass(boundary, value))
-
     def operands(self, step: Step, env: Env) -> list[Any]:
         """Return the operands of a step; a value that it reads twice is read once."""
         names = names_of(step.operands)
-        read = {name: self.fed(name, step.name, env[name]) for name in names}
+        read: dict[str, Any] = {}
+        for index, name in enumerate(names):
+            if name not in read:
+                read[name] = self.read(step.name, index, name, env)
         dtypes = iter(step.wants or ("",) * len(names))
         return [
             _in_dtype(read[atom], next(dtypes))
@@ -117,14 +100,6 @@ class Exact(Wide):
             else self.number(step, atom)
             for atom in step.operands
         ]
-
-    def plain(self, step: Step, env: Env) -> list[Any]:
-        """Return the results of a step without bodies."""
-        return self.computed(step, self.operands(step, env))
-
-    def computed(self, step: Step, operands: list[Any]) -> list[Any]:
-        """Return the results of a step on given operands; probes override this."""
-        return list(map(self.made, step.results, self.evaluate(step, operands)))
 
     def evaluate(self, step: Step, operands: list[Any]) -> list[Any]:
         """Return the results of a step on its operands, as they are."""

@@ -5,28 +5,44 @@ outputs the derivative of ``r . y`` by the token is ``g . delta``: the gradient 
 the value, times the error ``delta`` of rounding it. A loop has one token for all its
 iterations, with the sum over them as derivative, as the errors of all iterations add
 up.
+
+Reverse mode cannot differentiate a loop of unknown length: it runs its observed number
+of iterations. A custom rule is the user's, and may be no derivative (it may clip
+gradients, or pass them through a ``round``), so the body itself is differentiated; the
+rule is used where that gives no number, as for a norm at zero, or where the body cannot
+be differentiated.
 """
 
 # JAX's own types are partial: a type checker does not know its functions' results.
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
+# pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from amprewrite.dtypes.rounding import quantise_scaled
 from amprewrite.frameworks.jaxpr.compat import tracers
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, lax
-from amprewrite.frameworks.jaxpr.executor import Env
+from amprewrite.frameworks.jaxpr.executor import Env, Turn
 from amprewrite.frameworks.jaxpr.probes.full_precision import Exact
 from amprewrite.frameworks.jaxpr.probes.kernel_rounding import (
     STAGED,
     with_rounded_numbers,
 )
-from amprewrite.frameworks.jaxpr.program.program import Program, Step
+from amprewrite.frameworks.jaxpr.probes.reference_dtypes import is_inexact
+from amprewrite.frameworks.jaxpr.program.ops import dtype_name
+from amprewrite.frameworks.jaxpr.program.program import (
+    Program,
+    RegionBoundary,
+    Step,
+    all_steps,
+    names_of,
+)
 from amprewrite.plan.sensitivity import EightBits, Key, Probes
 from amprewrite.policy.contract import Scaling
 
@@ -116,6 +132,7 @@ class Prober(Exact):
         tokens: The tokens by rounding key.
         iterations: Trip count of each loop, by the name of its step.
         failed: The innermost step that could not be differentiated.
+        inner: Last values that low kernels round, by the name of their result.
     """
 
     def __init__(
@@ -138,6 +155,7 @@ class Prober(Exact):
         self.probes, self.tokens = probes, tokens
         self.iterations = iterations
         self.failed: Step | None = None
+        self.inner: dict[str, Any] = {}
 
     @contextmanager
     def using(self, tokens: Mapping[Key, Any]) -> Generator[None]:
@@ -156,25 +174,32 @@ class Prober(Exact):
             self.failed = self.failed or step
             raise
 
-    def fed(self, name: str, op: str, value: Any) -> Any:
+    def read(self, op: str, index: int, name: str, env: Env) -> Any:
         """Return a value through a probe, if ``op`` may read it low."""
-        found = self._probed((name, op), name, value)
+        value = self._probed((name, op), name, super().read(op, index, name, env))
         eight = self.probes.eight_bits_at(name, op)
-        return found if eight is None else self._probed(eight, name, found)
+        return value if eight is None else self._probed(eight, name, value)
 
-    def made(self, name: str, value: Any) -> Any:
+    def on_pass(self, boundary: RegionBoundary, value: Any) -> Any:
         """Return a value through a probe, if it may be stored low."""
-        return self._probed(name, name, value)
+        name = boundary.makes
+        return self._probed(name, name, super().on_pass(boundary, value))
 
-    def computed(self, step: Step, operands: list[Any]) -> list[Any]:
-        """Return the results of a step, with probes on all roundings of its kernel."""
-        results = self.evaluate(step, operands)
-        probed = self.tokens.keys() & step.results
-        inner = self._in_stages(step, operands) if probed else []
-        if not inner:
-            return list(map(self.made, step.results, results))
-        rows = zip(step.results, results, inner, strict=True)
-        return [self._probed(name, name, value, low) for name, value, low in rows]
+    def on_result(self, step: Step, name: str, value: Any) -> Any:
+        """Return a result through a probe of all roundings of its kernel."""
+        if step.bodies:  # it has passed a boundary, or a probe inside
+            return value
+        return self._probed(name, name, value, self.inner.pop(name, None))
+
+    def evaluate(self, step: Step, operands: list[Any]) -> list[Any]:
+        """Return the results of a step; an error passes a stopped gradient."""
+        if step.primitive == "stop_gradient" and names_of(step.operands):
+            return operands
+        results = super().evaluate(step, operands)
+        if self.tokens.keys() & step.results:
+            inner = self._in_stages(step, operands)
+            self.inner.update(zip(step.results, inner, strict=False))
+        return results
 
     def _in_stages(self, step: Step, operands: list[Any]) -> list[Any]:
         """Return the last value that the low kernel rounds; empty if it is alone."""
@@ -188,7 +213,7 @@ class Prober(Exact):
             for a, x in zip(changed.operands, operands, strict=True)
         ]
         if staged is None:
-            return self.evaluate(changed, fixed)
+            return super().evaluate(changed, fixed)
         (value,) = fixed
         return [staged(value, step.eqn.params, self.rounding.rounded)]
 
@@ -203,11 +228,110 @@ class Prober(Exact):
         )
         return _probe(value, made, tracers.varying_as(token, value), rounding)
 
-    def plain(self, step: Step, env: Env) -> list[Any]:
-        """Return the results of a step without bodies."""
-        (*_, atom) = (None, *step.operands)
-        if step.primitive != "stop_gradient" or not isinstance(atom, str):
-            return super().plain(step, env)
-        # an error passes as through any move
-        value = self.fed(atom, step.name, env[atom])
-        return [self.made(step.results[0], value)]
+    def on_loop(self, step: Step, test: Turn, turn: Turn, start: list[Any]) -> Any:
+        """Run a loop with a known number of iterations, if it carries floats."""
+        carried = any(is_inexact(dtype_name(v.aval)) for v in step.eqn.outvars)
+        if not carried or step.name not in self.iterations:
+            return super().on_loop(step, test, turn, start)
+
+        def go(carry: list[Any], _: None) -> tuple[list[Any], None]:
+            return lax.cond(test(carry), turn, lambda ended: ended, carry), None
+
+        return lax.scan(go, start, None, length=self.iterations[step.name])[0]
+
+    def custom_jvp(self, step: Step, env: Env) -> Sequence[Any]:
+        """Run a custom rule's body with probes, and the rule's derivative as fallback.
+
+        Args:
+            step: A custom JVP or VJP function.
+            env: Values outside of it.
+        """
+        names = list(dict.fromkeys(names_of(step.operands)))
+        keys = [key for key in _keys(step, self.probes) if key in self.tokens]
+        tokens = [self.tokens[key] for key in keys]
+        outer, values = self.constants(env), [env[name] for name in names]
+
+        def body(tokens: list[Any], *values: Any) -> list[Any]:
+            inner = {**outer, **dict(zip(names, values, strict=True))}
+            with self.using(dict(zip(keys, tokens, strict=True))):
+                return self.run_in_place(step, inner)
+
+        def rule(*values: Any) -> list[Any]:
+            inner = {**outer, **dict(zip(names, values, strict=True))}
+            return list(Exact(self.program).on_step(step, inner))
+
+        has_body = _is_differentiable(body, tokens, *values)
+        has_rule = _is_differentiable(rule, *values)
+        self.failed = None  # a failure of the trial only
+        if has_body and has_rule:
+            return _beside(body, rule)(tokens, *values)
+        return rule(*values) if has_rule else body(tokens, *values)
+
+    custom_vjp = custom_jvp
+
+
+def _keys(step: Step, probes: Probes) -> Iterator[Key]:
+    """Yield the rounding keys in the bodies of a step, without repetition."""
+    found: dict[Key, None] = {}
+    for inner in all_steps((step,)):
+        found.update(dict.fromkeys(inner.results))
+        if not inner.bodies:
+            names = names_of(inner.operands)
+            found.update({(a, inner.name): None for a in names})
+            eight = (probes.eight_bits_at(a, inner.name) for a in names)
+            found.update({key: None for key in eight if key is not None})
+        boundaries = [c for body in inner.bodies for c in body.enters]
+        for boundary in (*boundaries, *inner.leaves):
+            if boundary is not None:
+                found[boundary.makes] = None
+                reads = names_of(boundary.reads)
+                found.update({(a, boundary.op): None for a in reads})
+    yield from found
+
+
+def _beside(body: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``body`` with its own derivative, or that of ``rule`` where it has none.
+
+    Args:
+        body: Function of tokens and arrays.
+        rule: Function of the same arrays, with the same results.
+    """
+
+    def forward(tokens: list[Any], *given: Any) -> tuple[Any, Any]:
+        made, pull = jax.vjp(body, tokens, *given)
+        return made, (pull, jax.vjp(rule, *given)[1])
+
+    def backward(pulls: tuple[Any, Any], grads: Any) -> tuple[Any, ...]:
+        moved, *own = pulls[0](grads)
+        theirs = pulls[1](grads)
+        return moved, *map(_finite, own, theirs)
+
+    both = jax.custom_vjp(body)
+    both.defvjp(forward, backward)
+    return both
+
+
+def _finite(first: Any, second: Any) -> Any:
+    if not is_inexact(dtype_name(first)):
+        return first
+    return jnp.where(jnp.isfinite(first), first, second)
+
+
+def _is_differentiable(function: Callable[..., Any], *operands: Any) -> bool:
+    """Return whether JAX can differentiate ``function``, without computing it."""
+
+    def pulled(*given: Any) -> None:
+        made, pull = jax.vjp(function, *given)
+        pull([_gradient_like(x) for x in made])
+
+    try:
+        jax.eval_shape(pulled, *operands)
+    except FAILURES:
+        return False
+    return True
+
+
+def _gradient_like(value: Any) -> Any:
+    if is_inexact(dtype_name(value)):
+        return jnp.zeros_like(value)
+    return np.zeros(jnp.shape(value), jax.dtypes.float0)

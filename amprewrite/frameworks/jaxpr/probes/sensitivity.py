@@ -22,9 +22,8 @@ import numpy as np
 from amprewrite.dtypes import format_of, is_float
 from amprewrite.errors import ToleranceError, UnsupportedError
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
-from amprewrite.frameworks.jaxpr.probes.backward_loops import ReverseProber
 from amprewrite.frameworks.jaxpr.probes.full_precision import Sample
-from amprewrite.frameworks.jaxpr.probes.identities import FAILURES
+from amprewrite.frameworks.jaxpr.probes.identities import FAILURES, Prober
 from amprewrite.frameworks.jaxpr.probes.reference_dtypes import is_inexact
 from amprewrite.frameworks.jaxpr.probes.value_watch import count_iterations
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
@@ -152,7 +151,7 @@ class _Pulled:
     ) -> None:
         self.sample, self.factors, self.iterations = sample, factors, iterations
         self.probes, self.keys = probes, probes.keys
-        self.prober: ReverseProber | None = None
+        self.prober: Prober | None = None
         self.scales: list[float] = []
         self.paths: list[str] = []
 
@@ -183,7 +182,7 @@ class _Pulled:
         """Return the bounded outputs, as arrays of real numbers."""
         named = dict(zip(self.keys, tokens, strict=True))
         program = self.sample.program
-        prober = ReverseProber(program, self.probes, named, self.iterations)
+        prober = Prober(program, self.probes, named, self.iterations)
         self.prober = prober
         made = self.sample.named(prober(prober.inputs(self.sample.inputs)))
         counted = made if self.factors is None else self.factors

@@ -47,13 +47,17 @@ def test_every_read_and_every_result_is_shown():
     class Seen(Exact):
         reads, makes = [], []
 
-        def fed(self, name, op, value):
+        def read(self, op, index, name, env):
             self.reads.append((name, op))
-            return value
+            return super().read(op, index, name, env)
 
-        def made(self, name, value):
+        def on_result(self, step, name, value):
             self.makes.append(name)
-            return value
+            return super().on_result(step, name, value)
+
+        def on_pass(self, boundary, value):
+            self.makes.append(boundary.makes)
+            return super().on_pass(boundary, value)
 
     program = program_of(lambda x: lax.cond(x[0, 0] < 0, jnp.sin, jnp.cos, x) * x, X)
     Seen(program)([X])

@@ -78,11 +78,14 @@ class Rounded(Exact):
             return value
         return lax.reduce_precision(value, exponent_bits=8, mantissa_bits=7)
 
-    def fed(self, name, op, value):
-        return self.rounded((name, op), value)
+    def read(self, op, index, name, env):
+        return self.rounded((name, op), super().read(op, index, name, env))
 
-    def made(self, name, value):
-        return self.rounded(name, value)
+    def on_pass(self, boundary, value):
+        return self.rounded(boundary.makes, super().on_pass(boundary, value))
+
+    def on_result(self, step, name, value):
+        return value if step.bodies else self.rounded(name, value)
 
 
 def squared_error(sample, key):

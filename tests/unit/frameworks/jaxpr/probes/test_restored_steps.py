@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import amprewrite
-from amprewrite.frameworks.jaxpr.probes.restored.steps import CAST
+from amprewrite.frameworks.jaxpr.probes.restored_steps import CAST
 from amprewrite.measure.runs import Call
 from amprewrite.registry import framework_of
 
