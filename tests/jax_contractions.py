@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from amprewrite.frameworks.jaxpr.interpret.binders import binder
+from amprewrite.frameworks.jaxpr.interpret.contractions import binder
 from tests.jax_programs import normal
 
 EXTENTS = {"b": 2, "c": 3, "m": 4, "k": 8, "h": 5, "n": 16}

@@ -6,7 +6,7 @@ comparison does not, they are no longer equal: the gradient was zero (error 0.9 
 random program). A comparison reads values as they are stored, so that ops which only
 move or select values on the way to it must not round; they may run low where their own
 operands are already low. A compiler may not drop a rounding on one of the two paths
-either; see ``frameworks.jaxpr.interpret.rounded``. The difference of a value and its
+either; see ``frameworks.jaxpr.interpret.rounding``. The difference of a value and its
 own maximum is such a comparison.
 """
 

@@ -1,1 +1,1 @@
-"""Interpreter: bind the equations of a program again, with the casts of a plan."""
+"""Run a program by its plan: casts, contractions, recomputed regions."""

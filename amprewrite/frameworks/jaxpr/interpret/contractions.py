@@ -9,16 +9,21 @@ low operands too. :data:`tangent_p` is that derivative, linear in one operand. E
 transposed into contractions that return accumulators, which are rounded afterwards, if
 at all; that of a program only where the program itself is linear, by
 ``jax.linear_transpose`` and by linear solvers. ``jax.checkpoint`` saves the result of
-either primitive where it saves that of the plain contraction; see
-:mod:`checkpoint_saving`.
+either primitive where it saves that of the plain contraction.
+
+:class:`Dot` and :class:`Other` bind the plain contraction, in layouts that every
+backend can run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from math import prod
 from typing import Any
 
-from amprewrite.frameworks.jaxpr.compat import tracers
+import numpy as np
+
+from amprewrite.frameworks.jaxpr.compat import checkpoint_policies, tracers
 from amprewrite.frameworks.jaxpr.compat.primitives import bind, convert
 from amprewrite.frameworks.jaxpr.compat.untyped import (
     ad,
@@ -26,14 +31,192 @@ from amprewrite.frameworks.jaxpr.compat.untyped import (
     jax,
     jex,
     jnp,
+    lax,
     mlir,
+    partial_eval,
 )
 from amprewrite.frameworks.jaxpr.executor import ProgramExecutor
-from amprewrite.frameworks.jaxpr.interpret.binders import Dot, Other, binder
-from amprewrite.frameworks.jaxpr.interpret.checkpoint_saving import Plain, show_policies
 from amprewrite.frameworks.jaxpr.program.inline import inline
 from amprewrite.frameworks.jaxpr.program.program import Program, Step
 from amprewrite.plan.hardware.kernels import OPERAND
+
+# --- the plain contraction ------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """Binds ``dot_general`` with given parameters, avoiding failing layouts on CPUs.
+
+    For CPUs the XLA of jaxlib 0.10.2 and 0.11.2 compiles some layouts of bfloat16
+    operands with a float32 result into code that fails at run time ("Unsupported
+    element type for DotThunk::Execute"): some with two batch dimensions, some with two
+    contracted ones, some with a contracted dimension of the left operand that is not
+    its last, also where XLA derived that from an earlier transposition, and ``(x @
+    w).T``, where XLA swaps the operands. There, the batch dimensions are merged into
+    one and the contracted ones into one, the left operand is copied to a new layout,
+    and barriers stop XLA from moving transpositions into or through the contraction.
+    ``vmap`` may add a batch dimension later and keeps this.
+    """
+
+    params: tuple[tuple[str, Any], ...]
+
+    @property
+    def primitive(self) -> Any:
+        """The bound primitive."""
+        return lax.dot_general_p
+
+    def __call__(self, lhs: Any, rhs: Any, result: str) -> Any:
+        """Return the contraction of two operands in the dtype called ``result``."""
+        rest = dict(self.params)
+        dims = rest.pop("dimension_numbers")
+        rest["preferred_element_type"] = np.dtype(jax.numpy.dtype(result))
+        if str(lhs.dtype) != result and jax.default_backend() == "cpu":
+            several = any(len(part) > 1 for part in (dims[0][0], dims[1][0]))
+            if several and rest.get("out_sharding") is None and _unsharded(lhs, rhs):
+                return _merged(lhs, rhs, dims, rest)
+            lhs, dims = _contracted_last(lhs, dims)
+            return lax.optimization_barrier(_dot(lhs, rhs, dims, rest))
+        return _dot(lhs, rhs, dims, rest)
+
+
+def _dot(lhs: Any, rhs: Any, dims: Any, rest: dict[str, Any]) -> Any:
+    params = {"dimension_numbers": dims, **rest}
+    return bind(lax.dot_general_p, (lhs, rhs), params)[0]
+
+
+def _unsharded(*operands: Any) -> bool:
+    """Return whether no mesh has explicit axes, which merged dimensions need."""
+    meshes = (jax.typeof(x).sharding.mesh for x in operands)
+    return all(mesh.empty or mesh.are_all_axes_auto for mesh in meshes)
+
+
+def _contracted_last(lhs: Any, dims: Any) -> tuple[Any, Any]:
+    """Return the left operand with its contracted dimensions as the last."""
+    (left, right), (left_batch, right_batch) = dims
+    order = [*(i for i in range(lhs.ndim) if i not in left), *left]
+    batch = tuple(order.index(i) for i in left_batch)
+    last = tuple(range(lhs.ndim - len(left), lhs.ndim))
+    return _laid_out(lhs, order), ((last, right), (batch, right_batch))
+
+
+def _laid_out(x: Any, order: Sequence[int]) -> Any:
+    """Transpose in memory: XLA folds a plain transposition into the contraction."""
+    return lax.optimization_barrier(lax.transpose(x, order))
+
+
+def _merged(lhs: Any, rhs: Any, dims: Any, rest: dict[str, Any]) -> Any:
+    """Contract with all batch dimensions in one, and all contracted ones in one."""
+    (left, right), (left_batch, right_batch) = dims
+    left_free = [i for i in range(lhs.ndim) if i not in (*left, *left_batch)]
+    right_free = [i for i in range(rhs.ndim) if i not in (*right, *right_batch)]
+    lhs = lax.transpose(lhs, (*left_batch, *left_free, *left))
+    rhs = lax.transpose(rhs, (*right_batch, *right, *right_free))
+    count, terms = len(left_batch), len(left)
+    batch, sums = lhs.shape[:count], lhs.shape[lhs.ndim - terms :]
+    rows = lhs.shape[count : lhs.ndim - terms]
+    columns = rhs.shape[count + terms :]
+    one = (prod(batch),) if batch else ()
+    lhs = lax.reshape(lhs, (*one, *rows, prod(sums)))
+    rhs = lax.reshape(rhs, (*one, prod(sums), *columns))
+    first = tuple(range(len(one)))
+    contracting = ((lhs.ndim - 1,), (len(one),))
+    dims = contracting, (first, first)
+    out = _dot(lax.optimization_barrier(lhs), rhs, dims, rest)
+    return lax.reshape(lax.optimization_barrier(out), (*batch, *rows, *columns))
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """Binds a contraction other than ``dot_general`` with given parameters."""
+
+    primitive: Any
+    params: tuple[tuple[str, Any], ...]
+
+    def __call__(self, lhs: Any, rhs: Any, result: str) -> Any:
+        """Return the contraction of two operands in the dtype called ``result``."""
+        dtype = np.dtype(jax.numpy.dtype(result))
+        params = {**dict(self.params), "preferred_element_type": dtype}
+        return bind(self.primitive, (lhs, rhs), params)[0]
+
+
+def binder(primitive: Any, params: dict[str, Any]) -> "Dot | Other":
+    """Return a function that binds the contraction ``primitive`` with parameters."""
+    held = tuple(params.items())
+    return Dot(held) if primitive is lax.dot_general_p else Other(primitive, held)
+
+
+# --- policies of jax.checkpoint -------------------------------------------------------
+#
+# A policy is asked about each primitive of a checkpointed body that is differentiated,
+# and matches the ones that it knows, such as ``dot_general``. Asked about the replaced
+# primitive, it saves the same results as in a program that was not rewritten.
+
+Plain = tuple[Any, Sequence[Any], Mapping[str, Any]]
+"""Primitive, types of its operands, and its parameters."""
+
+Rule = tuple[Any, Any, list[bool], list[bool], list[Any]]
+"""Result of a partial evaluation rule of JAX.
+
+The equations of the forward and of the backward pass; flags of results that are unknown
+in the forward pass, and of those that exist in the backward pass; and the saved values.
+"""
+
+
+def show_policies(primitive: Any, plainly: Callable[..., Plain]) -> None:
+    """Make policies see another primitive in place of one with a single result.
+
+    Args:
+        primitive: The primitive in the program.
+        plainly: Returns the primitive that policies see, from the types of the operands
+            and the parameters.
+    """
+
+    def rule(saveable: Any, unknown: list[bool], there: list[bool], eqn: Any) -> Rule:
+        missing = [
+            x
+            for x, is_there in zip(eqn.invars, there, strict=True)
+            if not is_there and not isinstance(x, jex.Literal)
+        ]
+        if any(unknown):
+            return None, eqn, [True], [True], missing
+        other, avals, params = plainly(*(x.aval for x in eqn.invars), **eqn.params)
+        found = saveable(other, *avals, **params)
+        if checkpoint_policies.is_saved(found):
+            return eqn, None, [False], [False], []
+        places = checkpoint_policies.offloaded(found)
+        if places is not None:
+            return _offloaded(eqn, *places)
+        return eqn, eqn, [False], [True], missing
+
+    partial_eval.partial_eval_jaxpr_custom_rules[primitive] = rule
+
+
+def _offloaded(eqn: Any, home: Any, away: Any) -> Rule:
+    """Return the rule of an equation with its result offloaded to another memory."""
+
+    def forward(*operands: Any) -> tuple[Any, Any]:
+        (made,) = bind(eqn.primitive, operands, eqn.params)
+        return made, jax.device_put(made, away)
+
+    known = _one_equation(jax.jit(forward), [x.aval for x in eqn.invars])
+    (saved,) = known.outvars[1:]
+    back = _one_equation(partial(jax.device_put, device=home), [saved.aval])
+    return (
+        known.replace(invars=eqn.invars, outvars=[*eqn.outvars, saved]),
+        back.replace(invars=[saved], outvars=eqn.outvars),
+        [False],
+        [True],
+        [saved],
+    )
+
+
+def _one_equation(function: Callable[..., Any], avals: Sequence[Any]) -> Any:
+    """Return the equation traced from a function on arrays of given types."""
+    (eqn,) = jax.make_jaxpr(function)(*avals).jaxpr.eqns
+    return eqn
+
+
+# --- a contraction of a program -------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -18,14 +18,21 @@ from amprewrite.frameworks.jaxpr.compat import equations
 from amprewrite.frameworks.jaxpr.compat.primitives import as_weak, bind, convert
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, lax
 from amprewrite.frameworks.jaxpr.executor import Env, ProgramExecutor
-from amprewrite.frameworks.jaxpr.interpret import quantised
-from amprewrite.frameworks.jaxpr.interpret.binders import Dot, Other, abs_square, binder
 from amprewrite.frameworks.jaxpr.interpret.contractions import (
     Contraction,
+    Dot,
+    Other,
+    binder,
     contract,
     contract_tangents,
 )
-from amprewrite.frameworks.jaxpr.interpret.rounded import widened, widens
+from amprewrite.frameworks.jaxpr.interpret.rounding import (
+    abs_square,
+    quantise_cotangent,
+    quantise_factors,
+    widened,
+    widens,
+)
 from amprewrite.frameworks.jaxpr.program.ops import (
     CONTRACTIONS,
     DTYPE_PARAMETERS,
@@ -242,12 +249,12 @@ class Writer(ProgramExecutor):
     def rounded_factors(self, decision: Decision, operands: list[Any]) -> list[Any]:
         """Return the operands of a contraction, its factors rounded to 8 bits."""
         op = self.context.graph.op_by_name[decision.op]
-        return quantised.quantise_factors(op, decision, operands)
+        return quantise_factors(op, decision, operands)
 
     def rounded_cotangent(self, decision: Decision, result: Any) -> Any:
         """Return the result of a contraction, with its cotangent rounded to 8 bits."""
         how = decision.backward, decision.scaling
-        return quantised.quantise_cotangent(result, *how)
+        return quantise_cotangent(result, *how)
 
     def converted(
         self,

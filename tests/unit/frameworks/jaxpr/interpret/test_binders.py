@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 import amprewrite
-from amprewrite.frameworks.jaxpr.interpret.binders import binder
+from amprewrite.frameworks.jaxpr.interpret.contractions import binder
 from tests.jax_contractions import dot, operand, plain
 from tests.jax_programs import normal, relative_error, weight
 

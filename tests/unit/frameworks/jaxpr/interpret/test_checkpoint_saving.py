@@ -9,7 +9,7 @@ from jax.extend import core as jex
 from jax.interpreters import mlir
 
 from amprewrite.frameworks.jaxpr.compat.untyped import ad
-from amprewrite.frameworks.jaxpr.interpret.checkpoint_saving import show_policies
+from amprewrite.frameworks.jaxpr.interpret.contractions import show_policies
 
 halved_p = jex.Primitive("halved")
 halved_p.def_impl(lambda x: x / 2)

@@ -8,8 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export, lax
 
-from amprewrite.frameworks.jaxpr.interpret.binders import binder
-from amprewrite.frameworks.jaxpr.interpret.contractions import Contraction, contract
+from amprewrite.frameworks.jaxpr.interpret.contractions import (
+    Contraction,
+    binder,
+    contract,
+)
 from tests.jax_contractions import dot, operand, plain
 from tests.jax_programs import (
     checked_jaxpr,
