@@ -7,7 +7,7 @@ under a trace, it emits the program again.
 
 A consumer is a subclass that overrides hooks: the dtype of a value
 (:meth:`~ProgramExecutor.dtype_of`), how an operand is read
-(:meth:`~ProgramExecutor.read`), how a step computes
+(:meth:`~ProgramExecutor.on_read`), how a step computes
 (:meth:`~ProgramExecutor.evaluate`), its results
 (:meth:`~ProgramExecutor.on_result`), values that pass into and out of bodies
 (:meth:`~ProgramExecutor.on_pass`), and how loops, branches and rules run.
@@ -119,7 +119,7 @@ class ProgramExecutor:
         del step, name
         return value
 
-    def read(self, op: str, index: int, name: str, env: Env) -> Any:
+    def on_read(self, op: str, index: int, name: str, env: Env) -> Any:
         """Return a value as operand ``index`` of ``op`` reads it; numbers do not count.
 
         Args:
@@ -229,7 +229,7 @@ class ProgramExecutor:
             if isinstance(atom, Number):
                 values.append(self.number(step, atom))
             else:
-                values.append(self.read(step.name, index, atom, env))
+                values.append(self.on_read(step.name, index, atom, env))
                 index += 1
         return values
 
@@ -252,7 +252,7 @@ class ProgramExecutor:
         if isinstance(atom, Number):
             return self.on_pass(boundary, atom)
         index = len(names_of(boundary.reads[:which]))
-        return self.on_pass(boundary, self.read(boundary.op, index, atom, env))
+        return self.on_pass(boundary, self.on_read(boundary.op, index, atom, env))
 
     def entering(self, body: Body, env: Env) -> list[Any]:
         """Return the values that enter ``body`` by boundaries, in order."""

@@ -67,20 +67,20 @@ class Dot:
 
     def __call__(self, lhs: Any, rhs: Any, result: str) -> Any:
         """Return the contraction of two operands in the dtype called ``result``."""
-        rest = dict(self.params)
-        dims = rest.pop("dimension_numbers")
-        rest["preferred_element_type"] = np.dtype(jax.numpy.dtype(result))
+        params = dict(self.params)
+        dims = params.pop("dimension_numbers")
+        params["preferred_element_type"] = np.dtype(jax.numpy.dtype(result))
         if str(lhs.dtype) != result and jax.default_backend() == "cpu":
             several = any(len(part) > 1 for part in (dims[0][0], dims[1][0]))
-            if several and rest.get("out_sharding") is None and _unsharded(lhs, rhs):
-                return _merged(lhs, rhs, dims, rest)
+            if several and params.get("out_sharding") is None and _unsharded(lhs, rhs):
+                return _merged(lhs, rhs, dims, params)
             lhs, dims = _contracted_last(lhs, dims)
-            return lax.optimization_barrier(_dot(lhs, rhs, dims, rest))
-        return _dot(lhs, rhs, dims, rest)
+            return lax.optimization_barrier(_dot(lhs, rhs, dims, params))
+        return _dot(lhs, rhs, dims, params)
 
 
-def _dot(lhs: Any, rhs: Any, dims: Any, rest: dict[str, Any]) -> Any:
-    params = {"dimension_numbers": dims, **rest}
+def _dot(lhs: Any, rhs: Any, dims: Any, params: dict[str, Any]) -> Any:
+    params = {"dimension_numbers": dims, **params}
     return bind(lax.dot_general_p, (lhs, rhs), params)[0]
 
 
@@ -104,7 +104,7 @@ def _laid_out(x: Any, order: Sequence[int]) -> Any:
     return lax.optimization_barrier(lax.transpose(x, order))
 
 
-def _merged(lhs: Any, rhs: Any, dims: Any, rest: dict[str, Any]) -> Any:
+def _merged(lhs: Any, rhs: Any, dims: Any, params: dict[str, Any]) -> Any:
     """Contract with all batch dimensions in one, and all contracted ones in one."""
     (left, right), (left_batch, right_batch) = dims
     left_free = [i for i in range(lhs.ndim) if i not in (*left, *left_batch)]
@@ -115,13 +115,13 @@ def _merged(lhs: Any, rhs: Any, dims: Any, rest: dict[str, Any]) -> Any:
     batch, sums = lhs.shape[:count], lhs.shape[lhs.ndim - terms :]
     rows = lhs.shape[count : lhs.ndim - terms]
     columns = rhs.shape[count + terms :]
-    one = (prod(batch),) if batch else ()
-    lhs = lax.reshape(lhs, (*one, *rows, prod(sums)))
-    rhs = lax.reshape(rhs, (*one, prod(sums), *columns))
-    first = tuple(range(len(one)))
-    contracting = ((lhs.ndim - 1,), (len(one),))
+    joint = (prod(batch),) if batch else ()
+    lhs = lax.reshape(lhs, (*joint, *rows, prod(sums)))
+    rhs = lax.reshape(rhs, (*joint, prod(sums), *columns))
+    first = tuple(range(len(joint)))
+    contracting = ((lhs.ndim - 1,), (len(joint),))
     dims = contracting, (first, first)
-    out = _dot(lax.optimization_barrier(lhs), rhs, dims, rest)
+    out = _dot(lax.optimization_barrier(lhs), rhs, dims, params)
     return lax.reshape(lax.optimization_barrier(out), (*batch, *rows, *columns))
 
 
@@ -141,8 +141,8 @@ class Other:
 
 def binder(primitive: Any, params: dict[str, Any]) -> "Dot | Other":
     """Return a function that binds the contraction ``primitive`` with parameters."""
-    held = tuple(params.items())
-    return Dot(held) if primitive is lax.dot_general_p else Other(primitive, held)
+    items = tuple(params.items())
+    return Dot(items) if primitive is lax.dot_general_p else Other(primitive, items)
 
 
 # --- policies of jax.checkpoint -------------------------------------------------------

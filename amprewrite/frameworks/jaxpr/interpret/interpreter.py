@@ -187,7 +187,7 @@ class Writer(ProgramExecutor):
             results.append(value)
         return results
 
-    def read(self, op: str, index: int, name: str, env: Env) -> Any:
+    def on_read(self, op: str, index: int, name: str, env: Env) -> Any:
         """Return a value as an op reads it; one in :attr:`uncast` as it is stored."""
         value = env[name]
         if (op, index) in self.uncast and dtype_name(value) == self.plan.full:

@@ -92,7 +92,7 @@ class Exact(Wide):
         read: dict[str, Any] = {}
         for index, name in enumerate(names):
             if name not in read:
-                read[name] = self.read(step.name, index, name, env)
+                read[name] = self.on_read(step.name, index, name, env)
         dtypes = iter(step.wants or ("",) * len(names))
         return [
             _in_dtype(read[atom], next(dtypes))

@@ -174,9 +174,9 @@ class Prober(Exact):
             self.failed = self.failed or step
             raise
 
-    def read(self, op: str, index: int, name: str, env: Env) -> Any:
+    def on_read(self, op: str, index: int, name: str, env: Env) -> Any:
         """Return a value through a probe, if ``op`` may read it low."""
-        value = self._probed((name, op), name, super().read(op, index, name, env))
+        value = self._probed((name, op), name, super().on_read(op, index, name, env))
         eight = self.probes.eight_bits_at(name, op)
         return value if eight is None else self._probed(eight, name, value)
 

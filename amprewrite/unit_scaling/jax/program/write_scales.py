@@ -78,7 +78,7 @@ class ScaleWriter(ProgramExecutor):
             env[name] = self._scaled(env[name], factors)
         return super().outputs(env)
 
-    def read(self, op: str, index: int, name: str, env: Env) -> Any:
+    def on_read(self, op: str, index: int, name: str, env: Env) -> Any:
         """Return a value as an op reads it; all ops of a unit read one product."""
         before = self.before.get((op, name, -1)) or self.before.get((op, name, index))
         if before is None:

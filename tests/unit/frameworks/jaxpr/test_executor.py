@@ -92,9 +92,9 @@ class Shown(ProgramExecutor):
         super().__init__(program)
         self.reads, self.results, self.passed = [], [], []
 
-    def read(self, op, index, name, env):
+    def on_read(self, op, index, name, env):
         self.reads.append((op, index, name))
-        return super().read(op, index, name, env)
+        return super().on_read(op, index, name, env)
 
     def on_result(self, step, name, value):
         self.results.append(name)

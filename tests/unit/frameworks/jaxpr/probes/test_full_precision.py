@@ -47,9 +47,9 @@ def test_every_read_and_every_result_is_shown():
     class Seen(Exact):
         reads, makes = [], []
 
-        def read(self, op, index, name, env):
+        def on_read(self, op, index, name, env):
             self.reads.append((name, op))
-            return super().read(op, index, name, env)
+            return super().on_read(op, index, name, env)
 
         def on_result(self, step, name, value):
             self.makes.append(name)

@@ -78,8 +78,8 @@ class Rounded(Exact):
             return value
         return lax.reduce_precision(value, exponent_bits=8, mantissa_bits=7)
 
-    def read(self, op, index, name, env):
-        return self.rounded((name, op), super().read(op, index, name, env))
+    def on_read(self, op, index, name, env):
+        return self.rounded((name, op), super().on_read(op, index, name, env))
 
     def on_pass(self, boundary, value):
         return self.rounded(boundary.makes, super().on_pass(boundary, value))
