@@ -5,10 +5,6 @@ excess precision where it fuses ops, and the two then differ by as much as each 
 from the reference. Both are compared with the reference, never with each other.
 """
 
-# JAX's own types are partial: a type checker does not know its functions' results.
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace

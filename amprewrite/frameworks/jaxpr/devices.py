@@ -1,9 +1,5 @@
 """The default device of JAX, with a small function."""
 
-# JAX's own types are partial: a type checker does not know its functions' results.
-# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
-
 from typing import Any
 
 from amprewrite.frameworks.base import Sample

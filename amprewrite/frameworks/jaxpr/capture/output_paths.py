@@ -1,9 +1,5 @@
 """Names for the arrays of an output: their paths in its tree structure."""
 
-# JAX's own types are partial: a type checker does not know its functions' results.
-# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from typing import Any
 
 from amprewrite.frameworks.jaxpr.capture.trace import is_array, part_name

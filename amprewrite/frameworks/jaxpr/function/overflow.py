@@ -4,10 +4,6 @@ float16 ends at 65504. A program with larger values silently returns infinities 
 one run on the arguments of the conversion shows it.
 """
 
-# JAX's own types are partial: a type checker does not know its functions' results.
-# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
-
 from collections.abc import Container
 from typing import Any
 

@@ -1,9 +1,5 @@
 """Exported files of converted functions and modules: StableHLO, by ``jax.export``."""
 
-# JAX's own types are partial: a type checker does not know its functions' results.
-# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -7,10 +7,6 @@ afterwards is therefore faster there. GPUs and TPUs round inside the kernel. The
 way is measured, and low contractions are timed in it.
 """
 
-# JAX's own types are partial: a type checker does not know its functions' results.
-# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false
-
 import os
 import platform
 from collections.abc import Callable, Mapping

@@ -5,10 +5,6 @@ each of which is rounded. Operands are taken unrounded: their rounding has probe
 own.
 """
 
-# JAX's own types are partial: a type checker does not know its functions' results.
-# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any

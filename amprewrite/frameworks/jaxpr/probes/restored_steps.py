@@ -5,10 +5,6 @@ cast of them. Its result is kept as it is; readers that are not restored round i
 dtype in which they read. Steps inside of loops and branches are restored too.
 """
 
-# JAX's own types are partial: a type checker does not know its functions' results.
-# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
-
 import time
 from collections.abc import Callable, Collection, MutableMapping, Sequence
 from typing import Any

@@ -4,10 +4,6 @@ Nothing is compiled, so that loops run one iteration after the other, in order. 
 inside a manual mesh are not observed, only its results.
 """
 
-# JAX's own types are partial: a type checker does not know its functions' results.
-# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
-
 from collections.abc import Callable, Mapping
 from typing import Any
 
