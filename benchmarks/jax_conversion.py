@@ -50,9 +50,9 @@ def _seconds(run: Callable[[], Any]) -> tuple[float, Any]:
 def measure(case: jax_zoo.Case, rounds: int) -> dict[str, Any]:
     """Return the least seconds of each part, and ratios; other processes only add.
 
-    A conversion traces the function once, by the same cache as ``jax.jit``; what it
-    adds is the plan, made once, and the emission, each time that JAX traces the
-    converted function.
+    A conversion traces the function by the same cache as ``jax.jit``; what it adds is a
+    second trace, in low precision, which is not in the figures of the parts, the plan,
+    made once, and the emission, each time that JAX traces the converted function.
     """
     function, args = case
     plan = planner("bf16")
