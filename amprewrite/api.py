@@ -52,7 +52,7 @@ def convert(  # noqa: PLR0913  # the public signature; all but two are by keywor
             as shapes (``jax.ShapeDtypeStruct``).
         kwargs: Keyword arguments to capture the model with.
         placement: ``promote``: forward promotion under demand. ``optimal``: the
-            cheapest placement that the policy allows, by a minimum cut, with a
+            cheapest placement that the policy allows, by an integer program, with a
             certificate in ``plan.cost.lower_bound``. ``fastest``: of plans within the
             tolerance, and full precision, the fastest on ``args``; see ``plan.timed``.
             ``paint``: the algorithm of TensorFlow, for comparison. None is ``optimal``

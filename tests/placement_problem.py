@@ -5,11 +5,10 @@ from textwrap import dedent
 from amprewrite.ir import ProgramGraph, check_graph, parse_graph
 from amprewrite.passes.analysis.classify import classify
 from amprewrite.passes.analysis.context import Situation
-from amprewrite.passes.cost.cost import Objective
 from amprewrite.passes.cost.cost_model import CostModel
-from amprewrite.passes.mincut.problem import Problem, build_problem
 from amprewrite.passes.pipeline import output_dtypes, situate
 from amprewrite.passes.placement.constraints import Freedom, find_freedom
+from amprewrite.passes.placement.optimal import Problem, build_problem
 from amprewrite.policy import Matcher, Policy, load_policy
 
 FREE_CASTS = CostModel("eager", launch=0, mac_bytes=0.0, speedup=8.0)
@@ -43,6 +42,6 @@ def problem_of(
         at,
         freedom,
         outputs,
-        Objective(model),
+        model,
         keep_parameter_dtype=keep_parameter_dtype,
     )

@@ -3,7 +3,7 @@
 from amprewrite.passes import Setting, make_plan
 from amprewrite.passes.cost.cost import Objective
 from amprewrite.passes.cost.cost_model import EAGER
-from amprewrite.passes.error_budget.lagrangian import Goal
+from amprewrite.passes.error_budget.measured_search import Goal
 from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Measure, Measurements, Sensitivity
 from amprewrite.policy import Matcher, load_policy

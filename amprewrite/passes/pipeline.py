@@ -23,12 +23,9 @@ from amprewrite.passes.analysis.weights_and_literals import (
     weight_roots,
 )
 from amprewrite.passes.cost.cost import Objective, plan_cost, priced_casts
-from amprewrite.passes.cost.eight_bits import worth_rounding
 from amprewrite.passes.cost.fusion import Fusion
 from amprewrite.passes.guards.find_guards import find_guards
 from amprewrite.passes.guards.overruled import overruled
-from amprewrite.passes.mincut.optimal import choose_optimal
-from amprewrite.passes.mincut.problem import build_problem
 from amprewrite.passes.nothing import why_nothing
 from amprewrite.passes.placement.assignment import Chosen, place_assignment
 from amprewrite.passes.placement.casts import build_casts
@@ -36,6 +33,12 @@ from amprewrite.passes.placement.constraints import Freedom, find_freedom
 from amprewrite.passes.placement.contract_formats import NO_FORMATS, contract_formats
 from amprewrite.passes.placement.contractions import contracted
 from amprewrite.passes.placement.hoist import find_hoisted, loop_entries
+from amprewrite.passes.placement.optimal import (
+    Optimum,
+    Problem,
+    build_problem,
+    choose_optimal,
+)
 from amprewrite.passes.placement.paint import PAINTED, paint
 from amprewrite.passes.placement.promote import place
 from amprewrite.passes.placement.weight_storage import place_with_storage
@@ -71,7 +74,7 @@ class Setting:
         placement: Name of the strategy.
         keep_parameter_dtype: Whether parameters keep their dtype, to be trained.
         captured: Description of the capture, for the plan.
-        objective: Prices of a target, and error costs.
+        objective: Prices of a target, and limits on errors.
         differentiable: Whether gradients may be taken through the program, so that
             casts stay in the bodies of loops.
         elsewhere: Module paths of the model that other programs run.
@@ -187,11 +190,17 @@ class Prepared:
         return fingerprint(self.situation.graph)
 
     def plan(self, objective: Objective) -> Plan:
-        """Return the plan at the prices of ``objective``."""
+        """Return the plan at the prices of ``objective``.
+
+        Raises:
+            ToleranceError: No placement is within the limits of ``objective``.
+        """
         setting, matcher, outputs = self.setting, self.matcher, self.outputs
         graph, policy = self.situation.graph, matcher.policy
-        formats = worth_rounding(graph, self._formats, objective)
-        placement, bound = self._place(objective)
+        placement, optimum = self._place(objective)
+        formats = self._formats
+        if optimum is not None and objective.limits:
+            formats = {op: formats[op] for op in optimum.eight}
         situation = replace(self.situation, low_weights=placement.low_weights)
         casts = build_casts(
             situation, placement, outputs, fold=not setting.keep_parameter_dtype
@@ -216,7 +225,7 @@ class Prepared:
             storage=tuple(
                 (c.value, c.to_dtype) for c in casts if c.folding == "storage"
             ),
-            cost=replace(cost, lower_bound=bound),
+            cost=replace(cost, lower_bound=optimum.bound if optimum else None),
             target=objective.model.target,
             prices=objective.model.source,
             training=setting.keep_parameter_dtype and setting.differentiable,
@@ -228,9 +237,10 @@ class Prepared:
         exact = [op.name for op in filter(situation.demands.is_exact, graph.ops)]
         warnings = _warnings(graph, plan, matcher, exact, setting.elsewhere)
         rounded = overruled(graph, plan, matcher, situation.classes)
-        return plan.with_warnings(*warnings, *rounded)
+        stopped = [optimum.warning] if optimum and optimum.stopped else []
+        return plan.with_warnings(*warnings, *rounded, *stopped)
 
-    def _place(self, objective: Objective) -> tuple[Placement, int | None]:
+    def _place(self, objective: Objective) -> tuple[Placement, Optimum | None]:
         """Return the placement that the setting asks for, and its certificate."""
         situation, keep = self.situation, self.setting.keep_parameter_dtype
         if not situation.policy.low:
@@ -239,20 +249,26 @@ class Prepared:
             return _promote(situation, keep_parameter_dtype=keep), None
         if self.setting.placement == "paint":
             assigned = paint(situation, self.freedom)
-            chosen, bound = Chosen(self.freedom, assigned, PAINTED), None
+            chosen, optimum = Chosen(self.freedom, assigned, PAINTED), None
         elif self.setting.placement == FULL:
             nothing: dict[str, Assignment]
             nothing = dict.fromkeys(self.freedom.assignable, "full")
-            chosen, bound = Chosen(self.freedom, nothing, LEFT), None
+            chosen, optimum = Chosen(self.freedom, nothing, LEFT), None
         else:
-            free, outputs = self.freedom, self.outputs
-            problem = build_problem(
-                situation, free, outputs, objective, keep_parameter_dtype=keep
-            )
-            found = choose_optimal(problem)
-            chosen, bound = found.chosen, found.bound
+            optimum = choose_optimal(self._problem(objective), objective.limits)
+            chosen = optimum.chosen
         placed = place_assignment(situation, chosen, keep_parameter_dtype=keep)
-        return placed[0], bound
+        return placed[0], optimum
+
+    def _problem(self, objective: Objective) -> Problem:
+        return build_problem(
+            self.situation,
+            self.freedom,
+            self.outputs,
+            objective.model,
+            keep_parameter_dtype=self.setting.keep_parameter_dtype,
+            formats=self._formats if objective.limits else {},
+        )
 
 
 def output_dtypes(graph: ProgramGraph, policy: Policy) -> tuple[str, ...]:

@@ -209,9 +209,10 @@ class Cost:
             returns.
         total_bytes: The sum of ``cast_bytes``, ``op_bytes`` and ``overhead_bytes``,
             which placement ``optimal`` minimises.
-        overhead_bytes: Launches of casts, lost speed of contractions in full precision,
-            and error terms, as the bytes that could be moved in the same time.
-        lower_bound: Certified least ``total_bytes``; None unless optimal.
+        overhead_bytes: Launches of casts, and lost speed of contractions in full
+            precision, as the bytes that could be moved in the same time.
+        lower_bound: Certified least ``total_bytes``, within a tolerance of all plans
+            with no larger predicted error; None unless optimal.
     """
 
     casts: Count
@@ -221,6 +222,13 @@ class Cost:
     total_bytes: int
     overhead_bytes: int = 0
     lower_bound: int | None = None
+
+    @property
+    def gap(self) -> float | None:
+        """Share of ``total_bytes`` that the cheapest plan may save; None if unknown."""
+        if self.lower_bound is None:
+            return None
+        return (self.total_bytes - self.lower_bound) / max(self.total_bytes, 1)
 
 
 @dataclass(frozen=True, slots=True)

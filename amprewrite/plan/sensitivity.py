@@ -113,6 +113,19 @@ class Probes:
 
 
 @dataclass(frozen=True)
+class Limit:
+    """Limit on the sum of the errors of all roundings that a plan makes.
+
+    Attributes:
+        errors: Error of each rounding, 0 or more; others have none.
+        bound: Largest sum. With an infinite one only infinite errors are avoided.
+    """
+
+    errors: Mapping[Key, float]
+    bound: float
+
+
+@dataclass(frozen=True)
 class Sensitivity:
     """First-order error of the outputs caused by each rounding.
 
@@ -158,20 +171,26 @@ class Sensitivity:
         """Return it with infinite errors of contractions that are not predicted."""
         return replace(self, eight={**self.eight, **dict.fromkeys(unpredicted, inf)})
 
-    def errors(self, multiplier: float, pin: int) -> dict[Key, float]:
-        """Return the price of each rounding in bytes.
+    def limits(self, bound: float) -> tuple[Limit, ...]:
+        """Return limits that plans keep whose larger predicted error is within a bound.
 
         Args:
-            multiplier: Bytes for a mean squared relative error of 1.
-            pin: Price of a rounding that must not be chosen, in bytes: more than the
-                whole program costs. Prices are capped at it, so that sums do not
-                overflow.
+            bound: Largest relative L2 error, in units of the outputs'.
         """
-        return {
-            key: min(error * multiplier, pin) if isfinite(error) else pin
-            for key, error in self.bounded.items()
-            if error
-        }
+        limits = [Limit(self.all, bound * bound)]
+        if self.gradients is not None:
+            share = self.gradients.unit**2 * self.gradients.low_share
+            errors = {
+                key: share * error
+                for key, error in self.all.items()
+                if not isinstance(key, EightBits)
+            }
+            eight = {
+                key: self.gradients.unit**2 * self.gradients.square(key.op)
+                for key in self.eight
+            }
+            limits.append(Limit({**errors, **eight}, bound * bound))
+        return tuple(limits)
 
     @cached_property
     def bounded(self) -> Mapping[Key, float]:
@@ -355,6 +374,16 @@ def probes_of(plan: Plan, graph: ProgramGraph) -> Probes:
         saturated=frozenset(saturated),
         eight=eight,
     )
+
+
+def op_of(key: Key, graph: ProgramGraph) -> str:
+    """Return the op that makes a rounding: the reader, or the producer of a value."""
+    if isinstance(key, EightBits):
+        return key.op
+    if isinstance(key, tuple):
+        return key[1]
+    producer = graph.producer.get(key)
+    return producer.name if producer else key
 
 
 def factors_of(op: Op) -> frozenset[str]:

@@ -55,6 +55,7 @@ def summary_lines(plan: "Plan") -> Iterator[str]:
         f"{sum(cast.is_weight for cast in run)} of weights), "
         f"{len(plan.casts) - len(run)} folded ({len(weights)} of weights in all)"
     )
+    yield from _gap_line(plan)
     yield from cast_line(plan)
     yield from compound_lines(plan)
     yield from layer_lines(plan)
@@ -68,6 +69,17 @@ def summary_lines(plan: "Plan") -> Iterator[str]:
         yield f"unclassified, run as traced: {listed}"
         yield f'  a line under [ops] of a policy gives a class: "{key}" = "promote"'
     yield from (f"warning: {warning}" for warning in plan.warnings)
+
+
+def _gap_line(plan: "Plan") -> Iterator[str]:
+    """Yield how far a plan within a tolerance may be above the cheapest."""
+    gap = plan.cost.gap
+    if plan.predicted_error is not None and gap is not None:
+        far = f"at most {gap:.2%} above" if gap else "as few as"
+        yield (
+            f"cost: {plan.cost.total_bytes:,} bytes, {far} the cheapest plan with no "
+            f"larger predicted error"
+        )
 
 
 def explain_lines(plan: "Plan", found: "Decision") -> Iterator[str]:

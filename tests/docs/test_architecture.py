@@ -40,7 +40,7 @@ def test_a_picture_has_every_import_directly_or_by_others():
 
 def test_a_picture_that_is_wrong_is_drawn_again():
     right = redrawn(TEXT)
-    wrong = right.replace("  mincut --> placement\n", "  placement --> mincut\n")
+    wrong = right.replace("  placement --> cost\n", "  cost --> placement\n")
     assert wrong != right
     assert redrawn(wrong) == right
 

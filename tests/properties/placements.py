@@ -3,18 +3,21 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import fsum
 from random import Random
 
 from amprewrite.ir import REGION_BOUNDARIES, Op, ProgramGraph, Value, check_graph
 from amprewrite.passes.analysis.classify import classify
-from amprewrite.passes.analysis.context import Assignment, Situation
-from amprewrite.passes.cost.cost import Objective, plan_cost
+from amprewrite.passes.analysis.context import Assignment, Placement, Situation
+from amprewrite.passes.cost.cost import Objective, counted_errors, plan_cost
 from amprewrite.passes.pipeline import output_dtypes, situate
 from amprewrite.passes.placement.assignment import Chosen, place_assignment
 from amprewrite.passes.placement.casts import build_casts
 from amprewrite.passes.placement.constraints import Freedom, find_freedom
 from amprewrite.passes.placement.hoist import loop_entries
 from amprewrite.plan import Cost
+from amprewrite.plan.sensitivity import Key, Limit
+from amprewrite.plan.uses import dtypes_read
 from amprewrite.policy import Matcher, Policy
 
 MOST = 3**9
@@ -189,8 +192,34 @@ def all_sides(freedom: Freedom) -> Iterator[dict[str, Assignment]]:
             yield found
 
 
+def roundings(situation: Situation, placement: Placement) -> Iterator[Key]:
+    """Yield the roundings of a placement: values stored low, and read low if not."""
+    low, full = situation.policy.low, situation.policy.full
+    made = [n for n in placement.stored if placement.rounded_to(situation, n) == low]
+    rounded = {
+        name
+        for name in made
+        if name not in situation.weights and situation.graph.is_dtype(name, full)
+    }
+    yield from rounded
+    for op in situation.graph.ops:
+        read = dtypes_read(op, placement.ops[op.name].operands)
+        for name in counted_errors(situation, op)[1]:
+            is_full = situation.graph.is_dtype(name, full)
+            if is_full and read[name] == low and name not in rounded:
+                yield name, op.name
+
+
+def keeps(situation: Situation, placement: Placement, limit: Limit) -> bool:
+    errors = (limit.errors.get(key, 0.0) for key in roundings(situation, placement))
+    return fsum(errors) <= limit.bound
+
+
 def brute_force(case: Case) -> int | None:
-    """Return the least cost of all assignments; None if there are too many."""
+    """Return the least cost of all assignments within the limits.
+
+    None if there are too many, or if none is within the limits.
+    """
     situation, outputs = case.situation()
     freedom = find_freedom(situation, keep_parameter_dtype=case.training)
     count = 1
@@ -206,5 +235,7 @@ def brute_force(case: Case) -> int | None:
         )
         placed = replace(situation, low_weights=low)
         casts = build_casts(placed, placement, outputs, fold=not case.training)
-        costs.append(plan_cost(placed, placement, casts, case.objective).total_bytes)
-    return min(costs)
+        if all(keeps(placed, placement, limit) for limit in case.objective.limits):
+            cost = plan_cost(placed, placement, casts, case.objective)
+            costs.append(cost.total_bytes)
+    return min(costs, default=None)

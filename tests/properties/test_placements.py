@@ -1,8 +1,8 @@
 """Placement by sides: the optimum is the cheapest of all, and every plan is sound."""
 
 from dataclasses import replace
+from math import inf
 from random import Random
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import example, given, settings
@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 from amprewrite.ir import ProgramGraph
 from amprewrite.passes import PLACEMENTS, Setting, make_plan
 from amprewrite.passes.analysis.classify import classify
+from amprewrite.passes.analysis.context import Assignment
 from amprewrite.passes.cost.cost import Objective
 from amprewrite.passes.cost.cost_model import COMPILED, EAGER
 from amprewrite.passes.cost.timings import Point, Timings
-from amprewrite.passes.mincut.optimal import Optimum, choose_optimal
-from amprewrite.passes.mincut.problem import build_problem
 from amprewrite.passes.pipeline import output_dtypes, situate
+from amprewrite.passes.placement.integer_program import Solution, solve
+from amprewrite.passes.placement.optimal import Problem, build_problem
 from amprewrite.plan import OUTPUT, Cast, Plan
 from amprewrite.plan.hardware.kernels import Kernels
+from amprewrite.plan.sensitivity import Key, Limit
 from amprewrite.plan.uses import output_sources
 from amprewrite.policy import Matcher, Policy, load_policy
 from tests.properties.graphs import (
@@ -35,9 +37,6 @@ from tests.properties.placements import (
     price,
     random_graph,
 )
-
-if TYPE_CHECKING:
-    from amprewrite.plan.sensitivity import Key
 
 placements = st.sampled_from(PLACEMENTS)
 targets = st.sampled_from((EAGER, COMPILED))
@@ -67,8 +66,12 @@ def random_case(seed: int, most_ops: int = 7) -> Case:
     )
     keys: list[Key] = [*graph.values]
     keys += [(name, op.name) for op in graph.ops for name in op.operands]
-    chosen = random.sample(keys, min(len(keys), random.choice((0, 0, 3))))
-    errors = {key: random.uniform(0, 1e5) for key in chosen}
+    chosen = random.sample(keys, min(len(keys), random.choice((0, 0, 3, len(keys)))))
+    errors = {key: 10 ** random.uniform(-12, 0) for key in chosen}
+    bound = sum(errors.values()) * random.choice((0.0, 0.01, 0.1, 0.3, 0.6))
+    if chosen and random.random() < 0.2:
+        errors[chosen[0]] = inf
+    limits = (Limit(errors, bound),) if errors else ()
     policy = load_policy(random.choice(("bf16", "bf16-accumulate")))
     model = replace(model, kernels=Kernels(accumulators=seed % 2 == 0))
     output = random.choice(("as-traced", "low"))
@@ -77,32 +80,37 @@ def random_case(seed: int, most_ops: int = 7) -> Case:
         graph,
         replace(policy, output=output),
         training,
-        Objective(model, errors),
+        Objective(model, limits),
         differentiable=random.random() < 0.5,
     )
 
 
-def optimum_of(case: Case) -> Optimum:
+def problem_for(case: Case) -> Problem:
     situation, outputs = case.situation()
-    return choose_optimal(
-        build_problem(
-            situation,
-            free_of(case),
-            outputs,
-            case.objective,
-            keep_parameter_dtype=case.training,
-        )
+    return build_problem(
+        situation,
+        free_of(case),
+        outputs,
+        case.objective.model,
+        keep_parameter_dtype=case.training,
     )
+
+
+def optimum_of(case: Case) -> tuple[dict[str, Assignment], Solution] | None:
+    problem = problem_for(case)
+    solution = solve(problem.program, case.objective.limits)
+    return solution and (problem.assignments(solution.full), solution)
 
 
 def assert_optimal(case: Case) -> None:
     """The solver, the plan made of its sides and trying them all agree on the cost."""
-    best = brute_force(case)
-    if best is None:
+    best, optimum = brute_force(case), optimum_of(case)
+    if optimum is None or best is None:
+        assert best is None
         return
-    found = optimum_of(case)
-    assert price(case, dict(found.chosen.assignments)).total_bytes == found.cost
-    assert found.cost == found.bound == best
+    assignments, solution = optimum
+    assert price(case, assignments).total_bytes == solution.cost
+    assert solution.cost == solution.bound == best
 
 
 @settings(max_examples=150)

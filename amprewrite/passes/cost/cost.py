@@ -1,7 +1,7 @@
 """The cost of a plan in bytes, computed by one function for all placements."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from amprewrite.dtypes import itemsize
 from amprewrite.ir import Op
@@ -17,42 +17,28 @@ from amprewrite.passes.cost.cost_model import (
 from amprewrite.passes.cost.fusion import Fusion
 from amprewrite.passes.cost.moved_bytes import is_view, read_elements
 from amprewrite.plan import OUTPUT, Cast, Cost
-from amprewrite.plan.sensitivity import Key
-from amprewrite.plan.uses import dtypes_read, output_sources
+from amprewrite.plan.sensitivity import Limit
+from amprewrite.plan.uses import output_sources
 from amprewrite.policy.model import ACCUMULATE, ALLOW, FOLLOW, PROMOTE
 
 FREE = (ALLOW, ACCUMULATE, PROMOTE, FOLLOW)
 """Classes of ops that may run low or full."""
 
-Errors = Mapping[Key, float]
-"""Extra cost of low precision, in bytes, by rounding.
-
-The key is the name of a value that is stored low, or (value, op) for a value that is
-stored full and read low by that op: a value stored low was rounded before. Storage and
-moves of a weight follow from its readers, so that only reading it counts. That of a
-contraction in 8 bits is no part of a placement's cost: see
-:func:`amprewrite.passes.cost.eight_bits.worth_rounding`.
-"""
-
 
 @dataclass(frozen=True)
 class Objective:
-    """The objective that placement ``optimal`` minimises, and prices all placements.
+    """The objective of placement ``optimal``; its prices are those of all placements.
 
     Attributes:
-        model: Prices of the target.
-        errors: Extra cost of roundings, such as a measured sensitivity times a
-            multiplier; rounded to whole bytes.
+        model: Prices of the target, of which the least is wanted.
+        limits: Limits on the errors of plans. The key of a rounding is the name of a
+            value that is stored low, or (value, op) for a value that is stored full and
+            read low by that op: a value stored low was rounded before. Storage and
+            moves of a weight follow from its readers, so that only reading it counts.
     """
 
     model: CostModel = EAGER
-    errors: Errors = field(default_factory=dict[Key, float])
-
-    def error(self, *keys: Key) -> int:
-        """Return the extra cost of the roundings ``keys``."""
-        if not self.errors:
-            return 0
-        return sum(round(self.errors.get(key, 0)) for key in keys)
+    limits: tuple[Limit, ...] = ()
 
 
 def counted_errors(situation: Situation, op: Op) -> tuple[bool, tuple[str, ...]]:
@@ -72,7 +58,7 @@ def counted_errors(situation: Situation, op: Op) -> tuple[bool, tuple[str, ...]]
 def speed_cost(situation: Situation, op: Op, fusion: Fusion) -> tuple[int, int]:
     """Return the costs of an op in full and in low, beside its bytes.
 
-    Both are 0 or more, as a cut needs, and count every iteration of a loop.
+    Both are 0 or more, and count every iteration of a loop.
     """
     graph, model = situation.graph, fusion.model
     op_class = situation.classes[op.name].op_class
@@ -104,7 +90,7 @@ def plan_cost(
         situation: The facts before placement.
         placement: The placement.
         casts: Its casts.
-        objective: Prices and error costs; None for the prices of eager execution.
+        objective: Prices; None for the prices of eager execution.
         fusion: The kernels of the program at these prices; None to find them.
     """
     asked = objective or Objective()
@@ -147,7 +133,7 @@ class _Pricing:
         op_bytes = sum(op.trips * self._op_bytes(op) for op in self.graph.ops)
         op_bytes += self._version_bytes(run)
         overhead = sum(cast.trips for cast in paid) * self.objective.model.launch
-        overhead += sum(map(self._op_overhead, self.graph.ops)) + self._stored_errors()
+        overhead += sum(map(self._op_overhead, self.graph.ops))
         return Cost(
             casts=len(run),
             cast_elements=sum(self.values[c.value].elements * c.trips for c in run),
@@ -207,26 +193,4 @@ class _Pricing:
         full, low = speed_cost(self.at, op, self.fusion)
         cost += full if placed.precision == self.full else 0
         cost += low if placed.precision == self.low else 0
-        if self.objective.errors:
-            _, names = counted_errors(self.at, op)
-            read = dtypes_read(op, placed.operands)
-            low = (
-                name
-                for name in names
-                if self._is_low(name, read[name]) and not self._was_rounded(name)
-            )
-            cost += self.objective.error(*((name, op.name) for name in low))
         return cost
-
-    def _was_rounded(self, name: str) -> bool:
-        dtype = self.placement.rounded_to(self.at, name)
-        return name not in self.at.weights and dtype == self.low
-
-    def _stored_errors(self) -> int:
-        placement, at = self.placement, self.at
-        names = (name for name in placement.stored if name not in at.weights)
-        low = (n for n in names if self._is_low(n, placement.rounded_to(at, n)))
-        return self.objective.error(*low) if self.objective.errors else 0
-
-    def _is_low(self, name: str, dtype: str) -> bool:
-        return dtype == self.low and self.values[name].dtype == self.full

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 
 from amprewrite.ir import ProgramGraph
 from amprewrite.passes.cost.cost import Objective
-from amprewrite.passes.error_budget.lagrangian import MEASURED, Goal
-from amprewrite.passes.error_budget.measured_search import plan_within
+from amprewrite.passes.error_budget.measured_search import MEASURED, Goal, plan_within
 from amprewrite.passes.error_budget.probe_selection import find_probes
 from amprewrite.passes.pipeline import Prepared, Setting, make_plan, prepare
 from amprewrite.plan import Plan
@@ -22,7 +21,7 @@ class Budget:
     Attributes:
         tolerance: The tolerance that the user asked for.
         matcher: Returns a fresh matcher, which records the rules that were used.
-        objective: Prices and error costs.
+        objective: Prices.
         substitutes: Whether the error of placement ``promote`` is the bound where the
             model does not run under torch.autocast: the user did not ask for that.
     """
@@ -57,7 +56,7 @@ class Budget:
     def remembered(
         self, graph: ProgramGraph, *, keep_parameter_dtype: bool
     ) -> Plan | None:
-        """Return None: a search by prices is quick enough to be done again."""
+        """Return None: a plan is quick enough to be made again."""
         del graph, keep_parameter_dtype
 
     def plan(self, measured: Measurements) -> Plan:

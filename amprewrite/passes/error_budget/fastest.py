@@ -8,8 +8,12 @@ from amprewrite.ir import ProgramGraph
 from amprewrite.passes.cost.cost import Objective
 from amprewrite.passes.cost.cost_model import cost_model
 from amprewrite.passes.error_budget.budget import Budget
-from amprewrite.passes.error_budget.lagrangian import UNMEASURED, Goal, Search
-from amprewrite.passes.error_budget.measured_search import plan_within
+from amprewrite.passes.error_budget.measured_search import (
+    UNMEASURED,
+    Goal,
+    Proposals,
+    plan_within,
+)
 from amprewrite.passes.pipeline import FULL
 from amprewrite.plan import DEFAULT_PRICES, NOTHING_LOWERED, Plan
 from amprewrite.plan.bounds import FASTEST
@@ -133,14 +137,12 @@ class _Candidates:
         if goal.model.source != DEFAULT_PRICES:
             yield "optimal by bytes", self._by_bytes(goal)
         largest = cheapest.predicted_error or 0.0
-        # Prices are looked for up to where errors of this size count.
-        least = largest / max(SMALLER) or goal.target
-        search = Search(replace(goal, measured=replace(self.measured, target=least)))
+        proposals = Proposals(goal)
         for divisor in SMALLER:
-            price = search.find(largest / divisor)
-            if price is not None:
-                plan = search.certified(search.plan_at(price))
-                yield f"optimal, error / {divisor:.0f}", plan
+            plan = proposals.within(largest / divisor)
+            if plan is not None:
+                name = f"optimal, error / {divisor:.0f}"
+                yield name, proposals.certified(plan)
         for name in ("promote", "paint", FULL):
             plan = self.budget.placed(name, self.measured)
             known = goal.sensitivity.predicted(plan, goal.graph)

@@ -4,16 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from amprewrite.passes.error_budget.budget import Budget
-from amprewrite.passes.error_budget.lagrangian import Search
+from amprewrite.passes.error_budget.measured_search import Proposals
 from amprewrite.plan import Plan
 from amprewrite.plan.bounds import Point
 from amprewrite.plan.sensitivity import Measurements
 
 FEWEST = 2
 """Least number of points: the cheapest plan and the most accurate one."""
-
-LEAST = 1e-2
-"""Share of the largest error below which errors count as zero."""
 
 
 @dataclass(frozen=True)
@@ -35,19 +32,14 @@ class Front(Budget):
 
     def plan(self, measured: Measurements) -> Plan:
         """Collect :attr:`points`; return the cheapest plan."""
-        known = measured
-        free = self.placed("optimal", known)
-        largest = known.sensitivity.predicted(free, known.graph)
-        # Prices are looked for up to where this little is left of the error.
-        known = replace(known, target=largest * LEAST or known.target)
-        search = Search(self.goal(known))
-        plans = list(_undominated(_swept(search, self.count)))
-        other = self.placed("promote", known)
-        found = known.sensitivity.predicted(other, known.graph)
-        other = replace(other, predicted_error=found)
-        proved = map(search.certified, plans)
-        self.points.extend(_point("optimal", plan, known) for plan in proved)
-        self.points.append(_point("promote", other, known))
+        proposals = Proposals(self.goal(measured))
+        plans = list(_undominated(_swept(proposals, self.count)))
+        promoted = self.placed("promote", measured)
+        error = measured.sensitivity.predicted(promoted, measured.graph)
+        promoted = replace(promoted, predicted_error=error)
+        proved = map(proposals.certified, plans)
+        self.points.extend(_point("optimal", plan, measured) for plan in proved)
+        self.points.append(_point("promote", promoted, measured))
         return plans[0]
 
 
@@ -56,17 +48,16 @@ def _point(placement: str, plan: Plan, measured: Measurements) -> Point:
     return Point(placement, plan, plan.predicted_error or 0.0, error)
 
 
-def _swept(search: Search, count: int) -> Iterator[Plan]:
+def _swept(proposals: Proposals, count: int) -> Iterator[Plan]:
     """Yield the cheapest plans within errors, the largest error first."""
-    cheapest = search.plan_at(search.cheapest)
-    yield cheapest
-    largest = cheapest.predicted_error or 0.0
+    yield proposals.cheapest
+    largest = proposals.cheapest.predicted_error or 0.0
     for step in reversed(range(count - 1)):
-        price = search.find(largest * step / (count - 1))
-        if price is None:  # the rest is rounded at every price
-            yield search.plan_at(search.dearest)
+        plan = proposals.within(largest * step / (count - 1))
+        if plan is None:  # the rest is rounded by all plans
+            yield proposals.least
             return
-        yield search.plan_at(price)
+        yield plan
 
 
 def _undominated(plans: Iterator[Plan]) -> Iterator[Plan]:

@@ -1,16 +1,9 @@
 """Select the roundings to measure, and the cost of one that must not happen."""
 
-from amprewrite.dtypes import itemsize
 from amprewrite.ir import ProgramGraph
 from amprewrite.passes.analysis.classify import classify
 from amprewrite.passes.analysis.weights_and_literals import extreme_values
 from amprewrite.passes.cost.cost import counted_errors
-from amprewrite.passes.cost.cost_model import (
-    CostModel,
-    kernel_overhead,
-    lost_speed,
-    low_overhead,
-)
 from amprewrite.passes.pipeline import situate
 from amprewrite.passes.placement.constraints import find_freedom
 from amprewrite.passes.placement.contract_formats import contract_formats
@@ -70,23 +63,3 @@ def find_probes(
         eight={k: names if k.format else frozenset() for k, names in known.items()},
         unpredicted=frozenset(eight.keys() - known.keys()),
     )
-
-
-def ceiling(graph: ProgramGraph, model: CostModel) -> int:
-    """Return an upper bound on the bytes that any plan for ``graph`` costs.
-
-    Every operand and result is moved, and cast both ways, at the size of a complex
-    number at least, and every op runs in its slower precision.
-    """
-    cost = 1
-    for op in graph.ops:
-        names = (*op.operands, *op.results)
-        moved = sum(
-            graph.values[name].elements * max(itemsize(graph.values[name].dtype), 8)
-            for name in names
-        )
-        once = 4 * moved + 2 * len(names) * model.launch
-        once += abs(lost_speed(graph, op, model))
-        once += max(low_overhead(graph, op, model), kernel_overhead(graph, op, model))
-        cost += op.trips * once
-    return cost + sum(4 * 8 * graph.values[n].elements for n in graph.outputs)

@@ -1,9 +1,9 @@
 """Rules of casts: sharing between uses, folding into kernels, saturation.
 
-The casts of a plan (:mod:`amprewrite.passes.placement.casts`) and the terms of the
-minimum cut (:mod:`amprewrite.passes.mincut.cast_terms`) follow from these rules. Both
-are priced as :func:`amprewrite.passes.cost.cost.plan_cost` prices a plan, so that the
-value of the cut is the cost of the plan.
+The casts of a plan (:mod:`amprewrite.passes.placement.casts`) and the payments of the
+integer program (:mod:`amprewrite.passes.placement.optimal`) follow from these rules.
+Both are priced as :func:`amprewrite.passes.cost.cost.plan_cost` prices a plan, so that
+the value of the program is the cost of the plan.
 """
 
 from collections import Counter

@@ -1,20 +1,26 @@
-"""Choose the kept values: a minimum cut between bytes kept and bytes moved.
+"""Choose the kept values: least bytes kept and moved, by an integer program.
 
 Each piece is wanted in the backward pass, or not. A wanted piece is kept, which costs
 its bytes, or its maker runs again, which costs the bytes that this moves and makes all
-that it reads wanted. Pieces of contractions, draws and writes can only be kept. The cut
-is exact for this price; of several the one that recomputes most is taken.
+that it reads wanted. Pieces of contractions, draws and writes can only be kept. The
+choice is exact for this price; of several the one that recomputes most is taken.
 
 A region that spans many contractions would make its backward pass keep all of its
 values at once, and computing it again would begin far from where it is needed. The
 values that join such a region are kept instead, until every region is short.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from amprewrite.ir import ProgramGraph
-from amprewrite.passes.mincut.max_flow import FULL, INFINITE, LOW, Terms, minimum_cut
+from amprewrite.passes.placement.integer_program import (
+    FULL,
+    LOW,
+    IntegerProgram,
+    solve,
+)
 from amprewrite.passes.recompute.derivatives import gradient_passes
 from amprewrite.passes.recompute.network import (
     OVERHEAD,
@@ -94,7 +100,9 @@ def _of_body(
 
 
 def choose(
-    network: Network, pinned: Collection[Piece] = (), price: int = PRICES["compiled"]
+    network: Network,
+    pinned: AbstractSet[Piece] = frozenset(),
+    price: int = PRICES["compiled"],
 ) -> tuple[set[Piece], list[Maker]]:
     """Return the cheapest pieces to have, and the makers that run again.
 
@@ -107,26 +115,27 @@ def choose(
         The pieces that the backward pass has, kept or computed again; the makers that
         run again, in program order.
     """
-    index = {piece: number for number, piece in enumerate(network.bytes, 2)}
-    size = len(index) + 2
-    terms = Terms()
-    made: set[Piece] = set()
-    for number, maker in enumerate(network.makers, size):
-        made.update(maker.makes)
+    program = IntegerProgram()
+    index = {piece: program.new() for piece in network.bytes}
+    runs = [program.new() for _ in network.makers]
+    for number, maker in zip(runs, network.makers, strict=True):
         for piece in maker.makes:
-            terms.pay(index[piece], number, network.bytes[piece] * price)
-            if piece in pinned:
-                terms.imply(number, LOW)
+            program.pay(index[piece], number, network.bytes[piece] * price)
         for piece in maker.reads:
-            terms.imply(number, index[piece])
-        run = maker.moved + OVERHEAD if maker.repeatable else INFINITE
-        terms.pay(number, LOW, run)
+            program.imply(number, index[piece])
+        program.pay_full(number, maker.moved + OVERHEAD)
+        if not maker.repeatable or not pinned.isdisjoint(maker.makes):
+            program.imply(number, LOW)
     for piece in network.wanted:
-        terms.imply(FULL, index[piece])
-    variables = size + len(network.makers)
-    full = minimum_cut(variables, terms.columns())
-    wanted = {piece for piece, number in index.items() if full[number]}
-    again = [m for number, m in enumerate(network.makers, size) if full[number]]
+        program.imply(FULL, index[piece])
+    solution = solve(program)
+    assert solution is not None  # all pieces may be wanted and no maker run
+    wanted = {piece for piece, number in index.items() if solution.full[number]}
+    again = [
+        maker
+        for number, maker in zip(runs, network.makers, strict=True)
+        if solution.full[number]
+    ]
     needed = set(network.wanted)
     for maker in again:
         needed.update(maker.reads)

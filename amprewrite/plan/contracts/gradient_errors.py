@@ -45,6 +45,12 @@ class Gradients:
         """The L2 norm of all gradients together."""
         return sqrt(sum(size * size for size in self.sizes.values()))
 
+    @cached_property
+    def low_share(self) -> float:
+        """Squared error of the gradients by 16 bits over that of the outputs."""
+        low = sum(change * change for change in self.low.values())
+        return low / self.norm**2 / self.low_outputs if self.low_outputs else 0.0
+
     def square(self, op: str) -> float:
         """Return the squared relative error of all gradients by 8 bits in one op."""
         if op not in self._squares:

@@ -112,6 +112,12 @@ def test_it_has_a_table_for_rich_and_for_notebooks() -> None:
 
 def test_a_cost_has_no_lower_bound_unless_one_is_given() -> None:
     assert Cost(1, 2, 3, 4, 7).lower_bound is None
+    assert Cost(1, 2, 3, 4, 7).gap is None
+
+
+def test_the_gap_is_the_share_that_the_cheapest_plan_may_save() -> None:
+    assert Cost(1, 2, 3, 4, 1000, lower_bound=999).gap == pytest.approx(1e-3)
+    assert Cost(0, 0, 0, 0, 0, lower_bound=0).gap == 0.0
 
 
 def test_a_plan_that_changes_nothing_says_so() -> None:

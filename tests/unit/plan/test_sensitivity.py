@@ -77,7 +77,7 @@ def test_a_weight_is_rounded_by_its_readers_however_it_is_stored() -> None:
 
 
 def test_what_reads_full_rounds_nothing() -> None:
-    dear = Objective(errors=dict.fromkeys(FOUND.all, 10**12))
+    dear = Objective(limits=FOUND.limits(0.0))
     setting = Setting("optimal", objective=dear)
     found = make_plan(GRAPH, Matcher(load_policy("bf16")), setting)
     assert FOUND.predicted(found, GRAPH) == 0.0
@@ -87,10 +87,23 @@ def test_the_prediction_is_the_root_of_the_sum() -> None:
     assert FOUND.predicted(plan(), GRAPH) == pytest.approx(sqrt(85e-6))
 
 
-def test_errors_cost_a_multiple_of_themselves_up_to_the_pin() -> None:
-    found = Sensitivity({"a": 2e-6, "b": 3.0, "c": inf, "d": 0.0}, {}, 4)
-    assert found.errors(1e6, 100) == {"a": 2.0, "b": 100, "c": 100}
-    assert found.errors(0.0, 100) == {"a": 0.0, "b": 0.0, "c": 100}
+def test_limits_are_on_squares_and_on_gradients_in_units_of_the_outputs() -> None:
+    found = Sensitivity({"a": 2e-6, "b": inf}, {}, 4)
+    (limit,) = found.limits(1e-3)
+    assert (limit.errors, limit.bound) == (found.all, 1e-3**2)
+    gradients = Gradients(
+        {"w": 2.0}, {"w": 4}, {"one": {"w": 0.2}}, {"w": 0.4}, 1e-4, 3.0
+    )
+    key = EightBits("one", "float8_e4m3fn", "current")
+    both = replace(found, eight={key: 1e-5}, gradients=gradients)
+    outputs, bounded = both.limits(0.5)
+    assert outputs.errors == both.all
+    error = 3.0**2 * 0.4**2 / 2.0**2 / 1e-4
+    assert bounded.errors["a"] == pytest.approx(2e-6 * error)
+    assert bounded.errors[key] == pytest.approx(3.0**2 * 0.2**2 / 2.0**2)
+    worst = gradients.error(["one"], 2e-6)
+    total = bounded.errors["a"] + bounded.errors[key]
+    assert 3.0 * worst.error == pytest.approx(sqrt(total))
 
 
 @pytest.mark.parametrize(("count", "directions"), [(0, 40), (1, 40), (10, 16), (99, 4)])
@@ -105,7 +118,7 @@ def test_the_probes_of_a_plan_are_the_roundings_that_it_makes() -> None:
     assert (low.low, low.full) == ("bfloat16", "float32")
     assert low.stored == {"h", "y"}  # relu moves what was rounded
     assert low.read == {("x", "linear"), ("w", "linear")}
-    dear = Objective(errors=dict.fromkeys(FOUND.all, 10**12))
+    dear = Objective(limits=FOUND.limits(0.0))
     setting = Setting("optimal", objective=dear)
     full = make_plan(GRAPH, Matcher(load_policy("bf16")), setting)
     assert not probes_of(full, GRAPH).stored | probes_of(full, GRAPH).read
@@ -201,7 +214,7 @@ def test_what_is_not_predicted_has_an_infinite_error() -> None:
     found = FOUND.without([EIGHT])
     assert found.eight_by_op["linear"] == EIGHT
     assert found.predicted(eight_bits(plan(), "linear"), GRAPH) == inf
-    assert found.errors(1.0, 100)[EIGHT] == 100
+    assert found.limits(1.0)[0].errors[EIGHT] == inf
 
 
 def test_the_larger_error_of_outputs_and_gradients_is_bounded() -> None:

@@ -45,6 +45,16 @@ def test_the_summary_is_loud_when_nothing_was_lowered() -> None:
     assert "warning: rewritten 0 of 4 ops" in summary
 
 
+def test_the_summary_says_how_far_a_plan_within_a_tolerance_may_be_off() -> None:
+    plan = plan_of(TEXT)
+    assert "cheapest plan" not in plan.summary()
+    for bound, far in ((9993, "at most 0.07% above"), (10000, "as few as")):
+        cost = replace(plan.cost, total_bytes=10000, lower_bound=bound)
+        within = replace(plan, cost=cost, predicted_error=1e-3)
+        line = f"cost: 10,000 bytes, {far} the cheapest plan with no larger predicted"
+        assert line in within.summary()
+
+
 def test_a_policy_that_lowers_nothing_is_not_blamed_for_it() -> None:
     assert "LOWERED" not in plan_of(TEXT, "off").summary()
     assert "rewritten" not in plan_of(TEXT, "off").summary()

@@ -1,9 +1,12 @@
-"""Contractions round to 8 bits where that saves more than its error costs."""
+"""Contractions round to 8 bits where that saves most within limits on errors."""
+
+import pytest
 
 from amprewrite.passes import Setting, make_plan
 from amprewrite.passes.cost.cost import Objective
-from amprewrite.passes.cost.eight_bits import saved_by, saved_bytes, worth_rounding
-from amprewrite.plan.sensitivity import EightBits
+from amprewrite.passes.cost.eight_bits import saved_by, saved_bytes
+from amprewrite.plan import Plan
+from amprewrite.plan.sensitivity import EightBits, Limit
 from amprewrite.policy import Matcher, load_policy
 from amprewrite.policy.contract import Contract
 from tests.placement_problem import graph_of
@@ -28,16 +31,25 @@ def test_a_byte_is_saved_for_each_number_that_is_multiplied() -> None:
     assert saved_bytes(GRAPH, ops["two"]) == 8 * 4 + 2 * 4
 
 
-def test_the_error_must_cost_no_more_than_the_bytes() -> None:
-    formats = dict.fromkeys(KEYS, FORMATS)
-    assert worth_rounding(GRAPH, formats, Objective()) == formats
-    dear = Objective(errors={KEYS["one"]: 192, KEYS["two"]: 41})
-    assert worth_rounding(GRAPH, formats, dear) == {"one": FORMATS}
+def planned(*limits: Limit) -> Plan:
+    setting = Setting("optimal", objective=Objective(limits=limits))
+    return make_plan(GRAPH, Matcher(load_policy("fp8")), setting)
 
 
-def test_the_plan_of_a_policy_rounds_what_is_worth_it() -> None:
-    dear = Objective(errors={KEYS["two"]: 41})
-    setting = Setting("optimal", objective=dear)
-    plan = make_plan(GRAPH, Matcher(load_policy("fp8")), setting)
-    assert [d.op for d in plan.quantised] == ["one"]
-    assert saved_by(GRAPH, plan.by_op) == 192
+def test_the_plan_of_a_policy_rounds_all_without_limits() -> None:
+    plan = planned()
+    assert [d.op for d in plan.quantised] == ["one", "two"]
+    assert saved_by(GRAPH, plan.by_op) == 192 + 40
+
+
+@pytest.mark.parametrize(("bound", "ops"), [(3.0, 2), (2.5, 1), (1.5, 1), (0.5, 0)])
+def test_within_a_limit_what_saves_most_rounds(bound: float, ops: int) -> None:
+    plan = planned(Limit({KEYS["one"]: 1.0, KEYS["two"]: 2.0}, bound))
+    assert [d.op for d in plan.quantised] == ["one", "two"][:ops]
+
+
+def test_two_limits_are_kept_together() -> None:
+    plan = planned(Limit({KEYS["one"]: 1.0}, 0.5), Limit({KEYS["two"]: 1.0}, 1.0))
+    assert [d.op for d in plan.quantised] == ["two"]
+    free = planned()
+    assert (plan.cost.lower_bound or 0) <= free.cost.total_bytes

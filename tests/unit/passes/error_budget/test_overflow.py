@@ -3,10 +3,10 @@
 from math import inf
 
 from amprewrite.passes import Setting, make_plan
-from amprewrite.passes.cost.cost import Errors, Objective
+from amprewrite.passes.cost.cost import Objective
 from amprewrite.passes.cost.cost_model import EAGER
 from amprewrite.passes.error_budget.overflow import explained
-from amprewrite.plan.sensitivity import Sensitivity
+from amprewrite.plan.sensitivity import Limit, Sensitivity
 from amprewrite.policy import Matcher, load_policy
 from tests.placement_problem import graph_of
 
@@ -24,11 +24,11 @@ GRAPH = graph_of("""
 def reasons(
     found: Sensitivity, *, full: bool = True, denied: bool = False
 ) -> dict[str, str]:
-    """Of a plan in which costs, or a rule, kept both ops full."""
-    errors: Errors = {"h": 1e12, "y": 1e12} if full else {}
+    """Of a plan in which a limit, or a rule, kept both ops full."""
+    limits = (Limit({"h": 1.0, "y": 1.0}, 0.5),) if full else ()
     rules = [{"op": "linear", "class": "deny"}] if denied else ()
     matcher = Matcher(load_policy("fp16"), rules)
-    setting = Setting("optimal", objective=Objective(EAGER, errors))
+    setting = Setting("optimal", objective=Objective(EAGER, limits))
     plan = make_plan(GRAPH, matcher, setting)
     assert bool(plan.lowered) != (full or denied)
     return {d.op: d.why for d in explained(plan, GRAPH, found)}

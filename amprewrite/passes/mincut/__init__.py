@@ -1,1 +1,0 @@
-"""Exact placement: a minimum cut with branch and bound, and its certificate."""
