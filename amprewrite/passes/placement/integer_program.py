@@ -243,6 +243,10 @@ def solve(
             return replace(solution, bound=min(first.bound, solution.cost))
     if first is None:
         return None
+    full = least_error(program, limits)  # the only one, where a limit is just kept
+    if program.keeps(full, limits):
+        cost = program.cost(full)
+        return replace(first, full=full, cost=cost, bound=min(first.bound, cost))
     msg = (
         f"HiGHS solved an integer program of {len(program.costs)} choices, and its "
         f"solution breaks a tie or a limit; want one that keeps them; please report "

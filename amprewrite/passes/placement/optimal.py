@@ -14,7 +14,7 @@ stored full, so that a full op pays for casting up only if *all* its operands ar
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite, sqrt
 
 from amprewrite.dtypes import itemsize
@@ -113,7 +113,8 @@ class Problem:
         makes: Choice of the precision in which it makes its results, where another.
         eight: Choice of each contraction that may round to 8 bits: full, if it does
             not; empty where the choice is free.
-        saved: Bytes that all of these together save.
+        saved: Bytes that each of these saves by rounding. The program charges those of
+            the others, which are no bytes of the plan.
     """
 
     graph: ProgramGraph
@@ -123,7 +124,7 @@ class Problem:
     reads: Mapping[str, int]
     makes: Mapping[str, int]
     eight: Mapping[str, int]
-    saved: int
+    saved: Mapping[str, int]
 
     def assignments(self, full: Flags) -> dict[str, Assignment]:
         """Return the assignments of ops, from the choices that are full."""
@@ -148,15 +149,30 @@ def choose_optimal(problem: Problem, limits: Sequence[Limit] = ()) -> Optimum:
         raise _failure(problem, limits)
     chosen = Chosen(problem.freedom, problem.assignments(solution.full), REASONS)
     eight = [op for op, choice in problem.eight.items() if not solution.full[choice]]
-    # The bound is on bytes and on bytes that 8 bits would have saved.
+    missed = sum(problem.saved[op] for op in problem.saved.keys() - {*eight})
     return Optimum(
         chosen,
         frozenset(eight),
-        solution.cost,
-        solution.bound - problem.saved,
+        solution.cost - missed,
+        _least_bytes(problem, limits) if eight else solution.bound - missed,
         solution.nodes,
         solution.stopped,
     )
+
+
+def _least_bytes(problem: Problem, limits: Sequence[Limit]) -> int:
+    """Return a bound on bytes alone, where 8 bits leave all errors to placement.
+
+    The plan has the fewest bytes less those that 8 bits save, which may be other ones.
+    """
+    program, full = (
+        problem.program,
+        [(FULL, choice) for choice in problem.eight.values()],
+    )
+    wide = replace(program, implications=[*program.implications, *full])
+    solution = solve(wide, limits, gap=GAP)
+    assert solution is not None  # fewer roundings keep the limits, too
+    return solution.bound - sum(problem.saved.values())
 
 
 def _failure(problem: Problem, limits: Sequence[Limit]) -> ToleranceError:
@@ -276,7 +292,7 @@ class _ProblemBuilder:
             self.reads,
             self.makes,
             eight,
-            sum(saved.values()),
+            saved,
         )
 
     # --- choices -------------------------------------------------------------------

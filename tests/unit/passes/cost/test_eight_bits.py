@@ -52,4 +52,4 @@ def test_two_limits_are_kept_together() -> None:
     plan = planned(Limit({KEYS["one"]: 1.0}, 0.5), Limit({KEYS["two"]: 1.0}, 1.0))
     assert [d.op for d in plan.quantised] == ["two"]
     free = planned()
-    assert (plan.cost.lower_bound or 0) <= free.cost.total_bytes
+    assert plan.cost.lower_bound == plan.cost.total_bytes == free.cost.total_bytes

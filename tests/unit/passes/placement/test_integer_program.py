@@ -282,6 +282,23 @@ def test_a_solution_beyond_a_limit_is_refused_and_solved_more_strictly(
     assert solution.bound <= solution.cost
 
 
+def test_choices_that_just_keep_a_limit_are_found_without_the_solver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stricter row would have none: all errors of the others are too large."""
+    program, (a, b) = program_of(2)
+    program.imply(a, b)
+    for name, choice in (("a", a), ("b", b)):
+        program.count_error(name, FULL, choice)
+    program.count_error("c", a, LOW)
+    limit = Limit({"a": 1.0, "b": 0.25, "c": 1.0}, 1.0)
+    broken(monkeypatch, 1)
+    solution = solve(program, [limit])
+    assert solution is not None
+    assert program.keeps(solution.full, [limit])
+    assert program.error(solution.full, limit) == 1.0
+
+
 def test_a_solver_that_keeps_no_limit_is_an_internal_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -289,4 +306,4 @@ def test_a_solver_that_keeps_no_limit_is_an_internal_error(
     calls = broken(monkeypatch, inf)
     with pytest.raises(RuntimeError, match="of 10 choices, and its solution breaks"):
         solve(program, [limit])
-    assert len(calls) == len(integer_program.SLACKS)
+    assert len(calls) == len(integer_program.SLACKS) + 1  # and for the least errors
