@@ -220,7 +220,7 @@ def solve(
     limits: Sequence[Limit] = (),
     *,
     gap: float = 0.0,
-    nodes: int = NODES,
+    nodes: int | None = None,
 ) -> Solution | None:
     """Return the cheapest choices within the limits; None if there are none.
 
@@ -228,14 +228,14 @@ def solve(
         program: The costs.
         limits: Limits on errors.
         gap: Relative gap between cost and bound at which the search may end.
-        nodes: Limit on the nodes of the search.
+        nodes: Limit on the nodes of the search; None for :data:`NODES`.
 
     Raises:
         RuntimeError: The solver failed, or its solutions break a tie or a limit.
     """
     first: Solution | None = None
     for slack in SLACKS if limits else SLACKS[:1]:
-        solution = _Rows(program, limits, slack).solve(gap, nodes)
+        solution = _Rows(program, limits, slack).solve(gap, nodes or NODES)
         if solution is None:
             break
         first = first or solution  # stricter limits would overstate the bound
@@ -427,11 +427,10 @@ class _Rows:
             costs[self.columns[cases]] = cost / self.unit
         least, most = np.zeros(count), np.ones(count)
         least[FULL], most[LOW] = 1.0, 0.0
-        rows, columns, factors = (
-            zip(*self.entries, strict=True) if self.entries else ((), (), ())
-        )
+        table = np.array(self.entries, np.float64).reshape(-1, 3)
+        places = table[:, 0].astype(np.int32), table[:, 1].astype(np.int32)
         shape = len(self.ends), count
-        matrix = csr_array((np.array(factors), (rows, columns)), shape=shape)
+        matrix = csr_array((table[:, 2], places), shape=shape)
         integral = np.arange(count) < (self.size if nodes else 0)
         result = milp(
             costs,

@@ -144,7 +144,8 @@ def choose_optimal(problem: Problem, limits: Sequence[Limit] = ()) -> Optimum:
             and the ops that round.
     """
     binds = any(isfinite(limit.bound) for limit in limits)
-    solution = solve(problem.program, limits, gap=GAP if binds else 0.0)
+    gap = GAP if binds else 0.0
+    solution = solve(problem.program, limits, gap=gap)
     if solution is None:
         raise _failure(problem, limits)
     chosen = Chosen(problem.freedom, problem.assignments(solution.full), REASONS)
@@ -154,23 +155,21 @@ def choose_optimal(problem: Problem, limits: Sequence[Limit] = ()) -> Optimum:
         chosen,
         frozenset(eight),
         solution.cost - missed,
-        _least_bytes(problem, limits) if eight else solution.bound - missed,
+        _least_bytes(problem, limits, gap) if eight else solution.bound - missed,
         solution.nodes,
         solution.stopped,
     )
 
 
-def _least_bytes(problem: Problem, limits: Sequence[Limit]) -> int:
+def _least_bytes(problem: Problem, limits: Sequence[Limit], gap: float) -> int:
     """Return a bound on bytes alone, where 8 bits leave all errors to placement.
 
     The plan has the fewest bytes less those that 8 bits save, which may be other ones.
     """
-    program, full = (
-        problem.program,
-        [(FULL, choice) for choice in problem.eight.values()],
-    )
-    wide = replace(program, implications=[*program.implications, *full])
-    solution = solve(wide, limits, gap=GAP)
+    full = [(FULL, choice) for choice in problem.eight.values()]
+    ties = [*problem.program.implications, *full]
+    wide = replace(problem.program, implications=ties)
+    solution = solve(wide, limits, gap=gap)
     assert solution is not None  # fewer roundings keep the limits, too
     return solution.bound - sum(problem.saved.values())
 
