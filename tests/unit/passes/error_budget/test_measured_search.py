@@ -1,6 +1,7 @@
 """The cheapest plan that keeps a tolerance as it runs."""
 
 from dataclasses import replace
+from itertools import product
 from math import inf
 
 import pytest
@@ -10,6 +11,7 @@ from amprewrite.passes.cost.cost import Objective
 from amprewrite.passes.cost.cost_model import EAGER
 from amprewrite.passes.error_budget.measured_search import ROOM, plan_within
 from amprewrite.plan import Plan
+from amprewrite.plan.sensitivity import Key, Limit
 from tests.tolerance_goal import COUNT, GRAPH, goal, plan_for, sensitivity
 
 
@@ -44,6 +46,40 @@ def test_what_is_measured_beside_its_bound_needs_no_room() -> None:
     exact = plan_within(replace(goal(reached * 1.001, found), share=1.0))
     assert exact.cost == plan_for(Objective()).cost
     assert plan_within(goal(reached * 1.001, found)).cost != exact.cost
+
+
+def low_at(ops: tuple[bool, ...]) -> Plan:
+    """The cheapest plan with the other ops full."""
+    full = [n for n, low in enumerate(ops, 1) if not low]
+    errors: dict[Key, float] = {f"h{n}": inf for n in full}
+    errors |= {(f"h{n - 1}", f"op{n}"): inf for n in full}
+    return plan_for(Objective(limits=(Limit(errors, inf),)))
+
+
+ALL = [low_at(ops) for ops in product((False, True), repeat=COUNT)]
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.5, 2.0])
+@pytest.mark.parametrize("target", [1e-2, 8e-3, 4e-3, 2.5e-3, 1.5e-3])
+def test_a_plan_is_the_cheapest_within_its_tolerance_of_all(
+    target: float, factor: float
+) -> None:
+    found = sensitivity(factor)
+    plan = plan_within(goal(target, found))
+    limit = max(0.95 * target, plan.predicted_error or 0.0)
+    costs = [p.cost.total_bytes for p in ALL if found.predicted(p, GRAPH) <= limit]
+    assert plan.cost.total_bytes <= min(costs) * (1 + 1e-3)
+    assert plan.cost.lower_bound is not None
+    assert plan.cost.lower_bound <= min(costs)
+    assert (plan.cost.gap or 0.0) <= 1e-3
+
+
+def test_the_certificate_of_a_tightened_plan_is_that_of_the_tolerance() -> None:
+    found = sensitivity(2.0)
+    plan = plan_within(goal(8e-3, found, lambda p: 2 * found.predicted(p, GRAPH)))
+    loose = plan_within(goal(8e-3, found))
+    assert plan.cost.total_bytes > loose.cost.total_bytes
+    assert plan.cost.lower_bound == loose.cost.lower_bound
 
 
 @pytest.mark.parametrize("factor", [1.0, 2.0])
