@@ -24,6 +24,11 @@ from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.compat.settings import register_caches
 from amprewrite.frameworks.torch_fx.compat.threads import one_at_a_time
 from amprewrite.frameworks.torch_fx.derived.classes import programs_of
+from amprewrite.frameworks.torch_fx.executor import (
+    Executor,
+    named_outputs,
+    widen_bodies,
+)
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule
 from amprewrite.frameworks.torch_fx.module.snapshot import deep_copy
@@ -33,14 +38,7 @@ from amprewrite.frameworks.torch_fx.probes.emulation.products import (
     shared,
     sharing,
 )
-from amprewrite.frameworks.torch_fx.probes.lockstep import (
-    Lockstep,
-    Walk,
-    named_outputs,
-)
-from amprewrite.frameworks.torch_fx.probes.operand_dtypes import (
-    widen_bodies,
-)
+from amprewrite.frameworks.torch_fx.probes.lockstep import Lockstep
 from amprewrite.frameworks.torch_fx.probes.runner import (
     Dtypes,
     Runner,
@@ -333,22 +331,21 @@ def _lockstep(
     rewritten = converted.rewritten
     assert rewritten is not None
     widen_bodies(reading.module, dtypes)
-    theirs = pytree.tree_leaves(runner.arguments(dtypes))
-    ours = pytree.tree_leaves(runner.arguments({}))
+    graph = reading.module.graph
+    exact = pytree.tree_leaves(runner.arguments(dtypes))
+    theirs = Executor(reading.module, graph, exact, dtypes=dtypes)
     plan, ops = converted.plan, reading.graph.ops
     steps = Lockstep(
+        theirs,
         plan.by_op,
         observe,
         {op.name for op in ops if op.contracted is not None},
         torch.finfo(torch_dtype(plan.low)).max if plan.low else inf,
         current_products(),
     )
-    graph = reading.module.graph
-    _, made = steps.walk(
-        Walk(converted, rewritten.graph, ours, {}),
-        Walk(reading.module, graph, theirs, dtypes),
-    )
-    return steps.unmatched, named_outputs(graph, made)
+    ours = pytree.tree_leaves(runner.arguments({}))
+    Executor(converted, rewritten.graph, ours, steps).run()
+    return steps.unmatched, named_outputs(graph, theirs.finish())
 
 
 def program_of(converted: Any, call: Call) -> Any:

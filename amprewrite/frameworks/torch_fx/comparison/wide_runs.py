@@ -9,8 +9,8 @@ from torch.overrides import TorchFunctionMode
 
 from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
+from amprewrite.frameworks.torch_fx.executor import default_dtype, widened
 from amprewrite.frameworks.torch_fx.module.snapshot import deep_copy
-from amprewrite.frameworks.torch_fx.probes.operand_dtypes import default_dtype, widened
 from amprewrite.frameworks.torch_fx.probes.runner import Dtypes, Runner
 from amprewrite.measure.runs import Call, Run
 

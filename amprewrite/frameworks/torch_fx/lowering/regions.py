@@ -13,12 +13,17 @@ from typing import Any
 import torch
 from torch import nn
 from torch.fx import Graph, Node
-from torch.fx.node import map_arg
 
 from amprewrite.frameworks.torch_fx.compat import dynamo_state, settings
 from amprewrite.frameworks.torch_fx.compat.tensor_internals import (
     storage_key,
     writes,
+)
+from amprewrite.frameworks.torch_fx.executor import (
+    Executor,
+    Observer,
+    Operands,
+    evaluate,
 )
 from amprewrite.frameworks.torch_fx.lowering.bindings import binding_of
 from amprewrite.frameworks.torch_fx.lowering.flat_runner import (
@@ -50,17 +55,29 @@ class Recipe:
 
     node: Node
     roots: tuple[Node, ...]
-    steps: tuple[tuple[Node, Callable[..., Any]], ...]
+    steps: Mapping[Node, Callable[..., Any]]
 
     def value(self, roots: Mapping[Node, Any]) -> torch.Tensor:
         """Return the value of the node, from those of its roots."""
-        known = dict(roots)
         with torch.no_grad(), settings.without_any_autocast():
-            for node, function in self.steps:
-                args: Any = map_arg(node.args, known.__getitem__)
-                kwargs: Any = map_arg(node.kwargs, known.__getitem__)
-                known[node] = function(*args, **kwargs)
-        return known[self.node]
+            return evaluate(self.steps, roots, _Bound(self.steps))[self.node]
+
+
+@dataclass(frozen=True)
+class _Bound(Observer):
+    """Observer that calls the binding of each op.
+
+    Attributes:
+        bindings: Function of each node.
+    """
+
+    bindings: Mapping[Node, Callable[..., Any]]
+
+    def call(self, executor: Executor, node: Node, operands: Operands) -> Any:
+        """Return the result of an op."""
+        del executor
+        args, kwargs = operands
+        return self.bindings[node](*args, **kwargs)
 
 
 @dataclass
@@ -234,7 +251,7 @@ def recipes_of(graph: Graph, found: Recompute) -> dict[Node, Recipe]:
             roots.update(dict.fromkeys(below.roots if below else (source,)))
             steps.update(below.steps if below else ())
         steps[node] = binding_of(node)
-        again[node] = Recipe(node, tuple(roots), tuple(steps.items()))
+        again[node] = Recipe(node, tuple(roots), steps)
     return again
 
 

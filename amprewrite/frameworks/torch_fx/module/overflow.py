@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import Interpreter, Node
+from torch.fx import Node
 
 from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
 from amprewrite.frameworks.torch_fx.capture.warmup import copies, has_values, try_run
 from amprewrite.frameworks.torch_fx.compat import pytrees
+from amprewrite.frameworks.torch_fx.executor import Executor, Observer, Operands
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.plan import Decision, Plan
 from amprewrite.plan.overflow import is_narrow, overflow_warning
@@ -87,40 +88,37 @@ def _first(
     graph = converted.rewritten
     if graph is None:
         return None
-    seeker = _Seeker(graph, torch_dtype(plan.low), torch_dtype(plan.full))
+    seeker = _Seeker(torch_dtype(plan.low), torch_dtype(plan.full))
 
     def running(*given: Any, **named: Any) -> None:
-        arranged, rest = converted.arranged(given, named)
-        seeker.run(*pytrees.pytree.tree_leaves((arranged, rest)))
+        inputs = pytrees.pytree.tree_leaves(converted.arranged(given, named))
+        Executor(converted, graph.graph, inputs, seeker).run()
 
     try_run(running, converted, args, kwargs)
-    return next((plan.by_op[n] for n in seeker.names() if n in plan.by_op), None)
+    return next((plan.by_op[n] for n in seeker.names if n in plan.by_op), None)
 
 
-class _Seeker(Interpreter):
-    """Interpreter that records the first node that overflows."""
+class _Seeker(Observer):
+    """Observer that notes the first op that overflows.
 
-    def __init__(self, module: Any, low: torch.dtype, full: torch.dtype) -> None:
-        super().__init__(module)
+    Attributes:
+        names: Names of the op in a plan: of a cast, those of its neighbours.
+    """
+
+    def __init__(self, low: torch.dtype, full: torch.dtype) -> None:
         self.low, self.full = low, full
-        self.found: Node | None = None
+        self.names: list[str] = []
 
-    def names(self) -> list[str]:
-        """Return the names of the op in a plan: of a cast, those of its neighbours."""
-        if self.found is None:
-            return []
-        beside = (*self.found.users, *self.found.all_input_nodes)
-        return [self.found.name, *(node.name for node in beside)]
+    def call(self, executor: Executor, node: Node, operands: Operands) -> Any:
+        """Return the result of an op; note the op if it overflows."""
+        value = executor.call(node, operands)
+        overflows = not (self.names or _all_finite(value)) and _all_finite(operands)
+        if overflows and self._fits_in_full(executor, node, operands):
+            nodes = (node, *node.users, *node.all_input_nodes)
+            self.names = [executor.prefix + n.name for n in nodes]
+        return value
 
-    def run_node(self, n: Node) -> Any:
-        made = super().run_node(n)
-        if self.found is None and n.op == "call_function" and not _all_finite(made):
-            args, kwargs = self.fetch_args_kwargs_from_env(n)
-            if _all_finite((args, kwargs)) and self._fits_in_full(n, args, kwargs):
-                self.found = n
-        return made
-
-    def _fits_in_full(self, node: Node, args: Any, kwargs: Any) -> bool:
+    def _fits_in_full(self, executor: Executor, node: Node, operands: Operands) -> bool:
         """Return whether the op is finite in the full dtype, on the same operands."""
 
         def wide(arg: Any) -> Any:
@@ -128,10 +126,9 @@ class _Seeker(Interpreter):
                 return arg.to(self.full) if arg.dtype == self.low else arg
             return self.full if arg == self.low else arg
 
-        target: Any = node.target
-        given, named = pytrees.pytree.tree_map(wide, copies((args, kwargs)))
+        full = pytrees.pytree.tree_map(wide, copies(operands))
         try:
-            return _all_finite(target(*given, **named))
+            return _all_finite(executor.call(node, full))
         except (RuntimeError, TypeError):  # an op of the low dtype alone
             return True
 

@@ -10,6 +10,7 @@ from torch.fx import Graph, GraphModule, Node
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
 from amprewrite.frameworks.torch_fx.compat import module_parts
+from amprewrite.frameworks.torch_fx.executor import Executor
 from amprewrite.frameworks.torch_fx.module.low_marks import mark_low
 from amprewrite.frameworks.torch_fx.module.moves import KeepsDtypes
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading
@@ -148,41 +149,32 @@ def fold_copies(module: GraphModule) -> Graph:
     Returns:
         A graph that computes them again, and returns them by buffer name.
     """
-    recipe, made, copies = Graph(), dict[Node, Node](), dict[str, Node]()
-    for number, node in enumerate(list(module.graph.nodes)):
-        if node.meta.get("amprewrite") == "copy":
-            name = f"{EXTRAS}._folded_{number}"
-            copies[name] = _transcribe(node, recipe, made)
-            with torch.no_grad():
-                _keep(module, name, _evaluate(module, node))
-            with module.graph.inserting_before(node):
-                held = module.graph.get_attr(name)
-            held.meta = dict(node.meta)
-            made[held] = copies[name]
-            node.replace_all_uses_with(held)
-            module.graph.erase_node(node)
-    recipe.output(copies)
+    graph, recipe, sources = module.graph, Graph(), dict[Node, Node]()
+    copies = {
+        f"{EXTRAS}._folded_{number}": node
+        for number, node in enumerate(graph.nodes)
+        if node.meta.get("amprewrite") == "copy"
+    }
+    recipe.output({n: _transcribe(c, recipe, sources) for n, c in copies.items()})
+    with torch.no_grad():
+        values = Executor(module, recipe).run()
+    for name, node in copies.items():
+        _keep(module, name, values[name])
+        with graph.inserting_before(node):
+            stored = graph.get_attr(name)
+        stored.meta = dict(node.meta)
+        node.replace_all_uses_with(stored)
+        graph.erase_node(node)
     return recipe
 
 
-def _transcribe(node: Node, recipe: Graph, made: dict[Node, Node]) -> Node:
+def _transcribe(node: Node, recipe: Graph, sources: dict[Node, Node]) -> Node:
     """Copy ``node`` and all its inputs, recursively, to ``recipe``."""
-    if node not in made:
-        made[node] = recipe.node_copy(
-            node, lambda used: _transcribe(used, recipe, made)
+    if node not in sources:
+        sources[node] = recipe.node_copy(
+            node, lambda operand: _transcribe(operand, recipe, sources)
         )
-    return made[node]
-
-
-def _evaluate(module: GraphModule, node: Node) -> torch.Tensor:
-    """Return the value of a node that depends on weights alone."""
-    if node.op == "get_attr":
-        return attribute(module, str(node.target)).detach()
-    run: Any = node.target
-    args, kwargs = torch.fx.map_arg(
-        (node.args, node.kwargs), lambda arg: _evaluate(module, arg)
-    )
-    return run(*args, **kwargs)
+    return sources[node]
 
 
 def _keep(module: nn.Module, name: str, value: torch.Tensor) -> None:

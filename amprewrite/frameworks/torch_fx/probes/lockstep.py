@@ -2,191 +2,144 @@
 
 The rewritten graph has the ops of the original under the same names, with casts between
 them. Each op of both is run on its own operands (the accumulated error), and the
-rewritten one once more on the reference's operands, rounded to the dtypes that it reads
-(its own error). Values are freed after their last use. A product that the processor
-emulates runs once; see :mod:`amprewrite.frameworks.torch_fx.probes.emulation.alone`.
+rewritten one once more on the operands of the reference, rounded to the dtypes that it
+reads (its own error). A product that the processor emulates runs once. An inserted node
+passes on one of its operands, in another dtype, range or layout (casts, clamps of
+masks, copies, parts of a list): it is compared with that operand.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from torch import nn
-from torch.fx import Graph, Node
+from torch.fx import Node
 
-from amprewrite.frameworks.torch_fx.aten import ops
-from amprewrite.frameworks.torch_fx.aten.output_paths import named_tensors
-from amprewrite.frameworks.torch_fx.compat import pytrees
-from amprewrite.frameworks.torch_fx.compat.operators import (
-    is_higher_order,
+from amprewrite.dtypes import format_of
+from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
+from amprewrite.frameworks.torch_fx.aten.source_location import module_path, source_line
+from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
+from amprewrite.frameworks.torch_fx.compat.settings import fork_rng
+from amprewrite.frameworks.torch_fx.executor import (
+    Draws,
+    Executor,
+    Observer,
+    Operands,
+    may_write,
 )
-from amprewrite.frameworks.torch_fx.compat.pytrees import positional, pytree
 from amprewrite.frameworks.torch_fx.probes.arrays import TensorValues, floats, views_of
 from amprewrite.frameworks.torch_fx.probes.emulation.alone import (
     is_known,
     rounded_alone,
 )
 from amprewrite.frameworks.torch_fx.probes.emulation.products import Products
-from amprewrite.frameworks.torch_fx.probes.inserted_nodes import (
-    inserted_sample,
-    is_rounded,
-)
 from amprewrite.frameworks.torch_fx.probes.operand_dtypes import (
-    default_dtype,
     paired,
     rounded,
-    widened,
     widened_again,
-)
-from amprewrite.frameworks.torch_fx.probes.rerun import (
-    Again,
-    Draws,
-    Runs,
-    may_write,
 )
 from amprewrite.frameworks.torch_fx.rewrite.fp8_kernel.fp8_dot import (
     OPERATOR as FP8_DOT,
 )
+from amprewrite.frameworks.torch_fx.rewrite.quantise_op import OPERATOR
 from amprewrite.measure.samples import Observe, OpSample
-from amprewrite.measure.values.blocks import are_equal
+from amprewrite.measure.values.blocks import Bounded, are_equal, blocks, is_equal
 from amprewrite.plan import Decision
 
-
-class _Values(dict[Node, Any]):
-    """Values of nodes; attributes are loaded when they are read.
-
-    Args:
-        load: Returns the value of a node that reads an attribute.
-    """
-
-    def __init__(self, load: Callable[[Node], Any]) -> None:
-        super().__init__()
-        self._load = load
-
-    def __missing__(self, node: Node) -> Any:
-        if node.op != "get_attr":
-            raise KeyError(node)
-        return self.setdefault(node, self._load(node))
+REFUSALS = (RuntimeError, TypeError, ValueError, NotImplementedError)
+"""Errors that an op raises if it has no kernel for its operands' dtypes."""
 
 
-class Walk:
-    """Execution of one graph, node by node.
+class Again:
+    """An op of the original and operands for it, in the reference's dtype.
 
     Args:
-        owner: The module with the attributes that the graph reads.
-        graph: The graph.
-        inputs: One value for each placeholder.
-        wide: Replacements of dtypes; empty to run unchanged.
+        run: Calls the op with operands.
+        operands: Positional and keyword operands, with tensors at any depth. Operands
+            that the op writes are copies.
+        writes: Whether the op may write to its operands.
     """
 
     def __init__(
-        self,
-        owner: nn.Module,
-        graph: Graph,
-        inputs: Collection[Any],
-        wide: Mapping[torch.dtype, torch.dtype],
+        self, run: Callable[[Any], Any], operands: Any, *, writes: bool = False
     ) -> None:
-        """Start before the first node."""
-        self.owner, self.graph, self.wide = owner, graph, wide
-        self.values: dict[Node, Any] = _Values(self._attribute)
-        self.named = {node.name: node for node in graph.nodes}
-        self._inputs = iter(inputs)
-        self._rest: Iterator[Node] = iter(tuple(graph.nodes))
-        self._last = _last_uses(graph)
-        self._buffers: dict[int, torch.Tensor] = {}
+        """Store the op and the operands; nothing is run."""
+        self.run, self.operands, self.writes = run, operands, writes
 
-    def operands(self, structure: Any) -> Any:
-        """Return ``structure`` with values for nodes, and its dtypes replaced."""
-        filled = torch.fx.map_arg(structure, lambda node: self.values[node])
-        return widened(filled, self.wide)
+    @property
+    def largest(self) -> int:
+        """Number of elements of the largest float operand."""
+        return max((tensor.numel() for tensor in floats(self.operands)), default=0)
 
-    def run(self, node: Node) -> Any:
-        """Run one node, store its value and return it."""
-        match node.op:
-            case "placeholder":
-                value = next(self._inputs)
-            case "get_attr" if self.wide:
-                return None  # converted where it is read, one at a time
-            case "get_attr":
-                value = self._attribute(node)
-            case "call_function":
-                value = self.call(node, self.operands((node.args, dict(node.kwargs))))
-            case _:
-                value = None  # guards, which hold no tensors
-        self.values[node] = value
-        return value
+    def results(self) -> list[torch.Tensor] | None:
+        """Return the float results; None if the op does not run on the operands."""
+        return self._results(lambda tensor: tensor.clone() if self.writes else tensor)
 
-    def call(self, node: Node, operands: tuple[Any, Any]) -> Any:
-        """Return the result of the op of ``node`` on other operands."""
-        function: Any = node.target
-        dtype = self.wide.get(torch.get_default_dtype())
-        with default_dtype(dtype) if dtype else nullcontext():
-            return function(*operands[0], **operands[1])
+    def __call__(self, unit: float, draw: int) -> tuple[TensorValues, ...] | None:
+        """Return the results with every float operand moved by ``unit``, up or down.
 
-    def release(self, node: Node) -> None:
-        """Drop the values with ``node`` as their last user."""
-        for used in self._last.get(node, ()):
-            self.values.pop(used, None)
+        Random ops draw other numbers than before. The random state is restored.
 
-    def run_to(self, stop: Node | None) -> None:
-        """Run the nodes before ``stop`` that were not run yet."""
-        for node in self._rest:
-            if node is stop:
-                return
-            if node.op != "output":
-                self.run(node)
-                self.release(node)
+        Args:
+            unit: Relative amount by which each element is moved.
+            draw: Seed of the choice between up and down.
+        """
+        held = floats(self.operands)
+        devices = sorted({t.device.index or 0 for t in held if t.is_cuda})
+        draws = torch.Generator().manual_seed(draw)
 
-    def outputs(self) -> Any:
-        """Return the outputs, after all nodes were run."""
-        (output,) = self.graph.find_nodes(op="output")
-        return self.operands(output.args[0])
+        def moved(tensor: torch.Tensor) -> torch.Tensor:
+            if not (tensor.is_floating_point() or tensor.is_complex()):
+                return tensor.clone()
+            signs = torch.randint(0, 2, tensor.shape, generator=draws) * 2 - 1
+            return tensor * (1 + unit * signs.to(tensor.device, torch.float64))
 
-    def _attribute(self, node: Node) -> Any:
-        found: Any = self.owner
-        for part in str(node.target).split("."):
-            found = getattr(found, part)
-        if not isinstance(found, torch.Tensor):
-            return found
-        held = found.detach()
-        if isinstance(found, nn.Parameter):
-            return held.to(self.wide.get(held.dtype, held.dtype))
-        if id(found) not in self._buffers:  # the program may write to it
-            self._buffers[id(found)] = held.to(
-                self.wide.get(held.dtype, held.dtype), copy=True
-            )
-        return self._buffers[id(found)]
+        with fork_rng(devices):
+            untyped: Any = torch
+            untyped.manual_seed(draw)
+            made = self._results(moved)
+            return None if made is None else tuple(map(TensorValues, made))
+
+    def _results(
+        self, change: Callable[[torch.Tensor], torch.Tensor]
+    ) -> list[torch.Tensor] | None:
+        def changed(leaf: Any) -> Any:
+            strided = isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided
+            return change(leaf) if strided else leaf
+
+        try:
+            return floats(self.run(pytree.tree_map(changed, self.operands)))
+        except REFUSALS:
+            return None
 
 
-def _last_uses(graph: Graph) -> Mapping[Node, list[Node]]:
-    """Return for each node the values that are not used after it."""
-    last: dict[Node, list[Node]] = defaultdict(list)
-    seen: set[Node] = set()
-    for node in reversed(graph.nodes):
-        for used in (*node.all_input_nodes, node):
-            if used not in seen:
-                seen.add(used)
-                last[node].append(used)
-    return last
+class Runs(NamedTuple):
+    """The results of a converted op, and of the original's.
+
+    Attributes:
+        value: Results of the converted op in its program.
+        alone: Float results of the converted op on the reference's operands, rounded.
+        same: Float results of the original's op on these; None if it does not run.
+        again: The original's op on the operands with which it is compared.
+        checked: Its results on the operands of ``value``, if it is compared there.
+    """
+
+    value: Any
+    alone: list[torch.Tensor]
+    same: list[torch.Tensor] | None
+    again: Again
+    checked: tuple[torch.Tensor, ...] = ()
 
 
-def named_outputs(graph: Graph, flat: Any) -> dict[str, torch.Tensor]:
-    """Return the outputs of a walk over a captured graph by their paths."""
-    structure = pytrees.call_structure(graph)
-    if structure is None:
-        return dict(named_tensors(flat))
-    leaves = pytree.tree_leaves(flat)
-    return dict(named_tensors(pytree.tree_unflatten(leaves, structure.out_spec)))
+class Lockstep(Observer):
+    """Comparison of the ops of a rewritten graph with those of the original.
 
-
-class Lockstep:
-    """A walk over a rewritten graph and the original one.
+    It observes the run of the rewritten graph, and runs the original beside it.
 
     Args:
+        theirs: The original, before its first node.
         decisions: The ops to compare, by name.
         observe: Receives their samples.
         contractions: Names of the ops that multiply and sum.
@@ -196,6 +149,7 @@ class Lockstep:
 
     def __init__(
         self,
+        theirs: Executor,
         decisions: Mapping[str, Decision],
         observe: Observe,
         contractions: Collection[str] = (),
@@ -203,137 +157,158 @@ class Lockstep:
         products: Products | None = None,
     ) -> None:
         """Store the ops to compare."""
-        self.decisions, self.observe = decisions, observe
+        self.theirs, self.decisions, self.observe = theirs, decisions, observe
         self.contractions, self.limit = contractions, limit
         self.products = products
         self.unmatched: list[str] = []
         self.seen: set[Node] = set()
 
-    def walk(self, ours: Walk, theirs: Walk, prefix: str = "") -> tuple[Any, Any]:
-        """Run both and return the outputs of each.
+    def enters(self, executor: Executor, node: Node) -> bool:
+        """Return whether the original's body is run beside this one."""
+        name = executor.prefix + node.name
+        return name not in self.decisions and node.name in self.theirs.named
 
-        Args:
-            ours: The rewritten graph.
-            theirs: The reference.
-            prefix: Prefix of the names of ops in this body.
-        """
-        for node in ours.graph.nodes:
-            name, twin = prefix + node.name, theirs.named.get(node.name)
-            start = body_start(node)
-            if node.op == "output":
-                continue
-            if name in self.decisions and twin is not None:
-                theirs.run_to(twin)
-                self._compare(self.decisions[name], (ours, node), (theirs, twin))
-                theirs.release(twin)
-            elif start is not None and twin is not None:
-                theirs.run_to(twin)
-                self._enter(start, (ours, node), (theirs, twin), f"{name}.")
-                theirs.release(twin)
-            else:
-                ours.run(node)
-                if twin is None and node.op == "call_function":
-                    self._inserted(ours, node, name)
-            ours.release(node)
-        theirs.run_to(None)
-        return ours.outputs(), theirs.outputs()
+    def body(self, executor: Executor, node: Node, inner: Executor) -> Any:
+        """Run a body of both graphs side by side."""
+        del executor
+        outer, twin = self.theirs, self.theirs.named[node.name]
+        outer.run_to(twin)
+        self.theirs = outer.body(twin)
+        try:
+            with inner.mode():
+                value = inner.run()
+                outer.values[twin] = self.theirs.finish()
+        finally:
+            self.theirs = outer
+        outer.release(twin)
+        return value
 
-    def _enter(
-        self,
-        start: int,
-        ours: tuple[Walk, Node],
-        theirs: tuple[Walk, Node],
-        prefix: str,
-    ) -> None:
-        """Compare the ops of a body that runs once in place."""
-        inner = [body_of(walk, node, start) for walk, node in (ours, theirs)]
-        with region_mode(ours[1]):
-            outputs = self.walk(inner[0], inner[1], prefix)
-        for (walk, node), value in zip((ours, theirs), outputs, strict=True):
-            walk.values[node] = value
+    def call(self, executor: Executor, node: Node, operands: Operands) -> Any:
+        """Run an op, and compare its results with those of the original."""
+        name, twin = executor.prefix + node.name, self.theirs.named.get(node.name)
+        if twin is None:
+            value = executor.call(node, operands)
+            self._inserted(executor, node, name, value)
+            return value
+        if name not in self.decisions:
+            return executor.call(node, operands)
+        self.theirs.run_to(twin)
+        self._weights(executor, node, twin)
+        value = self._compare(self.decisions[name], executor, (node, twin), operands)
+        self.theirs.release(twin)
+        return value
 
-    def _inserted(self, ours: Walk, node: Node, name: str) -> None:
+    def _inserted(self, ours: Executor, node: Node, name: str, value: Any) -> None:
         """Compare the value of an inserted node with its source."""
-        handed = floats([ours.values[used] for used in node.all_input_nodes])
-        sample = inserted_sample(node, name, ours.values[node], handed, self.limit)
-        if sample is not None:
-            self.observe(sample)
+        if node.op == "call_function":
+            sources = floats([ours.values[operand] for operand in node.all_input_nodes])
+            sample = inserted_sample(node, name, value, sources, self.limit)
+            if sample is not None:
+                self.observe(sample)
 
-    def _weights(self, ours: tuple[Walk, Node], theirs: tuple[Walk, Node]) -> None:
+    def _weights(self, ours: Executor, node: Node, twin: Node) -> None:
         """Compare the weights that an op reads with the original's, each once."""
-        (walk, node), (other, twin) = ours, theirs
-        read, exact = (pytree.tree_leaves((n.args, n.kwargs)) for n in (node, twin))
-        for one, two in zip(read, exact, strict=False):
-            if not (isinstance(one, Node) and isinstance(two, Node)):
+        leaves, exact = (pytree.tree_leaves((n.args, n.kwargs)) for n in (node, twin))
+        for weight, source in zip(leaves, exact, strict=False):
+            if not (isinstance(weight, Node) and isinstance(source, Node)):
                 continue
-            if one.op != "get_attr" or one in self.seen:
+            if weight.op != "get_attr" or weight in self.seen:
                 continue
-            self.seen.add(one)
-            held, wanted = walk.values[one], other.values[two]
-            if not is_rounded(held, wanted):
+            self.seen.add(weight)
+            stored, full = ours.values[weight], self.theirs.values[source]
+            if not is_rounded(stored, full):
                 sample = inserted_sample(
-                    one, one.name, held, floats(wanted), self.limit
+                    weight, weight.name, stored, floats(full), self.limit
                 )
                 if sample is not None:
                     self.observe(sample)
 
     def _compare(
-        self, decision: Decision, ours: tuple[Walk, Node], theirs: tuple[Walk, Node]
-    ) -> None:
-        (walk, node), (other, twin) = ours, theirs
-        self._weights(ours, theirs)
-        read = walk.operands((node.args, dict(node.kwargs)))
-        exact = other.operands((twin.args, dict(twin.kwargs)))
+        self,
+        decision: Decision,
+        ours: Executor,
+        nodes: tuple[Node, Node],
+        read: Operands,
+    ) -> Any:
+        """Run an op of both graphs, and show the pair of their results.
+
+        Args:
+            decision: The decision about the op.
+            ours: The rewritten graph.
+            nodes: The op in the rewritten graph, and in the original.
+            read: Operands in the rewritten graph.
+
+        Returns:
+            The result in the rewritten graph.
+        """
+        theirs, (node, twin) = self.theirs, nodes
+        exact = theirs.operands(twin)
         draws, pure = Draws(node), not (may_write(node) or may_write(twin))
-        made = floats(other.run(twin)) if pure else []
-        views = views_of(made, floats(exact))
+        results = floats(theirs.step(twin)) if pure else []
+        views = views_of(results, floats(exact))
         if views:
             draws.rewind()
-            moved = floats(walk.run(node))
+            value = ours.call(node, read)
+            moved = floats(value)
             if views_of(moved, floats(read)) == views:
-                self.observe(_moved(decision.op, made, moved))
-                return
+                self.observe(_moved(decision.op, results, moved))
+                return value
             draws.rewind()
         fed = paired(read, exact, rounded)
         contracts = decision.op in self.contractions
 
         def again_on(operands: Any) -> Again:
             given = widened_again(exact, operands, products=contracts)
-            return Again(partial(other.call, twin), given, writes=not pure)
+            return Again(partial(theirs.call, twin), given, writes=not pure)
 
         again = again_on(fed)
         if not pure:  # it may write to its operands, which were copied first
-            made = floats(other.run(twin))
-        reference = tuple(map(TensorValues, made))
+            results = floats(theirs.step(twin))
+        reference = tuple(map(TensorValues, results))
         draws.rewind()
         runs = None
         if pure and contracts and node.target is twin.target:
             beside = partial(again_on, read)
-            runs = self._emulated(decision, (walk, node), (exact, read), beside, again)
+            run = partial(ours.call, node, read)
+            runs = self._emulated(decision, run, (exact, read), beside, again)
         if runs is None:
             same = again.results()
             draws.rewind()
-            alone = floats(walk.call(node, fed))
+            alone = floats(ours.call(node, fed))
             draws.rewind()
-            runs = Runs(floats(walk.run(node)), alone, same, again)
-        if not reference:
-            return
-        found = tuple(map(TensorValues, runs.actual))
-        if [a.shape for a in found] != [r.shape for r in reference]:
+            runs = Runs(ours.call(node, read), alone, same, again)
+        if reference:
+            self._show(decision, node, reference, runs)
+        return runs.value
+
+    def _show(
+        self,
+        decision: Decision,
+        node: Node,
+        reference: tuple[TensorValues, ...],
+        runs: Runs,
+    ) -> None:
+        """Show a sample of an op, if its results have the reference's shapes."""
+        actual = tuple(map(TensorValues, floats(runs.value)))
+        shapes = [a.shape for a in actual]
+        if shapes != [r.shape for r in reference]:
             self.unmatched.append(decision.op)
             return
-        own, same = (tuple(map(TensorValues, x or ())) for x in (runs.alone, runs.same))
-        known = [a.shape for a in same] == [a.shape for a in found]
+        alone, same = (
+            tuple(map(TensorValues, x or ())) for x in (runs.alone, runs.same)
+        )
+        compares = [a.shape for a in same] == shapes
+        least = max(1, min(values.size for values in actual))
         sample = OpSample(
             op=decision.op,
             reference=reference,
-            actual=found,
-            alone=own,
-            exact=known and are_equal(own, same),
-            same=same if known else None,
+            actual=actual,
+            alone=alone,
+            exact=compares and are_equal(alone, same),
+            same=same if compares else None,
             again=runs.again,
-            contracts=contracts,
-            length=again.largest / max(1, min(values.size for values in found)),
+            contracts=decision.op in self.contractions,
+            length=runs.again.largest / least,
             format=decision.forward if node.target is FP8_DOT else "",
             checked=tuple(map(TensorValues, runs.checked)),
         )
@@ -342,59 +317,134 @@ class Lockstep:
     def _emulated(
         self,
         decision: Decision,
-        ours: tuple[Walk, Node],
+        run: Callable[[], Any],
         operands: tuple[Any, Any],
         beside: Callable[[], Again],
         again: Again,
     ) -> Runs | None:
         """Return the runs of an emulated product; None if it is to be run alone.
 
-        ``beside`` returns the original's op on its own operands, the second ones.
+        Args:
+            decision: The decision about it.
+            run: Runs the converted op.
+            operands: Those of the original's op, and those of the converted one.
+            beside: Returns the original's op on the latter.
+            again: The original's op on its own operands, rounded.
         """
         if self.products is None or not is_known(decision.canonical, *operands):
             return None
         checks = beside()
         with self.products.once():
-            actual = floats(ours[0].run(ours[1]))
+            value = run()
         checked, same = checks.results(), again.results()
-        alone = rounded_alone(actual, checked, same)
+        alone = rounded_alone(floats(value), checked, same)
         if alone is None or checked is None:
             return None
-        return Runs(actual, alone, same, checks, tuple(checked))
+        return Runs(value, alone, same, checks, tuple(checked))
 
 
 def _moved(
-    op: str, made: Collection[torch.Tensor], found: Collection[torch.Tensor]
+    op: str, exact: Collection[torch.Tensor], ours: Collection[torch.Tensor]
 ) -> OpSample:
     """Return the sample of an op that moves the same elements in both graphs."""
-    reference, actual = tuple(map(TensorValues, made)), tuple(map(TensorValues, found))
+    reference, actual = tuple(map(TensorValues, exact)), tuple(map(TensorValues, ours))
     return OpSample(op, reference, actual, reference, exact=True, same=reference)
 
 
-def body_start(node: Node) -> int | None:
-    """Return the index of the first operand of a body that runs in place."""
-    if not is_higher_order(node.target) or node.kwargs:
+INSERTED = "inserted"
+"""Class of nodes without a decision in the plan: they only pass values on."""
+
+
+def inserted_sample(
+    node: Node,
+    name: str,
+    made: object,
+    handed: Sequence[torch.Tensor],
+    limit: float,
+) -> OpSample | None:
+    """Return a sample of an inserted node's value and of its source.
+
+    Args:
+        node: The node.
+        name: Its name in the whole program.
+        made: Its value.
+        handed: Its float operands.
+        limit: Largest finite number of the low dtype; larger values may become
+            anything, and count as zero.
+
+    Returns:
+        None if nothing can be compared: no float, or no operand of that shape.
+    """
+    if not isinstance(made, torch.Tensor) or not made.is_floating_point():
         return None
-    name = node.target.name()
-    if name not in ops.REGIONS:
+    alike = [tensor for tensor in handed if tensor.shape == made.shape]
+    if not alike:
         return None
-    return ops.REGIONS[name][0] + 1 + (name in ops.IDENTIFIER_ARGUMENT)
+    found = TensorValues(made)
+    handed_on = [TensorValues(tensor) for tensor in alike]
+    if len(handed_on) > 1:
+        wanted = min(handed_on, key=partial(_distance, found))
+    else:
+        (wanted,) = handed_on
+    rounded = format_of(_format(node) or dtype_name(made.dtype))
+    bound = min(limit, float(rounded.max))
+    kept, same = found, wanted
+    if wanted.exceeds(bound):
+        kept, same = (Bounded(values, wanted, bound) for values in (found, wanted))
+    dtypes = dtype_name(alike[0].dtype), rounded.name
+    return OpSample(
+        op=name,
+        reference=(same,),
+        actual=(kept,),
+        alone=(kept,),
+        exact=is_equal(kept, same),
+        same=(same,),
+        again=lambda _unit, _draw: (same,),
+        decision=_decision(node, name, dtypes),
+        whole=(wanted, found),
+        readers=_readers(node, name),
+    )
 
 
-def body_of(walk: Walk, node: Node, start: int) -> Walk:
-    """Return a new walk over the body of ``node``."""
-    operands = walk.operands(node.args)
-    position = ops.REGIONS[ops.region_name(node.target)][0]
-    body = operands[position]
-    return Walk(body, body.graph, operands[start:], walk.wide)
+def is_rounded(held: object, wanted: object) -> bool:
+    """Return whether a stored weight is the original's, rounded to its dtype."""
+    if not (isinstance(held, torch.Tensor) and isinstance(wanted, torch.Tensor)):
+        return True
+    if held.layout != torch.strided or held.shape != wanted.shape:
+        return True
+    return torch.equal(held.detach(), wanted.detach().to(held.dtype))
 
 
-@contextmanager
-def region_mode(node: Node) -> Generator[None]:
-    """Enter the autocast region that ``node`` opens, if any."""
-    if ops.region_name(node.target) != "wrap_with_autocast":
-        yield
-        return
-    device, dtype, enabled, cache = positional(node)[:4]
-    with torch.autocast(device, dtype, enabled=enabled, cache_enabled=cache):
-        yield
+def _distance(one: TensorValues, two: TensorValues) -> float:
+    with np.errstate(invalid="ignore"):  # infinities have no distance
+        return float(sum(np.nansum(abs(a - b)) for a, b in blocks(one, two)))
+
+
+def _readers(node: Node, name: str) -> tuple[str, ...]:
+    """Return the names in the whole program of the nodes that read ``node``."""
+    prefix = name.removesuffix(node.name)
+    return tuple(prefix + user.name for user in node.users if user.op != "output")
+
+
+def _format(node: Node) -> str:
+    """Return the 8-bit format to which an inserted node rounds; empty if to none."""
+    return str(node.args[1]) if node.target is OPERATOR else ""
+
+
+def _decision(node: Node, name: str, dtypes: tuple[str, str]) -> Decision:
+    """Return the decision about an inserted node, as a row of a plan."""
+    is_weight = node.op == "get_attr"
+    native = f"stored {node.target}" if is_weight else str(node.target)
+    return Decision(
+        op=name,
+        canonical="weight" if is_weight else "cast",
+        native=native,
+        op_class=INSERTED,
+        precision=dtypes[1],
+        rule=INSERTED,
+        why="hands on a value in the dtype that the plan wants",
+        path=module_path(node),
+        source=source_line(node),
+        operands=dtypes[:1],
+        results=dtypes[1:],
+    )

@@ -1,12 +1,9 @@
 """Dtypes of operands: those that a twin's op reads, or wider ones throughout."""
 
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
-from torch.fx import GraphModule
 
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 
@@ -124,35 +121,3 @@ def _is_cut(made: torch.Tensor, exact: torch.Tensor, limit: float) -> bool:
 
 def _is_finite(tensor: torch.Tensor) -> bool:
     return bool(tensor.isfinite().all())
-
-
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Generator[None]:
-    """Set torch's default dtype in the context."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-def widened(structure: Any, wide: Mapping[torch.dtype, torch.dtype]) -> Any:
-    """Return ``structure`` with the dtypes in it replaced."""
-    if not wide:
-        return structure
-    return pytree.tree_map(
-        lambda leaf: wide.get(leaf, leaf) if isinstance(leaf, torch.dtype) else leaf,
-        structure,
-    )
-
-
-def widen_bodies(module: nn.Module, wide: Mapping[torch.dtype, torch.dtype]) -> None:
-    """Replace dtypes in the arguments of the graphs below ``module``, in place."""
-    for part in module.modules():
-        if isinstance(part, GraphModule):
-            for node in part.graph.nodes:
-                if not str(node.target).endswith("view.dtype"):  # it reads bits
-                    node.args = widened(node.args, wide)
-                    node.kwargs = widened(node.kwargs, wide)
-            part.recompile()

@@ -13,7 +13,7 @@ directions.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf, isfinite
 from typing import Any
@@ -25,16 +25,14 @@ from amprewrite.errors import AmpError, ToleranceError, UnsupportedError
 from amprewrite.frameworks.torch_fx.aten import ops
 from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
 from amprewrite.frameworks.torch_fx.compat import pytrees
-from amprewrite.frameworks.torch_fx.probes.arrays import real
-from amprewrite.frameworks.torch_fx.probes.kernel_rounding import Kernels, kernel_error
-from amprewrite.frameworks.torch_fx.probes.lockstep import (
-    Walk,
-    body_of,
-    body_start,
-    floats,
+from amprewrite.frameworks.torch_fx.executor import (
+    Executor,
+    Observer,
+    Operands,
     named_outputs,
-    region_mode,
 )
+from amprewrite.frameworks.torch_fx.probes.arrays import floats, real
+from amprewrite.frameworks.torch_fx.probes.kernel_rounding import Kernels, kernel_error
 from amprewrite.frameworks.torch_fx.probes.probe import Found, Probe, Rounding, Shift
 from amprewrite.frameworks.torch_fx.probes.segments.differentiable import (
     blamed,
@@ -96,8 +94,8 @@ def measure_sensitivity(
         return prober.sensitivity(bounded, factors)
 
 
-class _Prober:
-    """Interpreter with a probe on every value that may be rounded."""
+class _Prober(Observer):
+    """Observer with a probe on every value that may be rounded."""
 
     def __init__(self, reading: Reading, probes: Probes) -> None:
         self.reading, self.probes = reading, probes
@@ -117,89 +115,79 @@ class _Prober:
         """Run the whole program and return its outputs by their paths."""
         module = self.reading.module
         held = [x.detach() if isinstance(x, torch.Tensor) else x for x in inputs]
-        start = partial(Walk, module, module.graph, held, {})
+        start = partial(Executor, module, module.graph, held, self)
         self.segments = segments_of(self.reading, self.probes, start)
         if self.segments is None:
-            return named_outputs(module.graph, self._run_body(start(), ""))
+            return named_outputs(module.graph, start().run())
         self.probes_values = False
-        flat = self.segments.forwards(self._run_nodes)
+        flat = self.segments.forwards()
         self.probes_values = True
         return named_outputs(module.graph, flat)
 
-    def _run_segment(self, walk: Walk, nodes: Sequence[Node]) -> None:
-        """Run some nodes, and keep nothing of those that ran before."""
-        for held in (self.seen, self.shifts, self.rounding.kernels):
-            held.clear()
-        self._run_nodes(walk, nodes)
+    def _forget(self) -> None:
+        """Keep nothing of the segments that ran before."""
+        for values in (self.seen, self.shifts, self.rounding.kernels):
+            values.clear()
 
-    def _run_body(self, walk: Walk, prefix: str) -> Any:
-        self._run_nodes(walk, walk.graph.nodes, prefix)
-        return walk.outputs()
+    def op_of(self, executor: Executor, node: Node) -> Op | None:
+        """Return the op of a node; None if it has none, as an input."""
+        return self.reading.graph.op_by_name.get(executor.prefix + node.name)
 
-    def _run_nodes(self, walk: Walk, nodes: Iterable[Node], prefix: str = "") -> None:
-        for node in nodes:
-            name, start = prefix + node.name, body_start(node)
-            if node.op == "output":
-                continue
-            if name in self.reading.sites:
-                self._run_op(walk, node, self.reading.graph.op_by_name[name])
-            elif start is not None:
-                with region_mode(node):
-                    inner = body_of(walk, node, start)
-                    walk.values[node] = self._run_body(inner, f"{name}.")
-            else:
-                walk.run(node)
-            walk.release(node)
+    def enters(self, executor: Executor, node: Node) -> bool:
+        """Return whether the ops of a body are read one by one."""
+        return self.op_of(executor, node) is None
 
-    def _run_op(self, walk: Walk, node: Node, op: Op) -> None:
+    def read(self, executor: Executor, node: Node, operand: Node) -> Any:
+        """Return an operand, with probes if the op may read it low."""
+        value, op = executor.values[operand], self.op_of(executor, node)
+        if op is None or not self.probes_values:
+            return value
+        leaves = self.reading.leaves.get(operand)
+        return self._each(value, leaves, lambda v, name: self._read(v, name, op))
+
+    def call(self, executor: Executor, node: Node, operands: Operands) -> Any:
+        """Return the result of an op, without the probes of the result."""
+        op = self.op_of(executor, node)
+        if op is None:
+            return executor.call(node, operands)
         if ops.region_name(node.target) == ops.GRAD_SWITCH:
-            walk.values[node] = None  # results without gradients have errors too
-            return
+            return None  # results without gradients have errors too
         if not self.probes_values:
-            walk.run(node)
-            return
-        args, kwargs = self._fed(walk, node, op)
+            return executor.call(node, operands)
         if op.canonical == "detach":  # an error passes it as it passes any view
-            value = args[0].view_as(args[0])
+            value = operands[0][0].view_as(operands[0][0])
         else:
             try:
-                value = walk.call(node, (args, kwargs))
+                value = executor.call(node, operands)
             except FAILURES as error:
                 raise no_gradient(op, error) from error
-            check_differentiable(op, (args, kwargs), value)
-            value = self._shifted(walk, node, op, value)
-        leaves = self.reading.leaves[node]
-        operands, stored = (args, kwargs), self.probes.stored
-        if not stored.isdisjoint(op.results) and self.kernels.round_inside(
-            op, operands
-        ):
-            self._measure(walk, node, operands, leaves)
-        walk.values[node] = self._made(value, leaves)
+            check_differentiable(op, operands, value)
+            value = self._shifted(executor, node, op, value)
+        stored = not self.probes.stored.isdisjoint(op.results)
+        if stored and self.kernels.round_inside(op, operands):
+            run = partial(executor.call, node)
+            self._measure(run, operands, self.reading.leaves[node])
+        return value
 
-    def _measure(self, walk: Walk, node: Node, operands: Any, leaves: Leaves) -> None:
+    def result(self, executor: Executor, node: Node, value: Any) -> Any:
+        """Return a result, with probes if it may be stored low."""
+        if not self.probes_values or self.op_of(executor, node) is None:
+            return value
+        return self._each(
+            value,
+            self.reading.leaves.get(node),
+            lambda v, name: self._probe(v, name) if name in self.probes.stored else v,
+        )
+
+    def _measure(
+        self, run: Callable[[Any], Any], operands: Operands, leaves: Leaves
+    ) -> None:
         """Record the errors of an op with a kernel that rounds inside.
 
         A finite operand beyond the low range saturates: its own error is infinite.
         """
-        errors = kernel_error(
-            lambda given: walk.call(node, given),
-            operands,
-            self.full,
-            self.rounding.saturate,
-        )
+        errors = kernel_error(run, operands, self.full, self.rounding.saturate)
         self._each(errors, leaves, lambda e, n: self.rounding.kernels.update({n: e}))
-
-    def _fed(self, walk: Walk, node: Node, op: Op) -> tuple[Any, Any]:
-        """Return the arguments of a node, with probes on those that it may read low."""
-
-        def feed(used: Node) -> Any:
-            return self._each(
-                walk.values[used],
-                self.reading.leaves.get(used),
-                lambda value, name: self._read(value, name, op),
-            )
-
-        return torch.fx.map_arg((tuple(node.args), dict(node.kwargs)), feed)
 
     def _each(
         self, value: Any, leaves: Leaves, change: Callable[[torch.Tensor, str], Any]
@@ -210,13 +198,6 @@ class _Prober:
             pairs = zip(value, leaves, strict=True)
             return [self._each(part, names, change) for part, names in pairs]
         return value
-
-    def _made(self, value: Any, leaves: Leaves) -> Any:
-        return self._each(
-            value,
-            leaves,
-            lambda v, name: self._probe(v, name) if name in self.probes.stored else v,
-        )
 
     def _read(self, value: torch.Tensor, name: str, op: Op) -> torch.Tensor:
         key, eight = (name, op.name), self.probes.eight_bits_at(name, op.name)
@@ -239,21 +220,26 @@ class _Prober:
         is_written = any(graph.storage(name) in graph.written for name in op.results)
         return [] if is_written else linear_factors(op)
 
-    def _shifted(self, walk: Walk, node: Node, op: Op, value: Any) -> Any:
+    def _shifted(self, executor: Executor, node: Node, op: Op, value: Any) -> Any:
         """Return a result with the effects of operands in which the op is linear."""
         for name in self._linear(op):
-            held = self.shifts.pop((name, op.name), None)
-            if held is not None:
-                error = {name: self.rounding.error(held, (name, op.name))}
+            operand = self.shifts.pop((name, op.name), None)
+            if operand is not None:
+                error = {name: self.rounding.error(operand, (name, op.name))}
+                read = partial(self._read_alone, executor, op, error)
                 with torch.no_grad():
-                    change = walk.call(node, self._fed_alone(walk, node, op, error))
-                value = self._apply(Shift, value, held, (name, op.name), change)
+                    change = executor.call(node, executor.operands(node, read))
+                value = self._apply(Shift, value, operand, (name, op.name), change)
         return value
 
-    def _fed_alone(
-        self, walk: Walk, node: Node, op: Op, error: Mapping[str, torch.Tensor]
-    ) -> tuple[Any, Any]:
-        """Return arguments with an error for one factor, and zeros for addends."""
+    def _read_alone(
+        self,
+        executor: Executor,
+        op: Op,
+        error: Mapping[str, torch.Tensor],
+        operand: Node,
+    ) -> Any:
+        """Return an operand: an error for one factor, and zeros for addends."""
         factors = {op.operands[index] for index in factor_indices(op)}
 
         def change(value: torch.Tensor, name: str) -> torch.Tensor:
@@ -261,11 +247,8 @@ class _Prober:
                 return error[name]
             return value if name in factors else torch.zeros_like(value)
 
-        def feed(used: Node) -> Any:
-            leaves = self.reading.leaves.get(used)
-            return self._each(walk.values[used], leaves, change)
-
-        return torch.fx.map_arg((tuple(node.args), dict(node.kwargs)), feed)
+        leaves = self.reading.leaves.get(operand)
+        return self._each(executor.values[operand], leaves, change)
 
     def _probe(self, value: torch.Tensor, key: Key) -> torch.Tensor:
         return self._apply(Probe, value, value, key, self.rounding)
@@ -345,7 +328,7 @@ class _Prober:
             return [real(named[name]) for name in outputs]
 
         tokens = self.tokens.values()  # a view: segments add tokens
-        return self.segments.backwards(self._run_segment, ends, rays, tokens)
+        return self.segments.backwards(self._forget, ends, rays, tokens)
 
     def _overflow(self, every: dict[Key, float]) -> dict[str, float]:
         """Set errors of values beyond the low range to infinite; return their peaks.
@@ -393,8 +376,10 @@ class _Hunt(_Prober):
             self.run(inputs)
         return self.op
 
-    def _run_op(self, walk: Walk, node: Node, op: Op) -> None:
-        super()._run_op(walk, node, op)
-        if self.op is None:
-            made = floats(walk.values[node])
-            self.op = op if any(bool(self.test(t).any()) for t in made) else None
+    def result(self, executor: Executor, node: Node, value: Any) -> Any:
+        """Note the op if it is the first one."""
+        op = self.op_of(executor, node)
+        if self.op is None and op is not None:
+            broken = any(bool(self.test(t).any()) for t in floats(value))
+            self.op = op if broken else None
+        return value

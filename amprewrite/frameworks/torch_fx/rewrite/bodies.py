@@ -1,19 +1,10 @@
 """Bodies of higher-order ops: graph modules that a graph calls."""
 
-from typing import Any
-
 import torch
 from torch.fx import GraphModule, Node
 
 from amprewrite.frameworks.torch_fx.aten import ops
-
-
-def held_by(owner: torch.nn.Module, target: str) -> Any:
-    """Return the attribute of ``owner`` at a dotted path."""
-    found: Any = owner
-    for part in target.split("."):
-        found = getattr(found, part)
-    return found
+from amprewrite.frameworks.torch_fx.executor import attribute
 
 
 def region_body(node: Node) -> tuple[Node, str] | None:
@@ -28,7 +19,7 @@ def region_body(node: Node) -> tuple[Node, str] | None:
 def own_body(owner: GraphModule, body: Node, entered: set[str]) -> GraphModule:
     """Return the body as a module of its own; a body called twice is copied."""
     target = str(body.target)
-    found = held_by(owner, target)
+    found = attribute(owner, target)
     if not isinstance(found, GraphModule):
         found = GraphModule(found, found.graph)
         setattr(owner, target, found)

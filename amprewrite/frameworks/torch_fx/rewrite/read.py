@@ -19,7 +19,8 @@ from amprewrite.frameworks.torch_fx.aten.source_location import (
 from amprewrite.frameworks.torch_fx.capture.cast_intent import CHOSEN
 from amprewrite.frameworks.torch_fx.capture.promotion_tracing import READS
 from amprewrite.frameworks.torch_fx.compat import operators, pytrees, tensor_internals
-from amprewrite.frameworks.torch_fx.rewrite.bodies import held_by, own_body, region_body
+from amprewrite.frameworks.torch_fx.executor import attribute
+from amprewrite.frameworks.torch_fx.rewrite.bodies import own_body, region_body
 from amprewrite.ir import Op, ProgramGraph, Value, check_graph
 from amprewrite.ir.graph import ValueKind
 from amprewrite.marks import NOTE
@@ -187,7 +188,7 @@ class _Reader:
 
     def _attribute(self, scope: _Scope, node: Node) -> None:
         target = str(node.target)
-        held = held_by(scope.owner, target)
+        held = attribute(scope.owner, target)
         if not isinstance(held, torch.Tensor):
             self.leaves[node] = None
             return

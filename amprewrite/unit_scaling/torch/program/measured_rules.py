@@ -1,14 +1,20 @@
 """Rules from running a part of a program: integrals of regions, and samples of ops."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Node
 
 from amprewrite.errors import UnitScalingError
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
+from amprewrite.frameworks.torch_fx.executor import (
+    Executor,
+    Observer,
+    Operands,
+    evaluate,
+)
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading
 from amprewrite.unit_scaling.graph import Unit, UnitRule, of_region
 from amprewrite.unit_scaling.moments import NONLINEARITIES
@@ -20,7 +26,6 @@ RUNS = 64
 _untyped: Any = torch
 _tensor: Any = _untyped.from_numpy
 _grad: Any = torch.autograd.grad
-_map_arg: Any = torch.fx.map_arg
 
 
 def named_region(unit: Unit, call: Call, mult: float) -> UnitRule | None:
@@ -41,34 +46,39 @@ def named_region(unit: Unit, call: Call, mult: float) -> UnitRule | None:
 
 def run_region(reading: Reading, unit: Unit) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return a region as a function of its root, in the dtype of its argument."""
-    nodes = [reading.sites[op.name].node for op in unit.ops]
-    root = unit.edges[0].value
+    nodes = {reading.sites[op.name].node: op.canonical for op in unit.ops}
+    root, owner = unit.edges[0].value, reading.module
+    roots = [node for node, name in reading.leaves.items() if name == root]
+    casts = {node for node, name in nodes.items() if name in {"cast", "to"}}
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        values: dict[Node, Any] = {
-            node: x for node, name in reading.leaves.items() if name == root
-        }
-
-        def used(node: Node) -> Any:
-            if node not in values and not isinstance(node.meta["val"], torch.Tensor):
-                return _extent_of(node)
-            if node not in values:  # what a choice is made by
-                values[node] = run_node(node)
-            return values[node]
-
-        def run_node(node: Node) -> Any:
-            target: Any = node.target
-            args, kwargs = _map_arg((node.args, dict(node.kwargs)), used)
-            return target(*args, **kwargs)
-
-        for op, node in zip(unit.ops, nodes, strict=True):
-            args, kwargs = _map_arg((node.args, dict(node.kwargs)), used)
-            is_cast = op.canonical in {"cast", "to"}
-            target: Any = node.target
-            values[node] = args[0] if is_cast else target(*args, **kwargs)
-        return values[nodes[-1]]
+        values = evaluate(nodes, dict.fromkeys(roots, x), _Region(casts), owner)
+        return values[next(reversed(nodes))]
 
     return run
+
+
+@dataclass(frozen=True)
+class _Region(Observer):
+    """Observer that runs a region in the dtype of its root.
+
+    Attributes:
+        casts: Nodes that return their operand.
+    """
+
+    casts: Collection[Node]
+
+    def read(self, executor: Executor, node: Node, operand: Node) -> Any:
+        """Return an operand: also one outside of the region, as a choice reads it."""
+        if operand not in executor.values and operand.op != "get_attr":
+            if not isinstance(operand.meta["val"], torch.Tensor):
+                return _extent_of(operand)
+            executor.step(operand)
+        return super().read(executor, node, operand)
+
+    def call(self, executor: Executor, node: Node, operands: Operands) -> Any:
+        """Return the result of an op."""
+        return operands[0][0] if node in self.casts else executor.call(node, operands)
 
 
 def _extent_of(node: Node) -> Any:
@@ -146,7 +156,8 @@ def op_by_sample(
     Raises:
         UnitScalingError: The op cannot be run so, or has no finite scale.
     """
-    nodes, target = operand_nodes(call.reading, call.node), _target(call.node)
+    nodes = operand_nodes(call.reading, call.node)
+    executor = Executor(call.reading.module, call.node.graph)
 
     def both(inputs: Sequence[Any], draw: Any) -> Any:
         drawn = {
@@ -163,18 +174,14 @@ def op_by_sample(
                 return drawn[index] * inside.get(index, 1.0)
             return samples[node]
 
-        args, kwargs = _map_arg((call.node.args, dict(call.node.kwargs)), fill)
-        leaves = pytree.tree_leaves(target(*args, **kwargs))
+        operands = executor.operands(call.node, fill)
+        leaves = pytree.tree_leaves(executor.call(call.node, operands))
         y = next(v for v in leaves if isinstance(v, torch.Tensor) and v.requires_grad)
         given = _tensor(draw(tuple(y.shape)))
         gradients = torch.autograd.grad(y, list(drawn.values()), given)
         return y.detach().numpy(), [gradient.numpy() for gradient in gradients]
 
     return replace(_measured(both, shapes, call), inside=inside)
-
-
-def _target(node: Node) -> Any:
-    return node.target
 
 
 def _measured(run: Any, shapes: Mapping[int, tuple[int, ...]], call: Call) -> UnitRule:
@@ -201,21 +208,23 @@ def _no_rule(call: Call, found: str) -> UnitScalingError:
 
 
 def example_values(module: GraphModule, args: Any, kwargs: Any) -> Mapping[Node, Any]:
-    """Run a program on the example, and return the value of each node."""
-    found: dict[Node, Any] = {}
-
-    class Watch(Interpreter):
-        def run_node(self, n: Node) -> Any:
-            found[n] = super().run_node(n)
-            return found[n]
-
-    flat = pytree.tree_leaves((args, dict(kwargs)))
-    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    """Run a program on the example, and return the value of each operand."""
+    inputs, operands = pytree.tree_leaves((args, dict(kwargs))), _OperandValues()
     with torch.no_grad(), torch.random.fork_rng():  # pyright: ignore[reportUnknownMemberType]  # torch does not annotate it
-        Watch(module).run(*flat, enable_io_processing=False)
-        for name, buffer in module.named_buffers():
-            buffer.copy_(buffers[name])
-    return found
+        Executor(module, module.graph, inputs, operands).run()
+    return operands.values
+
+
+class _OperandValues(Observer):
+    """Observer that keeps the values of all operands."""
+
+    def __init__(self) -> None:
+        self.values: dict[Node, Any] = {}
+
+    def read(self, executor: Executor, node: Node, operand: Node) -> Any:
+        """Return an operand."""
+        value = self.values[operand] = super().read(executor, node, operand)
+        return value
 
 
 def _example_shape(reading: Reading, name: str) -> tuple[int, ...]:

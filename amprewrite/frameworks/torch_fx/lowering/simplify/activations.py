@@ -15,6 +15,12 @@ from torch.fx import Graph, Node, map_arg
 
 from amprewrite.frameworks.torch_fx.capture.cast_intent import CHOSEN
 from amprewrite.frameworks.torch_fx.compat import tensor_internals
+from amprewrite.frameworks.torch_fx.executor import (
+    Executor,
+    Observer,
+    Operands,
+    evaluate,
+)
 from amprewrite.frameworks.torch_fx.lowering.simplify.memory import Memory
 from amprewrite.frameworks.torch_fx.lowering.simplify.round_trips import (
     dtype_of,
@@ -137,6 +143,17 @@ def name_activations(
     return tuple(formula.record(made) for formula, made in kept)
 
 
+class _WithoutCasts(Observer):
+    """Observer that runs a formula in the dtype of its value."""
+
+    def call(self, executor: Executor, node: Node, operands: Operands) -> Any:
+        """Return the result of an op; of a cast, its operand."""
+        return operands[0][0] if is_cast(node) else executor.call(node, operands)
+
+
+_WITHOUT_CASTS = _WithoutCasts()
+
+
 @dataclass(frozen=True)
 class Formula:
     """Ops that compute one value from another one, and nothing else.
@@ -163,16 +180,7 @@ class Formula:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Run the ops on ``x``, in its dtype."""
-        values = {self.root: x}
-        for node in self.ops:
-            run: Any = node.target
-            if is_cast(node):
-                values[node] = values[node.all_input_nodes[0]]
-                continue
-            args: Any = map_arg(node.args, values.__getitem__)
-            kwargs: Any = map_arg(dict(node.kwargs), values.__getitem__)
-            values[node] = run(*args, **kwargs)
-        return values[self.ops[-1]]
+        return evaluate(self.ops, {self.root: x}, _WITHOUT_CASTS)[self.ops[-1]]
 
     def record(self, made: Activation) -> Lowering:
         """Return the record of the formula as one op."""

@@ -8,10 +8,7 @@ from torch import nn
 from torch.fx import Graph, Node
 
 from amprewrite.frameworks.torch_fx.compat import operators, tensor_internals
-from amprewrite.frameworks.torch_fx.lowering.simplify.evaluate import (
-    attribute_of,
-    value_of,
-)
+from amprewrite.frameworks.torch_fx.executor import attribute, constant_values
 from amprewrite.plan.fields import Lowering
 
 MOST_BYTES = 8 * 2**20
@@ -48,25 +45,24 @@ def fold_constants(
     written = {storages[n] for node in graph.nodes for n in _written(node)}
     known = _constant_nodes(graph, constants, written, storages)
     exposed = {storages[n] for n in graph.output_node().all_input_nodes}
-    found: list[tuple[int, int, Node, Any]] = []
-    memo: dict[Node, Any] = {}
-    for number, node in enumerate(graph.nodes):
-        is_last = any(user not in known for user in node.users)
-        if node not in known or node.op == "get_attr" or not is_last:
-            continue
-        if storages[node] not in exposed:
-            value = value_of(node, owner, memo)
-            if isinstance(value, torch.Tensor):
-                found.append((value.untyped_storage().nbytes(), number, node, value))
+    last = [
+        node
+        for node in graph.nodes
+        if node in known and node.op != "get_attr" and storages[node] not in exposed
+        if any(user not in known for user in node.users)
+    ]
+    values = constant_values(owner, graph, last)
+    tensors = [(n, values[n]) for n in last if isinstance(values[n], torch.Tensor)]
+    sizes = {node: value.untyped_storage().nbytes() for node, value in tensors}
     above = {node: node.all_input_nodes for node in graph.nodes}
     folded: dict[Node, int] = {}
     left = MOST_BYTES
-    for size, _, node, value in sorted(found, key=lambda one: one[:2]):
-        if size > left:
+    for node in sorted(sizes, key=sizes.__getitem__):
+        if sizes[node] > left:
             break
-        left -= size
-        folded[node] = size
-        node.meta[FOLDED] = value
+        left -= sizes[node]
+        folded[node] = sizes[node]
+        node.meta[FOLDED] = values[node]
         node.op, node.target, node.args, node.kwargs = "get_attr", FOLDED, (), {}
     gone: set[Node] = set()
     for node in reversed(graph.nodes):
@@ -197,7 +193,7 @@ def storages_of(graph: Graph, owner: nn.Module | None = None) -> dict[Node, Node
     for node in graph.find_nodes(op="get_attr"):
         if owner is None or FOLDED in node.meta:
             continue
-        if key := _memory_of(attribute_of(owner, node)):
+        if key := _memory_of(attribute(owner, str(node.target))):
             above[top(held.setdefault(key, node))] = top(node)
     return {node: top(node) for node in graph.nodes}
 

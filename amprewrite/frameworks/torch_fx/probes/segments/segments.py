@@ -16,8 +16,12 @@ from torch.fx import GraphModule, Node
 
 from amprewrite.frameworks.torch_fx.compat.operators import OpOverload, is_higher_order
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
-from amprewrite.frameworks.torch_fx.probes.lockstep import Walk, body_start
-from amprewrite.frameworks.torch_fx.probes.rerun import Draws, may_write
+from amprewrite.frameworks.torch_fx.executor import (
+    Draws,
+    Executor,
+    body_start,
+    may_write,
+)
 from amprewrite.frameworks.torch_fx.probes.segments.cuts import cuts
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading
 from amprewrite.plan.sensitivity import Probes
@@ -27,9 +31,6 @@ SHARE = 2.0
 
 WIDE, BYTES = 8, 4
 """Bytes of a number in float64, and in float32."""
-
-Run = Callable[[Walk, Sequence[Node]], None]
-"""Function that runs some nodes of a walk."""
 
 Grads = list[list[torch.Tensor]]
 """Gradients of the tensors of one node, by direction."""
@@ -41,37 +42,33 @@ class Segments:
     Args:
         parts: The nodes of each segment.
         moving: Nodes of values with gradients; others depend on no rounding.
-        start: Returns a walk over the graph, before its first node.
+        start: Returns an executor of the graph, before its first node.
     """
 
     def __init__(
         self,
         parts: Sequence[Sequence[Node]],
         moving: Collection[Node],
-        start: Callable[[], Walk],
+        start: Callable[[], Executor],
     ) -> None:
         """Store the segments; nothing is run."""
         self.parts, self.moving, self.start = parts, moving, start
         self.alive: list[dict[Node, Any]] = []
 
-    def forwards(self, run: Run) -> Any:
-        """Run all segments, and return the outputs of the graph.
-
-        Args:
-            run: Runs nodes without probes.
-        """
-        walk = self.start()
+    def forwards(self) -> Any:
+        """Run all segments, and return the outputs of the graph."""
+        executor = self.start()
         with torch.no_grad():
             for part in self.parts:
-                self.alive.append(dict(walk.values))
-                run(walk, part)
-            made = walk.outputs()
-        walk.values.clear()
-        return made
+                self.alive.append(dict(executor.values))
+                executor.run_nodes(part)
+            outputs = executor.outputs()
+        executor.values.clear()
+        return outputs
 
     def backwards(
         self,
-        run: Run,
+        forget: Callable[[], None],
         ends: Callable[[Any], Sequence[torch.Tensor]],
         rays: list[list[torch.Tensor]],
         tokens: Collection[torch.Tensor],
@@ -79,7 +76,7 @@ class Segments:
         """Differentiate each segment in each direction, from the last one.
 
         Args:
-            run: Runs nodes with probes.
+            forget: Drops what a consumer keeps of the segments that ran before.
             ends: Returns the outputs to differentiate, of those of the graph.
             rays: Gradients of these outputs, by direction; they are taken out.
             tokens: Other tensors to differentiate by; running a segment may add some.
@@ -90,16 +87,17 @@ class Segments:
         arriving: Mapping[Node, Grads] = {}
         count = len(rays)
         for number in reversed(range(len(self.parts))):
-            walk, leaves = self._begin()
+            executor, leaves = self._begin()
+            forget()
             with torch.enable_grad():
-                run(walk, self.parts[number])
+                executor.run_nodes(self.parts[number])
                 if number == len(self.parts) - 1:
-                    made, grads = list(ends(walk.outputs())), rays[:]
+                    made, grads = list(ends(executor.outputs())), rays[:]
                     rays.clear()
                 else:
-                    made, grads = _joined(walk, arriving, count)
+                    made, grads = _joined(executor, arriving, count)
             arriving = {}
-            walk.values.clear()  # a walk is in a cycle with them
+            executor.values.clear()  # the executor is in a cycle with them
             leaving: dict[Node, Grads] = defaultdict(list)
             for direction in range(count):
                 by = [*(leaf for held in leaves.values() for leaf in held), *tokens]
@@ -111,11 +109,11 @@ class Segments:
                 del by, found  # they hold the values of the segment
                 yield direction
             arriving = leaving
-            del walk, made, grads
+            del executor, made, grads
 
-    def _begin(self) -> tuple[Walk, dict[Node, list[torch.Tensor]]]:
-        """Return a walk before the last segment left, and the leaves of its values."""
-        walk = self.start()
+    def _begin(self) -> tuple[Executor, dict[Node, list[torch.Tensor]]]:
+        """Return an executor before the last segment left, and its values' leaves."""
+        executor = self.start()
         leaves: dict[Node, list[torch.Tensor]] = {}
 
         def begun(node: Node, value: Any) -> Any:
@@ -133,8 +131,8 @@ class Segments:
                 return pytree.tree_map(leaf, value)
 
         for node, value in self.alive.pop().items():
-            walk.values[node] = begun(node, value)
-        return walk, leaves
+            executor.values[node] = begun(node, value)
+        return executor, leaves
 
 
 def backwards(
@@ -162,13 +160,13 @@ def backwards(
 
 
 def _joined(
-    walk: Walk, arriving: Mapping[Node, Grads], count: int
+    executor: Executor, arriving: Mapping[Node, Grads], count: int
 ) -> tuple[list[torch.Tensor], Grads]:
     """Return the tensors at the end of a segment, and their gradients."""
     made: list[torch.Tensor] = []
     grads: Grads = [[] for _ in range(count)]
     for node, held in arriving.items():
-        made += filter(_is_float, pytree.tree_leaves(walk.values[node]))
+        made += filter(_is_float, pytree.tree_leaves(executor.values[node]))
         for direction, parts in enumerate(held):
             grads[direction] += parts
     return made, grads
@@ -202,14 +200,14 @@ def _is_float(part: Any) -> bool:
 
 
 def segments_of(
-    reading: Reading, probes: Probes, start: Callable[[], Walk]
+    reading: Reading, probes: Probes, start: Callable[[], Executor]
 ) -> Segments | None:
     """Return the segments of a program; None if it keeps little, or cannot be cut.
 
     Args:
         reading: The program.
         probes: The roundings that are measured.
-        start: Returns a walk over the graph, before its first node.
+        start: Returns an executor of the graph, before its first node.
     """
     if not all(map(_runs_again, reading.module.modules())):
         return None

@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 from torch.fx import Graph
 
-from amprewrite.frameworks.torch_fx.probes.inserted_nodes import (
+from amprewrite.frameworks.torch_fx.probes.lockstep import (
     inserted_sample,
     is_rounded,
 )

@@ -13,12 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import amprewrite
 from amprewrite.frameworks.torch_fx.comparison import compare
 from amprewrite.frameworks.torch_fx.probes.arrays import floats, to_array
-from amprewrite.frameworks.torch_fx.probes.lockstep import (
-    Walk,
-    default_dtype,
-    widened,
-)
-from amprewrite.frameworks.torch_fx.probes.rerun import Again
+from amprewrite.frameworks.torch_fx.probes.lockstep import Again
 from amprewrite.measure.runs import Call
 from amprewrite.measure.samples import OpSample
 from amprewrite.measure.values.blocks import Held
@@ -163,36 +158,6 @@ def test_dropout_draws_the_same_mask():
         assert ((array(other) == 0) == (array(sample.reference) == 0)).all()
 
 
-def test_values_are_dropped_after_their_last_use():
-    graph = torch.fx.symbolic_trace(nn.Sequential(*[nn.ReLU() for _ in range(5)])).graph
-    for node in graph.nodes:
-        if node.op == "call_module":
-            node.op, node.target = "call_function", torch.relu
-    walk = Walk(nn.Module(), graph, [X], {})
-    held = []
-    for node in graph.nodes:
-        if node.op != "output":
-            walk.run(node)
-            walk.release(node)
-            held.append(len(walk.values))
-    assert max(held) == 1
-    assert torch.equal(walk.outputs(), X.relu())
-
-
-def test_the_default_dtype_comes_back():
-    with default_dtype(torch.float64):
-        assert torch.zeros(1).dtype == torch.float64
-    with pytest.raises(ZeroDivisionError), default_dtype(torch.float64):
-        raise ZeroDivisionError
-    assert torch.zeros(1).dtype == torch.float32
-
-
-def test_dtypes_are_replaced_wherever_they_are():
-    wide = {torch.float32: torch.float64}
-    found = widened((torch.float32, [torch.int8], {"dtype": torch.float32}), wide)
-    assert found == (torch.float64, [torch.int8], {"dtype": torch.float64})
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e5m2", "complex64"])
 def test_any_float_becomes_float64(dtype):
     tensor = torch.tensor([1.0, -2.0]).to(getattr(torch, dtype))
@@ -214,23 +179,3 @@ def test_a_product_of_16_bits_is_computed_again_in_float32():
     compare.walk(model, converted, Call((X,), {}), observe)
     assert {x.dtype for x in found["linear"]} == {torch.float32}
     assert {x.dtype for x in found["tanh"]} == {torch.float64}
-
-
-def test_weights_are_widened_where_they_are_read():
-    linear = nn.Linear(2, 2)
-    graph = torch.fx.Graph()
-    x, weight = graph.placeholder("x"), graph.get_attr("weight")
-    graph.output(graph.call_function(torch.mm, (x, weight)))
-    given = torch.eye(2, dtype=torch.float64)
-    walk = Walk(linear, graph, [given], {torch.float32: torch.float64})
-    held = []
-    for node in graph.nodes:
-        if node.op != "output":
-            walk.run(node)
-            held.append(weight in walk.values)
-            walk.release(node)
-    assert held == [False, False, True]
-    assert weight not in walk.values
-    assert torch.equal(walk.outputs(), linear.weight.double())
-    with pytest.raises(KeyError):
-        _ = walk.values[x]

@@ -4,7 +4,7 @@ torch = pytest.importorskip("torch")
 
 import numpy as np
 
-from amprewrite.frameworks.torch_fx.probes.rerun import Again
+from amprewrite.frameworks.torch_fx.probes.lockstep import Again
 
 X = torch.linspace(1, 2, 8, dtype=torch.float64)
 

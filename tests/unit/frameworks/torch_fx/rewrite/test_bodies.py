@@ -9,7 +9,8 @@ torch = pytest.importorskip("torch")
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from amprewrite.frameworks.torch_fx.rewrite.bodies import held_by, own_body, region_body
+from amprewrite.frameworks.torch_fx.executor import attribute
+from amprewrite.frameworks.torch_fx.rewrite.bodies import own_body, region_body
 
 
 def outer() -> Any:
@@ -29,7 +30,7 @@ def outer() -> Any:
 def test_a_path_has_a_part_for_each_dot() -> None:
     layer = nn.Linear(2, 2)
     model = nn.Sequential(nn.Sequential(layer))
-    assert held_by(model, "0.0.weight") is layer.weight
+    assert attribute(model, "0.0.weight") is layer.weight
 
 
 def test_a_body_that_is_called_twice_is_copied() -> None:
@@ -38,7 +39,7 @@ def test_a_body_that_is_called_twice_is_copied() -> None:
     one, two = (own_body(module, node, entered) for node in nodes)
     assert one is not two
     assert [str(node.target) for node in nodes] == ["part", "part_1"]
-    assert held_by(module, "part_1") is two
+    assert attribute(module, "part_1") is two
     assert [n.target for n in two.graph.nodes] == [n.target for n in one.graph.nodes]
 
 

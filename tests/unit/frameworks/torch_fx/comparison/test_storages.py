@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from amprewrite.frameworks.torch_fx.probes.restored.storages import Storages
+from amprewrite.frameworks.torch_fx.comparison.ablation import Storages
 from amprewrite.ir import parse_graph
 
 PROGRAM = """

@@ -1,1 +1,0 @@
-"""Converted programs that run with some of their ops restored to the original's."""
