@@ -60,6 +60,19 @@ def test_the_first_op_beyond_the_range_is_named(training: bool) -> None:  # noqa
     assert model(X).isfinite().all()
 
 
+def test_the_first_op_in_a_region_without_gradients_is_named() -> None:
+    def program(s: Any, x: Any) -> Any:
+        with torch.no_grad():
+            y = s.b(s.a(x) * 1000)
+        return y / 1e9 + s.b(x)
+
+    model = Program(program, a=layer(3e3), b=layer()).eval()
+    (message,) = warned(model)
+    name = message.split("the first is ")[1].split(" ")[0]
+    assert name.endswith(".mul")
+    assert warned(model, overrides=[{"op_name": name, "class": "deny"}]) != [message]
+
+
 def test_an_input_beyond_the_range_is_found_where_it_is_read() -> None:
     assert "the first is linear (a, " in warned(masked(1e6))[0]
 
