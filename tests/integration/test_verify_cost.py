@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from amprewrite.frameworks.torch_fx.probes.emulation import products
+from amprewrite.frameworks.torch_fx.probes import emulated_products
 from amprewrite.plan import sensitivity
 from benchmarks.product_counter import products as counted
 
@@ -91,7 +91,7 @@ def test_passes_are_counted(
     passes: dict[str, float],
     monkeypatch: Any,
 ) -> None:
-    monkeypatch.setattr(products, "is_emulated", lambda *_: emulated)
+    monkeypatch.setattr(emulated_products, "is_emulated", lambda *_: emulated)
     monkeypatch.setattr(sensitivity, "SAMPLES", 0)  # the fewest directions: four
     model, x = model_of(128), torch.randn(256, 128)
     converted = amprewrite.convert(model, args=(x,))

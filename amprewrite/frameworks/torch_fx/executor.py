@@ -43,22 +43,22 @@ class Observer:
         del executor, node
         return True
 
-    def read(self, executor: "Executor", node: Node, operand: Node) -> Any:
+    def on_read(self, executor: "Executor", node: Node, operand: Node) -> Any:
         """Return the value that ``node`` reads for ``operand``."""
         del node
         return executor.values[operand]
 
-    def call(self, executor: "Executor", node: Node, operands: Operands) -> Any:
+    def on_call(self, executor: "Executor", node: Node, operands: Operands) -> Any:
         """Return the result of the op of ``node``."""
         return executor.call(node, operands)
 
-    def body(self, executor: "Executor", node: Node, inner: "Executor") -> Any:
+    def on_body(self, executor: "Executor", node: Node, inner: "Executor") -> Any:
         """Return the results of a body, which ``inner`` runs."""
         del executor, node
         with inner.mode():
             return inner.run()
 
-    def result(self, executor: "Executor", node: Node, value: Any) -> Any:
+    def on_result(self, executor: "Executor", node: Node, value: Any) -> Any:
         """Return the value that the users of ``node`` read."""
         del executor, node
         return value
@@ -188,10 +188,10 @@ class Executor:
                 value = None  # a test of the inputs of a call
             case _:
                 if body_start(node) is not None and self.observer.enters(self, node):
-                    value = self.observer.body(self, node, self.body(node))
+                    value = self.observer.on_body(self, node, self.body(node))
                 else:
-                    value = self.observer.call(self, node, self.operands(node))
-                value = self.observer.result(self, node, value)
+                    value = self.observer.on_call(self, node, self.operands(node))
+                value = self.observer.on_result(self, node, value)
         self.values[node] = value
         return value
 
@@ -204,7 +204,7 @@ class Executor:
             node: The node.
             read: Returns the value of an operand; the default is the observer's hook.
         """
-        read = read or partial(self.observer.read, self, node)
+        read = read or partial(self.observer.on_read, self, node)
         structure: Any = (tuple(node.args), dict(node.kwargs))
         return widened(torch.fx.map_arg(structure, read), self.dtypes)
 
@@ -314,13 +314,17 @@ def attribute(owner: object, path: str) -> Any:
     return value
 
 
-def named_outputs(graph: Graph, flat: Any) -> dict[str, torch.Tensor]:
-    """Return the outputs of a captured graph by their paths."""
+def structured(graph: Graph, outputs: Any) -> Any:
+    """Return the outputs of a captured graph in the structure of its model."""
     structure = pytrees.call_structure(graph)
     if structure is None:
-        return dict(named_tensors(flat))
-    leaves = pytree.tree_leaves(flat)
-    return dict(named_tensors(pytree.tree_unflatten(leaves, structure.out_spec)))
+        return outputs
+    return pytree.tree_unflatten(pytree.tree_leaves(outputs), structure.out_spec)
+
+
+def named_outputs(graph: Graph, outputs: Any) -> dict[str, torch.Tensor]:
+    """Return the outputs of a captured graph by their paths."""
+    return dict(named_tensors(structured(graph, outputs)))
 
 
 def body_start(node: Node) -> int | None:

@@ -152,7 +152,7 @@ def _site(node: Node, low: torch.dtype) -> Site | None:
 
 
 @dataclass
-class _Recorder(torch.overrides.TorchFunctionMode):
+class _Recorder(operators.FunctionMode):
     """Mode that records, for each call that names a dtype, its result's dtype."""
 
     low: torch.dtype
@@ -166,15 +166,12 @@ class _Recorder(torch.overrides.TorchFunctionMode):
         """Initialise the base class."""
         super().__init__()
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """Run ``func``; if it needs equal dtypes, with all operands in low."""
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
+    def called(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """Run a function; if it needs equal dtypes, with all operands in low."""
+        name = getattr(function, "__name__", "")
         if _needs_equal(name):
             args, kwargs = self._equal((args, kwargs))
-        result = func(*args, **kwargs)
+        result = function(*args, **kwargs)
         if isinstance(result, torch.Tensor) and _names_dtype(name, args, kwargs):
             chosen: dict[torch.dtype, Chosen] = {self.low: "follows", FULL: "pinned"}
             frames = user_frames() if result.dtype in chosen else []

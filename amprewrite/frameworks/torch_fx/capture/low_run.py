@@ -20,6 +20,7 @@ from amprewrite.frameworks.torch_fx.compat import (
     pytrees,
     tensor_internals,
 )
+from amprewrite.frameworks.torch_fx.compat.operators import FunctionMode
 
 FULL = torch.float32
 """The dtype of the parameters, buffers and inputs that are lowered."""
@@ -109,7 +110,7 @@ def _lowered(value: torch.Tensor, low: torch.dtype, lowered: Lowered) -> torch.T
     return nn.Parameter(made, requires_grad=False) if is_parameter else made
 
 
-class _Elsewhere(torch.overrides.TorchFunctionMode):
+class _Elsewhere(FunctionMode):
     """Mode in which meta tensors are on a device for all code that asks.
 
     Attributes:
@@ -129,14 +130,11 @@ class _Elsewhere(torch.overrides.TorchFunctionMode):
             attributes.get_device: int(index or -1),
         }
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """Run ``func`` on the meta device; answer questions about the device."""
-        kwargs = kwargs or {}
-        if func in self._answers:
-            return self._answers[func]
-        name = getattr(func, "__name__", "")
+    def called(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """Run a function on the meta device; answer questions about the device."""
+        if function in self._answers:
+            return self._answers[function]
+        name = getattr(function, "__name__", "")
         if name in _MOVES:
             return args[0]
         if name == "to" and len(args) > 1 and isinstance(args[1], str):
@@ -144,7 +142,7 @@ class _Elsewhere(torch.overrides.TorchFunctionMode):
         args = tuple(_on_meta(arg) for arg in args)
         if kwargs.get("device") is not None:
             kwargs = {**kwargs, "device": _META}
-        return func(*args, **kwargs)
+        return function(*args, **kwargs)
 
 
 _MOVES = frozenset(("cpu", "cuda"))

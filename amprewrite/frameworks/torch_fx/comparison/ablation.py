@@ -26,7 +26,6 @@ from amprewrite.frameworks.torch_fx.comparison.compare import (
     program_of,
     root_of,
 )
-from amprewrite.frameworks.torch_fx.compat import pytrees
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.compat.settings import without_any_autocast
 from amprewrite.frameworks.torch_fx.compat.threads import one_at_a_time
@@ -35,6 +34,7 @@ from amprewrite.frameworks.torch_fx.executor import (
     Executor,
     Observer,
     Operands,
+    structured,
 )
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.probes.arrays import floats
@@ -92,10 +92,9 @@ class _Ablation:
         converted, module = self.converted, self.reading.module
         rewritten = converted.rewritten
         assert rewritten is not None
-        structure = pytrees.call_structure(rewritten.graph)
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            inputs = pytrees.pytree.tree_leaves((args, kwargs))
+            inputs = pytree.tree_leaves((args, kwargs))
             restoring = Restoring(
                 Executor(module, module.graph),
                 self.plan.by_op,
@@ -105,11 +104,7 @@ class _Ablation:
             )
             executor = Executor(converted, rewritten.graph, inputs, restoring)
             with without_any_autocast():
-                flat = restoring.run(executor)
-            if structure is None:
-                return flat
-            leaves = pytrees.pytree.tree_leaves(flat)
-            return pytrees.pytree.tree_unflatten(leaves, structure.out_spec)
+                return structured(rewritten.graph, restoring.run(executor))
 
         return self.runner.run(converted, run)
 
@@ -148,15 +143,16 @@ class Storages:
                     regions[name].add(op.region)
         return frozenset(
             name
-            for name, found in regions.items()
-            if name not in graph.producer or len(found) > 1
+            for name, places in regions.items()
+            if name not in graph.producer or len(places) > 1
         )
 
     @cached_property
     def values(self) -> frozenset[str]:
         """The values in written storages, and the ops that make them."""
-        held = [n for n in self.graph.values if self.graph.storage(n) in self.written]
-        return frozenset((*held, *self.of_op))
+        graph = self.graph
+        stored = (name for name in graph.values if graph.storage(name) in self.written)
+        return frozenset((*stored, *self.of_op))
 
     @cached_property
     def written(self) -> frozenset[str]:
@@ -265,7 +261,7 @@ class Restoring(Observer):
         name = executor.prefix + node.name
         return node.name in self.theirs.named and name not in self.decisions
 
-    def read(self, executor: Executor, node: Node, operand: Node) -> Any:
+    def on_read(self, executor: Executor, node: Node, operand: Node) -> Any:
         """Return an operand; one that is kept full is rounded anew, or read as it is.
 
         An op that runs as converted reads it full if it computes in full precision: it
@@ -282,7 +278,7 @@ class Restoring(Observer):
         reads_full = decision is not None and dtypes == {decision.precision}
         return full if reads_full else executor.values[operand]
 
-    def call(self, executor: Executor, node: Node, operands: Operands) -> Any:
+    def on_call(self, executor: Executor, node: Node, operands: Operands) -> Any:
         """Return the result of an op as converted, or of the original's."""
         name, twin = executor.prefix + node.name, self.theirs.named.get(node.name)
         if twin is None:
@@ -296,7 +292,7 @@ class Restoring(Observer):
             executor.shadows[node] = _like(value, twin.meta.get("val"))
         return value
 
-    def body(self, executor: Executor, node: Node, inner: Executor) -> Any:
+    def on_body(self, executor: Executor, node: Node, inner: Executor) -> Any:
         """Run a body beside that of the original."""
         outer, twin = self.theirs, self.theirs.named[node.name]
         self.theirs = outer.body(twin, partial(self._exact, executor))
@@ -362,10 +358,10 @@ class Restoring(Observer):
         return _like(executor.values[node], operand.meta.get("val"))
 
 
-def _is_alike(one: object, other: object) -> bool:
-    if not (isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)):
+def _is_alike(left: object, right: object) -> bool:
+    if not (isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor)):
         return False
-    return one.shape == other.shape and _is_float(one) and _is_float(other)
+    return left.shape == right.shape and _is_float(left) and _is_float(right)
 
 
 def _is_float(tensor: torch.Tensor) -> bool:
@@ -374,12 +370,12 @@ def _is_float(tensor: torch.Tensor) -> bool:
 
 def _like(value: Any, traced: Any) -> Any:
     """Return ``value`` in the dtypes that the original was traced with."""
-    wanted = pytree.tree_leaves(traced)
+    examples = pytree.tree_leaves(traced)
     leaves, structure = pytree.tree_flatten(value)
-    if len(wanted) != len(leaves):
+    if len(examples) != len(leaves):
         return value
-    pairs = zip(leaves, wanted, strict=True)
-    return pytree.tree_unflatten([_cast(x, _dtype(w)) for x, w in pairs], structure)
+    pairs = zip(leaves, examples, strict=True)
+    return pytree.tree_unflatten([_cast(x, _dtype(e)) for x, e in pairs], structure)
 
 
 def _dtype(traced: object) -> torch.dtype | None:
@@ -387,25 +383,25 @@ def _dtype(traced: object) -> torch.dtype | None:
 
 
 def _cast(value: Any, dtype: torch.dtype | None) -> Any:
-    known = isinstance(value, torch.Tensor) and dtype is not None
-    return value.to(dtype) if known and _is_float(value) else value
+    casts = isinstance(value, torch.Tensor) and dtype is not None
+    return value.to(dtype) if casts and _is_float(value) else value
 
 
-def _rounded(made: Any, results: Iterable[str]) -> Any:
+def _rounded(value: Any, results: Iterable[str]) -> Any:
     """Return results of an op in the dtypes that the plan gives them."""
-    leaves, structure = pytree.tree_flatten(made)
+    leaves, structure = pytree.tree_flatten(value)
     dtypes = iter(tuple(results))
-    found = [
+    rounded = [
         _cast(x, torch_dtype(dtype))
         if isinstance(x, torch.Tensor) and (dtype := next(dtypes, ""))
         else x
         for x in leaves
     ]
-    return pytree.tree_unflatten(found, structure)
+    return pytree.tree_unflatten(rounded, structure)
 
 
-def _waited(made: Any) -> Any:
+def _waited(value: Any) -> Any:
     """Return a result when it is complete."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
-    return made
+    return value

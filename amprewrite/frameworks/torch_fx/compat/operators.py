@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeGuard
 
 import torch
 from torch._functorch import pyfunctorch
+from torch.overrides import TorchFunctionMode
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
@@ -217,6 +218,30 @@ def scaled_mm(
         out_dtype=torch.float32,
         use_fast_accum=False,
     )
+
+
+class FunctionMode(TorchFunctionMode):
+    """Mode that sees, and may change, the calls of torch's functions by user code."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Hand a call on to :meth:`called`."""
+        del types
+        return self.called(func, args, kwargs or {})
+
+    def called(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Return the result of a call."""
+        return function(*args, **kwargs)
 
 
 class Transparent(TorchDispatchMode):

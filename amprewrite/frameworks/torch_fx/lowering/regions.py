@@ -73,7 +73,7 @@ class _Bound(Observer):
 
     bindings: Mapping[Node, Callable[..., Any]]
 
-    def call(self, executor: Executor, node: Node, operands: Operands) -> Any:
+    def on_call(self, executor: Executor, node: Node, operands: Operands) -> Any:
         """Return the result of an op."""
         del executor
         args, kwargs = operands

@@ -109,7 +109,7 @@ class _Seeker(Observer):
         self.low, self.full = low, full
         self.names: list[str] = []
 
-    def call(self, executor: Executor, node: Node, operands: Operands) -> Any:
+    def on_call(self, executor: Executor, node: Node, operands: Operands) -> Any:
         """Return the result of an op; note the op if it overflows."""
         value = executor.call(node, operands)
         overflows = not (self.names or _all_finite(value)) and _all_finite(operands)

@@ -1,6 +1,6 @@
-"""Read tensors as float64, whole or block by block, for ``verify`` to compare."""
+"""Read tensors as float64 for ``verify``, and round them as an op reads them."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -108,3 +108,118 @@ def _shares(one: torch.Tensor, other: torch.Tensor) -> bool:
 def _layout(tensor: torch.Tensor) -> Hashable:
     flags = tensor.is_conj(), tensor.is_neg()
     return tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), flags
+
+
+def paired(
+    shape: tuple[Any, Any], other: tuple[Any, Any], join: Callable[[Any, Any], Any]
+) -> tuple[Any, Any]:
+    """Return arguments of the structure ``shape``, each leaf joined with the other's.
+
+    A part of another structure in ``other`` is joined with itself.
+    """
+
+    def pair(one: Any, two: Any) -> Any:
+        leaves, spec = pytree.tree_flatten(one)
+        values = pytree.tree_leaves(two)
+        if len(values) != len(leaves):
+            values = leaves
+        return pytree.tree_unflatten(list(map(join, leaves, values)), spec)
+
+    (args, kwargs), (others, named) = shape, other
+    spare = [None] * len(args)
+    return (
+        [pair(one, two) for one, two in zip(args, [*others, *spare], strict=False)],
+        {key: pair(one, named.get(key)) for key, one in kwargs.items()},
+    )
+
+
+def rounded(read: Any, exact: Any) -> Any:
+    """Return a copy of ``exact`` in the dtype and layout of ``read``.
+
+    If the program clamped large numbers to the range of its dtype (a mask of -3.4e38 in
+    float16), the copy is clamped too.
+    """
+    if not isinstance(read, torch.Tensor):
+        return read
+    usable = isinstance(exact, torch.Tensor) and exact.shape == read.shape
+    if not usable or read.layout != torch.strided:
+        return read.clone()
+    limits = torch.finfo(read.dtype) if read.is_floating_point() else None
+    made = torch.empty_like(read).copy_(exact)
+    if limits and _is_cut(made, exact, limits.max) and bool(read.isfinite().all()):
+        bounded = exact.clamp(limits.min, limits.max)
+        made.copy_(torch.where(exact.isfinite(), bounded, exact))
+    return made
+
+
+def unrounded(exact: Any, read: Any) -> Any:
+    """Return ``read`` in the dtype of ``exact``; values but tensors unchanged."""
+    if not isinstance(exact, torch.Tensor):
+        return exact
+    if not isinstance(read, torch.Tensor) or read.shape != exact.shape:
+        return exact.clone()
+    return read.to(exact.dtype, copy=True)
+
+
+def widened_again(exact: Any, read: Any, *, products: bool) -> tuple[Any, Any]:
+    """Return rounded operands in the dtypes of the reference's.
+
+    Args:
+        exact: Positional and keyword operands of the original's op.
+        read: The same operands, rounded.
+        products: Whether it multiplies and sums, so that float32 is wide enough for
+            operands in 16 bits.
+    """
+    narrow = products and fits_float32(exact, read)
+    return paired(exact, read, in_float32 if narrow else unrounded)
+
+
+def in_float32(exact: Any, read: Any) -> Any:
+    """Return ``read`` as float32 if it is a float; others as :func:`unrounded`."""
+    if isinstance(read, torch.Tensor) and read.is_floating_point():
+        return read.to(torch.float32, copy=True)
+    return unrounded(exact, read)
+
+
+def fits_float32(exact: Any, read: Any) -> bool:
+    """Return whether a product of 16-bit operands may be computed in float32.
+
+    The products are exact there, and their sum has a thousandth of the error of a
+    result in 16 bits, for which it is compared.
+
+    Args:
+        exact: Operands of the original's op, with tensors at any depth.
+        read: The same operands, rounded.
+    """
+    leaves, rounded_to = pytree.tree_leaves(exact), pytree.tree_leaves(read)
+    if len(leaves) != len(rounded_to) or torch.float64 in leaves:
+        return False
+    pairs = [
+        (one, two)
+        for one, two in zip(leaves, rounded_to, strict=True)
+        if isinstance(one, torch.Tensor) and not _is_integral(one)
+    ]
+    return all(
+        isinstance(two, torch.Tensor)
+        and two.dtype in (torch.bfloat16, torch.float16)
+        and two.shape == one.shape
+        for one, two in pairs
+    )
+
+
+def _is_integral(tensor: torch.Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex())
+
+
+def _is_cut(made: torch.Tensor, exact: torch.Tensor, limit: float) -> bool:
+    """Return whether ``exact`` has numbers that are beyond the range of its copy."""
+    if made.dtype.itemsize > 1:  # numbers beyond it became infinite
+        return exact.dtype.itemsize > made.dtype.itemsize and not _is_finite(made)
+    if exact.dtype.itemsize < 4 or not exact.numel():  # noqa: PLR2004  # bytes: no wider
+        return False
+    linalg: Any = torch.linalg
+    return not bool(linalg.vector_norm(exact.flatten(), float("inf")) <= limit)
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    return bool(tensor.isfinite().all())

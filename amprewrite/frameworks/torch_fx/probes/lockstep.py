@@ -29,16 +29,18 @@ from amprewrite.frameworks.torch_fx.executor import (
     Operands,
     may_write,
 )
-from amprewrite.frameworks.torch_fx.probes.arrays import TensorValues, floats, views_of
-from amprewrite.frameworks.torch_fx.probes.emulation.alone import (
-    is_known,
-    rounded_alone,
-)
-from amprewrite.frameworks.torch_fx.probes.emulation.products import Products
-from amprewrite.frameworks.torch_fx.probes.operand_dtypes import (
+from amprewrite.frameworks.torch_fx.probes.arrays import (
+    TensorValues,
+    floats,
     paired,
     rounded,
+    views_of,
     widened_again,
+)
+from amprewrite.frameworks.torch_fx.probes.emulated_products import (
+    Products,
+    is_known,
+    rounded_alone,
 )
 from amprewrite.frameworks.torch_fx.rewrite.fp8_kernel.fp8_dot import (
     OPERATOR as FP8_DOT,
@@ -86,8 +88,8 @@ class Again:
             unit: Relative amount by which each element is moved.
             draw: Seed of the choice between up and down.
         """
-        held = floats(self.operands)
-        devices = sorted({t.device.index or 0 for t in held if t.is_cuda})
+        tensors = floats(self.operands)
+        devices = sorted({t.device.index or 0 for t in tensors if t.is_cuda})
         draws = torch.Generator().manual_seed(draw)
 
         def moved(tensor: torch.Tensor) -> torch.Tensor:
@@ -99,8 +101,8 @@ class Again:
         with fork_rng(devices):
             untyped: Any = torch
             untyped.manual_seed(draw)
-            made = self._results(moved)
-            return None if made is None else tuple(map(TensorValues, made))
+            results = self._results(moved)
+            return None if results is None else tuple(map(TensorValues, results))
 
     def _results(
         self, change: Callable[[torch.Tensor], torch.Tensor]
@@ -168,7 +170,7 @@ class Lockstep(Observer):
         name = executor.prefix + node.name
         return name not in self.decisions and node.name in self.theirs.named
 
-    def body(self, executor: Executor, node: Node, inner: Executor) -> Any:
+    def on_body(self, executor: Executor, node: Node, inner: Executor) -> Any:
         """Run a body of both graphs side by side."""
         del executor
         outer, twin = self.theirs, self.theirs.named[node.name]
@@ -183,7 +185,7 @@ class Lockstep(Observer):
         outer.release(twin)
         return value
 
-    def call(self, executor: Executor, node: Node, operands: Operands) -> Any:
+    def on_call(self, executor: Executor, node: Node, operands: Operands) -> Any:
         """Run an op, and compare its results with those of the original."""
         name, twin = executor.prefix + node.name, self.theirs.named.get(node.name)
         if twin is None:
@@ -258,8 +260,8 @@ class Lockstep(Observer):
         contracts = decision.op in self.contractions
 
         def again_on(operands: Any) -> Again:
-            given = widened_again(exact, operands, products=contracts)
-            return Again(partial(theirs.call, twin), given, writes=not pure)
+            wide = widened_again(exact, operands, products=contracts)
+            return Again(partial(theirs.call, twin), wide, writes=not pure)
 
         again = again_on(fed)
         if not pure:  # it may write to its operands, which were copied first
@@ -358,8 +360,8 @@ INSERTED = "inserted"
 def inserted_sample(
     node: Node,
     name: str,
-    made: object,
-    handed: Sequence[torch.Tensor],
+    value: object,
+    operands: Sequence[torch.Tensor],
     limit: float,
 ) -> OpSample | None:
     """Return a sample of an inserted node's value and of its source.
@@ -367,57 +369,56 @@ def inserted_sample(
     Args:
         node: The node.
         name: Its name in the whole program.
-        made: Its value.
-        handed: Its float operands.
+        value: Its value.
+        operands: Its float operands.
         limit: Largest finite number of the low dtype; larger values may become
             anything, and count as zero.
 
     Returns:
         None if nothing can be compared: no float, or no operand of that shape.
     """
-    if not isinstance(made, torch.Tensor) or not made.is_floating_point():
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return None
-    alike = [tensor for tensor in handed if tensor.shape == made.shape]
+    alike = [tensor for tensor in operands if tensor.shape == value.shape]
     if not alike:
         return None
-    found = TensorValues(made)
-    handed_on = [TensorValues(tensor) for tensor in alike]
-    if len(handed_on) > 1:
-        wanted = min(handed_on, key=partial(_distance, found))
-    else:
-        (wanted,) = handed_on
-    rounded = format_of(_format(node) or dtype_name(made.dtype))
-    bound = min(limit, float(rounded.max))
-    kept, same = found, wanted
-    if wanted.exceeds(bound):
-        kept, same = (Bounded(values, wanted, bound) for values in (found, wanted))
-    dtypes = dtype_name(alike[0].dtype), rounded.name
+    actual = TensorValues(value)
+    sources = [TensorValues(tensor) for tensor in alike]
+    source = sources[0]
+    if len(sources) > 1:
+        source = min(sources, key=partial(_distance, actual))
+    rounding = format_of(_format(node) or dtype_name(value.dtype))
+    bound = min(limit, float(rounding.max))
+    ours, same = actual, source
+    if source.exceeds(bound):
+        ours, same = (Bounded(values, source, bound) for values in (actual, source))
+    dtypes = dtype_name(alike[0].dtype), rounding.name
     return OpSample(
         op=name,
         reference=(same,),
-        actual=(kept,),
-        alone=(kept,),
-        exact=is_equal(kept, same),
+        actual=(ours,),
+        alone=(ours,),
+        exact=is_equal(ours, same),
         same=(same,),
         again=lambda _unit, _draw: (same,),
         decision=_decision(node, name, dtypes),
-        whole=(wanted, found),
+        whole=(source, actual),
         readers=_readers(node, name),
     )
 
 
-def is_rounded(held: object, wanted: object) -> bool:
+def is_rounded(stored: object, full: object) -> bool:
     """Return whether a stored weight is the original's, rounded to its dtype."""
-    if not (isinstance(held, torch.Tensor) and isinstance(wanted, torch.Tensor)):
+    if not (isinstance(stored, torch.Tensor) and isinstance(full, torch.Tensor)):
         return True
-    if held.layout != torch.strided or held.shape != wanted.shape:
+    if stored.layout != torch.strided or stored.shape != full.shape:
         return True
-    return torch.equal(held.detach(), wanted.detach().to(held.dtype))
+    return torch.equal(stored.detach(), full.detach().to(stored.dtype))
 
 
-def _distance(one: TensorValues, two: TensorValues) -> float:
+def _distance(left: TensorValues, right: TensorValues) -> float:
     with np.errstate(invalid="ignore"):  # infinities have no distance
-        return float(sum(np.nansum(abs(a - b)) for a, b in blocks(one, two)))
+        return float(sum(np.nansum(abs(a - b)) for a, b in blocks(left, right)))
 
 
 def _readers(node: Node, name: str) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ directions.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf, isfinite
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from amprewrite.dtypes.rounding import quantise_scaled
 from amprewrite.errors import AmpError, ToleranceError, UnsupportedError
 from amprewrite.frameworks.torch_fx.aten import ops
 from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
@@ -33,22 +35,191 @@ from amprewrite.frameworks.torch_fx.executor import (
 )
 from amprewrite.frameworks.torch_fx.probes.arrays import floats, real
 from amprewrite.frameworks.torch_fx.probes.kernel_rounding import Kernels, kernel_error
-from amprewrite.frameworks.torch_fx.probes.probe import Found, Probe, Rounding, Shift
-from amprewrite.frameworks.torch_fx.probes.segments.differentiable import (
-    blamed,
-    check_differentiable,
-    no_gradient,
-    place_of,
-)
-from amprewrite.frameworks.torch_fx.probes.segments.segments import (
+from amprewrite.frameworks.torch_fx.probes.segments import (
     Segments,
     backwards,
     segments_of,
 )
 from amprewrite.frameworks.torch_fx.rewrite.read import Leaves, Reading
-from amprewrite.ir import Op
+from amprewrite.ir import Op, ProgramGraph
 from amprewrite.ir.factors import factor_indices, linear_factors
 from amprewrite.plan.sensitivity import EightBits, Key, Probes, Sensitivity
+
+
+def check_differentiable(op: Op, operands: Any, value: Any) -> None:
+    """Check that gradients pass through an op that is no part of torch.
+
+    Raises:
+        UnsupportedError: They do not pass.
+    """
+    made = floats(value)
+    if any("NotImplemented" in type(t.grad_fn).__name__ for t in made):
+        raise no_gradient(op, None)
+    if op.native.startswith("aten.") or not any(
+        t.requires_grad for t in floats(operands)
+    ):
+        return
+    if made and not any(t.requires_grad for t in made):
+        raise no_gradient(op, None)
+
+
+def place_of(op: Op) -> str:
+    """Return the name of an op, and its place in the source."""
+    where = op.source or op.path
+    return f"{op.native} (%{op.name})" + (f" at {where}" if where else "")
+
+
+def no_gradient(op: Op, error: Exception | None) -> UnsupportedError:
+    """Return the error that an op cannot be differentiated."""
+    line = str(error).strip().partition("\n")[0] if error else "it has no gradient"
+    msg = (
+        f"tolerance needs gradients, and {place_of(op)} cannot be differentiated: "
+        f"{line}; register its gradient, or leave tolerance=None"
+    )
+    return UnsupportedError(msg)
+
+
+def blamed(graph: ProgramGraph, error: Exception) -> UnsupportedError:
+    """Return the error about a backward pass, with the op that it names."""
+    text = str(error)
+    for op in graph.ops:
+        if op.native in text or op.native.rpartition(".")[0] + " " in text:
+            return no_gradient(op, error)
+    line = text.strip().partition("\n")[0]
+    msg = f"tolerance needs gradients, and an op of the model has none: {line}"
+    return UnsupportedError(msg)
+
+
+Found = list[tuple[Key, torch.Tensor]]
+"""Records of the probes in one backward pass: ``g . delta`` by key."""
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """The rounding of a value to the low dtype, or to 8 bits, and back.
+
+    Attributes:
+        low: The low dtype.
+        saturated: Values with finite numbers that stay finite.
+        kernels: Measured errors of values from kernels that round inside.
+    """
+
+    low: torch.dtype
+    saturated: frozenset[str]
+    kernels: dict[Key, torch.Tensor] = field(default_factory=dict[Key, torch.Tensor])
+
+    def error(self, value: torch.Tensor, key: Key) -> torch.Tensor:
+        """Return the error of each element; 0 where ``value`` is not finite."""
+        error = self.unchecked(value, key)
+        finite = value.isfinite()
+        return error if finite.all() else torch.where(finite, error, 0)
+
+    def unchecked(self, value: torch.Tensor, key: Key) -> torch.Tensor:
+        """Return :meth:`error`, or NaN where ``value`` is not finite."""
+        error = self.kernels.get(key)
+        if error is not None:
+            return error
+        rounded = self._rounded(value, key)
+        if rounded.dtype.itemsize == 1:  # torch does not widen 8 bits as it subtracts
+            rounded = rounded.to(value.dtype)
+        return torch.sub(rounded, value).to(value.dtype)
+
+    def _rounded(self, value: torch.Tensor, key: Key) -> torch.Tensor:
+        if isinstance(key, EightBits):
+            return quantise_scaled(value, key.format, key.scaling)
+        saturates = (key if isinstance(key, str) else key[0]) in self.saturated
+        return self.saturate(value) if saturates else value.to(self.low)
+
+    def saturate(self, value: torch.Tensor) -> torch.Tensor:
+        """Return ``value`` in the low dtype, clamped to its finite range."""
+        limit = torch.finfo(self.low).max
+        held = torch.where(value.isinf(), value, value.clamp(-limit, limit))
+        return held.to(self.low)
+
+
+class Probe(torch.autograd.Function):
+    """Identity with a backward pass that records the effect of rounding its input.
+
+    The token is a number that every probe reads, so that all are differentiated. A NaN
+    gradient counts as zero: it arises where the infinite derivative of a root or a
+    logarithm meets the zero of a ``where`` that drops its value.
+    """
+
+    @staticmethod
+    def forward(  # autograd takes no keywords
+        ctx: Any,
+        value: torch.Tensor,
+        token: torch.Tensor,  # noqa: ARG004  # makes the result need a gradient
+        key: Key,
+        rounding: Rounding,
+        found: Found,
+    ) -> torch.Tensor:
+        """Return ``value`` unchanged."""
+        ctx.save_for_backward(value)
+        ctx.key, ctx.rounding, ctx.found = key, rounding, found
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """Record ``g . delta`` and return the gradient without NaNs."""
+        (value,), (grad,) = ctx.saved_tensors, grads
+        moved = _product(grad, ctx.rounding.unchecked(value, ctx.key))
+        if moved is None:
+            grad = torch.where(grad.isnan(), 0, grad)
+            moved = _careful_product(grad, ctx.rounding.error(value, ctx.key))
+        ctx.found.append((ctx.key, moved))
+        return grad, grad.new_zeros(()), None, None, None
+
+
+class Shift(torch.autograd.Function):
+    """Identity with a backward pass that records the effect of a change of its input.
+
+    It stands for the probe of an operand in which an op is linear, such as a weight:
+    the change of the result is known beforehand, so that no gradient of the operand is
+    computed in any of the backward passes.
+    """
+
+    @staticmethod
+    def forward(  # autograd takes no keywords
+        ctx: Any,
+        value: torch.Tensor,
+        token: torch.Tensor,  # noqa: ARG004  # makes the result need a gradient
+        key: Key,
+        change: torch.Tensor,
+        found: Found,
+    ) -> torch.Tensor:
+        """Return ``value`` unchanged; a rounding adds ``change`` to it."""
+        ctx.key, ctx.change, ctx.found = key, change, found
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """Record ``g . change`` and return the gradient without NaNs."""
+        (grad,) = grads
+        moved = _product(grad, ctx.change)
+        if moved is None:
+            grad = torch.where(grad.isnan(), 0, grad)
+            change = torch.where(ctx.change.isnan(), 0, ctx.change)
+            moved = _careful_product(grad, change)
+        ctx.found.append((ctx.key, moved))
+        return grad, grad.new_zeros(()), None, None, None
+
+
+def _product(grad: torch.Tensor, delta: torch.Tensor) -> torch.Tensor | None:
+    """Return ``grad . delta``; None if it is not finite.
+
+    If it is, so is every element of ``grad``: that saves the tests of the elements.
+    """
+    wide = torch.float64 if grad.dtype.itemsize < 4 else None  # noqa: PLR2004  # bytes
+    moved = (grad * delta).sum(dtype=wide)
+    return moved.double() if isfinite(float(moved)) else None
+
+
+def _careful_product(grad: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
+    """Return ``grad . delta``, without elements that have no delta."""
+    moved = torch.where(delta == 0, 0, grad * delta)  # where g is infinite, too
+    return moved.sum(dtype=torch.float64)
+
 
 FAILURES = (RuntimeError, TypeError, ValueError, NotImplementedError)
 """Errors raised by ops without a gradient."""
@@ -137,7 +308,7 @@ class _Prober(Observer):
         """Return whether the ops of a body are read one by one."""
         return self.op_of(executor, node) is None
 
-    def read(self, executor: Executor, node: Node, operand: Node) -> Any:
+    def on_read(self, executor: Executor, node: Node, operand: Node) -> Any:
         """Return an operand, with probes if the op may read it low."""
         value, op = executor.values[operand], self.op_of(executor, node)
         if op is None or not self.probes_values:
@@ -145,7 +316,7 @@ class _Prober(Observer):
         leaves = self.reading.leaves.get(operand)
         return self._each(value, leaves, lambda v, name: self._read(v, name, op))
 
-    def call(self, executor: Executor, node: Node, operands: Operands) -> Any:
+    def on_call(self, executor: Executor, node: Node, operands: Operands) -> Any:
         """Return the result of an op, without the probes of the result."""
         op = self.op_of(executor, node)
         if op is None:
@@ -169,7 +340,7 @@ class _Prober(Observer):
             self._measure(run, operands, self.reading.leaves[node])
         return value
 
-    def result(self, executor: Executor, node: Node, value: Any) -> Any:
+    def on_result(self, executor: Executor, node: Node, value: Any) -> Any:
         """Return a result, with probes if it may be stored low."""
         if not self.probes_values or self.op_of(executor, node) is None:
             return value
@@ -376,7 +547,7 @@ class _Hunt(_Prober):
             self.run(inputs)
         return self.op
 
-    def result(self, executor: Executor, node: Node, value: Any) -> Any:
+    def on_result(self, executor: Executor, node: Node, value: Any) -> Any:
         """Note the op if it is the first one."""
         op = self.op_of(executor, node)
         if self.op is None and op is not None:

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from amprewrite.errors import ArgumentError
+from amprewrite.frameworks.torch_fx.compat.operators import FunctionMode
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.derived.classes import programs_of
 from amprewrite.frameworks.torch_fx.plain.written import share_again
@@ -30,7 +30,7 @@ the tensor that is its first argument; None where that is no tensor.
 """
 
 
-class Recorder(TorchFunctionMode):
+class Recorder(FunctionMode):
     """Mode that reports the float tensors that functions make, views left out.
 
     A tensor that a function changes in place is a new one. Attributes of tensors are no
@@ -48,35 +48,24 @@ class Recorder(TorchFunctionMode):
         self.counts: dict[str, int] = {}
         self.names: dict[int, tuple[Any, str]] = {}
 
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def called(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Call the function, and report its results that are new float tensors."""
-        del types
-        leaves: list[Any] = pytree.tree_leaves((args, kwargs or {}))
-        given = [(x, _version(x)) for x in leaves if isinstance(x, torch.Tensor)]
-        result = func(*args, **(kwargs or {}))
-        name = getattr(func, "__name__", "").partition(".")[0]
-        if name == "__get__" or not self._is_made(result):
+        leaves: list[Any] = pytree.tree_leaves((args, kwargs))
+        before = [(x, _version(x)) for x in leaves if isinstance(x, torch.Tensor)]
+        result = function(*args, **kwargs)
+        name = getattr(function, "__name__", "").partition(".")[0]
+        types = torch.Tensor, tuple, list
+        if name == "__get__" or not issubclass(type(result), types):
             return result
-        first = args[0] if args else None
-        source = self.name_of(first) if isinstance(first, torch.Tensor) else None
-        made: list[Any] = pytree.tree_leaves(result)
-        for x in made:
-            if _is_float(x) and not any(_shares(x, *one) for one in given):
+        is_method = bool(args) and isinstance(args[0], torch.Tensor)
+        source = self.name_of(args[0]) if is_method else None
+        for x in pytree.tree_leaves(result):
+            if _is_float(x) and not any(_shares(x, *pair) for pair in before):
                 called = numbered(name, self.counts)
                 self.names[id(x)] = (weakref.ref(x), called)
                 where = self.path[-1] if self.path else ""
-                self.note(called, where, x, func, source)
+                self.note(called, where, x, function, source)
         return result
-
-    @staticmethod
-    def _is_made(result: Any) -> bool:
-        return isinstance(result, (torch.Tensor, tuple, list))
 
     def name_of(self, x: torch.Tensor) -> str:
         """Return the name of a tensor; empty if no function was seen to make it."""

@@ -68,15 +68,15 @@ class _Region(Observer):
 
     casts: Collection[Node]
 
-    def read(self, executor: Executor, node: Node, operand: Node) -> Any:
+    def on_read(self, executor: Executor, node: Node, operand: Node) -> Any:
         """Return an operand: also one outside of the region, as a choice reads it."""
         if operand not in executor.values and operand.op != "get_attr":
             if not isinstance(operand.meta["val"], torch.Tensor):
                 return _extent_of(operand)
             executor.step(operand)
-        return super().read(executor, node, operand)
+        return super().on_read(executor, node, operand)
 
-    def call(self, executor: Executor, node: Node, operands: Operands) -> Any:
+    def on_call(self, executor: Executor, node: Node, operands: Operands) -> Any:
         """Return the result of an op."""
         return operands[0][0] if node in self.casts else executor.call(node, operands)
 
@@ -221,9 +221,9 @@ class _OperandValues(Observer):
     def __init__(self) -> None:
         self.values: dict[Node, Any] = {}
 
-    def read(self, executor: Executor, node: Node, operand: Node) -> Any:
+    def on_read(self, executor: Executor, node: Node, operand: Node) -> Any:
         """Return an operand."""
-        value = self.values[operand] = super().read(executor, node, operand)
+        value = self.values[operand] = super().on_read(executor, node, operand)
         return value
 
 

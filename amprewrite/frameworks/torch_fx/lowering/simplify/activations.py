@@ -146,7 +146,7 @@ def name_activations(
 class _WithoutCasts(Observer):
     """Observer that runs a formula in the dtype of its value."""
 
-    def call(self, executor: Executor, node: Node, operands: Operands) -> Any:
+    def on_call(self, executor: Executor, node: Node, operands: Operands) -> Any:
         """Return the result of an op; of a cast, its operand."""
         return operands[0][0] if is_cast(node) else executor.call(node, operands)
 

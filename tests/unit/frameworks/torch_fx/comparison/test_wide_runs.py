@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.comparison.wide_runs import (
+from amprewrite.frameworks.torch_fx.comparison.compare import (
     Counted,
     named_dtypes,
     run_wide,

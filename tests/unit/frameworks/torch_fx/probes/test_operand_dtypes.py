@@ -2,7 +2,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from amprewrite.frameworks.torch_fx.probes.operand_dtypes import (
+from amprewrite.frameworks.torch_fx.probes.arrays import (
     fits_float32,
     in_float32,
     paired,

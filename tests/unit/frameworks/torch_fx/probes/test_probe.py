@@ -2,7 +2,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from amprewrite.frameworks.torch_fx.probes.probe import Found, Probe, Rounding, Shift
+from amprewrite.frameworks.torch_fx.probes.sensitivity import (
+    Found,
+    Probe,
+    Rounding,
+    Shift,
+)
 
 X = torch.tensor([1.0, 1 + 2**-9, 1e5, float("inf")])
 

@@ -10,12 +10,12 @@ from torch import nn
 
 import amprewrite
 from amprewrite.frameworks.torch_fx.comparison import compare
-from amprewrite.frameworks.torch_fx.probes.emulation import products
-from amprewrite.frameworks.torch_fx.probes.emulation.alone import (
+from amprewrite.frameworks.torch_fx.probes import emulated_products
+from amprewrite.frameworks.torch_fx.probes.emulated_products import (
     is_known,
     rounded_alone,
+    sharing,
 )
-from amprewrite.frameworks.torch_fx.probes.emulation.products import sharing
 from amprewrite.measure.runs import Call
 from amprewrite.verify.ops.own_errors import op_error
 
@@ -24,7 +24,7 @@ from amprewrite.verify.ops.own_errors import op_error
 def emulating(monkeypatch: Any) -> None:
     """A processor that emulates bfloat16."""
     monkeypatch.setattr(
-        products, "is_emulated", lambda dtype, _device: dtype is torch.bfloat16
+        emulated_products, "is_emulated", lambda dtype, _device: dtype is torch.bfloat16
     )
 
 
@@ -82,7 +82,7 @@ def test_the_errors_of_ops_are_those_of_kernels(monkeypatch: Any) -> None:
     layers = nn.Linear(200, 200), nn.GELU(), nn.Linear(200, 200), nn.LayerNorm(200)
     model, x = nn.Sequential(*layers).eval(), torch.randn(200, 200)
     found = rows(model, x, shared=True)
-    monkeypatch.setattr(products, "is_emulated", lambda *_: False)
+    monkeypatch.setattr(emulated_products, "is_emulated", lambda *_: False)
     wanted = rows(model, x, shared=False)
     assert [name for name, (checked, _) in found.items() if checked] == [
         "linear",
@@ -100,12 +100,14 @@ def test_the_errors_of_ops_are_those_of_kernels(monkeypatch: Any) -> None:
 def test_a_kernel_that_is_wrong_is_a_fault() -> None:
     model, x = nn.Linear(200, 200).eval(), drawn(200, 200)
 
-    class Wrong(products.ProductMode):
+    class Wrong(emulated_products.ProductMode):
         def __torch_dispatch__(
             self, func: Any, _types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             made = func(*args, **(kwargs or {}))
-            is_product = func in products.PRODUCTS and made.dtype is torch.bfloat16
+            is_product = (
+                func in emulated_products.PRODUCTS and made.dtype is torch.bfloat16
+            )
             return made * 1.1 if is_product else made
 
     with Wrong():

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from amprewrite.frameworks.torch_fx.probes.segments.cuts import cuts
+from amprewrite.frameworks.torch_fx.probes.segments import cuts
 
 
 def test_what_fits_is_not_cut():

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from amprewrite.frameworks.torch_fx.probes.segments.differentiable import (
+from amprewrite.frameworks.torch_fx.probes.sensitivity import (
     blamed,
     check_differentiable,
     no_gradient,

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 from amprewrite.frameworks.torch_fx.capture.one_graph import capture
-from amprewrite.frameworks.torch_fx.probes.segments import segments
+from amprewrite.frameworks.torch_fx.probes import segments
 from amprewrite.frameworks.torch_fx.probes.sensitivity import measure_sensitivity
 from amprewrite.frameworks.torch_fx.rewrite.read import read
 from amprewrite.passes.error_budget.probe_selection import find_probes

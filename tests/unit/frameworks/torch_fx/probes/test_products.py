@@ -9,8 +9,8 @@ torch = pytest.importorskip("torch")
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from amprewrite.frameworks.torch_fx.probes.emulation import products
-from amprewrite.frameworks.torch_fx.probes.emulation.products import (
+from amprewrite.frameworks.torch_fx.probes import emulated_products
+from amprewrite.frameworks.torch_fx.probes.emulated_products import (
     InFloat32,
     Products,
     current_products,
@@ -34,7 +34,7 @@ class Kernels(TorchDispatchMode):
         self, func: Any, _types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         made = func(*args, **(kwargs or {}))
-        if func in products.PRODUCTS:
+        if func in emulated_products.PRODUCTS:
             self.ran.append((func.overloadpacket.__name__, made.dtype))
         return made
 
@@ -43,7 +43,7 @@ class Kernels(TorchDispatchMode):
 def emulating(monkeypatch: Any) -> None:
     """A processor that emulates bfloat16."""
     monkeypatch.setattr(
-        products, "is_emulated", lambda dtype, _device: dtype is torch.bfloat16
+        emulated_products, "is_emulated", lambda dtype, _device: dtype is torch.bfloat16
     )
 
 
@@ -57,7 +57,7 @@ def test_emulation_is_that_of_16_bits_without_instructions(monkeypatch: Any) -> 
     for known, wanted in ((False, True), (True, False), (None, False)):
         is_emulated.cache_clear()
         monkeypatch.setattr(
-            products, "bfloat16_instructions", lambda known=known: (known, "")
+            emulated_products, "bfloat16_instructions", lambda known=known: (known, "")
         )
         assert is_emulated(torch.bfloat16, CPU) is wanted
         assert is_emulated(torch.float16, CPU) is wanted
@@ -168,7 +168,7 @@ def test_in_float32_a_product_is_rounded_once(run: Any) -> None:
 
 
 def test_a_kernel_that_rounds_inside_runs_as_it_is(monkeypatch: Any) -> None:
-    monkeypatch.setattr(products, "rounds_once", lambda *_: False)
+    monkeypatch.setattr(emulated_products, "rounds_once", lambda *_: False)
     one, two = pair()
     with Kernels() as kernels, InFloat32():
         made = one @ two

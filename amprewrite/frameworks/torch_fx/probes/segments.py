@@ -1,14 +1,16 @@
 """Differentiate a graph in segments, several times from its outputs backwards.
 
-It runs forwards once, without autograd; the values that are alive between segments are
-kept. Then each segment, from the last to the first, runs again under autograd, and all
-directions pass back through it before the one before it runs. So the values of one
-segment are alive at a time, and each op runs one more time.
+A backward pass keeps the values of all ops. In segments it keeps those of one, which
+are computed again, and those that are alive at the cuts: the graph runs forwards once,
+without autograd, and the values that are alive between segments are kept. Then each
+segment, from the last to the first, runs again under autograd, and all directions pass
+back through it before the one before it runs. So each op runs one more time.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from math import isqrt
 from typing import Any
 
 import torch
@@ -22,9 +24,51 @@ from amprewrite.frameworks.torch_fx.executor import (
     body_start,
     may_write,
 )
-from amprewrite.frameworks.torch_fx.probes.segments.cuts import cuts
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading
 from amprewrite.plan.sensitivity import Probes
+
+WINDOW = 4
+"""A cut is moved by up to this part of a segment, to where few bytes are alive."""
+
+
+def cuts(kept: Sequence[int], alive: Sequence[int], limit: int) -> list[int]:
+    """Return the indices of the ops before which a sequence is cut.
+
+    Args:
+        kept: Bytes that each op keeps for the backward pass.
+        alive: Bytes of the values that are alive before each op.
+        limit: Bytes that may be kept at a time.
+
+    Returns:
+        Ascending; none if nothing has to be cut. The fewest that are within the limit;
+        if there are none, those with which the fewest bytes are kept.
+    """
+    sums = [0, *accumulate(kept)]
+    fewest, best = sums[-1], list[int]()
+    for count in range(2, isqrt(len(kept)) + 2):
+        if fewest <= limit:
+            break
+        found = _near(sums, alive, count)
+        bounds = [0, *found, len(kept)]
+        parts = pairwise(bounds)
+        largest = max(sums[two] - sums[one] for one, two in parts)
+        held = largest + sum(alive[index] for index in found)
+        if held < fewest:
+            fewest, best = held, found
+    return best
+
+
+def _near(sums: Sequence[int], alive: Sequence[int], count: int) -> list[int]:
+    """Return the cuts into ``count`` segments that keep about as much each."""
+    size, found = sums[-1] / count, set[int]()
+    for number in range(1, count):
+        off = {
+            index: abs(sums[index] - size * number) for index in range(1, len(alive))
+        }
+        near = [(alive[i], far, i) for i, far in off.items() if far <= size / WINDOW]
+        found |= {min(near)[-1]} if near else set()
+    return sorted(found)
+
 
 SHARE = 2.0
 """Bytes that a backward pass may keep, in those of a forward pass in float64."""

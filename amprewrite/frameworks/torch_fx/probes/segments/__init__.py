@@ -1,1 +1,0 @@
-"""Backward passes through a graph: in segments, with refusals of their ops."""
