@@ -216,3 +216,116 @@ def test_what_is_set_on_a_converted_model_is_read_and_kept(mode: Any) -> None:
         )
         assert converted.box is box
     assert converted.calls == 2
+
+
+class Recurrent(nn.Module):
+    """torch keeps the weights of the layer in a list, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.GRU(8, 8, batch_first=True)
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(x)[0]
+
+
+class Listed(nn.Module):
+    """Its parameter is in a list and in a dict, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(8))
+        self.groups = [self.weight]
+        self.named = {"weight": self.weight, "more": [self.weight]}
+
+    def forward(self, x: Any) -> Any:
+        x = x @ self.groups[0] + x @ self.named["weight"]
+        return x @ self.named["more"][0]
+
+
+class Tied(nn.Module):
+    """A layer that is not a submodule has a parameter of one that is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        twin = nn.Linear(8, 8)
+        twin.weight, twin.bias = self.layer.weight, self.layer.bias
+        self.twins = [twin]
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(x) + self.twins[0](x)
+
+
+@pytest.mark.parametrize("lazy", [False, True], ids=["args", "lazy"])
+@pytest.mark.parametrize("kind", [Recurrent, Listed, Tied])
+def test_a_step_captures_nothing_where_parameters_are_in_containers_too(
+    kind: Any, *, lazy: bool
+) -> None:
+    """Programs read them by name, so that an optimizer's write changes no program."""
+    torch.manual_seed(0)
+    plain, x = kind().train(), torch.randn(2, 4, 8)
+    model = copy.deepcopy(plain)
+    known = {} if lazy else {"args": (x,)}
+    converted = amprewrite.convert(model, "bf16", **known)
+    for module in (plain, converted):
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            module(x).square().mean().backward()
+            optimizer.step()
+    assert len(converted.plans) == 1
+    assert relative_error(converted(x), plain(x)) < 0.02
+
+
+def replaced(model: Any) -> None:
+    model.weight = nn.Parameter(torch.full((8, 8), 2.0))
+
+
+def listed_anew(model: Any) -> None:
+    model.groups[0] = torch.full((8, 8), 2.0)
+
+
+def written(model: Any) -> None:
+    with torch.no_grad():
+        model.weight.mul_(2)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("lazy", [False, True], ids=["args", "lazy"])
+@pytest.mark.parametrize("change", [replaced, listed_anew, written])
+def test_a_parameter_in_a_container_is_the_one_that_is_there(
+    change: Any, *, lazy: bool, training: bool
+) -> None:
+    plain, x = Listed().train(training), torch.randn(2, 4, 8)
+    known = {} if lazy else {"args": (x,)}
+    converted = amprewrite.convert(copy.deepcopy(plain), "bf16", **known)
+    with torch.set_grad_enabled(training):
+        converted(x)
+        for module in (plain, converted):
+            change(module)
+        assert relative_error(converted(x), plain(x)) < 0.02
+
+
+class Aliased(nn.Module):
+    """An attribute is an alias of the parameter, which has no gradient."""
+
+    def __init__(self, *, listed: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(8))
+        self.alias = self.weight.detach()
+        self.groups = [self.weight] if listed else []
+
+    def forward(self, x: Any) -> Any:
+        x = x @ self.weight + 2 * (x @ self.alias)
+        return x + x @ self.groups[0] if self.groups else x
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_an_alias_of_a_parameter_has_no_gradient(*, listed: bool) -> None:
+    """Where a container has the parameter too, dynamo captures the model."""
+    plain, x = Aliased(listed=listed).train(), torch.randn(2, 4, 8)
+    converted = amprewrite.convert(copy.deepcopy(plain), "bf16", args=(x,))
+    for module in (plain, converted):
+        module(x).sum().backward()
+    assert relative_error(converted.weight.grad, plain.weight.grad) < 0.02

@@ -4,26 +4,18 @@ Such a module is kept out of ``parameters()``, as a teacher whose weights are an
 of the model's. A captured program has its weights as constants.
 """
 
-from collections.abc import Iterable
-from types import FunctionType
-from typing import Any
+from collections.abc import Collection, Iterable
 
 import torch
 from torch import nn
 
+from amprewrite.frameworks.torch_fx.capture.named_weights import attribute_values
 from amprewrite.frameworks.torch_fx.capture.tensor_changes import Samples
 from amprewrite.frameworks.torch_fx.compat.tensor_internals import (
     storage_identity,
     writes,
 )
 from amprewrite.frameworks.torch_fx.plain.plain_class import STATE
-from amprewrite.frameworks.torch_fx.untouched.kinds import (
-    inside,
-    space_of,
-)
-
-_TORCHS = frozenset(vars(nn.Module())) | {STATE}
-"""Attributes of every module, and that of converted ones."""
 
 
 def hidden_modules(model: nn.Module) -> dict[int, nn.Module]:
@@ -35,50 +27,29 @@ def hidden_modules(model: nn.Module) -> dict[int, nn.Module]:
     Args:
         model: The model.
     """
-    parts = list(model.modules())
-    own, found, seen = set(map(id, parts)), dict[int, nn.Module](), set[int]()
-    python = [part for part in parts if not isinstance(part, torch.jit.ScriptModule)]
-    held = [v for part in python for n, v in vars(part).items() if n not in _TORCHS]
-    below: list[tuple[Any, bool]] = [(value, True) for value in held]
-    while below:
-        value, attribute = below.pop()
-        if id(value) in own or id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, nn.Module):
-            found[id(value)] = value
-        else:
-            below += [(inner, False) for inner in _inside(value, attribute=attribute)]
-    return found
-
-
-def _inside(value: Any, *, attribute: bool) -> list[Any]:
-    """Return the items of a container, and the attributes of an attribute."""
-    items = inside(value)
-    if items or not attribute or not _is_users(value):
-        return items
-    return list((space_of(value) or {}).values())
-
-
-def _is_users(value: object) -> bool:
-    kind = type(value)
-    known = issubclass(kind, (torch.Tensor, FunctionType, type))
-    return not known and not kind.__module__.startswith("torch")
+    values = attribute_values(model, apart=frozenset({STATE})).items()
+    return {number: v for number, v in values if isinstance(v, nn.Module)}
 
 
 class HiddenTensors:
     """The tensors and modes of hidden modules, to be compared later.
 
     Writes that torch does not count (through ``data``, by NumPy) are seen by samples,
-    as those to other plain tensors.
+    as those to other plain tensors. A tensor that the model has too is compared by
+    identity alone, because programs read it by name.
     """
 
-    def __init__(self, modules: Iterable[nn.Module]) -> None:
-        """Record their state."""
-        self._modules = list(modules)
+    def __init__(self, modules: Iterable[nn.Module], own: Collection[int]) -> None:
+        """Record their state.
+
+        Args:
+            modules: The hidden modules.
+            own: Identities of the parameters and buffers of the model.
+        """
+        self._modules, self._own = list(modules), own
         self._tensors = list(self._now())  # kept alive, so that no identity is reused
         self._state = self._read()
-        self._samples = Samples(self._tensors)
+        self._samples = Samples(t for t in self._tensors if id(t) not in own)
 
     def hold(self) -> bool:
         """Return whether nothing has changed."""
@@ -91,10 +62,12 @@ class HiddenTensors:
 
     def _read(self) -> list[object]:
         modes = [part.training for m in self._modules for part in m.modules()]
-        return [
-            *modes,
-            *((id(t), writes(t), _memory(t), t.requires_grad) for t in self._now()),
-        ]
+        return [*modes, *map(self._state_of, self._now())]
+
+    def _state_of(self, tensor: torch.Tensor) -> tuple[object, ...]:
+        if id(tensor) in self._own:
+            return id(tensor), tensor.requires_grad
+        return id(tensor), writes(tensor), _memory(tensor), tensor.requires_grad
 
     def __eq__(self, other: object) -> bool:
         """Return whether the state was the same."""

@@ -142,7 +142,7 @@ class Programs:
                 self._adopt_hooks(owner, program)
         written.write_back(program.written)
         if have_changed(self._settings):  # written by the forward, which dynamo follows
-            self._settings = settings_of(owner)
+            self._settings = settings_of(owner, by_name=self.shared.trains)
         return found
 
     def _adopt_hooks(self, owner: nn.Module, program: LazyModule) -> None:
@@ -317,7 +317,8 @@ class Programs:
             distributed.refuse_sharded_parts(owner)
             self.shared.adopt_parts()
             remember_low(self.shared.root(), self.shared.low)
-            key = structure_key(owner)
+            by_name = self.shared.trains
+            key = structure_key(owner, by_name=by_name)
             self.shared.watch.read_in(owner)
             self._table = self._tables.setdefault(key, Table())
             for program in self._table.outdated(owner.modules()):
@@ -325,7 +326,8 @@ class Programs:
             self._version = self.shared.watch.structure
             if not self.path:
                 self.shared.watch.changed = False
-            self._settings, self._ties = settings_of(owner), ties_of(owner)
+            self._settings = settings_of(owner, by_name=by_name)
+            self._ties = ties_of(owner)
             now = portable(key) if self._stored else ()
             for program in [program for was, program in self._stored if was == now]:
                 self._add(program)

@@ -20,6 +20,7 @@ from amprewrite.errors import (
     PlanMismatchError,
     UnsupportedError,
 )
+from amprewrite.frameworks.torch_fx.capture.named_weights import attribute_values
 from amprewrite.frameworks.torch_fx.compat import (
     module_parts,
     operators,
@@ -31,6 +32,7 @@ from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModu
 from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule
 from amprewrite.frameworks.torch_fx.module.low_marks import mark_low
 from amprewrite.frameworks.torch_fx.module.signature import TRACED_OTHERWISE
+from amprewrite.frameworks.torch_fx.plain.plain_class import STATE
 from amprewrite.frameworks.torch_fx.plain.plain_model import Stored
 from amprewrite.frameworks.torch_fx.plain.tree import scripted
 from amprewrite.frameworks.torch_fx.programs.extents import TracedExtents
@@ -116,9 +118,15 @@ def program_of_call(
 
 
 def _keeps_weights(asker: Asker) -> bool:
-    """Return whether weights stay full: for gradients, or for others that read them."""
+    """Return whether weights stay full: for gradients, or for others that read them.
+
+    A container with a weight would have the full one beside the low one.
+    """
     owner = asker.owner
     if asker.shared.trains or owner.training or _is_lent(owner) or scripted(owner):
+        return True
+    values = attribute_values(owner, apart=frozenset({STATE, "_flat_weights"}))
+    if any(id(tensor) in values for tensor in (*owner.parameters(), *owner.buffers())):
         return True
     return torch.is_grad_enabled() and any(p.requires_grad for p in owner.parameters())
 

@@ -93,20 +93,45 @@ class Watch:
             self.count()
 
 
-def structure_key(root: nn.Module) -> Key:
+def structure_key(root: nn.Module, *, by_name: bool = False) -> Key:
     """Return the key of the structure of ``root``.
 
     It has the classes, modes, hooks, flags and names of tensors of all parts, which of
     these name one tensor, and the values that their forwards read in classes and global
     variables and of modules that are no submodules, but neither tensors nor the hooks
     of ``root`` itself, which run around its programs.
+
+    Args:
+        root: The model.
+        by_name: Whether programs read parameters and buffers by name also where a
+            container has them too, as those in training do. A write to one then changes
+            no program: of the list of weights of a recurrent layer, for example.
     """
     parts = [*parts_of(root)]
-    hidden = HiddenTensors(hidden_modules(root).values())
+    names, own = names_read(part for _, part in parts), _owned(root, by_name)
+    hidden = HiddenTensors(hidden_modules(root).values(), own.keys())
     outside = hidden, outside_key(outside_of(part for _, part in parts))
-    names = names_read(part for _, part in parts)
-    own = (_part_key(root, path, part, names) for path, part in parts)
-    return (outside, ties_of(root), *own)
+    keys = (_part_key(root, path, part, names, own) for path, part in parts)
+    return (outside, ties_of(root), *keys)
+
+
+Owned = Mapping[int, Any]
+"""The dict of each tensor that programs read by name, by the identity of the tensor."""
+
+
+_NOTHING: Owned = {}
+
+
+def _owned(root: nn.Module, by_name: bool) -> Owned:  # noqa: FBT001  # its two callers
+    if not by_name:
+        return _NOTHING
+    return {
+        id(tensor): space
+        for _, part in parts_of(root)
+        for space in (module_parts.parameters(part), module_parts.buffers(part))
+        for tensor in space.values()
+        if tensor is not None
+    }
 
 
 def ties_of(root: nn.Module) -> tuple[tuple[str, ...], ...]:
@@ -145,15 +170,19 @@ def parts_of(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _part_key(
-    root: nn.Module, path: str, part: nn.Module, names: frozenset[str]
+    root: nn.Module,
+    path: str,
+    part: nn.Module,
+    names: frozenset[str],
+    own: Owned,
 ) -> Key:
-    hooks, flags = module_hooks.call_hooks(part), tuple(_flags(part, names))
+    hooks, flags = module_hooks.call_hooks(part), tuple(_flags(part, names, own))
     if part is root:  # its programs run inside of these
         hooks, flags = (), tuple(flag for flag in flags if flag[0] != "forward")
     return path, program_class(type(part)), part.training, hooks, flags
 
 
-def _flags(part: nn.Module, names: frozenset[str]) -> Iterator[Flag]:
+def _flags(part: nn.Module, names: frozenset[str], own: Owned) -> Iterator[Flag]:
     """Yield the flags of a part that forwards read, with their values.
 
     They are attributes of the part, and attributes of its settings (its config).
@@ -161,6 +190,7 @@ def _flags(part: nn.Module, names: frozenset[str]) -> Iterator[Flag]:
     Args:
         part: The part.
         names: Names that the forwards of other parts read.
+        own: The parameters and buffers of the model.
     """
     yield from _tensor_names(part)
     for name, value, read in _attributes_read(part, names):
@@ -169,13 +199,13 @@ def _flags(part: nn.Module, names: frozenset[str]) -> Iterator[Flag]:
         if is_simple(value):
             yield name, type(value), value
         elif isinstance(value, _CONTAINERS):
-            yield name, type(value), Content(value)
+            yield name, type(value), Content(value, own)
         elif isinstance(value, torch.Tensor) or callable(value):
-            yield name, type(value), Same(value)
+            yield name, type(value), Same(value, own)
         elif is_settings(value):
             for where, inner, held in _inner_settings(name, value, read):
                 if isinstance(held, _CONTAINERS):
-                    yield f"{where}.{inner}", type(held), Content(held)
+                    yield f"{where}.{inner}", type(held), Content(held, own)
                 elif is_simple(held):
                     yield f"{where}.{inner}", type(held), held
 
@@ -237,27 +267,31 @@ Settings = tuple[Any, Any]
 """Settings, a container, a tensor or values outside, as they are now and were."""
 
 
-def settings_of(root: nn.Module) -> list[Settings]:
+def settings_of(root: nn.Module, *, by_name: bool = False) -> list[Settings]:
     """Return the attributes of the settings of all parts, each with a copy of them.
 
     A write to such an attribute cannot be counted, so they are compared at each call,
     as are the values outside of the model that forwards read.
+
+    Args:
+        root: The model.
+        by_name: As of :func:`structure_key`.
     """
     parts = [*parts_of(root)]
     outside = Outside(outside_of(part for _, part in parts))
     found: dict[int, Settings] = {id(outside): (outside, outside.values())}
+    names, own = names_read(part for _, part in parts), _owned(root, by_name)
     if hidden := hidden_modules(root):
-        tensors = HiddenTensors(hidden.values())
+        tensors = HiddenTensors(hidden.values(), own.keys())
         found[id(tensors)] = tensors, tensors
-    names = names_read(part for _, part in parts)
     for _, part in parts:
         for name, value, read in _attributes_read(part, names):
             if name == "forward":
                 continue
-            _add_settings(found, value)
+            _add_settings(found, value, own)
             if is_settings(value):
                 for _, _, held in _inner_settings(name, value, read):
-                    _add_settings(found, held)
+                    _add_settings(found, held, own)
     return _joined(found.values())
 
 
@@ -273,8 +307,11 @@ def _is_counted(now: Any, before: object) -> bool:
     return isinstance(before, Mark) and counts_writes(now)
 
 
-def _add_settings(found: dict[int, Settings], value: Any) -> None:
-    if id(value) in found:
+def _add_settings(found: dict[int, Settings], value: Any, own: Owned) -> None:
+    if id(value) in own:  # until another tensor has its name
+        space = own[id(value)]
+        found[id(space)] = space, dict(space)
+    if id(value) in found or id(value) in own:
         return
     if is_settings(value):
         fields = module_parts.attributes_of(value)
@@ -285,7 +322,7 @@ def _add_settings(found: dict[int, Settings], value: Any) -> None:
         found[id(value)] = value, _copied(value)
         for part in inside(value):
             if isinstance(part, (torch.Tensor, *_CONTAINERS)):
-                _add_settings(found, part)
+                _add_settings(found, part, own)
 
 
 def have_changed(settings: Iterable[Settings]) -> bool:
@@ -331,20 +368,27 @@ def _copied(value: Any) -> Any:
 class Same:
     """An object in a key, equal to itself alone; the key keeps it alive.
 
-    A tensor is another after it was written to: a program has its values.
+    A tensor is another after it was written to: a program has its values, unless it
+    reads the tensor by name.
     """
 
-    def __init__(self, value: object) -> None:
-        """Take the object."""
+    def __init__(self, value: object, own: Owned = _NOTHING) -> None:
+        """Take the object.
+
+        Args:
+            value: The object.
+            own: The tensors that programs read by name.
+        """
+        constant = isinstance(value, torch.Tensor) and id(value) not in own
         self._value = value
-        self._mark = Mark(value) if isinstance(value, torch.Tensor) else None
+        self._mark = Mark(cast("torch.Tensor", value)) if constant else None
 
     def __eq__(self, other: object) -> bool:
         """Return whether it is the same object, not written to in between."""
         if not isinstance(other, Same) or self._value is not other._value:
             return False
         if self._mark is None or other._mark is None:
-            return True
+            return self._mark is other._mark
         return self._mark.is_like(other._mark)
 
     def __hash__(self) -> int:
@@ -358,15 +402,21 @@ class Content:
     That of a container inside counts too.
     """
 
-    def __init__(self, value: Any, around: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        value: Any,
+        own: Owned = _NOTHING,
+        around: frozenset[int] = frozenset(),
+    ) -> None:
         """Copy the content.
 
         Args:
             value: The container.
+            own: The tensors that programs read by name.
             around: Identities of the containers that hold it, which it may hold.
         """
         around |= {id(value)}
-        self._parts = [_in_key(part, around) for part in inside(value)]
+        self._parts = [_in_key(part, own, around) for part in inside(value)]
 
     def __eq__(self, other: object) -> bool:
         """Return whether the contents are equal."""
@@ -377,12 +427,12 @@ class Content:
         return len(self._parts)
 
 
-def _in_key(value: Any, around: frozenset[int]) -> object:
+def _in_key(value: Any, own: Owned, around: frozenset[int]) -> object:
     if is_simple(value):
         return value
     if isinstance(value, _CONTAINERS) and id(value) not in around:
-        return Content(value, around)
-    return Same(value)
+        return Content(value, own, around)
+    return Same(value, own)
 
 
 SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)

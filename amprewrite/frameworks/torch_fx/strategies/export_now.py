@@ -10,6 +10,7 @@ from amprewrite.frameworks.torch_fx.capture.dynamic_shapes import (
     PER_SIGNATURE,
     refuse_mistake,
 )
+from amprewrite.frameworks.torch_fx.capture.named_weights import read_by_name
 from amprewrite.frameworks.torch_fx.capture.one_graph import capture_for
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.plain.hidden import hidden_modules
@@ -36,6 +37,8 @@ def export_now(subject: Subject) -> ConvertedModule | CaptureError:
     outside = OutsideWrites(subject.root)
     try:
         captured = capture_for(subject.model, subject.root, subject.request)
+        if subject.trains:
+            read_by_name(captured.module, subject.root)
     except CaptureError as error:
         return beside_shapes(subject, error)
     finally:

@@ -19,6 +19,7 @@ from amprewrite.errors import (
     warn,
 )
 from amprewrite.frameworks.torch_fx.capture.export import export_model
+from amprewrite.frameworks.torch_fx.capture.named_weights import read_by_name
 from amprewrite.frameworks.torch_fx.capture.program import (
     is_program,
     open_graph,
@@ -115,7 +116,7 @@ class Programs:
         self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Program, tuple[tuple[Any, ...], dict[str, Any]]]:
         """Return the program for a call, and its arguments; capture one if needed."""
-        structure = structure_key(_plain_view(model))
+        structure = structure_key(_plain_view(model), by_name=True)
         for program in self.found:
             given = program.takes(args, kwargs, structure)
             if given is not None:
@@ -170,8 +171,11 @@ def capture(
     plain = _plain_view(model)
     shapes = _dynamic(plain, args, kwargs)
     captured = export_model(plain, args, kwargs, shapes)
+    read_by_name(captured.module, plain)
     _refuse_lost(captured.seen)
-    structure = structure_key(plain)  # with the flags that a first call sets
+    structure = structure_key(
+        plain, by_name=True
+    )  # with the flags that a first call sets
     scales = insert_scales(captured.module, (args, kwargs), settings)
     signature = signature_of(plain, captured.module)
     return Program(captured.module, signature, structure, scales)

@@ -42,9 +42,12 @@ def switched(layer: Any) -> None:
 @pytest.mark.parametrize("change", [by_data, counted, replaced, switched])
 def test_a_change_is_detected(change: Any) -> None:
     layer = nn.Linear(2, 2)
-    before, same = HiddenTensors([layer]), HiddenTensors([layer])
+    before, same = (
+        HiddenTensors([layer], frozenset()),
+        HiddenTensors([layer], frozenset()),
+    )
     assert before.hold()
     assert before == same
     change(layer)
     assert not before.hold()
-    assert before != HiddenTensors([layer])
+    assert before != HiddenTensors([layer], frozenset())

@@ -183,16 +183,41 @@ def test_settings_that_are_read_are_kept_as_they_are_and_as_they_were() -> None:
     assert not are_same(now, before)
 
 
+class Tables(nn.Module):
+    """Reads constants from a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = [torch.ones(2), torch.ones(2)]
+
+    def forward(self, x: Any) -> Any:
+        return x + self.tables[0] * self.tables[1]
+
+
 def test_tensors_in_settings_are_compared_at_once() -> None:
-    """Those of nn.LSTM are in a list; one after the other takes 2 us each."""
-    one: Any = nn.LSTM(2, 2, num_layers=2)
+    """One after the other takes 2 us each."""
+    one: Any = Tables()
     *_, (now, before) = settings_of(one)
     assert now is before
     assert isinstance(now, Marks)
     assert not any(isinstance(known, Mark) for _, known in settings_of(one))
     assert are_same(now, before)
-    one.weight_ih_l0.data.mul_(2)
+    one.tables[0].data.mul_(2)
     assert not are_same(now, before)
+
+
+def test_weights_in_a_list_are_compared_by_identity() -> None:
+    """Those of nn.LSTM are in a list, and programs read them by name."""
+    one: Any = nn.LSTM(2, 2)
+    key, settings = structure_key(one, by_name=True), settings_of(one, by_name=True)
+    constant = structure_key(one)
+    one.weight_ih_l0.data.mul_(2)
+    assert all(are_same(*pair) for pair in settings)
+    assert structure_key(one, by_name=True) == key
+    assert structure_key(one) != constant
+    one.weight_ih_l0 = nn.Parameter(torch.ones(8, 2))
+    assert not all(are_same(*pair) for pair in settings)
+    assert structure_key(one, by_name=True) != key
 
 
 class Listed(nn.Module):
