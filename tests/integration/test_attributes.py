@@ -266,7 +266,7 @@ def test_a_step_captures_nothing_where_parameters_are_in_containers_too(
     torch.manual_seed(0)
     plain, x = kind().train(), torch.randn(2, 4, 8)
     model = copy.deepcopy(plain)
-    known = {} if lazy else {"args": (x,)}
+    known: dict[str, Any] = {} if lazy else {"args": (x,)}
     converted = amprewrite.convert(model, "bf16", **known)
     for module in (plain, converted):
         optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
@@ -278,7 +278,7 @@ def test_a_step_captures_nothing_where_parameters_are_in_containers_too(
     assert relative_error(converted(x), plain(x)) < 0.02
 
 
-def replaced(model: Any) -> None:
+def weight_replaced(model: Any) -> None:
     model.weight = nn.Parameter(torch.full((8, 8), 2.0))
 
 
@@ -293,12 +293,12 @@ def written(model: Any) -> None:
 
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("lazy", [False, True], ids=["args", "lazy"])
-@pytest.mark.parametrize("change", [replaced, listed_anew, written])
+@pytest.mark.parametrize("change", [weight_replaced, listed_anew, written])
 def test_a_parameter_in_a_container_is_the_one_that_is_there(
     change: Any, *, lazy: bool, training: bool
 ) -> None:
     plain, x = Listed().train(training), torch.randn(2, 4, 8)
-    known = {} if lazy else {"args": (x,)}
+    known: dict[str, Any] = {} if lazy else {"args": (x,)}
     converted = amprewrite.convert(copy.deepcopy(plain), "bf16", **known)
     with torch.set_grad_enabled(training):
         converted(x)

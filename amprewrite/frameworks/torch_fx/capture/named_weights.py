@@ -65,8 +65,8 @@ def _themselves(aliases: dict[str, str], model: nn.Module) -> dict[str, str]:
     for number, value in values.items():
         if isinstance(value, torch.Tensor) and (memory := _memory(value)):
             memories.setdefault(memory, set()).add(number)
-    own = dict(model.named_parameters(remove_duplicate=False))
-    own.update(model.named_buffers(remove_duplicate=False))
+    own: dict[str, torch.Tensor] = dict(model.named_buffers(remove_duplicate=False))
+    own.update(model.named_parameters(remove_duplicate=False))
     named: dict[str, str] = {}
     for constant, name in aliases.items():
         numbers = memories.get(_memory(own[name]), set())
