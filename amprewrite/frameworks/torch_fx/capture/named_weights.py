@@ -39,10 +39,10 @@ def read_by_name(module: GraphModule, model: nn.Module) -> None:
         return
     tensors = [*module.named_parameters(), *module.named_buffers()]
     names = {_memory(tensor): name for name, tensor in tensors}
-    aliases = {name: names[m] for name, m in constants.items() if m in names}
-    if not aliases:
+    shared = {name: (m, names[m]) for name, m in constants.items() if m in names}
+    if not shared:
         return
-    aliases = _themselves(aliases, model)
+    aliases = _themselves(shared, model)
     for node in module.graph.find_nodes(op="get_attr"):
         node.target = aliases.get(node.target, node.target)
     for name in aliases:
@@ -50,13 +50,21 @@ def read_by_name(module: GraphModule, model: nn.Module) -> None:
     module.recompile()
 
 
-def _themselves(aliases: dict[str, str], model: nn.Module) -> dict[str, str]:
-    """Return the constants that are a tensor of the model itself, with its name.
+def _themselves(
+    aliases: dict[str, tuple[Any, str]], model: nn.Module
+) -> dict[str, str]:
+    """Return the constants that are parameters or buffers, with their names.
 
-    An alias is another tensor: it stays when another parameter has the name.
+    A detached alias of a parameter is another tensor: it has no gradient, and it stays
+    when the parameter is replaced.
+
+    Args:
+        aliases: The memory of each constant, and the name of the tensor that shares it.
+        model: The model.
 
     Raises:
-        CaptureError: It cannot be said of one that needs a gradient.
+        CaptureError: A container has a parameter that needs a gradient, and the model
+            has an alias of it too: the constant may be either.
     """
     values = attribute_values(model)
     for value in [v for v in values.values() if isinstance(v, nn.Module)]:
@@ -65,14 +73,15 @@ def _themselves(aliases: dict[str, str], model: nn.Module) -> dict[str, str]:
     for number, value in values.items():
         if isinstance(value, torch.Tensor) and (memory := _memory(value)):
             memories.setdefault(memory, set()).add(number)
-    own: dict[str, torch.Tensor] = dict(model.named_buffers(remove_duplicate=False))
-    own.update(model.named_parameters(remove_duplicate=False))
+    own = {_memory(t): t for t in (*model.buffers(), *model.parameters())}
     named: dict[str, str] = {}
-    for constant, name in aliases.items():
-        numbers = memories.get(_memory(own[name]), set())
-        if numbers == {id(own[name])}:
+    for constant, (memory, name) in aliases.items():
+        tensor, numbers = own.get(memory), memories.get(memory, set())
+        if tensor is None or id(tensor) not in numbers:
+            continue
+        if numbers == {id(tensor)}:
             named[constant] = name
-        elif own[name].requires_grad and id(own[name]) in numbers:
+        elif tensor.requires_grad:
             msg = (
                 f"export keeps the parameter {name} as a constant where forward reads "
                 "it from a container, or an alias of it, an attribute of the model"
@@ -125,7 +134,8 @@ def _is_users(value: object) -> bool:
 
 def _memory(tensor: torch.Tensor) -> Any:
     """Return the memory of a tensor, and its view of it; None if it has none."""
-    if tensor.layout != torch.strided or not tensor.numel():
+    plain = type(tensor) in (torch.Tensor, nn.Parameter)
+    if not plain or tensor.layout != torch.strided or not tensor.numel():
         return None
     offset = tensor.storage_offset()
     place = storage_identity(tensor), offset, tensor.shape, tensor.stride()

@@ -108,7 +108,7 @@ def structure_key(root: nn.Module, *, by_name: bool = False) -> Key:
             no program: of the list of weights of a recurrent layer, for example.
     """
     parts = [*parts_of(root)]
-    names, own = names_read(part for _, part in parts), _owned(root, by_name)
+    names, own = names_read(part for _, part in parts), _owned(root, by_name=by_name)
     hidden = HiddenTensors(hidden_modules(root).values(), own.keys())
     outside = hidden, outside_key(outside_of(part for _, part in parts))
     keys = (_part_key(root, path, part, names, own) for path, part in parts)
@@ -122,7 +122,7 @@ Owned = Mapping[int, Any]
 _NOTHING: Owned = {}
 
 
-def _owned(root: nn.Module, by_name: bool) -> Owned:  # noqa: FBT001  # its two callers
+def _owned(root: nn.Module, *, by_name: bool) -> Owned:
     if not by_name:
         return _NOTHING
     return {
@@ -280,7 +280,7 @@ def settings_of(root: nn.Module, *, by_name: bool = False) -> list[Settings]:
     parts = [*parts_of(root)]
     outside = Outside(outside_of(part for _, part in parts))
     found: dict[int, Settings] = {id(outside): (outside, outside.values())}
-    names, own = names_read(part for _, part in parts), _owned(root, by_name)
+    names, own = names_read(part for _, part in parts), _owned(root, by_name=by_name)
     if hidden := hidden_modules(root):
         tensors = HiddenTensors(hidden.values(), own.keys())
         found[id(tensors)] = tensors, tensors

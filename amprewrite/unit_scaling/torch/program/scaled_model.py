@@ -173,9 +173,8 @@ def capture(
     captured = export_model(plain, args, kwargs, shapes)
     read_by_name(captured.module, plain)
     _refuse_lost(captured.seen)
-    structure = structure_key(
-        plain, by_name=True
-    )  # with the flags that a first call sets
+    # After the capture: with the flags that a first call sets.
+    structure = structure_key(plain, by_name=True)
     scales = insert_scales(captured.module, (args, kwargs), settings)
     signature = signature_of(plain, captured.module)
     return Program(captured.module, signature, structure, scales)
