@@ -22,7 +22,7 @@ LIBRARIES = (
 """Packages between the user's code and this package; so is the standard library."""
 
 _STANDARD = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
-_INSTALLED = tuple(name + os.sep for name in ("site-packages", "dist-packages"))
+INSTALLED = tuple(name + os.sep for name in ("site-packages", "dist-packages"))
 """Directories of installed packages, which may lie inside the standard library's."""
 
 
@@ -45,7 +45,7 @@ def is_users(file: str) -> bool:
 def _is_standard(file: str) -> bool:
     """Return whether ``file`` is a part of the standard library."""
     inside = (root for root in _STANDARD if file.startswith(root + os.sep))
-    return any(not file[len(root) + 1 :].startswith(_INSTALLED) for root in inside)
+    return any(not file[len(root) + 1 :].startswith(INSTALLED) for root in inside)
 
 
 def runs_users(frame: FrameType) -> bool:

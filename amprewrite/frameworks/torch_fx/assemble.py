@@ -35,6 +35,7 @@ def assemble(subject: Subject, captured: Captured) -> ConvertedModule:
     converted = build(root, reading, plan, shared=trains or subject.owned)
     converted.lowers = request.lowering
     converted.constants = tuple(captured.seen.constants)
+    converted.attributes = captured.seen.attributes
     if not subject.has_own_class:
         keep_program(converted, root, shared=trains)
     if request.budget is None and request.has_arguments:

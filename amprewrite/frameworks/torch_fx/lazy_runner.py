@@ -21,7 +21,7 @@ from amprewrite.frameworks.torch_fx.compat import (
     settings,
     threads,
 )
-from amprewrite.frameworks.torch_fx.programs.effects import without_effects
+from amprewrite.frameworks.torch_fx.programs.part_hooks import without_users_hooks
 from amprewrite.frameworks.torch_fx.untouched.undisturbed import Untouched
 from amprewrite.plan import join_plans
 
@@ -113,7 +113,7 @@ class _Captured:
         with (
             settings.dynamo_settings(),
             threads.capturing(),
-            without_effects(self._model),
+            without_users_hooks(self._model),
         ):
             return warm_up(self._model, args, kwargs)
 

@@ -27,7 +27,6 @@ from amprewrite.frameworks.torch_fx.aten.source_location import (
     user_frames,
 )
 from amprewrite.frameworks.torch_fx.capture.low_run import run_on_fake, run_on_meta
-from amprewrite.frameworks.torch_fx.capture.outliving.made_tensors import MadeTensors
 from amprewrite.frameworks.torch_fx.compat import (
     operators,
     pytrees,
@@ -215,16 +214,13 @@ def _second_run(recorder: _Recorder, model: nn.Module) -> Generator[None]:
     A second run may fail where the first did not: the code may need a value, or a dtype
     that it names itself. Observations before the failure are kept.
     """
-    made = MadeTensors()
     quiet = settings.quiet()  # warnings about dtypes that no user chose
     exported = threads.as_if_exported()
     try:
-        with undisturbed(model), quiet, exported, torch.no_grad(), recorder, made:
+        with undisturbed(model), quiet, exported, torch.no_grad(), recorder:
             yield
     except NotCapturedError as error:  # a converted part: its casts are those of a plan
         recorder.stopped, recorder.is_planned = str(error), True
     except Exception as error:  # noqa: BLE001  # the user's code, on unusual dtypes
         reason = str(error).strip().split("\n")[0]
         recorder.stopped = f"{type(error).__name__}: {reason}"
-    finally:
-        made.forget()

@@ -17,8 +17,9 @@ from torch.nn.parameter import is_lazy
 from amprewrite.dtypes import Processor
 from amprewrite.errors import CaptureError
 from amprewrite.frameworks.torch_fx.aten.rnn_cells import cells_written_out
+from amprewrite.frameworks.torch_fx.capture.attribute_reads import ALL
 from amprewrite.frameworks.torch_fx.capture.keywords import keywords_named
-from amprewrite.frameworks.torch_fx.capture.outliving.made_tensors import (
+from amprewrite.frameworks.torch_fx.capture.made_tensors import (
     MadeTensors,
     release,
 )
@@ -35,12 +36,14 @@ from amprewrite.frameworks.torch_fx.capture.seen import (
 )
 from amprewrite.frameworks.torch_fx.compat import (
     module_hooks,
+    operators,
     pytrees,
     settings,
     threads,
     tracing,
 )
 from amprewrite.frameworks.torch_fx.compat.watchers import trials
+from amprewrite.frameworks.torch_fx.untouched.surroundings import Surroundings
 from amprewrite.runtime.collector import collector_paused
 from amprewrite.user_code import raised_at
 
@@ -101,15 +104,20 @@ def export_model(
     """
     given = (model, (args, kwargs, dynamic_shapes), processor, planned_for)
     trials.failed(torch.__version__)  # their graphs are none of the model
-    made = MadeTensors()
+    made, around = MadeTensors(), Surroundings([model])
     try:
         with made:
             captured = _with_gradients_or_without(given)
     except BaseException as error:  # an interrupt leaves them too
         release(error)  # its calls hold tensors that the forward did not store
         made.settle()
+        around.restore()
         raise
+    if any(map(_is_captured_by_dynamo, captured.module.modules())):
+        captured.seen.attributes |= {ALL}
     captured.seen.stored = made.settle(captured.module)
+    if captured.seen.stored:
+        around.restore()
     return captured
 
 
@@ -206,6 +214,19 @@ def _export(
     take_out_promotions(module)
     how = "captured by torch.export"
     return Captured(module, how if gradients else f"{how} without gradients", seen)
+
+
+def _is_captured_by_dynamo(part: torch.nn.Module) -> bool:
+    """Return whether dynamo captured bodies of a graph, of branches or of loops.
+
+    It keeps them for further captures, in which it reads nothing of the model again.
+    Regions without gradients or with autocast are torch.export's own.
+    """
+    nodes = part.graph.nodes if isinstance(part, torch.fx.GraphModule) else ()
+    targets: list[Any] = [
+        n.target for n in nodes if operators.is_higher_order(n.target)
+    ]
+    return not all(target.name().startswith("wrap_with_") for target in targets)
 
 
 def _outside_inference(value: Any) -> Any:

@@ -9,6 +9,11 @@ from typing import Any
 import torch
 from torch.nn.modules import module as torch_module
 
+from amprewrite.frameworks.torch_fx.capture.attribute_reads import (
+    Names,
+    kinds_of_settings,
+    recording,
+)
 from amprewrite.frameworks.torch_fx.compat import pytrees, settings, threads
 from amprewrite.frameworks.torch_fx.compat.watchers import autograd, trials
 from amprewrite.frameworks.torch_fx.untouched.attributes import Attributes
@@ -52,6 +57,7 @@ class Seen:
             are no constants; export does it once.
         unnoticed: Names of features that the release of torch does not tell a capture
             of, and that export drops.
+        attributes: Names of the attributes that the forward reads, of any part.
     """
 
     functions: list[str] = field(default_factory=list[str])
@@ -64,6 +70,7 @@ class Seen:
     drawn: list[str] = field(default_factory=list[str])
     stored: int = 0
     unnoticed: list[str] = field(default_factory=list[str])
+    attributes: Names = frozenset()
 
     def reason(self, *, training: bool) -> str:
         """Return the reason why the capture is not faithful; empty if it is."""
@@ -148,14 +155,18 @@ def watching_attributes(model: torch.nn.Module, seen: Seen) -> Generator[None]:
             assigned.add(name)
 
     def enter(_: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if not before:  # what torch.export reads before does not count
+            attributes.clear()
         before.append((Attributes.of(model), _Arguments(model, args, kwargs)))
 
     def leave(*_: object) -> None:
         then, given = before.pop()
         seen.written = [*then.names(assigned), *given.changed()]
         seen.drawn, seen.constants = then.drawn(), then.constants()
+        seen.attributes |= attributes
 
-    with undisturbed(model) as outside:
+    kinds = kinds_of_settings(model)
+    with undisturbed(model, stored=False) as outside, recording(kinds) as attributes:
         hooks = (
             model.register_forward_pre_hook(enter, prepend=True, with_kwargs=True),
             model.register_forward_hook(leave),

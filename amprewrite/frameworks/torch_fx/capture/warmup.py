@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -31,10 +31,11 @@ def warm_up(
         The memory that the model writes to.
 
     Raises:
-        CaptureError: The model fails on these arguments.
+        CaptureError: The model fails on these arguments, or draws from a
+            ``random.Random``.
     """
     try:
-        return try_run(module_parts.called_plainly(model), model, args, kwargs)
+        trial = try_run(module_parts.called_plainly(model), model, args, kwargs)
     except Exception as error:
         where = offending_line(error) or "its call"
         msg = (
@@ -43,6 +44,14 @@ def warm_up(
             f"{_mixed(model, (args, kwargs))}"
         )
         raise CaptureError(msg) from error
+    if trial.drawn:
+        msg = (
+            f"forward draws from {trial.drawn[0]}, a random.Random, and a program "
+            f"would have one number of it for all calls; use the functions of the "
+            f"module random, or numpy.random.default_rng(), from which each call draws"
+        )
+        raise CaptureError(msg)
+    return trial.written
 
 
 def _mixed(model: nn.Module, arguments: Any) -> str:
@@ -66,31 +75,42 @@ def has_values(model: nn.Module, *arguments: Any) -> bool:
     return not fake and not any(tensor.is_meta for tensor in held)
 
 
+class Trial(NamedTuple):
+    """What a run did that was put back.
+
+    Attributes:
+        written: The memory that it wrote to.
+        drawn: Names of the ``random.Random`` objects of the model that it drew from.
+    """
+
+    written: list[torch.UntypedStorage]
+    drawn: list[str]
+
+
 def try_run(
     run: Callable[..., Any],
     model: nn.Module,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-) -> list[torch.UntypedStorage]:
+) -> Trial:
     """Run ``model`` by ``run`` on copies of its arguments, without side effects.
 
     It runs without gradients, which is faster, unless gradients are enabled and the
     model needs them in its forward (forces as the gradient of an energy).
-
-    Returns:
-        The memory that it writes to.
     """
     try:
         # reentrant checkpoints say so, of this run alone
         unheard = threads.silent(message="None of the inputs have requires_grad")
         with undisturbed(model, hooks=False) as before, torch.no_grad(), unheard:
             run(*copies(args), **copies(dict(kwargs)))
+            drawn = before.attributes.drawn_inside()
     except Exception:
         if not torch.is_grad_enabled():
             raise
         with undisturbed(model, hooks=False) as before:
             run(*copies(args), **copies(dict(kwargs)))
-    return before.writes.known
+            drawn = before.attributes.drawn_inside()
+    return Trial(before.writes.known, drawn)
 
 
 def copies(arguments: Any) -> Any:

@@ -3,8 +3,10 @@
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from functools import cache, partial
+from importlib import import_module
 from types import CodeType, FrameType
 from typing import Any
 
@@ -41,6 +43,33 @@ def inside_transform() -> bool:
 def is_of_dynamo(error: BaseException) -> bool:
     """Return whether an error is dynamo's own, and not of the code that it runs."""
     return isinstance(error, _dynamo().exc.TorchDynamoException)
+
+
+@contextmanager
+def around_captures(
+    before: Callable[[], None], after: Callable[[], None]
+) -> Generator[None]:
+    """Call functions before and after each capture that dynamo makes meanwhile.
+
+    Args:
+        before: Function to call before.
+        after: Function to call after.
+    """
+    handler: Any = import_module("torch._dynamo.callback").callback_handler
+
+    def start(_: object) -> None:
+        before()
+
+    def end(_: object) -> None:
+        after()
+
+    handler.register_start_callback(start)
+    handler.register_end_callback(end)
+    try:
+        yield
+    finally:
+        handler.remove_start_callback(start)
+        handler.remove_end_callback(end)
 
 
 def failing_line(error: BaseException) -> str:

@@ -1,9 +1,11 @@
 """Trace functions to ATen-level graphs, with notes on their nodes."""
 # pyright: reportPrivateUsage=false
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib import import_module
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import torch
 from torch.fx import GraphModule, Node, traceback
@@ -270,3 +272,19 @@ def dispatched(
         except Exception:  # noqa: BLE001  # kernels raise exceptions of any class
             return None
         return record.calls, record.text(result)
+
+
+def leaks(tensors: WeakSet[torch.Tensor]) -> Collection[torch.Tensor]:
+    """Return the tensors of a trace that objects other than torch's refer to.
+
+    torch.export tells them apart by a function of its own (torch 2.11 to 2.15). Where a
+    release has none, all count.
+
+    Args:
+        tensors: Tensors that are alive after the trace.
+    """
+    try:
+        utilities: Any = import_module("torch.export._leakage_detection_utils")
+        return utilities.find_legit_leaks_from_referrers(tensors)
+    except (ImportError, AttributeError):
+        return tensors

@@ -224,6 +224,30 @@ _PUBLIC: Mapping[str, Callable[[Any], Any]] = {
 """Properties of converted models, unless the model has a name of its own there."""
 
 
+def _recapture(
+    model: Any, args: tuple[Any, ...] | None = None, kwargs: Any = None
+) -> None:
+    """Capture the model again: now with ``args``, else at its next calls.
+
+    A converted model does not notice a changed global variable, a constant of a class,
+    or an edit in a container that is not the model's (docs/converted_modules.md). After
+    such a change its programs are those from before, until they are captured again. All
+    programs of the model and of its parts go, for every signature and mode.
+
+    Args:
+        model: The converted model.
+        args: Positional arguments of a call, whose program is captured now; a model
+            that was converted with args needs them, because its plan is there at once.
+        kwargs: Keyword arguments of that call.
+
+    Raises:
+        CaptureError: The model cannot be captured for these arguments.
+        UnsupportedError: The model was converted with args, and none are given; or it
+            was loaded from a file, and cannot be captured.
+    """
+    model.__dict__[STATE].recapture(model, args, kwargs)
+
+
 def programs_of(model: object) -> Programs | None:
     """Return the programs of a converted model; None of anything else."""
     return vars(model)[STATE] if isinstance(model, ConvertedModel) else None
@@ -343,6 +367,8 @@ def derived_class(kind: Any, role: type[ConvertedPart], taken: frozenset[str]) -
         for name, function in _PUBLIC.items():
             if not hasattr(kind, name) and name not in taken:
                 body[name] = property(function)
+        if not hasattr(kind, "recapture"):
+            body["recapture"] = _recapture
         for name in _SAVES:
             if hasattr(kind, name):
                 body[name] = _on_plain(kind, name)

@@ -67,6 +67,7 @@ def derive(
         made = copy_tree(model, {**tensors_of(program, model), **scripts, **kept})
         mode = None if trains else model.training
     shared = SharedState(capture, trains, mode, source if trains else None)
+    shared.with_args = subject.request.has_arguments
     shared.refusal = refusal or bound_attribute(source)
     shared.hooks = module_hooks.take_forward_hooks(made)
     programs = Programs(shared, made)

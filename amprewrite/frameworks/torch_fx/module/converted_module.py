@@ -68,6 +68,7 @@ class ConvertedModule(KeepsDtypes):
         lowers: Whether calls run a lowered graph: the same in fewer steps.
         gathers: Whether tensors were set since: it may be sharded, and gathers them.
         constants: Constants that a call writes to attributes of the model.
+        attributes: Names of the attributes of the model whose values it has.
     """
 
     path: str = ""
@@ -86,6 +87,7 @@ class ConvertedModule(KeepsDtypes):
     _linked: bool = False
     gathers: bool = False
     constants: tuple[Constant, ...] = ()
+    attributes: frozenset[str] = frozenset()
 
     @property
     def plan(self) -> Plan:

@@ -1,12 +1,18 @@
 """Forward hooks on the parts of a converted model."""
 
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any, cast
 
 from torch import nn
 
 from amprewrite.frameworks.torch_fx.compat import module_hooks, module_parts
+from amprewrite.frameworks.torch_fx.compat.module_hooks import forward_hooks
 from amprewrite.frameworks.torch_fx.plain.plain_class import STATE
+from amprewrite.user_code import is_users
 
 _OF_TORCH = "torch.nn.utils."
 """Module of the hooks that compute weights (pruning, weight norm): ops of a program."""
@@ -40,6 +46,58 @@ def new_hook(model: nn.Module) -> str:
                     f"conversion, and may do more than compute"
                 )
     return ""
+
+
+def users_hooks(model: nn.Module) -> Iterator[str]:
+    """Yield the names and paths of the hooks on parts that the user wrote.
+
+    A program of one graph has the ops of a hook, and what else it does (outputs of a
+    layer that it stores, a count, a line that it prints) would be done once.
+
+    Args:
+        model: The model.
+    """
+    for path, part in module_parts.modules_by_path(model):
+        for _, hook in module_hooks.named_call_hooks(part):
+            if _is_users(hook):
+                name = getattr(hook, "__qualname__", type(hook).__qualname__)
+                yield f"{name} of {path or 'the model itself'}"
+
+
+def _is_users(hook: Any) -> bool:
+    """Return whether the code that a function, a method or an object runs is a user's.
+
+    Functions of C are not.
+    """
+    while isinstance(hook, partial):
+        hook = hook.func
+    function = inspect.unwrap(hook)
+    if not isinstance(function, (FunctionType, MethodType)):
+        function = type(function).__call__
+    code = getattr(function, "__code__", None)
+    return code is not None and is_users(code.co_filename)
+
+
+@contextmanager
+def without_users_hooks(model: nn.Module) -> Generator[None]:
+    """Leave the hooks of the user out of a run that is not the user's.
+
+    Hooks that are registered meanwhile stay, after those that were there before.
+    """
+    kept = [held for p in model.modules() for held in forward_hooks(p).values()]
+    before = [(held, dict(held)) for held in kept]
+    removed = {key for _, was in before for key in was if _is_users(was[key])}
+    for held, _ in before:
+        for key in removed & held.keys():
+            del held[key]
+    try:
+        yield
+    finally:
+        for held, was in before:
+            now = {k: was[k] for k in was if k in held or k in removed}
+            now.update(held)
+            held.clear()
+            held.update(now)
 
 
 def hook_keys(model: nn.Module) -> frozenset[int]:

@@ -21,6 +21,7 @@ from amprewrite.frameworks.torch_fx.module.lazy_module import (
 )
 from amprewrite.frameworks.torch_fx.module.state import mode_name
 from amprewrite.frameworks.torch_fx.plain import written
+from amprewrite.frameworks.torch_fx.plain.plain_class import STATE
 from amprewrite.frameworks.torch_fx.plain.plain_model import plain_of, remember_low
 from amprewrite.frameworks.torch_fx.programs.call_key import call_key
 from amprewrite.frameworks.torch_fx.programs.extents import Extents
@@ -37,6 +38,7 @@ from amprewrite.frameworks.torch_fx.programs.stand_ins import (
 )
 from amprewrite.frameworks.torch_fx.programs.structure import (
     Key,
+    Names,
     Settings,
     have_changed,
     portable,
@@ -48,6 +50,18 @@ from amprewrite.plan import Plan
 
 KEYS = 4096
 """Largest number of remembered calls, for each structure."""
+
+LOADED = (
+    "this module was loaded with the programs that it had, and cannot capture another; "
+    "load the model itself, and convert it again"
+)
+"""Message about a loaded model that is to be captured again."""
+
+WITH_ARGS = (
+    "this module was converted with args, so that its plan is there at once; call "
+    "recapture(args=..., kwargs=...) with the arguments of a call"
+)
+"""Message about a model that is to be captured again without arguments."""
 
 Stored = tuple[Key, ConvertedModule]
 """A program with the portable key of its structure."""
@@ -81,6 +95,7 @@ class Programs:
         self._version = -1
         self._tensors = shared.watch.tensors
         self._settings: Sequence[Settings] = ()
+        self._names: Names = frozenset()
         self._ties: tuple[tuple[str, ...], ...] = ()
         self._stored: list[Stored] = []
 
@@ -142,7 +157,7 @@ class Programs:
                 self._adopt_hooks(owner, program)
         written.write_back(program.written)
         if have_changed(self._settings):  # written by the forward, which dynamo follows
-            self._settings = settings_of(owner, by_name=self.shared.trains)
+            self._note_settings(owner)
         return found
 
     def _adopt_hooks(self, owner: nn.Module, program: LazyModule) -> None:
@@ -179,8 +194,41 @@ class Programs:
     def install(self, owner: nn.Module, program: ConvertedModule) -> None:
         """Add the program that ``owner`` was made for."""
         self.refresh(owner)
-        self._add(program)
+        self._add(owner, program)
         self._first = self._last = program
+
+    def recapture(
+        self, owner: nn.Module, args: tuple[Any, ...] | None, kwargs: Any
+    ) -> None:
+        """Forget all programs; capture that of a call, if its arguments are given.
+
+        Args:
+            owner: The converted model.
+            args: Positional arguments of the call; None without one.
+            kwargs: Keyword arguments of the call; None without one.
+
+        Raises:
+            UnsupportedError: The model was converted with args and none are given, or
+                was loaded.
+        """
+        state, given = self.shared, args is not None or kwargs is not None
+        if state.capture is None:
+            raise UnsupportedError(LOADED)
+        if state.with_args and not given:
+            raise UnsupportedError(WITH_ARGS)
+        with threads.capturing():
+            for part in owner.modules():
+                programs: Programs | None = vars(part).get(STATE)
+                if programs is not None and programs.shared is state:
+                    programs._forget_all()  # noqa: SLF001  # of the same class
+            state.programs.clear()
+            if given:
+                self.program_for(owner, args or (), kwargs or {})
+
+    def _forget_all(self) -> None:
+        self._tables, self._table, self._stored = {}, Table(), []
+        self._first = self._last = None
+        self._version = -1
 
     def note_extents(self, owner: nn.Module, args: Any, kwargs: Any) -> None:
         """Record the arguments of the first program; others show which extents vary."""
@@ -245,6 +293,7 @@ class Programs:
             memo: Copies made so far, as ``copy.deepcopy`` keeps them.
         """
         made = Programs(self.shared.copied(memo), owner)
+        made.shared.watch.names = self.shared.watch.names
         copies: dict[int, ConvertedModule] = {}
         for key, table in self._tables.items():
             made._tables[key] = Table()  # of the same class
@@ -271,6 +320,8 @@ class Programs:
     def store(self, programs: Sequence[Stored]) -> None:
         """Keep loaded programs until the model is called in their structure."""
         self._stored = list(programs)
+        names = (key[0] for key, _ in programs)
+        self.shared.watch.names = self.shared.watch.names.union(*names)
         modes = {program.captured_mode for _, program in programs}
         if len(modes) == 1:
             self.shared.mode = modes.pop()
@@ -317,21 +368,19 @@ class Programs:
             distributed.refuse_sharded_parts(owner)
             self.shared.adopt_parts()
             remember_low(self.shared.root(), self.shared.low)
-            by_name = self.shared.trains
-            key = structure_key(owner, by_name=by_name)
-            self.shared.watch.read_in(owner)
-            self._table = self._tables.setdefault(key, Table())
+            self._table = self._find_table(owner)
             for program in self._table.outdated(owner.modules()):
                 self._drop(program)
             self._version = self.shared.watch.structure
             if not self.path:
                 self.shared.watch.changed = False
-            self._settings = settings_of(owner, by_name=by_name)
+            self._note_settings(owner)
             self._ties = ties_of(owner)
-            now = portable(key) if self._stored else ()
-            for program in [program for was, program in self._stored if was == now]:
-                self._add(program)
-            self._stored = [stored for stored in self._stored if stored[0] != now]
+            for stored in [*self._stored]:
+                key, program = stored
+                if portable(self._key(owner, key[0])) == key:
+                    self._stored.remove(stored)
+                    self._add(owner, program)
 
     @compiling.uncompiled  # dynamo of torch 2.11 fails on what it raises
     def _find(self, owner: nn.Module, args: Any, kwargs: Any) -> ConvertedModule:
@@ -344,8 +393,8 @@ class Programs:
             found = next(takers, None)
             program = program_of_call(self._asker(owner), found, args, kwargs)
             if program is not found:
-                self._add(program)
-            table.known[key] = program
+                self._add(owner, program)
+            self._table.known[key] = program
             return program
 
     def _drop(self, program: ConvertedModule) -> None:
@@ -355,8 +404,34 @@ class Programs:
         self._last = None
         self._forget()
 
-    def _add(self, program: ConvertedModule) -> None:
+    def _key(self, owner: nn.Module, names: Names) -> Key:
+        return structure_key(owner, names, by_name=self.shared.trains)
+
+    def _note_settings(self, owner: nn.Module) -> None:
+        by_name = self.shared.trains
+        self._settings = settings_of(owner, self._names, by_name=by_name)
+
+    def _find_table(self, owner: nn.Module) -> Table:
+        """Return the programs whose attributes have the values that they had then."""
+        for names in {names: None for names, *_ in self._tables}:
+            table = self._tables.get(self._key(owner, names))
+            if table is not None:
+                self._names = names
+                return table
+        return self._tables.setdefault(self._key(owner, self._names), Table())
+
+    def _read(self, owner: nn.Module, names: Names) -> None:
+        """Compare more attributes from now on, for all programs of this structure."""
+        self._names |= names
+        self.shared.watch.names |= names
+        self._tables = {k: t for k, t in self._tables.items() if t is not self._table}
+        self._tables[self._key(owner, self._names)] = self._table
+        self._note_settings(owner)
+
+    def _add(self, owner: nn.Module, program: ConvertedModule) -> None:
         remember_low(self.shared.root(), self.shared.low)  # it may have stored some
+        if not program.attributes <= self._names:
+            self._read(owner, program.attributes)
         self._table.programs.append(program)
         self.shared.add(program)
         self._forget()

@@ -120,6 +120,7 @@ class SharedState:
         refusal: Reason why the model cannot be copied, which a capture needs.
         low: Tensors that are, or were, stored low.
         lazy: Whether it was converted without args, and exported at its first call.
+        with_args: Whether it was converted with args.
     """
 
     capture: Capture | None
@@ -133,6 +134,7 @@ class SharedState:
     refusal: str = ""
     low: Stored = field(default_factory=Stored)
     lazy: bool = False
+    with_args: bool = False
     _adopt: Callable[[nn.Module, Any], None] | None = None
     _root: Callable[[], nn.Module | None] = lambda: None
     _told: bool = False
@@ -199,6 +201,7 @@ class SharedState:
             refusal=self.refusal,
             low=dict(self.low),
             lazy=self.lazy,
+            with_args=self.with_args,
         )
         memo[id(self)] = made
         return made

@@ -1,36 +1,32 @@
 """Detect changes of a converted model that its captured programs do not have."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from types import FunctionType
 from typing import Any, cast
 
 import torch
 from torch import nn
 
+from amprewrite.frameworks.torch_fx.capture.attribute_reads import (
+    ALL,
+    Names,
+    has_computed_names,
+    is_settings,
+)
 from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark, Marks
 from amprewrite.frameworks.torch_fx.compat import module_hooks, module_parts
 from amprewrite.frameworks.torch_fx.compat.tensor_internals import counts_writes
 from amprewrite.frameworks.torch_fx.plain.hidden import HiddenTensors, hidden_modules
 from amprewrite.frameworks.torch_fx.plain.plain_class import program_class
-from amprewrite.frameworks.torch_fx.programs.flags import (
-    Flag,
-    flags_read,
-    has_computed_names,
-    names_read,
-    settings_read,
-)
-from amprewrite.frameworks.torch_fx.programs.outside import (
-    Outside,
-    outside_key,
-    outside_of,
-)
-from amprewrite.frameworks.torch_fx.untouched.kinds import inside, space_of
+from amprewrite.frameworks.torch_fx.untouched.kinds import inside
 
 _TORCHS = frozenset(vars(nn.Module()))
 """Attributes of every module, which are compared otherwise."""
 
-Key = tuple[object, ...]
+Key = tuple[Any, ...]
 """Key of the structure of a model: equal for models with the same programs."""
+
+Flag = tuple[str, type[Any], object]
+"""Name, type and value of an attribute that a program has as a constant."""
 
 
 class Watch:
@@ -43,19 +39,15 @@ class Watch:
         tensors: Number of parameters and buffers that were set.
         attributes: Names of the other attributes that were set.
         others: Number of times that one of these was set.
-        names: Names of attributes that forwards may read of any part.
+        names: Names of attributes that programs read, of any part.
     """
 
     def __init__(self) -> None:
         """Start without changes."""
         self.structure = self.tensors = self.others = 0
         self.attributes = set[str]()
-        self.names = frozenset[str]()
+        self.names: Names = frozenset()
         self.changed = True
-
-    def read_in(self, root: nn.Module) -> None:
-        """Take note of the names that forwards of a tree of modules read."""
-        self.names |= names_read(part for _, part in parts_of(root))
 
     def count(self) -> None:
         """Count a change of the structure."""
@@ -65,8 +57,7 @@ class Watch:
     def note(self, part: nn.Module, name: str, value: object) -> None:
         """Count that attribute ``name`` of ``part`` is about to be set."""
         held, children = vars(part), module_parts.children(part)
-        read = name in ("__class__", "forward") or name in self.names
-        read = read or name in flags_read(part)
+        read = name in ("__class__", "forward") or is_read(name, self.names)
         if name in module_parts.parameters(part) or isinstance(value, nn.Parameter):
             self.note_tensor(module_parts.parameters(part), name, value)
         elif name in module_parts.buffers(part):
@@ -93,26 +84,30 @@ class Watch:
             self.count()
 
 
-def structure_key(root: nn.Module, *, by_name: bool = False) -> Key:
+def is_read(name: str, names: Names) -> bool:
+    """Return whether an attribute that is not torch's own is among those read."""
+    return name not in _TORCHS and (name in names or ALL in names)
+
+
+def structure_key(root: nn.Module, names: Names, *, by_name: bool = False) -> Key:
     """Return the key of the structure of ``root``.
 
-    It has the classes, modes, hooks, flags and names of tensors of all parts, which of
-    these name one tensor, and the values that their forwards read in classes and global
-    variables and of modules that are no submodules, but neither tensors nor the hooks
-    of ``root`` itself, which run around its programs.
+    It has the classes, modes, hooks and names of tensors of all parts, which of these
+    name one tensor, the values of the attributes that programs read, and those of
+    modules that are not submodules, but neither tensors nor the hooks of ``root``
+    itself, which run around its programs.
 
     Args:
         root: The model.
+        names: The attributes that programs read.
         by_name: Whether programs read parameters and buffers by name also where a
             container has them too, as those in training do. A write to one then changes
             no program: of the list of weights of a recurrent layer, for example.
     """
-    parts = [*parts_of(root)]
-    names, own = names_read(part for _, part in parts), _owned(root, by_name=by_name)
+    own = _owned(root, by_name=by_name)
     hidden = HiddenTensors(hidden_modules(root).values(), own.keys())
-    outside = hidden, outside_key(outside_of(part for _, part in parts))
-    keys = (_part_key(root, path, part, names, own) for path, part in parts)
-    return (outside, ties_of(root), *keys)
+    keys = (_part_key(root, path, part, names, own) for path, part in parts_of(root))
+    return (names, hidden, ties_of(root), *keys)
 
 
 Owned = Mapping[int, Any]
@@ -151,11 +146,10 @@ def ties_of(root: nn.Module) -> tuple[tuple[str, ...], ...]:
 def portable(key: Key) -> Key:
     """Return a key of a structure that can be pickled, with the names of classes.
 
-    Values that are read outside of the model are not in it: where it is loaded there
-    may be other global variables.
+    The names of the attributes that programs read come first.
     """
-    _, ties, *parts = key
-    found: list[object] = [ties] if ties else []
+    names, _, ties, *parts = key
+    found: list[object] = [names, *([ties] if ties else ())]
     for part in parts:
         path, kind, training, hooks, flags = cast("tuple[Any, ...]", part)
         name = f"{kind.__module__}.{kind.__qualname__}"
@@ -173,7 +167,7 @@ def _part_key(
     root: nn.Module,
     path: str,
     part: nn.Module,
-    names: frozenset[str],
+    names: Names,
     own: Owned,
 ) -> Key:
     hooks, flags = module_hooks.call_hooks(part), tuple(_flags(part, names, own))
@@ -182,20 +176,18 @@ def _part_key(
     return path, program_class(type(part)), part.training, hooks, flags
 
 
-def _flags(part: nn.Module, names: frozenset[str], own: Owned) -> Iterator[Flag]:
-    """Yield the flags of a part that forwards read, with their values.
+def _flags(part: nn.Module, names: Names, own: Owned) -> Iterator[Flag]:
+    """Yield the attributes of a part that programs read, with their values.
 
     They are attributes of the part, and attributes of its settings (its config).
 
     Args:
         part: The part.
-        names: Names that the forwards of other parts read.
+        names: The attributes that programs read.
         own: The parameters and buffers of the model.
     """
     yield from _tensor_names(part)
-    for name, value, read in _attributes_read(part, names):
-        if name == "training":
-            continue
+    for name, value in _attributes_read(part, names):
         if is_simple(value):
             yield name, type(value), value
         elif isinstance(value, _CONTAINERS):
@@ -203,26 +195,19 @@ def _flags(part: nn.Module, names: frozenset[str], own: Owned) -> Iterator[Flag]
         elif isinstance(value, torch.Tensor) or callable(value):
             yield name, type(value), Same(value, own)
         elif is_settings(value):
-            for where, inner, held in _inner_settings(name, value, read):
+            for where, inner, held in _inner_settings(name, value, names):
                 if isinstance(held, _CONTAINERS):
                     yield f"{where}.{inner}", type(held), Content(held, own)
                 elif is_simple(held):
                     yield f"{where}.{inner}", type(held), held
 
 
-def _attributes_read(
-    part: nn.Module, names: frozenset[str]
-) -> Iterator[tuple[str, Any, frozenset[str]]]:
-    """Yield the attributes of a part that a forward may read: name, value, and names.
-
-    Names are those in the forward of the part, or in the forwards of other parts.
-    """
-    read = flags_read(part)
+def _attributes_read(part: nn.Module, names: Names) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of a part that programs read: name and value."""
     for name, value in vars(part).items():
-        if name in read or name == "forward":
-            yield name, value, read
-        elif name in names and name not in _TORCHS:
-            yield name, value, names
+        ours = name.startswith("_amprewrite")
+        if name == "forward" or (is_read(name, names) and not ours):
+            yield name, value
 
 
 def _tensor_names(part: nn.Module) -> Iterator[Flag]:
@@ -233,18 +218,17 @@ def _tensor_names(part: nn.Module) -> Iterator[Flag]:
 
 
 def _inner_settings(
-    name: str, settings: Any, read: frozenset[str]
+    name: str, settings: Any, names: Names
 ) -> Iterator[tuple[str, str, Any]]:
-    """Yield the attributes that a forward may read, of settings and of settings inside.
+    """Yield the attributes that programs read of settings, and of settings inside.
 
-    An attribute counts if it is named in the code of the forward, or in a property or
-    method of the settings that is. Where names are computed (aliases), all numbers,
-    flags and texts count.
+    Where a class looks attributes up by code of its own (aliases), all numbers, flags
+    and texts count.
 
     Args:
         name: Name of the settings.
         settings: The settings.
-        read: Names in the code of the forward.
+        names: The attributes that programs read.
 
     Yields:
         The name of the settings, the attribute, and its value; of settings inside of
@@ -253,10 +237,9 @@ def _inner_settings(
     below, seen = [(name, settings)], {id(settings)}
     while below:
         where, here = below.pop()
-        kind = cast("type[Any]", type(here))
-        names, computed = settings_read(kind, read), has_computed_names(kind)
+        computed = has_computed_names(cast("type[Any]", type(here)))
         for inner, held in module_parts.attributes_of(here).items():
-            if inner in names or (computed and is_simple(held)):
+            if is_read(inner, names) or (computed and is_simple(held)):
                 yield where, inner, held
                 if is_settings(held) and id(held) not in seen:
                     seen.add(id(held))
@@ -264,33 +247,32 @@ def _inner_settings(
 
 
 Settings = tuple[Any, Any]
-"""Settings, a container, a tensor or values outside, as they are now and were."""
+"""Settings, a container or a tensor, as they are now and were."""
 
 
-def settings_of(root: nn.Module, *, by_name: bool = False) -> list[Settings]:
+def settings_of(
+    root: nn.Module, names: Names, *, by_name: bool = False
+) -> list[Settings]:
     """Return the attributes of the settings of all parts, each with a copy of them.
 
-    A write to such an attribute cannot be counted, so they are compared at each call,
-    as are the values outside of the model that forwards read.
+    A write to such an attribute cannot be counted, so they are compared at each call.
 
     Args:
         root: The model.
+        names: The attributes that programs read.
         by_name: As of :func:`structure_key`.
     """
-    parts = [*parts_of(root)]
-    outside = Outside(outside_of(part for _, part in parts))
-    found: dict[int, Settings] = {id(outside): (outside, outside.values())}
-    names, own = names_read(part for _, part in parts), _owned(root, by_name=by_name)
+    found, own = dict[int, Settings](), _owned(root, by_name=by_name)
     if hidden := hidden_modules(root):
         tensors = HiddenTensors(hidden.values(), own.keys())
         found[id(tensors)] = tensors, tensors
-    for _, part in parts:
-        for name, value, read in _attributes_read(part, names):
+    for _, part in parts_of(root):
+        for name, value in _attributes_read(part, names):
             if name == "forward":
                 continue
             _add_settings(found, value, own)
             if is_settings(value):
-                for _, _, held in _inner_settings(name, value, read):
+                for _, _, held in _inner_settings(name, value, names):
                     _add_settings(found, held, own)
     return _joined(found.values())
 
@@ -341,17 +323,9 @@ def are_same(now: object, before: object) -> bool:
     if isinstance(now, (HiddenTensors, Marks)):
         return now.hold()
     try:
-        if isinstance(now, Outside):  # each model has it
-            return now.values() == before
         return bool(now == before)
     except Exception:  # noqa: BLE001  # objects were replaced, and cannot be compared
         return False
-
-
-def is_settings(value: object) -> bool:
-    """Return whether a value is an object with attributes, as a config is."""
-    others = (nn.Module, torch.Tensor, FunctionType, type)
-    return not issubclass(type(value), others) and space_of(value) is not None
 
 
 _CONTAINERS: tuple[type[Any], ...] = (list, dict, set)

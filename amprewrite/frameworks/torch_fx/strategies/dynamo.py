@@ -16,10 +16,6 @@ from amprewrite.frameworks.torch_fx.capture.warmup import (
 from amprewrite.frameworks.torch_fx.lazy_runner import lazy_runner
 from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule, Use, run_later
 from amprewrite.frameworks.torch_fx.probes.tolerance import refuse_lazy
-from amprewrite.frameworks.torch_fx.programs.effects import (
-    OutsideWrites,
-    generators_drawn_once,
-)
 from amprewrite.frameworks.torch_fx.subject import Subject
 from amprewrite.frameworks.torch_fx.untouched.undisturbed import undisturbed
 from amprewrite.plan import Plan
@@ -39,30 +35,10 @@ def dynamo(subject: Subject, cause: CaptureError | None) -> LazyModule:
         UnsupportedError: A tolerance is requested, which needs one graph too; or the
             model holds something that cannot be copied.
     """
-    _refuse_generators(subject.root, cause)
     if cause is not None:
         return _called_once(subject, cause)
     model, use = run_later(subject.root, trains=subject.trains)
     return _lazy(model, subject.request, "", use)
-
-
-def _refuse_generators(root: nn.Module, cause: CaptureError | None) -> None:
-    """Refuse a model that may draw from a generator which dynamo draws from once.
-
-    Raises:
-        CaptureError: It names the generator, and what to use instead.
-    """
-    drawn = generators_drawn_once(root)
-    if not drawn:
-        return
-    msg = (
-        f"forward may draw from {drawn[0]}, a random.Random, and a program would have "
-        f"one number of it for all calls; use the functions of the module random, or "
-        f"numpy.random.default_rng(), from which each call draws"
-    )
-    if cause is None:
-        msg += "; a model that draws nothing in this mode is converted with args="
-    raise CaptureError(msg) from cause
 
 
 def _called_once(subject: Subject, cause: CaptureError) -> LazyModule:
@@ -73,7 +49,6 @@ def _called_once(subject: Subject, cause: CaptureError) -> LazyModule:
     args, kwargs = subject.args, subject.kwargs
     model, use = run_later(subject.root, trains=subject.trains)
     lazy = _lazy(model, subject.request, str(cause), use)
-    outside = OutsideWrites(model)
     try:
         if subject.trains and torch.is_grad_enabled():
             with undisturbed(model, hooks=False):
@@ -85,8 +60,6 @@ def _called_once(subject: Subject, cause: CaptureError) -> LazyModule:
     except Exception as error:
         msg = f"{cause}; dynamo cannot capture it either: {str(error).strip()[:500]}"
         raise CaptureError(msg) from error
-    finally:
-        outside.restore()
     return lazy
 
 

@@ -1,6 +1,6 @@
 """Capture by ``torch.export`` while the model is converted: one graph, and its plan."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 from torch import nn
 
@@ -12,16 +12,13 @@ from amprewrite.frameworks.torch_fx.capture.dynamic_shapes import (
 )
 from amprewrite.frameworks.torch_fx.capture.named_weights import read_by_name
 from amprewrite.frameworks.torch_fx.capture.one_graph import capture_for
+from amprewrite.frameworks.torch_fx.capture.seen import Seen
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.plain.hidden import hidden_modules
 from amprewrite.frameworks.torch_fx.programs.call_key import call_key
-from amprewrite.frameworks.torch_fx.programs.effects import (
-    OutsideWrites,
-    hooks_with_effects,
-)
-from amprewrite.frameworks.torch_fx.programs.flags import flags_read
+from amprewrite.frameworks.torch_fx.programs.part_hooks import users_hooks
+from amprewrite.frameworks.torch_fx.programs.structure import is_read
 from amprewrite.frameworks.torch_fx.subject import Subject
-from amprewrite.frameworks.torch_fx.untouched.first_constants import Constant
 
 
 def export_now(subject: Subject) -> ConvertedModule | CaptureError:
@@ -34,22 +31,15 @@ def export_now(subject: Subject) -> ConvertedModule | CaptureError:
         UnsupportedError: An argument is a nested tensor of the strided layout.
     """
     call_key(subject.args, subject.kwargs)  # refuses tensors without a shape
-    outside = OutsideWrites(subject.root)
     try:
         captured = capture_for(subject.model, subject.root, subject.request)
         if subject.trains:
             read_by_name(captured.module, subject.root)
     except CaptureError as error:
         return beside_shapes(subject, error)
-    finally:
-        written = outside.names()
-        outside.restore()
     if captured.seen.constants:  # of few models
-        captured.seen.written += _unread(subject, captured.seen.constants)
-    reason = captured.seen.reason(training=subject.trains) or _effects(subject)
-    if written and not reason:
-        names = ", ".join(written)
-        reason = f"export writes once what forward writes to {names}, outside of it"
+        captured.seen.written += _unread(subject, captured.seen)
+    reason = _effects(subject) or captured.seen.reason(training=subject.trains)
     if captured.seen.stored and not reason:
         reason = "export stores once what forward stores outside of the model"
     if subject.trains and not reason:
@@ -72,20 +62,16 @@ def beside_shapes(subject: Subject, error: CaptureError) -> CaptureError:
     return CaptureError(f"{error}; {PER_SIGNATURE}")
 
 
-def _unread(subject: Subject, constants: Iterable[Constant]) -> list[str]:
-    """Return the names of constants that no further program would be captured for.
+def _unread(subject: Subject, seen: Seen) -> Iterator[str]:
+    """Yield the names of constants that no further program would be captured for.
 
     A converted model of its own class writes them, and has programs for each value of
-    the attributes that the code of a part names.
+    the attributes that the model reads.
     """
-    if not subject.has_own_class:
-        return [constant.full_name for constant in constants]
-    return [
-        constant.full_name
-        for constant in constants
-        if (constant.settings or constant.name)
-        not in flags_read(subject.root.get_submodule(constant.part))
-    ]
+    for constant in seen.constants:
+        name = constant.settings or constant.name
+        if not subject.has_own_class or not is_read(name, seen.attributes):
+            yield constant.full_name
 
 
 def _hidden(root: nn.Module) -> str:
@@ -102,10 +88,10 @@ def _hidden(root: nn.Module) -> str:
 
 def _effects(subject: Subject) -> str:
     """Return the reason why hooks of the model need dynamo; empty if none does."""
-    found = hooks_with_effects(subject.root)
-    if not found:
+    names = [*users_hooks(subject.root)]
+    if not names:
         return ""
-    more = f" (and {len(found) - 1} more)" if found[1:] else ""
+    more = f" (and {len(names) - 1} more)" if names[1:] else ""
     return (
-        f"export runs the hook {found[0]}{more} once, and it may do more than compute"
+        f"export runs the hook {names[0]}{more} once, and it may do more than compute"
     )

@@ -6,6 +6,7 @@ global ones of Python and NumPy among them. Buffers are left out: a capture keep
 to them. Hooks that the forward registers on parts belong to the flags that say so.
 """
 
+import random
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from operator import is_, methodcaller
@@ -290,6 +291,16 @@ class Attributes:
         """Return the names of the global generators that were drawn from."""
         states = self._generators.items()
         return [name for name, state in states if state.is_changed()]
+
+    def drawn_inside(self) -> list[str]:
+        """Return the names of the ``random.Random`` objects that were drawn from."""
+        return [
+            _name(part, name)
+            for part in self._parts
+            for name, contents in part.contents.items()
+            for content in contents
+            if isinstance(content.value, random.Random) and content.is_changed()
+        ]
 
     def names(self, assigned: Container[str] = ()) -> list[str]:
         """Return the names of changed attributes, as the model's code spells them.

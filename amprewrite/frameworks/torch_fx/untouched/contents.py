@@ -190,8 +190,14 @@ class Contents:
         modules: The modules that were met, likewise.
     """
 
-    def __init__(self) -> None:
-        """Begin with nothing."""
+    def __init__(self, most: int = MOST, longest: int = sys.maxsize) -> None:
+        """Begin with nothing.
+
+        Args:
+            most: Largest number of containers and objects that are looked into.
+            longest: Largest number of the values of each of them.
+        """
+        self._most, self._longest = most, longest
         self.tensors: list[torch.Tensor] = []
         self.modules: list[nn.Module] = []
         self._met: dict[int, Any] = {}  # kept alive, so that no identity is reused
@@ -203,7 +209,7 @@ class Contents:
         Those that were returned before are left out.
         """
         contents: list[Content] = []
-        below = [value]
+        below, longest = [value], self._longest
         while below:
             inner = below.pop()
             kind = cast("type[Any]", type(inner))
@@ -214,43 +220,13 @@ class Contents:
                 self.tensors.append(inner)
             elif issubclass(kind, nn.Module):
                 self.modules.append(inner)
-            elif len(self._met) < MOST:
+            elif len(self._met) < self._most:
                 reads = self._reads.get(kind)
                 if reads is None:
                     reads = self._reads[kind] = _reads_of(kind)
                 for read in reads:
                     content = read(inner)
-                    if content is not None:
+                    if content is not None and len(content.contents) <= longest:
                         contents.append(content)
                         below += content.contents
         return contents
-
-
-class Variable:
-    """A value at some time, with all that it contains.
-
-    Attributes:
-        value: The value.
-        contents: What it contains.
-    """
-
-    def __init__(self, value: Any, *, looked_into: bool = True) -> None:
-        """Record the value.
-
-        Args:
-            value: The value.
-            looked_into: Whether its contents are recorded too.
-        """
-        self.value = value
-        self.contents = Contents().of(value) if looked_into else []
-
-    def is_changed(self, now: Any) -> bool:
-        """Return whether ``now`` is another value, or has other contents."""
-        if not is_same(now, self.value):
-            return True
-        return any(content.is_changed() for content in self.contents)
-
-    def restore(self) -> None:
-        """Put the contents back."""
-        for content in self.contents:
-            content.restore()

@@ -138,10 +138,24 @@ _OTHERS = frozenset((*LIBRARIES, "builtins", "numpy", *sys.stdlib_module_names))
 """Packages of classes: their objects are not looked into."""
 
 
+_NAMESPACES = frozenset(("types.SimpleNamespace", "argparse.Namespace"))
+"""Classes of Python whose objects have the attributes that their users set."""
+
+
 def is_users(kind: type[Any]) -> bool:
-    """Return whether a class is the user's, or of a library of models."""
+    """Return whether a class is the user's, or of a library of models.
+
+    A namespace counts too, because its attributes are the user's.
+    """
     name = module_of(kind).partition(".")[0]
-    return name == "__main__" or (bool(name) and name not in _OTHERS)
+    if name == "__main__" or is_namespace(kind):
+        return True
+    return bool(name) and name not in _OTHERS
+
+
+def is_namespace(kind: type[Any]) -> bool:
+    """Return whether objects of a class have just the attributes that are set."""
+    return f"{module_of(kind)}.{kind.__qualname__}" in _NAMESPACES
 
 
 _Slot = MemberDescriptorType

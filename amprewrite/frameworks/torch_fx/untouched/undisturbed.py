@@ -16,6 +16,7 @@ from torch import nn
 from amprewrite.frameworks.torch_fx.compat import tensor_internals, threads
 from amprewrite.frameworks.torch_fx.untouched.attributes import Attributes
 from amprewrite.frameworks.torch_fx.untouched.first_writes import FirstWrites
+from amprewrite.frameworks.torch_fx.untouched.surroundings import Surroundings
 from amprewrite.frameworks.torch_fx.untouched.tensor_states import (
     TensorState,
     has_state,
@@ -26,12 +27,14 @@ class Untouched:
     """Models as they are at some time, to be put back.
 
     Recorded are their attributes, with what containers and objects in them hold, their
-    hooks and classes, the memory and the gradients of their tensors, and the states of
-    random generators. Values of tensors are copied before the first write alone.
+    hooks and classes, the memory and the gradients of their tensors, the variables
+    around them, and the states of random generators. Values of tensors are copied only
+    before the first write.
 
     Attributes:
         attributes: The attributes.
         writes: The memory that was written to.
+        surroundings: The variables around the models.
     """
 
     def __init__(self, *models: nn.Module) -> None:
@@ -40,7 +43,7 @@ class Untouched:
         Args:
             models: The models.
         """
-        self.writes = FirstWrites()
+        self.writes, self.surroundings = FirstWrites(), Surroundings(models)
         with tensor_internals.without_overrides():  # each would see each attribute
             self.attributes = Attributes(models)
             tensors = filter(has_state, self.attributes.tensors)
@@ -51,20 +54,22 @@ class Untouched:
         self._random_of = {d: torch.cuda.get_rng_state(d) for d in devices}
 
     def written(self) -> list[str]:
-        """Return the names of tensors that were written to in place.
+        """Return the names of variables around the models, and of tensors, written to.
 
-        Those of parameters and buffers are left out.
+        Parameters and buffers are left out.
         """
+        around = [*self.surroundings.written()]
         if not self.writes.written:
-            return []
+            return around
         names = self.attributes.written(self.writes)
-        return names or ["a tensor outside of the model"]
+        return around + (names or ["a tensor outside of the model"])
 
-    def restore(self, *, hooks: bool = True) -> None:
+    def restore(self, *, hooks: bool = True, stored: bool = True) -> None:
         """Put all back.
 
         Args:
             hooks: As :meth:`Attributes.restore` takes it.
+            stored: As :meth:`Surroundings.restore` takes it.
         """
         with _uninterrupted(), tensor_internals.without_overrides():
             tensors = self._tensors if self.writes.written else ()
@@ -75,6 +80,7 @@ class Untouched:
             for state in written:
                 state.forget_writes()
             self.attributes.restore(hooks=hooks)
+            self.surroundings.restore(stored=stored)
             torch.set_rng_state(self._random)
             for device, state in self._random_of.items():
                 torch.cuda.set_rng_state(state, device)
@@ -82,7 +88,7 @@ class Untouched:
 
 @contextmanager
 def undisturbed(
-    *models: nn.Module, hooks: bool = True, watched: bool = True
+    *models: nn.Module, hooks: bool = True, watched: bool = True, stored: bool = True
 ) -> Generator[Untouched]:
     """Put models, and the states of random generators, back at the end.
 
@@ -92,6 +98,8 @@ def undisturbed(
             say so; otherwise both stay.
         watched: Whether ops are seen throughout; otherwise where the caller asks for
             it, by :meth:`FirstWrites.watching`, and only there writes are seen.
+        stored: Whether tensors without values are removed from variables around the
+            models; otherwise the caller gives them values, or removes them.
     """
     before = Untouched(*models)
     watching = before.writes.watching() if watched else nullcontext()
@@ -100,7 +108,7 @@ def undisturbed(
             with watching:
                 yield before
         finally:
-            before.restore(hooks=hooks)
+            before.restore(hooks=hooks, stored=stored)
 
 
 @contextmanager

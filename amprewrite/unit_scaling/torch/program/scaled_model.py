@@ -33,6 +33,7 @@ from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModu
 from amprewrite.frameworks.torch_fx.module.signature import Signature, signature_of
 from amprewrite.frameworks.torch_fx.programs.structure import (
     Key,
+    Names,
     parts_of,
     structure_key,
 )
@@ -116,9 +117,12 @@ class Programs:
         self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Program, tuple[tuple[Any, ...], dict[str, Any]]]:
         """Return the program for a call, and its arguments; capture one if needed."""
-        structure = structure_key(_plain_view(model), by_name=True)
+        view, structures = _plain_view(model), dict[Names, Key]()
         for program in self.found:
-            given = program.takes(args, kwargs, structure)
+            names = program.structure[0]
+            if names not in structures:
+                structures[names] = structure_key(view, names, by_name=True)
+            given = program.takes(args, kwargs, structures[names])
             if given is not None:
                 break
         else:
@@ -174,7 +178,7 @@ def capture(
     read_by_name(captured.module, plain)
     _refuse_lost(captured.seen)
     # After the capture: with the flags that a first call sets.
-    structure = structure_key(plain, by_name=True)
+    structure = structure_key(plain, captured.seen.attributes, by_name=True)
     scales = insert_scales(captured.module, (args, kwargs), settings)
     signature = signature_of(plain, captured.module)
     return Program(captured.module, signature, structure, scales)

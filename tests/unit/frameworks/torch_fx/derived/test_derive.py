@@ -15,6 +15,7 @@ from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.torch_fx.compat import module_hooks
 from amprewrite.frameworks.torch_fx.derived.derive import derive
 from amprewrite.frameworks.torch_fx.plain.plain_class import STATE, follow_assigned
+from amprewrite.frameworks.torch_fx.programs import part_hooks
 from amprewrite.frameworks.torch_fx.strategies.dynamo import dynamo
 from amprewrite.frameworks.torch_fx.strategies.export_now import export_now
 from amprewrite.frameworks.torch_fx.subject import Subject
@@ -65,7 +66,10 @@ def test_the_program_reads_the_very_dicts_of_the_model() -> None:
         assert vars(ours)["_parameters"] is vars(theirs)["_parameters"]
 
 
-def test_the_models_own_hooks_are_those_of_its_programs() -> None:
+def test_the_models_own_hooks_are_those_of_its_programs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(part_hooks, "is_users", lambda _: False)  # as a library's
     model = network()
     model.register_forward_hook(lambda _, __, y: y * 2)
     made = derived(subject(model))

@@ -79,26 +79,3 @@ def test_models_with_an_abstract_base_are_converted(args: Any) -> None:
         converted: Any = amprewrite.convert(one, args=args)
         assert 1e-5 < relative_error(converted(x), one(x)) < 2.0**-7
         assert isinstance(converted, type(one))
-
-
-@pytest.mark.parametrize("kind", [Plain, Encoder])
-def test_what_is_set_on_it_is_set_on_the_class_of_the_objects(kind: Any) -> None:
-    class Kind(kind):
-        kept = 1
-
-    def tripled(_: Any, x: Any) -> Any:
-        return 3 * x
-
-    made = class_before(Role, Kind, {"forward": tripled})
-    ours, theirs = made.forward, Kind.forward
-    made.kept, made.forward = 2, lambda *given: given[1]
-    assert Kind.kept == 2
-    assert Kind.forward is not theirs
-    assert made.forward is ours
-    made.forward = ours
-    assert Kind.forward is theirs
-    assert "forward" not in vars(Kind)
-    del made.kept
-    assert not hasattr(Kind, "kept")
-    made.__name__ = "Other"
-    assert Kind.__name__ == "Kind"

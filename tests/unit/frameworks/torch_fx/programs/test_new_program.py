@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import amprewrite
 from amprewrite.errors import PlanMismatchError, UnsupportedError
 from amprewrite.frameworks.torch_fx.plain.plain_class import STATE
+from amprewrite.frameworks.torch_fx.programs import part_hooks
 from amprewrite.frameworks.torch_fx.programs.new_program import have_same_tensors
 from amprewrite.frameworks.torch_fx.programs.shared_state import Wanted
 from tests.torch_programs import relative_error
@@ -78,8 +79,9 @@ def test_a_plain_model_is_captured_with_the_plan_of_the_others(made: Any) -> Non
 
 
 def test_a_part_is_captured_with_its_path_and_without_the_models_hooks(
-    model: Any,
+    model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(part_hooks, "is_users", lambda _: False)  # as a library's
     hooked = copy.deepcopy(model)
     hooked.register_forward_hook(lambda _, __, y: y + 1)
     made: Any = amprewrite.convert(hooked, args=(X,))

@@ -8,13 +8,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn
-from torch.nn.utils import prune
+from torch.nn import functional
+from torch.nn.utils import parametrizations, prune
 
 import amprewrite
 from amprewrite.frameworks.torch_fx.programs.part_hooks import (
     adopt_hooks,
     hook_keys,
     new_hook,
+    users_hooks,
+    without_users_hooks,
 )
 
 X = torch.ones(2, 4)
@@ -85,3 +88,58 @@ def test_hooks_of_a_forward_are_adopted_and_known(made: Any) -> None:
     finally:
         del made[1][0]._forward_hooks[inner.id]
     assert not adopt_hooks(ran, made, hook_keys(ran))
+
+
+class Keeper:
+    """Object with a method and a call, which could store something."""
+
+    def method(self, *given: Any) -> None:
+        """Do nothing."""
+
+    def __call__(self, *given: Any) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    ("hook", "name"),
+    [
+        (named_hook, "named_hook"),
+        (Keeper().method, "Keeper.method"),
+        (Keeper(), "Keeper"),
+        (functools.partial(named_hook, 1), "partial"),
+    ],
+)
+def test_a_hook_of_the_user_is_named(hook: Any, name: str) -> None:
+    model = stack()
+    model[0].register_forward_hook(hook)
+    assert [*users_hooks(model)] == [f"{name} of 0"]
+    model.register_forward_pre_hook(hook)
+    assert len([*users_hooks(model)]) == 2
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [functional.relu, functools.partial(functional.relu), nn.ReLU(), torch.relu],
+)
+def test_a_hook_of_a_library_is_not(hook: Any) -> None:
+    model = stack()
+    parametrizations.weight_norm(model[0])
+    model[0].register_forward_hook(hook)
+    assert [*users_hooks(model)] == []
+
+
+def test_hooks_of_the_user_are_left_out_for_a_while() -> None:
+    model, events = nn.Sequential(nn.Linear(4, 4)), list[Any]()
+    model[0].register_forward_hook(lambda *given: events.append(given))
+    model[0].register_forward_hook(functional.relu)
+    model[0].register_forward_hook(lambda *given: events.append(given))
+    order = list(model[0]._forward_hooks)
+    model[0]._forward_hooks.pop(order[1])
+    order.pop(1)
+    with without_users_hooks(model):
+        model(torch.ones(4))
+        later = model[0].register_forward_hook(lambda *_: None)
+    assert not events
+    assert list(model[0]._forward_hooks) == [*order, later.id]
+    model(torch.ones(4))
+    assert len(events) == 2

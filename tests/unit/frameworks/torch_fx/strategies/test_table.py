@@ -95,7 +95,7 @@ def has_hook(m: Any, x: Any) -> Any:
 REASONS = [
     (branches, False, "cannot be captured by torch.export at "),
     (counts, False, "export leaves out the writes of forward to self.calls"),
-    (appends, False, "export writes once what forward writes to KEPT"),
+    (appends, False, "export leaves out the writes of forward to KEPT"),
     (seeds, False, "export does not record that forward seeds"),
     (draws, False, "export keeps the numbers that forward draws by random"),
     (has_hook, False, "runs the hook test_every_reason_to_pass_a_model_on_is_said_in"),

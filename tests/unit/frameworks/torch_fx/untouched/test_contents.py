@@ -10,8 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.untouched import contents
-from amprewrite.frameworks.torch_fx.untouched.contents import Contents, Drawn, Variable
+from amprewrite.frameworks.torch_fx.untouched.contents import Contents, Drawn
 
 
 def _raise(*_: Any) -> Any:
@@ -88,14 +87,15 @@ CASES: dict[str, tuple[Any, Any, Any]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_change_is_seen_and_put_back(name: str) -> None:
     value, change, read = CASES[name]
-    before, was = Variable([value]), read(value)
-    assert not before.is_changed(before.value)
+    before, was = Contents().of([value]), read(value)
+    assert not any(content.is_changed() for content in before)
     change(value)
     assert read(value) != was
-    assert before.is_changed(before.value)
-    before.restore()
+    assert any(content.is_changed() for content in before)
+    for content in before:
+        content.restore()
     assert read(value) == was
-    assert not before.is_changed(before.value)
+    assert not any(content.is_changed() for content in before)
 
 
 def test_what_is_not_known_is_not_looked_into() -> None:
@@ -105,9 +105,9 @@ def test_what_is_not_known_is_not_looked_into() -> None:
     assert (found.modules, found.tensors) == ([part], [tensor])
 
 
-def test_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contents, "MOST", 3)
-    assert len(Contents().of([[n] for n in range(9)])) < 5
+def test_there_is_a_limit() -> None:
+    assert len(Contents(most=3).of([[n] for n in range(9)])) < 5
+    assert Contents(longest=3).of(["a", "b", "c", "d"]) == []
 
 
 def test_a_list_in_itself_ends() -> None:

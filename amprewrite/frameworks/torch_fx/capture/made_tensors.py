@@ -11,15 +11,12 @@ import weakref
 from collections.abc import Mapping, Sequence
 from operator import getitem
 from typing import Any, cast
+from weakref import WeakSet
 
 import torch
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
-from amprewrite.frameworks.torch_fx.capture.outliving.holders import (
-    forget,
-    held_elsewhere,
-)
 from amprewrite.frameworks.torch_fx.compat import (
     operators,
     tensor_internals,
@@ -64,8 +61,7 @@ class MadeTensors(torch.overrides.TorchFunctionMode):
         """Give the tensors that are alive their values; return how many have none.
 
         They are computed as the trace has them, from constants alone. What depends on
-        the arguments or the weights, or is drawn, has none: it is removed from where it
-        is stored.
+        the arguments or the weights, or is drawn, has none.
 
         Args:
             program: The module that was made of the trace, with its constants; None if
@@ -75,7 +71,7 @@ class MadeTensors(torch.overrides.TorchFunctionMode):
         if not self._traced():
             return 0
         gc.collect()  # garbage in cycles is alive until now
-        stored = held_elsewhere(self._traced())
+        stored = self._traced()
         if not stored:
             return 0
         nodes = [tracing.node_of(tracer, tensor) for tensor in stored]
@@ -83,15 +79,11 @@ class MadeTensors(torch.overrides.TorchFunctionMode):
         self._tracer = tracer = None  # it refers to them, in C++ too
         gc.collect()
         pairs = zip(stored, nodes, strict=True)
-        lost = [t for t, n in pairs if n is None or not _become(t, values.get(n))]
-        forget(lost)
-        return len(lost)
-
-    def forget(self) -> None:
-        """Remove the tensors that are alive from where they are stored."""
-        if self._alive():
-            gc.collect()
-            forget(held_elsewhere(self._alive()))
+        lost = WeakSet(
+            t for t, n in pairs if n is None or not _become(t, values.get(n))
+        )
+        del stored, pairs, nodes
+        return len(tracing.leaks(lost))
 
     def _traced(self) -> list[torch.Tensor]:
         """Return the tensors that were made in the trace, and are alive.

@@ -1,1 +1,0 @@
-"""Tensors of a trace that outlive it, because the forward stores them."""
