@@ -267,7 +267,7 @@ def pareto(  # noqa: PLR0913  # the public signature; all but two are by keyword
             the model is converted, or no arguments are given.
     """
     from amprewrite.dispatch import Asked
-    from amprewrite.passes.error_budget.pareto import FEWEST, Front
+    from amprewrite.passes.error_budget.budget import FEWEST, Front
 
     loaded = load_policy(policy)
     asked = Asked(model, loaded, args, kwargs, overrides, target, tolerance=1.0)

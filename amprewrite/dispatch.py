@@ -12,11 +12,10 @@ from amprewrite.frameworks.base import Framework, Planner, Recomputer, Request
 from amprewrite.ir import ProgramGraph
 from amprewrite.passes import Setting, check_placement, exact_values, make_plan
 from amprewrite.passes.cost.cost import Objective
-from amprewrite.passes.cost.cost_model import EAGER, CostModel, cost_model
-from amprewrite.passes.cost.device_prices import device_model
+from amprewrite.passes.cost.cost_model import EAGER, CostModel, cost_model, device_model
 from amprewrite.passes.error_budget.budget import Budget
 from amprewrite.passes.error_budget.fastest import Fastest
-from amprewrite.passes.recompute.choose import with_recompute
+from amprewrite.passes.recompute import with_recompute
 from amprewrite.plan import Plan
 from amprewrite.plan.bounds import (
     AUTOCAST,

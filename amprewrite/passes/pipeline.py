@@ -1,5 +1,6 @@
 """The pipeline of passes: classify, demand, place, casts, cost."""
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -7,32 +8,36 @@ from functools import cached_property
 from amprewrite.dtypes import FORMATS, is_float, same_kind
 from amprewrite.errors import UnsupportedError
 from amprewrite.ir import Op, ProgramGraph
-from amprewrite.passes.analysis.bias import find_biases
-from amprewrite.passes.analysis.classify import classify
-from amprewrite.passes.analysis.complex_numbers import is_complex, refuse_complex
+from amprewrite.passes.analysis.additions import find_biases
+from amprewrite.passes.analysis.classify import classify, is_complex, refuse_complex
 from amprewrite.passes.analysis.context import Assignment, Placement, Situation
-from amprewrite.passes.analysis.demand import TESTED, Demands, compute_demand
-from amprewrite.passes.analysis.followed_casts import find_followed
-from amprewrite.passes.analysis.returned_values import (
+from amprewrite.passes.analysis.demand import (
+    TESTED,
+    Demands,
+    compute_demand,
+    find_followed,
+)
+from amprewrite.passes.analysis.values import (
     NOTHING_RETURNED,
     find_returned,
-)
-from amprewrite.passes.analysis.weights_and_literals import (
     mutated_storages,
     weak_values,
     weight_roots,
 )
-from amprewrite.passes.cost.cost import Objective, plan_cost, priced_casts
-from amprewrite.passes.cost.fusion import Fusion
-from amprewrite.passes.guards.find_guards import find_guards
-from amprewrite.passes.guards.overruled import overruled
-from amprewrite.passes.nothing import why_nothing
-from amprewrite.passes.placement.assignment import Chosen, place_assignment
-from amprewrite.passes.placement.casts import build_casts
-from amprewrite.passes.placement.constraints import Freedom, find_freedom
-from amprewrite.passes.placement.contract_formats import NO_FORMATS, contract_formats
-from amprewrite.passes.placement.contractions import contracted
-from amprewrite.passes.placement.hoist import find_hoisted, loop_entries
+from amprewrite.passes.cost.cost import Fusion, Objective, plan_cost, priced_casts
+from amprewrite.passes.guards import find_guards, overruled
+from amprewrite.passes.placement.casts import build_casts, find_hoisted, loop_entries
+from amprewrite.passes.placement.constraints import (
+    Chosen,
+    Freedom,
+    find_freedom,
+    place_assignment,
+)
+from amprewrite.passes.placement.contractions import (
+    NO_FORMATS,
+    contract_formats,
+    contracted,
+)
 from amprewrite.passes.placement.optimal import (
     Optimum,
     Problem,
@@ -40,15 +45,14 @@ from amprewrite.passes.placement.optimal import (
     choose_optimal,
 )
 from amprewrite.passes.placement.paint import PAINTED, paint
-from amprewrite.passes.placement.promote import place
-from amprewrite.passes.placement.weight_storage import place_with_storage
-from amprewrite.plan import NOTHING_LOWERED, Decision, Plan
+from amprewrite.passes.placement.promote import place, place_with_storage
+from amprewrite.plan import DEFAULT_PRICES, NOTHING_LOWERED, Decision, Plan
 from amprewrite.plan.bounds import FASTEST
 from amprewrite.plan.contracts.kernels import without_kernel
 from amprewrite.plan.hardware.kernels import Kernels
 from amprewrite.plan.validation.fingerprint import fingerprint
 from amprewrite.plan.validation.maker import policy_digest
-from amprewrite.policy import Matcher, Policy
+from amprewrite.policy import Matcher, OpClass, Policy
 from amprewrite.policy.match import Match
 from amprewrite.policy.model import Contract
 from amprewrite.runtime.collector import collector_paused
@@ -404,3 +408,44 @@ def _warnings(
     why = why_nothing(graph, plan, matcher, exact)
     count = len(plan.decisions)
     yield f"{NOTHING_LOWERED} {count} ops: nothing was lowered; {why}"
+
+
+# The reason why a plan lowers nothing, for its warning.
+
+REASONS = 3
+"""Number of reasons that are named, the most common first."""
+
+
+def why_nothing(
+    graph: ProgramGraph, plan: Plan, matcher: Matcher, exact: Collection[str] = ()
+) -> str:
+    """Return the reason why ``plan`` lowers no op of ``graph``.
+
+    Args:
+        graph: The program.
+        plan: Its plan, under a policy with a low dtype.
+        matcher: The policy and overrides.
+        exact: Ops that make an exact argument, which no price lowers.
+    """
+    floats = {v.dtype for v in graph.values.values() if v.is_float}
+    if floats and plan.full not in floats:
+        return f"the model is already in {', '.join(sorted(floats))}"
+    free = {d.op for d in plan.decisions if d.op_class == OpClass.ALLOW}
+    if not free.issubset(exact):
+        by = f" by prices {plan.prices}" if plan.prices != DEFAULT_PRICES else ""
+        return f"it would cost more than it saves{by}, or is not safe"
+    pairs = zip(graph.ops, plan.decisions, strict=True)
+    allowed = [d for op, d in pairs if matcher.listed(op).op_class is OpClass.ALLOW]
+    if not allowed:
+        return f"no allow op of dtype {plan.full} was found"
+    reasons = Counter(map(_said, allowed))
+    said = "; ".join(reason for reason, _ in reasons.most_common(REASONS))
+    more = "; ..." if len(reasons) > REASONS else ""
+    return f"the policy allows {len(allowed)} of them, which are kept: {said}{more}"
+
+
+def _said(decision: Decision) -> str:
+    """Return the reason that keeps an op full, with the key of its rule."""
+    return (
+        f"{decision.rule}, {decision.why}" if decision.reason.is_rule else decision.why
+    )

@@ -11,10 +11,13 @@ from amprewrite.passes.analysis.classify import classify
 from amprewrite.passes.analysis.context import Assignment, Placement, Situation
 from amprewrite.passes.cost.cost import Objective, counted_errors, plan_cost
 from amprewrite.passes.pipeline import output_dtypes, situate
-from amprewrite.passes.placement.assignment import Chosen, place_assignment
-from amprewrite.passes.placement.casts import build_casts
-from amprewrite.passes.placement.constraints import Freedom, find_freedom
-from amprewrite.passes.placement.hoist import loop_entries
+from amprewrite.passes.placement.casts import build_casts, loop_entries
+from amprewrite.passes.placement.constraints import (
+    Chosen,
+    Freedom,
+    find_freedom,
+    place_assignment,
+)
 from amprewrite.plan import Cost
 from amprewrite.plan.sensitivity import Key, Limit
 from amprewrite.plan.uses import dtypes_read

@@ -14,8 +14,7 @@ from amprewrite.passes import make_plan
 from amprewrite.passes.analysis.classify import classify
 from amprewrite.passes.analysis.demand import Demand, compute_demand
 from amprewrite.passes.pipeline import Setting, output_dtypes, prepare
-from amprewrite.passes.placement.promote import place
-from amprewrite.passes.placement.weight_storage import place_with_storage
+from amprewrite.passes.placement.promote import place, place_with_storage
 from amprewrite.plan import OUTPUT, Plan
 from amprewrite.policy import Matcher, Policy, load_policy
 from tests.properties.graphs import (

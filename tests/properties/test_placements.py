@@ -13,8 +13,7 @@ from amprewrite.passes import PLACEMENTS, Setting, make_plan
 from amprewrite.passes.analysis.classify import classify
 from amprewrite.passes.analysis.context import Assignment
 from amprewrite.passes.cost.cost import Objective
-from amprewrite.passes.cost.cost_model import COMPILED, EAGER
-from amprewrite.passes.cost.timings import Point, Timings
+from amprewrite.passes.cost.cost_model import COMPILED, EAGER, Point, Timings
 from amprewrite.passes.pipeline import output_dtypes, situate
 from amprewrite.passes.placement.integer_program import Solution, solve
 from amprewrite.passes.placement.optimal import Problem, build_problem

@@ -7,7 +7,7 @@ from typing import Literal
 from amprewrite.ir import Op, ProgramGraph
 from amprewrite.passes.analysis.classify import lowers_promoted
 from amprewrite.passes.analysis.demand import Demand, Demands
-from amprewrite.passes.analysis.returned_values import NOTHING_RETURNED, Returned
+from amprewrite.passes.analysis.values import NOTHING_RETURNED, Returned
 from amprewrite.policy import OpClass, Policy
 from amprewrite.policy.match import Match
 from amprewrite.runtime.fast_init import fast_init

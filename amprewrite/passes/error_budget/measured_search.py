@@ -15,14 +15,17 @@ from functools import cached_property
 from math import inf, isfinite, sqrt
 
 from amprewrite.errors import ToleranceError
-from amprewrite.ir import ProgramGraph
-from amprewrite.passes.cost.cost import Objective
+from amprewrite.ir import Op, ProgramGraph
+from amprewrite.passes.cost.cost import FREE, Objective, saved_by
 from amprewrite.passes.cost.cost_model import CostModel
-from amprewrite.passes.cost.eight_bits import saved_by
-from amprewrite.passes.error_budget.overflow import explained
-from amprewrite.passes.error_budget.refused_formats import without_eight_bits
-from amprewrite.plan import NOTHING_LOWERED, Plan
-from amprewrite.plan.sensitivity import Limit, Measurements, Sensitivity, op_of
+from amprewrite.plan import NOTHING_LOWERED, Decision, Plan
+from amprewrite.plan.sensitivity import (
+    EightBits,
+    Limit,
+    Measurements,
+    Sensitivity,
+    op_of,
+)
 
 UNMEASURED = 0.85
 """Share of the tolerance for a prediction that cannot be measured.
@@ -360,3 +363,68 @@ class _Trials:
             f"larger tolerance, or give more ops class deny in the policy"
         )
         return ToleranceError(msg, best, names)
+
+
+# Reasons of ops that are full because low precision cannot represent their values.
+
+
+def explained(
+    plan: Plan, graph: ProgramGraph, sensitivity: Sensitivity
+) -> tuple[Decision, ...]:
+    """Return the decisions, with an infinite error as reason where it decided."""
+    return tuple(
+        _explained(plan.by_op[op.name], op, plan, sensitivity) for op in graph.ops
+    )
+
+
+def _explained(
+    decision: Decision, op: Op, plan: Plan, sensitivity: Sensitivity
+) -> Decision:
+    if decision.precision != plan.full or decision.op_class not in FREE:
+        return decision
+    for name in op.results:
+        if sensitivity.stored.get(name) == inf:
+            return replace(decision, why=_beyond(name, "its values", plan, sensitivity))
+    for name in op.operands:
+        if sensitivity.read.get((name, op.name)) == inf:
+            what = f"the values of %{name}"
+            return replace(decision, why=_beyond(name, what, plan, sensitivity))
+    return decision
+
+
+def _beyond(name: str, what: str, plan: Plan, sensitivity: Sensitivity) -> str:
+    if name in sensitivity.peaks:
+        return f"{what} reach {sensitivity.peaks[name]:.1e}, beyond {plan.low}"
+    return f"the error of {what} in {plan.low} has no bound"
+
+
+# Reasons of contractions that a tolerance keeps out of 8 bits.
+
+
+def without_eight_bits(
+    decisions: Iterable[Decision], sensitivity: Sensitivity
+) -> tuple[Decision, ...]:
+    """Return decisions; those that might round to 8 bits and do not say why."""
+    by_op = sensitivity.eight_by_op
+    return tuple(
+        replace(found, why=f"{found.why}; {_reason(by_op[found.op], sensitivity)}")
+        if found.op in by_op and not found.quantises
+        else found
+        for found in decisions
+    )
+
+
+def _reason(key: EightBits, sensitivity: Sensitivity) -> str:
+    error = sensitivity.eight[key]
+    if not isfinite(error):
+        return (
+            "not in 8 bits: the error of its operands is not known, because they are "
+            "written in place or are not finite"
+        )
+    found = sensitivity.gradients
+    said = f"operands in {key.format} alone cause an error of {sqrt(error):.1e}"
+    if found is None:
+        return f"not in 8 bits: {said}"
+    gradients = f"{sqrt(found.square(key.op)):.1e} of gradients"
+    said = f"{said}, and {gradients}" if key.format else f"it causes {gradients}"
+    return f"not in 8 bits: {said}"

@@ -7,7 +7,7 @@ to 8 bits has one more: full, if it does not. The cost of a placement in the pro
 equals that of its plan by :func:`amprewrite.passes.cost.cost.plan_cost`.
 
 The rules for sharing and folding casts are those of the plan's casts, see
-:mod:`amprewrite.passes.placement.cast_rules`; so are the prices. A value pays once for
+:mod:`amprewrite.passes.placement.casts`; so are the prices. A value pays once for
 all uses of a cast. A promoting kernel casts its low operands itself if one of them is
 stored full, so that a full op pays for casting up only if *all* its operands are low.
 """
@@ -22,14 +22,15 @@ from amprewrite.errors import ToleranceError
 from amprewrite.ir import Op, ProgramGraph
 from amprewrite.passes.analysis.classify import USER_CAST
 from amprewrite.passes.analysis.context import Assignment, Placement, Situation
-from amprewrite.passes.cost.cost import counted_errors, speed_cost
-from amprewrite.passes.cost.cost_model import CostModel
-from amprewrite.passes.cost.eight_bits import saved_bytes
-from amprewrite.passes.cost.fusion import Fusion
-from amprewrite.passes.cost.moved_bytes import cast_bytes, is_view, read_elements
-from amprewrite.passes.placement.assignment import Chosen
-from amprewrite.passes.placement.cast_rules import CastKey, CastRules
-from amprewrite.passes.placement.constraints import Freedom, storable_weights
+from amprewrite.passes.cost.cost import Fusion, counted_errors, saved_bytes, speed_cost
+from amprewrite.passes.cost.cost_model import (
+    CostModel,
+    cast_bytes,
+    is_view,
+    read_elements,
+)
+from amprewrite.passes.placement.casts import CastKey, CastRules
+from amprewrite.passes.placement.constraints import Chosen, Freedom, storable_weights
 from amprewrite.passes.placement.integer_program import (
     FULL,
     LOW,
@@ -39,8 +40,8 @@ from amprewrite.passes.placement.integer_program import (
     least_error,
     solve,
 )
-from amprewrite.passes.placement.walk import Walk
-from amprewrite.passes.placement.weight_storage import (
+from amprewrite.passes.placement.promote import (
+    Walk,
     carried,
     moves_weights,
     only_looked_up,

@@ -7,7 +7,7 @@ Only gradients get factors there.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from amprewrite.passes.analysis.residual_adds import CONTRACTIONS, residual_adds
+from amprewrite.passes.analysis.additions import CONTRACTIONS, residual_adds
 from amprewrite.unit_scaling.graph.differentiable import Closing, Differentiable
 from amprewrite.unit_scaling.graph.units import Unit
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from amprewrite.passes.analysis.residual_adds import residual_adds
+from amprewrite.passes.analysis.additions import residual_adds
 from amprewrite.unit_scaling.graph.cut_edges import network
 from amprewrite.unit_scaling.graph.differentiable import Closing, Differentiable
 from amprewrite.unit_scaling.graph.units import Edge, Unit

@@ -6,7 +6,7 @@ import pytest
 
 from amprewrite.errors import ComplexTruncationError, PromotionError
 from amprewrite.ir import parse_graph
-from amprewrite.passes.analysis.complex_numbers import refuse_complex
+from amprewrite.passes.analysis.classify import refuse_complex
 from amprewrite.policy import load_policy
 
 PROMOTE = load_policy("promote")

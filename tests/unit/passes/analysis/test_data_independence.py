@@ -4,7 +4,7 @@ import pytest
 
 from amprewrite.passes import Setting, make_plan
 from amprewrite.passes.analysis.classify import classify
-from amprewrite.passes.analysis.data_independence import exact_ops
+from amprewrite.passes.analysis.values import exact_ops
 from amprewrite.policy import Matcher, load_policy
 from tests.placement_problem import graph_of
 

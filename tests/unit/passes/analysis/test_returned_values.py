@@ -1,9 +1,6 @@
 """Values that are returned and read too, where gradients are recorded."""
 
-from amprewrite.passes.analysis.returned_values import (
-    NOTHING_RETURNED,
-    find_returned,
-)
+from amprewrite.passes.analysis.values import NOTHING_RETURNED, find_returned
 from tests.placement_problem import graph_of
 
 PROGRAM = """

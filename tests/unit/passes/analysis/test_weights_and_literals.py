@@ -6,7 +6,7 @@ import pytest
 
 from amprewrite.ir import Op, ProgramGraph, parse_graph
 from amprewrite.ops import op_table
-from amprewrite.passes.analysis import weights_and_literals
+from amprewrite.passes.analysis import values
 from amprewrite.passes.analysis.classify import classify
 from amprewrite.policy import Matcher, load_policy
 from amprewrite.policy.match import Match
@@ -18,7 +18,7 @@ def classified(text: str) -> tuple[ProgramGraph, dict[str, Match]]:
 
 
 def roots_of(text: str) -> dict[str, set[str]]:
-    found = weights_and_literals.weight_roots(*classified(text), "float32")
+    found = values.weight_roots(*classified(text), "float32")
     return {name: set(roots) for name, roots in found.items()}
 
 
@@ -99,7 +99,7 @@ def test_mutated_storages_are_named_by_their_owner() -> None:
           | mutates=[0]
         return
     """)
-    assert weights_and_literals.mutated_storages(graph) == {"x"}
+    assert values.mutated_storages(graph) == {"x"}
 
 
 def test_values_made_of_literals_only_are_weak() -> None:
@@ -119,7 +119,7 @@ def test_values_made_of_literals_only_are_weak() -> None:
           | mutates=[0]
         return
     """)
-    weak = weights_and_literals.weak_values(graph, classes, "bfloat16")
+    weak = values.weak_values(graph, classes, "bfloat16")
     assert weak == {"c", "f", "b", "wide", "moved"}
 
 
@@ -137,7 +137,7 @@ def test_values_with_numbers_beyond_the_low_range_are_extreme() -> None:
         return %s
     """
     graph, classes = classified(text)
-    assert weights_and_literals.extreme_values(graph, classes, "bfloat16") == {"m", "u"}
+    assert values.extreme_values(graph, classes, "bfloat16") == {"m", "u"}
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_literals_that_do_not_survive(
     literals: tuple[float, ...], low: str, lost: list[float]
 ) -> None:
     op = Op("a", "add", "", (), (), literals=literals)
-    assert list(weights_and_literals.lost_literals(op, low)) == lost
+    assert list(values.lost_literals(op, low)) == lost
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_ops_through_which_a_weight_is_seen(
         return %a
     """)
     op = graph.op_by_name["a"]
-    assert weights_and_literals.is_transparent(op, classes["a"].op_class) is transparent
+    assert values.is_transparent(op, classes["a"].op_class) is transparent
 
 
 def test_every_filler_is_kept_by_the_policy() -> None:

@@ -4,10 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from amprewrite.passes.cost.cost import speed_cost
-from amprewrite.passes.cost.cost_model import COMPILED, EAGER, CostModel
-from amprewrite.passes.cost.fusion import Fusion
-from amprewrite.passes.cost.timings import Point, Timings
+from amprewrite.passes.cost.cost import Fusion, speed_cost
+from amprewrite.passes.cost.cost_model import COMPILED, EAGER, CostModel, Point, Timings
 from amprewrite.plan.hardware.kernels import Kernels
 from tests.placement_problem import situation_of
 from tests.plan_text import plan_of

@@ -8,13 +8,14 @@ from amprewrite.errors import UnsupportedError
 from amprewrite.passes.cost.cost_model import (
     COMPILED,
     EAGER,
+    Point,
+    Timings,
     cost_model,
     kernel_overhead,
     lost_speed,
     low_overhead,
     multiplications,
 )
-from amprewrite.passes.cost.timings import Point, Timings
 from tests.placement_problem import graph_of
 
 TEXT = """

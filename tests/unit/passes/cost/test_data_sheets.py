@@ -2,8 +2,7 @@
 
 import pytest
 
-from amprewrite.passes.cost.cost_model import COMPILED, EAGER
-from amprewrite.passes.cost.data_sheets import sheet_model
+from amprewrite.passes.cost.cost_model import COMPILED, EAGER, sheet_model
 from amprewrite.plan.hardware.calibration import Device
 
 

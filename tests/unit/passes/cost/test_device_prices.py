@@ -6,21 +6,21 @@ from functools import partial
 import pytest
 
 from amprewrite.errors import AmpWarning
-from amprewrite.passes.cost import device_prices
+from amprewrite.passes.cost import cost_model
 from amprewrite.passes.cost.cost_model import EAGER
 from amprewrite.plan.hardware.calibration import Device
 from amprewrite.plan.hardware.shipped import shipped_calibration
 
 AVX2 = Device(framework="torch", version="1", kind="cpu", name="X", features="avx2")
 priced = partial(
-    device_prices.device_model, EAGER, low="bfloat16", full="float32", weighed=True
+    cost_model.device_model, EAGER, low="bfloat16", full="float32", weighed=True
 )
 
 
 @pytest.fixture(autouse=True)
 def by_device(monkeypatch):
     monkeypatch.delenv("AMPREWRITE_PRICES")
-    device_prices._warn_unpriced.cache_clear()
+    cost_model._warn_unpriced.cache_clear()
 
 
 def gpu(name):
@@ -48,7 +48,7 @@ def test_a_device_without_prices_warns_once_and_names_calibrate():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert priced(device, None) is EAGER
-    device_prices._warn_unpriced.cache_clear()
+    cost_model._warn_unpriced.cache_clear()
     with pytest.warns(AmpWarning, match="run `amprewrite calibrate`"):
         priced(device, None)
 

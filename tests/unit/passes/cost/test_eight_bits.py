@@ -3,8 +3,7 @@
 import pytest
 
 from amprewrite.passes import Setting, make_plan
-from amprewrite.passes.cost.cost import Objective
-from amprewrite.passes.cost.eight_bits import saved_by, saved_bytes
+from amprewrite.passes.cost.cost import Objective, saved_by, saved_bytes
 from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import EightBits, Limit
 from amprewrite.policy import Matcher, load_policy

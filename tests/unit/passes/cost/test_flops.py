@@ -2,7 +2,12 @@
 
 import pytest
 
-from amprewrite.passes.cost.flops import ROWS_UNKNOWN, Work, multiplications, work_of
+from amprewrite.passes.cost.cost_model import (
+    ROWS_UNKNOWN,
+    Work,
+    multiplications,
+    work_of,
+)
 from tests.placement_problem import graph_of
 
 GRAPH = graph_of("""

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from amprewrite.passes.analysis.classify import classify
+from amprewrite.passes.cost.cost import Fusion
 from amprewrite.passes.cost.cost_model import COMPILED, EAGER, CostModel
-from amprewrite.passes.cost.fusion import Fusion
 from amprewrite.plan.hardware.kernels import Kernels
 from amprewrite.policy import Matcher, load_policy
 from tests.placement_problem import graph_of

@@ -4,8 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from amprewrite.passes.cost.cost_model import COMPILED, EAGER, CostModel
-from amprewrite.passes.cost.measured_costs import MARGIN, measured_model
+from amprewrite.passes.cost.cost_model import (
+    COMPILED,
+    EAGER,
+    MARGIN,
+    CostModel,
+    measured_model,
+)
 from amprewrite.plan.hardware.calibration import Calibration
 from tests.calibrations import DEVICE, calibration, slow_below
 

@@ -1,6 +1,6 @@
 """What casts and ops read and write: lookups, views, loops."""
 
-from amprewrite.passes.cost.moved_bytes import cast_bytes, is_view, read_elements
+from amprewrite.passes.cost.cost_model import cast_bytes, is_view, read_elements
 from tests.placement_problem import graph_of
 
 GRAPH = graph_of("""

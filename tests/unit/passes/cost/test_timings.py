@@ -2,8 +2,7 @@
 
 import pytest
 
-from amprewrite.passes.cost.flops import Work
-from amprewrite.passes.cost.timings import Point, Timings
+from amprewrite.passes.cost.cost_model import Point, Timings, Work
 
 POINTS = (
     Point(1, 64**2, full=4.0, low=8.0),

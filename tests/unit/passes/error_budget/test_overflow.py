@@ -5,7 +5,7 @@ from math import inf
 from amprewrite.passes import Setting, make_plan
 from amprewrite.passes.cost.cost import Objective
 from amprewrite.passes.cost.cost_model import EAGER
-from amprewrite.passes.error_budget.overflow import explained
+from amprewrite.passes.error_budget.measured_search import explained
 from amprewrite.plan.sensitivity import Limit, Sensitivity
 from amprewrite.policy import Matcher, load_policy
 from tests.placement_problem import graph_of

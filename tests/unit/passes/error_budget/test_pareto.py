@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from amprewrite.passes.cost.cost import Objective
-from amprewrite.passes.error_budget.pareto import Front
+from amprewrite.passes.error_budget.budget import Front
 from amprewrite.plan.bounds import Point
 from amprewrite.plan.sensitivity import Measurements, Sensitivity
 from amprewrite.policy import Matcher, load_policy

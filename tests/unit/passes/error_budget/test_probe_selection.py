@@ -8,7 +8,7 @@ import pytest
 from amprewrite.passes import Setting, make_plan
 from amprewrite.passes.cost.cost import Objective
 from amprewrite.passes.cost.cost_model import EAGER
-from amprewrite.passes.error_budget.probe_selection import find_probes
+from amprewrite.passes.error_budget.budget import find_probes
 from amprewrite.passes.placement.integer_program import solve
 from amprewrite.plan.sensitivity import Limit, Probes, Sensitivity
 from amprewrite.policy import Matcher, load_policy

@@ -4,7 +4,7 @@ from dataclasses import replace
 from math import inf
 
 from amprewrite.passes import Setting, make_plan
-from amprewrite.passes.error_budget.refused_formats import without_eight_bits
+from amprewrite.passes.error_budget.measured_search import without_eight_bits
 from amprewrite.plan.contracts.gradient_errors import Gradients
 from amprewrite.plan.sensitivity import EightBits, Sensitivity
 from amprewrite.policy import Matcher, load_policy

@@ -3,8 +3,11 @@
 import pytest
 
 from amprewrite.passes.analysis.context import Assignment, Placement
-from amprewrite.passes.placement.assignment import Chosen, place_assignment
-from amprewrite.passes.placement.constraints import find_freedom
+from amprewrite.passes.placement.constraints import (
+    Chosen,
+    find_freedom,
+    place_assignment,
+)
 from tests.placement_problem import situation_of
 
 TEXT = """

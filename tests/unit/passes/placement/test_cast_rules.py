@@ -1,6 +1,6 @@
 """The rules by which casts are shared, folded and saturated."""
 
-from amprewrite.passes.placement.cast_rules import ON_THE_SPOT, CastKey, CastRules
+from amprewrite.passes.placement.casts import ON_THE_SPOT, CastKey, CastRules
 from tests.placement_problem import situation_of
 
 TEXT = """

@@ -7,7 +7,7 @@ import pytest
 from amprewrite.ir import ProgramGraph
 from amprewrite.passes import Setting, make_plan
 from amprewrite.passes.pipeline import situate
-from amprewrite.passes.placement.hoist import find_hoisted, loop_entries
+from amprewrite.passes.placement.casts import find_hoisted, loop_entries
 from amprewrite.passes.placement.promote import place
 from amprewrite.plan import Plan
 from amprewrite.policy import Matcher, load_policy

@@ -9,8 +9,7 @@ import pytest
 from amprewrite.errors import ToleranceError
 from amprewrite.passes import Setting, make_plan
 from amprewrite.passes.cost.cost import Objective
-from amprewrite.passes.cost.cost_model import COMPILED, EAGER, CostModel
-from amprewrite.passes.cost.timings import Point, Timings
+from amprewrite.passes.cost.cost_model import COMPILED, EAGER, CostModel, Point, Timings
 from amprewrite.passes.placement.integer_program import FULL, LOW, solve
 from amprewrite.passes.placement.optimal import SharedCast, choose_optimal
 from amprewrite.plan import Plan

@@ -26,7 +26,7 @@ from amprewrite.frameworks.jaxpr.probes.sensitivity import (
 from amprewrite.frameworks.jaxpr.program.inline import inline
 from amprewrite.frameworks.jaxpr.program.read import read
 from amprewrite.measure.runs import Run
-from amprewrite.passes.error_budget.probe_selection import find_probes
+from amprewrite.passes.error_budget.budget import find_probes
 from amprewrite.plan.sensitivity import DIRECTIONS
 from amprewrite.policy import Matcher, load_policy
 from tests.jax_programs import normal, weight

@@ -14,7 +14,7 @@ from amprewrite.frameworks.torch_fx.capture.one_graph import capture
 from amprewrite.frameworks.torch_fx.probes import sensitivity
 from amprewrite.frameworks.torch_fx.probes.sensitivity import measure_sensitivity
 from amprewrite.frameworks.torch_fx.rewrite.read import read
-from amprewrite.passes.error_budget.probe_selection import find_probes
+from amprewrite.passes.error_budget.budget import find_probes
 from amprewrite.plan import sensitivity as plan_sensitivity
 from amprewrite.plan.sensitivity import Sensitivity
 from amprewrite.policy import Matcher, load_policy

@@ -3,7 +3,7 @@
 import pytest
 
 from amprewrite.ir import ProgramGraph, parse_graph
-from amprewrite.passes.analysis.exactness.bending import Bending
+from amprewrite.passes.analysis.demand import Bending
 
 
 def graph_of(lines: str, calls: str = "") -> ProgramGraph:

@@ -3,7 +3,7 @@
 from textwrap import dedent
 
 from amprewrite.ir import parse_graph
-from amprewrite.passes.analysis.exactness.loop_tests import find_loop_tests
+from amprewrite.passes.analysis.demand import find_loop_tests
 
 
 def deciding(text: str) -> frozenset[str]:

@@ -15,19 +15,147 @@ The program's own gradient, written out by JAX, is a reader like any. A value th
 written in place is read by all that later read its storage.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from math import isinf, isnan
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from math import isinf, isnan, nan
+from typing import Literal
 
-from amprewrite.dtypes import format_of
+from amprewrite.dtypes import format_of, is_float
 from amprewrite.dtypes.fits import becomes
 from amprewrite.ir import Op, ProgramGraph
-from amprewrite.passes.analysis.classify import USER_CAST
+from amprewrite.passes.analysis.classify import MOVES, USER_CAST, classify
 from amprewrite.passes.analysis.context import Guard
-from amprewrite.passes.analysis.weights_and_literals import extreme_values, moved_inputs
-from amprewrite.passes.guards.known_numbers import known_numbers
-from amprewrite.passes.guards.readers import KINDS, Kind, Readers
+from amprewrite.passes.analysis.values import extreme_values, moved_inputs
+from amprewrite.plan import Plan
+from amprewrite.policy import Matcher, Reason
 from amprewrite.policy.match import Match
-from amprewrite.policy.model import ACCUMULATE, ALLOW, FOLLOW, PROMOTE
+from amprewrite.policy.model import ACCUMULATE, ALLOW, DENY, FOLLOW, KEEP, PROMOTE
+
+# Readers of a guard: the ops that need its number unrounded, and the way to them.
+
+SATURATING = frozenset(
+    ("softmax", "exponential", "log_exp", "activation", "comparison", "ordering")
+)
+"""Groups that give the same for the largest finite number and for a larger one."""
+
+Kind = Literal["edge", "range"]
+KINDS: tuple[Kind, ...] = ("edge", "range")
+"""Kinds of guards: next to 0, 1 or -1, or beyond the largest finite number."""
+
+
+class Readers:
+    """The values that an op reads which needs them unrounded, and the way to it."""
+
+    def __init__(
+        self,
+        graph: ProgramGraph,
+        classes: Mapping[str, Match],
+        kind: Literal["edge", "range", "mask"],
+        outputs: Iterable[str] = (),
+    ) -> None:
+        self.graph, self.classes, self.kind = graph, classes, kind
+        self.next: dict[str, str] = {}  # by value, or by storage
+        self.after: dict[str, str] = {}  # by op
+        for name in outputs:
+            self.next[self.key(name)] = "output"
+        for op in reversed(graph.ops):
+            follow = (self.next.get(self.key(name), "") for name in op.results)
+            self.after[op.name] = next(filter(None, follow), "")
+            if self.concerns(op):
+                self.next.update((key, op.name) for key in self.keys(op))
+
+    def key(self, name: str) -> str:
+        """Return the storage of a value that is written in place; else its name."""
+        storage = self.graph.storage(name)
+        return storage if storage in self.graph.written else name
+
+    def keys(self, op: Op) -> Iterator[str]:
+        """Yield the keys of the floats that ``op`` reads."""
+        values = self.graph.values
+        return (self.key(name) for name in op.operands if values[name].is_float)
+
+    def reaches(self, op: Op) -> bool:
+        """Return whether a result of ``op`` comes to a reader that needs it."""
+        return bool(self.after[op.name])
+
+    def concerns(self, op: Op, *, is_source: bool = False) -> bool:
+        """Return whether ``op`` needs its operands, or passes them to a reader.
+
+        Args:
+            op: The op.
+            is_source: Whether the guard is a number of the op itself.
+        """
+        return self.needs(op) or ((is_source or self._passes(op)) and self.reaches(op))
+
+    def needs(self, op: Op) -> bool:
+        """Return whether ``op`` itself needs its operands unrounded."""
+        op_class, group = self.classes[op.name].op_class, op.traits.group
+        if op.canonical == USER_CAST and op_class is KEEP:
+            return self.kind == "edge" and not is_float(op.dtype_argument)
+        if self.kind == "mask":
+            return op_class is DENY and group in SATURATING
+        if self.kind == "range" and group in SATURATING:
+            return False
+        if op_class is KEEP:
+            return op.operand_rule != "any" and op.canonical not in MOVES
+        singular = op_class is PROMOTE and op.traits.singular
+        return op_class is DENY or singular
+
+    def _passes(self, op: Op) -> bool:
+        """Return whether the results of ``op`` are as precise as its operands."""
+        if op.canonical == USER_CAST:
+            return is_float(op.dtype_argument)
+        op_class, group = self.classes[op.name].op_class, op.traits.group
+        if self.kind == "range" and group in SATURATING:
+            return False
+        norm = group == "normalisation"
+        return op_class in (PROMOTE, FOLLOW) or (op_class is ACCUMULATE and not norm)
+
+    def path(self, op: Op) -> tuple[str, ...]:
+        """Return the ops from ``op`` to the one that needs it, nearest first."""
+        names: list[str] = []
+        name = self.after[op.name]
+        while name:
+            names.append(name)
+            reader = self.graph.op_by_name.get(name)
+            ends = reader is None or self.needs(reader)
+            name = "" if ends else self.after[name]
+        return tuple(names)
+
+
+def known_numbers(
+    graph: ProgramGraph, classes: Mapping[str, Match]
+) -> dict[str, tuple[float, ...]]:
+    """Return the numbers of values that are made of constants alone.
+
+    NaN stands for a number that is only known at run time: a sum of constants, or a
+    scalar that is an argument.
+    """
+    numbers = {value.name: value.numbers for value in graph.inputs() if value.numbers}
+    numbers.update(
+        (value.name, (nan,))
+        for value in graph.inputs("input", "parameter")
+        if value.shape == () and value.is_float
+    )
+    fixed = {value.name for value in graph.inputs("constant", "buffer")} | {*numbers}
+    for op in graph.ops:
+        floats = [name for name in op.operands if graph.values[name].is_float]
+        fills = op.traits.filler and op.operand_rule == "any"
+        if op.fence or op.mutates or not (fills or fixed.issuperset(floats)):
+            continue
+        if not floats and op.operands and not fills:
+            continue  # integers of the program
+        fixed.update(op.results)
+        parts = op.literals if fills or not floats else ()
+        for name in () if fills else floats:
+            parts = (*parts, *numbers.get(name, ()))
+        moves = classes[op.name].op_class in (FOLLOW, KEEP)
+        if moves:
+            numbers.update((r, parts) for r in op.results if parts)
+        else:
+            numbers.update((r, (nan,)) for r in op.results)
+    return numbers
+
 
 BOUNDING = frozenset(("clamp", "selection"))
 """Groups with bounds and replacements as operands."""
@@ -186,3 +314,63 @@ class _Finder:
             if sums and several and large and not ruled and readers.reaches(op):
                 text = f"%{large} may be beyond the range of {self.low}"
                 self.guards.setdefault(op.name, Guard(text, readers.path(op)))
+
+
+# Warn of guards and exact arguments that a rule or a mark of the user rounds.
+
+
+def overruled(
+    graph: ProgramGraph, plan: Plan, matcher: Matcher, classes: Mapping[str, Match]
+) -> Iterator[str]:
+    """Yield a line for each guard, and each exact argument, that a rule rounds.
+
+    Without the rule, the op of the guard or one on the way to its reader has another
+    class, and the guard is kept.
+
+    Args:
+        graph: The program.
+        plan: Its plan.
+        matcher: Policy and overrides.
+        classes: Class of every op.
+    """
+    ruled = {name: found for name, found in classes.items() if _is_ruled(found)}
+    if not ruled or not matcher.policy.demand:
+        return
+    low = {d.op for d in plan.decisions if d.precision == plan.low}
+    rounded: dict[str, str] = {}
+    for name, guard in _guards(graph, plan, matcher).items():
+        way = (name, *guard.causes)
+        by = next((ruled[n] for n in way if n in ruled), None)
+        if by is not None and name in low and not guard.is_product:
+            place = _place(graph.op_by_name[name])
+            reads = f"and {way[-1]} reads it; want another class, or no rule"
+            line = f"{_text(by)} rounds a guard{place}: {guard.why}, {reads}"
+            rounded.setdefault(guard.why, line)
+    yield from rounded.values()
+    for op in graph.ops:
+        if op.name in ruled and op.name in low and op.traits.exact_argument:
+            line = f"{_text(ruled[op.name])} rounds an argument of {op.name}"
+            yield f"{line}{_place(op)}, which has to be exact; want deny, or no rule"
+
+
+def _guards(graph: ProgramGraph, plan: Plan, matcher: Matcher) -> Mapping[str, Guard]:
+    """Return the guards of the program without rules and marks."""
+    without = Matcher(replace(matcher.policy, rules=()), full=matcher.full)
+    ops = tuple(replace(op, asked="") if op.asked else op for op in graph.ops)
+    plain = replace(graph, ops=ops)
+    pairs = zip(graph.outputs, plan.outputs, strict=True)
+    outputs = [name for name, dtype in pairs if dtype == plan.full]
+    return find_guards(plain, classify(plain, without), outputs, plan.low, plan.full)
+
+
+def _is_ruled(found: Match) -> bool:
+    return found.reason.is_rule or found.reason is Reason.MARKER
+
+
+def _text(found: Match) -> str:
+    """Return the rule or the mark: ``overrides[0]``, and its text."""
+    return f"{found.rule} ({found.why})"
+
+
+def _place(op: Op) -> str:
+    return f" ({op.source})" if op.source else ""

@@ -3,7 +3,7 @@
 import pytest
 
 from amprewrite.ir import parse_graph
-from amprewrite.passes.recompute.derivatives import gradient_passes, read_by_derivative
+from amprewrite.passes.recompute import gradient_passes, read_by_derivative
 
 HEAD = """%x: f32[4,8] input
 %w: f32[8,8] parameter

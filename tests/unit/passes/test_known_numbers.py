@@ -5,7 +5,7 @@ from textwrap import dedent
 
 from amprewrite.ir import parse_graph
 from amprewrite.passes.analysis.classify import classify
-from amprewrite.passes.guards.known_numbers import known_numbers
+from amprewrite.passes.guards import known_numbers
 from amprewrite.policy import Matcher, load_policy
 
 

@@ -1,7 +1,7 @@
 """Steps: ops, and bodies that run as a whole."""
 
 from amprewrite.ir import check_graph, parse_graph
-from amprewrite.passes.recompute.steps import bodies, is_repeatable, steps_of
+from amprewrite.passes.recompute import bodies, is_repeatable, steps_of
 
 LOOP = """%x: f32[4] input
 enter = carry(%x) -> %c: f32[4]

@@ -1,8 +1,7 @@
 """The pieces of a program and their makers."""
 
 from amprewrite.ir import parse_graph
-from amprewrite.passes.recompute.derivatives import gradient_passes
-from amprewrite.passes.recompute.network import network_of
+from amprewrite.passes.recompute import gradient_passes, network_of
 from tests.plan_text import plan_of
 
 TEXT = """%x: f32[64,64] input

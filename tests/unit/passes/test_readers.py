@@ -6,7 +6,7 @@ import pytest
 
 from amprewrite.ir import parse_graph
 from amprewrite.passes.analysis.classify import classify
-from amprewrite.passes.guards.readers import Readers
+from amprewrite.passes.guards import Readers
 from amprewrite.policy import Matcher, load_policy
 
 TEXT = """

@@ -8,15 +8,16 @@ import pytest
 
 from amprewrite.ir import ProgramGraph, parse_graph
 from amprewrite.ops.repeatable import repeats
-from amprewrite.passes.recompute.choose import (
+from amprewrite.passes.recompute import (
     LONGEST,
     OVERHEAD,
     PRICES,
+    Network,
     choose,
+    gradient_passes,
+    network_of,
     with_recompute,
 )
-from amprewrite.passes.recompute.derivatives import gradient_passes
-from amprewrite.passes.recompute.network import Network, network_of
 from amprewrite.plan import Plan
 from tests.plan_text import plan_of
 

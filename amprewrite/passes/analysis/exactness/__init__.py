@@ -1,1 +1,0 @@
-"""The rules by which exact arguments begin at loops, and end."""

@@ -1,1 +1,0 @@
-"""Guards: numbers that low cannot tell from the value that they guard against."""
