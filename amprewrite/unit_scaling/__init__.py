@@ -4,15 +4,14 @@ Rules are plain numbers, the same for torch and JAX; neither is loaded before it
 """
 
 from amprewrite.unit_scaling.constraints import CONSTRAINTS, apply_constraint
-from amprewrite.unit_scaling.figures import figures_of
+from amprewrite.unit_scaling.empirical import measure_rule
+from amprewrite.unit_scaling.figures import figures_of, plot_figures
 from amprewrite.unit_scaling.moments import Moments
-from amprewrite.unit_scaling.plots import plot_figures
 from amprewrite.unit_scaling.rules import (
     RULES,
     Factors,
     Rule,
     derive_rule,
-    measure_rule,
     rule,
     rule_of_function,
 )

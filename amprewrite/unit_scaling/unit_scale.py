@@ -8,7 +8,7 @@ from typing import Any
 from amprewrite.errors import UnitScalingError, UnsupportedError
 from amprewrite.unit_scaling.constraints import apply_constraint
 from amprewrite.unit_scaling.graph.assign import AUTO
-from amprewrite.unit_scaling.settings import Settings
+from amprewrite.unit_scaling.program import Settings
 
 
 def unit_scale(  # noqa: PLR0913  # the public signature; all but three are by keyword

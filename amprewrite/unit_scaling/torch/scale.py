@@ -14,7 +14,11 @@ from typing import Any
 import torch
 
 from amprewrite.errors import ArgumentError, UnsupportedError
-from amprewrite.unit_scaling.torch._compat import Library, in_transform, register_vmap
+from amprewrite.frameworks.torch_fx.compat.operators import (
+    Library,
+    in_transform,
+    register_vmap,
+)
 
 Factor = Any
 """A float, or a number of a tracer."""

@@ -1,6 +1,6 @@
 """Options of the pass."""
 
-from amprewrite.unit_scaling.settings import Settings
+from amprewrite.unit_scaling.program import Settings
 
 
 def test_options_that_are_left_out_are_those_of_the_public_function():

@@ -22,7 +22,7 @@ from amprewrite.unit_scaling.jax.program.insert import Scaled
 from amprewrite.unit_scaling.jax.program.rules import Samples
 from amprewrite.unit_scaling.jax.program.scaled_function import ScaledFunction
 from amprewrite.unit_scaling.jax.weights import unit_init
-from amprewrite.unit_scaling.settings import Settings
+from amprewrite.unit_scaling.program import Settings
 
 eqx: Any = equinox
 """Untyped view of Equinox: its types are partial."""

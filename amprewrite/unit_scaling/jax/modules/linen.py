@@ -11,11 +11,11 @@ from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.jaxpr.function.converted_function import parameter_names
 from amprewrite.frameworks.jaxpr.modules.inputs import describe
 from amprewrite.frameworks.jaxpr.modules.linen import arguments, states
-from amprewrite.unit_scaling.graph import UnitRule
+from amprewrite.unit_scaling.graph.assign import UnitRule
 from amprewrite.unit_scaling.jax.program.rules import Samples
 from amprewrite.unit_scaling.jax.program.scaled_function import ScaledFunction
 from amprewrite.unit_scaling.jax.weights import unit_init
-from amprewrite.unit_scaling.settings import Settings
+from amprewrite.unit_scaling.program import Settings
 
 nn: Any = linen
 """Untyped view of linen: its types are partial."""

@@ -21,7 +21,7 @@ from amprewrite.frameworks.jaxpr.modules.nnx import (
 from amprewrite.unit_scaling.jax.program.rules import Samples
 from amprewrite.unit_scaling.jax.program.scaled_function import ScaledFunction
 from amprewrite.unit_scaling.jax.weights import unit_init
-from amprewrite.unit_scaling.settings import Settings
+from amprewrite.unit_scaling.program import Settings
 
 nnx: Any = flax_nnx
 """Untyped view of ``flax.nnx``: its types are partial."""

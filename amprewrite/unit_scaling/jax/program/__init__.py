@@ -1,5 +1,5 @@
 """The unit-scaling pass on programs of JAX: trace, rules, factors in the program."""
 
-from amprewrite.unit_scaling.jax.program.scaled_model import unit_scale
+from amprewrite.unit_scaling.jax.program.scaled_function import unit_scale
 
 __all__ = ["unit_scale"]

@@ -2,9 +2,10 @@
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from amprewrite.errors import CaptureError
+from amprewrite.errors import CaptureError, UnsupportedError
 from amprewrite.frameworks.jaxpr.capture.closures import Closed
 from amprewrite.frameworks.jaxpr.capture.state_pairs import Pair, positions
 from amprewrite.frameworks.jaxpr.capture.trace import (
@@ -15,6 +16,7 @@ from amprewrite.frameworks.jaxpr.capture.trace import (
     split,
 )
 from amprewrite.frameworks.jaxpr.compat.untyped import jnp
+from amprewrite.frameworks.jaxpr.convert import converted_function_of
 from amprewrite.frameworks.jaxpr.function.adapters import adapter_of
 from amprewrite.frameworks.jaxpr.function.converted_function import (
     Describe,
@@ -25,11 +27,12 @@ from amprewrite.frameworks.jaxpr.function.converted_function import (
 from amprewrite.frameworks.jaxpr.interpret.pipeline import Inputs
 from amprewrite.unit_scaling.jax.program.insert import Scaled, insert_scales
 from amprewrite.unit_scaling.jax.program.rules import Known, Samples
-from amprewrite.unit_scaling.settings import Settings
+from amprewrite.unit_scaling.program import Settings
 
 if TYPE_CHECKING:
     from amprewrite.ir.graph import ValueKind
-    from amprewrite.unit_scaling.graph import ScalePlan
+    from amprewrite.unit_scaling.graph.scales import ScalePlan
+
 
 KEPT = 128
 """Largest number of programs of one function that are kept; the oldest go first."""
@@ -156,3 +159,41 @@ class ScaledFunction:
             if jnp.issubdtype(x.dtype, jnp.floating)
         }
         return Inputs(names, kinds)
+
+
+# The scaled form of a function or module of JAX: of the same kind.
+
+
+def unit_scale(
+    model: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    settings: Settings,
+    *,
+    init: bool,
+) -> Any:
+    """Return a scaled function or module; see :func:`amprewrite.unit_scale`.
+
+    Raises:
+        CaptureError: It cannot be traced.
+        UnitScalingError: An op has no rule.
+        UnsupportedError: It is converted or scaled already.
+    """
+    if converted_function_of(model) is not None:
+        msg = (
+            f"{type(model).__name__} is converted already; scale the plain one, and "
+            "convert the result: amprewrite.convert(amprewrite.unit_scale(model, ...))"
+        )
+        raise UnsupportedError(msg)
+    if isinstance(model, ScaledFunction):
+        msg = "the function is unit-scaled already; scale the plain one"
+        raise UnsupportedError(msg)
+    adapter = adapter_of(model)
+    if adapter is not None:
+        library = str(adapter.__name__).rpartition(".")[2]
+        module = import_module(f"amprewrite.unit_scaling.jax.modules.{library}")
+        return module.unit_scale(model, args, kwargs, settings, init=init)
+    # The parameters of a function are arguments: unit_init is for them.
+    scaled = ScaledFunction(model, settings)
+    scaled.prepare(args, kwargs, is_example=True)
+    return scaled

@@ -1,20 +1,101 @@
 """Rules of ATen ops by name: closed forms from extents, and integrals of softmax."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch.fx import Node
+
+from amprewrite.frameworks.torch_fx.aten.arguments import argument
 from amprewrite.frameworks.torch_fx.aten.ops import packet_name
-from amprewrite.unit_scaling.graph import UnitRule
+from amprewrite.frameworks.torch_fx.compat import operators
+from amprewrite.frameworks.torch_fx.rewrite.read import Reading, held, occurrences
+from amprewrite.ir import Op, ProgramGraph
+from amprewrite.unit_scaling import rules, shapes
+from amprewrite.unit_scaling.graph.assign import UnitRule
+from amprewrite.unit_scaling.graph.scales import extent
+from amprewrite.unit_scaling.graph.units import Differentiable
 from amprewrite.unit_scaling.program import (
     CLOSED,
+    OpCall,
     gather,
     product,
     quotient,
     rule_by_table,
     unscaled,
 )
-from amprewrite.unit_scaling.rules import Factors, derive_rule, extents, shapes
-from amprewrite.unit_scaling.torch.program.call import Call
+from amprewrite.unit_scaling.rules import Factors, derive_rule
+
+# One op of a captured program with its arguments, as rules read them.
+
+
+@dataclass(frozen=True)
+class Call(OpCall):
+    """One op, with the facts that its rule needs.
+
+    Attributes:
+        op: The op.
+        node: Its node.
+        reading: The program.
+        live: The part of it that is differentiated.
+    """
+
+    op: Op
+    node: Node
+    reading: Reading
+    live: Differentiable
+
+    @property
+    def graph(self) -> ProgramGraph:
+        """The program."""
+        return self.reading.graph
+
+    @property
+    def differentiable(self) -> Differentiable:
+        """The part of the program that is differentiated."""
+        return self.live
+
+    def argument(self, name: str) -> Any:
+        """Return an argument by its name in the schema."""
+        return argument(self.node, name)
+
+    def index(self, name: str) -> int | None:
+        """Return the operand index of a tensor argument; None if it is not given."""
+        position = 0
+        named = zip(operators.formals(self.node.target), self.node.args, strict=False)
+        given = [(formal.name, arg) for formal, arg in named]
+        for formal, arg in (*given, *self.node.kwargs.items()):
+            inside: list[Node] = []
+            torch.fx.map_arg(arg, inside.append)
+            count = sum(len(list(held(self.reading.leaves.get(n)))) for n in inside)
+            if formal == name:
+                return position if count else None
+            position += count
+        return None
+
+    @property
+    def result(self) -> tuple[Any, ...]:
+        """The extents of the first result, as those of values made before it."""
+        graph = self.graph
+        known: dict[str, tuple[str, int]] = {}
+        before = (graph.values[name] for name in self.op.operands)
+        for value in (*before, *graph.values.values()):
+            for axis, size in enumerate(value.shape):
+                if isinstance(size, str):
+                    known.setdefault(size, (value.name, axis))
+        sizes = graph.values[self.op.results[0]].shape
+        return tuple(d if isinstance(d, int) else extent(*known[d]) for d in sizes)
+
+
+def operand_nodes(reading: Reading, node: Node) -> Sequence[Node | None]:
+    """Return for each operand of an op the node; None where a node has several."""
+    found: list[Node | None] = []
+    for used in occurrences(node):
+        names = list(held(reading.leaves.get(used)))
+        found += [used] if len(names) == 1 else [None] * len(names)
+    return found
+
 
 Find = Callable[[Call], UnitRule | None]
 """Returns the rule of a call, or None where none is known."""
@@ -47,7 +128,7 @@ def _addmm(call: Call) -> UnitRule | None:
     if bias.kind != "parameter" or len(bias.shape) != 1:
         return None
     rows, inner = call.shape(1)
-    factors = extents.linear(fan_in=inner, fan_out=call.shape(2)[1], batch=rows)
+    factors = rules.linear(fan_in=inner, fan_out=call.shape(2)[1], batch=rows)
     indices = {"bias": 0, "input": 1, "weight": 2}
     return _rule(factors, indices, f"sums of {inner} terms")
 
@@ -71,7 +152,7 @@ def _conv(call: Call) -> UnitRule | None:
 
 def _embedding(call: Call) -> UnitRule:
     tokens = shapes.count(call.shape(1))
-    factors = extents.embedding(vocabulary=call.shape(0)[0], tokens=tokens)
+    factors = rules.embedding(vocabulary=call.shape(0)[0], tokens=tokens)
     return _rule(factors, {"weight": 0}, "rows that are looked up")
 
 
@@ -80,7 +161,7 @@ def _norm(call: Call) -> UnitRule:
     kept = len(call.shape(weight)) if weight is not None else 1
     channels = call.op.canonical not in {"layer_norm", "rms_norm"}
     rest = (shape[0], *shape[2:]) if channels else shape[: len(shape) - kept]
-    factors = extents.norm(batch=shapes.count(rest))
+    factors = rules.norm(batch=shapes.count(rest))
     names = {name: call.index(name) for name in ("input", "weight", "bias")}
     return _rule(factors, names, "unit as it is")
 
@@ -142,7 +223,7 @@ def _cross_entropy(call: Call) -> UnitRule | None:
 
 
 def _mse(call: Call) -> UnitRule | None:
-    factors = extents.mse_loss(size=terms_of(call))
+    factors = rules.mse_loss(size=terms_of(call))
     backward = {0: factors.backward["input"], 1: factors.backward["target"]}
     why = "the loss is left as it is"
     return UnitRule(1.0, backward, CLOSED, why, fixed=True)
@@ -151,7 +232,7 @@ def _mse(call: Call) -> UnitRule | None:
 def _dropout(call: Call) -> UnitRule:
     drops = call.argument("train") and call.argument("p") < 1
     p = float(call.argument("p")) if drops else 0.0
-    return _rule(extents.dropout(p=p), {"input": 0}, f"{p:g} are dropped")
+    return _rule(rules.dropout(p=p), {"input": 0}, f"{p:g} are dropped")
 
 
 def _add(call: Call) -> UnitRule:

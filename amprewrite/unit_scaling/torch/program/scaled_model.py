@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -28,6 +29,7 @@ from amprewrite.frameworks.torch_fx.capture.program import (
 from amprewrite.frameworks.torch_fx.capture.seen import Seen
 from amprewrite.frameworks.torch_fx.compat.module_parts import attributes_of
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
+from amprewrite.frameworks.torch_fx.compat.tensor_internals import is_readable
 from amprewrite.frameworks.torch_fx.derived.classes import programs_of, refuse_parts
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.signature import Signature, signature_of
@@ -37,11 +39,91 @@ from amprewrite.frameworks.torch_fx.programs.structure import (
     parts_of,
     structure_key,
 )
-from amprewrite.unit_scaling.graph import ScalePlan
-from amprewrite.unit_scaling.settings import Settings
+from amprewrite.unit_scaling.graph.scales import ScalePlan
+from amprewrite.unit_scaling.program import Settings
+from amprewrite.unit_scaling.rules import STEADY
 from amprewrite.unit_scaling.torch.program.insert import insert_scales
-from amprewrite.unit_scaling.torch.program.loss_scale import LossScaleWatch
-from amprewrite.unit_scaling.torch.program.weights import init_units
+
+# Unit initialisation: matrices of standard deviation 1, biases of zero.
+
+BIAS = re.compile(r"(.*_)?bias(_.*)?|.*bias")
+"""Names of vectors that start as zeros; ``bias_ih_l0`` is one of a recurrent layer."""
+
+
+def init_units(model: nn.Module) -> None:
+    """Divide each parameter of two or more dimensions by its scale; zero biases.
+
+    Those of zeros, which have no deviation, are drawn anew. Vectors and other constants
+    (gains of normalisations) stay as they are.
+    """
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if not parameter.is_floating_point():
+                continue
+            if parameter.dim() > 1:
+                if not _is_constant(parameter):
+                    parameter.div_(_scale_of(parameter))
+                elif not parameter.any():
+                    parameter.normal_()
+            elif BIAS.fullmatch(name.rpartition(".")[2]):
+                parameter.zero_()
+
+
+def _scale_of(parameter: torch.Tensor) -> torch.Tensor:
+    """Return the deviation; the root mean square of gains, which hardly vary.
+
+    Such are those of a weight norm.
+    """
+    wide = parameter.float()
+    deviation, mean = wide.std(), wide.mean()
+    return (
+        deviation if deviation * STEADY >= mean.abs() else wide.square().mean().sqrt()
+    )
+
+
+def _is_constant(parameter: torch.Tensor) -> bool:
+    """Return whether all numbers are equal; their deviation may be a rounding."""
+    return bool((parameter == parameter.flatten()[:1]).all())
+
+
+# Warn once if a unit-scaled model is trained with a loss scale.
+
+LARGEST = 64.0
+"""Gradient of a loss above which it counts as scaled; scales begin at 128 as a rule."""
+
+
+class LossScaleWatch:
+    """Checks the first gradient that reaches a loss of a unit-scaled model.
+
+    Attributes:
+        done: Whether one was checked.
+    """
+
+    done: bool = False
+
+    def __call__(self, output: Any) -> Any:
+        """Return the output of a call, with a hook on each scalar."""
+        if self.done or torch.compiler.is_compiling():
+            return output
+        for leaf in pytree.tree_leaves(output):
+            if isinstance(leaf, torch.Tensor) and leaf.requires_grad and not leaf.dim():
+                hooked: Any = leaf  # torch does not say what a hook takes
+                hooked.register_hook(self._look)
+        return output
+
+    def _look(self, gradient: torch.Tensor) -> None:
+        """Warn if the gradient of a loss is large."""
+        if not is_readable(gradient):
+            return
+        size = abs(float(gradient))
+        if not self.done and size > LARGEST:
+            warn(
+                f"training a unit-scaled model with a loss scale: the gradient of the "
+                f"loss is {size:g}; gradients have a scale near 1 without it, and "
+                "overflow 16 and 8 bits with it; want a loss scale of 1"
+            )
+        self.done = True
+
 
 _STATE = "_amprewrite_scaled"
 """Attribute of a scaled model: its programs."""

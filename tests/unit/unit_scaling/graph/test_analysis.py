@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from amprewrite.ir import Op, ProgramGraph, Value
-from amprewrite.unit_scaling.graph.assign import assign
-from amprewrite.unit_scaling.graph.cut_edges import cut_edges
-from amprewrite.unit_scaling.graph.differentiable import differentiable
-from amprewrite.unit_scaling.graph.residuals import find_residuals
-from amprewrite.unit_scaling.graph.unit_rule import UnitRule
-from amprewrite.unit_scaling.graph.units import Edge, find_units
+from amprewrite.unit_scaling.graph.assign import (
+    UnitRule,
+    assign,
+    cut_edges,
+    find_residuals,
+)
+from amprewrite.unit_scaling.graph.units import Edge, differentiable, find_units
 
 
 def program(text, inputs=("x",), parameters=("w",), shape=(4, 4)):

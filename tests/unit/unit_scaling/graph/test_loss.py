@@ -3,9 +3,7 @@
 import pytest
 
 from amprewrite.ir import Op, ProgramGraph, Value
-from amprewrite.unit_scaling.graph.differentiable import differentiable
-from amprewrite.unit_scaling.graph.loss import mark_loss
-from amprewrite.unit_scaling.graph.units import find_units
+from amprewrite.unit_scaling.graph.units import differentiable, find_units, mark_loss
 
 HEAD = "h = matmul x w\n"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from amprewrite.unit_scaling.graph.loss_gradient import loss_gradient
+from amprewrite.unit_scaling.graph.assign import loss_gradient
 from amprewrite.unit_scaling.graph.scales import OUTPUT
 from amprewrite.unit_scaling.graph.units import Edge, Unit
 

@@ -3,8 +3,7 @@
 import pytest
 
 from amprewrite.ir import Op
-from amprewrite.unit_scaling.graph.mixtures import find_mixtures
-from amprewrite.unit_scaling.graph.unit_rule import UnitRule
+from amprewrite.unit_scaling.graph.assign import UnitRule, find_mixtures
 from amprewrite.unit_scaling.graph.units import Edge, Unit
 
 GATE = UnitRule(4.8, {-1: 4.7}, "quadrature", gate=1.8, has_mean=True)

@@ -3,8 +3,7 @@
 import pytest
 
 from amprewrite.errors import UnitScalingError
-from amprewrite.unit_scaling.graph.formula import extent, resolve
-from amprewrite.unit_scaling.graph.scales import Scale, ScalePlan
+from amprewrite.unit_scaling.graph.scales import Scale, ScalePlan, extent, resolve
 
 BATCH = (extent("x", 0) * 16) ** -0.5
 

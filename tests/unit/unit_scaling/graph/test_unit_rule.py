@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from amprewrite.unit_scaling.graph.unit_rule import of_region
+from amprewrite.unit_scaling.graph.assign import of_region
 from amprewrite.unit_scaling.rules import derive_rule, rule_of_function
 
 

@@ -10,9 +10,7 @@ import jax.numpy as jnp
 from jax import export
 
 from amprewrite.unit_scaling import rule
-from amprewrite.unit_scaling.jax.activations import softmax
-from amprewrite.unit_scaling.jax.contractions import linear
-from amprewrite.unit_scaling.jax.numbers import numbers, shape_of
+from amprewrite.unit_scaling.functional_jax import linear, numbers, shape_of, softmax
 
 
 def exported(function, *shapes):

@@ -12,7 +12,7 @@ import numpy as np
 
 from amprewrite.errors import UnitScalingError
 from amprewrite.unit_scaling import optim_jax
-from amprewrite.unit_scaling.jax.optimizers import adam, adamw, scale_by_mup, sgd
+from amprewrite.unit_scaling.optim_jax import adam, adamw, scale_by_mup, sgd
 
 RNG = np.random.default_rng(0)
 PARAMS = {

@@ -6,7 +6,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from amprewrite.unit_scaling.torch._compat import in_transform
+from amprewrite.frameworks.torch_fx.compat.operators import in_transform
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")

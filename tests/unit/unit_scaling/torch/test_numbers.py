@@ -7,7 +7,7 @@ pytest.importorskip("torch")
 import torch
 
 from amprewrite.unit_scaling import rule
-from amprewrite.unit_scaling.torch.numbers import numbers
+from amprewrite.unit_scaling.functional import numbers
 from amprewrite.unit_scaling.torch.scale import scale
 
 

@@ -6,8 +6,7 @@ torch = pytest.importorskip("torch")
 
 from amprewrite.errors import UnitScalingError
 from amprewrite.unit_scaling import optim
-from amprewrite.unit_scaling.torch.optimizers import SGD, Adam, AdamW, parameter_groups
-from amprewrite.unit_scaling.torch.parameters import Parameter
+from amprewrite.unit_scaling.optim import SGD, Adam, AdamW, Parameter, parameter_groups
 
 
 def parameters():

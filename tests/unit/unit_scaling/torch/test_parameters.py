@@ -13,7 +13,7 @@ from torch import nn
 
 import amprewrite
 from amprewrite.errors import UnitScalingError
-from amprewrite.unit_scaling.torch.parameters import Parameter, assign_types
+from amprewrite.unit_scaling.optim import Parameter, assign_types
 
 
 def model():

@@ -14,7 +14,7 @@ import amprewrite
 from amprewrite.errors import UnsupportedError
 from amprewrite.unit_scaling import check_gradient_validity
 from amprewrite.unit_scaling.jax.modules import linen as adapter
-from amprewrite.unit_scaling.settings import Settings
+from amprewrite.unit_scaling.program import Settings
 
 X = np.random.default_rng(0).standard_normal((4, 8, 16), dtype=np.float32)
 

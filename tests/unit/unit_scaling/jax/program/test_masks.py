@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 import amprewrite
-from amprewrite.unit_scaling.rules.softmax import masked_softmax
+from amprewrite.unit_scaling.rules import masked_softmax
 
 X, W = jnp.ones((2, 16, 8)), jnp.eye(8)
 CAUSAL = masked_softmax(dict.fromkeys(range(1, 17), 1), 16).forward

@@ -10,22 +10,28 @@ from jax import lax
 import amprewrite
 from amprewrite.errors import UnitScalingError
 from amprewrite.unit_scaling import check_gradient_validity, derive_rule
-from amprewrite.unit_scaling.graph import UnitRule, find_units
-from amprewrite.unit_scaling.jax.program.call import Call
-from amprewrite.unit_scaling.jax.program.insert import insert_scales, refuse_complex
-from amprewrite.unit_scaling.jax.program.measured_rules import (
+from amprewrite.unit_scaling.graph.assign import UnitRule
+from amprewrite.unit_scaling.graph.units import find_units
+from amprewrite.unit_scaling.jax.program.insert import (
+    ScaleWriter,
+    insert_scales,
+    refuse_complex,
+)
+from amprewrite.unit_scaling.jax.program.op_rules import Call, rule_by_name
+from amprewrite.unit_scaling.jax.program.rules import (
+    Known,
+    find_rules,
     op_by_sample,
     region_rule,
 )
-from amprewrite.unit_scaling.jax.program.op_rules import rule_by_name
-from amprewrite.unit_scaling.jax.program.rules import Known, find_rules
-from amprewrite.unit_scaling.jax.program.scaled_function import ScaledFunction
-from amprewrite.unit_scaling.jax.program.scaled_model import unit_scale
-from amprewrite.unit_scaling.jax.program.write_scales import ScaleWriter
+from amprewrite.unit_scaling.jax.program.scaled_function import (
+    ScaledFunction,
+    unit_scale,
+)
 from amprewrite.unit_scaling.jax.reading.functions import with_functions
 from amprewrite.unit_scaling.jax.reading.program import read_program
 from amprewrite.unit_scaling.jax.weights import unit_init
-from amprewrite.unit_scaling.settings import Settings
+from amprewrite.unit_scaling.program import Settings
 
 W = np.ones((24, 48), np.float32)
 X = np.ones((4, 8, 24), np.float32)

@@ -10,18 +10,16 @@ import jax.numpy as jnp
 from jax import lax
 
 from amprewrite.unit_scaling import rule
-from amprewrite.unit_scaling.graph import find_units
+from amprewrite.unit_scaling.graph.units import find_units
 from amprewrite.unit_scaling.jax.program.insert import insert_scales
-from amprewrite.unit_scaling.jax.reading import (
-    evaluate,
-    functions,
-    numpy_ops,
-    row_functions,
+from amprewrite.unit_scaling.jax.reading import evaluate, functions
+from amprewrite.unit_scaling.jax.reading.evaluate import run
+from amprewrite.unit_scaling.jax.reading.functions import (
+    find_row_functions,
+    with_functions,
 )
-from amprewrite.unit_scaling.jax.reading.functions import with_functions
-from amprewrite.unit_scaling.jax.reading.program import read_program
-from amprewrite.unit_scaling.jax.reading.slices import Slicer
-from amprewrite.unit_scaling.settings import Settings
+from amprewrite.unit_scaling.jax.reading.program import Slicer, read_program
+from amprewrite.unit_scaling.program import Settings
 
 X = np.ones((4, 8, 24), np.float32)
 Y = np.zeros((4, 8), np.int32)
@@ -202,13 +200,13 @@ def test_primitives_on_numpy_are_those_of_jax(name):
         more = {"sharding": None}
     primitive = getattr(lax, f"{name}_p")
     wanted = primitive.bind(*operands, **params, **more)
-    found = numpy_ops.run(name, operands, params)
+    found = run(name, operands, params)
     assert found is not None
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
 def test_an_unknown_primitive_is_left_to_jax():
-    assert numpy_ops.run("sort", [ONE], {}) is None
+    assert run("sort", [ONE], {}) is None
 
 
 def test_values_are_computed_from_those_that_are_given():
@@ -228,7 +226,7 @@ def test_slices_end_at_what_is_no_plain_op():
     (last,) = [op for op in reading.graph.ops if op.canonical == "mul"]
     roots = [part.root for part in found.ending_at(last)]
     assert roots == ["tanh", "dot_general"]
-    assert row_functions.find_row_functions(found) == []
+    assert find_row_functions(found) == []
 
 
 def test_elementwise_functions_are_told_from_those_of_rows():

@@ -19,17 +19,14 @@ from amprewrite.errors import (
 )
 from amprewrite.frameworks.torch_fx.rewrite.read import read
 from amprewrite.unit_scaling import check_gradient_validity, rule, scale_fwd
-from amprewrite.unit_scaling.graph import differentiable, find_units, resolve
-from amprewrite.unit_scaling.rules.softmax import masked_softmax
-from amprewrite.unit_scaling.settings import Settings
-from amprewrite.unit_scaling.torch.program.call import Call
-from amprewrite.unit_scaling.torch.program.insert import insert_scales
-from amprewrite.unit_scaling.torch.program.measured_rules import op_by_sample
-from amprewrite.unit_scaling.torch.program.op_rules import rule_by_name
-from amprewrite.unit_scaling.torch.program.rules import Rules
-from amprewrite.unit_scaling.torch.program.scaled_model import capture
-from amprewrite.unit_scaling.torch.program.weights import init_units
-from amprewrite.unit_scaling.torch.program.write_scales import without_writes
+from amprewrite.unit_scaling.graph.scales import resolve
+from amprewrite.unit_scaling.graph.units import differentiable, find_units
+from amprewrite.unit_scaling.program import Settings
+from amprewrite.unit_scaling.rules import masked_softmax
+from amprewrite.unit_scaling.torch.program.insert import insert_scales, without_writes
+from amprewrite.unit_scaling.torch.program.op_rules import Call, rule_by_name
+from amprewrite.unit_scaling.torch.program.rules import Rules, op_by_sample
+from amprewrite.unit_scaling.torch.program.scaled_model import capture, init_units
 
 
 class Layer(nn.Module):
