@@ -11,7 +11,7 @@ from typing import Any
 from amprewrite.errors import UnsupportedError
 from amprewrite.plan import Plan
 from amprewrite.plan.bounds import Point, Tolerance, strategy_of
-from amprewrite.plan.hardware.calibration import Calibration, save_calibration
+from amprewrite.plan.hardware import Calibration, save_calibration
 from amprewrite.policy import PolicyLike, Rule, load_policy
 from amprewrite.verify import Report
 

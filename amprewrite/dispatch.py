@@ -25,8 +25,7 @@ from amprewrite.plan.bounds import (
     placement_for,
     strategy_of,
 )
-from amprewrite.plan.hardware.calibration import Device, load_calibration
-from amprewrite.plan.hardware.timed_plans import Conditions
+from amprewrite.plan.hardware import Conditions, Device, load_calibration
 from amprewrite.plan.validation.maker import policy_digest
 from amprewrite.policy import Matcher, Policy, PolicyLike, Rule, load_policy
 from amprewrite.registry import framework_of

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from amprewrite.plan.hardware.calibration import (
+from amprewrite.plan.hardware import (
     Calibration,
     Casts,
     Contraction,

@@ -2,20 +2,19 @@
 
 python -m tools.shipped_prices
 
-Only for a processor of a class in :data:`amprewrite.plan.hardware.shipped.CLASSES`, on
+Only for a processor of a class in :data:`amprewrite.plan.hardware.CLASSES`, on
 an otherwise idle machine.
 """
 
 from pathlib import Path
 
-import amprewrite.plan.hardware
+import amprewrite.plan
 from amprewrite.frameworks.jaxpr.probes import calibrate as jax
 from amprewrite.frameworks.torch_fx.probes import calibrate as torch
 from amprewrite.measure.timing import CPU
-from amprewrite.plan.hardware.calibration import Calibration, calibration_text
-from amprewrite.plan.hardware.shipped import class_of
+from amprewrite.plan.hardware import Calibration, calibration_text, class_of
 
-FOLDER = Path(amprewrite.plan.hardware.__file__).with_name("tables")
+FOLDER = Path(amprewrite.plan.__file__).with_name("tables")
 
 
 def write(found: Calibration) -> Path:

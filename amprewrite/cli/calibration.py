@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.console import RenderableType
 from rich.table import Table
 
-from amprewrite.plan.hardware.calibration import FULL, Calibration, Casts
+from amprewrite.plan.hardware import FULL, Calibration, Casts
 
 
 def calibration_parts(calibration: Calibration) -> Iterator[RenderableType]:

@@ -9,7 +9,7 @@ from amprewrite.cli.group import app
 from amprewrite.cli.options import AsJson
 from amprewrite.cli.progress import progress
 from amprewrite.cli.show import say, show, show_json
-from amprewrite.plan.hardware.calibration import cache_file
+from amprewrite.plan.hardware import cache_file
 
 
 @app.command()

@@ -15,8 +15,7 @@ from amprewrite.measure.runs import Call, Measured, Walked
 from amprewrite.measure.samples import Observe
 from amprewrite.measure.tolerance import Budget
 from amprewrite.plan import Plan
-from amprewrite.plan.hardware.calibration import Calibration, Device
-from amprewrite.plan.hardware.kernels import Kernels
+from amprewrite.plan.hardware import Calibration, Device, Kernels
 
 
 class Planner(Protocol):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from amprewrite.measure.timing import LOWS, Scope, medians
-from amprewrite.plan.hardware.calibration import (
+from amprewrite.plan.hardware import (
     FULL,
     Calibration,
     Casts,

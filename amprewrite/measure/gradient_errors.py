@@ -16,7 +16,7 @@ import numpy as np
 from amprewrite.errors import ToleranceError
 from amprewrite.measure.runs import Array, Run
 from amprewrite.plan import Plan
-from amprewrite.plan.contracts.gradient_errors import Gradients
+from amprewrite.plan.facts import Gradients
 
 Named = Mapping[str, Array]
 """Gradients by the names of the parameters."""

@@ -17,7 +17,7 @@ from amprewrite.measure.runs import Array, Run
 from amprewrite.measure.timing import ran_out_of_memory
 from amprewrite.plan import Decision, Plan
 from amprewrite.plan.bounds import AUTOCAST
-from amprewrite.plan.contracts.gradient_errors import Gradients
+from amprewrite.plan.facts import Gradients
 from amprewrite.plan.sensitivity import (
     Clock,
     Measure,

@@ -48,8 +48,8 @@ from amprewrite.passes.placement.paint import PAINTED, paint
 from amprewrite.passes.placement.promote import place, place_with_storage
 from amprewrite.plan import DEFAULT_PRICES, NOTHING_LOWERED, Decision, Plan
 from amprewrite.plan.bounds import FASTEST
-from amprewrite.plan.contracts.kernels import without_kernel
-from amprewrite.plan.hardware.kernels import Kernels
+from amprewrite.plan.facts import without_kernel
+from amprewrite.plan.hardware import Kernels
 from amprewrite.plan.validation.fingerprint import fingerprint
 from amprewrite.plan.validation.maker import policy_digest
 from amprewrite.policy import Matcher, OpClass, Policy

@@ -1,6 +1,6 @@
 """Choose the values that a training step keeps, and the ops that it runs twice.
 
-The result is plain data, a :class:`amprewrite.plan.memory.recompute.Recompute`: an
+The result is plain data, a :class:`amprewrite.plan.fields.Recompute`: an
 integer program weighs the bytes that derivatives keep against the bytes moved twice.
 
 1. A program consists of *steps*, which run once more, or not, as a whole.
@@ -32,7 +32,7 @@ from amprewrite.passes.placement.integer_program import (
     solve,
 )
 from amprewrite.plan import Plan
-from amprewrite.plan.memory.recompute import Kept, Recompute, RecomputedRegion
+from amprewrite.plan.fields import Kept, Recompute, RecomputedRegion
 
 # Steps: the parts of a program that run once more, or not, as a whole.
 

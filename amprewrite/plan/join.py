@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from itertools import chain
 
-from amprewrite.plan.fields import Lowering
-from amprewrite.plan.memory.recompute import Recompute
+from amprewrite.plan.fields import Lowering, Recompute
 from amprewrite.plan.model import NOTHING_LOWERED, OUTPUT, Cast, Cost, Decision, Plan
 
 

@@ -6,8 +6,13 @@ A plan can be read, compared, edited as JSON and applied in another process.
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
+from amprewrite.dtypes import FORMATS, from_short_name
+from amprewrite.errors import PlanMismatchError
+from amprewrite.ir import Op
+from amprewrite.ops.compounds import NAMES
+from amprewrite.plan.compounds import Compound, find_compounds
 from amprewrite.plan.fields import (
     MANY,
     AccumulatorName,
@@ -25,24 +30,118 @@ from amprewrite.plan.fields import (
     Lowering,
     LowName,
     Mode,
+    Recompute,
     ScalingName,
     Target,
     Text,
     TimedPlan,
 )
 from amprewrite.plan.file import FORMAT, load_table, save_table
-from amprewrite.plan.memory.recompute import Recompute
-from amprewrite.plan.overview.compounds import Compound, find_compounds
-from amprewrite.plan.overview.select import Wanted
-from amprewrite.plan.page.to_html import HtmlPage
 from amprewrite.plan.text import (
     DEFAULT_PRICES,
     diff_lines,
+    explain,
     explain_lines,
     summary_lines,
 )
-from amprewrite.policy import Reason, Rule
+from amprewrite.policy import OpClass, Reason, Rule
+from amprewrite.policy.model import KEYS, key_matches
 from amprewrite.runtime.fast_init import fast_init
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from amprewrite.page.histograms import Exponents
+
+
+# Select decisions by the keys of rules, by class, precision and compound.
+
+
+class Wanted(TypedDict, total=False):
+    """Keys of a selection: those of a rule, and the decision's.
+
+    Attributes:
+        path: Module path or glob, as in a rule: a module means all that is in it.
+        group: Glob over the group of the op, such as ``normalisation``.
+        op: Glob over the canonical or native name.
+        native: Glob over the native name.
+        op_name: Glob over a decision's ``op``.
+        source: Glob over ``file:line``.
+        op_class: Class, such as ``deny``.
+        precision: Dtype that the op computes in, long or short.
+        compound: Compound that the op is a part of, or one call of it.
+    """
+
+    path: str
+    group: str
+    op: str
+    native: str
+    op_name: str
+    source: str
+    op_class: str
+    precision: str
+    compound: str
+
+
+def select(plan: "Plan", wanted: Wanted) -> "tuple[Decision, ...]":
+    """Return the decisions that match all that is wanted, in program order.
+
+    Raises:
+        TypeError: There is no such key.
+        PlanMismatchError: There is no such class, dtype or compound.
+    """
+    if unknown := sorted(set(wanted) - set(Wanted.__annotations__)):
+        keys = ", ".join(Wanted.__annotations__)
+        msg = f"select() has no key {unknown[0]!r}; want some of {keys}"
+        raise TypeError(msg)
+    op_class, compound = wanted.get("op_class"), wanted.get("compound")
+    _check("op_class", op_class, tuple(map(str, OpClass)))
+    _check("compound", compound and compound.partition("#")[0], sorted(NAMES))
+    precision = wanted.get("precision")
+    dtype = precision and _dtype(plan, precision)
+    globs = {key: str(glob) for key, glob in wanted.items() if key in KEYS}
+    inside = None
+    if compound is not None:
+        calls = (c for c in plan.compounds if compound in (c.name, c.call))
+        inside = {decision.op for call in calls for decision in call.ops}
+    return tuple(
+        decision
+        for decision in plan.decisions
+        if op_class in (None, decision.op_class)
+        and dtype in (None, decision.precision)
+        and (inside is None or decision.op in inside)
+        and all(key_matches(k, glob, _as_op(decision)) for k, glob in globs.items())
+    )
+
+
+def _as_op(decision: "Decision") -> Op:
+    """Return the op of a decision as far as rules look at it."""
+    d = decision
+    return Op(d.op, d.canonical, d.native, (), (), path=d.path, source=d.source)
+
+
+def _dtype(plan: "Plan", text: str) -> str:
+    """Return the long name of a dtype that a plan may have.
+
+    Raises:
+        PlanMismatchError: There is no such dtype.
+    """
+    found = from_short_name(text)
+    _check("precision", found, (*FORMATS, *{d.precision for d in plan.decisions}))
+    return found
+
+
+def _check(key: str, found: str | None, known: "tuple[str, ...] | list[str]") -> None:
+    """Check that a word is one that some plan may have.
+
+    Raises:
+        PlanMismatchError: It is not.
+    """
+    if found is None or found in known:
+        return
+    msg = f"select({key}={found!r}): want one of {', '.join(filter(None, known))}"
+    raise PlanMismatchError(msg)
+
 
 OUTPUT = "output"
 """Consumer name of a cast that restores the dtype of a program output."""
@@ -172,7 +271,7 @@ class Cast:
 
 
 @dataclass(frozen=True)
-class Plan(HtmlPage):
+class Plan:
     """Plan for one program: decisions, casts, cost and the settings behind them.
 
     Attributes:
@@ -301,8 +400,6 @@ class Plan(HtmlPage):
             PlanMismatchError: The plan has nothing of that name.
         """
         if op not in self.by_op:
-            from amprewrite.plan.overview.explain import explain  # noqa: PLC0415  # only if used
-
             return "\n".join(explain(self, op))
         return "\n".join(explain_lines(self, self.by_op[op]))
 
@@ -328,8 +425,6 @@ class Plan(HtmlPage):
             TypeError: There is no such key.
             PlanMismatchError: There is no such class, dtype or compound.
         """
-        from amprewrite.plan.overview.select import select  # noqa: PLC0415  # only if used
-
         return select(self, wanted)
 
     def diff(self, other: "Plan") -> tuple[str, ...]:
@@ -372,6 +467,35 @@ class Plan(HtmlPage):
         from amprewrite.plan.read import read_table  # noqa: PLC0415  # pydantic only if used
 
         return read_table(cls, data, where)
+
+    def to_html(
+        self,
+        path: str | Path,
+        *,
+        against: "Plan | None" = None,
+        exponents: "Iterable[Exponents]" = (),
+        title: str = "",
+    ) -> None:
+        """Write one HTML page to ``path``: summary, graph with casts, tables.
+
+        The page loads nothing and needs no server; it holds the libraries that draw it.
+
+        Args:
+            path: The file; one that exists is replaced.
+            against: Another plan for the same model, to be compared with this one.
+            exponents: Histograms of exponents of weights, activations and gradients, to
+                be drawn with the ranges of the formats.
+            title: Title of the page; by default it names the policy.
+
+        Raises:
+            ArgumentError: The file cannot be written.
+            PlanMismatchError: The plan's program, from an edited file, cannot be read.
+        """
+        from amprewrite.page.write import write_page  # noqa: PLC0415  # only if used
+        from amprewrite.plan.page import plan_page  # noqa: PLC0415  # only if used
+
+        page = plan_page(self, title=title, against=against, exponents=exponents)
+        write_page(page, path)
 
     def __str__(self) -> str:
         """Return the summary."""

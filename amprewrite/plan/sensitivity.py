@@ -10,7 +10,7 @@ from math import inf, isfinite, sqrt
 
 from amprewrite.ir import Op, ProgramGraph
 from amprewrite.ir.factors import factor_indices
-from amprewrite.plan.contracts.gradient_errors import Gradients
+from amprewrite.plan.facts import Gradients
 from amprewrite.plan.model import GradientError, Plan
 from amprewrite.plan.uses import dtypes_read
 from amprewrite.policy.contract import Scaling

@@ -8,7 +8,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from amprewrite.plan.overview.layers import row_names
+from amprewrite.plan.lines import row_names
 
 if TYPE_CHECKING:
     from amprewrite.plan.model import Plan

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from amprewrite.dtypes import short_name
 from amprewrite.plan import Plan
-from amprewrite.plan.overview.layers import layer_rows, row_names
+from amprewrite.plan.lines import layer_rows, row_names
 from amprewrite.report.dotted import DottedName
 
 ROOT = "(root)"
@@ -48,7 +48,7 @@ def module_rows(plan: Plan, *, by_layer: bool = False) -> dict[str, Row]:
     Args:
         plan: The plan.
         by_layer: Whether whole blocks share a row, see
-            :func:`amprewrite.plan.overview.layers.layer_rows`; otherwise only equal
+            :func:`amprewrite.plan.lines.layer_rows`; otherwise only equal
             modules in them do, see ``row_names`` there.
     """
     each = {path: (name, path) for path, name in row_names(plan).items()}

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from amprewrite.plan.overview.lowerings import lowering_line
+from amprewrite.plan.lines import lowering_line
 from amprewrite.verify.verdict import number
 
 if TYPE_CHECKING:

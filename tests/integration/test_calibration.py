@@ -6,7 +6,7 @@ import pytest
 
 import amprewrite
 from amprewrite.plan import Plan
-from amprewrite.plan.hardware.calibration import Device, cache_file, save_calibration
+from amprewrite.plan.hardware import Device, cache_file, save_calibration
 from tests.calibrations import calibration, slow_below
 
 SMALL, LARGE = 16, 128

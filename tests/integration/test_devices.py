@@ -13,7 +13,7 @@ from torch import nn
 import amprewrite
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.torch_fx.probes.calibrate import KINDS, describe, named
-from amprewrite.plan.hardware.calibration import Device, save_calibration
+from amprewrite.plan.hardware import Device, save_calibration
 from tests.calibrations import calibration
 from tests.torch_programs import Program
 

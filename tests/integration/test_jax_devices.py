@@ -10,7 +10,7 @@ jax = pytest.importorskip("jax")
 import amprewrite
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.jaxpr.probes.calibrate import KINDS, named
-from amprewrite.plan.hardware.calibration import Device, save_calibration
+from amprewrite.plan.hardware import Device, save_calibration
 from tests.calibrations import calibration
 
 

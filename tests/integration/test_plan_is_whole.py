@@ -13,7 +13,7 @@ import numpy as np
 import amprewrite
 from amprewrite.frameworks.jaxpr.probes.calibrate import describe
 from amprewrite.plan import Plan
-from amprewrite.plan.hardware.calibration import save_calibration
+from amprewrite.plan.hardware import save_calibration
 from tests.calibrations import calibration
 from tests.jax_programs import normal, weight
 

@@ -18,7 +18,7 @@ from amprewrite.passes.pipeline import output_dtypes, situate
 from amprewrite.passes.placement.integer_program import Solution, solve
 from amprewrite.passes.placement.optimal import Problem, build_problem
 from amprewrite.plan import OUTPUT, Cast, Plan
-from amprewrite.plan.hardware.kernels import Kernels
+from amprewrite.plan.hardware import Kernels
 from amprewrite.plan.sensitivity import Key, Limit
 from amprewrite.plan.uses import output_sources
 from amprewrite.policy import Matcher, Policy, load_policy

@@ -10,8 +10,7 @@ from amprewrite import dispatch
 from amprewrite.errors import ArgumentError, PolicyError, UnsupportedError
 from amprewrite.ir import parse_graph
 from amprewrite.passes.cost.cost_model import COMPILED, EAGER
-from amprewrite.plan.hardware.calibration import Device, save_calibration
-from amprewrite.plan.hardware.kernels import Kernels
+from amprewrite.plan.hardware import Device, Kernels, save_calibration
 from amprewrite.policy import load_policy
 from tests.calibrations import DEVICE, calibration, slow_below
 

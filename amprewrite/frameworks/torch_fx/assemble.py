@@ -10,7 +10,7 @@ from amprewrite.frameworks.torch_fx.module.overflow import overflows
 from amprewrite.frameworks.torch_fx.planning import plan_for
 from amprewrite.frameworks.torch_fx.rewrite.input_dtypes import read_runnable
 from amprewrite.frameworks.torch_fx.subject import Subject
-from amprewrite.plan.validation.fit import check_fits
+from amprewrite.plan.validation.check import check_fits
 
 
 def assemble(subject: Subject, captured: Captured) -> ConvertedModule:

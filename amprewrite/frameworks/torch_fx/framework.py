@@ -36,7 +36,7 @@ from amprewrite.measure.observed import Look
 from amprewrite.measure.runs import Call, Measured, Walked
 from amprewrite.measure.samples import Observe
 from amprewrite.plan import Plan
-from amprewrite.plan.overview.lowerings import lowering_comments
+from amprewrite.plan.lines import lowering_comments
 
 __all__ = [
     "ablation",

@@ -36,7 +36,7 @@ from amprewrite.policy.model import ACCUMULATE, ALLOW, FOLLOW, KEEP, PROMOTE
 # A cast of a generated kernel's result, or for a generated kernel, therefore moves
 # nothing. Any other cast is a pass of its own: that of an argument, or of a library's
 # result, for a library. Where a library returns its accumulator
-# (:mod:`amprewrite.plan.hardware.kernels`), its result is in memory in full, whatever
+# (:mod:`amprewrite.plan.hardware`), its result is in memory in full, whatever
 # it is rounded to: kernels round it as they read it, and for a library it is rounded in
 # a pass of its own.
 #

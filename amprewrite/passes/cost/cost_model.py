@@ -20,9 +20,15 @@ from amprewrite.errors import UnsupportedError, warn
 from amprewrite.ir import REGION_BOUNDARIES, Op, ProgramGraph, Value
 from amprewrite.ops import Group
 from amprewrite.plan import DEFAULT_PRICES
-from amprewrite.plan.hardware.calibration import FULL, Calibration, Device, Kind
-from amprewrite.plan.hardware.kernels import Kernels
-from amprewrite.plan.hardware.shipped import prices_are_fixed, shipped_calibration
+from amprewrite.plan.hardware import (
+    FULL,
+    Calibration,
+    Device,
+    Kernels,
+    Kind,
+    prices_are_fixed,
+    shipped_calibration,
+)
 from amprewrite.policy import OpClass
 
 

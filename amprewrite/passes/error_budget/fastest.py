@@ -18,7 +18,7 @@ from amprewrite.passes.pipeline import FULL
 from amprewrite.plan import DEFAULT_PRICES, NOTHING_LOWERED, Plan
 from amprewrite.plan.bounds import FASTEST
 from amprewrite.plan.fields import TimedPlan
-from amprewrite.plan.hardware.timed_plans import Conditions, load_timed, save_timed
+from amprewrite.plan.hardware import Conditions, load_timed, save_timed
 from amprewrite.plan.sensitivity import Measurements
 from amprewrite.plan.validation.fingerprint import fingerprint
 

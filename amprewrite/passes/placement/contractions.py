@@ -9,8 +9,8 @@ from amprewrite.passes.analysis.additions import last_contractions
 from amprewrite.passes.analysis.classify import classify
 from amprewrite.passes.analysis.context import Placed
 from amprewrite.passes.analysis.demand import compute_demand
-from amprewrite.plan.contracts.kernels import has_kernel
-from amprewrite.plan.hardware.kernels import OPERAND, Kernels
+from amprewrite.plan.facts import has_kernel
+from amprewrite.plan.hardware import OPERAND, Kernels
 from amprewrite.policy import Matcher, OpClass, Policy, Reason
 from amprewrite.policy.match import Match
 from amprewrite.policy.model import Contract

@@ -11,7 +11,7 @@ from amprewrite.errors import ArgumentError, UnsupportedError, warn
 from amprewrite.frameworks.jaxpr.compat.tracers import axes_apart
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, tree_util
 from amprewrite.frameworks.jaxpr.convert import converted_function_of
-from amprewrite.plan.contracts.gradient_range import gradient_format, is_unit_scaled
+from amprewrite.plan.facts import gradient_format, is_unit_scaled
 from amprewrite.policy import Policy, load_policy
 from amprewrite.training.jax.models import held_models, pure
 from amprewrite.training.jax.scales import (

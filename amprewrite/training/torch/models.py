@@ -8,7 +8,7 @@ from amprewrite.errors import NotCapturedError
 from amprewrite.frameworks.torch_fx.derived.classes import programs_of
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.plan import Plan
-from amprewrite.plan.contracts.gradient_range import gradient_format, is_unit_scaled
+from amprewrite.plan.facts import gradient_format, is_unit_scaled
 from amprewrite.training.state import advice
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from amprewrite.page.histograms import Exponents, as_histograms
 from amprewrite.page.model import Page
 from amprewrite.plan import Plan
-from amprewrite.plan.page.build import Found, plan_page
+from amprewrite.plan.page import Found, plan_page
 from amprewrite.verify.culprits import Blame
 from amprewrite.verify.page.tables import (
     blame_table,

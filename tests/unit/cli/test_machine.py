@@ -5,7 +5,7 @@ import json
 import pytest
 
 from amprewrite import registry
-from amprewrite.plan.hardware.calibration import Device, cache_file
+from amprewrite.plan.hardware import Device, cache_file
 from tests.calibrations import calibration
 from tests.command_line import done, mistake, run
 

@@ -7,7 +7,7 @@ import pytest
 from amprewrite.ir import parse_graph
 from amprewrite.passes import Setting, make_plan
 from amprewrite.plan import Plan
-from amprewrite.plan.overflow import is_narrow, overflow_warning
+from amprewrite.plan.facts import is_narrow, overflow_warning
 from amprewrite.policy import Matcher, load_policy
 
 GRAPH = """

@@ -8,7 +8,7 @@ import pytest
 from amprewrite.passes import Setting, make_plan
 from amprewrite.passes.cost.cost import Objective
 from amprewrite.plan import Plan
-from amprewrite.plan.contracts.gradient_errors import Gradients
+from amprewrite.plan.facts import Gradients
 from amprewrite.plan.sensitivity import (
     EightBits,
     Key,

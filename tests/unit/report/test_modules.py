@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from amprewrite.plan import Cast, Decision, Plan
-from amprewrite.plan.overview.layers import row_names
+from amprewrite.plan.lines import row_names
 from amprewrite.report.modules import _bytes, module_rows, modules_table
 
 

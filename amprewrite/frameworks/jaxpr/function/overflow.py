@@ -18,7 +18,7 @@ from amprewrite.frameworks.jaxpr.probes.reference_dtypes import is_inexact
 from amprewrite.frameworks.jaxpr.probes.value_watch import count_iterations
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import Step
-from amprewrite.plan.overflow import is_narrow, overflow_warning
+from amprewrite.plan.facts import is_narrow, overflow_warning
 
 
 def overflows(prepared: Prepared, closed: Any, sample: Sample) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ from amprewrite.frameworks.jaxpr.compat.untyped import (
 from amprewrite.frameworks.jaxpr.executor import ProgramExecutor
 from amprewrite.frameworks.jaxpr.program.inline import inline
 from amprewrite.frameworks.jaxpr.program.program import Program, Step
-from amprewrite.plan.hardware.kernels import OPERAND
+from amprewrite.plan.hardware import OPERAND
 
 # --- the plain contraction ------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from amprewrite.frameworks.jaxpr.program.read import read
 from amprewrite.ir import ProgramGraph
 from amprewrite.ir.graph import ValueKind
 from amprewrite.plan import Plan
-from amprewrite.plan.validation.fit import check_fits, check_ops
+from amprewrite.plan.validation.check import check_fits, check_ops
 
 RULE = "a rule, traced when JAX called it"
 """Description, in a plan, of the capture of a custom rule."""

@@ -19,14 +19,14 @@ from jax import Array
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, lax
 from amprewrite.measure.calibrate import Kernel, calibrate, product
 from amprewrite.measure.timing import LOWS, Scope, medians, processor, scope_of
-from amprewrite.plan.hardware.calibration import (
+from amprewrite.plan.hardware import (
     FULL,
     Calibration,
     Device,
+    Kernels,
     Kind,
+    named_device,
 )
-from amprewrite.plan.hardware.devices import named_device
-from amprewrite.plan.hardware.kernels import Kernels
 
 DEFAULTS = {"cpu": True, "gpu": False, "cuda": False, "rocm": False, "tpu": False}
 """Whether a backend's contractions return accumulators by default."""

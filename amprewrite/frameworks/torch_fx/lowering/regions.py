@@ -31,7 +31,7 @@ from amprewrite.frameworks.torch_fx.lowering.flat_runner import (
     without_gradients,
 )
 from amprewrite.frameworks.torch_fx.lowering.lower_graph import Lowered
-from amprewrite.plan.memory.recompute import Recompute
+from amprewrite.plan.fields import Recompute
 
 aten = torch.ops.aten
 

@@ -14,7 +14,7 @@ from amprewrite.errors import NotCapturedError, warn
 from amprewrite.frameworks.base import Request
 from amprewrite.frameworks.torch_fx.compat import pytrees
 from amprewrite.frameworks.torch_fx.compat.tensor_internals import is_readable
-from amprewrite.plan.contracts.gradient_range import is_unit_scaled
+from amprewrite.plan.facts import is_unit_scaled
 
 SMALLEST = 2.0**-14
 """The smallest normal float16; a gradient below it loses bits."""

@@ -17,7 +17,7 @@ from amprewrite.frameworks.torch_fx.compat import pytrees
 from amprewrite.frameworks.torch_fx.executor import Executor, Observer, Operands
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.plan import Decision, Plan
-from amprewrite.plan.overflow import is_narrow, overflow_warning
+from amprewrite.plan.facts import is_narrow, overflow_warning
 
 COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 """Layouts with their values in one dense tensor."""

@@ -12,14 +12,14 @@ from torch.nn import functional
 from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
 from amprewrite.measure.calibrate import WIDTH, Kernel, calibrate, product
 from amprewrite.measure.timing import Scope, medians, processor, scope_of
-from amprewrite.plan.hardware.calibration import (
+from amprewrite.plan.hardware import (
     FULL,
     Calibration,
     Device,
+    Kernels,
     Kind,
+    named_device,
 )
-from amprewrite.plan.hardware.devices import named_device
-from amprewrite.plan.hardware.kernels import Kernels
 
 Op = Callable[..., torch.Tensor]
 

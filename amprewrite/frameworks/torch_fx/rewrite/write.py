@@ -19,7 +19,7 @@ from amprewrite.frameworks.torch_fx.rewrite.views import is_viewed_again, view_a
 from amprewrite.ir import Op
 from amprewrite.plan import OUTPUT, Cast, Decision, Plan
 from amprewrite.plan.uses import is_at_definition, output_sources, view_path
-from amprewrite.plan.validation.fit import check_ops
+from amprewrite.plan.validation.check import check_ops
 
 aten = torch.ops.aten
 

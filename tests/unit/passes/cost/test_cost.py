@@ -6,7 +6,7 @@ import pytest
 
 from amprewrite.passes.cost.cost import Fusion, speed_cost
 from amprewrite.passes.cost.cost_model import COMPILED, EAGER, CostModel, Point, Timings
-from amprewrite.plan.hardware.kernels import Kernels
+from amprewrite.plan.hardware import Kernels
 from tests.placement_problem import situation_of
 from tests.plan_text import plan_of
 

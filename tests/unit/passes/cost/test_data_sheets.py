@@ -3,7 +3,7 @@
 import pytest
 
 from amprewrite.passes.cost.cost_model import COMPILED, EAGER, sheet_model
-from amprewrite.plan.hardware.calibration import Device
+from amprewrite.plan.hardware import Device
 
 
 def gpu(name, kind="cuda"):

@@ -8,8 +8,7 @@ import pytest
 from amprewrite.errors import AmpWarning
 from amprewrite.passes.cost import cost_model
 from amprewrite.passes.cost.cost_model import EAGER
-from amprewrite.plan.hardware.calibration import Device
-from amprewrite.plan.hardware.shipped import shipped_calibration
+from amprewrite.plan.hardware import Device, shipped_calibration
 
 AVX2 = Device(framework="torch", version="1", kind="cpu", name="X", features="avx2")
 priced = partial(

@@ -7,7 +7,7 @@ import pytest
 from amprewrite.passes.analysis.classify import classify
 from amprewrite.passes.cost.cost import Fusion
 from amprewrite.passes.cost.cost_model import COMPILED, EAGER, CostModel
-from amprewrite.plan.hardware.kernels import Kernels
+from amprewrite.plan.hardware import Kernels
 from amprewrite.policy import Matcher, load_policy
 from tests.placement_problem import graph_of
 

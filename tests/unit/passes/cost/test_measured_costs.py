@@ -11,7 +11,7 @@ from amprewrite.passes.cost.cost_model import (
     CostModel,
     measured_model,
 )
-from amprewrite.plan.hardware.calibration import Calibration
+from amprewrite.plan.hardware import Calibration
 from tests.calibrations import DEVICE, calibration, slow_below
 
 

@@ -5,7 +5,7 @@ from math import inf
 
 from amprewrite.passes import Setting, make_plan
 from amprewrite.passes.error_budget.measured_search import without_eight_bits
-from amprewrite.plan.contracts.gradient_errors import Gradients
+from amprewrite.plan.facts import Gradients
 from amprewrite.plan.sensitivity import EightBits, Sensitivity
 from amprewrite.policy import Matcher, load_policy
 from tests.placement_problem import graph_of

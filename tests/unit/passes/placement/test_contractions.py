@@ -8,7 +8,7 @@ from amprewrite.ir import parse_graph
 from amprewrite.passes import Setting, make_plan
 from amprewrite.passes.cost.cost import Objective
 from amprewrite.passes.cost.cost_model import EAGER
-from amprewrite.plan.hardware.kernels import Kernels
+from amprewrite.plan.hardware import Kernels
 from amprewrite.policy import Matcher, load_policy
 
 TEXT = """%x: f32[4,8] input

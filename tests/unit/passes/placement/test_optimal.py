@@ -13,7 +13,7 @@ from amprewrite.passes.cost.cost_model import COMPILED, EAGER, CostModel, Point,
 from amprewrite.passes.placement.integer_program import FULL, LOW, solve
 from amprewrite.passes.placement.optimal import SharedCast, choose_optimal
 from amprewrite.plan import Plan
-from amprewrite.plan.hardware.kernels import Kernels
+from amprewrite.plan.hardware import Kernels
 from amprewrite.plan.sensitivity import Key, Limit
 from amprewrite.policy import Matcher, load_policy
 from tests.placement_problem import graph_of, problem_of

@@ -11,8 +11,7 @@ from amprewrite.errors import PlanMismatchError
 from amprewrite.ir import ProgramGraph, parse_graph
 from amprewrite.passes import Setting, make_plan
 from amprewrite.plan import OUTPUT, Plan
-from amprewrite.plan.validation.check import check_plan
-from amprewrite.plan.validation.fit import check_fits
+from amprewrite.plan.validation.check import check_fits, check_plan
 from amprewrite.policy import Matcher, Policy
 from tests.plan_text import plan_of
 from tests.properties.graphs import graphs, policies

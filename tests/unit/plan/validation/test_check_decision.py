@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from amprewrite.ir import parse_graph
-from amprewrite.plan.validation.check_decision import decision_mistakes
+from amprewrite.plan.validation.check import decision_mistakes
 from tests.plan_text import plan_of
 
 TEXT = """%x: f32[4,8] input

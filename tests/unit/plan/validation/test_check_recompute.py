@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from amprewrite.ir import parse_graph
-from amprewrite.plan.memory.recompute import Kept, Recompute, RecomputedRegion
-from amprewrite.plan.validation.check_recompute import recompute_mistakes
+from amprewrite.plan.fields import Kept, Recompute, RecomputedRegion
+from amprewrite.plan.validation.check import recompute_mistakes
 from tests.plan_text import SMALL, plan_of
 
 

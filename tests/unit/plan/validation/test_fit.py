@@ -7,7 +7,7 @@ import pytest
 
 from amprewrite.errors import PlanMismatchError
 from amprewrite.ir import parse_graph
-from amprewrite.plan.validation.fit import check_fits, check_ops
+from amprewrite.plan.validation.check import check_fits, check_ops
 from tests.plan_text import plan_of
 
 TEXT = """%x: f32[4,8] input

@@ -3,7 +3,7 @@
 import pytest
 
 from amprewrite.errors import PlanMismatchError
-from amprewrite.plan.validation.program_lines import (
+from amprewrite.plan.validation.fingerprint import (
     EndLine,
     LineValue,
     OpLine,

@@ -1,1 +1,0 @@
-"""Facts of a plan about contractions of 8 bits: formats, kernels, gradients."""

@@ -1,1 +1,0 @@
-"""Devices: their names, their calibrations, the accumulators of their kernels."""

@@ -1,1 +1,0 @@
-"""Summaries of a plan: its layers, compounds, heaviest casts and reasons."""

@@ -1,1 +1,0 @@
-"""A plan as the contents of an HTML page."""
