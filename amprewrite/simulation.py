@@ -5,8 +5,8 @@ from typing import Any
 
 from amprewrite.api import convert
 from amprewrite.policy import Rule
-from amprewrite.policy.contract import Scaling
-from amprewrite.policy.simulated import simulated_name
+from amprewrite.policy.load import simulated_name
+from amprewrite.policy.model import Scaling
 
 
 def simulate(  # noqa: PLR0913  # the public signature; all but two are by keyword

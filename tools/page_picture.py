@@ -12,8 +12,8 @@ from pathlib import Path
 from PIL import Image
 
 import amprewrite
-from amprewrite.demo.model import load as load_model
-from amprewrite.demo.sentences import SENTENCES
+from amprewrite.demo.run import SENTENCES
+from amprewrite.demo.run import load as load_model
 from tools.browser import chromium, load, picture
 
 PAGE = Path(__file__).parents[1] / "docs" / "page.png"

@@ -8,20 +8,21 @@ with the key ``error`` on stdout; 3, an internal error, with its traceback.
 
 from amprewrite.cli import doctor, formats, machine, policies, promotion
 from amprewrite.cli.group import app, main
-from amprewrite.cli.models import blaming, converting, curve, planning, probing
+from amprewrite.cli.models import blame, convert, explain, inspect, pareto, verify
 
 # Importing the commands adds them.
 __all__ = [
     "app",
-    "blaming",
-    "converting",
-    "curve",
+    "blame",
+    "convert",
     "doctor",
+    "explain",
     "formats",
+    "inspect",
     "machine",
     "main",
-    "planning",
+    "pareto",
     "policies",
-    "probing",
     "promotion",
+    "verify",
 ]

@@ -1,15 +1,59 @@
 """The commands that measure this machine: the demo, and the calibration."""
 
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
+
+from rich.console import RenderableType
+from rich.table import Table
 
 from amprewrite import api
 from amprewrite.cli.group import app
 from amprewrite.cli.options import AsJson
 from amprewrite.cli.progress import progress
 from amprewrite.cli.show import say, show, show_json
-from amprewrite.plan.hardware import cache_file
+from amprewrite.plan.hardware import FULL, Calibration, Casts, cache_file
+
+# Tables of the timings that a calibration measured, for a terminal.
+
+
+def calibration_parts(calibration: Calibration) -> Iterator[RenderableType]:
+    """Yield the speed of each low dtype over float32, and the seconds of casts."""
+    lows = [*calibration.casts]
+    yield f"{calibration.device}"
+    yield "times faster than float32; below 1 it is slower"
+    table = Table()
+    for head in ("contraction", "thinnest", "multiply-adds", f"{FULL} us", *lows):
+        right = head != "contraction"
+        table.add_column(head, justify="right" if right else "left")
+    for one in calibration.contractions:
+        name = f"{one.batches} x {one.kind}" if one.batches > 1 else one.kind
+        row = (name, f"{one.thin:,}", f"{one.macs:,}")
+        table.add_row(*row, *_speeds(one.seconds, lows))
+    table.add_section()
+    for one in calibration.elementwise:
+        table.add_row(one.op, "", "", *_speeds(one.seconds, lows))
+    yield table
+    yield from (_casts(low, casts) for low, casts in calibration.casts.items())
+    if calibration.emits_accumulators is not None:
+        handed = FULL if calibration.emits_accumulators else "bfloat16"
+        yield f"bfloat16 contractions hand over {handed} sums"
+
+
+def _speeds(seconds: Mapping[str, float], lows: Sequence[str]) -> Iterator[str]:
+    full = seconds[FULL]
+    yield f"{full * 1e6:,.1f}"
+    for low in lows:
+        yield f"{full / seconds[low]:.2f}" if low in seconds else ""
+
+
+def _casts(low: str, casts: Casts) -> str:
+    each = 1e9 / casts.elements
+    return (
+        f"casts to {low}: {casts.down * each:.2f} ns an element, "
+        f"{casts.up * each:.2f} ns back, {casts.launch * 1e6:.1f} us to start"
+    )
 
 
 @app.command()
@@ -41,8 +85,6 @@ def calibrate(*, as_json: AsJson = False) -> None:
     if as_json:
         show_json({name: asdict(one) for name, one in found.items()})
     else:
-        from amprewrite.cli.calibration import calibration_parts
-
         show(*chain.from_iterable(map(calibration_parts, found.values())))
     for one in found.values():
         say(f"wrote {cache_file(one.device)}")

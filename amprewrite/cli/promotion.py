@@ -10,7 +10,7 @@ from amprewrite.cli.show import show, show_json
 from amprewrite.dtypes import SYSTEMS
 from amprewrite.errors import TargetError
 from amprewrite.report import promotion
-from amprewrite.report.differences import differences_page
+from amprewrite.report.promotion import differences_page
 
 
 @app.command()

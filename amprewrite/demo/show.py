@@ -8,8 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from amprewrite.demo.measure import Neighbours, Swap, Timing
-from amprewrite.demo.run import AUTOCAST, FULL, OURS, Figures
-from amprewrite.demo.sentences import SENTENCES
+from amprewrite.demo.run import AUTOCAST, FULL, OURS, SENTENCES, Figures
 from amprewrite.report.modules import modules_table
 
 BUSY = 1.5

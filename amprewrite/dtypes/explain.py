@@ -8,13 +8,13 @@ from amprewrite.dtypes.operands import Operand, OperandLike, ResultType, as_oper
 from amprewrite.dtypes.promotion import result_type
 from amprewrite.dtypes.systems.array_api import ArrayApiRules
 from amprewrite.dtypes.systems.jax import JaxRules
-from amprewrite.dtypes.systems.numpy1 import (
+from amprewrite.dtypes.systems.numpy import (
     Numpy1Rules,
+    NumpyRules,
     as_array,
     counted,
     counts_values,
 )
-from amprewrite.dtypes.systems.numpy2 import NumpyRules
 from amprewrite.dtypes.systems.torch import TorchRules
 
 _KINDS = ("bool", "int", "float", "complex")

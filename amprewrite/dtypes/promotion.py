@@ -10,8 +10,7 @@ from amprewrite.dtypes.formats import format_of
 from amprewrite.dtypes.operands import Operand, OperandLike, ResultType, as_operand
 from amprewrite.dtypes.systems.array_api import ArrayApiRules
 from amprewrite.dtypes.systems.jax import JaxRules
-from amprewrite.dtypes.systems.numpy1 import Numpy1Rules
-from amprewrite.dtypes.systems.numpy2 import NumpyRules
+from amprewrite.dtypes.systems.numpy import Numpy1Rules, NumpyRules
 from amprewrite.dtypes.systems.torch import TorchRules
 from amprewrite.errors import PromotionError
 

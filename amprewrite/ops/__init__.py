@@ -1,13 +1,15 @@
 """Facts about ops, independent of any policy: groups, kernel rules, traits."""
 
-from amprewrite.ops.table import OpTable, op_table, traits_of
-from amprewrite.ops.traits import (
+from amprewrite.ops.table import (
     UNKNOWN,
     Group,
     OperandRule,
+    OpTable,
     OpTraits,
     line_key,
     op_keys,
+    op_table,
+    traits_of,
 )
 
 __all__ = [

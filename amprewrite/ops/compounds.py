@@ -9,8 +9,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 
-from amprewrite.ops.table import traits_of
-from amprewrite.ops.traits import OpTraits
+from amprewrite.ops.table import OpTraits, traits_of
 
 ATTENTION = "attention"
 """The compound that holds contractions; all others hold none."""

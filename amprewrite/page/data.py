@@ -1,15 +1,211 @@
 """Contents of a page as the data that its scripts read."""
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
-from math import isfinite
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from math import ceil, isfinite
 from typing import Any
 
 from amprewrite.dtypes import short_name
-from amprewrite.page.groups import group_nodes, opened
 from amprewrite.page.histograms import loss_scale, ranges
-from amprewrite.page.model import Chart, Graph, Histogram, Page, Table
+from amprewrite.page.model import Chart, Graph, Histogram, Node, Page, Table
+
+# Modules of a program as nested groups that a reader opens one by one.
+
+MOST_CHILDREN = 40
+"""Most members of a group, so that an open one can be read and is laid out at once."""
+
+QUIET = "integers and masks"
+"""Label of the group of quiet nodes of a module."""
+
+FEW_QUIET = 3
+"""Most quiet nodes of a module that are drawn one by one."""
+
+FIRST_SIGHT = 26
+"""Nodes and groups shown at first, at most: as many as fit into the window's height."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One group of nodes.
+
+    Attributes:
+        label: Text in the drawing: a part of a module's path, or a range of members.
+        path: Path of the module, or of the one around it.
+        parent: Index of the group around it; None at the top. A parent precedes.
+        quiet: Whether it holds the quiet nodes of a module.
+    """
+
+    label: str
+    path: str
+    parent: int | None
+    quiet: bool = False
+
+
+@dataclass(slots=True)
+class _Module:
+    """A module while it is built, or a range of members of one.
+
+    Attributes:
+        label: See :class:`Group`.
+        path: See :class:`Group`.
+        ends: Names of the first and the last member of a range; empty for a module.
+        members: Modules, and indices of nodes.
+    """
+
+    label: str
+    path: str
+    ends: tuple[str, ...] = ()
+    members: "dict[str, _Module | int]" = field(
+        default_factory=dict[str, "_Module | int"]
+    )
+
+
+def group_nodes(
+    nodes: Sequence[Node],
+) -> tuple[tuple[Group, ...], tuple[int | None, ...], tuple[str, ...]]:
+    """Return the groups of ``nodes``, the group of each node, and the nodes' labels.
+
+    A module with one member is replaced by it, its name before the member's. More than
+    :data:`MOST_CHILDREN` members are split into ranges.
+    """
+    root = _Module("", "")
+    for index, node in enumerate(nodes):
+        _insert(root, node, index)
+    _gather(root, nodes)
+    _shorten(root)
+    _split(root)
+    groups: list[Group] = []
+    of: list[int | None] = [None] * len(nodes)
+    labels = [node.label for node in nodes]
+    todo: deque[tuple[_Module, int | None]] = deque([(root, None)])
+    while todo:
+        module, at = todo.popleft()
+        for key, member in module.members.items():
+            if isinstance(member, int):
+                of[member] = at
+                labels[member] = f"{key.rpartition('#')[0]}{labels[member]}"
+            else:
+                quiet = member.label == QUIET
+                groups.append(Group(member.label, member.path, at, quiet))
+                todo.append((member, len(groups) - 1))
+    return tuple(groups), tuple(of), tuple(labels)
+
+
+def opened(
+    groups: Sequence[Group], of: Sequence[int | None], most: int = FIRST_SIGHT
+) -> tuple[int, ...]:
+    """Return the groups that are open at first.
+
+    Levels of groups that hold others are opened as long as at most ``most`` nodes and
+    closed groups show; then the innermost groups, if all of them fit. Groups of quiet
+    nodes stay closed; a single group at the top is always open.
+    """
+    children: dict[int | None, list[int]] = {}
+    for index, group in enumerate(groups):
+        if not group.quiet:
+            children.setdefault(group.parent, []).append(index)
+    gained: dict[int | None, int] = {}
+    for parent in (*of, *(group.parent for group in groups)):
+        gained[parent] = gained.get(parent, 0) + 1
+    found: list[int] = []
+    shown = gained.get(None, 0)
+    level, last = children.get(None, []), list[int]()
+    while level:
+        last += [g for g in level if g not in children]
+        outer = [g for g in level if g in children]
+        more = sum(gained[g] - 1 for g in outer)
+        if shown + more > most and len(level) > 1:
+            return tuple(found)
+        shown += more
+        found += outer
+        level = [child for g in outer for child in children[g]]
+    if shown + sum(gained[g] - 1 for g in last) <= most or len(groups) == 1:
+        found += last
+    return tuple(found)
+
+
+def _insert(root: _Module, node: Node, index: int) -> None:
+    """Insert a node below the modules of its path."""
+    at = root
+    for part in filter(None, node.path.split(".")):
+        inside = f"{at.path}.{part}" if at.path else part
+        member = at.members.setdefault(f"{part}.", _Module(part, inside))
+        assert isinstance(member, _Module)  # keys of nodes begin with "#"
+        at = member
+    at.members[f"#{index}"] = index
+
+
+def _gather(module: _Module, nodes: Sequence[Node]) -> None:
+    """Collect the quiet nodes of each module in a group, unless they are few."""
+    quiet = {
+        key: member
+        for key, member in module.members.items()
+        if isinstance(member, int) and nodes[member].quiet
+    }
+    for member in module.members.values():
+        if isinstance(member, _Module):
+            _gather(member, nodes)
+    if FEW_QUIET < len(quiet) < len(module.members):
+        gathered = _Module(QUIET, module.path, members=dict(quiet))
+        rest = {k: m for k, m in module.members.items() if k not in quiet}
+        module.members = {"#quiet": gathered, **rest}
+
+
+def _shorten(module: _Module) -> None:
+    """Replace each module below ``module`` that has one member by that member."""
+    members: dict[str, _Module | int] = {}
+    for key, member in module.members.items():
+        if isinstance(member, int):
+            members[key] = member
+            continue
+        _shorten(member)
+        if len(member.members) > 1:
+            members[key] = member
+            continue
+        ((inner, only),) = member.members.items()
+        if isinstance(only, int):
+            before, _, number = inner.rpartition("#")
+            between = "." if before else " "
+            members[f"{member.label}{between}{before}#{number}"] = only
+        else:
+            only.label = f"{member.label}.{only.label}"
+            members[f"{key}{inner}"] = only
+    module.members = members
+
+
+def _split(module: _Module) -> None:
+    """Split the members of every module into ranges of bounded size."""
+    for member in module.members.values():
+        if isinstance(member, _Module):
+            _split(member)
+    while len(module.members) > MOST_CHILDREN:
+        items = list(module.members.items())
+        size = ceil(len(items) / ceil(len(items) / MOST_CHILDREN))
+        module.members = dict(_ranges(module.path, items, size))
+
+
+def _ranges(
+    path: str, items: Sequence[tuple[str, _Module | int]], size: int
+) -> Iterator[tuple[str, _Module]]:
+    """Yield modules of ``size`` consecutive members each."""
+    for start in range(0, len(items), size):
+        part = items[start : start + size]
+        first, last = (
+            _ends(part[0][1], start),
+            _ends(part[-1][1], start + len(part) - 1),
+        )
+        ends = (first[0], last[-1])
+        label = " to ".join(ends)
+        yield f"{start} {label}.", _Module(label, path, ends, dict(part))
+
+
+def _ends(member: _Module | int, position: int) -> tuple[str, ...]:
+    """Return the names of the first and the last part of a member of a range."""
+    if isinstance(member, int):
+        return (f"op {position + 1}",)
+    return member.ends or (member.label,)
 
 
 def page_data(page: Page) -> dict[str, Any]:

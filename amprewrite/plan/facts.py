@@ -8,7 +8,7 @@ from math import sqrt
 from amprewrite.dtypes import format_of
 from amprewrite.ir import Op, ProgramGraph
 from amprewrite.plan.model import Decision, GradientError, Plan
-from amprewrite.policy.contract import Contract
+from amprewrite.policy.model import Contract
 
 # Contractions that a kernel for 8 bits computes, by the ``kernel`` of a policy.
 

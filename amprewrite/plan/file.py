@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from amprewrite.errors import PlanMismatchError
-from amprewrite.policy.file import read_text
+from amprewrite.policy.load import read_text
 
 FORMAT = 2
 """Version of the JSON form."""

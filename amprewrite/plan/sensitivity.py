@@ -9,11 +9,11 @@ from functools import cached_property
 from math import inf, isfinite, sqrt
 
 from amprewrite.ir import Op, ProgramGraph
-from amprewrite.ir.factors import factor_indices
+from amprewrite.ir.graph import factor_indices
 from amprewrite.plan.facts import Gradients
 from amprewrite.plan.model import GradientError, Plan
 from amprewrite.plan.uses import dtypes_read
-from amprewrite.policy.contract import Scaling
+from amprewrite.policy.model import Scaling
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -1,30 +1,218 @@
 """Load a policy by name, file or jmp string, with the policies that it extends."""
 
+import stat
 import tomllib
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from amprewrite import errors
 from amprewrite.dtypes import from_short_name
-from amprewrite.errors import PolicyError
+from amprewrite.dtypes.formats import EIGHT_BIT_FLOATS
+from amprewrite.errors import AmpError, PolicyError
 from amprewrite.ir import REGION_BOUNDARIES
 from amprewrite.ops import op_table
-from amprewrite.policy.file import read_text
-from amprewrite.policy.model import OpEntry, Policy
-from amprewrite.policy.names import (
-    ALIASES,
-    DTYPE_POLICIES,
-    PolicyLike,
-    named_policy,
-    shipped_name,
-)
-from amprewrite.policy.simulated import PREFIX, simulated_policy
+from amprewrite.policy.model import Contract, OpEntry, Policy, Scaling
 from amprewrite.policy.spelling import near
 
 if TYPE_CHECKING:
     from amprewrite.policy.schema import PolicyFile
+
+
+# Read a small text file of unknown origin, within limits.
+
+
+def read_text(
+    path: Path, largest: int, want: str, refuse: Callable[[str], AmpError]
+) -> str:
+    """Return the text of the regular file at ``path``.
+
+    A pipe or a device is refused before it is opened: reading it may never end.
+
+    Args:
+        path: The file.
+        largest: Most bytes that it may have.
+        want: Description of the expected file, for messages: ``a TOML file``.
+        refuse: Makes the error for a path that is no regular file, is too large, cannot
+            be read, or is no UTF-8.
+    """
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a pipe or a device"
+            raise refuse(f"cannot be read (it is {kind}); want {want}")
+        with path.open("rb") as file:
+            data = file.read(largest + 1)  # it may grow while it is read
+    except (OSError, ValueError) as error:  # a name with a NUL is a ValueError
+        if isinstance(error, AmpError):
+            raise
+        reason = getattr(error, "strerror", None) or str(error)
+        raise refuse(f"cannot be read ({reason}); want {want}") from error
+    if len(data) > largest:
+        raise refuse(f"has more than {largest:,} bytes; want {want} of at most that")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise refuse(f"is no text in UTF-8 ({error}); want {want}") from error
+
+
+# Names of shipped policies: their own, dtypes, and those of Keras and Lightning.
+
+
+class DtypeLike(Protocol):
+    """A dtype object: ``torch.bfloat16``, ``numpy.dtype("float16")``."""
+
+    @property
+    def itemsize(self) -> int:
+        """Size of one element in bytes."""
+        ...
+
+
+PolicyLike: TypeAlias = str | Path | Policy | type | DtypeLike
+"""Types accepted as a policy, see :func:`amprewrite.load_policy`."""
+
+DTYPE_POLICIES = {"bfloat16": "bf16", "float16": "fp16", "float32": "off"}
+"""Shipped policy for each dtype to compute in: float32 lowers nothing."""
+
+ALIASES = {
+    **DTYPE_POLICIES,
+    "half": "fp16",
+    "fp32": "off",
+    "mixed_bfloat16": "bf16",
+    "mixed_float16": "fp16",
+    "bf16-mixed": "bf16",
+    "16-mixed": "fp16",
+}
+"""Other names of shipped policies.
+
+They are dtypes, the names of Keras' ``DTypePolicy`` and of Lightning's
+``Trainer(precision=)``.
+"""
+
+WANTED_DTYPES = ", ".join(DTYPE_POLICIES)
+
+_DATA = ("tuple", "list", "dict")
+
+
+def named_policy(given: object) -> str | Path | Policy:
+    """Return a policy, a path or a name; for a dtype object, the dtype's name.
+
+    Raises:
+        PolicyError: It is neither a policy, a text or path, nor a dtype that a shipped
+            policy computes in.
+    """
+    if isinstance(given, (str, Path, Policy)):
+        return given
+    name = _dtype_name(given)
+    if name is None:
+        msg = (
+            f"policy is a {type(given).__name__}; want a name such as 'bf16', a dtype "
+            f"({WANTED_DTYPES}), the path of a .toml file, a jmp string or a "
+            f"Policy{_meant(given)}"
+        )
+        raise PolicyError(msg)
+    if name.startswith("float8"):
+        msg = (
+            f"{name} is no dtype between ops: no kernel takes it without a scale; want "
+            "policy fp8 or unit-fp8, or amprewrite.simulate, which round to 8 bits "
+            "inside of contractions"
+        )
+        raise PolicyError(msg)
+    if name not in DTYPE_POLICIES:
+        msg = (
+            f"no shipped policy computes in {name}; want {WANTED_DTYPES}, or a .toml "
+            f'file with [dtypes] low = "{name}"'
+        )
+        raise PolicyError(msg)
+    return name
+
+
+def shipped_name(text: str) -> str:
+    """Return the name of the shipped policy that ``text`` is an alias of."""
+    return ALIASES.get(text) or DTYPE_POLICIES.get(from_short_name(text), text)
+
+
+def _dtype_name(given: object) -> str | None:
+    """Return the name of a dtype object of torch, numpy, ml_dtypes or JAX."""
+    import numpy as np  # noqa: PLC0415  # numpy only for the dtype objects of arrays
+
+    kind = type(given)
+    if (kind.__module__, kind.__name__) == ("torch", "dtype"):
+        return str(given).removeprefix("torch.")
+    if isinstance(given, np.dtype):
+        return given.name
+    if not isinstance(given, type):
+        return None
+    try:
+        found = np.dtype(given)
+    except TypeError:
+        return None
+    return None if found.hasobject else found.name
+
+
+def _meant(given: object) -> str:
+    """Return a hint if call arguments were passed in the place of a policy."""
+    if isinstance(given, dict):
+        return "; did you mean kwargs=? Keyword arguments are given by that name"
+    if type(given).__name__ in _DATA or hasattr(given, "shape"):
+        tuples = "" if isinstance(given, tuple) else ", as a tuple: args=(x,)"
+        return f"; did you mean args=? Call arguments are given by that name{tuples}"
+    return ""
+
+
+# Policies that simulate 8-bit floats: named by their formats, without a file.
+
+PREFIX = "simulate "
+"""Beginning of their names: ``simulate e4m3/e5m2``, ``simulate e4m3/e5m2 current``."""
+
+SHORT = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
+"""Short names of formats: those of the OCP, not of the FNUZ family."""
+
+
+def simulated_name(formats: str, scaling: Scaling) -> str:
+    """Return the name of a policy that simulates ``formats``."""
+    return f"{PREFIX}{formats}" + ("" if scaling == "none" else f" {scaling}")
+
+
+def simulated_policy(name: str, base: Policy) -> Policy:
+    """Return the policy of a name that begins with :data:`PREFIX`.
+
+    Args:
+        name: The forward format, a slash and the backward format, then the scaling.
+        base: The policy that says which contractions may be low.
+
+    Raises:
+        PolicyError: A format or the scaling is unknown.
+    """
+    words = name.removeprefix(PREFIX).split(" ")
+    forward, slash, backward = words[0].partition("/")
+    names = [_format(name, part) for part in (forward, backward if slash else forward)]
+    scaling: Scaling = "none" if words[1:] in ([], ["none"]) else "current"
+    if words[1:] not in ([], ["none"], ["current"]):
+        found = " ".join(words[1:])
+        msg = f"policy {name!r}: found scaling {found!r}; want none or current"
+        raise PolicyError(msg)
+    return Policy(name, ops=base.ops, contract=Contract(names[0], names[1], scaling))
+
+
+def _format(policy: str, name: str) -> str:
+    """Return the name of a format; empty for none.
+
+    Raises:
+        PolicyError: There is none of that name.
+    """
+    found = SHORT.get(name, name)
+    if found in ("", *EIGHT_BIT_FLOATS):
+        return found
+    want = ", ".join((*SHORT, *EIGHT_BIT_FLOATS))
+    msg = (
+        f"policy {policy!r}: found format {name!r}; want two of {want}, with a slash "
+        f"between them"
+    )
+    raise PolicyError(msg)
+
 
 MAX_BYTES = 2**20
 """Largest size of a policy file: twenty times the largest shipped one."""

@@ -2,13 +2,134 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from enum import StrEnum
+from itertools import accumulate
 
 from amprewrite.ir import Op
 from amprewrite.ops import line_key
 from amprewrite.policy.load import known_ops
-from amprewrite.policy.model import OpClass, Policy, Rule, op_keys
-from amprewrite.policy.reason import Reason
-from amprewrite.policy.unused import why_unused
+from amprewrite.policy.model import (
+    OpClass,
+    Policy,
+    Rule,
+    key_matches,
+    key_values,
+    op_keys,
+)
+
+# Kinds of reasons for the class of an op, for code to branch on.
+
+
+class Reason(StrEnum):
+    """Kind of the source of an op's class.
+
+    The texts beside it (``Decision.rule``, ``Decision.why``) are for people: no code
+    compares them.
+    """
+
+    OVERRIDE = "override"
+    """A rule of ``overrides=``."""
+    RULE = "rule"
+    """A rule of the policy."""
+    OPS = "ops"
+    """A line of the policy's ``[ops]``."""
+    GROUP = "group"
+    """A line of the policy's ``[groups]``."""
+    UNCLASSIFIED = "unclassified"
+    """No entry of the policy names the op."""
+    LOWERS_NOTHING = "policy"
+    """The policy has no low dtype."""
+    DTYPE = "dtype"
+    """The op touches no value of the full dtype, or one of another float dtype."""
+    DTYPE_ARGUMENT = "dtype argument"
+    """A ``dtype=`` argument in the model."""
+    FENCE = "fence"
+    """A fence: the op must not be changed."""
+    USER_CAST = "user cast"
+    """A change of dtype that is written in the model."""
+    BODY = "body"
+    """A region boundary: a value enters or leaves the body of a loop or branch."""
+    MARKER = "marker"
+    """A marker in the model asks for a precision."""
+    PROMOTION = "promotion"
+    """The operands were promoted to one dtype."""
+    EXACT_FACTOR = "power of two"
+    """Factors that are powers of two, which round nothing."""
+    OUTER_PRODUCT = "contraction"
+    """A contraction that sums nothing."""
+
+    @property
+    def is_rule(self) -> bool:
+        """Whether a user wrote it for this op; cost never overrides it."""
+        return self in (Reason.OVERRIDE, Reason.RULE)
+
+    @property
+    def is_overridable(self) -> bool:
+        """Whether a rule of ``overrides=`` for the op would decide instead."""
+        return self in _OVERRIDABLE
+
+
+_OVERRIDABLE = frozenset(
+    (
+        Reason.OVERRIDE,
+        Reason.RULE,
+        Reason.OPS,
+        Reason.GROUP,
+        Reason.UNCLASSIFIED,
+        Reason.EXACT_FACTOR,
+        Reason.OUTER_PRODUCT,
+    )
+)
+
+
+# The reason why a rule matched no op, with the nearest names.
+
+NEAREST = 3
+"""Number of names that are suggested."""
+
+NAMES = {
+    "path": "module path",
+    "group": "group",
+    "op": "op",
+    "native": "native name",
+    "op_name": "op name",
+    "source": "source line",
+}
+"""Names of the keys of a rule in messages."""
+
+
+def why_unused(rule: Rule, ops: Sequence[Op]) -> str:
+    """Return the reason why ``rule`` decided no op, as the end of a sentence.
+
+    Args:
+        rule: A rule that decided no op.
+        ops: Ops of the program.
+    """
+    if any(rule.matches(op) for op in ops):
+        return "; overrides or rules before it decide about all ops that it matches"
+    for key, glob in rule.keys.items():
+        if not any(key_matches(key, glob, op) for op in ops):
+            return _nearest(key, glob, ops)
+    return "; none has all of these keys" if ops else ""
+
+
+def _nearest(key: str, glob: str, ops: Sequence[Op]) -> str:
+    names = sorted({name for op in ops for name in _names(key, op) if name})
+    if not names:
+        return f"; no op of this program has a {NAMES[key]}" if ops else ""
+    near = get_close_matches(glob, names, n=NEAREST, cutoff=0.5)
+    head = "nearest" if near else "there are"
+    more = "" if near or len(names) <= NEAREST else ", ..."
+    found = ", ".join(map(repr, near or names[:NEAREST]))
+    return f"; no {NAMES[key]} is {glob!r}, {head} {found}{more}"
+
+
+def _names(key: str, op: Op) -> Iterable[str]:
+    """Return the names of ``op`` for a key: for paths, also the modules around it."""
+    if key == "path":
+        return accumulate(op.path.split("."), "{}.{}".format)
+    return (op.canonical,) if key == "op" else key_values(key, op)
 
 
 @dataclass(frozen=True, slots=True)

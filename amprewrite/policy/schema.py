@@ -17,8 +17,7 @@ from amprewrite.dtypes import SYSTEMS, format_of
 from amprewrite.dtypes.formats import EIGHT_BIT_FLOATS
 from amprewrite.dtypes.promotion import STATIC_SYSTEMS
 from amprewrite.errors import AmpError, PolicyError
-from amprewrite.policy.contract import Kernel, Scaling
-from amprewrite.policy.model import OpClass, Rule
+from amprewrite.policy.model import Kernel, OpClass, Rule, Scaling
 from amprewrite.policy.spelling import OWN_PRIMITIVE, Spelling, near, unknown_group
 
 CLASSES = tuple(str(c) for c in OpClass)

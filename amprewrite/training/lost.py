@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from amprewrite.dtypes.rounding.nearest import nearest
+from amprewrite.dtypes.rounding import nearest
 
 
 @dataclass(frozen=True)

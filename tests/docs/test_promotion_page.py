@@ -6,7 +6,7 @@ from pathlib import Path
 
 from amprewrite.dtypes import Behaviour
 from amprewrite.dtypes.op_rules import rule_of
-from amprewrite.report.differences import COMMAND, differences_page
+from amprewrite.report.promotion import COMMAND, differences_page
 from tests.command_line import done
 from tests.docs.blocks import blocks_of
 

@@ -11,7 +11,7 @@ from torch import nn
 
 import amprewrite
 from amprewrite.errors import UnsupportedError
-from amprewrite.policy.contract import Contract
+from amprewrite.policy.model import Contract
 
 # Casts of such small models do not pay.
 pytestmark = pytest.mark.filterwarnings("ignore:rewritten 0 of")

@@ -9,7 +9,7 @@ from amprewrite.dtypes import format_of
 from amprewrite.dtypes.processor import Behaviour, Processor, Rule
 from amprewrite.dtypes.systems.array_api import ArrayApiRules
 from amprewrite.dtypes.systems.jax import JaxRules
-from amprewrite.dtypes.systems.numpy2 import NumpyRules
+from amprewrite.dtypes.systems.numpy import NumpyRules
 from amprewrite.errors import AmpError
 
 RULES = {

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from amprewrite.dtypes import promote_types, result_type
-from amprewrite.dtypes.systems.numpy2 import NumpyRules
+from amprewrite.dtypes.systems.numpy import NumpyRules
 
 np = pytest.importorskip("numpy", minversion="2.0")
 

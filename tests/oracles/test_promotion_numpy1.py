@@ -9,8 +9,7 @@ from itertools import product
 import pytest
 
 from amprewrite.dtypes import Operand, promote_types, result_type
-from amprewrite.dtypes.systems.least import least_of
-from amprewrite.dtypes.systems.numpy1 import Numpy1Rules
+from amprewrite.dtypes.systems.numpy import Numpy1Rules, least_of
 from amprewrite.errors import PromotionError
 
 np = pytest.importorskip("numpy")

@@ -40,7 +40,7 @@ from amprewrite.frameworks.torch_fx.module.weight_copies import LowWeights
 from amprewrite.frameworks.torch_fx.rewrite.apply_plan import rewrite
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, read
 from amprewrite.plan import Plan
-from amprewrite.policy.reason import Reason
+from amprewrite.policy.match import Reason
 
 
 @dataclass(eq=False)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from amprewrite.ir import Op, ProgramGraph, Value
-from amprewrite.ir.factors import factor_indices
+from amprewrite.ir.graph import factor_indices
 from amprewrite.policy.match import Match
 from amprewrite.policy.model import ALLOW, FOLLOW, PROMOTE
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from amprewrite.ir import Op, ProgramGraph
-from amprewrite.ir.factors import factor_indices
+from amprewrite.ir.graph import factor_indices
 from amprewrite.passes.analysis.additions import last_contractions
 from amprewrite.passes.analysis.classify import classify
 from amprewrite.passes.analysis.context import Placed

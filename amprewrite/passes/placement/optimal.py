@@ -50,7 +50,7 @@ from amprewrite.plan import OUTPUT
 from amprewrite.plan.sensitivity import EightBits, Limit, op_of
 from amprewrite.plan.uses import output_sources
 from amprewrite.policy import OpClass
-from amprewrite.policy.contract import Contract
+from amprewrite.policy.model import Contract
 from amprewrite.runtime.collector import collector_paused
 
 REASONS: dict[Assignment, str] = {

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from amprewrite.errors import PlanMismatchError
 from amprewrite.ir import REGION_BOUNDARIES, Op, ProgramGraph
-from amprewrite.ir.factors import factor_indices
+from amprewrite.ir.graph import factor_indices
 from amprewrite.ops import Group
 from amprewrite.ops.repeatable import repeats
 from amprewrite.plan.facts import has_kernel
@@ -20,7 +20,7 @@ from amprewrite.plan.model import OUTPUT, Cast, Decision, Plan
 from amprewrite.plan.uses import is_at_definition, output_sources
 from amprewrite.plan.validation.fingerprint import fingerprint, first_difference
 from amprewrite.policy import OpClass
-from amprewrite.policy.contract import Contract
+from amprewrite.policy.model import Contract
 
 HINT = (
     "a plan is applied as it is; to have a change thought through, give a rule in "

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rich.table import Table
 
-from amprewrite.cli.calibration import calibration_parts
+from amprewrite.cli.machine import calibration_parts
 from amprewrite.cli.show import show
 from tests.calibrations import calibration, slow_below
 

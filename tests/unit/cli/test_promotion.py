@@ -5,7 +5,7 @@ import json
 import pytest
 
 from amprewrite.dtypes import SYSTEMS
-from amprewrite.report.differences import differences_page
+from amprewrite.report.promotion import differences_page
 from tests.command_line import done, mistake
 
 

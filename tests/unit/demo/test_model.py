@@ -4,25 +4,25 @@ import pytest
 
 pytest.importorskip("torch")
 
-from amprewrite.demo import model  # after the check for torch
+from amprewrite.demo import run  # after the check for torch
 from amprewrite.errors import UnsupportedError  # as above
 
 
 def test_a_missing_package_is_named(monkeypatch):
-    monkeypatch.setattr(model, "PACKAGE", "no_such_package")
+    monkeypatch.setattr(run, "PACKAGE", "no_such_package")
     with pytest.raises(UnsupportedError, match="needs no_such_package"):
-        model.model_folder()
+        run.model_folder()
 
 
 def test_the_folder_has_what_transformers_loads():
     pytest.importorskip("transformers")
-    pytest.importorskip(model.PACKAGE)
-    names = {path.name for path in model.model_folder().iterdir()}
+    pytest.importorskip(run.PACKAGE)
+    names = {path.name for path in run.model_folder().iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= names
 
 
 def test_a_made_up_batch_is_the_same_each_time():
-    ids, mask = model.made_up_batch(2, 16)
+    ids, mask = run.made_up_batch(2, 16)
     assert ids.shape == mask.shape == (2, 16)
     assert mask.all()
-    assert (model.made_up_batch(2, 16)[0] == ids).all()
+    assert (run.made_up_batch(2, 16)[0] == ids).all()

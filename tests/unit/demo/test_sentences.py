@@ -1,6 +1,6 @@
 """The demo's sentences are many, different and in pairs of near the same meaning."""
 
-from amprewrite.demo.sentences import SENTENCES
+from amprewrite.demo.run import SENTENCES
 
 
 def test_sentences_differ():

@@ -1,6 +1,6 @@
 import pytest
 
-from amprewrite.dtypes.integers import as_float, is_whole, widened
+from amprewrite.dtypes.processor import as_float, is_whole, widened
 from amprewrite.errors import PromotionError
 
 

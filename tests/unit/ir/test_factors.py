@@ -1,7 +1,7 @@
 import pytest
 
 from amprewrite.ir import Op
-from amprewrite.ir.factors import addend_index, factor_indices, linear_factors
+from amprewrite.ir.graph import addend_index, factor_indices, linear_factors
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Modules of a program as nested groups."""
 
-from amprewrite.page.groups import FIRST_SIGHT, MOST_CHILDREN, group_nodes, opened
+from amprewrite.page.data import FIRST_SIGHT, MOST_CHILDREN, group_nodes, opened
 from amprewrite.page.model import Node
 
 

@@ -4,9 +4,8 @@ import json
 from hashlib import sha256
 from importlib.resources import files
 
-from amprewrite.page.libraries import libraries, vendored
 from amprewrite.page.model import Page
-from amprewrite.page.write import page_html
+from amprewrite.page.write import libraries, page_html, vendored
 from tools.page_libraries import FOLDER, LIBRARIES, VERSIONS, differing
 
 

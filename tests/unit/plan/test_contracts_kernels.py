@@ -8,7 +8,7 @@ from amprewrite.ir import parse_graph
 from amprewrite.passes import Setting, make_plan
 from amprewrite.plan.facts import has_kernel
 from amprewrite.policy import Matcher, load_policy
-from amprewrite.policy.contract import Contract
+from amprewrite.policy.model import Contract
 
 TEXT = """%x: f32[2,4,8] input
 %w: f32[8,8] parameter

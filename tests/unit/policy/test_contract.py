@@ -3,7 +3,7 @@ import pytest
 from amprewrite.errors import PolicyError
 from amprewrite.plan.validation.maker import policy_digest
 from amprewrite.policy import load_policy
-from amprewrite.policy.contract import Contract
+from amprewrite.policy.model import Contract
 
 
 def policy_of(tmp_path, text):

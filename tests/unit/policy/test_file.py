@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from amprewrite.errors import PolicyError
-from amprewrite.policy.file import read_text
+from amprewrite.policy.load import read_text
 
 
 def refusal(path: Path, largest: int = 10) -> str:

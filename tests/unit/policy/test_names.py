@@ -9,7 +9,7 @@ import pytest
 
 from amprewrite.errors import PolicyError
 from amprewrite.policy import Policy, load_policy
-from amprewrite.policy.names import ALIASES, named_policy, shipped_name
+from amprewrite.policy.load import ALIASES, named_policy, shipped_name
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import pytest
 
 from amprewrite.errors import PolicyError
 from amprewrite.policy import load_policy
-from amprewrite.policy.contract import Contract
-from amprewrite.policy.simulated import simulated_name
+from amprewrite.policy.load import simulated_name
+from amprewrite.policy.model import Contract
 
 
 def contract_of(formats: str, scaling: Any = "none"):

@@ -4,7 +4,7 @@ import pytest
 
 from amprewrite.ir import Op
 from amprewrite.policy import OpClass, Rule
-from amprewrite.policy.unused import why_unused
+from amprewrite.policy.match import why_unused
 
 
 def an_op(canonical: str, path: str) -> Op:

@@ -2,7 +2,7 @@
 
 import re
 
-from amprewrite.report.differences import COMMAND, differences_page
+from amprewrite.report.promotion import COMMAND, differences_page
 
 
 def test_every_comparison_says_how_many_pairs_differ():

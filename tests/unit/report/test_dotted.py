@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from amprewrite.report.dotted import DottedName
+from amprewrite.report.modules import DottedName
 
 NAME = DottedName("encoder.layer.*.attention.output", " x12")
 

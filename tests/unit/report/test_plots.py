@@ -5,7 +5,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from amprewrite.report.plots import SUFFIXES, plot_pareto
+from amprewrite.report.pareto import SUFFIXES, plot_pareto
 from tests.tolerance_goal import sensitivity
 from tests.unit.passes.error_budget.test_pareto import swept
 

@@ -22,7 +22,7 @@ from amprewrite.frameworks.jaxpr.compat.primitives import new_unary
 from amprewrite.frameworks.jaxpr.compat.untyped import jnp, lax
 from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.ir import Op
-from amprewrite.ir.factors import factor_indices
+from amprewrite.ir.graph import factor_indices
 from amprewrite.plan import Decision
 
 BITS = {"bfloat16": (8, 7)}

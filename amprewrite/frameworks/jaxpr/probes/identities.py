@@ -44,7 +44,7 @@ from amprewrite.frameworks.jaxpr.program.program import (
     names_of,
 )
 from amprewrite.plan.sensitivity import EightBits, Key, Probes
-from amprewrite.policy.contract import Scaling
+from amprewrite.policy.model import Scaling
 
 FAILURES = (
     AssertionError,

@@ -42,7 +42,7 @@ from amprewrite.frameworks.torch_fx.probes.segments import (
 )
 from amprewrite.frameworks.torch_fx.rewrite.read import Leaves, Reading
 from amprewrite.ir import Op, ProgramGraph
-from amprewrite.ir.factors import factor_indices, linear_factors
+from amprewrite.ir.graph import factor_indices, linear_factors
 from amprewrite.plan.sensitivity import EightBits, Key, Probes, Sensitivity
 
 

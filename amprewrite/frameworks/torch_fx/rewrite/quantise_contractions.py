@@ -12,7 +12,7 @@ from amprewrite.frameworks.torch_fx.rewrite.fp8_kernel.product import has_produc
 from amprewrite.frameworks.torch_fx.rewrite.quantise_op import OPERATOR
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, held
 from amprewrite.ir import Op
-from amprewrite.ir.factors import addend_index, factor_indices
+from amprewrite.ir.graph import addend_index, factor_indices
 from amprewrite.ops import Group
 from amprewrite.plan import Decision, Plan
 

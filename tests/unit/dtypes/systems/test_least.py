@@ -3,7 +3,7 @@ import math
 import pytest
 
 from amprewrite.dtypes import Operand
-from amprewrite.dtypes.systems.least import Least, choices, least_int, least_of
+from amprewrite.dtypes.systems.numpy import Least, choices, least_int, least_of
 from amprewrite.errors import PromotionError
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from amprewrite.dtypes import Operand, promote_types, result_type
-from amprewrite.dtypes.systems.numpy1 import as_array, counts_values
+from amprewrite.dtypes.systems.numpy import as_array, counts_values
 from amprewrite.errors import PromotionError
 
 

@@ -7,7 +7,7 @@ from amprewrite.passes.cost.cost import Objective, saved_by, saved_bytes
 from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import EightBits, Limit
 from amprewrite.policy import Matcher, load_policy
-from amprewrite.policy.contract import Contract
+from amprewrite.policy.model import Contract
 from tests.placement_problem import graph_of
 
 GRAPH = graph_of("""

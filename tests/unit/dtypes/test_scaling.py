@@ -3,8 +3,7 @@ import pytest
 
 from amprewrite.dtypes import quantise
 from amprewrite.dtypes.formats import EIGHT_BIT_FLOATS, format_of
-from amprewrite.dtypes.rounding.grid import quantise_by
-from amprewrite.dtypes.rounding.scaling import quantise_scaled, scale_of
+from amprewrite.dtypes.rounding import quantise_by, quantise_scaled, scale_of
 
 pytest.importorskip("ml_dtypes")
 

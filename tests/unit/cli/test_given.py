@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from amprewrite.cli.models.given import Asked, Ruled, planned
+from amprewrite.cli.models import Asked, Ruled, planned
 from amprewrite.factories import ModelCall
 from tests.command_line import done
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from amprewrite.dtypes import format_of, saturating_cast
-from amprewrite.dtypes.rounding.library import as_dtype
+from amprewrite.dtypes.rounding import as_dtype
 from amprewrite.errors import PromotionError
-from tests.unit.dtypes.rounding.test_grid import EIGHT_BITS, inputs_of
+from tests.unit.dtypes.test_grid import EIGHT_BITS, inputs_of
 
 IN_TORCH = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from amprewrite.dtypes.formats import FORMATS
-from amprewrite.dtypes.rounding.nearest import nearest
+from amprewrite.dtypes.rounding import nearest
 from amprewrite.errors import PromotionError
 
 ml_dtypes = pytest.importorskip("ml_dtypes")

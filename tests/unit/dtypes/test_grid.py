@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from amprewrite.dtypes import FORMATS, format_of, uniform_draws
-from amprewrite.dtypes.rounding.grid import quantise
+from amprewrite.dtypes.rounding import quantise
 from amprewrite.errors import PromotionError
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
