@@ -1,8 +1,9 @@
 """Record which attributes code reads, while a model is traced."""
 
-import inspect
-from collections.abc import Generator, Iterable
+import sys
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
+from functools import cache
 from types import FunctionType
 from typing import Any, cast
 
@@ -42,8 +43,8 @@ def recording(kinds: Iterable[type[Any]] = ()) -> Generator[set[str]]:
     before = {kind: vars(kind).get(_LOOK_UP) for kind in {nn.Module, *kinds}}
 
     def start() -> None:
-        for kind, function in before.items():
-            type.__setattr__(kind, _LOOK_UP, _look_up(kind, function, names))
+        for kind in before:
+            type.__setattr__(kind, _LOOK_UP, _look_up(kind, before, names))
 
     def stop() -> None:
         for kind, function in before.items():
@@ -64,36 +65,41 @@ def recording(kinds: Iterable[type[Any]] = ()) -> Generator[set[str]]:
             stop()
 
 
-def _look_up(kind: type[Any], before: Any, names: set[str]) -> Any:
+def _look_up(kind: type[Any], before: Mapping[type[Any], Any], names: set[str]) -> Any:
+    """Return a function of a class that looks attributes up, and records their names.
+
+    It is called some thousand times in a capture, and is written to be fast.
+    """
+    add, caller, functions = names.add, _caller, dict[type[Any], Any]()
+
+    def next_of(cls: type[Any]) -> Any:
+        """Return the function of a class that looked attributes up before."""
+        after = cls.__mro__[cls.__mro__.index(kind) :]
+        own = {**{base: vars(base).get(_LOOK_UP) for base in after}, **before}
+        functions[cls] = next(filter(None, map(own.get, after)))
+        return functions[cls]
+
     def look_up(value: Any, name: str) -> Any:
-        if name != ALL or _is_read_by_user():
-            names.add(name)
-        if before is None:
-            return super(kind, value).__getattribute__(name)
-        return before(value, name)
+        if name != ALL:
+            add(name)
+        elif not caller(1).f_globals.get("__name__", "").startswith(_OURS):
+            add(ALL)
+        cls: Any = type(value)
+        return (functions.get(cls) or next_of(cls))(value, name)
 
     return look_up
 
 
-def _is_read_by_user() -> bool:
-    """Return whether code other than torch's reads the dict of an object."""
-    frame = inspect.currentframe()  # of this function, below that of the look-up
-    for _ in range(2):
-        frame = frame and frame.f_back
-    name = frame.f_globals.get("__name__", "") if frame else ""
-    return str(name).partition(".")[0] not in ("torch", "amprewrite")
+_caller: Any = vars(sys)["_getframe"]  # public, but for its name
+
+_OURS = ("torch.", "amprewrite.")
+"""Beginnings of the names of Python modules that read the dict of every object."""
 
 
 def is_settings(value: object) -> bool:
     """Return whether a value is an object with attributes, as a config is."""
     others = (nn.Module, torch.Tensor, FunctionType, type)
     return not issubclass(type(value), others) and space_of(value) is not None
-
-
-def has_computed_names(kind: type[Any]) -> bool:
-    """Return whether a class looks up attributes by code of its own, as aliases do."""
-    computed = getattr(kind, "__getattr__", None) is not None
-    return computed or kind.__getattribute__ is not object.__getattribute__
 
 
 def kinds_of_settings(root: nn.Module) -> set[type[Any]]:
@@ -103,13 +109,23 @@ def kinds_of_settings(root: nn.Module) -> set[type[Any]]:
     while below and len(seen) < _MOST_SETTINGS:
         value = below.pop()
         kind = cast("type[Any]", type(value))
-        if id(value) in seen or not is_settings(value) or not is_users(kind):
-            continue
-        seen.add(id(value))
-        below += module_parts.attributes_of(value).values()
-        if not has_computed_names(kind):
-            kinds.add(kind)
+        if _may_be_settings(kind) and id(value) not in seen and is_settings(value):
+            seen.add(id(value))
+            below += module_parts.attributes_of(value).values()
+            if not has_computed_names(kind):
+                kinds.add(kind)
     return kinds
+
+
+@cache
+def _may_be_settings(kind: type[Any]) -> bool:
+    return is_users(kind) and not issubclass(kind, (nn.Module, torch.Tensor))
+
+
+def has_computed_names(kind: type[Any]) -> bool:
+    """Return whether a class looks up attributes by code of its own, as aliases do."""
+    computed = getattr(kind, "__getattr__", None) is not None
+    return computed or kind.__getattribute__ is not object.__getattribute__
 
 
 _MOST_SETTINGS = 1000

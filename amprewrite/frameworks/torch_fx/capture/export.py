@@ -8,7 +8,7 @@ not keep are recorded (:class:`amprewrite.frameworks.torch_fx.capture.seen.Seen`
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from itertools import chain
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch.fx import traceback
@@ -102,12 +102,14 @@ def export_model(
         PromotionError: Operands have no common dtype; the line is named too.
         ComplexTruncationError: An imaginary part would be dropped there.
     """
-    given = (model, (args, kwargs, dynamic_shapes), processor, planned_for)
+    around = Surroundings([model])
+    call = args, kwargs, dynamic_shapes
+    trace = _Trace(model, call, processor, planned_for or model_device(model), around)
     trials.failed(torch.__version__)  # their graphs are none of the model
-    made, around = MadeTensors(), Surroundings([model])
+    made = MadeTensors()
     try:
         with made:
-            captured = _with_gradients_or_without(given)
+            captured = _with_gradients_or_without(trace)
     except BaseException as error:  # an interrupt leaves them too
         release(error)  # its calls hold tensors that the forward did not store
         made.settle()
@@ -121,21 +123,33 @@ def export_model(
     return captured
 
 
-_Call = tuple[tuple[Any, ...], Mapping[str, Any], Any]
-"""Positional arguments, keyword arguments, and which of their extents vary."""
+class _Trace(NamedTuple):
+    """A model with all that a trace of it takes.
+
+    Attributes:
+        model: The model.
+        call: Positional arguments, keyword arguments, and which extents vary.
+        processor: Promotes operands of different dtypes.
+        device: Kind of the device on which the program will run.
+        around: The variables around the model.
+    """
+
+    model: torch.nn.Module
+    call: tuple[tuple[Any, ...], Mapping[str, Any], Any]
+    processor: Processor | None
+    device: str
+    around: Surroundings
 
 
-def _with_gradients_or_without(
-    given: tuple[torch.nn.Module, _Call, Processor | None, str],
-) -> Captured:
+def _with_gradients_or_without(trace: _Trace) -> Captured:
     seen = Seen()
     try:
-        return _export(*given, seen)
+        return _export(trace, seen)
     except CaptureError as error:
         if seen.functions or not _is_refused_by_autograd(error.__cause__):
             raise
         with suppress(CaptureError):  # then the first refusal says more
-            return _export(*given, Seen(), gradients=False)
+            return _export(trace, Seen(), gradients=False)
         raise
 
 
@@ -152,15 +166,7 @@ def _is_refused_by_autograd(cause: BaseException | None) -> bool:
 
 @settings.compiled_later()
 @collector_paused()
-def _export(
-    model: torch.nn.Module,
-    given: _Call,
-    processor: Processor | None,
-    planned_for: str,
-    seen: Seen,
-    *,
-    gradients: bool = True,
-) -> Captured:
+def _export(trace: _Trace, seen: Seen, *, gradients: bool = True) -> Captured:
     """Return ``model`` captured with gradients on or off; record its features.
 
     Raises:
@@ -168,7 +174,7 @@ def _export(
         PromotionError: Operands have no common dtype; the line is named too.
         ComplexTruncationError: An imaginary part would be dropped there.
     """
-    args, kwargs, dynamic_shapes = given
+    model, (args, kwargs, dynamic_shapes), processor, _, around = trace
     args, kwargs = pytrees.pytree.tree_map(_outside_inference, (args, dict(kwargs)))
     args, kwargs = pytrees.pytree.tree_map(_Apart(model), (args, dict(kwargs)))
     seen.hooks = sum(map(module_hooks.backward_hooks, model.modules()))
@@ -184,11 +190,11 @@ def _export(
         stack.enter_context(settings.plain_causal_hint())
         stack.enter_context(settings.inference_without_gradients())
         stack.enter_context(settings.unmarked((args, dict(kwargs))))
-        stack.enter_context(cells_written_out(planned_for or device))
+        stack.enter_context(cells_written_out(trace.device))
         named = keywords_named(model, args, kwargs, dynamic_shapes)
         dynamic_shapes = stack.enter_context(named)
         stack.enter_context(watching(seen))
-        stack.enter_context(watching_attributes(model, seen))
+        stack.enter_context(watching_attributes(model, seen, around))
         stack.enter_context(promoting(processor))
         stack.enter_context(settings.distinct_casts())
         stack.enter_context(settings.regions_opened())

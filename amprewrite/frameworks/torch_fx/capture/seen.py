@@ -19,6 +19,7 @@ from amprewrite.frameworks.torch_fx.compat.watchers import autograd, trials
 from amprewrite.frameworks.torch_fx.untouched.attributes import Attributes
 from amprewrite.frameworks.torch_fx.untouched.first_constants import Constant
 from amprewrite.frameworks.torch_fx.untouched.kinds import is_same
+from amprewrite.frameworks.torch_fx.untouched.surroundings import Surroundings
 from amprewrite.frameworks.torch_fx.untouched.undisturbed import undisturbed
 
 MACHINERY = (
@@ -143,10 +144,17 @@ def watching(seen: Seen) -> Generator[None]:
 
 
 @contextmanager
-def watching_attributes(model: torch.nn.Module, seen: Seen) -> Generator[None]:
+def watching_attributes(
+    model: torch.nn.Module, seen: Seen, around: Surroundings
+) -> Generator[None]:
     """Record attributes and arguments that the forward writes; restore attributes.
 
     Export restores them too, but neither new ones nor what is written in place.
+
+    Args:
+        model: The model.
+        seen: Receives the record.
+        around: The variables around the model.
     """
     before, assigned = list[tuple[Attributes, _Arguments]](), set[str]()
 
@@ -166,7 +174,7 @@ def watching_attributes(model: torch.nn.Module, seen: Seen) -> Generator[None]:
         seen.attributes |= attributes
 
     kinds = kinds_of_settings(model)
-    with undisturbed(model, stored=False) as outside, recording(kinds) as attributes:
+    with undisturbed(model, around=around) as outside, recording(kinds) as attributes:
         hooks = (
             model.register_forward_pre_hook(enter, prepend=True, with_kwargs=True),
             model.register_forward_hook(leave),

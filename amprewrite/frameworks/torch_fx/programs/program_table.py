@@ -193,6 +193,7 @@ class Programs:
 
     def install(self, owner: nn.Module, program: ConvertedModule) -> None:
         """Add the program that ``owner`` was made for."""
+        self._names = program.attributes
         self.refresh(owner)
         self._add(owner, program)
         self._first = self._last = program
@@ -423,13 +424,13 @@ class Programs:
     def _read(self, owner: nn.Module, names: Names) -> None:
         """Compare more attributes from now on, for all programs of this structure."""
         self._names |= names
-        self.shared.watch.names |= names
         self._tables = {k: t for k, t in self._tables.items() if t is not self._table}
         self._tables[self._key(owner, self._names)] = self._table
         self._note_settings(owner)
 
     def _add(self, owner: nn.Module, program: ConvertedModule) -> None:
         remember_low(self.shared.root(), self.shared.low)  # it may have stored some
+        self.shared.watch.names |= program.attributes
         if not program.attributes <= self._names:
             self._read(owner, program.attributes)
         self._table.programs.append(program)

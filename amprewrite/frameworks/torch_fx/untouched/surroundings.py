@@ -10,6 +10,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache, partial
+from operator import is_
 from types import CellType, FunctionType, ModuleType
 from typing import Any, NamedTuple, cast
 
@@ -22,7 +23,7 @@ from amprewrite.frameworks.torch_fx.untouched.kinds import (
     PLAIN,
     is_namespace,
     is_same,
-    kind_of,
+    kind_of_class,
     module_of,
 )
 from amprewrite.user_code import INSTALLED, is_users
@@ -78,6 +79,8 @@ class _Space(NamedTuple):
             stored: Whether tensors without values count, which a trace made.
         """
         now, before = self.read(), self.before
+        if len(now) == len(before) and all(map(is_, now.values(), before.values())):
+            return []  # as nearly always
         return [
             name
             for name in {**before, **now}
@@ -131,19 +134,15 @@ class Surroundings:
             kind = cast("Any", type(value))
             if kind is _CACHE:
                 self._caches[id(value)] = value, value.cache_info().currsize
-            if kind not in PLAIN:
-                self._add_contents(name, value)
             if users:
                 self._follow(value)
+            if kind not in PLAIN and (users or kind_of_class(kind)):
+                self._add_contents(name, value)
 
     def _add_contents(self, name: str, value: Any) -> None:
         """Record what a container, or an object of a class of the user, contains."""
         kind = cast("type[Any]", type(value))
-        module = sys.modules.get(module_of(kind))
-        users = module is None or _is_users(_file(module)) or is_namespace(kind)
-        if kind_of(value) is None and not users:
-            return
-        if name.startswith("__"):
+        if name.startswith("__") or not (kind_of_class(kind) or _has_users(kind)):
             return
         for content in self._inside.of(value):
             inner: Any = content.value
@@ -232,6 +231,13 @@ def _items(kind: Any, items: Any) -> dict[Any, Any]:
 
 def _is_stored(value: object) -> bool:
     return isinstance(value, torch.Tensor) and has_no_values(value)
+
+
+@cache
+def _has_users(kind: type[Any]) -> bool:
+    """Return whether objects of a class have attributes that the user sets."""
+    module = sys.modules.get(module_of(kind))
+    return module is None or _is_users(_file(module)) or is_namespace(kind)
 
 
 @cache

@@ -37,13 +37,14 @@ class Untouched:
         surroundings: The variables around the models.
     """
 
-    def __init__(self, *models: nn.Module) -> None:
+    def __init__(self, *models: nn.Module, around: Surroundings | None = None) -> None:
         """Record the state.
 
         Args:
             models: The models.
+            around: The variables around the models, if they are recorded already.
         """
-        self.writes, self.surroundings = FirstWrites(), Surroundings(models)
+        self.writes, self.surroundings = FirstWrites(), around or Surroundings(models)
         with tensor_internals.without_overrides():  # each would see each attribute
             self.attributes = Attributes(models)
             tensors = filter(has_state, self.attributes.tensors)
@@ -88,7 +89,10 @@ class Untouched:
 
 @contextmanager
 def undisturbed(
-    *models: nn.Module, hooks: bool = True, watched: bool = True, stored: bool = True
+    *models: nn.Module,
+    hooks: bool = True,
+    watched: bool = True,
+    around: Surroundings | None = None,
 ) -> Generator[Untouched]:
     """Put models, and the states of random generators, back at the end.
 
@@ -98,17 +102,17 @@ def undisturbed(
             say so; otherwise both stay.
         watched: Whether ops are seen throughout; otherwise where the caller asks for
             it, by :meth:`FirstWrites.watching`, and only there writes are seen.
-        stored: Whether tensors without values are removed from variables around the
-            models; otherwise the caller gives them values, or removes them.
+        around: The variables around the models, if they are recorded already. The
+            caller gives tensors without values in them their values, or removes them.
     """
-    before = Untouched(*models)
+    before = Untouched(*models, around=around)
     watching = before.writes.watching() if watched else nullcontext()
     with threads.capturing():
         try:
             with watching:
                 yield before
         finally:
-            before.restore(hooks=hooks, stored=stored)
+            before.restore(hooks=hooks, stored=around is None)
 
 
 @contextmanager
