@@ -133,7 +133,7 @@ def _dtypes(value: Any) -> list[Any]:
 def _jax_checked() -> Iterator[None]:
     from amprewrite.frameworks.jaxpr.interpret import interpreter
     from amprewrite.frameworks.jaxpr.interpret.pipeline import Prepared
-    from amprewrite.frameworks.jaxpr.program.ops import dtype_name
+    from amprewrite.frameworks.jaxpr.program.program import dtype_name
 
     run: Callable[..., None] = interpreter.Writer.run
 

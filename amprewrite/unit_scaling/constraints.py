@@ -24,20 +24,10 @@ def _gmean(factors: Sequence[Factor]) -> Factor:
     return result
 
 
-def _hmean(factors: Sequence[Factor]) -> Factor:
-    """Return the harmonic mean."""
-    return len(factors) / sum(1 / factor for factor in factors)
-
-
-def _amean(factors: Sequence[Factor]) -> Factor:
-    """Return the arithmetic mean."""
-    return sum(factors) / len(factors)
-
-
 CONSTRAINTS: Mapping[str, tuple[int | None, Callable[[Sequence[Factor]], Factor]]] = {
     "gmean": (None, _gmean),
-    "hmean": (None, _hmean),
-    "amean": (None, _amean),
+    "hmean": (None, lambda factors: len(factors) / sum(1 / x for x in factors)),
+    "amean": (None, lambda factors: sum(factors) / len(factors)),
     "to_output_scale": (None, lambda factors: factors[0]),
     "to_grad_input_scale": (2, lambda factors: factors[1]),
     "to_left_grad_scale": (3, lambda factors: factors[1]),

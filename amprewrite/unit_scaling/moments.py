@@ -356,16 +356,8 @@ class Nonlinearity:
     parameters: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
-def _density(z: Array) -> Array:
-    return np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-
-
 def _within(z: Array, low: float, high: float) -> Array:
     return ((low < z) & (z < high)).astype(np.float64)
-
-
-def _erf_slope(z: Array) -> Array:
-    return 2 / math.sqrt(math.pi) * np.exp(-z * z)
 
 
 def _inner(z: Array) -> Array:
@@ -434,11 +426,11 @@ NONLINEARITIES: Mapping[str, Nonlinearity] = {
     "celu": F(_celu, _celu_slope, celu_moments, {"alpha": 1.0}),
     "cos": F(np.cos, lambda z: -np.sin(z), cos_moments),
     "elu": F(_elu, _elu_slope, elu_moments, {"alpha": 1.0}),
-    "erf": F(sp.erf, _erf_slope, erf_moments),
+    "erf": F(sp.erf, lambda z: 2 / math.sqrt(math.pi) * np.exp(-z * z), erf_moments),
     "exp": F(np.exp, np.exp, exp_moments),
     "gelu": F(
         lambda z: z * sp.ndtr(z),
-        lambda z: sp.ndtr(z) + z * _density(z),
+        lambda z: sp.ndtr(z) + z * np.exp(-z * z / 2) / math.sqrt(2 * math.pi),
         gelu_moments,
     ),
     "gelu_tanh": F(lambda z: z / 2 * (1 + _inner(z)), _gelu_tanh_slope),

@@ -113,7 +113,7 @@ def test_an_op_without_a_line_is_told_which_to_write(
 
 def test_a_primitive_that_is_spelled_in_another_way_is_the_same_op(add: Add) -> None:
     pytest.importorskip("jax")
-    from amprewrite.frameworks.jaxpr.program.ops import canonical_name
+    from amprewrite.frameworks.jaxpr.program.program import canonical_name
 
     add('"mylib::cube" = { group = "loss", jax = ["cubed"] }')
     assert canonical_name("cubed") == "mylib::cube"

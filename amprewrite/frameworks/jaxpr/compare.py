@@ -13,8 +13,7 @@ from typing import Any
 
 from amprewrite.dtypes import is_float, itemsize
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.jaxpr.capture.output_paths import named_arrays
-from amprewrite.frameworks.jaxpr.capture.trace import check_values
+from amprewrite.frameworks.jaxpr.capture.trace import check_values, named_arrays
 from amprewrite.frameworks.jaxpr.compat import tracers
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
 from amprewrite.frameworks.jaxpr.function.pure_function import (
@@ -29,8 +28,7 @@ from amprewrite.frameworks.jaxpr.probes.restored_steps import Restoring, restora
 from amprewrite.frameworks.jaxpr.probes.runner import Runner, run_of
 from amprewrite.frameworks.jaxpr.probes.sensitivity import measure_sensitivity, watch
 from amprewrite.frameworks.jaxpr.probes.tolerance import sample_of
-from amprewrite.frameworks.jaxpr.program.ops import dtype_name
-from amprewrite.frameworks.jaxpr.program.program import Program, all_steps
+from amprewrite.frameworks.jaxpr.program.program import Program, all_steps, dtype_name
 from amprewrite.ir import ProgramGraph
 from amprewrite.measure.ablation import Ablation, Seconds
 from amprewrite.measure.compare import Steps, compare, first_line, loss_scale

@@ -21,11 +21,11 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
 from amprewrite.dtypes import is_float
-from amprewrite.frameworks.jaxpr.compat import equations, name_stacks, tracers
+from amprewrite.frameworks.jaxpr.compat import equations, tracers
+from amprewrite.frameworks.jaxpr.compat.equations import current, place_in
 from amprewrite.frameworks.jaxpr.compat.primitives import bind, convert
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, lax, tree_util
 from amprewrite.frameworks.jaxpr.program.inline import JITS, SHARED
-from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import (
     Atom,
     Body,
@@ -33,6 +33,7 @@ from amprewrite.frameworks.jaxpr.program.program import (
     Program,
     RegionBoundary,
     Step,
+    dtype_name,
     names_of,
 )
 
@@ -209,9 +210,9 @@ class ProgramExecutor:
 
     def run(self, steps: Iterable[Step], env: Env) -> None:
         """Run ``steps`` and store their results in ``env``."""
-        around = name_stacks.current()
+        around = current()
         for step in steps:
-            place = name_stacks.place_in(around, step.eqn, step.stack)
+            place = place_in(around, step.eqn, step.stack)
             with place, step.eqn.ctx.manager:
                 results = self.on_step(step, env)
                 for name, value in zip(step.results, results, strict=True):

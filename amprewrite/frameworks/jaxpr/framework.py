@@ -14,7 +14,7 @@ from amprewrite.frameworks.jaxpr import compare
 from amprewrite.frameworks.jaxpr import convert as conversion
 from amprewrite.frameworks.jaxpr.convert import original, plan_of
 from amprewrite.frameworks.jaxpr.devices import samples
-from amprewrite.frameworks.jaxpr.function import program_export, program_text
+from amprewrite.frameworks.jaxpr.function import program_export, pure_function
 from amprewrite.frameworks.jaxpr.function.adapters import adapter_of
 from amprewrite.frameworks.jaxpr.function.program_export import program_files
 from amprewrite.frameworks.jaxpr.probes.calibrate import (
@@ -103,7 +103,7 @@ def graph_text(
     model: object, args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> str:
     """Return a model, plain or converted, as the text of a program graph."""
-    return program_text.graph_text(_model(model), args, kwargs)
+    return pure_function.graph_text(_model(model), args, kwargs)
 
 
 def save_program(

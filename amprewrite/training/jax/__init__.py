@@ -15,8 +15,7 @@ from amprewrite.training.jax.scales import (
     StaticLossScale,
 )
 from amprewrite.training.jax.trees import all_finite, select_tree
-from amprewrite.training.jax.update import accumulate, optimizer_update
-from amprewrite.training.jax.update_counts import lost_updates
+from amprewrite.training.jax.update import accumulate, lost_updates, optimizer_update
 
 __all__ = [
     "DelayedRule",

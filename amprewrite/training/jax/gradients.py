@@ -13,7 +13,6 @@ from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, tree_util
 from amprewrite.frameworks.jaxpr.convert import converted_function_of
 from amprewrite.plan.facts import gradient_format, is_unit_scaled
 from amprewrite.policy import Policy, load_policy
-from amprewrite.training.jax.models import held_models, pure
 from amprewrite.training.jax.scales import (
     UNKNOWN,
     DynamicLossScale,
@@ -23,9 +22,11 @@ from amprewrite.training.jax.scales import (
 from amprewrite.training.jax.trees import (
     combine,
     finite_leaves,
+    held_models,
     is_inexact_array,
     is_traced,
     partition,
+    pure,
 )
 from amprewrite.training.state import advice, is_useful
 

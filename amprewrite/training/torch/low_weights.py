@@ -14,7 +14,58 @@ from torch import nn
 from torch.optim import LBFGS, Optimizer
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.training.torch import _compat, rounding
+from amprewrite.training.torch import _compat
+
+# Rounding of float32 tensors to bfloat16: nearest, stochastic, or with a residual.
+#
+# Rounding to nearest loses an update below half of the weight's last bit: with 8 bits,
+# below 1/512 to 1/256 of the weight. Stochastic rounding is unbiased; a residual
+# carries the rounding error to the next step. Sources: Gupta et al., Deep Learning with
+# Limited Numerical Precision (arXiv 1502.02551); Zamirai et al., Revisiting BFloat16
+# Training (arXiv 2010.06192).
+
+LOW = torch.bfloat16
+"""The dtype of low weights: float16 has no range for moments and small weights."""
+
+DROPPED = 16
+"""Bits of a float32 that a bfloat16 drops: 23 - 7 of its mantissa."""
+
+
+def stochastic(full: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
+    """Return ``full`` rounded up or down, so that the mean over ``draws`` is ``full``.
+
+    Values that bfloat16 represents are unchanged, infinities and NaN included. A value
+    beyond its largest number becomes that number, not an infinity.
+
+    Args:
+        full: Float32.
+        draws: Int32 of the same shape, uniform in [0, 2**16).
+    """
+    limit = torch.finfo(LOW).max
+    held = torch.where(full.isfinite(), full.clamp(-limit, limit), full)
+    bits = held.view(torch.int32)
+    moved = bits + torch.where(full.isfinite(), draws, 0)  # carries into the kept bits
+    cut = moved & -(1 << DROPPED)
+    return torch.where(full.isfinite(), cut.view(torch.float32), full).to(LOW)
+
+
+def split(full: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ``full`` rounded to nearest, and the rounding error, both bfloat16.
+
+    Their sum has at least 16 bits; the residual of an infinity or NaN is zero.
+
+    Args:
+        full: Float32.
+    """
+    near = full.to(LOW)
+    left = full - near.to(torch.float32)
+    return near, torch.where(left.isfinite(), left, 0).to(LOW)
+
+
+def joined(near: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+    """Return the float32 sum of the two parts from :func:`split`."""
+    return near.to(torch.float32) + residual.to(torch.float32)
+
 
 Rounding = Literal["nearest", "stochastic", "kahan"]
 """Rounding of the step; ``nearest`` loses small updates, the others do not."""
@@ -156,7 +207,7 @@ class LowWeights:
             self.optimizer.load_state_dict(dict(state_dict["optimizer"]))
         for parameter in low if self.moments == "low" else ():
             for name, moment in self._moments(parameter):
-                self.optimizer.state[parameter][name] = moment.to(rounding.LOW)
+                self.optimizer.state[parameter][name] = moment.to(LOW)
         self._residuals = {
             parameter: {name: t.to(parameter.device) for name, t in held.items()}
             for parameter, held in zip(
@@ -170,7 +221,7 @@ class LowWeights:
 
     def _low(self) -> Iterator[nn.Parameter]:
         for group in self.param_groups:
-            yield from (p for p in group["params"] if p.dtype == rounding.LOW)
+            yield from (p for p in group["params"] if p.dtype == LOW)
 
     @contextmanager
     def _in_full(self, low: list[nn.Parameter]) -> Generator[list[nn.Parameter]]:
@@ -213,7 +264,7 @@ class LowWeights:
             if isinstance(held, torch.Tensor)
             and name != "step"
             and held.shape == parameter.shape
-            and held.dtype in (rounding.LOW, torch.float32)
+            and held.dtype in (LOW, torch.float32)
         ]
 
     def _full(
@@ -221,9 +272,9 @@ class LowWeights:
     ) -> torch.Tensor:
         """Return a stored weight or moment in float32, with its residual added."""
         residual = self._residuals.get(parameter, {}).get(name)
-        if residual is None or held.dtype != rounding.LOW:
+        if residual is None or held.dtype != LOW:
             return held.to(torch.float32)
-        return rounding.joined(held, residual)
+        return joined(held, residual)
 
     def _store(self, parameter: nn.Parameter, wanted: torch.Tensor) -> None:
         """Write a weight back, and its low state, and count lost updates."""
@@ -241,18 +292,18 @@ class LowWeights:
     ) -> torch.Tensor:
         """Return ``full`` rounded to bfloat16, after storing its residual, if any."""
         if self.rounding == "nearest":
-            return full.to(rounding.LOW)
+            return full.to(LOW)
         held = _compat.local(full)  # of other processes nothing is needed
         if self.rounding == "stochastic":
             draws = torch.randint(
-                1 << rounding.DROPPED,
+                1 << DROPPED,
                 held.shape,
                 generator=self._draw(full),
                 dtype=torch.int32,
                 device=held.device,
             )
-            return _compat.spread_as(rounding.stochastic(held, draws), full)
-        low, residual = rounding.split(held)
+            return _compat.spread_as(stochastic(held, draws), full)
+        low, residual = split(held)
         residuals = self._residuals.setdefault(parameter, {})
         residuals[name] = _compat.spread_as(residual, full)
         return _compat.spread_as(low, full)

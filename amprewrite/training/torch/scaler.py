@@ -5,7 +5,7 @@ on the device of the loss; the host reads it where it must decide something.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeGuard
 from weakref import WeakSet
@@ -14,12 +14,49 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from amprewrite.errors import LossScaleError, UnsupportedError, warn
+from amprewrite.errors import LossScaleError, NotCapturedError, UnsupportedError, warn
+from amprewrite.frameworks.torch_fx.derived.classes import programs_of
+from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
+from amprewrite.plan import Plan
+from amprewrite.plan.facts import gradient_format, is_unit_scaled
 from amprewrite.training import state
-from amprewrite.training.torch import _compat, gradients
-from amprewrite.training.torch.buffers import Buffers
-from amprewrite.training.torch.models import advice_for
-from amprewrite.training.torch.step_state import StepState, evaluated
+from amprewrite.training.state import advice
+from amprewrite.training.torch import _compat, step_state
+from amprewrite.training.torch.step_state import Buffers, StepState, evaluated
+
+# The advice on a loss scale for the converted parts of a torch model.
+
+
+def advice_for(model: nn.Module) -> str | None:
+    """Return a hint about the loss scale of ``model``; empty if there is none.
+
+    A scale beside a unit-scaled part is one; that it is not needed is one where no part
+    needs it. None if no converted part is known: there is none, or before the first
+    call.
+    """
+    plans = list(_plans(model))
+    if not plans:
+        return None
+    for plan in plans:
+        if is_unit_scaled(plan):
+            found = advice(gradient_format(plan), scales=True, unit_scaled=True)
+            if found:
+                return found
+    hints = {advice(gradient_format(plan), scales=True) for plan in plans}
+    return "" if "" in hints else min(hints)
+
+
+def _plans(model: nn.Module) -> Iterator[Plan]:
+    """Yield the plan of each converted part of ``model`` that ran."""
+    for part in model.modules():
+        programs = programs_of(part)
+        held = part if isinstance(part, ConvertedModule) else programs
+        if held is not None:
+            try:
+                yield held.plan
+            except NotCapturedError:  # nothing is known before the first call
+                continue
+
 
 MIN_SCALE = 2.0**-14
 """Least scale: the smallest normal float16; below it, a loss of 1 loses bits."""
@@ -334,9 +371,9 @@ class GradScaler:
     def _check(self, own: StepState, inverse: torch.Tensor | None) -> None:
         """Record whether all gradients are finite, and multiply them by ``inverse``."""
         if self._model is not None:
-            gradients.check_owner(own.optimizer, self._model)
+            step_state.check_owner(own.optimizer, self._model)
         with torch.no_grad():
-            for held in gradients.by_kind(own.optimizer, half=inverse is None):
+            for held in step_state.by_kind(own.optimizer, half=inverse is None):
                 device = held[0].device
                 found = own.found.setdefault(device, torch.zeros((), device=device))
                 by = found.new_ones(()) if inverse is None else inverse.to(device)
@@ -373,7 +410,7 @@ class GradScaler:
         """Raise LossScaleError if no smaller scale can help a step not finite."""
         scale = self.get_scale()
         if self._rule.is_stuck(scale, finite=False):
-            name = gradients.first_not_finite(optimizer, self._model)
+            name = step_state.first_not_finite(optimizer, self._model)
             raise LossScaleError(state.stuck(scale, name), name)
 
     def _look(self) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from amprewrite.errors import ArgumentError, UnsupportedError
 from amprewrite.frameworks.jaxpr.compat.primitives import new_unary
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
-from amprewrite.frameworks.jaxpr.program.ops import SCALE
+from amprewrite.frameworks.jaxpr.program.program import SCALE
 
 Array = Any
 Factor = Any

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any
 
-from amprewrite.frameworks.jaxpr.compat import written_casts
+from amprewrite.frameworks.jaxpr.compat import tracers
 from amprewrite.frameworks.jaxpr.program.inline import inline
-from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import (
     Atom,
     Body,
@@ -23,6 +22,7 @@ from amprewrite.frameworks.jaxpr.program.program import (
     RegionBoundary,
     Step,
     all_steps,
+    dtype_name,
 )
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class _Restorer:
         if twin is not None:  # a cast that is in both programs
             self.same[made] = twin
             return
-        if not written_casts.is_written_cast(step.eqn.source_info.traceback):
+        if not tracers.is_written_cast(step.eqn.source_info.traceback):
             self.same[made] = source
             return
         to_full = dtype_name(self.second.avals[made]) == self.full

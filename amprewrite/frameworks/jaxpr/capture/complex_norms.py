@@ -18,9 +18,14 @@ ops that use them are unchanged.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from amprewrite.frameworks.jaxpr.compat import name_stacks, tracebacks
-from amprewrite.frameworks.jaxpr.program.ops import dtype_name
-from amprewrite.frameworks.jaxpr.program.program import Body, Program, Step, all_steps
+from amprewrite.frameworks.jaxpr.compat import equations
+from amprewrite.frameworks.jaxpr.program.program import (
+    Body,
+    Program,
+    Step,
+    all_steps,
+    dtype_name,
+)
 
 MOVES = frozenset(
     ("broadcast_in_dim", "convert_element_type", "copy", "expand_dims", "reshape")
@@ -54,7 +59,7 @@ class ComplexNorms:
     def warnings(self) -> Iterator[str]:
         """Yield a warning for each square that is left alone."""
         for step, why in self.others:
-            place = tracebacks.source_line(step.eqn.source_info.traceback)
+            place = equations.source_line(step.eqn.source_info.traceback)
             head = f"{place}: " if place else ""
             yield (
                 f"{head}{step.name}: the root of a sum of x*x of complex numbers is no "
@@ -165,7 +170,7 @@ class _Finder:
         )
 
     def _why_not(self, step: Step, squared: str, roots: list[Step | None]) -> str:
-        if not DERIVED.isdisjoint(name_stacks.transformations(step.stack)):
+        if not DERIVED.isdisjoint(equations.transformations(step.stack)):
             return "it was differentiated before it was converted"
         if step.name in self.ruled:
             return "it is in a function with a derivative rule of its own"

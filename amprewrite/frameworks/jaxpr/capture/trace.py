@@ -5,7 +5,7 @@ It uses JAX's own cache of traces, with a key of everything that a trace depends
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePath
@@ -15,9 +15,10 @@ import numpy as np
 
 from amprewrite.dtypes import Processor
 from amprewrite.errors import CaptureError, UnsupportedError
-from amprewrite.frameworks.jaxpr.capture.promotion_tracing import tracing
-from amprewrite.frameworks.jaxpr.compat import written_casts
+from amprewrite.frameworks.jaxpr.capture.promotion import tracing
+from amprewrite.frameworks.jaxpr.compat import tracers
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, tree_util
+from amprewrite.frameworks.jaxpr.program.program import dtype_name
 from amprewrite.user_code import raised_at
 
 
@@ -188,7 +189,7 @@ class Tracer:
     def casts(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Return whether a call casts float32 to itself; the function is run again."""
         seen: list[None] = []
-        noting = written_casts.noting_casts(partial(seen.append, None))
+        noting = tracers.noting_casts(partial(seen.append, None))
         with tracing(self.processor), noting:
             self._call(args, kwargs)
         return bool(seen)
@@ -215,7 +216,7 @@ class Tracer:
         ]
         left_out: list[None] = []
         note = partial(left_out.append, None)
-        noting = written_casts.noting_casts(note, "low")
+        noting = tracers.noting_casts(note, "low")
         quiet = np.errstate(all="ignore")  # of numbers beyond the range of ``low``
         with tracing(Processor("jax")), noting, quiet:
             closed = jax.make_jaxpr(partial(self.flat, call))(*types)
@@ -266,3 +267,159 @@ def _message(error: Exception) -> str:
         f"by the values of arrays in Python; use jax.lax.cond, or make the argument "
         f"static by passing a Python value"
     )
+
+
+# Names for the arrays of an output: their paths in its tree structure.
+
+WHOLE = "output"
+"""Name of an output that is one array."""
+
+
+def named_arrays(tree: Any) -> dict[str, Any]:
+    """Return the arrays of ``tree`` by their paths: ``layers.0.weight``."""
+    found = tree_util.tree_flatten_with_path(tree)[0]
+    return {
+        ".".join(map(part_name, path)) or WHOLE: leaf
+        for path, leaf in found
+        if is_array(leaf)
+    }
+
+
+# Pairs of states: outputs that are updated versions of input arrays.
+#
+# A jaxpr does not record this, but the trees of inputs and outputs do: an array at the
+# same path in the state is the same array before and after.
+
+tree: Any = tree_util
+"""Untyped view of ``jax.tree_util``: JAX's types are partial."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """Placeholder for an array in a tree.
+
+    Attributes:
+        index: Position of the array among those of the call.
+        dtype: Name of its dtype; empty if it is not known.
+    """
+
+    index: int
+    dtype: str = ""
+
+
+Pair = tuple[int, int]
+"""Position of an output, and position of the input that it replaces."""
+
+
+def positions(call: Call, arrays: Sequence[Any] = ()) -> Any:
+    """Return the tree of a call with its arrays replaced by positions.
+
+    Args:
+        call: The call.
+        arrays: Its arrays, for their dtypes.
+    """
+    count = call.tree.num_leaves - len(call.fixed)
+    dtypes = [dtype_name(x) for x in arrays] or [""] * count
+    return call.arguments([Position(i, dtype) for i, dtype in enumerate(dtypes)])
+
+
+def replaced(before: Any, after: Any) -> Iterator[Pair]:
+    """Yield the pairs of arrays at equal paths in ``after`` and ``before``.
+
+    Args:
+        before: A tree of positions among the input arrays.
+        after: A tree of positions among the output arrays.
+    """
+    old = dict(_by_path(before))
+    for path, output in _by_path(after):
+        if path in old:
+            yield output.index, old[path].index
+
+
+def held_by(kind: type, before: Any, after: Any) -> Iterator[Pair]:
+    """Yield the pairs of :func:`replaced` in the containers of ``kind``.
+
+    A container replaces one with the same tree structure.
+    """
+    old = {tree.tree_structure(held): held for held in _holders(kind, before)}
+    for held in _holders(kind, after):
+        structure = tree.tree_structure(held)
+        if structure in old:
+            yield from replaced(old[structure], held)
+
+
+def _holders(kind: type, held: Any) -> Iterable[Any]:
+    def is_leaf(part: object) -> bool:
+        return isinstance(part, kind)
+
+    return filter(is_leaf, tree.tree_leaves(held, is_leaf=is_leaf))
+
+
+def _by_path(held: Any) -> Iterator[tuple[tuple[str, ...], Position]]:
+    for path, leaf in tree.tree_flatten_with_path(held)[0]:
+        if isinstance(leaf, Position):
+            yield tuple(map(part_name, path)), leaf
+
+
+# Warn about Python numbers that vary: each value is a program of its own.
+#
+# A number among the arguments is a constant of the program, as it is in Python. Traced
+# as an array instead, ``isinstance(n, int)``, ``f"{n}"`` and ``hasattr(n, "dtype")``
+# would silently change, ``x ** 3`` would use another kernel, and ``n * n / 7`` would be
+# rounded to float32 at each step.
+
+MANY = 8
+"""Largest number of values of one number without a warning: a few layers or modes."""
+
+
+def numbers(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], names: Sequence[str]
+) -> Iterator[tuple[str, complex]]:
+    """Yield the Python numbers among the arguments of a call, each with its name.
+
+    Args:
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        names: Names of the positional parameters, as far as they are known.
+    """
+    call = args, dict(kwargs)
+    if not any(map(_is_number, tree_util.tree_leaves(call))):  # paths take longer
+        return
+    for path, leaf in tree_util.tree_flatten_with_path(call)[0]:
+        if _is_number(leaf):
+            yield leaf_name(path, names), leaf
+
+
+def _is_number(leaf: object) -> bool:
+    """Return whether a leaf is a number, and no truth value or enumeration."""
+    return type(leaf) in (int, float, complex)
+
+
+class Varying:
+    """Counter of the values of each number for which programs were planned."""
+
+    def __init__(self) -> None:
+        """Start with no values."""
+        self.values: dict[str, set[tuple[type, complex]]] = {}
+
+    def add(self, found: Iterable[tuple[str, complex]]) -> Iterator[str]:
+        """Count the numbers of a call that was planned.
+
+        Args:
+            found: Names and values, as :func:`numbers` yields them.
+
+        Yields:
+            A warning for each number that now exceeds ``MANY`` values.
+        """
+        for name, value in found:
+            held = self.values.setdefault(name, set())
+            if len(held) > MANY or (type(value), value) in held:
+                continue
+            held.add((type(value), value))
+            if len(held) > MANY:
+                yield (
+                    f"the number {name} had {len(held)} values so far, each of which "
+                    f"is traced and planned as a program of its own; where only its "
+                    f"value varies and Python does not decide by it, pass an array, "
+                    f"jnp.asarray({name}), to have one program for all"
+                )

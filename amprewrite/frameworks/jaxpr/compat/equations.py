@@ -1,8 +1,19 @@
-"""Literals, bodies and parameters of equations, in every version of JAX."""
+"""Equations in every version of JAX: bodies, parameters, name stacks, tracebacks."""
 
+import functools
+import inspect
+import os
+from contextlib import AbstractContextManager
 from typing import Any
 
+from jax.extend import source_info_util
+from jax.flatten_util import ravel_pytree
+
 from amprewrite.frameworks.jaxpr.compat.untyped import jex
+from amprewrite.ops.compounds import function_compound
+from amprewrite.user_code import is_users, runs_users
+
+# Literals, bodies and parameters of equations, in every version of JAX.
 
 Eqn = Any
 """A ``jax.extend.core.JaxprEqn``; its attributes carry no types in JAX."""
@@ -66,3 +77,106 @@ def manual_axes(eqn: Eqn) -> set[Any]:
     """Return the mesh axes that a ``shard_map`` makes manual."""
     named = eqn.params.get("newly_manual_axes", eqn.params.get("manual_axes", ()))
     return set(named)
+
+
+# Name stacks of equations: scopes and transformations, and how to bind inside.
+
+
+def place_of(eqn: Eqn, name_stack: Any) -> AbstractContextManager[Any]:
+    """Give equations bound inside the traceback of ``eqn``, and scopes to those here.
+
+    Args:
+        eqn: The equation.
+        name_stack: The scopes, inside of those that are open.
+    """
+    return place_in(current(), eqn, name_stack)
+
+
+def place_in(outer: Any, eqn: Eqn, name_stack: Any) -> AbstractContextManager[Any]:
+    """Give equations bound inside the traceback of ``eqn``, and scopes in ``outer``."""
+    stack = outer + name_stack if outer.stack else name_stack  # most have none around
+    traceback = eqn.source_info.traceback
+    return source_info_util.user_context(traceback, name_stack=stack)
+
+
+def current() -> Any:
+    """Return the name stack that is open here."""
+    return source_info_util.current_name_stack()
+
+
+def scopes(name_stack: Any) -> tuple[str, ...]:
+    """Return the names in a name stack, outermost first, without transformations."""
+    if not name_stack.stack:
+        return ()
+    kinds = (e for e in name_stack.stack if type(e).__name__ == "Scope")
+    return tuple([element.name for element in kinds])
+
+
+def transformations(name_stack: Any) -> frozenset[str]:
+    """Return the transformations that made an equation, such as ``jvp``."""
+    found = (e for e in name_stack.stack if type(e).__name__ == "Transform")
+    return frozenset(element.name for element in found)
+
+
+# Tracebacks of equations: lines of the user, and named functions around them.
+
+
+def current_line() -> str:
+    """Return ``file:line`` of the user's own code that is being traced."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if runs_users(frame):
+            file = frame.f_code.co_filename
+            return f"{os.path.basename(file)}:{frame.f_lineno}"  # noqa: PTH119  # a frame holds a plain string
+        frame = frame.f_back
+    return ""
+
+
+@functools.lru_cache(maxsize=4096)
+def source_line(traceback: Any) -> str:
+    """Return ``file:line`` of the innermost frame of the user's own code."""
+    if traceback is None:
+        return ""
+    codes, places = traceback.raw_frames()  # frames with lines take twenty times longer
+    for code, place in zip(codes, places, strict=True):
+        if is_users(code.co_filename):
+            line = traceback.code_addr2line(code, place)
+            return f"{os.path.basename(code.co_filename)}:{line}"  # noqa: PTH119  # a frame holds a plain string
+    return ""
+
+
+Frames = tuple[tuple[str, int], ...]
+"""File and line of frames, innermost first."""
+
+
+@functools.lru_cache(maxsize=4096)
+def named_frames(traceback: Any) -> tuple[tuple[str, Frames], ...]:
+    """Return the frames of functions that are compounds, outermost first.
+
+    Returns:
+        The compound of each, see :mod:`amprewrite.ops.compounds`, and the frames that
+        called it.
+    """
+    if traceback is None:
+        return ()
+    codes, places = traceback.raw_frames()
+    found = [
+        (compound, index)
+        for index, code in enumerate(codes)
+        if (compound := function_compound(code.co_qualname))
+    ]
+    if not found:
+        return ()
+    lines = [
+        (code.co_filename, traceback.code_addr2line(code, place))
+        for code, place in zip(codes, places, strict=True)
+    ]
+    return tuple((name, tuple(lines[i + 1 :])) for name, i in reversed(found))
+
+
+def is_unravelled(traceback: Any) -> bool:
+    """Return whether an equation splits an array that ``ravel_pytree`` joined."""
+    file = inspect.getfile(ravel_pytree)
+    return traceback is not None and any(
+        code.co_filename == file for code in traceback.raw_frames()[0]
+    )

@@ -24,6 +24,8 @@ from amprewrite.frameworks.jaxpr.probes.full_precision import Result
 from amprewrite.frameworks.jaxpr.probes.runner import float_positions, trained_positions
 from amprewrite.frameworks.jaxpr.program.inline import inline
 from amprewrite.frameworks.jaxpr.program.program import Program
+from amprewrite.frameworks.jaxpr.program.read import read
+from amprewrite.ir.text import outline
 from amprewrite.measure.runs import Call as Asked
 from amprewrite.plan import Plan
 
@@ -176,3 +178,12 @@ def prepared_of(model: Any, asked: Asked) -> Prepared | None:
     if found.converted is None:
         return None
     return found.converted.prepare(found.args, found.kwargs)[0]
+
+
+def graph_text(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Return ``model``, as it is or converted, as the text of a program graph.
+
+    Raises:
+        CaptureError: The model cannot be traced.
+    """
+    return outline(read(subject_of(model, Asked(args, kwargs)).shown(), {}))

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from amprewrite.frameworks.jaxpr.compat import checkpoint_policies, tracers
+from amprewrite.frameworks.jaxpr.compat import primitives, tracers
 from amprewrite.frameworks.jaxpr.compat.primitives import bind, convert
 from amprewrite.frameworks.jaxpr.compat.untyped import (
     ad,
@@ -181,9 +181,9 @@ def show_policies(primitive: Any, plainly: Callable[..., Plain]) -> None:
             return None, eqn, [True], [True], missing
         other, avals, params = plainly(*(x.aval for x in eqn.invars), **eqn.params)
         found = saveable(other, *avals, **params)
-        if checkpoint_policies.is_saved(found):
+        if primitives.is_saved(found):
             return eqn, None, [False], [False], []
-        places = checkpoint_policies.offloaded(found)
+        places = primitives.offloaded(found)
         if places is not None:
             return _offloaded(eqn, *places)
         return eqn, eqn, [False], [True], missing

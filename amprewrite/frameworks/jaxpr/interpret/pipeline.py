@@ -13,8 +13,7 @@ from amprewrite.frameworks.jaxpr.capture.complex_norms import (
     conjugated,
     find_complex_norms,
 )
-from amprewrite.frameworks.jaxpr.capture.promotion_casts import take_out
-from amprewrite.frameworks.jaxpr.capture.promotion_tracing import tracing
+from amprewrite.frameworks.jaxpr.capture.promotion import take_out, tracing
 from amprewrite.frameworks.jaxpr.compat.untyped import jax
 from amprewrite.frameworks.jaxpr.interpret.interpreter import Planned, Writer
 from amprewrite.frameworks.jaxpr.interpret.recompute import RecomputingWriter

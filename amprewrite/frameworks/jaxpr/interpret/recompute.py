@@ -16,11 +16,11 @@ from typing import Any
 from amprewrite.frameworks.jaxpr.compat.untyped import ad_checkpoint, jax
 from amprewrite.frameworks.jaxpr.executor import Env
 from amprewrite.frameworks.jaxpr.interpret.interpreter import Writer
-from amprewrite.frameworks.jaxpr.program.ops import canonical_name
 from amprewrite.frameworks.jaxpr.program.program import (
     Body,
     Step,
     all_steps,
+    canonical_name,
     names_of,
 )
 from amprewrite.ops import traits_of

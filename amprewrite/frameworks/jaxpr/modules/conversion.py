@@ -5,13 +5,15 @@ method that cannot be a program (it branches on values, or returns other data th
 arrays) runs as written, on the converted model: the methods that it calls run by plans.
 """
 
-# A module may hold anything: its type is unknown to a type checker.
+
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
+import copy
 import enum
+import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,7 @@ from amprewrite.errors import (
     warn,
 )
 from amprewrite.frameworks.base import Request
-from amprewrite.frameworks.jaxpr.capture.promotion_tracing import tracing
+from amprewrite.frameworks.jaxpr.capture.promotion import tracing
 from amprewrite.frameworks.jaxpr.capture.trace import is_array
 from amprewrite.frameworks.jaxpr.compat.untyped import tree_util
 from amprewrite.frameworks.jaxpr.function.adapters import adapter_of
@@ -32,10 +34,248 @@ from amprewrite.frameworks.jaxpr.function.converted_function import (
     ConvertedFunction,
     Shared,
     alters,
+    parameter_names,
 )
-from amprewrite.frameworks.jaxpr.modules.methods import CALL
 from amprewrite.plan import Cast, Plan
 from amprewrite.plan.join import join_plans
+
+# Classes of converted modules, derived from the model's class.
+#
+# Fields, other methods and type checks work as before; only calls differ.
+
+# A module may hold anything: its type is unknown to a type checker.
+
+
+RUNNER = "amprewrite_runner"
+"""Field of a converted module with its conversion."""
+
+
+PLAIN_CLASS = "amprewrite_plain"
+"""The attribute of a derived class that holds the class of the model."""
+
+
+def made_of(kind: Any, fields: Mapping[str, Any]) -> Any:
+    """Return an instance of ``kind`` with ``fields``, without calling its ``__init__``.
+
+    The field of the conversion is left out if ``kind`` is no converted class.
+    """
+    made: Any = object.__new__(kind)
+    for name, value in fields.items():
+        if name != RUNNER or PLAIN_CLASS in vars(kind):
+            object.__setattr__(made, name, value)
+    return made
+
+
+def plain_class(kind: Any) -> Any:
+    """Return the model's class of a converted class; other classes as they are.
+
+    A user's class derived from a converted model's class counts as converted.
+    """
+    return getattr(kind, PLAIN_CLASS, kind)
+
+
+@functools.cache
+def metaclass(meta: Any) -> Any:
+    """Return the metaclass of converted modules, for models with metaclass ``meta``.
+
+    Converted classes have the models' names, so that modules print alike; the text of
+    the class itself differs, for JAX's errors about trees with both of them.
+    """
+
+    def shown(kind: Any) -> str:
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        return f"<class {name!r} converted by amprewrite; see amprewrite.original>"
+
+    return type(meta.__name__, (meta,), {"__repr__": shown})
+
+
+def class_body(
+    kind: Any, converted_function_of: Callable[[Any], Any], fields: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Return the body of the class of converted modules of class ``kind``.
+
+    Args:
+        kind: Class of the model.
+        converted_function_of: Returns the runner of a module, with ``plan`` and
+            ``casts``.
+        fields: Names that the model uses itself.
+    """
+    body: dict[str, Any] = {
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__doc__": kind.__doc__,
+        "__annotations__": {},
+        PLAIN_CLASS: kind,
+    }
+    taken = set(fields)
+    for name in ("plan", "casts"):
+        if not hasattr(kind, name) and name not in taken:
+            body[name] = property(
+                functools.partial(_of_converted_function, converted_function_of, name)
+            )
+    return body
+
+
+def copies(convert: Any, conversion_of: Any, original: Any) -> dict[str, Any]:
+    """Return the part of a class body that copies and pickles converted modules.
+
+    A class made during conversion has no importable name for pickle.
+
+    Args:
+        convert: Importable function that converts a model by a request.
+        conversion_of: Returns the conversion of a converted module.
+        original: Returns the plain module.
+    """
+
+    def reduce_to(self: Any) -> Any:
+        conversion = conversion_of(self)
+        if conversion is None:  # made by a class method
+            return made_of, (plain_class(type(self)), dict(vars(self)))
+        return convert, (original(self), conversion.to_pickle())
+
+    def deep(self: Any, memo: dict[int, Any]) -> Any:
+        conversion = conversion_of(self)
+        copied = copy.deepcopy(original(self), memo)
+        return copied if conversion is None else conversion.converted(copied)
+
+    def shallow(self: Any) -> Any:
+        return made_of(type(self), vars(self))
+
+    return {"__reduce__": reduce_to, "__deepcopy__": deep, "__copy__": shallow}
+
+
+def _of_converted_function(
+    converted_function_of: Callable[[Any], Any], name: str, model: Any
+) -> Any:
+    return getattr(converted_function_of(model), name)
+
+
+# The methods of a model's class that run by a plan, and overrides for them.
+#
+# Every method and property that the class and its bases define runs by a plan, private
+# ones too: inherited code calls them from outside. Static and class methods have no
+# model; generators and coroutines run in steps. Those run as written, and the methods
+# that they call on the model run by a plan.
+
+CALL = "__call__"
+"""Name of the method behind a call of the model itself."""
+
+Run = Callable[[Any, str, tuple[Any, ...], Mapping[str, Any]], Any]
+"""Function that runs a method: of the model, method name and arguments."""
+
+
+def overrides(
+    kind: Any, base: type, run: Run, fields: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Return the part of a class body in which methods of ``kind`` call ``run``.
+
+    Args:
+        kind: Class of the model.
+        base: Base class of the library's modules; its own methods are kept.
+        run: Runs a method; a property without arguments.
+        fields: Names of the fields of the model, which are no methods.
+    """
+    known = set(fields)
+    return {
+        name: _property(name, found, run) if is_property else _method(name, found, run)
+        for name, (found, is_property) in methods_of(kind, base).items()
+        if name not in known
+    }
+
+
+def methods_of(kind: Any, base: type) -> dict[str, tuple[Any, bool]]:
+    """Return the methods that run by a plan, and whether each is a property.
+
+    Args:
+        kind: Class of the model.
+        base: Class of all modules of the library.
+    """
+    bases: tuple[type, ...] = kind.__mro__
+    merged: dict[str, Any] = {}
+    for owner in reversed(bases):
+        if owner not in base.__mro__:
+            merged.update(vars(owner))
+    return {
+        name: (value, isinstance(value, property))
+        for name, value in merged.items()
+        if _has_a_name_of_its_own(name) and _runs_on_a_model(value)
+    }
+
+
+def call_method(
+    model: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Return the result of method or property ``name`` of ``model``."""
+    if name == CALL:
+        return model(*args, **kwargs)
+    found = getattr(model, name)
+    return found if _is_property(type(model), name) else found(*args, **kwargs)
+
+
+def as_written(
+    kind: Any, model: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Return the result of ``name`` as class ``kind`` defines it, on ``model``.
+
+    Args:
+        kind: Class of the model.
+        model: An instance of a derived class, with an override that is bypassed.
+        name: Name of the method.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+    """
+    found: Any = inspect.getattr_static(kind, name)
+    bound = found.__get__(model, type(model))
+    return bound if isinstance(found, property) else bound(*args, **kwargs)
+
+
+def method_parameters(kind: Any, name: str) -> tuple[str, ...]:
+    """Return the names of the positional parameters of a method."""
+    found: Any = inspect.getattr_static(kind, name, None)
+    return () if isinstance(found, property) else parameter_names(found)[1:]
+
+
+def _is_property(kind: Any, name: str) -> bool:
+    return isinstance(inspect.getattr_static(kind, name), property)
+
+
+def _has_a_name_of_its_own(name: str) -> bool:
+    """Return whether Python never calls ``name`` implicitly."""
+    return name == CALL or not (name.startswith("__") and name.endswith("__"))
+
+
+def _runs_on_a_model(value: Any) -> bool:
+    if isinstance(value, property | functools.partialmethod):
+        return True
+    if isinstance(value, type | staticmethod | classmethod) or not callable(value):
+        return False
+    inner: Any = inspect.unwrap(value)
+    turns = (
+        inspect.isgeneratorfunction,
+        inspect.iscoroutinefunction,
+        inspect.isasyncgenfunction,
+    )
+    return hasattr(type(value), "__get__") and not any(test(inner) for test in turns)
+
+
+def _method(name: str, found: Any, run: Run) -> Callable[..., Any]:
+    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return run(self, name, args, kwargs)
+
+    inner = found.func if isinstance(found, functools.partialmethod) else found
+    functools.update_wrapper(method, inner, updated=())
+    return method
+
+
+def _property(name: str, found: property, run: Run) -> property:
+    def getter(self: Any) -> Any:
+        return run(self, name, (), {})
+
+    return property(getter, found.fset, found.fdel, found.__doc__)
+
+
+# A module may hold anything: its type is unknown to a type checker.
+
 
 tree: Any = tree_util
 """Untyped view of ``jax.tree_util``: JAX's types are partial."""

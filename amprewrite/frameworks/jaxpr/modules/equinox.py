@@ -25,29 +25,25 @@ from amprewrite.frameworks.jaxpr.function.converted_function import (
     Shared,
 )
 from amprewrite.frameworks.jaxpr.modules.conversion import (
+    CALL,
+    RUNNER,
     Conversion,
+    as_written,
+    call_method,
     check_is_called,
     check_is_data,
-    without_methods,
-)
-from amprewrite.frameworks.jaxpr.modules.derived import (
-    RUNNER,
     class_body,
     copies,
     made_of,
     metaclass,
-    plain_class,
-)
-from amprewrite.frameworks.jaxpr.modules.functions import calling, states
-from amprewrite.frameworks.jaxpr.modules.inputs import describe
-from amprewrite.frameworks.jaxpr.modules.methods import (
-    CALL,
-    as_written,
-    call_method,
     method_parameters,
     methods_of,
     overrides,
+    plain_class,
+    without_methods,
 )
+from amprewrite.frameworks.jaxpr.modules.functions import calling, states
+from amprewrite.frameworks.jaxpr.modules.states import describe
 from amprewrite.frameworks.jaxpr.program.scopes import scope
 from amprewrite.plan import Plan
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from amprewrite.frameworks.jaxpr.capture.state_pairs import Pair, held_by
+from amprewrite.frameworks.jaxpr.capture.trace import Pair, held_by
 from amprewrite.frameworks.jaxpr.function.adapters import (
     children,
     modules_in,

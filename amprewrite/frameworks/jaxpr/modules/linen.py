@@ -16,15 +16,14 @@ from flax.core.scope import in_filter
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.base import Request
-from amprewrite.frameworks.jaxpr.capture.state_pairs import Pair, replaced
-from amprewrite.frameworks.jaxpr.capture.trace import part_name
+from amprewrite.frameworks.jaxpr.capture.trace import Pair, part_name, replaced
 from amprewrite.frameworks.jaxpr.function.converted_function import (
     ConvertedFunction,
     parameter_names,
 )
-from amprewrite.frameworks.jaxpr.modules.inputs import describe
-from amprewrite.frameworks.jaxpr.modules.statistics import (
+from amprewrite.frameworks.jaxpr.modules.states import (
     any_narrow,
+    describe,
     stored,
     widened,
     without_narrow,

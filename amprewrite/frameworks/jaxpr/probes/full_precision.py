@@ -8,16 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from amprewrite.frameworks.jaxpr.capture.output_paths import named_arrays
-from amprewrite.frameworks.jaxpr.capture.trace import Call
+from amprewrite.frameworks.jaxpr.capture.trace import Call, named_arrays
 from amprewrite.frameworks.jaxpr.compat.untyped import jnp, lax
 from amprewrite.frameworks.jaxpr.executor import Env
-from amprewrite.frameworks.jaxpr.interpret.rounding import abs_square
+from amprewrite.frameworks.jaxpr.interpret.interpreter import abs_square
 from amprewrite.frameworks.jaxpr.probes.reference_dtypes import Dtypes, Wide
-from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import (
     Program,
     Step,
+    dtype_name,
     names_of,
 )
 from amprewrite.ir import ProgramGraph

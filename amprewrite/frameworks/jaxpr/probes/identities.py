@@ -35,12 +35,12 @@ from amprewrite.frameworks.jaxpr.probes.kernel_rounding import (
     with_rounded_numbers,
 )
 from amprewrite.frameworks.jaxpr.probes.reference_dtypes import is_inexact
-from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import (
     Program,
     RegionBoundary,
     Step,
     all_steps,
+    dtype_name,
     names_of,
 )
 from amprewrite.plan.sensitivity import EightBits, Key, Probes

@@ -20,13 +20,13 @@ from amprewrite.frameworks.jaxpr.interpret.pipeline import Prepared
 from amprewrite.frameworks.jaxpr.probes.reference_dtypes import Wide, is_inexact
 from amprewrite.frameworks.jaxpr.probes.runner import to_array
 from amprewrite.frameworks.jaxpr.program.inline import SHARED
-from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import (
     Number,
     Program,
     RegionBoundary,
     Step,
     all_steps,
+    dtype_name,
     names_of,
 )
 from amprewrite.measure.runs import Array

@@ -21,13 +21,13 @@ from amprewrite.frameworks.jaxpr.compat.untyped import jax, jex, jnp, lax
 from amprewrite.frameworks.jaxpr.executor import Env, ProgramExecutor
 from amprewrite.frameworks.jaxpr.interpret.interpreter import number
 from amprewrite.frameworks.jaxpr.program.inline import inline
-from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import (
     Atom,
     Number,
     Program,
     RegionBoundary,
     Step,
+    dtype_name,
 )
 
 Dtypes = Mapping[str, str]

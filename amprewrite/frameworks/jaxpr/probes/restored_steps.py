@@ -16,11 +16,11 @@ from amprewrite.frameworks.jaxpr.executor import Env
 from amprewrite.frameworks.jaxpr.interpret.interpreter import Writer, cast
 from amprewrite.frameworks.jaxpr.interpret.pipeline import Prepared
 from amprewrite.frameworks.jaxpr.probes.full_precision import Exact
-from amprewrite.frameworks.jaxpr.program.ops import dtype_name
 from amprewrite.frameworks.jaxpr.program.program import (
     Program,
     Step,
     all_steps,
+    dtype_name,
     names_of,
 )
 from amprewrite.measure.ablation import Seconds

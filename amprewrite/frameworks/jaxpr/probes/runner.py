@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 
 from amprewrite.dtypes import is_float
-from amprewrite.frameworks.jaxpr.capture.output_paths import named_arrays
+from amprewrite.frameworks.jaxpr.capture.trace import named_arrays
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, lax
 from amprewrite.frameworks.jaxpr.executor import Turn
 from amprewrite.frameworks.jaxpr.interpret.interpreter import Writer
 from amprewrite.frameworks.jaxpr.interpret.pipeline import Prepared
 from amprewrite.frameworks.jaxpr.probes.full_precision import Sample
 from amprewrite.frameworks.jaxpr.probes.reference_dtypes import is_inexact
-from amprewrite.frameworks.jaxpr.program.ops import dtype_name
-from amprewrite.frameworks.jaxpr.program.program import Program, Step
+from amprewrite.frameworks.jaxpr.program.program import Program, Step, dtype_name
 from amprewrite.measure.runs import Array, Run
 from amprewrite.plan import Decision
 

@@ -26,8 +26,7 @@ from amprewrite.frameworks.jaxpr.probes.full_precision import Sample
 from amprewrite.frameworks.jaxpr.probes.identities import FAILURES, Prober
 from amprewrite.frameworks.jaxpr.probes.reference_dtypes import is_inexact
 from amprewrite.frameworks.jaxpr.probes.value_watch import count_iterations
-from amprewrite.frameworks.jaxpr.program.ops import dtype_name
-from amprewrite.frameworks.jaxpr.program.program import Step, all_steps
+from amprewrite.frameworks.jaxpr.program.program import Step, all_steps, dtype_name
 from amprewrite.ir import Op
 from amprewrite.measure.runs import Run
 from amprewrite.plan.sensitivity import EightBits, Key, Probes, Sensitivity

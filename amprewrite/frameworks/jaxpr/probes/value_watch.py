@@ -13,8 +13,7 @@ from amprewrite.frameworks.jaxpr.executor import Turn
 from amprewrite.frameworks.jaxpr.probes.full_precision import Exact, Sample
 from amprewrite.frameworks.jaxpr.probes.reference_dtypes import is_inexact
 from amprewrite.frameworks.jaxpr.program.inline import SHARED
-from amprewrite.frameworks.jaxpr.program.ops import dtype_name
-from amprewrite.frameworks.jaxpr.program.program import RegionBoundary, Step
+from amprewrite.frameworks.jaxpr.program.program import RegionBoundary, Step, dtype_name
 
 Look = Callable[[str, str, Any], None]
 """Callback for each float value: the name of its op, its own name, the value."""

@@ -9,23 +9,24 @@ import numpy as np
 
 from amprewrite.dtypes import is_float
 from amprewrite.dtypes.fits import FEW, edges
-from amprewrite.frameworks.jaxpr.compat.name_stacks import transformations
-from amprewrite.frameworks.jaxpr.compat.tracebacks import is_unravelled, source_line
+from amprewrite.frameworks.jaxpr.compat.equations import (
+    is_unravelled,
+    source_line,
+    transformations,
+)
 from amprewrite.frameworks.jaxpr.compat.tracers import is_tracer
 from amprewrite.frameworks.jaxpr.compat.untyped import lax
-from amprewrite.frameworks.jaxpr.program.ops import (
+from amprewrite.frameworks.jaxpr.program.program import (
     CONTRACTIONS,
     SCALE,
-    canonical_name,
-    dtype_name,
-)
-from amprewrite.frameworks.jaxpr.program.program import (
     Atom,
     Number,
     Program,
     RegionBoundary,
     Step,
     all_steps,
+    canonical_name,
+    dtype_name,
     names_of,
 )
 from amprewrite.frameworks.jaxpr.program.scopes import WRAPPED, module_path

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from amprewrite.errors import ArgumentError
-from amprewrite.frameworks.jaxpr.compat.equations import file_of
-from amprewrite.frameworks.jaxpr.compat.tracebacks import source_line
+from amprewrite.frameworks.jaxpr.compat.equations import file_of, source_line
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, tree_util
 from amprewrite.frameworks.jaxpr.executor import ProgramExecutor, Turn
 from amprewrite.frameworks.jaxpr.function.adapters import adapter_of

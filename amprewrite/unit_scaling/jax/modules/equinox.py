@@ -13,10 +13,13 @@ import equinox
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.jaxpr.capture.trace import is_array
 from amprewrite.frameworks.jaxpr.compat.untyped import tree_util as tree
-from amprewrite.frameworks.jaxpr.modules.conversion import check_is_called
+from amprewrite.frameworks.jaxpr.modules.conversion import (
+    CALL,
+    check_is_called,
+    method_parameters,
+)
 from amprewrite.frameworks.jaxpr.modules.functions import calling, states
-from amprewrite.frameworks.jaxpr.modules.inputs import describe
-from amprewrite.frameworks.jaxpr.modules.methods import CALL, method_parameters
+from amprewrite.frameworks.jaxpr.modules.states import describe
 from amprewrite.frameworks.jaxpr.program.scopes import scope
 from amprewrite.unit_scaling.jax.program.insert import Scaled
 from amprewrite.unit_scaling.jax.program.rules import Samples

@@ -9,8 +9,8 @@ from flax import core, linen
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.jaxpr.function.converted_function import parameter_names
-from amprewrite.frameworks.jaxpr.modules.inputs import describe
 from amprewrite.frameworks.jaxpr.modules.linen import arguments, states
+from amprewrite.frameworks.jaxpr.modules.states import describe
 from amprewrite.unit_scaling.graph.assign import UnitRule
 from amprewrite.unit_scaling.jax.program.rules import Samples
 from amprewrite.unit_scaling.jax.program.scaled_function import ScaledFunction

@@ -11,8 +11,11 @@ from typing import Any
 from flax import nnx as flax_nnx
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.jaxpr.modules.conversion import check_is_called
-from amprewrite.frameworks.jaxpr.modules.methods import CALL, method_parameters
+from amprewrite.frameworks.jaxpr.modules.conversion import (
+    CALL,
+    check_is_called,
+    method_parameters,
+)
 from amprewrite.frameworks.jaxpr.modules.nnx import (
     call_on_state,
     describe_state,

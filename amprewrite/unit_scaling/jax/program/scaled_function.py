@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from amprewrite.errors import CaptureError, UnsupportedError
 from amprewrite.frameworks.jaxpr.capture.closures import Closed
-from amprewrite.frameworks.jaxpr.capture.state_pairs import Pair, positions
 from amprewrite.frameworks.jaxpr.capture.trace import (
+    Pair,
     Traced,
     Tracer,
     as_array,
     input_names,
+    positions,
     split,
 )
 from amprewrite.frameworks.jaxpr.compat.untyped import jnp

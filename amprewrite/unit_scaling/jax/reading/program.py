@@ -6,15 +6,16 @@ from typing import Any
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.jaxpr.compat import equations
-from amprewrite.frameworks.jaxpr.compat.tracebacks import source_line
+from amprewrite.frameworks.jaxpr.compat.equations import source_line
 from amprewrite.frameworks.jaxpr.program.inline import inline
-from amprewrite.frameworks.jaxpr.program.ops import SCALE, canonical_name
 from amprewrite.frameworks.jaxpr.program.program import (
+    SCALE,
     Atom,
     Body,
     Program,
     Step,
     all_steps,
+    canonical_name,
 )
 from amprewrite.frameworks.jaxpr.program.read import read
 from amprewrite.ir import Op, ProgramGraph

@@ -15,7 +15,7 @@ from amprewrite.training.jax import (
     optimizer_update,
     value_and_grad,
 )
-from amprewrite.training.jax.models import held_models, pure
+from amprewrite.training.jax.trees import held_models, pure
 from tests.jax_programs import normal, relative_error
 
 X, Y = normal(32, 8), normal(32, 1, seed=1)

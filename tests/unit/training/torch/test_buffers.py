@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from amprewrite.training.torch.buffers import Buffers
+from amprewrite.training.torch.step_state import Buffers
 
 
 class Fixed(nn.BatchNorm1d):

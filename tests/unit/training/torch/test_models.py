@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 import amprewrite
-from amprewrite.training.torch.models import advice_for
+from amprewrite.training.torch.scaler import advice_for
 
 
 def test_the_advice_is_that_of_all_converted_parts():

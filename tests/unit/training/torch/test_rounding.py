@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from amprewrite.training.torch import rounding
+from amprewrite.training.torch import low_weights
 
 SPECIAL = [0.0, -0.0, float("inf"), float("-inf"), float("nan")]
 BITS = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=32)
@@ -34,7 +34,7 @@ def draws_of(full: Any, seed: int = 0):
 @given(BITS, st.integers(0, 2**16 - 1))
 def test_the_result_is_one_of_the_two_neighbours(bits: list[int], draw: int):
     full = from_bits(bits)
-    got = rounding.stochastic(full, torch.full_like(full, draw, dtype=torch.int32))
+    got = low_weights.stochastic(full, torch.full_like(full, draw, dtype=torch.int32))
     inner = (full.view(torch.int32) & -(1 << 16)).view(torch.float32)
     end = torch.full_like(inner, torch.inf).copysign(full).bfloat16()
     outer = torch.nextafter(inner.bfloat16(), end)
@@ -49,8 +49,8 @@ def test_the_result_is_one_of_the_two_neighbours(bits: list[int], draw: int):
 def test_what_bfloat16_holds_is_unchanged(bits: list[int], draw: int):
     held = from_bits([b << 16 for b in bits])
     draws = torch.full_like(held, draw, dtype=torch.int32)
-    assert same(rounding.stochastic(held, draws), held.bfloat16())
-    near, left = rounding.split(held)
+    assert same(low_weights.stochastic(held, draws), held.bfloat16())
+    near, left = low_weights.split(held)
     assert same(near, held.bfloat16())
     assert (left == 0).all()
 
@@ -58,8 +58,8 @@ def test_what_bfloat16_holds_is_unchanged(bits: list[int], draw: int):
 @pytest.mark.parametrize("value", SPECIAL)
 def test_special_values_are_kept(value: float):
     full = torch.full((64,), value)
-    assert same(rounding.stochastic(full, draws_of(full)), full.bfloat16())
-    assert same(rounding.split(full)[0], full.bfloat16())
+    assert same(low_weights.stochastic(full, draws_of(full)), full.bfloat16())
+    assert same(low_weights.split(full)[0], full.bfloat16())
 
 
 def test_over_all_draws_the_mean_is_the_value():
@@ -67,14 +67,14 @@ def test_over_all_draws_the_mean_is_the_value():
     draws = torch.arange(2**16, dtype=torch.int32)
     for value in (1.0 + 2.0**-9, 1.001, -3.3333, 1e-20, -1e-39, 2.0**-130 * 1.3):
         full = torch.full((2**16,), value, dtype=torch.float32)
-        got = rounding.stochastic(full, draws).double()
+        got = low_weights.stochastic(full, draws).double()
         assert got.mean().item() == full[0].double().item()
 
 
 def test_over_random_draws_the_mean_is_the_value():
     """Within five standard errors: once in two million samples it is not."""
     full = torch.full((200_000,), 1.0013)
-    got = rounding.stochastic(full, draws_of(full)).double()
+    got = low_weights.stochastic(full, draws_of(full)).double()
     error = got.std() / len(full) ** 0.5
     assert abs(got.mean() - full[0].double()) < 5 * error
 
@@ -83,8 +83,8 @@ def test_over_random_draws_the_mean_is_the_value():
 def test_a_residual_keeps_what_is_left(bits: list[int]):
     full = from_bits(bits)
     full = full[full.isfinite() & (full.abs() < 3e38) & (full.abs() > 1e-30)].double()
-    near, left = rounding.split(full.float())
-    again = rounding.joined(near, left).double()
+    near, left = low_weights.split(full.float())
+    again = low_weights.joined(near, left).double()
     assert ((again - full).abs() <= full.abs() * 2.0**-16).all()
 
 
@@ -94,7 +94,7 @@ def test_many_small_updates_add_up_as_in_float64():
     low = nearest = torch.ones(64, dtype=torch.bfloat16)
     left = torch.zeros(64, dtype=torch.bfloat16)
     for update in updates:
-        low, left = rounding.split(rounding.joined(low, left) + update)
+        low, left = low_weights.split(low_weights.joined(low, left) + update)
         nearest = (nearest.float() + update).bfloat16()
     exact = 1 + updates.double().sum(0)
     assert (nearest == 1).all()

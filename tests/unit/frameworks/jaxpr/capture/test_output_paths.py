@@ -8,7 +8,7 @@ pytest.importorskip("jax")
 
 import numpy as np
 
-from amprewrite.frameworks.jaxpr.capture.output_paths import named_arrays
+from amprewrite.frameworks.jaxpr.capture.trace import named_arrays
 
 ONE = np.ones(1)
 

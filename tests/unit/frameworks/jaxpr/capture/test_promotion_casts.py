@@ -10,8 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from amprewrite.dtypes import Processor
-from amprewrite.frameworks.jaxpr.capture.promotion_casts import take_out
-from amprewrite.frameworks.jaxpr.capture.promotion_tracing import Promoter, promoting
+from amprewrite.frameworks.jaxpr.capture.promotion import Promoter, promoting, take_out
 from amprewrite.frameworks.jaxpr.program.inline import inline
 from amprewrite.frameworks.jaxpr.program.program import Number, all_steps
 

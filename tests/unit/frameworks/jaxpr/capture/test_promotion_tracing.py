@@ -11,7 +11,7 @@ from jax import lax
 
 from amprewrite.dtypes import Processor
 from amprewrite.errors import ComplexTruncationError, PromotionError
-from amprewrite.frameworks.jaxpr.capture.promotion_tracing import (
+from amprewrite.frameworks.jaxpr.capture.promotion import (
     RULES,
     Promoter,
     promoting,

@@ -6,13 +6,13 @@ jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp
 
-from amprewrite.frameworks.jaxpr.capture.state_pairs import (
+from amprewrite.frameworks.jaxpr.capture.trace import (
     Position,
     held_by,
     positions,
     replaced,
+    split,
 )
-from amprewrite.frameworks.jaxpr.capture.trace import split
 
 X = jnp.ones(2)
 

@@ -9,7 +9,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp
 import numpy as np
 
-from amprewrite.frameworks.jaxpr.capture.varying import MANY, Varying, numbers
+from amprewrite.frameworks.jaxpr.capture.trace import MANY, Varying, numbers
 
 
 class Mode(enum.IntEnum):

@@ -6,25 +6,25 @@ jax = pytest.importorskip("jax")
 
 from jax.extend.core import primitives
 
-from amprewrite.frameworks.jaxpr.compat import checkpoint_policies
+from amprewrite.frameworks.jaxpr.compat.primitives import is_saved, offloaded
 
 POLICIES = jax.checkpoint_policies
 DOT = primitives.dot_general_p
 
 
 def test_answers_say_what_is_saved():
-    assert checkpoint_policies.is_saved(POLICIES.everything_saveable(DOT))
-    assert checkpoint_policies.is_saved(True)
-    assert not checkpoint_policies.is_saved(POLICIES.nothing_saveable(DOT))
+    assert is_saved(POLICIES.everything_saveable(DOT))
+    assert is_saved(True)
+    assert not is_saved(POLICIES.nothing_saveable(DOT))
     with pytest.raises(TypeError):
-        checkpoint_policies.is_saved("maybe")
+        is_saved("maybe")
 
 
 def test_what_is_offloaded_has_two_memories():
     policy = POLICIES.offload_dot_with_no_batch_dims("device", "pinned_host")
     answer = policy(DOT, dimension_numbers=(((1,), (0,)), ((), ())))
-    found = checkpoint_policies.offloaded(answer)
+    found = offloaded(answer)
     assert found is not None
     home, away = found
     assert home != away
-    assert checkpoint_policies.offloaded(True) is None
+    assert offloaded(True) is None

@@ -6,7 +6,7 @@ jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp
 
-from amprewrite.frameworks.jaxpr.compat import name_stacks, tracebacks
+from amprewrite.frameworks.jaxpr.compat import equations
 
 X = jnp.ones(4)
 
@@ -22,28 +22,28 @@ def test_equations_keep_their_scopes_and_contexts():
 
     eqn = first(program)
     stack = eqn.source_info.name_stack
-    assert name_stacks.scopes(stack) == ("outer",)
+    assert equations.scopes(stack) == ("outer",)
 
     def again(x):
         with (
             jax.named_scope("around"),
-            name_stacks.place_of(eqn, stack),
+            equations.place_of(eqn, stack),
             eqn.ctx.manager,
         ):
             return jnp.cos(x)
 
-    outside = name_stacks.current()
+    outside = equations.current()
 
     def exactly(x):
-        with jax.named_scope("around"), name_stacks.place_in(outside, eqn, stack):
+        with jax.named_scope("around"), equations.place_in(outside, eqn, stack):
             return jnp.cos(x)
 
-    assert name_stacks.scopes(first(exactly).source_info.name_stack) == ("outer",)
+    assert equations.scopes(first(exactly).source_info.name_stack) == ("outer",)
     found = first(again)
-    assert name_stacks.scopes(found.source_info.name_stack) == ("around", "outer")
-    assert tracebacks.source_line(
-        found.source_info.traceback
-    ) == tracebacks.source_line(eqn.source_info.traceback)
+    assert equations.scopes(found.source_info.name_stack) == ("around", "outer")
+    assert equations.source_line(found.source_info.traceback) == equations.source_line(
+        eqn.source_info.traceback
+    )
 
 
 def test_transformations_of_an_equation_are_named():
@@ -51,8 +51,8 @@ def test_transformations_of_an_equation_are_named():
         return jax.grad(lambda x: jnp.sin(x).sum())(x)
 
     eqns = jax.make_jaxpr(derived)(X).jaxpr.eqns
-    found = [name_stacks.transformations(eqn.source_info.name_stack) for eqn in eqns]
+    found = [equations.transformations(eqn.source_info.name_stack) for eqn in eqns]
     assert frozenset(("jvp",)) in found
     assert any("transpose" in names for names in found)
     plain = first(jnp.sin).source_info.name_stack
-    assert name_stacks.transformations(plain) == frozenset()
+    assert equations.transformations(plain) == frozenset()

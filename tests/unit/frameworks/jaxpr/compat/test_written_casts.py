@@ -8,7 +8,7 @@ jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp
 
-from amprewrite.frameworks.jaxpr.compat import tracebacks, written_casts
+from amprewrite.frameworks.jaxpr.compat import equations, tracers
 
 X = jnp.ones(4)
 
@@ -20,12 +20,12 @@ def first(function, *args):
 def test_casts_that_the_user_wrote_are_told_from_promotions():
     half = X.astype(jnp.bfloat16)
     written = first(lambda x: x.astype(jnp.float32), half)
-    assert written_casts.is_written_cast(written.source_info.traceback)
+    assert tracers.is_written_cast(written.source_info.traceback)
     summed = first(lambda x: jnp.sum(x, dtype=jnp.float32), half)
     inner = jax.make_jaxpr(lambda x: jnp.sum(x, dtype=jnp.float32))(half)
-    assert not written_casts.is_written_cast(summed.source_info.traceback)
-    assert not written_casts.is_written_cast(inner.jaxpr.eqns[0].source_info.traceback)
-    assert not written_casts.is_written_cast(None)
+    assert not tracers.is_written_cast(summed.source_info.traceback)
+    assert not tracers.is_written_cast(inner.jaxpr.eqns[0].source_info.traceback)
+    assert not tracers.is_written_cast(None)
 
 
 @pytest.mark.parametrize(
@@ -39,10 +39,10 @@ def test_casts_that_the_user_wrote_are_told_from_promotions():
 )
 def test_casts_of_float32_to_itself_are_noted(function, count):
     seen = []
-    with written_casts.noting_casts(lambda: seen.append(1)):
+    with tracers.noting_casts(lambda: seen.append(1)):
         eqns = jax.make_jaxpr(function)(X).jaxpr.eqns
     assert len(seen) == count
-    with written_casts.noting_casts(lambda: seen.append(1)):
+    with tracers.noting_casts(lambda: seen.append(1)):
         jnp.asarray(X, jnp.float32)  # is no part of a program
     assert len(seen) == count
     assert eqns == [] or eqns[0].primitive.name
@@ -55,12 +55,12 @@ def test_a_directory_of_the_user_may_be_called_jax(tmp_path):
     scope = {}
     exec(compile(file.read_text(), str(file), "exec"), scope)
     eqn = first(scope["f"], X.astype(jnp.bfloat16))
-    assert written_casts.is_written_cast(eqn.source_info.traceback)
-    assert tracebacks.source_line(eqn.source_info.traceback) == "model.py:2"
+    assert tracers.is_written_cast(eqn.source_info.traceback)
+    assert equations.source_line(eqn.source_info.traceback) == "model.py:2"
     scope = {}
     exec("def f(x): return x.astype('float32')", scope)  # as in a shell
     eqn = first(scope["f"], X.astype(jnp.bfloat16))
-    assert written_casts.is_written_cast(eqn.source_info.traceback)
+    assert tracers.is_written_cast(eqn.source_info.traceback)
 
 
 def test_a_function_that_jax_has_traced_is_run_once_for_each_key():
@@ -74,7 +74,7 @@ def test_a_function_that_jax_has_traced_is_run_once_for_each_key():
     jax.make_jaxpr(casting)(X)
     seen = []
     for key, count in (("mine", 1), ("mine", 1), ("", 2), ("", 3)):
-        with written_casts.noting_casts(lambda: seen.append(1), key):
+        with tracers.noting_casts(lambda: seen.append(1), key):
             jax.make_jaxpr(lambda x: casting(x) + 1)(X)
         assert (len(seen), len(ran)) == (count, count + 1)
 
@@ -87,10 +87,10 @@ def test_a_number_is_no_cast_and_another_thread_notes_its_own():
 
     def elsewhere():
         jax.make_jaxpr(cast)(X)
-        with written_casts.noting_casts(lambda: other.append(1)):
+        with tracers.noting_casts(lambda: other.append(1)):
             jax.make_jaxpr(cast)(X)
 
-    with written_casts.noting_casts(lambda: seen.append(1)):
+    with tracers.noting_casts(lambda: seen.append(1)):
         jax.make_jaxpr(lambda x: x + jnp.asarray(0.5).astype(x.dtype))(X)
         thread = threading.Thread(target=elsewhere)
         thread.start()
@@ -101,7 +101,7 @@ def test_a_number_is_no_cast_and_another_thread_notes_its_own():
 
 
 def test_any_cast_may_be_there_where_jax_has_another_function(monkeypatch):
-    monkeypatch.setattr(written_casts, "_OMITS", "_renamed")
+    monkeypatch.setattr(tracers, "_OMITS", "_renamed")
     seen = []
-    with written_casts.noting_casts(lambda: seen.append(1)):
+    with tracers.noting_casts(lambda: seen.append(1)):
         assert seen == [1]

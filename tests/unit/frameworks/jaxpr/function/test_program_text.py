@@ -7,7 +7,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp
 
 import amprewrite
-from amprewrite.frameworks.jaxpr.function.program_text import graph_text
+from amprewrite.frameworks.jaxpr.function.pure_function import graph_text
 from amprewrite.ir.text import parse_graph
 
 ARGS = (jnp.ones((2, 4)), jnp.ones((4, 3)))

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from jax.extend.core import Literal
 
 import amprewrite
-from amprewrite.frameworks.jaxpr.interpret.interpreter import cast, number
-from amprewrite.frameworks.jaxpr.interpret.rounding import abs_square
+from amprewrite.frameworks.jaxpr.interpret.interpreter import abs_square, cast, number
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

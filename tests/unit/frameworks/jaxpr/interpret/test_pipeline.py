@@ -10,7 +10,7 @@ jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp
 
-from amprewrite.frameworks.jaxpr.capture.promotion_tracing import tracing
+from amprewrite.frameworks.jaxpr.capture.promotion import tracing
 from amprewrite.frameworks.jaxpr.interpret.pipeline import Inputs, prepare
 
 

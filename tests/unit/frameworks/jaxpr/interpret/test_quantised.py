@@ -11,7 +11,7 @@ import numpy as np
 
 import amprewrite
 from amprewrite.dtypes.rounding import quantise_scaled
-from amprewrite.frameworks.jaxpr.interpret.rounding import (
+from amprewrite.frameworks.jaxpr.interpret.interpreter import (
     quantise_cotangent,
     quantise_operand,
 )

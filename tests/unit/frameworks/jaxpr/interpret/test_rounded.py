@@ -8,7 +8,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp
 
 from amprewrite.frameworks.jaxpr.compat.primitives import convert
-from amprewrite.frameworks.jaxpr.interpret.rounding import widened, widens
+from amprewrite.frameworks.jaxpr.interpret.interpreter import widened, widens
 
 LOW = ("bfloat16", "float16")
 

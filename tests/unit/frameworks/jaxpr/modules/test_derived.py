@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("jax")
 
-from amprewrite.frameworks.jaxpr.modules.derived import (
+from amprewrite.frameworks.jaxpr.modules.conversion import (
     RUNNER,
     class_body,
     copies,

@@ -5,8 +5,8 @@ import pytest
 jax = pytest.importorskip("jax")
 eqx = pytest.importorskip("equinox")
 
-from amprewrite.frameworks.jaxpr.capture.state_pairs import Position
-from amprewrite.frameworks.jaxpr.compat import name_stacks
+from amprewrite.frameworks.jaxpr.capture.trace import Position
+from amprewrite.frameworks.jaxpr.compat import equations
 from amprewrite.frameworks.jaxpr.modules.functions import naming, states
 
 LAYER = eqx.nn.Linear(2, 2, key=jax.random.key(0))
@@ -20,7 +20,7 @@ def known(function, *args, **kwargs):
     """Return the paths of the modules that a call runs, as a trace has them."""
     traced = jax.make_jaxpr(lambda: naming(function)(*args, **kwargs))()
     stacks = (eqn.source_info.name_stack for eqn in traced.jaxpr.eqns)
-    names = map(name_stacks.scopes, stacks)
+    names = map(equations.scopes, stacks)
     paths = (n[1:] for scopes in names for n in scopes if n.startswith("/"))
     return list(dict.fromkeys(paths))
 

@@ -6,7 +6,7 @@ jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp
 
-from amprewrite.frameworks.jaxpr.modules.inputs import describe
+from amprewrite.frameworks.jaxpr.modules.states import describe
 
 
 def test_names_and_kinds() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
-from amprewrite.frameworks.jaxpr.modules.methods import (
+from amprewrite.frameworks.jaxpr.modules.conversion import (
     as_written,
     call_method,
     method_parameters,

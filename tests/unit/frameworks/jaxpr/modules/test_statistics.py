@@ -8,8 +8,8 @@ import jax.numpy as jnp
 
 from amprewrite.dtypes import Processor
 from amprewrite.errors import ComplexTruncationError
-from amprewrite.frameworks.jaxpr.capture.state_pairs import Position
-from amprewrite.frameworks.jaxpr.modules.statistics import (
+from amprewrite.frameworks.jaxpr.capture.trace import Position
+from amprewrite.frameworks.jaxpr.modules.states import (
     LEAST,
     any_narrow,
     is_narrow,

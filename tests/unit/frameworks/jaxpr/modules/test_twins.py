@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("jax")
 nnx = pytest.importorskip("flax.nnx")
 
-from amprewrite.frameworks.jaxpr.modules.twins import Twins, parts, rebuilt
+from amprewrite.frameworks.jaxpr.modules.nnx import Twins, parts, rebuilt
 
 
 class Holder(nnx.Module):

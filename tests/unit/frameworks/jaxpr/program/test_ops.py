@@ -6,7 +6,7 @@ jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp
 
-from amprewrite.frameworks.jaxpr.program.ops import (
+from amprewrite.frameworks.jaxpr.program.program import (
     FENCES,
     canonical_name,
     dtype_name,

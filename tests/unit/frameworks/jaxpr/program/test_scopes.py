@@ -8,7 +8,7 @@ jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp
 
-from amprewrite.frameworks.jaxpr.compat.name_stacks import scopes
+from amprewrite.frameworks.jaxpr.compat.equations import scopes
 from amprewrite.frameworks.jaxpr.program.scopes import (
     module_path,
     named,

@@ -1,22 +1,61 @@
-"""Running statistics under a policy with promotion: stored in at least float32.
+"""States of a converted module: the kinds of its inputs, and running statistics."""
 
-FLIP 1777 of Flax stores them in ``promote_types(float32, dtype)``. A bfloat16 mean that
-moves by a hundredth of a distance at each step stands still. So a call that updates
-narrower statistics reads them in float32, computes with float32, and returns float32;
-all other state keeps its dtype.
-"""
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from collections.abc import Callable
-from typing import Any
-
-from amprewrite.dtypes import Processor
-from amprewrite.frameworks.jaxpr.capture.promotion_tracing import Promoter
-from amprewrite.frameworks.jaxpr.capture.state_pairs import Position
+from amprewrite.dtypes import Processor, is_float
+from amprewrite.frameworks.jaxpr.capture.promotion import Promoter
+from amprewrite.frameworks.jaxpr.capture.trace import (
+    Position,
+    input_names,
+    is_array,
+    part_name,
+)
 from amprewrite.frameworks.jaxpr.compat.untyped import tree_util
-from amprewrite.frameworks.jaxpr.program.ops import dtype_name
+from amprewrite.frameworks.jaxpr.interpret.pipeline import Inputs
+from amprewrite.frameworks.jaxpr.program.program import dtype_name
+
+if TYPE_CHECKING:
+    from amprewrite.ir.graph import ValueKind
+
+
+# Kinds of a converted module's inputs: parameters, buffers and plain inputs.
 
 tree: Any = tree_util
 """Untyped view of ``jax.tree_util``: JAX's types are partial."""
+
+
+def describe(
+    names: tuple[str, ...],
+    trained: Callable[[tuple[str, ...]], bool],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> Inputs:
+    """Describe the inputs of a function with a model's state as first argument.
+
+    Args:
+        names: Names of the arguments after the first.
+        trained: Whether the array at a path in the state is a parameter.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+    """
+    found = input_names((tuple(args), dict(kwargs)), ("", *names))
+    leaves: Any = tree.tree_flatten_with_path(args[0])[0]
+    arrays = [(path, leaf) for path, leaf in leaves if is_array(leaf)]
+    kinds: dict[int, ValueKind] = {}
+    for index, (path, leaf) in enumerate(arrays):
+        is_parameter = trained(tuple(map(part_name, path)))
+        floats = is_float(dtype_name(leaf))
+        kinds[index] = "parameter" if floats and is_parameter else "buffer"
+    return Inputs(tuple(name.removeprefix(".") for name in found), kinds)
+
+
+# Running statistics under a policy with promotion: stored in at least float32.
+#
+# FLIP 1777 of Flax stores them in ``promote_types(float32, dtype)``. A bfloat16 mean
+# that moves by a hundredth of a distance at each step stands still. So a call that
+# updates narrower statistics reads them in float32, computes with float32, and returns
+# float32; all other state keeps its dtype.
 
 LEAST = "float32"
 """Least dtype of statistics."""
