@@ -25,7 +25,7 @@ from transformers import BertConfig, BertModel, ResNetConfig, ResNetModel
 
 import amprewrite
 from amprewrite.frameworks.torch_fx.lowering.packing import kernels, pack_layers
-from amprewrite.frameworks.torch_fx.lowering.packing.packed_weight import (
+from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import (
     KEY,
     PackedWeight,
 )
@@ -84,8 +84,10 @@ def layer(dtype: torch.dtype, rows: int, inputs: int, outputs: int) -> Runs:
     x, weight = torch.randn(rows, inputs).to(dtype), torch.randn(outputs, inputs)
     weight, bias = weight.to(dtype), torch.randn(outputs).to(dtype)
     turned, other = weight.t().contiguous(), torch.randn(rows, outputs).to(dtype)
-    matrix = kernels.packed(weight, rows)
-    run, run_gelu, run_sum = map(kernels.kernel, (kernels.NONE, GELU, kernels.SUM))
+    matrix = kernels.packed_matrix(weight, rows)
+    run, run_gelu, run_sum = map(
+        kernels.matrix_kernel, (kernels.NONE, GELU, kernels.SUM)
+    )
 
     def plain() -> torch.Tensor:
         return functional.linear(x, weight, bias)
@@ -98,7 +100,7 @@ def layer(dtype: torch.dtype, rows: int, inputs: int, outputs: int) -> Runs:
         "packed, gelu": lambda: run_gelu(x, matrix, bias),
         "linear, sum": lambda: plain() + other,
         "packed, sum": lambda: run_sum(x, matrix, bias, other),
-        "pack": lambda: kernels.packed(weight, rows),
+        "pack": lambda: kernels.packed_matrix(weight, rows),
         "unpack": lambda: kernels.plain(matrix),
     }
 
@@ -119,8 +121,11 @@ def merged(dtype: torch.dtype, rows: int, width: int) -> Runs:
     weights = [torch.randn(width, width).to(dtype) / width**0.5 for _ in range(3)]
     biases = [torch.randn(width).to(dtype) for _ in range(3)]
     weight, bias = torch.cat(weights), torch.cat(biases)
-    packed = [kernels.packed(one, rows) for one in weights]
-    all_packed, run = kernels.packed(weight, rows), kernels.kernel(kernels.NONE)
+    packed = [kernels.packed_matrix(one, rows) for one in weights]
+    all_packed, run = (
+        kernels.packed_matrix(weight, rows),
+        kernels.matrix_kernel(kernels.NONE),
+    )
     linear = functional.linear
     plain_pairs = [*zip(weights, biases, strict=True)]
     pairs = [*zip(packed, biases, strict=True)]
@@ -262,7 +267,7 @@ def compared(
 def overhead() -> dict[str, float]:
     """Return the microseconds of calls of a layer of 16 by 16 and one row."""
     x, weight = torch.randn(1, 16), torch.randn(16, 16)
-    matrix, run = kernels.packed(weight, 1), kernels.kernel(kernels.NONE)
+    matrix, run = kernels.packed_matrix(weight, 1), kernels.matrix_kernel(kernels.NONE)
     runs: Runs = {
         "linear": lambda: functional.linear(x, weight),
         "packed": lambda: run(x, matrix, None),

@@ -6,14 +6,13 @@ import pytest
 import torch
 from torch.nn import functional
 
-from amprewrite.frameworks.torch_fx.lowering import channels_last, layout_prices
+from amprewrite.frameworks.torch_fx.lowering import channels_last
 from amprewrite.frameworks.torch_fx.lowering.packing import (
     kernels,
     pack_layers,
-    packed_weight,
-    trial,
+    packed_layer,
 )
-from amprewrite.frameworks.torch_fx.lowering.packing.packed_weight import PackedWeight
+from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import PackedWeight
 
 REORDERED = {"rtol": 1e-5, "atol": 2e-5}
 """Tolerances of float32 sums in another order: 85 roundings of 2**-23, and of values of
@@ -31,13 +30,13 @@ def pack_float32(monkeypatch: pytest.MonkeyPatch, least: int = 0) -> None:
         pytest.skip("no oneDNN kernels of x86 here")
     monkeypatch.setattr(kernels, "packs", torch.float32.__eq__)
     monkeypatch.setattr(pack_layers, "LEAST_ELEMENTS", least)
-    monkeypatch.setattr(packed_weight, "MOST_PADDING", 100)
+    monkeypatch.setattr(packed_layer, "MOST_PADDING", 100)
 
 
 def change_all_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all convolutions read the channels last, for no price."""
     for price in ("_CALL", "_COPY", "_INTO", "_OUT_OF", "_LEAST_INPUTS"):
-        monkeypatch.setattr(layout_prices, price, 0.0)
+        monkeypatch.setattr(channels_last, price, 0.0)
     monkeypatch.setattr(channels_last, "LEAST_PRODUCTS", 0)
     monkeypatch.setattr(channels_last, "_is_measured", lambda: True)
 
@@ -86,14 +85,14 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("packs", "convolves"):
         monkeypatch.setattr(kernels, name, lambda dtype: dtype == torch.bfloat16)
     monkeypatch.setattr(pack_layers, "LEAST_ELEMENTS", 0)
-    for name in ("packed", "packed_window"):
+    for name in ("packed_matrix", "packed_window"):
         monkeypatch.setattr(kernels, name, packed)
     monkeypatch.setattr(kernels, "plain", torch.clone)
     monkeypatch.setattr(kernels, "size", lambda matrix: matrix.nbytes)
-    monkeypatch.setattr(kernels, "kernel", kernel)
+    monkeypatch.setattr(kernels, "matrix_kernel", kernel)
     monkeypatch.setattr(kernels, "window_kernel", window_kernel)
     monkeypatch.setattr(kernels, "same", torch.equal)
-    monkeypatch.setattr(trial, "_known", {})
+    monkeypatch.setattr(packed_layer, "_trials", {})
 
 
 def packed_names(model: torch.nn.Module) -> list[str]:

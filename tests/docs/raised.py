@@ -21,7 +21,7 @@ from amprewrite.factories import load_factory
 from amprewrite.frameworks import least
 from amprewrite.frameworks.torch_fx.compat.watchers import autograd, trials
 from amprewrite.frameworks.torch_fx.lowering.packing import kernels
-from amprewrite.frameworks.torch_fx.lowering.packing.layouts import OfMatrix
+from amprewrite.frameworks.torch_fx.lowering.packing.kernels import OfMatrix
 from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import PackedLayer
 from amprewrite.ir import parse_graph
 from amprewrite.ops.table import parse_table

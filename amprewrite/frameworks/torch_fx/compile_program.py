@@ -14,11 +14,8 @@ from amprewrite.frameworks.torch_fx.compat import (
     operators,
     tracing,
 )
-from amprewrite.frameworks.torch_fx.lowering.bounded import keep_nan
-from amprewrite.frameworks.torch_fx.lowering.frozen import Frozen
-from amprewrite.frameworks.torch_fx.lowering.simplify.constants import (
-    written_attributes,
-)
+from amprewrite.frameworks.torch_fx.lowering.frozen import Frozen, keep_nan
+from amprewrite.frameworks.torch_fx.lowering.simplify import written_attributes
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 
 Place = tuple[Mapping[str, Any], str]

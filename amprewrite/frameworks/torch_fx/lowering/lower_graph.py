@@ -7,27 +7,25 @@ import torch
 from torch import nn
 from torch.fx import Graph
 
-from amprewrite.frameworks.torch_fx.lowering.channels_last import put_channels_last
-from amprewrite.frameworks.torch_fx.lowering.layout_prices import paying
+from amprewrite.frameworks.torch_fx.lowering.activations import name_activations
+from amprewrite.frameworks.torch_fx.lowering.channels_last import (
+    paying,
+    put_channels_last,
+)
 from amprewrite.frameworks.torch_fx.lowering.packing import kernels
 from amprewrite.frameworks.torch_fx.lowering.packing.fuse_epilogues import (
     fuse_epilogues,
+    put_relus_on_bits,
 )
 from amprewrite.frameworks.torch_fx.lowering.packing.pack_layers import pack_layers
 from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import PackedLayer
-from amprewrite.frameworks.torch_fx.lowering.packing.relu_bits import put_relus_on_bits
-from amprewrite.frameworks.torch_fx.lowering.simplify.activations import (
-    name_activations,
-)
-from amprewrite.frameworks.torch_fx.lowering.simplify.constants import (
+from amprewrite.frameworks.torch_fx.lowering.simplify import (
+    cast_early,
     fold_constants,
-    written_values,
-)
-from amprewrite.frameworks.torch_fx.lowering.simplify.early_casts import cast_early
-from amprewrite.frameworks.torch_fx.lowering.simplify.no_ops import remove_no_ops
-from amprewrite.frameworks.torch_fx.lowering.simplify.repeats import merge_repeats
-from amprewrite.frameworks.torch_fx.lowering.simplify.round_trips import (
+    merge_repeats,
+    remove_no_ops,
     remove_round_trips,
+    written_values,
 )
 from amprewrite.plan.fields import Lowering
 

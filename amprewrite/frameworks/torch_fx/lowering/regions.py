@@ -25,8 +25,8 @@ from amprewrite.frameworks.torch_fx.executor import (
     Operands,
     evaluate,
 )
-from amprewrite.frameworks.torch_fx.lowering.bindings import binding_of
 from amprewrite.frameworks.torch_fx.lowering.flat_runner import (
+    binding_of,
     call_runner,
     without_gradients,
 )

@@ -13,10 +13,11 @@ import torch
 from torch.fx import Graph, Node
 
 from amprewrite.frameworks.torch_fx.compat import operators, tensor_internals
-from amprewrite.frameworks.torch_fx.lowering.packing import relu_bits
 from amprewrite.frameworks.torch_fx.lowering.packing.kernels import SUM, Epilogue
-from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import PackedLayer
-from amprewrite.frameworks.torch_fx.lowering.packing.trial import tried
+from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import (
+    PackedLayer,
+    tried,
+)
 from amprewrite.plan.fields import Lowering
 
 aten = torch.ops.aten
@@ -157,7 +158,7 @@ def _on_result(graph: Graph, node: Node, written: set[Node]) -> Iterator[Lowerin
 
 def _bound(node: Node, active: Node) -> Callable[[Any], Any]:
     """Return a function for the activation of a layer, in place on its result."""
-    on_bits = relu_bits.in_place(_value(node))
+    on_bits = relu_in_place(_value(node))
     if active.target is aten.relu.default and on_bits is not None:
         return on_bits
     run, args = operators.builtin_of(_BOUNDED[active.target]), active.args[1:]
@@ -264,3 +265,88 @@ def _both(first: Callable[..., Any], then: Callable[..., Any]) -> Callable[..., 
 
 def _value(node: Node) -> Any:
     return node.meta.get("val")
+
+
+# Do ``relu`` of 16-bit floats on their bits: torch converts each to float32 and back.
+#
+# Read as integers, the negative numbers down to minus infinity are the least ones, and
+# NaN with a sign lie above them: what is not above minus infinity becomes zero, also
+# minus zero, which ``relu`` keeps, and the rest stays. On a core with AMX it took 0.25
+# to 0.45 of the time of ``relu_`` (8e5 and 6e6 elements of bfloat16), and ResNet-50
+# with eight images 0.93 of its time.
+
+RELU_BITS = "relu_bits"
+ON_BITS = "on the bits of 16-bit floats"
+
+MINUS_INFINITY: Mapping[torch.dtype, int] = {torch.bfloat16: -128, torch.float16: -1024}
+"""Minus infinity of each dtype, read as a 16-bit integer: 0xFF80 and 0xFC00."""
+
+LEAST_ELEMENTS = 2**16
+"""Number of elements from which it takes less time: below, the calls take more."""
+
+_threshold = operators.builtin_of(aten.threshold.default)
+_threshold_in_place = operators.builtin_of(aten.threshold_.default)
+_viewed = operators.builtin_of(aten.view.dtype)
+
+
+def relu_in_place(value: Any) -> Callable[[Any], Any] | None:
+    """Return a function for ``relu_`` on tensors like ``value``; None for others."""
+    least = _minus_infinity(value)
+    if least is None:
+        return None
+
+    def relu_(x: Any) -> Any:
+        _threshold_in_place(_viewed(x, torch.int16), least, 0)
+        return x
+
+    return relu_
+
+
+def relu_out_of_place(value: Any) -> Callable[[Any], Any] | None:
+    """Return a function for ``relu`` on tensors like ``value``; None for others."""
+    least, dtype = _minus_infinity(value), getattr(value, "dtype", None)
+    if least is None:
+        return None
+
+    def relu(x: Any) -> Any:
+        return _viewed(_threshold(_viewed(x, torch.int16), least, 0), dtype)
+
+    return relu
+
+
+_RELUS: Mapping[Any, Callable[[Any], Callable[[Any], Any] | None]] = {
+    aten.relu.default: relu_out_of_place,
+    aten.relu_.default: relu_in_place,
+}
+
+
+def put_relus_on_bits(graph: Graph) -> tuple[Lowering, ...]:
+    """Replace ``relu`` of large 16-bit tensors on a CPU; derivatives are lost.
+
+    Args:
+        graph: The graph, with values in the meta of its nodes; it is changed in place.
+
+    Returns:
+        A record of all of them, if there are any.
+    """
+    names: list[str] = []
+    for node in graph.nodes:
+        source = node.args[0] if node.target in _RELUS else None
+        if not isinstance(source, Node):
+            continue
+        run = _RELUS[node.target](source.meta.get("val"))
+        if run is not None:
+            node.target = run
+            names.append(node.name)
+    return (Lowering(RELU_BITS, tuple(names), ON_BITS),) if names else ()
+
+
+def _minus_infinity(value: Any) -> int | None:
+    """Return minus infinity as an integer for a large tensor of a CPU; else None."""
+    if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
+        return None
+    if value.is_neg():  # of the imaginary part of a conjugate: no view has its bits
+        return None
+    size: Any = value.numel()
+    large = type(size) is int and size >= LEAST_ELEMENTS  # no symbol
+    return MINUS_INFINITY.get(value.dtype) if large else None

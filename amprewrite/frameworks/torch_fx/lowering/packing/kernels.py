@@ -1,12 +1,13 @@
-"""Kernels of oneDNN on packed weights, and the dtypes of this CPU for them.
+"""Kernels of oneDNN on packed weights, and the layouts of these weights.
 
-They are the ones that inductor calls for frozen programs: the weight is in blocks, in
-the order in which the kernel reads it, and an activation or a sum is done on the
-accumulator, before the result is rounded.
+Inductor calls the same kernels for frozen programs. A weight is in blocks, in the order
+in which the kernel reads it, and an activation or a sum is done on the accumulator,
+before the result is rounded.
 """
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -91,7 +92,7 @@ def has_kernels() -> bool:
     return is_x86 and torch.backends.mkldnn.is_available()
 
 
-def packed(weight: torch.Tensor, rows: int) -> torch.Tensor:
+def packed_matrix(weight: torch.Tensor, rows: int) -> torch.Tensor:
     """Return a weight in the layout of the kernel.
 
     Args:
@@ -145,7 +146,7 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.equal(*(operators.onednn_memory(w, length) for w in (one, other)))
 
 
-def kernel(epilogue: Epilogue) -> Callable[..., torch.Tensor]:
+def matrix_kernel(epilogue: Epilogue) -> Callable[..., torch.Tensor]:
     """Return a function of the operand, the packed matrix, the bias and the rest.
 
     The rest is the second operand of a sum, which no activation follows, or empty. It
@@ -187,3 +188,127 @@ def window_kernel(window: Window, epilogue: Epilogue) -> Callable[..., torch.Ten
         return run(x, weight, bias, *place, name, scalars, algorithm)
 
     return summed if epilogue.sums else activated
+
+
+class OfMatrix(NamedTuple):
+    """Layout of the weight of a linear layer; it is the same for all operands.
+
+    Attributes:
+        transposed: Whether the plain weight is a matrix of inputs by outputs.
+    """
+
+    transposed: bool = False
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions of a weight."""
+        return 2
+
+    @property
+    def is_for_all(self) -> bool:
+        """Whether it is the same for operands of all shapes."""
+        return True
+
+    def packed(self, weight: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+        """Return a weight in the layout of the kernel.
+
+        Args:
+            weight: The weight, of any strides, without a gradient.
+            shape: Shape of the operand, as a hint: inputs are its last dimension.
+
+        Raises:
+            RuntimeError: The kernels of this CPU do not have its dtype.
+        """
+        matrix = weight.t() if self.transposed else weight
+        return packed_matrix(matrix, prod(shape[:-1]))
+
+    def plain(self, packed: torch.Tensor) -> torch.Tensor:
+        """Return the plain form of a packed weight, in memory of its own."""
+        dense = plain(packed)
+        return dense.t().contiguous() if self.transposed else dense
+
+    def kernel(self, epilogue: Epilogue) -> Callable[..., torch.Tensor]:
+        """Return the kernel of packed weights; see :func:`matrix_kernel`."""
+        return matrix_kernel(epilogue)
+
+    def suits(self, packed: torch.Tensor, shape: Sequence[int]) -> bool:
+        """Return whether a packed weight is in the layout for another operand."""
+        del packed, shape
+        return True
+
+    def example(self, weight: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of a small operand, for the shape of a weight."""
+        return 1, weight[0 if self.transposed else 1]
+
+    def outputs(self, weight: Sequence[int]) -> int:
+        """Return the number of outputs, for the shape of a weight."""
+        return weight[1 if self.transposed else 0]
+
+    def plain_layer(self, x: Any, weight: Any, bias: Any) -> torch.Tensor:
+        """Return the result of the layer by a plain weight."""
+        matrix = weight.t() if self.transposed else weight
+        return torch.nn.functional.linear(x, matrix, bias)
+
+
+class OfWindow(NamedTuple):
+    """Layout of the weight of a convolution: one for each shape of the operand.
+
+    In float32 on an AVX2 core, one of 128 by 128 by 3 by 3 with an operand of another
+    shape than that it was packed for took 12 ms in place of 2.7, where the kernel wants
+    other blocks for it.
+
+    Attributes:
+        window: The window.
+    """
+
+    window: Window
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions of a weight: channels, and those of the window."""
+        return 2 + len(self.window.stride)
+
+    @property
+    def is_for_all(self) -> bool:
+        """Whether it is the same for operands of all shapes."""
+        return False
+
+    def packed(self, weight: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+        """Return a weight in the layout of the kernel for an operand of that shape.
+
+        Raises:
+            RuntimeError: The kernels of this CPU do not have its dtype.
+        """
+        return packed_window(weight, self.window, shape)
+
+    def plain(self, packed: torch.Tensor) -> torch.Tensor:
+        """Return the plain form of a packed weight, in memory of its own."""
+        return plain(packed)
+
+    def kernel(self, epilogue: Epilogue) -> Callable[..., torch.Tensor]:
+        """Return the kernel of packed weights; see :func:`window_kernel`."""
+        return window_kernel(self.window, epilogue)
+
+    def suits(self, packed: torch.Tensor, shape: Sequence[int]) -> bool:
+        """Return whether a packed weight is in the layout for another operand."""
+        return same(packed, self.packed(self.plain(packed), shape))
+
+    def example(self, weight: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of a small image, for the shape of a weight."""
+        spans = zip(weight[2:], self.window.stride, self.window.dilation, strict=True)
+        extents = (1 + far * (size - 1) + step for size, step, far in spans)
+        return 1, weight[1] * self.window.groups, *extents
+
+    def outputs(self, weight: Sequence[int]) -> int:
+        """Return the number of outputs, for the shape of a weight."""
+        return weight[0]
+
+    def plain_layer(self, x: Any, weight: Any, bias: Any) -> torch.Tensor:
+        """Return the result of the layer by a plain weight."""
+        stride, padding, dilation, groups = self.window
+        place = stride, padding, dilation, False, (0,) * len(stride), groups
+        return torch.convolution(x, weight, bias, *place)
+
+
+Layout = OfMatrix | OfWindow
+"""Layout of a packed weight."""

@@ -1,25 +1,55 @@
 """Let layers read packed weights, where every reader of a weight can."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.fx import Graph, Node
 
-from amprewrite.frameworks.torch_fx.compat import tensor_internals
+from amprewrite.frameworks.torch_fx.aten.arguments import argument
+from amprewrite.frameworks.torch_fx.compat import operators, pytrees, tensor_internals
+from amprewrite.frameworks.torch_fx.lowering.channels_last import CONVOLUTIONS, LAST
 from amprewrite.frameworks.torch_fx.lowering.packing import kernels
-from amprewrite.frameworks.torch_fx.lowering.packing.find_convolutions import (
-    convolutions,
+from amprewrite.frameworks.torch_fx.lowering.packing.kernels import (
+    Layout,
+    OfMatrix,
+    OfWindow,
+    Window,
 )
-from amprewrite.frameworks.torch_fx.lowering.packing.find_linears import linears
-from amprewrite.frameworks.torch_fx.lowering.packing.layer import Layer
-from amprewrite.frameworks.torch_fx.lowering.packing.layouts import Layout, OfMatrix
-from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import PackedLayer
-from amprewrite.frameworks.torch_fx.lowering.packing.trial import tried
-from amprewrite.frameworks.torch_fx.lowering.simplify.constants import FOLDED
+from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import (
+    PackedLayer,
+    tried,
+)
+from amprewrite.frameworks.torch_fx.lowering.simplify import FOLDED
 from amprewrite.plan.fields import Lowering
+
+OF_WEIGHTS = ("get_attr", "placeholder")
+"""Kinds of nodes that may be weights; those of graphs of dynamo are inputs."""
+
+
+class Layer(NamedTuple):
+    """A layer of a graph.
+
+    Attributes:
+        node: Its node.
+        operand: Its operand.
+        weight: The node of its weight.
+        bias: The node of its bias; None if it has none.
+        layout: The layout of its weight in blocks.
+        views: Nodes between the weight and the layer, which transpose it.
+        run: The layer of an operand, the weight and the bias.
+    """
+
+    node: Node
+    operand: Node
+    weight: Node
+    bias: Node | None
+    layout: Layout
+    views: tuple[Node, ...]
+    run: Callable[[Any, Any, Any], Any]
+
 
 NAME = "packed"
 IN_BLOCKS = "with weights in the layout of the kernel"
@@ -150,3 +180,168 @@ def _is_plain(tensor: object, rank: int) -> bool:
     if not isinstance(tensor, torch.Tensor):
         return False
     return tensor.ndim == rank and tensor.device.type == "cpu"
+
+
+# Find linear layers in a graph: linear, addmm, mm and matmul with a weight.
+
+aten = torch.ops.aten
+
+_RANK = 2
+"""Number of dimensions of a weight."""
+
+
+def linears(graph: Graph) -> Iterator[Layer]:
+    """Yield the linear layers of a graph with an attribute or an input as weight.
+
+    Args:
+        graph: The graph, with values in the meta of its nodes.
+    """
+    for node in graph.nodes:
+        parts = _parts(node)
+        if parts is None:
+            continue
+        operand, matrix, bias, by_rows = parts
+        weight, views = _attribute(matrix)
+        known = [weight, operand, *([] if bias is None else [bias])]
+        if weight is None or not all(isinstance(n, Node) for n in known):
+            continue
+        turned = bool(views)
+        run = _RUN[node.target](turned)
+        layout = OfMatrix(transposed=by_rows is turned)
+        yield Layer(node, operand, weight, bias, layout, views, run)
+
+
+def _parts(node: Node) -> tuple[Any, Any, Any, bool] | None:
+    """Return operand, matrix and bias, and whether it is of outputs by inputs."""
+    args: Any = node.args
+    if node.target is aten.linear.default:
+        bias = node.kwargs.get("bias", args[2] if args[2:] else None)
+        return None if node.kwargs.keys() - {"bias"} else (*args[:2], bias, True)
+    if node.kwargs:  # factors of the product and the sum
+        return None
+    if node.target is aten.addmm.default:
+        return (args[1], args[2], args[0], False) if _rank(args[0]) == 1 else None
+    if node.target in (aten.mm.default, aten.matmul.default):
+        return (*args, None, False) if _rank(args[1]) == _RANK else None
+    return None
+
+
+def _attribute(matrix: Any) -> tuple[Node | None, tuple[Node, ...]]:
+    """Return the weight that a matrix is, or the transpose of, with that node."""
+    if not isinstance(matrix, Node):
+        return None, ()
+    if matrix.op in OF_WEIGHTS:
+        return matrix, ()
+    is_turn = matrix.target in (aten.t.default, aten.numpy_T.default) or (
+        matrix.target is aten.transpose.int
+        and {int(d) % _RANK for d in matrix.args[1:] if isinstance(d, int)} == {0, 1}
+    )
+    source = matrix.args[0] if is_turn and not matrix.kwargs else None
+    if not isinstance(source, Node) or source.op not in OF_WEIGHTS:
+        return None, ()
+    return (source, (matrix,)) if _rank(source) == _RANK else (None, ())
+
+
+def _rank(node: Any) -> int:
+    value = node.meta.get("val") if isinstance(node, Node) else None
+    return value.dim() if isinstance(value, torch.Tensor) else 0
+
+
+def _linear(turned: bool) -> Callable[[Any, Any, Any], Any]:  # noqa: FBT001  # of a table
+    run = operators.builtin_of(aten.linear.default)
+    if turned:
+        return lambda x, weight, bias: run(x, weight.t(), bias)
+    return run
+
+
+def _addmm(turned: bool) -> Callable[[Any, Any, Any], Any]:  # noqa: FBT001  # of a table
+    run = operators.builtin_of(aten.addmm.default)
+    if turned:
+        return lambda x, weight, bias: run(bias, x, weight.t())
+    return lambda x, weight, bias: run(bias, x, weight)
+
+
+def _product(op: Any) -> Callable[[bool], Callable[[Any, Any, Any], Any]]:
+    run = operators.builtin_of(op)
+
+    def made(turned: bool) -> Callable[[Any, Any, Any], Any]:  # noqa: FBT001  # of a table
+        if turned:
+            return lambda x, weight, _: run(x, weight.t())
+        return lambda x, weight, _: run(x, weight)
+
+    return made
+
+
+_RUN: dict[Any, Callable[[bool], Callable[[Any, Any, Any], Any]]] = {
+    aten.linear.default: _linear,
+    aten.addmm.default: _addmm,
+    aten.mm.default: _product(aten.mm.default),
+    aten.matmul.default: _product(aten.matmul.default),
+}
+"""For each op a function that makes the layer, of a weight that is turned or not."""
+
+
+# Find convolutions of images in a graph that read them with the channels last.
+
+_NAMES = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+"""Arguments of a convolution."""
+
+_SPATIAL = 2
+"""Number of dimensions of an image beside batch and channels."""
+
+
+def convolutions(graph: Graph) -> Iterator[Layer]:
+    """Yield the convolutions with an attribute or an input as weight.
+
+    The kernels of packed weights give results with the channels last, so that those in
+    another layout are left out.
+
+    Args:
+        graph: The graph, with values in the meta of its nodes.
+    """
+    for node in graph.nodes:
+        if node.target not in CONVOLUTIONS or LAST not in node.meta:
+            continue
+        given: list[Any] = [argument(node, name) for name in _NAMES]
+        operand, weight, bias, *place = given
+        window = _window(weight, *place)
+        known = [operand, weight, *([] if bias is None else [bias])]
+        if window is None or not all(isinstance(n, Node) for n in known):
+            continue
+        if weight.op in OF_WEIGHTS:
+            run = _run(node.target, place)
+            yield Layer(node, operand, weight, bias, OfWindow(window), (), run)
+
+
+def _window(
+    weight: Any, stride: Any, padding: Any, dilation: Any, groups: Any
+) -> Window | None:
+    """Return the window of a convolution; None if its zeros are not symmetric."""
+    value = weight.meta.get("val") if isinstance(weight, Node) else None
+    if not isinstance(value, torch.Tensor):
+        return None
+    steps, distances = _numbers(stride), _numbers(dilation)
+    if padding == "valid":
+        zeros = (0,) * _SPATIAL
+    elif padding == "same":
+        spans = zip(distances, value.shape[2:], strict=True)
+        around = [far * (size - 1) for far, size in spans]
+        if any(count % 2 for count in around):
+            return None
+        zeros = tuple(count // 2 for count in around)
+    else:
+        zeros = _numbers(padding)
+    numbers = (*steps, *zeros, *distances, groups)
+    is_known = all(type(number) is int for number in numbers)
+    return Window(steps, zeros, distances, groups) if is_known else None
+
+
+def _numbers(given: Any) -> tuple[Any, ...]:
+    """Return a number for each dimension of an image."""
+    numbers: tuple[Any, ...] = tuple(given) if pytrees.is_sequence(given) else (given,)
+    return numbers * _SPATIAL if len(numbers) == 1 else numbers
+
+
+def _run(target: Any, place: list[Any]) -> Callable[[Any, Any, Any], Any]:
+    run = operators.builtin_of(target)
+    return lambda x, weight, bias: run(x, weight, bias, *place)

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from torch.fx import Graph
 
 from amprewrite.frameworks.torch_fx.compat import operators
-from amprewrite.frameworks.torch_fx.lowering.bindings import binding_of
+from amprewrite.frameworks.torch_fx.lowering.flat_runner import binding_of
 
 aten: Any = torch.ops.aten
 X = torch.linspace(-1, 1, 32).reshape(4, 8)

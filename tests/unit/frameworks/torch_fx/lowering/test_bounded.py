@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import amprewrite
-from amprewrite.frameworks.torch_fx.lowering.bounded import keep_nan
+from amprewrite.frameworks.torch_fx.lowering.frozen import keep_nan
 
 aten = torch.ops.aten
 VALUES = torch.tensor(

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn
 
 from amprewrite.frameworks.torch_fx.lowering import channels_last
-from amprewrite.frameworks.torch_fx.lowering.layout_prices import paying
+from amprewrite.frameworks.torch_fx.lowering.channels_last import paying
 from tests.torch_programs import Program
 
 

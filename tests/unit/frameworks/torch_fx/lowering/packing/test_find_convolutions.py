@@ -10,12 +10,11 @@ from torch import nn
 from torch.nn import functional
 
 from amprewrite.frameworks.torch_fx.lowering.channels_last import LAST
-from amprewrite.frameworks.torch_fx.lowering.packing.find_convolutions import (
+from amprewrite.frameworks.torch_fx.lowering.packing.kernels import OfWindow, Window
+from amprewrite.frameworks.torch_fx.lowering.packing.pack_layers import (
+    Layer,
     convolutions,
 )
-from amprewrite.frameworks.torch_fx.lowering.packing.kernels import Window
-from amprewrite.frameworks.torch_fx.lowering.packing.layer import Layer
-from amprewrite.frameworks.torch_fx.lowering.packing.layouts import OfWindow
 from tests.torch_programs import Program
 
 X = torch.linspace(-1, 1, 2 * 4 * 81).reshape(2, 4, 9, 9)

@@ -8,8 +8,8 @@ torch = pytest.importorskip("torch")
 
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.lowering.packing.find_linears import linears
-from amprewrite.frameworks.torch_fx.lowering.packing.layouts import OfMatrix
+from amprewrite.frameworks.torch_fx.lowering.packing.kernels import OfMatrix
+from amprewrite.frameworks.torch_fx.lowering.packing.pack_layers import linears
 from tests.torch_programs import Program
 
 X = torch.linspace(-1, 1, 24).reshape(2, 3, 4)

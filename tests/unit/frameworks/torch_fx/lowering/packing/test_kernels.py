@@ -44,9 +44,9 @@ needs_kernels = pytest.mark.skipif(
     ],
 )
 def test_a_kernel_computes_the_layer_and_its_epilogue(epilogue, after) -> None:
-    matrix = kernels.packed(WEIGHT, 5)
+    matrix = kernels.packed_matrix(WEIGHT, 5)
     rest = [3 * X @ WEIGHT.T] if epilogue.sums else []
-    found = kernels.kernel(epilogue)(X, matrix, BIAS, *rest)
+    found = kernels.matrix_kernel(epilogue)(X, matrix, BIAS, *rest)
     wanted = after(functional.linear(X, WEIGHT, BIAS))
     torch.testing.assert_close(found, wanted, **REORDERED)
     assert kernels.size(matrix) >= WEIGHT.nbytes
@@ -57,7 +57,9 @@ def test_a_kernel_computes_the_layer_and_its_epilogue(epilogue, after) -> None:
 @pytest.mark.parametrize("shape", [(48,), (0, 48), (1, 48), (2, 3, 48)])
 def test_operands_have_any_rank_and_number_of_rows(shape) -> None:
     x = torch.linspace(-1, 1, torch.Size(shape).numel()).reshape(shape)
-    found = kernels.kernel(kernels.NONE)(x, kernels.packed(WEIGHT, 16), None)
+    found = kernels.matrix_kernel(kernels.NONE)(
+        x, kernels.packed_matrix(WEIGHT, 16), None
+    )
     torch.testing.assert_close(found, x @ WEIGHT.T, **REORDERED)
 
 
@@ -98,7 +100,7 @@ def test_layouts_are_compared_by_their_memory() -> None:
     assert kernels.same(one, same)
     other = kernels.packed_window(FILTER.flip(2), WINDOW, shape)  # in another order
     assert not kernels.same(one, other)
-    assert not kernels.same(one, kernels.packed(WEIGHT, 5))
+    assert not kernels.same(one, kernels.packed_matrix(WEIGHT, 5))
 
 
 def test_float32_is_packed_for_convolutions_and_low_dtypes_with_instructions() -> None:
@@ -116,8 +118,8 @@ def test_low_kernels_sum_in_float32(dtype) -> None:
         pytest.skip(f"this CPU has no instructions for {dtype}")
     x, weight = X.to(dtype), WEIGHT.to(dtype)
     wanted = functional.gelu(x.double() @ weight.double().T)
-    matrix = kernels.packed(weight, 5)
-    found = kernels.kernel(Epilogue("gelu", (), "none"))(x, matrix, None)
+    matrix = kernels.packed_matrix(weight, 5)
+    found = kernels.matrix_kernel(Epilogue("gelu", (), "none"))(x, matrix, None)
     eps = torch.finfo(dtype).eps
     torch.testing.assert_close(found.double(), wanted, rtol=eps, atol=1e-4)
     assert torch.equal(kernels.plain(matrix), weight)

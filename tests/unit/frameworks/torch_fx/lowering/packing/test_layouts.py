@@ -7,11 +7,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from amprewrite.frameworks.torch_fx.lowering.packing import kernels
-from amprewrite.frameworks.torch_fx.lowering.packing.kernels import NONE, Window
-from amprewrite.frameworks.torch_fx.lowering.packing.layouts import (
+from amprewrite.frameworks.torch_fx.lowering.packing.kernels import (
+    NONE,
     Layout,
     OfMatrix,
     OfWindow,
+    Window,
 )
 from tests.packing import REORDERED
 
@@ -55,7 +56,7 @@ def test_the_layout_of_a_convolution_is_for_one_shape(monkeypatch) -> None:
 
     def other(weight: Any, _: Window, shape: tuple[int, ...]) -> Any:
         asked.append(shape)
-        return kernels.packed(weight.view(8, 72), 1)  # other blocks
+        return kernels.packed_matrix(weight.view(8, 72), 1)  # other blocks
 
     monkeypatch.setattr(kernels, "packed_window", other)
     assert not layout.suits(packed, (1, 8, 9, 9))

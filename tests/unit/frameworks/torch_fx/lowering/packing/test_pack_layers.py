@@ -214,8 +214,10 @@ def test_programs_captured_at_a_call_pack_their_low_copies(monkeypatch) -> None:
     stand_in(monkeypatch)
     torch.compiler.reset()
     packs: list[Tensor] = []
-    pack = kernels.packed
-    monkeypatch.setattr(kernels, "packed", lambda *w: packs.append(w[0]) or pack(*w))
+    pack = kernels.packed_matrix
+    monkeypatch.setattr(
+        kernels, "packed_matrix", lambda *w: packs.append(w[0]) or pack(*w)
+    )
     model = Model().eval()
     made: Any = amprewrite.convert(copy.deepcopy(model), "bf16")
     made(X)  # with gradients, so that dynamo captures it

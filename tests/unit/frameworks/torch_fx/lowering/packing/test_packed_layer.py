@@ -10,21 +10,17 @@ from torch import nn
 from torch.nn import functional
 
 from amprewrite.errors import AmpWarning
-from amprewrite.frameworks.torch_fx.lowering.packing import (
-    kernels,
-    packed_layer,
-    packed_weight,
-)
-from amprewrite.frameworks.torch_fx.lowering.packing.kernels import SUM
-from amprewrite.frameworks.torch_fx.lowering.packing.layouts import (
+from amprewrite.frameworks.torch_fx.lowering.packing import kernels, packed_layer
+from amprewrite.frameworks.torch_fx.lowering.packing.kernels import (
+    SUM,
     OfMatrix,
     OfWindow,
 )
 from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import (
     MOST_PACKS,
     PackedLayer,
+    PackedWeight,
 )
-from amprewrite.frameworks.torch_fx.lowering.packing.packed_weight import PackedWeight
 from tests.packing import REORDERED, pack_float32
 
 X = torch.linspace(-1, 1, 128).reshape(2, 64)
@@ -104,7 +100,7 @@ def test_a_kernel_that_fails_later_is_told_and_done_without(monkeypatch) -> None
     def refuse(*_: Any) -> None:
         raise RuntimeError("no memory")  # of a stand-in
 
-    monkeypatch.setattr(kernels, "packed", refuse)
+    monkeypatch.setattr(kernels, "packed_matrix", refuse)
     layer, held = PackedLayer(functional.linear, OfMatrix(), X.shape), weight()
     with pytest.warns(AmpWarning, match=r"\(64, 64\) and torch.float32 .* no memory"):
         found = layer(X, held, None)
@@ -146,7 +142,7 @@ def test_a_convolution_is_packed_anew_where_other_operands_want_other_blocks(
 @torch.no_grad()
 def test_blocks_that_would_be_larger_are_asked_for_once(monkeypatch) -> None:
     layer, held = convolution()
-    monkeypatch.setattr(packed_weight, "MOST_PADDING", -1)
+    monkeypatch.setattr(packed_layer, "MOST_PADDING", -1)
     wanted = functional.conv2d(IMAGE, held, padding=1)
     assert torch.equal(layer(IMAGE, held, None), wanted)
 

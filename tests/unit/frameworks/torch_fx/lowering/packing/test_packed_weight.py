@@ -14,11 +14,12 @@ torch = pytest.importorskip("torch")
 
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.lowering.packing import kernels, packed_weight
-from amprewrite.frameworks.torch_fx.lowering.packing.layouts import OfMatrix
-from amprewrite.frameworks.torch_fx.lowering.packing.packed_weight import (
+from amprewrite.frameworks.torch_fx.lowering.packing import kernels
+from amprewrite.frameworks.torch_fx.lowering.packing.kernels import OfMatrix
+from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import (
     FOREIGN,
     HELD,
+    KEY,
     NOT_PLAIN,
     OTHER_BITS,
     OTHER_LAYOUT,
@@ -227,7 +228,7 @@ def test_a_layout_that_loses_bits_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_its_memory_is_held_once() -> None:
     model, _ = packed_layer()
-    held = vars(model.weight)[packed_weight.KEY]
+    held = vars(model.weight)[KEY]
     assert kernels.size(held.values) == 192 * 64 * 4
     with torch._C.DisableTorchFunctionSubclass():  # as nobody should
         assert model.weight.data_ptr() == 0

@@ -9,10 +9,10 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 import amprewrite
-from amprewrite.frameworks.torch_fx.lowering.packing import relu_bits
-from amprewrite.frameworks.torch_fx.lowering.packing.relu_bits import (
+from amprewrite.frameworks.torch_fx.lowering.packing import fuse_epilogues
+from amprewrite.frameworks.torch_fx.lowering.packing.fuse_epilogues import (
     LEAST_ELEMENTS,
-    NAME,
+    RELU_BITS,
     put_relus_on_bits,
 )
 from tests.packing import stand_in
@@ -42,7 +42,7 @@ def test_each_number_gives_what_relu_gives(dtype: Any) -> None:
     x = all_numbers(dtype)
     wanted = torch.relu(x)
     assert wanted.isnan().any()
-    out, into = relu_bits.out_of_place(x), relu_bits.in_place(x)
+    out, into = fuse_epilogues.relu_out_of_place(x), fuse_epilogues.relu_in_place(x)
     assert out is not None
     assert into is not None
     before = x.clone()
@@ -66,11 +66,11 @@ def test_each_number_gives_what_relu_gives(dtype: Any) -> None:
 )
 def test_layouts_are_kept(dtype: Any, layout: Any) -> None:
     x = layout(all_numbers(dtype))
-    run: Any = relu_bits.out_of_place(LARGE.to(dtype))
+    run: Any = fuse_epilogues.relu_out_of_place(LARGE.to(dtype))
     wanted, found = torch.relu(x), run(x)
     assert same(found, wanted)
     assert found.stride() == wanted.stride()
-    into: Any = relu_bits.in_place(LARGE.to(dtype))
+    into: Any = fuse_epilogues.relu_in_place(LARGE.to(dtype))
     into(x)
     assert same(x, wanted)
 
@@ -80,16 +80,16 @@ def test_layouts_are_kept(dtype: Any, layout: Any) -> None:
     [LARGE[1:], LARGE.float(), LARGE.short(), LARGE.to("meta"), None, 3],
 )
 def test_others_stay(value: Any) -> None:
-    assert relu_bits.in_place(value) is None
-    assert relu_bits.out_of_place(value) is None
+    assert fuse_epilogues.relu_in_place(value) is None
+    assert fuse_epilogues.relu_out_of_place(value) is None
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
 def test_a_view_that_is_negated_as_it_is_read_stays() -> None:
     value = torch.zeros(LEAST_ELEMENTS, dtype=torch.complex32).conj().imag
     assert value.is_neg()
-    assert relu_bits.in_place(value) is None
-    assert relu_bits.out_of_place(value.clone()) is not None
+    assert fuse_epilogues.relu_in_place(value) is None
+    assert fuse_epilogues.relu_out_of_place(value.clone()) is not None
 
 
 def test_symbolic_extents_stay() -> None:
@@ -111,7 +111,7 @@ def test_ops_of_a_graph_are_replaced(*, inplace: bool) -> None:
     module: Any = program.module(check_guards=False)
     wanted = module(*args)
     (record,) = put_relus_on_bits(module.graph)
-    assert (record.name, record.what) == (NAME, relu_bits.ON_BITS)
+    assert (record.name, record.what) == (RELU_BITS, fuse_epilogues.ON_BITS)
     assert len(record.ops) == 1
     module.recompile()
     for one, other in zip(module(*args), wanted, strict=True):
@@ -145,7 +145,7 @@ def test_a_converted_model_keeps_nan_and_derivatives(
     assert torch.equal(found.isnan(), wanted.isnan())
     assert found.isnan().any()
     torch.testing.assert_close(found, wanted, rtol=1e-2, atol=1e-2, equal_nan=True)
-    assert [one.name for one in made.plan.lowerings][-1] == NAME
+    assert [one.name for one in made.plan.lowerings][-1] == RELU_BITS
     rows = [torch.ones(256, 256).requires_grad_() for _ in range(2)]
     for one, given in zip((made, plain), rows, strict=True):
         one(given).sum().backward()

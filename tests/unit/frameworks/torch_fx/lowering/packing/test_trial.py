@@ -9,15 +9,13 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional
 
-from amprewrite.frameworks.torch_fx.lowering.packing import (
-    kernels,
-    packed_weight,
-    trial,
+from amprewrite.frameworks.torch_fx.lowering.packing import kernels, packed_layer
+from amprewrite.frameworks.torch_fx.lowering.packing.kernels import Epilogue, OfMatrix
+from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import (
+    PackedLayer,
+    Tried,
+    tried,
 )
-from amprewrite.frameworks.torch_fx.lowering.packing.kernels import Epilogue
-from amprewrite.frameworks.torch_fx.lowering.packing.layouts import OfMatrix
-from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import PackedLayer
-from amprewrite.frameworks.torch_fx.lowering.packing.trial import Tried, tried
 from tests.packing import pack_float32, stand_in
 
 SHAPE = torch.Size((64, 128))
@@ -30,7 +28,7 @@ AFTER: dict[Epilogue, Callable[..., Any] | None] = {
 
 @pytest.fixture(autouse=True)
 def _nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "_known", {})
+    monkeypatch.setattr(packed_layer, "_trials", {})
 
 
 def layer(epilogue: Epilogue) -> PackedLayer:
@@ -53,11 +51,13 @@ def test_a_low_kernel_may_round_less(epilogue, monkeypatch) -> None:
 def test_a_kernel_that_computes_something_else_is_not_taken(monkeypatch) -> None:
     stand_in(monkeypatch)
     made = layer(kernels.NONE)
-    right = kernels.kernel(kernels.NONE)
-    monkeypatch.setattr(kernels, "kernel", lambda _: lambda *given: right(*given) * 1.1)
+    right = kernels.matrix_kernel(kernels.NONE)
+    monkeypatch.setattr(
+        kernels, "matrix_kernel", lambda _: lambda *given: right(*given) * 1.1
+    )
     assert tried(made, SHAPE, torch.bfloat16).why.startswith("its result differs by ")
     nan = lambda *given: right(*given) * float("nan")  # noqa: E731  # one line
-    monkeypatch.setattr(kernels, "kernel", lambda _: nan)
+    monkeypatch.setattr(kernels, "matrix_kernel", lambda _: nan)
     assert tried(made, torch.Size((64, 64)), torch.bfloat16).why
 
 
@@ -69,7 +69,7 @@ def test_a_kernel_that_gives_numbers_for_nan_is_not_taken(name, monkeypatch) -> 
     made = PackedLayer(
         functional.linear, OfMatrix(), (2, 128), Epilogue(name, bounds), run
     )
-    assert tried(made, SHAPE, torch.float32).why == trial.LOST
+    assert tried(made, SHAPE, torch.float32).why == packed_layer.LOST
 
 
 def test_a_cpu_without_the_instructions_says_so() -> None:
@@ -83,9 +83,9 @@ def test_a_cpu_without_the_instructions_says_so() -> None:
 def test_a_matrix_that_would_be_much_larger_stays(monkeypatch) -> None:
     pack_float32(monkeypatch)
     monkeypatch.setattr(kernels, "size", lambda _: 2 * 64 * 128 * 4)
-    monkeypatch.setattr(packed_weight, "MOST_PADDING", 1 / 16)
+    monkeypatch.setattr(packed_layer, "MOST_PADDING", 1 / 16)
     why = tried(layer(kernels.NONE), SHAPE, torch.float32).why
     assert why == "its blocks would take 65,536 bytes in place of 32,768"
-    monkeypatch.setattr(packed_weight, "MOST_PADDING", 1)
+    monkeypatch.setattr(packed_layer, "MOST_PADDING", 1)
     other = torch.Size((128, 64))
     assert tried(layer(kernels.NONE), other, torch.float32) == Tried("", 32768)

@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 import amprewrite
-from amprewrite.frameworks.torch_fx.lowering.simplify import activations
-from amprewrite.frameworks.torch_fx.lowering.simplify.activations import (
+from amprewrite.frameworks.torch_fx.lowering import activations
+from amprewrite.frameworks.torch_fx.lowering.activations import (
     ACTIVATIONS,
     name_activations,
 )

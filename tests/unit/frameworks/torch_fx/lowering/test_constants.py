@@ -8,12 +8,9 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn
 
+from amprewrite.frameworks.torch_fx.lowering import simplify
 from amprewrite.frameworks.torch_fx.lowering.flat_runner import flat_runner
-from amprewrite.frameworks.torch_fx.lowering.simplify import constants
-from amprewrite.frameworks.torch_fx.lowering.simplify.constants import (
-    FOLDED,
-    fold_constants,
-)
+from amprewrite.frameworks.torch_fx.lowering.simplify import FOLDED, fold_constants
 from tests.torch_programs import relative_error
 
 X = torch.linspace(-1, 1, 16).reshape(4, 4)
@@ -121,9 +118,9 @@ def test_named_constants_are_folded() -> None:
 
 
 def test_large_values_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "MOST_BYTES", 4 * 4 * 4 - 1)
+    monkeypatch.setattr(simplify, "MOST_BYTES", 4 * 4 * 4 - 1)
     assert not graph_of(Masked())[2]
-    monkeypatch.setattr(constants, "MOST_BYTES", 4 * 4 * 4)
+    monkeypatch.setattr(simplify, "MOST_BYTES", 4 * 4 * 4)
     assert graph_of(Masked())[2]
 
 

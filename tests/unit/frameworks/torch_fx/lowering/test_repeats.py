@@ -11,10 +11,7 @@ from torch import Tensor, nn
 from torch.fx import Graph
 
 import amprewrite
-from amprewrite.frameworks.torch_fx.lowering.simplify.repeats import (
-    MERGED,
-    merge_repeats,
-)
+from amprewrite.frameworks.torch_fx.lowering.simplify import MERGED, merge_repeats
 from tests.torch_programs import Program
 
 aten = torch.ops.aten

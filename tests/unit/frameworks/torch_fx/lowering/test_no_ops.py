@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn
 
-from amprewrite.frameworks.torch_fx.lowering.simplify.no_ops import remove_no_ops
+from amprewrite.frameworks.torch_fx.lowering.simplify import remove_no_ops
 
 
 class Model(nn.Module):

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn
 
 import amprewrite
-from amprewrite.frameworks.torch_fx.lowering.simplify.round_trips import (
+from amprewrite.frameworks.torch_fx.lowering.simplify import (
     KEPT_FULL,
     remove_round_trips,
 )

@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 from torch.fx import Graph, Node
 
-from amprewrite.frameworks.torch_fx.lowering.simplify.memory import Memory
+from amprewrite.frameworks.torch_fx.lowering.simplify import Memory
 
 aten = torch.ops.aten
 

@@ -9,10 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 import amprewrite
-from amprewrite.frameworks.torch_fx.lowering.simplify.early_casts import (
-    MOVED,
-    cast_early,
-)
+from amprewrite.frameworks.torch_fx.lowering.simplify import MOVED, cast_early
 from tests.torch_programs import Program
 
 aten = torch.ops.aten

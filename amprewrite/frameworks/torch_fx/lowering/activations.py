@@ -21,11 +21,7 @@ from amprewrite.frameworks.torch_fx.executor import (
     Operands,
     evaluate,
 )
-from amprewrite.frameworks.torch_fx.lowering.simplify.memory import Memory
-from amprewrite.frameworks.torch_fx.lowering.simplify.round_trips import (
-    dtype_of,
-    is_cast,
-)
+from amprewrite.frameworks.torch_fx.lowering.simplify import Memory, dtype_of, is_cast
 from amprewrite.plan.fields import Lowering
 
 aten = torch.ops.aten

@@ -1,1 +1,0 @@
-"""Passes that leave out ops of a lowered graph, in any layout and for any kernel."""
