@@ -24,14 +24,16 @@ def dtypes_checked() -> Iterator[None]:
 
 @contextmanager
 def _torch_checked() -> Iterator[None]:
-    from amprewrite.frameworks.torch_fx.rewrite import apply_plan, reconcile_dtypes
+    from amprewrite.frameworks.torch_fx.rewrite import write
+
+    reconcile = write.reconcile
 
     def reconciled(reading: Any, plan: Any) -> tuple[str, ...]:
-        notes = reconcile_dtypes.reconcile(reading, plan)
+        notes = reconcile(reading, plan)
         check_module(reading.module)
         return notes
 
-    with mock.patch.object(apply_plan, "reconcile", reconciled):
+    with mock.patch.object(write, "reconcile", reconciled):
         yield
 
 

@@ -8,7 +8,7 @@ from amprewrite.frameworks.torch_fx.derived.original import keep_program
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.overflow import overflows
 from amprewrite.frameworks.torch_fx.planning import plan_for
-from amprewrite.frameworks.torch_fx.rewrite.input_dtypes import read_runnable
+from amprewrite.frameworks.torch_fx.rewrite.read import read_runnable
 from amprewrite.frameworks.torch_fx.subject import Subject
 from amprewrite.plan.validation.check import check_fits
 

@@ -37,8 +37,8 @@ from amprewrite.frameworks.torch_fx.module.state import (
     lowered,
 )
 from amprewrite.frameworks.torch_fx.module.weight_copies import LowWeights
-from amprewrite.frameworks.torch_fx.rewrite.apply_plan import rewrite
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, read
+from amprewrite.frameworks.torch_fx.rewrite.write import rewrite
 from amprewrite.plan import Plan
 from amprewrite.policy.match import Reason
 

@@ -11,8 +11,8 @@ from amprewrite.frameworks.torch_fx.module.state import (
     mirror_state,
     stored_weights,
 )
-from amprewrite.frameworks.torch_fx.rewrite.apply_plan import rewrite
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading
+from amprewrite.frameworks.torch_fx.rewrite.write import rewrite
 from amprewrite.plan import Plan
 from amprewrite.runtime.collector import collector_paused
 

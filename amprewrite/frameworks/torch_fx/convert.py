@@ -16,7 +16,7 @@ from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModu
 from amprewrite.frameworks.torch_fx.module.distributed import refuse_wrapped
 from amprewrite.frameworks.torch_fx.module.loss_scale_warning import watch_training
 from amprewrite.frameworks.torch_fx.planning import plan_for
-from amprewrite.frameworks.torch_fx.rewrite.input_dtypes import read_runnable
+from amprewrite.frameworks.torch_fx.rewrite.read import read_runnable
 from amprewrite.frameworks.torch_fx.strategies.again import captures
 from amprewrite.frameworks.torch_fx.strategies.export_now import beside_shapes
 from amprewrite.frameworks.torch_fx.strategies.table import first_program

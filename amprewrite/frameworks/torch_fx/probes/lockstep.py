@@ -42,10 +42,7 @@ from amprewrite.frameworks.torch_fx.probes.emulated_products import (
     is_known,
     rounded_alone,
 )
-from amprewrite.frameworks.torch_fx.rewrite.fp8_kernel.fp8_dot import (
-    OPERATOR as FP8_DOT,
-)
-from amprewrite.frameworks.torch_fx.rewrite.quantise_op import OPERATOR
+from amprewrite.frameworks.torch_fx.rewrite.fp8_operators import FP8_DOT, QUANTISE
 from amprewrite.measure.samples import Observe, OpSample
 from amprewrite.measure.values.blocks import Bounded, are_equal, blocks, is_equal
 from amprewrite.plan import Decision
@@ -429,7 +426,7 @@ def _readers(node: Node, name: str) -> tuple[str, ...]:
 
 def _format(node: Node) -> str:
     """Return the 8-bit format to which an inserted node rounds; empty if to none."""
-    return str(node.args[1]) if node.target is OPERATOR else ""
+    return str(node.args[1]) if node.target is QUANTISE else ""
 
 
 def _decision(node: Node, name: str, dtypes: tuple[str, str]) -> Decision:

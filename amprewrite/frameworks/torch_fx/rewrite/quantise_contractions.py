@@ -7,9 +7,12 @@ import torch
 from torch.fx import Node, map_arg
 
 from amprewrite.frameworks.torch_fx.aten.arguments import argument, has_argument
-from amprewrite.frameworks.torch_fx.rewrite.fp8_kernel.call import call_kernel
-from amprewrite.frameworks.torch_fx.rewrite.fp8_kernel.product import has_products
-from amprewrite.frameworks.torch_fx.rewrite.quantise_op import OPERATOR
+from amprewrite.frameworks.torch_fx.rewrite.fp8_operators import (
+    FP8_DOT,
+    QUANTISE,
+    check_device,
+    has_products,
+)
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, held
 from amprewrite.ir import Op
 from amprewrite.ir.graph import addend_index, factor_indices
@@ -149,7 +152,7 @@ def _place(reading: Reading, op: Op, node: Node) -> tuple[int, Any]:
 
 def _insert(value: Node, how: tuple[str, str, str], user: Node) -> Node:
     """Insert a rounding of ``value`` where nodes are inserted now; return it."""
-    return _marked(value.graph.call_function(OPERATOR, (value, *how)), value, user)
+    return _marked(value.graph.call_function(QUANTISE, (value, *how)), value, user)
 
 
 def _marked(node: Node, value: Node, user: Node) -> Node:
@@ -159,3 +162,24 @@ def _marked(node: Node, value: Node, user: Node) -> Node:
     node.meta["val"] = torch.empty_like(value.meta["val"])
     node.meta["amprewrite"] = QUANTISED
     return node
+
+
+aten = torch.ops.aten
+
+
+def call_kernel(node: Node, decision: Decision) -> None:
+    """Make ``node``, a matrix product, a call of the operator, in place.
+
+    Raises:
+        UnsupportedError: Its device has no products of 8 bits.
+    """
+    check_device(node.meta["val"].device)
+    given: tuple[Any, ...]
+    if node.target is aten.linear.default:
+        names = ("input", "weight", "bias")
+        given, turned = tuple(argument(node, name) for name in names), False
+    else:
+        given, turned = (*node.args, None), True
+    how = decision.forward, decision.backward, decision.scaling
+    node.target = FP8_DOT
+    node.args, node.kwargs = (*given, *how, turned), {}

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.torch_fx.rewrite.quantise_op import OPERATOR
+from amprewrite.frameworks.torch_fx.rewrite.fp8_operators import QUANTISE
 from amprewrite.training.torch import (
     DelayedLinear,
     DelayedRule,
@@ -29,9 +29,9 @@ def layer():
 def by_hand(plain, x):
     """A layer with current scaling."""
     made = nn.functional.linear(
-        *(OPERATOR(t, E4M3, "", "current") for t in (x, plain.weight))
+        *(QUANTISE(t, E4M3, "", "current") for t in (x, plain.weight))
     )
-    return OPERATOR(made, "", E5M2, "current") + plain.bias
+    return QUANTISE(made, "", E5M2, "current") + plain.bias
 
 
 def test_stationary_numbers_are_those_of_current_scaling():

@@ -16,10 +16,9 @@ from torch.fx import Graph, GraphModule, Node
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.torch_fx.compat import module_parts, operators, pytrees
 from amprewrite.frameworks.torch_fx.module.stored.metadata import StoredMetadata
-from amprewrite.frameworks.torch_fx.rewrite import quantise_op
-from amprewrite.frameworks.torch_fx.rewrite.fp8_kernel import fp8_dot
+from amprewrite.frameworks.torch_fx.rewrite import fp8_operators
 
-OWN = (fp8_dot.OPERATOR, quantise_op.OPERATOR)
+OWN = (fp8_operators.FP8_DOT, fp8_operators.QUANTISE)
 """Operators that the writer inserts: importing them here registers them to be found."""
 
 

@@ -10,8 +10,8 @@ from torch import nn
 
 from amprewrite.errors import PlanMismatchError
 from amprewrite.frameworks.torch_fx.capture.one_graph import capture
-from amprewrite.frameworks.torch_fx.rewrite.apply_plan import rewrite
 from amprewrite.frameworks.torch_fx.rewrite.read import read
+from amprewrite.frameworks.torch_fx.rewrite.write import rewrite
 from tests.torch_programs import Program
 
 

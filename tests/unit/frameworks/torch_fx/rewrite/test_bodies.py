@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from amprewrite.frameworks.torch_fx.executor import attribute
-from amprewrite.frameworks.torch_fx.rewrite.bodies import own_body, region_body
+from amprewrite.frameworks.torch_fx.rewrite.read import own_body, region_body
 
 
 def outer() -> Any:

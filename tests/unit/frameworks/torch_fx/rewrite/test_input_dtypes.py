@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812
 
 import amprewrite
 from amprewrite.errors import CaptureError
-from amprewrite.frameworks.torch_fx.rewrite.input_dtypes import refuse_unequal
+from amprewrite.frameworks.torch_fx.rewrite.read import refuse_unequal
 from amprewrite.ir import parse_graph
 from tests.torch_programs import Program
 

@@ -17,8 +17,8 @@ import amprewrite
 from amprewrite.dtypes.rounding import quantise_scaled
 from amprewrite.errors import PlanMismatchError
 from amprewrite.frameworks.torch_fx.derived.classes import programs_of
+from amprewrite.frameworks.torch_fx.rewrite.fp8_operators import QUANTISE
 from amprewrite.frameworks.torch_fx.rewrite.quantise_contractions import QUANTISED
-from amprewrite.frameworks.torch_fx.rewrite.quantise_op import OPERATOR
 
 FORMATS = ("float8_e4m3fn", "float8_e5m2")
 
@@ -58,11 +58,11 @@ class Mixed(nn.Module):
 
 def by_hand(model, x, scaling):
     def rounded(t):
-        return OPERATOR(t, FORMATS[0], "", scaling)
+        return QUANTISE(t, FORMATS[0], "", scaling)
 
     def backward(t, bias=None):
         """Round the gradient, but for that of a bias, which is added without effect."""
-        y = OPERATOR(t, "", FORMATS[1], scaling)
+        y = QUANTISE(t, "", FORMATS[1], scaling)
         return y if bias is None else y + (bias - bias.detach())
 
     return model.by_ops(x, rounded, backward, torch.Tensor.detach)
@@ -108,7 +108,7 @@ def test_a_value_is_rounded_once_for_all_readers(x, simulated):
     nodes = [
         n
         for n in program.rewritten.graph.nodes
-        if n.meta.get("amprewrite") == QUANTISED and n.target is OPERATOR
+        if n.meta.get("amprewrite") == QUANTISED and n.target is QUANTISE
     ]
     forward = [n.args[0].name for n in nodes if n.args[1]]
     assert len(forward) == 12  # of 15 operands: h has three readers, a two

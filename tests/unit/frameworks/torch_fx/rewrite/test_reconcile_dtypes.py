@@ -118,10 +118,10 @@ def test_a_custom_op_without_an_override_runs_as_traced(library: Any) -> None:
 
 
 def test_every_test_holds_the_dtypes_of_its_rewrites_to_fake_tensors() -> None:
-    from amprewrite.frameworks.torch_fx.rewrite import apply_plan
+    from amprewrite.frameworks.torch_fx.rewrite import write
 
     # A fixture of all tests wraps it.
-    assert apply_plan.reconcile.__name__ == "reconciled"
+    assert write.reconcile.__name__ == "reconciled"
 
 
 @pytest.mark.skipif(

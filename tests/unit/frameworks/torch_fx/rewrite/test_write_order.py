@@ -12,9 +12,12 @@ from torch import nn
 import amprewrite
 from amprewrite.errors import GraphError, PlanMismatchError
 from amprewrite.frameworks.torch_fx.capture.export import export_model
-from amprewrite.frameworks.torch_fx.rewrite.apply_plan import rewrite
+from amprewrite.frameworks.torch_fx.rewrite.in_place_writes import (
+    check_writes,
+    contents,
+)
 from amprewrite.frameworks.torch_fx.rewrite.read import read
-from amprewrite.frameworks.torch_fx.rewrite.write_order import check_writes, contents
+from amprewrite.frameworks.torch_fx.rewrite.write import rewrite
 from amprewrite.plan import OUTPUT, Plan
 from tests.torch_programs import Program
 

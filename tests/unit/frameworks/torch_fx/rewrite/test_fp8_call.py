@@ -13,8 +13,8 @@ from torch import nn
 import amprewrite
 from amprewrite.errors import AmpWarning, PlanMismatchError
 from amprewrite.frameworks.torch_fx.derived.classes import programs_of
-from amprewrite.frameworks.torch_fx.rewrite.fp8_kernel.call import call_kernel
-from amprewrite.frameworks.torch_fx.rewrite.fp8_kernel.fp8_dot import OPERATOR
+from amprewrite.frameworks.torch_fx.rewrite.fp8_operators import FP8_DOT
+from amprewrite.frameworks.torch_fx.rewrite.quantise_contractions import call_kernel
 from amprewrite.policy import load_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore:kernel scaled_mm")
@@ -60,7 +60,7 @@ def targets(converted, x):
     return [
         node
         for node in programs.program_for(converted, (x,), {}).rewritten.graph.nodes
-        if node.target is OPERATOR
+        if node.target is FP8_DOT
     ]
 
 

@@ -1,32 +1,161 @@
-"""Check in-place writes: a rewritten program must read the values the model reads.
-
-A cast makes a copy. A write to the copy does not change the value, and a copy made
-before a write does not contain it. Both programs are therefore evaluated on numbers in
-place of tensors (value numbering): a storage has a number for its content, each write
-changes it, and each op reads the numbers of its operands. A cast passes its operand's
-number on. The rewritten program is right if every op, every output and every written
-input has the same number as in the model.
-
-Source: value numbering, as in Alpern, Wegman and Zadeck, "Detecting equality of
-variables in programs" (1988).
-"""
+"""Keep the meaning of writes in place: copies, views, the order of reads and writes."""
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
+import torch
 from torch.fx import GraphModule, Node
 
 from amprewrite.errors import GraphError
-from amprewrite.frameworks.torch_fx.compat import pytrees
-from amprewrite.frameworks.torch_fx.rewrite.aliasing import (
-    gives_alias,
-    is_copied_at_once,
-)
+from amprewrite.frameworks.torch_fx.aten.ops import packet_name
+from amprewrite.frameworks.torch_fx.compat import operators, pytrees, tensor_internals
+from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.rewrite.read import Leaves, Reading, occurrences
-from amprewrite.frameworks.torch_fx.rewrite.views import is_viewed_again
-from amprewrite.ir import Op
+from amprewrite.ir import Op, ProgramGraph
+from amprewrite.plan.uses import View
+
+# Ops that return a view or a copy, depending on dtypes and strides.
+#
+# ``x.to(bfloat16)`` copies a float32 value and returns a bfloat16 one itself;
+# ``reshape`` of a slice copies, but of a dense cast of the slice it returns a view. If
+# the model writes to either tensor, a copy must remain a copy.
+
+aten = torch.ops.aten
+
+UNDECLARED = frozenset(("type_as",))
+"""Ops that may return their operand itself without declaring it in their schema."""
+
+
+def gives_alias(op: Op, node: Node, graph: ProgramGraph) -> bool:
+    """Return whether an op that copied in the model may return a view now.
+
+    Args:
+        op: The op.
+        node: Its node in the rewritten graph.
+        graph: The traced program.
+    """
+    if len(op.results) != 1 or not op.operands or not _may_alias(node):
+        return False
+    name, result = op.operands[0], op.results[0]
+    if graph.storage(name) == graph.storage(result):
+        return False
+    source = node.args[0]
+    if not isinstance(source, Node):
+        return False
+    if op.canonical == "cast":
+        return source.meta["val"].dtype == node.meta["val"].dtype
+    traced = graph.values[name].dtype
+    return is_inserted(source) or str(source.meta["val"].dtype) != f"torch.{traced}"
+
+
+def is_inserted(node: Node) -> bool:
+    """Return whether the writer inserted ``node``."""
+    return "amprewrite" in node.meta
+
+
+def is_copied_at_once(node: Node) -> bool:
+    """Return whether all users of ``node`` are copies that directly follow it."""
+    following, directly = node.next, set[Node]()
+    while is_inserted(following):
+        directly.add(following)
+        following = following.next
+    return bool(node.users) and directly.issuperset(node.users)
+
+
+def _may_alias(node: Node) -> bool:
+    """Return whether an op declares a view as result, or is known to return one."""
+    if not operators.is_overload(node.target):
+        return False
+    declared = operators.results_alias(node.target)
+    return declared or packet_name(node.target) in UNDECLARED
+
+
+def keep_copy(reading: Reading, op: Op, node: Node) -> None:
+    """Insert a copy of ``op``'s result if it may share a storage that is written to."""
+    graph = reading.graph
+    if not graph.written or not gives_alias(op, node, graph):
+        return
+    storages = {graph.storage(op.operands[0]), op.results[0]}
+    if not storages & graph.written:
+        return
+    readers = list(node.users)
+    with node.graph.inserting_before(node.next):
+        copy = node.graph.call_function(aten.clone.default, (node,))
+    copy.meta = {**node.meta, "amprewrite": "copy kept"}
+    reading.leaves[copy] = op.results[0]
+    for reader in readers:
+        reader.replace_input_with(node, copy)
+
+
+# Rebuild views on the cast of their base, so that outputs share a storage.
+#
+# A model may return a tensor and views of it, and its caller may write to one and read
+# another. Separate casts of each would not share a storage.
+
+VIEWED_AGAIN = "viewed again"
+"""Mark of the nodes inserted here, in their ``meta["amprewrite"]``."""
+
+
+def is_viewed_again(node: Node) -> bool:
+    """Return whether ``node`` was inserted here."""
+    return node.meta.get("amprewrite") == VIEWED_AGAIN
+
+
+def view_again(
+    reading: Reading, base: Node, path: Sequence[View], before: Node
+) -> Node:
+    """Insert the views on ``path`` with ``base`` as their base; return the last.
+
+    Args:
+        reading: The program.
+        base: The base of the views, in the wanted dtype.
+        path: Views, starting at the value that ``base`` is the cast of; in-place writes
+            on it are part of ``base`` already.
+        before: Node before which the views are inserted.
+    """
+    views = [(op, n) for op, n in path if not op.mutates and op.canonical != "cast"]
+    if not views:  # an alias, to have the name of the written value
+        with before.graph.inserting_before(before):
+            whole = before.graph.call_function(aten.alias.default, (base,))
+        whole.meta = {"val": base.meta["val"], "amprewrite": VIEWED_AGAIN}
+        base = whole
+    for op, name in views:
+        node = reading.sites[op.name].node
+        with before.graph.inserting_before(before):
+            base = _again(node, base)
+            if isinstance(reading.leaves.get(node), list):
+                index = op.results.index(name)
+                val = base.meta["val"][index]
+                base = before.graph.call_function(operator.getitem, (base, index))
+                base.meta = {"val": val, "amprewrite": VIEWED_AGAIN}
+    reading.leaves[base] = path[-1][1]  # a write gives the view that it writes to
+    return base
+
+
+def _again(node: Node, base: Node) -> Node:
+    """Insert a copy of an op with one or more views, with ``base`` as input."""
+    dtype = base.meta["val"].dtype
+    retyped = tensor_internals.retyped
+    val = pytree.tree_map(lambda v: retyped(v, dtype), node.meta["val"])
+    made = base.graph.node_copy(node)
+    made.update_arg(0, base)
+    made.meta = {"val": val, "amprewrite": VIEWED_AGAIN}
+    return made
+
+
+# Check in-place writes: a rewritten program must read the values the model reads.
+#
+# A cast makes a copy. A write to the copy does not change the value, and a copy made
+# before a write does not contain it. Both programs are therefore evaluated on numbers
+# in place of tensors (value numbering): a storage has a number for its content, each
+# write changes it, and each op reads the numbers of its operands. A cast passes its
+# operand's number on. The rewritten program is right if every op, every output and
+# every written input has the same number as in the model.
+#
+# Source: value numbering, as in Alpern, Wegman and Zadeck, "Detecting equality of
+# variables in programs" (1988).
 
 Held: TypeAlias = "tuple[str, int] | list[Held] | None"
 """The tensors of a node as (name of the value, index of its storage)."""

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from amprewrite.dtypes.rounding import quantise_scaled
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.torch_fx.compat import operators
-from amprewrite.frameworks.torch_fx.rewrite.fp8_kernel.product import (
+from amprewrite.frameworks.torch_fx.rewrite.fp8_operators import (
     Rounded,
     check_device,
     product,

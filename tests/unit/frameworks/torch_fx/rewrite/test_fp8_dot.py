@@ -7,8 +7,7 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.torch_fx.rewrite.fp8_kernel.fp8_dot import OPERATOR
-from amprewrite.frameworks.torch_fx.rewrite.quantise_op import OPERATOR as QUANTISE
+from amprewrite.frameworks.torch_fx.rewrite.fp8_operators import FP8_DOT, QUANTISE
 
 E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
 
@@ -33,7 +32,7 @@ def test_it_is_the_emulation(shape, scaling, *, bias, turned):
     given = (x, w, b) if bias else (x, w)
     added = b if bias else None
     upstream = torch.randn(*shape[:-1], 9)
-    y = OPERATOR(x, w.t() if turned else w, added, E4M3, E5M2, scaling, turned)
+    y = FP8_DOT(x, w.t() if turned else w, added, E4M3, E5M2, scaling, turned)
     z = emulated(x, w, added, scaling)
     torch.testing.assert_close(y, z, rtol=1e-5, atol=1e-5)
     found = torch.autograd.grad(y, given, upstream)
@@ -44,7 +43,7 @@ def test_it_is_the_emulation(shape, scaling, *, bias, turned):
 
 def test_low_operands_keep_their_dtype():
     x, w, b = operands(4, 7, dtype=torch.bfloat16)
-    y = OPERATOR(x, w, b, E4M3, E5M2, "current", False)
+    y = FP8_DOT(x, w, b, E4M3, E5M2, "current", False)
     assert y.dtype == torch.bfloat16
     y.sum().backward()
     assert {t.grad.dtype for t in (x, w, b)} == {torch.bfloat16}
@@ -53,18 +52,18 @@ def test_low_operands_keep_their_dtype():
 def test_its_shapes():
     x, w, b = (t.detach() for t in operands(3, 5, 7))
     given = (x, w, b, E4M3, E5M2, "current", False)
-    torch.library.opcheck(OPERATOR, given, test_utils="test_faketensor")
+    torch.library.opcheck(FP8_DOT, given, test_utils="test_faketensor")
 
 
 def test_what_it_cannot_do_is_refused():
     x, w, _ = operands(4, 7)
-    y = OPERATOR(x, w, None, E4M3, E5M2, "none", False)
+    y = FP8_DOT(x, w, None, E4M3, E5M2, "none", False)
     (gradient,) = torch.autograd.grad((y**2).sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
 
     def total(x):
-        return OPERATOR(x, w, None, E4M3, E5M2, "none", False).sum()
+        return FP8_DOT(x, w, None, E4M3, E5M2, "none", False).sum()
 
     with pytest.raises(UnsupportedError, match=r"torch\.func transforms"):
         torch.func.grad(total)(x)

@@ -1,1 +1,0 @@
-"""Matrix products by the kernel of torch for 8 bits: its contract, an operator."""
