@@ -1,22 +1,262 @@
-"""ATen spellings of the canonical ops, and of ops with bodies.
+"""ATen ops: their canonical names, their arguments, and the dtypes of torch by name.
 
 The canonical name of an op is the name of its ATen packet without the underscore of the
-in-place form; the table of ops lists the exceptions, and this module the names that
+in-place form. The table of ops lists the exceptions, and this module the names that
 depend on the arguments. A custom operator keeps its qualified name, such as
 ``mylib.scan``.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.fx import Node
 
-from amprewrite.frameworks.torch_fx.aten.arguments import Called, argument
-from amprewrite.frameworks.torch_fx.aten.einsum import einsum_length, einsum_name
-from amprewrite.frameworks.torch_fx.compat import operators
+from amprewrite.dtypes.fits import FEW, edges
+from amprewrite.frameworks.torch_fx.compat import operators, pytrees, tensor_internals
 from amprewrite.ops import OperandRule, op_table, traits_of
+
+
+class Called(Protocol):
+    """A call of an operator: a node, or a call that is being traced."""
+
+    @property
+    def target(self) -> Any:
+        """The operator."""
+        ...
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The positional arguments of the call."""
+        ...
+
+    @property
+    def kwargs(self) -> Mapping[str, Any]:
+        """The keyword arguments of the call."""
+        ...
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """Metadata about its value."""
+        ...
+
+
+def argument(node: Called, name: str) -> object:
+    """Return the argument called ``name`` in the op's schema; its default if absent."""
+    for index, formal in enumerate(operators.formals(node.target)):
+        if formal.name == name:
+            if index < len(node.args) and not formal.kwarg_only:
+                return node.args[index]
+            return node.kwargs.get(name, formal.default_value)
+    return None
+
+
+def tensor_slots(node: Called) -> Iterator[Any]:
+    """Yield the arguments for tensors in the schema: also numbers and None."""
+    for formal in operators.formals(node.target):
+        kind = str(formal.type)
+        if "Tensor" not in kind:
+            continue
+        given = argument(node, formal.name)
+        if kind.startswith("List") and pytrees.is_sequence(given):
+            yield from given
+        else:
+            yield given
+
+
+def writes_first(node: Called) -> bool:
+    """Return whether an op writes in place to its first argument."""
+    formals = operators.formals(node.target)
+    alias = formals[0].alias_info if formals else None
+    return alias is not None and alias.is_write
+
+
+NUMBER_TYPES = ("number", "Optional[number]", "Tensor")
+"""Schema types of arguments with Python numbers that meet tensor elements.
+
+``x + 1e-8`` is ``add.Tensor`` with a number in the place of a tensor.
+"""
+
+FILLS = ("value", "fill_value")
+"""Names of arguments that fill elements, of any schema type."""
+
+
+def numbers(node: Called) -> Iterator[tuple[str, float]]:
+    """Yield the Python numbers among the arguments that meet tensor elements."""
+    for formal in _numeric(node.target):
+        found = argument(node, formal.name)
+        if found == formal.default_value or isinstance(found, bool):
+            continue
+        if isinstance(found, (int, float)):
+            yield formal.name, float(found)
+
+
+@lru_cache(maxsize=1024)
+def _numeric(target: Hashable) -> tuple[operators.Formal, ...]:
+    """Return the arguments in the schema of ``target`` that may be such numbers."""
+    return tuple(
+        formal
+        for formal in operators.formals(target)
+        if str(formal.type) in NUMBER_TYPES or formal.name in FILLS
+    )
+
+
+def has_argument(node: Called, name: str) -> bool:
+    """Return whether the schema of the op has an argument called ``name``."""
+    return any(formal.name == name for formal in operators.formals(node.target))
+
+
+def position(node: Called, name: str) -> tuple[int, bool]:
+    """Return the schema position of an argument, and whether it is keyword-only."""
+    for index, formal in enumerate(operators.formals(node.target)):
+        if formal.name == name:
+            return index, formal.kwarg_only
+    msg = f"{node.target} has no argument {name!r}"
+    raise LookupError(msg)
+
+
+# The meaning of an einsum: one name of an op stands for sums, products and moves.
+#
+# torch multiplies operands pair by pair. A summed label that only one operand of a pair
+# has is summed before the product; a dimension of extent 1 broadcasts, and does not
+# have the label. An einsum of one operand multiplies nothing.
+
+Extents = tuple[Any, ...]
+"""Extents of a tensor: numbers and symbols."""
+
+_ELLIPSIS = "..."
+_TOKEN = re.compile(r"\.\.\.|[A-Za-z]")
+
+
+def einsum_name(node: Called, name: str) -> str:
+    """Return the canonical name of the computation of an einsum.
+
+    Args:
+        node: A call of ``aten.einsum``.
+        name: The name that is returned for contractions, and where the shapes of the
+            operands are not known.
+
+    Returns:
+        With one operand ``sum``, or ``diagonal`` or ``permute``, which move data; with
+        several ``einsum_product`` if nothing is summed, ``einsum_sum`` if a label of
+        only one operand is summed, else ``name``.
+    """
+    equation = _equation(node)
+    if equation is None:
+        return name
+    summed = equation.summed
+    if len(equation.terms) > 1:
+        alone = any(equation.count(label) == 1 for label in summed)
+        return "einsum_sum" if alone else name if summed else "einsum_product"
+    (term,) = equation.terms
+    if summed:
+        return "sum"
+    return "diagonal" if len(set(term)) < len(term) else "permute"
+
+
+def einsum_length(node: Called) -> int | None:
+    """Return the product of the extents of the summed labels; None if not known."""
+    equation = _equation(node)
+    if equation is None:
+        return None
+    lengths = [equation.extents[label] for label in equation.summed]
+    return prod(lengths) if all(isinstance(n, int) for n in lengths) else None
+
+
+@dataclass(frozen=True)
+class _Equation:
+    """An einsum with a label for each dimension, also for those behind an ellipsis.
+
+    Attributes:
+        terms: The labels of each operand.
+        result: The labels of the result.
+        shapes: Extents of each operand.
+    """
+
+    terms: Sequence[Sequence[str]]
+    result: Sequence[str]
+    shapes: Sequence[Extents]
+
+    @property
+    def extents(self) -> Mapping[str, Any]:
+        """The extent of each label, after broadcasting."""
+        extents: dict[str, Any] = {}
+        for label, extent in self._dimensions():
+            if not _is_unit(extent) or label not in extents:
+                extents[label] = extent
+        return extents
+
+    @property
+    def summed(self) -> list[str]:
+        """The labels that are summed over more than one element."""
+        return [
+            label
+            for label, extent in self.extents.items()
+            if label not in self.result and not _is_unit(extent)
+        ]
+
+    def count(self, label: str) -> int:
+        """Return the number of operands that have a label."""
+        pairs = zip(self.terms, self.shapes, strict=True)
+        return sum((label in _long(term, shape)) for term, shape in pairs)
+
+    def _dimensions(self) -> Iterator[tuple[str, Any]]:
+        for term, shape in zip(self.terms, self.shapes, strict=True):
+            yield from zip(term, shape, strict=True)
+
+
+def _long(term: Sequence[str], shape: Extents) -> set[str]:
+    pairs = zip(term, shape, strict=True)
+    return {label for label, extent in pairs if not _is_unit(extent)}
+
+
+def _is_unit(extent: object) -> bool:
+    return isinstance(extent, int) and extent == 1
+
+
+def _equation(node: Called) -> _Equation | None:
+    """Return the equation of a call; None without shapes, or if they do not fit it."""
+    text, operands = argument(node, "equation"), argument(node, "tensors")
+    if not isinstance(text, str) or not pytrees.is_sequence(operands):
+        return None
+    values = [x.meta.get("val") if isinstance(x, Node) else x for x in operands]
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    shapes: list[Extents] = [tensor_internals.extents(tensor) for tensor in tensors]
+    left, arrow, right = text.replace(" ", "").partition("->")
+    tokens = [_TOKEN.findall(term) for term in left.split(",")]
+    if not len(tokens) == len(shapes) == len(values):
+        return None
+    pairs = list(zip(tokens, shapes, strict=True))
+    ranks = [len(shape) - len(term) + 1 for term, shape in pairs if _ELLIPSIS in term]
+    rank = max(ranks, default=0)
+    terms = [_spread(term, len(s) - len(term) + 1, rank) for term, s in pairs]
+    if any(len(term) != len(shape) for term, shape in zip(terms, shapes, strict=True)):
+        return None
+    written = _TOKEN.findall(right) if arrow else _implied(tokens)
+    return _Equation(terms, _spread(written, rank, rank), shapes)
+
+
+def _spread(tokens: Sequence[str], rank: int, widest: int) -> list[str]:
+    """Return labels with the last ``rank`` of ``widest`` dimensions for an ellipsis."""
+    spread: list[str] = []
+    for token in tokens:
+        dimensions = [str(i) for i in range(widest - rank, widest)]
+        spread.extend(dimensions if token == _ELLIPSIS else [token])
+    return spread
+
+
+def _implied(tokens: Sequence[Sequence[str]]) -> list[str]:
+    """Return the result of an equation without an arrow: the labels that occur once."""
+    used = [token for term in tokens for token in term]
+    once = {token for token in used if used.count(token) == 1}
+    return [*([_ELLIPSIS] * (_ELLIPSIS in used)), *sorted(once - {_ELLIPSIS})]
+
+
+# Names of ops, and what ops with bodies are.
 
 FRAMEWORK_ONLY = frozenset(("_assert_tensor_metadata",))
 """Packets that only check traced dtypes; dropped, because the dtypes change."""
@@ -223,3 +463,34 @@ def contracted_length(node: Node, canonical: str) -> int | None:
         case _:
             return None
     return length if isinstance(length, int) else None
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return the name of a torch dtype."""
+    return str(dtype).removeprefix("torch.")
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """Return the torch dtype called ``name``."""
+    return getattr(torch, name)
+
+
+def edges_of(tensor: torch.Tensor) -> tuple[float, ...]:
+    """Return the numbers of a constant that a narrow format has not.
+
+    See :func:`amprewrite.dtypes.fits.edges`; of a table, the least and the greatest.
+    Tensors of other classes or layouts have none.
+    """
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+    if not plain or tensor.layout is not torch.strided or tensor.device.type == "meta":
+        return ()
+    if not tensor.is_floating_point() or not tensor.numel():
+        return ()
+    values: Any = tensor.detach()
+    table = values.numel() > FEW
+    if table:
+        ends: Any = torch.stack(torch.aminmax(values))
+        values = ends.unique()
+        table = len(values) > 1
+    numbers: list[Any] = values.reshape(-1).tolist()
+    return edges(numbers, table=table)

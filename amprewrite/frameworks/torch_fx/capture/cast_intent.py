@@ -19,13 +19,13 @@ from torch.fx import GraphModule, Node
 
 from amprewrite.dtypes.op_rules import OP_RULES
 from amprewrite.errors import NotCapturedError
-from amprewrite.frameworks.torch_fx.aten import arguments, ops
-from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
-from amprewrite.frameworks.torch_fx.aten.source_location import (
+from amprewrite.frameworks.torch_fx.aten import ops
+from amprewrite.frameworks.torch_fx.aten.names import (
     source_frame,
     source_line,
     user_frames,
 )
+from amprewrite.frameworks.torch_fx.aten.ops import argument, dtype_name
 from amprewrite.frameworks.torch_fx.capture.low_run import run_on_fake, run_on_meta
 from amprewrite.frameworks.torch_fx.compat import (
     operators,
@@ -143,7 +143,7 @@ def _site(node: Node, low: torch.dtype) -> Site | None:
     is_cast = ops.canonical_name(node) == "cast"
     if is_cast and ops.names_tensor(node):
         return None
-    if not is_cast and arguments.argument(node, "dtype") not in (FULL, low):
+    if not is_cast and argument(node, "dtype") not in (FULL, low):
         return None
     frame = source_frame(node)
     called = "cast" if is_cast else ops.packet_name(node.target)

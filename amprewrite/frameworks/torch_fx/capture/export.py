@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 
 from amprewrite.dtypes import Processor
 from amprewrite.errors import CaptureError
-from amprewrite.frameworks.torch_fx.aten.rnn_cells import cells_written_out
+from amprewrite.frameworks.torch_fx.aten.dynamo_to_aten import cells_written_out
 from amprewrite.frameworks.torch_fx.capture.attribute_reads import ALL
 from amprewrite.frameworks.torch_fx.capture.keywords import keywords_named
 from amprewrite.frameworks.torch_fx.capture.made_tensors import (

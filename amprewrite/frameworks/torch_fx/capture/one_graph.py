@@ -8,7 +8,7 @@ from torch import nn
 
 from amprewrite.dtypes import Processor
 from amprewrite.frameworks.base import Request
-from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
+from amprewrite.frameworks.torch_fx.aten.ops import torch_dtype
 from amprewrite.frameworks.torch_fx.capture.cast_intent import tell_casts
 from amprewrite.frameworks.torch_fx.capture.dynamic_shapes import refuse_unused
 from amprewrite.frameworks.torch_fx.capture.export import export_model

@@ -17,8 +17,14 @@ from torch.fx import GraphModule, Node
 from amprewrite.dtypes import Behaviour, Operand, Processor, Rule
 from amprewrite.dtypes.op_rules import OP_RULES
 from amprewrite.errors import AmpError, ComplexTruncationError, PromotionError
-from amprewrite.frameworks.torch_fx.aten import arguments, ops
-from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name, torch_dtype
+from amprewrite.frameworks.torch_fx.aten import ops
+from amprewrite.frameworks.torch_fx.aten.ops import (
+    argument,
+    dtype_name,
+    tensor_slots,
+    torch_dtype,
+    writes_first,
+)
 from amprewrite.frameworks.torch_fx.compat import pytrees, settings, tracing
 
 READS = "amprewrite_reads"
@@ -106,9 +112,9 @@ class _Promoter:
             raise PromotionRefused(error) from error
         if not wanted:
             return args, kwargs, []
-        states = {id(arguments.argument(call, each)) for each in STATISTICS}
+        states = {id(argument(call, each)) for each in STATISTICS}
         written: Writes = []
-        flags = (arguments.argument(call, each) for each in BY_BATCH)
+        flags = (argument(call, each) for each in BY_BATCH)
         is_updating = any(flag is True for flag in flags)
 
         def apply(arg: Any) -> Any:
@@ -126,12 +132,12 @@ class _Promoter:
 
     def _wanted(self, call: Call, name: str) -> Iterator[tuple[int, str]]:
         """Yield the tensors to cast, by identity, and their new dtypes."""
-        slots = list(arguments.tensor_slots(call))
+        slots = list(tensor_slots(call))
         tensors = [slot for slot in slots if isinstance(slot, torch.Tensor)]
         rule = OP_RULES.get(name)
         if rule is None or len({tensor.dtype for tensor in tensors}) <= 1:
             return
-        rule = _written(rule) if arguments.writes_first(call) else rule
+        rule = _written(rule) if writes_first(call) else rule
         roles = rule.roles_of(len(slots))
         used = [
             (slot, role)
@@ -150,7 +156,7 @@ class _Promoter:
         for (tensor, _), dtype in zip(used, found.casts, strict=True):
             if dtype is not None:
                 yield id(tensor), dtype
-        mask: Any = arguments.argument(call, "attn_mask")
+        mask: Any = argument(call, "attn_mask")
         is_added = isinstance(mask, torch.Tensor) and mask.is_floating_point()
         if is_added and dtype_name(mask.dtype) != found.computes:
             yield id(mask), found.computes

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name, torch_dtype
+from amprewrite.frameworks.torch_fx.aten.ops import dtype_name, torch_dtype
 from amprewrite.frameworks.torch_fx.capture.one_graph import capture
 from amprewrite.frameworks.torch_fx.comparison.compare import (
     is_same_program,

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from amprewrite.errors import CaptureError, NotCapturedError
-from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name, torch_dtype
+from amprewrite.frameworks.torch_fx.aten.ops import dtype_name, torch_dtype
 from amprewrite.frameworks.torch_fx.capture.one_graph import capture
 from amprewrite.frameworks.torch_fx.capture.program import open_program
 from amprewrite.frameworks.torch_fx.compat.operators import FunctionMode

@@ -17,7 +17,7 @@ from torch.fx import Graph
 from torch.nn.parallel import DistributedDataParallel
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
+from amprewrite.frameworks.torch_fx.aten.ops import dtype_name
 from amprewrite.frameworks.torch_fx.compat import module_parts, pytrees
 from amprewrite.frameworks.torch_fx.module.state import EXTRAS, lowered
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
+from amprewrite.frameworks.torch_fx.aten.ops import dtype_name
 from amprewrite.frameworks.torch_fx.compat import module_parts
 from amprewrite.frameworks.torch_fx.module.low_marks import full_dtype, mark_low
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.fx import Node
 
-from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
+from amprewrite.frameworks.torch_fx.aten.ops import torch_dtype
 from amprewrite.frameworks.torch_fx.capture.warmup import copies, has_values, try_run
 from amprewrite.frameworks.torch_fx.compat import pytrees
 from amprewrite.frameworks.torch_fx.executor import Executor, Observer, Operands

@@ -10,7 +10,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from amprewrite.errors import PlanMismatchError
-from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
+from amprewrite.frameworks.torch_fx.aten.ops import dtype_name
 from amprewrite.frameworks.torch_fx.compat import (
     pytrees,
     shape_guards,

@@ -8,7 +8,7 @@ from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
 from amprewrite.errors import UnsupportedError
-from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
+from amprewrite.frameworks.torch_fx.aten.ops import torch_dtype
 from amprewrite.frameworks.torch_fx.compat import module_parts
 from amprewrite.frameworks.torch_fx.executor import Executor
 from amprewrite.frameworks.torch_fx.module.low_marks import mark_low

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
+from amprewrite.frameworks.torch_fx.aten.ops import torch_dtype
 from amprewrite.measure.calibrate import WIDTH, Kernel, calibrate, product
 from amprewrite.measure.timing import Scope, medians, processor, scope_of
 from amprewrite.plan.hardware import (

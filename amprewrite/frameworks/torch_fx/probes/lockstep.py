@@ -18,8 +18,8 @@ import torch
 from torch.fx import Node
 
 from amprewrite.dtypes import format_of
-from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
-from amprewrite.frameworks.torch_fx.aten.source_location import module_path, source_line
+from amprewrite.frameworks.torch_fx.aten.names import module_path, source_line
+from amprewrite.frameworks.torch_fx.aten.ops import dtype_name
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.compat.settings import fork_rng
 from amprewrite.frameworks.torch_fx.executor import (

@@ -25,7 +25,7 @@ from torch.fx import Node
 from amprewrite.dtypes.rounding import quantise_scaled
 from amprewrite.errors import AmpError, ToleranceError, UnsupportedError
 from amprewrite.frameworks.torch_fx.aten import ops
-from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
+from amprewrite.frameworks.torch_fx.aten.ops import torch_dtype
 from amprewrite.frameworks.torch_fx.compat import pytrees
 from amprewrite.frameworks.torch_fx.executor import (
     Executor,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.aten.output_paths import named_tensors
+from amprewrite.frameworks.torch_fx.aten.names import named_tensors
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.probes.runner import Runner
 from amprewrite.frameworks.torch_fx.untouched.undisturbed import undisturbed

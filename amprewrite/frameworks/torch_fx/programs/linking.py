@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from amprewrite.errors import warn
-from amprewrite.frameworks.torch_fx.aten.dtypes import torch_dtype
+from amprewrite.frameworks.torch_fx.aten.ops import torch_dtype
 from amprewrite.frameworks.torch_fx.compat import module_parts
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.frameworks.torch_fx.module.lazy_module import LazyModule

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from amprewrite.errors import CaptureError, UnsupportedError
-from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
+from amprewrite.frameworks.torch_fx.aten.ops import dtype_name
 from amprewrite.frameworks.torch_fx.compat import module_hooks, module_parts
 from amprewrite.frameworks.torch_fx.module import distributed
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule

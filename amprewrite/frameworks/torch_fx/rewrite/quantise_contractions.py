@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.fx import Node, map_arg
 
-from amprewrite.frameworks.torch_fx.aten.arguments import argument, has_argument
+from amprewrite.frameworks.torch_fx.aten.ops import argument, has_argument
 from amprewrite.frameworks.torch_fx.rewrite.fp8_operators import (
     FP8_DOT,
     QUANTISE,

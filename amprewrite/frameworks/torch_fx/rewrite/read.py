@@ -13,14 +13,14 @@ from amprewrite.dtypes import FORMATS, Behaviour, Rule, is_float
 from amprewrite.dtypes.op_rules import OP_RULES
 from amprewrite.errors import CaptureError
 from amprewrite.frameworks.base import Request
-from amprewrite.frameworks.torch_fx.aten import arguments, ops
-from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name, edges_of
-from amprewrite.frameworks.torch_fx.aten.source_location import (
+from amprewrite.frameworks.torch_fx.aten import ops
+from amprewrite.frameworks.torch_fx.aten.names import (
     MODEL,
     module_path,
     named_modules,
     source_line,
 )
+from amprewrite.frameworks.torch_fx.aten.ops import dtype_name, edges_of
 from amprewrite.frameworks.torch_fx.capture.cast_intent import CHOSEN
 from amprewrite.frameworks.torch_fx.capture.program import Captured
 from amprewrite.frameworks.torch_fx.capture.promotion_tracing import READS
@@ -283,11 +283,11 @@ class _Reader:
                 i for i, operand in enumerate(operands) if operand in mutated
             ),
             operand_rule=ops.operand_rule(native, canonical),
-            literals=tuple(number for _, number in arguments.numbers(node)),
+            literals=tuple(number for _, number in ops.numbers(node)),
             dtype_argument=_dtype_argument(node, canonical),
             chosen="follows" if follows else node.meta.get(CHOSEN, ""),
             has_dtype_argument=traits_of(canonical, native).has_dtype_argument
-            and arguments.has_argument(node, "dtype"),
+            and ops.has_argument(node, "dtype"),
             contracted=ops.contracted_length(node, canonical),
             masks=tuple(_masks(node, operands, self.leaves)),
             reads=reads,
@@ -382,7 +382,7 @@ def _mutated(node: Node) -> Iterator[object]:
         return
     for formal in operators.formals(node.target):
         if formal.alias_info is not None and formal.alias_info.is_write:
-            yield arguments.argument(node, formal.name)
+            yield ops.argument(node, formal.name)
 
 
 def _dtype_argument(node: Node, canonical: str) -> str:
@@ -390,14 +390,14 @@ def _dtype_argument(node: Node, canonical: str) -> str:
         return ""
     if canonical == "cast":
         return dtype_name(node.meta["val"].dtype)
-    given = arguments.argument(node, "dtype")
+    given = ops.argument(node, "dtype")
     return dtype_name(given) if isinstance(given, torch.dtype) else ""
 
 
 def _masks(
     node: Node, operands: tuple[str, ...], leaves: Mapping[Node, Leaves]
 ) -> Iterator[int]:
-    mask = arguments.argument(node, "attn_mask") if _is_aten(node) else None
+    mask = ops.argument(node, "attn_mask") if _is_aten(node) else None
     name = leaves.get(mask) if isinstance(mask, Node) else None
     if isinstance(name, str):
         yield operands.index(name)

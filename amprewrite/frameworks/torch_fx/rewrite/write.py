@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node, map_arg
 
-from amprewrite.frameworks.torch_fx.aten import arguments
-from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name, torch_dtype
+from amprewrite.frameworks.torch_fx.aten import ops
+from amprewrite.frameworks.torch_fx.aten.ops import dtype_name, torch_dtype
 from amprewrite.frameworks.torch_fx.capture.cast_intent import CHOSEN
 from amprewrite.frameworks.torch_fx.compat import pytrees, tensor_internals
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
@@ -302,7 +302,7 @@ def _set_dtype(op: Op, decision: Decision, node: Node) -> None:
         _set_argument(node, "dtype", torch_dtype(decision.results[0]))
     elif op.has_dtype_argument and decision.op_class in ("deny", "accumulate"):
         _set_argument(node, "dtype", torch_dtype(decision.precision))
-    elif _makes(op) and arguments.has_argument(node, "dtype"):
+    elif _makes(op) and ops.has_argument(node, "dtype"):
         made = torch_dtype(decision.results[0])
         if op.operands or made != node.meta["val"].dtype:
             _set_argument(node, "dtype", made)
@@ -326,14 +326,14 @@ def _write_cast(decision: Decision, node: Node) -> None:
     dtype = torch_dtype(decision.results[0])
     if decision.op_class == "follow":
         node.meta[CHOSEN] = "follows"
-    if arguments.argument(node, "dtype") is not None:
+    if ops.argument(node, "dtype") is not None:
         _set_argument(node, "dtype", dtype)
     else:  # type_as and to.other name a tensor of a possibly changed dtype
         node.target, node.args, node.kwargs = aten.to.dtype, (node.args[0], dtype), {}
 
 
 def _set_argument(node: Node, name: str, value: Any) -> None:
-    index, kwarg_only = arguments.position(node, name)
+    index, kwarg_only = ops.position(node, name)
     if kwarg_only or index >= len(node.args):
         node.kwargs = {**node.kwargs, name: value}
     else:
@@ -345,7 +345,7 @@ def _clamp_literals(op: Op, decision: Decision, node: Node) -> None:
     if decision.precision not in ("bfloat16", "float16") or not op.literals:
         return
     largest = torch.finfo(torch_dtype(decision.precision)).max
-    for name, number in arguments.numbers(node):
+    for name, number in ops.numbers(node):
         if largest < abs(number) and isfinite(number):
             _set_argument(node, name, largest if number > 0 else -largest)
 

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from amprewrite.frameworks.torch_fx.aten.arguments import argument
-from amprewrite.frameworks.torch_fx.aten.ops import packet_name
+from amprewrite.frameworks.torch_fx.aten.ops import argument, packet_name
 from amprewrite.frameworks.torch_fx.compat import operators
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, held, occurrences
 from amprewrite.ir import Op, ProgramGraph

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.fx import Graph, Node
 
-from amprewrite.frameworks.torch_fx.aten.arguments import argument
+from amprewrite.frameworks.torch_fx.aten.ops import argument
 from amprewrite.frameworks.torch_fx.compat import operators, pytrees, tensor_internals
 from amprewrite.frameworks.torch_fx.lowering.channels_last import CONVOLUTIONS, LAST
 from amprewrite.frameworks.torch_fx.lowering.packing import kernels

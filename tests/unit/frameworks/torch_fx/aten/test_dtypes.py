@@ -6,11 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from amprewrite.frameworks.torch_fx.aten.dtypes import (
-    dtype_name,
-    edges_of,
-    torch_dtype,
-)
+from amprewrite.frameworks.torch_fx.aten.ops import dtype_name, edges_of, torch_dtype
 
 MASK = torch.triu(torch.full((16, 16), torch.finfo(torch.float32).min), 1)
 

@@ -10,7 +10,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from amprewrite.frameworks.torch_fx.aten.einsum import einsum_length, einsum_name
+from amprewrite.frameworks.torch_fx.aten.ops import einsum_length, einsum_name
 
 EXTENTS = {"a": 2, "b": 3, "c": 4, "d": 5, "e": 1}
 

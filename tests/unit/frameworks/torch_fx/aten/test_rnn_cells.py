@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 import amprewrite
-from amprewrite.frameworks.torch_fx.aten.rnn_cells import WRITTEN_OUT
+from amprewrite.frameworks.torch_fx.aten.dynamo_to_aten import WRITTEN_OUT
 from tests.torch_programs import relative_error
 
 KINDS = {

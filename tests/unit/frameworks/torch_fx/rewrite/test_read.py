@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 from torch.nn import functional as F  # noqa: N812  # torch's own name
 
-from amprewrite.frameworks.torch_fx.aten.dtypes import dtype_name
+from amprewrite.frameworks.torch_fx.aten.ops import dtype_name
 from amprewrite.frameworks.torch_fx.capture.export import export_model
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, read
 from amprewrite.ir import Op
