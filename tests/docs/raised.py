@@ -19,7 +19,7 @@ from amprewrite import unit_scaling
 from amprewrite.dtypes import promote_types
 from amprewrite.factories import load_factory
 from amprewrite.frameworks import least
-from amprewrite.frameworks.torch_fx.compat.watchers import autograd, trials
+from amprewrite.frameworks.torch_fx.compat import watchers
 from amprewrite.frameworks.torch_fx.lowering.packing import kernels
 from amprewrite.frameworks.torch_fx.lowering.packing.kernels import OfMatrix
 from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import PackedLayer
@@ -60,8 +60,8 @@ def old_framework():
 
 def unnoticed_checkpoints():
     empty = nullcontext()
-    with mock.patch.object(autograd, "noting_saved_tensors", return_value=empty):
-        trials.failed.__wrapped__("2.99.0")
+    with mock.patch.object(watchers, "noting_saved_tensors", return_value=empty):
+        watchers.failed.__wrapped__("2.99.0")
 
 
 def overrides_no_list():

@@ -20,10 +20,8 @@ from amprewrite.frameworks.torch_fx.aten.dynamo_to_aten import lower
 from amprewrite.frameworks.torch_fx.aten.names import model_variable
 from amprewrite.frameworks.torch_fx.aten.ops import torch_dtype
 from amprewrite.frameworks.torch_fx.capture.program import drop_dtype_checks
-from amprewrite.frameworks.torch_fx.compat import (
-    compiling,
-    dynamo_state,
-)
+from amprewrite.frameworks.torch_fx.compat import compiling
+from amprewrite.frameworks.torch_fx.compat.compiling import outermost_module
 from amprewrite.frameworks.torch_fx.compiled_plans import Captured, current
 from amprewrite.frameworks.torch_fx.instances import Instances, Place, place_of
 from amprewrite.frameworks.torch_fx.lowering.flat_runner import (
@@ -87,7 +85,7 @@ class Backend:
         if self.training is not None:
             training = self.training()
         model, weights = model_variable(graph.graph), _weights(graph, inputs)
-        root = dynamo_state.outermost_module()
+        root = outermost_module()
         alive = (lambda: None) if root is None else ref(root)
         first = _Lowered(graph, model, weights, training, taped, current(), alive)
         place, local = place_of(module, model, weights, inputs)

@@ -9,11 +9,11 @@ import torch
 
 from amprewrite.frameworks.torch_fx.compat import (
     compiling,
-    dynamo_state,
     module_parts,
     operators,
     tracing,
 )
+from amprewrite.frameworks.torch_fx.compat.compiling import inside_transform
 from amprewrite.frameworks.torch_fx.lowering.frozen import Frozen, keep_nan
 from amprewrite.frameworks.torch_fx.lowering.simplify import written_attributes
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
@@ -61,7 +61,7 @@ def compile_program(program: ConvertedModule, *, trains: bool) -> None:
         if (
             torch.is_grad_enabled()
             or (program.gathers and _is_distributed())
-            or dynamo_state.inside_transform()
+            or inside_transform()
         ):
             return free(*args, **kwargs)
         weights, written = ([held[name] for held, name in part] for part in places())

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 from amprewrite.errors import NotCapturedError, UnsupportedError, warn
-from amprewrite.frameworks.torch_fx.compat import dynamo_state
+from amprewrite.frameworks.torch_fx.compat import compiling
 from amprewrite.frameworks.torch_fx.derived.classes import programs_of
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
 from amprewrite.plan import Plan, join_plans
@@ -58,16 +58,16 @@ def current() -> Captured:
     raised here, and there is a warning when that one is reached. There is one also for
     a function that dynamo gave up.
     """
-    converter = dynamo_state.current_converter()
-    code = dynamo_state.current_code()
+    converter = compiling.current_converter()
+    code = compiling.current_code()
     if converter is None or code is None:
         return Captured()
     held = _CAPTURED.setdefault(converter, Captured())
-    dynamo_state.set_apart(converter)
-    dynamo_state.capture_on(converter)
-    if dynamo_state.is_last_capture(converter):
+    compiling.set_apart(converter)
+    compiling.capture_on(converter)
+    if compiling.is_last_capture(converter):
         warn(LIMIT.format(name=_name(code)))
-    for skipped in dynamo_state.skipped_methods():
+    for skipped in compiling.skipped_methods():
         if skipped not in held.skipped:
             held.skipped.add(skipped)
             warn(SKIPPED.format(name=_name(skipped)))
@@ -96,7 +96,7 @@ def plan_of(model: object) -> Plan:
     if found:
         return join_plans(found)
     kind = type(model).__name__
-    if dynamo_state.converters(model):
+    if compiling.converters(model):
         msg = (
             f"this compiled {kind} has no plan: backend 'amprewrite' captured no graph "
             f"of it yet; call it once; want torch.compile(model, backend='amprewrite')"
@@ -139,7 +139,7 @@ def _plans(model: object) -> Iterator[Plan]:
 
 def _captured(model: object) -> list[Plan]:
     """Return the plans of the graphs that were captured of a compiled model."""
-    return [plan for one in dynamo_state.converters(model) for plan in _plans_by(one)]
+    return [plan for one in compiling.converters(model) for plan in _plans_by(one)]
 
 
 def _plans_by(converter: object) -> Iterable[Plan]:

@@ -7,7 +7,7 @@ from weakref import ref
 from torch.fx import GraphModule
 
 from amprewrite.frameworks.torch_fx.capture.model_paths import ModelPaths, weights_of
-from amprewrite.frameworks.torch_fx.compat import dynamo_state
+from amprewrite.frameworks.torch_fx.compat import compiling
 
 Run = Callable[..., Any]
 
@@ -56,7 +56,7 @@ class Instances:
         return known[1](*inputs)
 
     def _run_of(self, inputs: tuple[Any, ...]) -> Run:
-        root = dynamo_state.outermost_module()
+        root = compiling.outermost_module()
         paths = self._place.paths
         if root is not None and not paths.is_of(root):
             paths = ModelPaths(root)
@@ -88,11 +88,11 @@ def place_of(
     Returns:
         The place, and the positions of the parameters with their local paths.
     """
-    sources = dynamo_state.parameter_sources(module)
+    sources = compiling.parameter_sources(module)
     nodes = module.graph.find_nodes(op="placeholder")
     at = {node.name: i for i, node in enumerate(nodes) if i in set(weights.values())}
     names = weights_of(sources, at, model)
-    root = dynamo_state.outermost_module() if names else None
+    root = compiling.outermost_module() if names else None
     if root is None:
         return None, names
     paths = ModelPaths(root)

@@ -15,11 +15,11 @@ from amprewrite.frameworks.torch_fx.capture.export import (
     offending_line,
 )
 from amprewrite.frameworks.torch_fx.capture.warmup import warm_up
-from amprewrite.frameworks.torch_fx.compat import (
-    compiling,
-    dynamo_state,
-    settings,
-    threads,
+from amprewrite.frameworks.torch_fx.compat import compiling, settings, threads
+from amprewrite.frameworks.torch_fx.compat.compiling import (
+    failing_line,
+    inside_transform,
+    is_of_dynamo,
 )
 from amprewrite.frameworks.torch_fx.programs.part_hooks import without_users_hooks
 from amprewrite.frameworks.torch_fx.untouched.undisturbed import Untouched
@@ -47,7 +47,7 @@ def lazy_runner(model: nn.Module, backend: Backend) -> Callable[..., Any]:
 
     def run(*args: Any, **kwargs: Any) -> Any:
         nonlocal warm, known
-        if dynamo_state.inside_transform():
+        if inside_transform():
             warn(INSIDE_TRANSFORM.format(advice))
             return model(*args, **kwargs)
         with settings.without_any_autocast():
@@ -131,7 +131,7 @@ class _Captured:
             inner = getattr(error, "inner_exception", None)  # of a backend
             if isinstance(inner, AmpError):
                 raise inner from None
-            if inner is None and not dynamo_state.is_of_dynamo(error):
+            if inner is None and not is_of_dynamo(error):
                 raise
             if inner is None:
                 self.warm_up(args, kwargs)
@@ -153,7 +153,7 @@ def _refusal(
         inner: The error of the backend; None if it was not called.
     """
     cause = str(inner or error).strip().split("\n")[0]
-    where = dynamo_state.failing_line(error)
+    where = failing_line(error)
     at = f" at {where}" if where else ""
     what = "brought to ATen ops" if inner else "captured by dynamo"
     return CaptureError(

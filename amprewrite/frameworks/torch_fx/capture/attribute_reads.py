@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.compat import dynamo_state, module_parts
+from amprewrite.frameworks.torch_fx.compat import compiling, module_parts
 from amprewrite.frameworks.torch_fx.compat.threads import capturing
 from amprewrite.frameworks.torch_fx.untouched.kinds import is_users, space_of
 
@@ -57,7 +57,7 @@ def recording(kinds: Iterable[type[Any]] = ()) -> Generator[set[str]]:
         names.add(ALL)
         stop()
 
-    with capturing(), dynamo_state.around_captures(pause, start):
+    with capturing(), compiling.around_captures(pause, start):
         start()
         try:
             yield names

@@ -41,8 +41,8 @@ from amprewrite.frameworks.torch_fx.compat import (
     settings,
     threads,
     tracing,
+    watchers,
 )
-from amprewrite.frameworks.torch_fx.compat.watchers import trials
 from amprewrite.frameworks.torch_fx.untouched.surroundings import Surroundings
 from amprewrite.runtime.collector import collector_paused
 from amprewrite.user_code import raised_at
@@ -105,7 +105,7 @@ def export_model(
     around = Surroundings([model])
     call = args, kwargs, dynamic_shapes
     trace = _Trace(model, call, processor, planned_for or model_device(model), around)
-    trials.failed(torch.__version__)  # their graphs are none of the model
+    watchers.failed(torch.__version__)  # their graphs are none of the model
     made = MadeTensors()
     try:
         with made:

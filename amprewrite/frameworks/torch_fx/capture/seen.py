@@ -14,8 +14,7 @@ from amprewrite.frameworks.torch_fx.capture.attribute_reads import (
     kinds_of_settings,
     recording,
 )
-from amprewrite.frameworks.torch_fx.compat import pytrees, settings, threads
-from amprewrite.frameworks.torch_fx.compat.watchers import autograd, trials
+from amprewrite.frameworks.torch_fx.compat import pytrees, settings, threads, watchers
 from amprewrite.frameworks.torch_fx.untouched.attributes import Attributes
 from amprewrite.frameworks.torch_fx.untouched.first_constants import Constant
 from amprewrite.frameworks.torch_fx.untouched.kinds import is_same
@@ -107,17 +106,17 @@ class Seen:
 @contextmanager
 def watching(seen: Seen) -> Generator[None]:
     """Record custom autograd functions and checkpoints while the model is traced."""
-    failed = trials.failed(torch.__version__)
+    failed = watchers.failed(torch.__version__)
     seen.unnoticed = [trial.feature for trial in failed if trial.trained]
 
     def noted_function(kind: type) -> None:
-        if autograd.is_checkpoint(kind):
+        if watchers.is_checkpoint(kind):
             seen.checkpoints += 1
         elif not kind.__module__.startswith(MACHINERY):
             seen.functions.append(kind.__name__)
 
     def noted_saving(kind: type) -> None:
-        if autograd.is_checkpoint(kind):
+        if watchers.is_checkpoint(kind):
             seen.checkpoints += 1
         else:
             seen.saved += 1
@@ -137,8 +136,8 @@ def watching(seen: Seen) -> Generator[None]:
         threads.replaced(torch, "manual_seed", noted_seed),
         threads.replaced(torch.random, "manual_seed", noted_seed),
         threads.replaced(torch.Tensor, "register_hook", noted_hook),
-        autograd.noting_functions(noted_function),
-        autograd.noting_saved_tensors(noted_saving),
+        watchers.noting_functions(noted_function),
+        watchers.noting_saved_tensors(noted_saving),
     ):
         yield
 

@@ -4,6 +4,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeGuard
 
+import torch
 from torch.fx import Graph, Node
 from torch.fx import _pytree as fx_pytree
 from torch.fx import graph as fx_graph
@@ -113,3 +114,41 @@ def node_types(tree: Any) -> set[type[Any]]:
 def flatten_by(tree: Any, structure: Any) -> list[Any]:
     """Return the leaves of ``tree`` in the order of a structure that it has."""
     return fx_pytree.tree_flatten_spec(tree, structure)
+
+
+# Output structures that preserve ``torch.Size``.
+#
+# torch flattens a ``torch.Size`` in an output to its extents, and returns a plain
+# tuple: its registered inverse is ``tuple`` (torch/utils/_pytree.py, torch 2.13).
+
+
+class Sizes:
+    """Placeholder for ``torch.Size`` in the structure of an output."""
+
+
+def _extents(sizes: Any) -> tuple[list[Any], None]:
+    """Raise: no output contains a :class:`Sizes`, only structures do."""
+    msg = f"{type(sizes).__name__} stands for torch.Size in structures alone"
+    raise TypeError(msg)
+
+
+def _size(extents: Iterable[Any], _: object) -> torch.Size:
+    return torch.Size(extents)
+
+
+_pytree.register_pytree_node(
+    Sizes, _extents, _size, serialized_type_name="amprewrite.Sizes"
+)
+
+
+def keeping_sizes(spec: Any) -> Any:
+    """Return an output structure that rebuilds its ``torch.Size`` parts as such.
+
+    Args:
+        spec: Structure as ``tree_flatten`` gives it.
+    """
+    if spec.is_leaf():
+        return spec
+    parts = [keeping_sizes(part) for part in spec.children()]
+    kind = Sizes if spec.type is torch.Size else spec.type
+    return _pytree.TreeSpec(kind, spec.context, parts)

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.fx import Graph, Node
 
-from amprewrite.frameworks.torch_fx.compat import dynamo_state, settings
+from amprewrite.frameworks.torch_fx.compat import compiling, settings
 from amprewrite.frameworks.torch_fx.compat.tensor_internals import (
     storage_key,
     writes,
@@ -296,7 +296,7 @@ def recording(
     """
 
     def recorded(*given: Any) -> Any:
-        if not torch.is_grad_enabled() or dynamo_state.inside_transform():
+        if not torch.is_grad_enabled() or compiling.inside_transform():
             return run(*given)
         before, tape = _running.tape, Tape(recipes)
         _running.tape = tape

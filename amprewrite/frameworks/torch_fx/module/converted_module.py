@@ -14,11 +14,11 @@ from torch.fx import Graph, GraphModule
 from amprewrite.errors import PlanMismatchError, UnsupportedError
 from amprewrite.frameworks.torch_fx.compat import (
     module_parts,
-    output_sizes,
     pytrees,
     settings,
     tracing,
 )
+from amprewrite.frameworks.torch_fx.compat.pytrees import keeping_sizes
 from amprewrite.frameworks.torch_fx.lowering.lower_graph import Lowered, lower_graph
 from amprewrite.frameworks.torch_fx.lowering.regions import lowered_runner
 from amprewrite.frameworks.torch_fx.module import distributed
@@ -155,7 +155,7 @@ class ConvertedModule(KeepsDtypes):
     def _run_graph(self, graph: Graph) -> None:
         structure = pytrees.call_structure(graph)
         self._in_spec = structure.in_spec
-        self._out_spec = output_sizes.keeping_sizes(structure.out_spec)
+        self._out_spec = keeping_sizes(structure.out_spec)
         # A new owner for the graph: it refers to this module's tensors, so that the
         # full weights that were captured can be freed. Not a submodule: no new names.
         owner = self.__dict__["_graph_module"] = GraphModule(self, graph)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import amprewrite
 from amprewrite.frameworks.torch_fx.capture.export import export_model
 from amprewrite.frameworks.torch_fx.capture.made_tensors import MadeTensors
-from amprewrite.frameworks.torch_fx.compat.watchers import trials
+from amprewrite.frameworks.torch_fx.compat import watchers
 from tests.torch_programs import relative_error
 
 LOW = 1e-2
@@ -87,7 +87,7 @@ class Model(nn.Module):
 
 
 def forget() -> None:
-    trials.failed.cache_clear()  # as in the first capture of a process
+    watchers.failed.cache_clear()  # as in the first capture of a process
     cached.cache_clear()
     cached_pair.cache_clear()
     (by_default.__defaults__ or ({},))[0].clear()

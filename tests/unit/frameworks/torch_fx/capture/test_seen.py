@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from amprewrite.frameworks.torch_fx.capture.export import export_model
 from amprewrite.frameworks.torch_fx.capture.program import Captured
 from amprewrite.frameworks.torch_fx.capture.seen import Seen, watching
-from amprewrite.frameworks.torch_fx.compat.watchers import trials
+from amprewrite.frameworks.torch_fx.compat import watchers
 from tests.torch_programs import Program
 
 
@@ -28,10 +28,10 @@ def test_what_training_loses_is_no_reason_that_an_inference_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     unheard = tuple(
-        trials.Trial(name, lambda: False, "", trained=trained)
+        watchers.Trial(name, lambda: False, "", trained=trained)
         for name, trained in (("checkpoints", True), ("regions", False))
     )
-    monkeypatch.setattr(trials, "failed", lambda _: unheard)
+    monkeypatch.setattr(watchers, "failed", lambda _: unheard)
     with watching(seen := Seen()):
         pass
     assert seen.unnoticed == ["checkpoints"]

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.compat import dynamo_state
+from amprewrite.frameworks.torch_fx.compat import compiling
 
 
 class Model(nn.Module):
@@ -22,11 +22,11 @@ def captures(model: Any, *calls: Any, **given: Any) -> list[Any]:
     found: list[Any] = []
 
     def run(module: Any, _: Any) -> Any:
-        converter = dynamo_state.current_converter()
-        code, owner = dynamo_state.current_code(), dynamo_state.current_self()
-        last = dynamo_state.is_last_capture(converter)
+        converter = compiling.current_converter()
+        code, owner = compiling.current_code(), compiling.current_self()
+        last = compiling.is_last_capture(converter)
         found.append((converter, code, owner, last))
-        dynamo_state.capture_on(converter)
+        compiling.capture_on(converter)
         return module.forward
 
     torch.compiler.reset()
@@ -43,7 +43,7 @@ def test_the_frame_of_a_module_is_its_forward() -> None:
     model = Model()
     compiled, (converter, code, owner, last) = captures(model, (X,))
     assert (code, owner, last) == (Model.forward.__code__, model, False)
-    assert converter in dynamo_state.converters(compiled)
+    assert converter in compiling.converters(compiled)
 
 
 def test_the_frame_of_a_function_has_no_self() -> None:
@@ -52,18 +52,18 @@ def test_the_frame_of_a_function_has_no_self() -> None:
 
     compiled, (converter, code, owner, _) = captures(function, (), fullgraph=True)
     assert (code, owner) == (function.__code__, None)
-    assert converter in dynamo_state.converters(compiled)
+    assert converter in compiling.converters(compiled)
 
 
 def test_outside_of_a_capture_there_is_no_frame() -> None:
-    assert dynamo_state.current_converter() is None
-    assert dynamo_state.current_code() is None
-    assert dynamo_state.current_self() is None
+    assert compiling.current_converter() is None
+    assert compiling.current_code() is None
+    assert compiling.current_self() is None
 
 
 @pytest.mark.parametrize("model", [Model(), print, 3])
 def test_what_is_not_compiled_has_no_converter(model: Any) -> None:
-    assert dynamo_state.converters(model) == []
+    assert compiling.converters(model) == []
 
 
 def test_more_captures_are_made_than_by_default() -> None:
@@ -89,7 +89,7 @@ def test_equal_backends_are_set_apart(sets_apart: Any, expected: int) -> None:
     def run(module: Any, _: Any) -> Any:
         captured.append(module)
         if sets_apart:
-            dynamo_state.set_apart(dynamo_state.current_converter())
+            compiling.set_apart(compiling.current_converter())
         return module.forward
 
     torch.compiler.reset()
@@ -115,10 +115,10 @@ def test_the_outermost_module_is_the_compiled_one() -> None:
     found: list[Any] = []
 
     def run(module: Any, _: Any) -> Any:
-        found.append(dynamo_state.outermost_module())
+        found.append(compiling.outermost_module())
 
         def call(*inputs: Any) -> Any:
-            found.append(dynamo_state.outermost_module())
+            found.append(compiling.outermost_module())
             return module.forward(*inputs)
 
         return call
@@ -137,7 +137,7 @@ def test_placeholders_have_their_sources() -> None:
     found: list[Any] = []
 
     def run(module: Any, _: Any) -> Any:
-        found.append(dynamo_state.parameter_sources(module))
+        found.append(compiling.parameter_sources(module))
         return module.forward
 
     class Weighted(nn.Module):
@@ -156,7 +156,7 @@ def test_a_transform_is_seen_from_inside() -> None:
     seen = list[bool]()
 
     def noted(x: Any) -> Any:
-        seen.append(dynamo_state.inside_transform())
+        seen.append(compiling.inside_transform())
         return x.sum()
 
     x = torch.ones(2)
@@ -181,7 +181,7 @@ def test_a_method_with_a_break_inside_of_a_loop_is_skipped() -> None:
     found: list[Any] = []
 
     def run(module: Any, _: Any) -> Any:
-        found.append(dynamo_state.skipped_methods())
+        found.append(compiling.skipped_methods())
         return module.forward
 
     torch.compiler.reset()
@@ -202,7 +202,7 @@ def test_an_error_of_dynamo_is_told_apart_with_the_line_that_it_traced() -> None
 
     with pytest.raises(RuntimeError) as raised:
         torch.compile(function, backend="eager")(torch.ones(2))
-    assert dynamo_state.is_of_dynamo(raised.value)
-    assert dynamo_state.failing_line(raised.value).rpartition(":")[0] == __file__
-    assert not dynamo_state.is_of_dynamo(RuntimeError())
-    assert dynamo_state.failing_line(RuntimeError()) == ""
+    assert compiling.is_of_dynamo(raised.value)
+    assert compiling.failing_line(raised.value).rpartition(":")[0] == __file__
+    assert not compiling.is_of_dynamo(RuntimeError())
+    assert compiling.failing_line(RuntimeError()) == ""

@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from amprewrite.frameworks.torch_fx.compat import output_sizes
+from amprewrite.frameworks.torch_fx.compat import pytrees
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 
 
@@ -13,7 +13,7 @@ def test_sizes_come_back_as_sizes_and_the_rest_as_it_was() -> None:
     leaves, spec = pytree.tree_flatten(given)
     plain = pytree.tree_unflatten(leaves, spec)
     assert type(plain["a"][1]) is tuple  # else this module is needed no more
-    made = pytree.tree_unflatten(leaves, output_sizes.keeping_sizes(spec))
+    made = pytree.tree_unflatten(leaves, pytrees.keeping_sizes(spec))
     assert made == given
     assert [type(made["a"][1]), *map(type, made["b"])] == [
         *(torch.Size, torch.Size, tuple, type(None)),
@@ -22,4 +22,4 @@ def test_sizes_come_back_as_sizes_and_the_rest_as_it_was() -> None:
 
 def test_no_output_holds_the_stand_in() -> None:
     with pytest.raises(TypeError, match="structures alone"):
-        pytree.tree_flatten(output_sizes.Sizes())
+        pytree.tree_flatten(pytrees.Sizes())

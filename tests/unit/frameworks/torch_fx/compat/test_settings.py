@@ -15,8 +15,7 @@ from torch import nn
 from torch.fx import GraphModule, symbolic_trace
 
 from amprewrite.frameworks.torch_fx.capture.export import export_model
-from amprewrite.frameworks.torch_fx.compat import pytrees, settings
-from amprewrite.frameworks.torch_fx.compat.watchers import trials
+from amprewrite.frameworks.torch_fx.compat import pytrees, settings, watchers
 from tests.torch_programs import Program, graph_of
 
 aten = torch.ops.aten
@@ -227,7 +226,7 @@ def test_the_code_of_one_graph_is_generated_in_a_capture() -> None:
         return before(module)
 
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
-    trials.failed(torch.__version__)  # makes a graph, once
+    watchers.failed(torch.__version__)  # makes a graph, once
     with mock.patch.object(GraphModule, "recompile", counted):
         torch.export.export(model, (x(),))
         by_export = len(generated)

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from amprewrite.frameworks.torch_fx.compat.watchers import autograd
+from amprewrite.frameworks.torch_fx.compat import watchers
 
 
 class Twice(Function):
@@ -98,7 +98,7 @@ APPLIED: dict[str, tuple[Callable[[Any], Any], type]] = {
 def test_custom_functions_are_noted(name: str) -> None:
     run, kind = APPLIED[name]
     noted, expected = list[type](), run(ones())
-    with autograd.noting_functions(noted.append):
+    with watchers.noting_functions(noted.append):
         assert torch.equal(run(ones()), expected)
     count = len(noted)
     assert kind in noted
@@ -108,7 +108,7 @@ def test_custom_functions_are_noted(name: str) -> None:
 
 def test_gradients_are_those_of_the_function_while_it_is_noted() -> None:
     x, noted = ones(), list[type]()
-    with autograd.noting_functions(noted.append):
+    with watchers.noting_functions(noted.append):
         twice(x).sum().backward()
     assert noted == [Twice]
     assert x.grad.tolist() == [3, 3]
@@ -116,11 +116,11 @@ def test_gradients_are_those_of_the_function_while_it_is_noted() -> None:
 
 def test_reading_other_attributes_is_not_noted() -> None:
     noted = list[type]()
-    with autograd.noting_functions(noted.append):
+    with watchers.noting_functions(noted.append):
         assert Twice.__name__ == "Twice"
         assert callable(Twice.backward)
         assert noted == []
-        with autograd.noting_functions(noted.append):
+        with watchers.noting_functions(noted.append):
             twice(ones())
         assert noted == [Twice, Twice]  # each watcher hears it
     assert "__getattribute__" not in vars(type(Function))
@@ -134,8 +134,8 @@ def test_other_threads_are_not_noted() -> None:
         checkpoint(torch.exp, ones(), use_reentrant=False)
 
     with (
-        autograd.noting_functions(noted.append),
-        autograd.noting_saved_tensors(noted.append),
+        watchers.noting_functions(noted.append),
+        watchers.noting_saved_tensors(noted.append),
     ):
         thread = Thread(target=elsewhere)
         thread.start()
@@ -166,12 +166,12 @@ CHECKPOINTS: dict[str, Callable[[Any], Any]] = {
 def test_checkpoints_are_noted(name: str) -> None:
     noted = list[type]()
     with (
-        autograd.noting_functions(noted.append),
-        autograd.noting_saved_tensors(noted.append),
+        watchers.noting_functions(noted.append),
+        watchers.noting_saved_tensors(noted.append),
     ):
         CHECKPOINTS[name](ones()).sum().backward()
     count = len(noted)
-    assert any(map(autograd.is_checkpoint, noted))
+    assert any(map(watchers.is_checkpoint, noted))
     CHECKPOINTS[name](ones())
     assert len(noted) == count
 
@@ -179,9 +179,9 @@ def test_checkpoints_are_noted(name: str) -> None:
 def test_hooks_on_saved_tensors_are_noted_and_are_no_checkpoint() -> None:
     noted = list[type]()
     with (
-        autograd.noting_saved_tensors(noted.append),
+        watchers.noting_saved_tensors(noted.append),
         torch.autograd.graph.save_on_cpu(),
     ):
         ones().exp()
     assert noted == [torch.autograd.graph.save_on_cpu]
-    assert not autograd.is_checkpoint(noted[0])
+    assert not watchers.is_checkpoint(noted[0])

@@ -15,8 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import amprewrite
 from amprewrite.errors import AmpWarning, UnsupportedError
-from amprewrite.frameworks.torch_fx.compat import settings
-from amprewrite.frameworks.torch_fx.compat.watchers import autograd, trials
+from amprewrite.frameworks.torch_fx.compat import settings, watchers
 
 
 class Reverse(torch.autograd.Function):
@@ -43,9 +42,9 @@ class Checkpointed(nn.Linear):
 
 @pytest.fixture(autouse=True)
 def _tried_anew() -> Generator[None]:
-    trials.failed.cache_clear()
+    watchers.failed.cache_clear()
     yield
-    trials.failed.cache_clear()
+    watchers.failed.cache_clear()
 
 
 def deaf(*_: object) -> Any:
@@ -57,39 +56,39 @@ def deaf(*_: object) -> Any:
 def moved() -> Generator[None]:
     """A release that looks up another attribute, and enters its hooks in C."""
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(autograd, "LOOKED_UP", "moved"))
-        stack.enter_context(mock.patch.object(autograd, "noting_saved_tensors", deaf))
+        stack.enter_context(mock.patch.object(watchers, "LOOKED_UP", "moved"))
+        stack.enter_context(mock.patch.object(watchers, "noting_saved_tensors", deaf))
         yield
 
 
 def test_all_is_heard_with_this_release(recwarn: pytest.WarningsRecorder) -> None:
-    assert trials.failed(torch.__version__) == ()
+    assert watchers.failed(torch.__version__) == ()
     assert not recwarn.list
 
 
 def test_trials_change_no_random_state() -> None:
     before = torch.get_rng_state()
-    trials.failed(torch.__version__)
+    watchers.failed(torch.__version__)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_trials_run_on_the_cpu() -> None:
     with torch.device("meta"):
-        assert trials.failed(torch.__version__) == ()
+        assert watchers.failed(torch.__version__) == ()
 
 
 @pytest.mark.parametrize("grad_mode", [torch.no_grad, torch.inference_mode])
 def test_modes_around_do_not_reach_a_trial(grad_mode: Any) -> None:
     with FlopCounterMode(display=False) as mode, grad_mode():
-        assert trials.failed(torch.__version__) == ()
+        assert watchers.failed(torch.__version__) == ()
     assert mode.get_total_flops() == 0
 
 
 @pytest.mark.parametrize(
     ("owner", "watcher", "features"),
     [
-        (autograd, "noting_functions", ["custom autograd", "checkpoints"]),
-        (autograd, "noting_saved_tensors", ["checkpoints"]),
+        (watchers, "noting_functions", ["custom autograd", "checkpoints"]),
+        (watchers, "noting_saved_tensors", ["checkpoints"]),
         (settings, "distinct_casts", ["casts of float32"]),
         (settings, "slow_attention_path", ["nn.MultiheadAttention"]),
         (settings, "inference_without_gradients", ["torch.inference_mode"]),
@@ -102,8 +101,8 @@ def test_each_watcher_that_hears_nothing_is_told_once(
         mock.patch.object(owner, watcher, deaf),
         pytest.warns(AmpWarning, match="does not notice") as told,
     ):
-        failed = trials.failed("9.9")
-    assert trials.failed("9.9") is failed
+        failed = watchers.failed("9.9")
+    assert watchers.failed("9.9") is failed
     assert len(told) == len(failed) == len(features)
     for warning, trial, feature in zip(told, failed, features, strict=True):
         assert feature in trial.feature
@@ -112,12 +111,12 @@ def test_each_watcher_that_hears_nothing_is_told_once(
 
 
 def test_a_trial_that_torch_refuses_has_failed() -> None:
-    refusing = trials.Trial("things", lambda: 1 / 0 > 0, "nothing is done")
+    refusing = watchers.Trial("things", lambda: 1 / 0 > 0, "nothing is done")
     with (
-        mock.patch.object(trials, "TRIALS", (refusing,)),
+        mock.patch.object(watchers, "TRIALS", (refusing,)),
         pytest.warns(AmpWarning, match="does not notice things with torch"),
     ):
-        assert trials.failed("9.9") == (refusing,)
+        assert watchers.failed("9.9") == (refusing,)
 
 
 @pytest.mark.parametrize(("kind", "sign"), [(Own, -1), (Checkpointed, 1)])
