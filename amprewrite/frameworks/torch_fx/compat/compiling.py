@@ -46,8 +46,7 @@ def compiled(
         run: Callable[..., Any] = MethodType(_copied(forward), model)
     else:
         run = _copied(_calling(model))
-    untyped: Any = torch
-    context = untyped._dynamo.optimize(backend=backend, guard_filter_fn=_lasting)
+    context = _dynamo().optimize(backend=backend, guard_filter_fn=_lasting)
     context.callback = _Settled(context.callback, settings)
     return context(run)
 
@@ -118,20 +117,17 @@ def _copied(function: Any) -> Any:
     return made
 
 
-def _hooked(model: nn.Module) -> bool:
+def _hooked(model: Any) -> bool:
     """Return whether a call of ``model`` runs hooks beside its ``forward``."""
-    untyped: Any = model
-    forwards = (untyped._forward_hooks, untyped._forward_pre_hooks)
-    return any((*forwards, untyped._backward_hooks, untyped._backward_pre_hooks))
+    forwards = (model._forward_hooks, model._forward_pre_hooks)
+    return any((*forwards, model._backward_hooks, model._backward_pre_hooks))
 
 
 def compile_with_inductor(
     graph: GraphModule, example: Sequence[Any]
 ) -> Callable[..., Any]:
     """Return ``graph`` compiled by torch's default compiler."""
-    from torch._inductor import compile_fx  # noqa: PLC0415  # slow import
-
-    inductor: Any = compile_fx
+    inductor: Any = import_module("torch._inductor.compile_fx")  # slow
     return inductor.compile_fx(graph, example)
 
 
@@ -161,9 +157,8 @@ def compiled_function(
             on modules and global variables (measured).
         graph_pass: Changes each graph in place before inductor lowers it.
     """
-    untyped: Any = torch
     guards = _on_arguments if fixed else None
-    context = untyped._dynamo.optimize(backend="inductor", guard_filter_fn=guards)
+    context = _dynamo().optimize(backend="inductor", guard_filter_fn=guards)
 
     @contextmanager
     def settings() -> Generator[None]:
@@ -178,10 +173,9 @@ def compiled_function(
     return context(_copied(call))
 
 
-def called(model: nn.Module) -> Callable[..., Any]:
+def called(model: Any) -> Callable[..., Any]:
     """Return the function that calls of ``model`` run: its hooks and its forward."""
-    untyped: Any = model
-    return untyped._call_impl
+    return model._call_impl
 
 
 def set_called(model: nn.Module, function: Callable[..., Any]) -> None:
@@ -189,34 +183,27 @@ def set_called(model: nn.Module, function: Callable[..., Any]) -> None:
     model.__dict__["_compiled_call_impl"] = function
 
 
-@contextmanager
-def _with_pass(graph_pass: Callable[[Graph], None] | None) -> Generator[None]:
+def _with_pass(
+    graph_pass: Callable[[Graph], None] | None,
+) -> AbstractContextManager[Any]:
     """Run a pass on the graphs that inductor lowers, after those of the user."""
-    from torch._inductor import config  # noqa: PLC0415  # slow import
-
-    inductor: Any = config
-    given = inductor.post_grad_custom_pre_pass
     if graph_pass is None:
-        yield
-        return
+        return nullcontext()
+    inductor: Any = import_module("torch._inductor.config")  # slow
+    users = inductor.post_grad_custom_pre_pass
     passes: Any = graph_pass  # releases before torch 2.13 take one alone
-    if given is not None:
-        passes = [*(given if isinstance(given, Sequence) else [given]), graph_pass]
-    with inductor.patch(post_grad_custom_pre_pass=passes):
-        yield
+    if users is not None:
+        passes = [*(users if isinstance(users, Sequence) else [users]), graph_pass]
+    return inductor.patch(post_grad_custom_pre_pass=passes)
 
 
-@contextmanager
-def freezing() -> Generator[None]:
+def freezing() -> AbstractContextManager[Any]:
     """Compile with weights as constants, which inductor folds and packs.
 
     Dynamo asks for the setting too, which an option of one backend does not change.
     """
-    from torch._inductor import config  # noqa: PLC0415  # slow import
-
-    inductor: Any = config
-    with inductor.patch(freezing=True):
-        yield
+    inductor: Any = import_module("torch._inductor.config")  # slow
+    return inductor.patch(freezing=True)
 
 
 MOST_CAPTURES = 256

@@ -114,10 +114,7 @@ def in_place(
     before: list[tuple[dict[str, Any], str, Any, Any]] = []
     found: dict[int, torch.Tensor] = {}
     for path, part in modules_by_path(model):
-        places: Any = (
-            (nn.Parameter, parameters(part)),
-            (torch.Tensor, buffers(part)),
-        )
+        places: Any = ((nn.Parameter, parameters(part)), (torch.Tensor, buffers(part)))
         for kind, kept in places:
             for name, held in kept.items():
                 if held is None:

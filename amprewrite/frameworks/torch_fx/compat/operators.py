@@ -2,8 +2,8 @@
 # pyright: reportPrivateUsage=false
 
 import ctypes
-from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any, Protocol, TypeGuard
 
@@ -137,12 +137,10 @@ def in_transform() -> bool:
     )
 
 
-@contextmanager
-def outside_transforms() -> Generator[None]:
+def outside_transforms() -> AbstractContextManager[None]:
     """Compute outside of the transforms of ``torch.func`` that are being computed."""
     untyped: Any = pyfunctorch
-    with untyped.temporarily_clear_interpreter_stack():
-        yield
+    return untyped.temporarily_clear_interpreter_stack()
 
 
 def in_forward_derivatives() -> bool:
@@ -150,10 +148,9 @@ def in_forward_derivatives() -> bool:
     return _torch.autograd.forward_ad._current_level >= 0
 
 
-def builtin_of(target: "OpOverload[..., Any]") -> Callable[..., Any]:
+def builtin_of(target: Any) -> Callable[..., Any]:
     """Return the builtin function that an overload calls, for the same arguments."""
-    untyped: Any = target
-    return untyped._op
+    return target._op
 
 
 def onednn(name: str) -> Any:
@@ -173,11 +170,7 @@ def onednn_memory(tensor: torch.Tensor, length: int) -> torch.Tensor:
     return torch.frombuffer(memory, dtype=torch.uint8)
 
 
-_PLACES: tuple[Any, ...] = (
-    _native._nn,
-    _native._VariableFunctions,
-    torch.Tensor,
-)
+_PLACES: tuple[Any, ...] = (_native._nn, _native._VariableFunctions, torch.Tensor)
 """Namespaces in which torch has Python bindings of its ops, by their names."""
 
 
@@ -210,14 +203,8 @@ def scaled_mm(
         left_scale: Factor of the first matrix, a float32 scalar on its device.
         right_scale: Factor of the second one.
     """
-    return _scaled_mm(
-        left,
-        right,
-        left_scale,
-        right_scale,
-        out_dtype=torch.float32,
-        use_fast_accum=False,
-    )
+    scales, dtype = (left_scale, right_scale), torch.float32
+    return _scaled_mm(left, right, *scales, out_dtype=dtype, use_fast_accum=False)
 
 
 class FunctionMode(TorchFunctionMode):
@@ -260,9 +247,8 @@ class Transparent(TorchDispatchMode):
 
 def dispatch_modes() -> list[TorchDispatchMode]:
     """Return the modes around the call that see or replace ops, the outermost first."""
-    internals: Any = torch._C
-    count = internals._len_torch_dispatch_stack()
-    return [*map(internals._get_dispatch_stack_at, range(count))]
+    count = _native._len_torch_dispatch_stack()
+    return [*map(_native._get_dispatch_stack_at, range(count))]
 
 
 def without_modes() -> AbstractContextManager[object]:

@@ -2,7 +2,7 @@
 # pyright: reportPrivateUsage=false
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Protocol, TypeGuard, cast
 
 import torch
 from torch.fx import Graph, Node
@@ -13,26 +13,22 @@ from torch.utils import _pytree
 
 
 class Trees(Protocol):
-    """The functions used from torch's pytree module."""
+    """The functions used from torch's pytree module.
 
-    def tree_leaves(self, tree: Any, /) -> list[Any]:
-        """Return the leaves."""
-        ...
+    Attributes:
+        tree_leaves: Function of a tree: its leaves.
+        tree_map: Function of a function and a tree: the tree of its results.
+        tree_flatten: Function of a tree: its leaves and its structure.
+        tree_unflatten: Function of leaves and a structure: the tree.
+    """
 
-    def tree_map(self, func: Callable[[Any], Any], tree: Any, /) -> Any:
-        """Return the same structure with ``func`` of each leaf."""
-        ...
-
-    def tree_flatten(self, tree: Any, /) -> tuple[list[Any], Any]:
-        """Return the leaves and the structure."""
-        ...
-
-    def tree_unflatten(self, leaves: Iterable[Any], treespec: Any, /) -> Any:
-        """Return a structure with other leaves."""
-        ...
+    tree_leaves: Callable[[Any], list[Any]]
+    tree_map: Callable[[Callable[[Any], Any], Any], Any]
+    tree_flatten: Callable[[Any], tuple[list[Any], Any]]
+    tree_unflatten: Callable[[Iterable[Any], Any], Any]
 
 
-pytree: Trees = _pytree
+pytree: Trees = cast("Any", _pytree)
 """Pytree functions of torch; there is no public name in torch 2.13."""
 
 

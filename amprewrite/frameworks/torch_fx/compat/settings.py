@@ -15,11 +15,7 @@ from torch.fx.experimental import proxy_tensor
 from torch.nn.modules import transformer
 
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
-from amprewrite.frameworks.torch_fx.compat.threads import (
-    replaced,
-    silenced,
-    silent,
-)
+from amprewrite.frameworks.torch_fx.compat.threads import replaced, silenced, silent
 
 _internals: Any = torch._C
 _to = torch.ops.aten.to
@@ -27,22 +23,15 @@ CASTS = frozenset((_to.dtype, _to.dtype_layout, _to.device, _to.other))
 """Operators that return the tensor itself if it has the dtype already."""
 
 
-@contextmanager
-def slow_attention_path() -> Generator[None]:
+def slow_attention_path() -> AbstractContextManager[None]:
     """Disable the fast path of nn.MultiheadAttention during a capture.
 
     It is one opaque op that no cast can enter: the model would silently stay float32.
     """
-    with replaced(torch.backends.mha, "get_fastpath_enabled", _never):
-        yield
+    return replaced(torch.backends.mha, "get_fastpath_enabled", lambda: False)
 
 
-def _never() -> bool:
-    return False
-
-
-@contextmanager
-def recurrent_inputs_cast() -> Generator[None]:
+def recurrent_inputs_cast() -> AbstractContextManager[None]:
     """Make recurrent layers accept inputs of another dtype than their weights.
 
     They refuse such inputs in Python, before any op; the op is promoted afterwards.
@@ -52,12 +41,10 @@ def recurrent_inputs_cast() -> Generator[None]:
     def checked(self: Any, given: torch.Tensor, sizes: torch.Tensor | None) -> None:
         check(self, given.to(next(self.parameters()).dtype), sizes)
 
-    with replaced(nn.RNNBase, "check_input", checked):
-        yield
+    return replaced(nn.RNNBase, "check_input", checked)
 
 
-@contextmanager
-def distinct_casts() -> Generator[None]:
+def distinct_casts() -> AbstractContextManager[None]:
     """Make a cast of a tensor to its own dtype return an alias, not the tensor itself.
 
     Otherwise the tracer takes all later readers of the tensor for readers of the cast.
@@ -69,9 +56,7 @@ def distinct_casts() -> Generator[None]:
         self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         source = args[0] if args else None
-        is_cast = (
-            self.pre_dispatch and func in CASTS and isinstance(source, torch.Tensor)
-        )
+        is_cast = self.pre_dispatch and func in CASTS and torch.is_tensor(source)
         before = _slot(source, self.tracer) if is_cast else None
         made = dispatch(self, func, types, args, kwargs or {})
         if made is not source or before is None:
@@ -83,8 +68,7 @@ def distinct_casts() -> Generator[None]:
         set_slot(source, self.tracer, before)
         return twin
 
-    with replaced(mode, "__torch_dispatch__", distinct):
-        yield
+    return replaced(mode, "__torch_dispatch__", distinct)
 
 
 def _slot(tensor: Any, tracer: Any) -> Any:
@@ -108,11 +92,7 @@ def keeping_saved_tensors() -> AbstractContextManager[object]:
     """
     if _internals._autograd._top_saved_tensors_default_hooks(True) is None:
         return nullcontext()
-    return torch.autograd.graph.saved_tensors_hooks(_itself, _itself)
-
-
-def _itself(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
+    return torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
 
 
 def without_autocast(device: str) -> AbstractContextManager[object]:
@@ -133,8 +113,7 @@ _NOTHING = nullcontext()
 
 def is_any_autocast_on() -> bool:
     """Return whether torch.autocast is on, on some device."""
-    untyped: Any = torch
-    return untyped._C._is_any_autocast_enabled()
+    return _internals._is_any_autocast_enabled()
 
 
 def without_any_autocast() -> AbstractContextManager[object]:
@@ -162,8 +141,7 @@ always. Source: transformers 5.23.
 """
 
 
-@contextmanager
-def regions_opened() -> Generator[None]:
+def regions_opened() -> AbstractContextManager[None]:
     """Make library functions open their full-precision regions during a capture.
 
     They open such a region only under autocast, so they are told that it is on. It
@@ -176,8 +154,7 @@ def regions_opened() -> Generator[None]:
     def enabled_for(*device: str) -> bool:
         return _asked_by_opener() or enabled(*device)
 
-    with replaced(torch, "is_autocast_enabled", enabled_for):
-        yield
+    return replaced(torch, "is_autocast_enabled", enabled_for)
 
 
 def _asked_by_opener() -> bool:
@@ -224,8 +201,7 @@ _FORGETS = "invalidate_compile_context_weakrefs"
 """Setting of dynamo: whether it forgets the weights that it captured."""
 
 
-@contextmanager
-def plain_causal_hint() -> Generator[None]:
+def plain_causal_hint() -> AbstractContextManager[None]:
     """Make nn.Transformer accept a mask without asking if it is causal.
 
     The answer depends on the mask's values, which a capture does not have. It is only a
@@ -235,8 +211,7 @@ def plain_causal_hint() -> Generator[None]:
     def taken(_mask: object, is_causal: object = None, _size: object = None, /) -> bool:
         return bool(is_causal)
 
-    with replaced(transformer, "_detect_is_causal_mask", taken):
-        yield
+    return replaced(transformer, "_detect_is_causal_mask", taken)
 
 
 @contextmanager
@@ -255,10 +230,7 @@ def inference_without_gradients() -> Generator[None]:
     def leave(self: Any, *_: object) -> None:
         torch.set_grad_enabled(self._before)
 
-    with (
-        replaced(mode, "__enter__", enter),
-        replaced(mode, "__exit__", leave),
-    ):
+    with replaced(mode, "__enter__", enter), replaced(mode, "__exit__", leave):
         yield
 
 

@@ -11,10 +11,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from amprewrite.frameworks.torch_fx.compat.operators import (
-    Transparent,
-    dispatch_modes,
-)
+from amprewrite.frameworks.torch_fx.compat.operators import Transparent, dispatch_modes
 
 _native: Any = torch._C
 
@@ -100,8 +97,7 @@ def source_of(fake: torch.Tensor) -> torch.Tensor | None:
 
 def is_transformed(tensor: torch.Tensor) -> bool:
     """Return whether a transform of ``torch.func`` has wrapped a tensor."""
-    internals: Any = torch._C
-    return internals._functorch.is_functorch_wrapped_tensor(tensor)
+    return _native._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def sample_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -121,8 +117,7 @@ def sample_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
-    internals: Any = torch._C
-    functorch = internals._functorch
+    functorch = _native._functorch
     if not is_transformed(tensor):
         return tensor
     inner = _unwrapped(functorch.get_unwrapped(tensor))
@@ -202,12 +197,11 @@ version = attrgetter("_version")
 
 
 def set_writes(tensor: torch.Tensor, number: int) -> None:
-    """Set how often a tensor was written to, after its values were put back.
+    """Set how often a tensor was written to, for example after values were put back.
 
     A gradient that needs the values, and was recorded before, is computed then.
     """
-    autograd: Any = _native._autograd
-    autograd._unsafe_set_version_counter((tensor,), (number,))
+    _native._autograd._unsafe_set_version_counter((tensor,), (number,))
 
 
 def counts_writes(tensor: torch.Tensor) -> bool:
@@ -227,10 +221,9 @@ def has_own_values(tensor: torch.Tensor) -> bool:
 
 def reads_values() -> bool:
     """Return whether no tracer and no transform is active, which would see it."""
-    internals: Any = torch._C
-    if is_torchscript() or internals._functorch.peek_interpreter_stack():
+    if is_torchscript() or _native._functorch.peek_interpreter_stack():
         return False
-    return not internals._len_torch_dispatch_stack() or all(
+    return not _native._len_torch_dispatch_stack() or all(
         isinstance(mode, Transparent) for mode in dispatch_modes()
     )
 
@@ -244,10 +237,8 @@ def is_readable(tensor: torch.Tensor) -> bool:
     """
     if torch.compiler.is_compiling() or not has_own_values(tensor):
         return False
-    internals: Any = torch._C
-    batched = internals._functorch.is_legacy_batchedtensor(tensor) or is_transformed(
-        tensor
-    )
+    legacy = _native._functorch.is_legacy_batchedtensor(tensor)
+    batched = legacy or is_transformed(tensor)
     dense = tensor.layout is torch.strided and not tensor.is_nested
     recorded = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
     return dense and not (batched or has_no_values(tensor) or recorded)
@@ -255,8 +246,7 @@ def is_readable(tensor: torch.Tensor) -> bool:
 
 def is_torchscript() -> bool:
     """Return whether ``torch.jit.trace`` records the ops that run."""
-    internals: Any = torch._C
-    return internals._get_tracing_state() is not None
+    return _native._get_tracing_state() is not None
 
 
 def is_torchscript_reading() -> bool:
@@ -317,11 +307,6 @@ def exchange(tensor: torch.Tensor, other: torch.Tensor, kind: type[Any]) -> None
     tensor.__class__ = kind
 
 
-def set_version(tensor: torch.Tensor, number: int) -> None:
-    """Set how often a tensor was written to."""
-    _native._autograd._unsafe_set_version_counter((tensor,), (number,))
-
-
 class _NoMemory(torch.Tensor):
     """Class that tensors without memory are made with: an op on one is an error."""
 
@@ -337,21 +322,15 @@ def without_memory(like: torch.Tensor) -> torch.Tensor:
     To call an op with it is an error of torch.
     """
     make: Any = torch.Tensor._make_wrapper_subclass
-    return make(
-        _NoMemory,
-        like.shape,
-        strides=like.stride(),
-        dtype=like.dtype,
-        device=like.device,
-        requires_grad=like.requires_grad,
-    )
+    same = ("dtype", "device", "requires_grad")
+    others = {name: getattr(like, name) for name in same}
+    return make(_NoMemory, like.shape, strides=like.stride(), **others)
 
 
-def has_hooks(tensor: torch.Tensor) -> bool:
+def has_hooks(tensor: Any) -> bool:
     """Return whether hooks run when a tensor gets a gradient."""
-    untyped: Any = tensor
-    after = getattr(untyped, "_post_accumulate_grad_hooks", None)
-    return bool(untyped._backward_hooks) or bool(after)
+    after = getattr(tensor, "_post_accumulate_grad_hooks", None)
+    return bool(tensor._backward_hooks) or bool(after)
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
@@ -380,7 +359,6 @@ def take_content(tensor: torch.Tensor, other: torch.Tensor) -> None:
     """
     one: Any = tensor
     two: Any = other
-    internals: Any = torch._C
-    internals._swap_tensor_impl(one, two)
+    _native._swap_tensor_impl(one, two)
     one.__class__, two.__class__ = two.__class__, one.__class__
     one.__dict__, two.__dict__ = two.__dict__, one.__dict__

@@ -64,8 +64,8 @@ def is_here(thread: int) -> bool:
     return get_ident() == thread
 
 
-# As torch.compiler.assume_constant_result does, which would load all of dynamo: dynamo
-# takes the answer of the thread in which it compiles, and cannot ask itself.
+# Marked constant: dynamo cannot trace get_ident, and the answer of the compiling thread
+# is right. torch.compiler.assume_constant_result would load all of dynamo.
 is_here.__dict__["_dynamo_marked_constant"] = True
 
 
@@ -189,15 +189,13 @@ def silenced(name: str) -> Generator[None]:
         logger.removeFilter(passes)
 
 
-@contextmanager
-def as_if_exported() -> Generator[None]:
+def as_if_exported() -> AbstractContextManager[None]:
     """Make torch's "is exporting" flags true for model code in this thread.
 
     transformers builds its masks differently then.
     """
     compiler = import_module("torch.compiler")
-    with flagged(compiler, "_is_compiling_flag", "_is_exporting_flag"):
-        yield
+    return flagged(compiler, *_TRACING)
 
 
 @contextmanager
@@ -238,8 +236,7 @@ def _unheard(*_: object, **__: object) -> None:
     """Print nothing."""
 
 
-@contextmanager
-def compile_apart() -> Generator[None]:
+def compile_apart() -> AbstractContextManager[None]:
     """Stop dynamo, while it captures, from marking other threads as compiling.
 
     Releases before torch 2.13 do not set that flag.
@@ -247,10 +244,8 @@ def compile_apart() -> Generator[None]:
     compiler = import_module("torch.compiler")
     name = "_compile_session_context"
     if not hasattr(compiler, name):
-        yield
-        return
-    with replaced(compiler, name, lambda: flagged(compiler, "_is_compiling_flag")):
-        yield
+        return nullcontext()
+    return replaced(compiler, name, lambda: flagged(compiler, "_is_compiling_flag"))
 
 
 _EXPORT_STATE = ("_EXPORT_FLAGS", "_EXPORT_MODULE_HIERARCHY")

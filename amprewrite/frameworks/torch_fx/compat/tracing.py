@@ -1,10 +1,10 @@
 """Trace functions to ATen-level graphs, with notes on their nodes."""
 # pyright: reportPrivateUsage=false
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -121,11 +121,10 @@ def node_of(tracer: Any, tensor: torch.Tensor) -> Node | None:
 
 def number_of(node: Node) -> int | float | bool | None:
     """Return the number that a symbolic node of a trace stands for in the example."""
-    val: Any = node.meta.get("val")
-    if not isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+    number: Any = node.meta.get("val")
+    if type(number) not in (torch.SymInt, torch.SymFloat, torch.SymBool):
         return None
-    symbolic: Any = val
-    return symbolic.node.hint if symbolic.node.has_hint() else None
+    return number.node.hint if number.node.has_hint() else None
 
 
 def checkpointed(function: Callable[..., Any], *args: Any) -> Any:
@@ -138,31 +137,20 @@ PROMOTION = "amprewrite_promotion"
 """Key of the annotation on nodes that are casts of promotion."""
 
 
-class BeforeOp(Protocol):
-    """Hook that changes the arguments of an operator before it is traced."""
-
-    def __call__(
-        self,
-        target: Any,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        cast: Callable[..., torch.Tensor],
-        /,
-    ) -> tuple[tuple[Any, ...], Mapping[str, Any], Sequence[tuple[Any, Any]]]:
-        """Return the changed arguments, and pairs (tensor, source to copy after).
-
-        ``cast(value, dtype)`` marks its cast as a promotion, unless ``written=True``
-        says that the op writes into the result of the cast.
-        """
-        ...
+Changed = tuple[tuple[Any, ...], Mapping[str, Any], Sequence[tuple[Any, Any]]]
+"""Changed arguments of an op, and pairs (tensor, source to copy into it after)."""
 
 
-@contextmanager
-def before_each_op(change: BeforeOp) -> Generator[None]:
+def before_each_op(change: Callable[..., Changed]) -> AbstractContextManager[None]:
     """Call ``change`` with the arguments of each ATen op before it is traced.
 
     The hook is below the functions of torch and above its kernels: ops inside composite
     functions pass through it too, and before any kernel could refuse them.
+
+    Args:
+        change: Function of the op, its positional arguments, its keyword arguments and
+            ``cast``. ``cast(value, dtype)`` marks its cast as a promotion, unless
+            ``written=True`` says that the op writes into the result of the cast.
     """
     mode: Any = proxy_tensor.ProxyTorchDispatchMode
     dispatch = mode.__torch_dispatch__
@@ -186,8 +174,7 @@ def before_each_op(change: BeforeOp) -> Generator[None]:
             return result
         return dispatch(self, func, types, args, kwargs)
 
-    with threads.replaced(mode, "__torch_dispatch__", changed):
-        yield
+    return threads.replaced(mode, "__torch_dispatch__", changed)
 
 
 def is_promotion(node: Node) -> bool:

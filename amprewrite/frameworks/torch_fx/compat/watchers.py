@@ -5,8 +5,8 @@ error; or it may be there and not be called any more, which nobody would notice.
 feature is named in a warning, with what happens instead.
 """
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -103,10 +103,8 @@ def _hears_own_casts() -> bool:
 
 def _hears_attention() -> bool:
     """Return whether the one op of an attention layer is replaced by its steps."""
-    layer, x = (
-        nn.MultiheadAttention(2, 2, batch_first=True, device="cpu").eval(),
-        _zeros(1, 1, 2),
-    )
+    layer = nn.MultiheadAttention(2, 2, batch_first=True, device="cpu").eval()
+    x = _zeros(1, 1, 2)
     with settings.slow_attention_path():
         return "_native_multi_head" not in str(tracing.dispatched(layer, (x, x, x), {}))
 
@@ -185,8 +183,7 @@ LOOKED_UP = "forward"
 """Attribute of its class that an autograd function needs to be applied."""
 
 
-@contextmanager
-def noting_functions(note: Callable[[type], None]) -> Generator[None]:
+def noting_functions(note: Callable[[type], None]) -> AbstractContextManager[None]:
     """Call ``note`` with the class whenever a custom autograd function is applied.
 
     It is called where torch looks up the function's ``forward``: at least once for each
@@ -203,12 +200,10 @@ def noting_functions(note: Callable[[type], None]) -> Generator[None]:
             note(function)
         return look_up(function, name)
 
-    with replaced(kind, "__getattribute__", noted):
-        yield
+    return replaced(kind, "__getattribute__", noted)
 
 
-@contextmanager
-def noting_saved_tensors(note: Callable[[type], None]) -> Generator[None]:
+def noting_saved_tensors(note: Callable[[type], None]) -> AbstractContextManager[None]:
     """Call ``note`` with the class whenever hooks on saved tensors are entered.
 
     They are ``torch.autograd.graph.saved_tensors_hooks``, and the activation
@@ -224,8 +219,7 @@ def noting_saved_tensors(note: Callable[[type], None]) -> Generator[None]:
         note(type(hooks))
         return enter(hooks)
 
-    with replaced(kind, "__enter__", noted):
-        yield
+    return replaced(kind, "__enter__", noted)
 
 
 def is_checkpoint(kind: type) -> bool:

@@ -23,10 +23,7 @@ import torch
 from torch import nn
 
 from amprewrite.errors import warn
-from amprewrite.frameworks.torch_fx.compat import (
-    tensor_internals,
-    threads,
-)
+from amprewrite.frameworks.torch_fx.compat import tensor_internals, threads
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.lowering.packing import kernels
 from amprewrite.frameworks.torch_fx.lowering.packing.kernels import Layout
@@ -269,7 +266,7 @@ def _unpack(weight: torch.Tensor) -> None:
     with tensor_internals.without_overrides(), torch.no_grad():
         made = held.layout.plain(held.values)
         made.requires_grad_(weight.requires_grad)
-        tensor_internals.set_version(made, held.version)
+        tensor_internals.set_writes(made, held.version)
         tensor_internals.exchange(weight, made, held.kind)
     del vars(weight)[KEY], vars(weight)["_is_param"]
 

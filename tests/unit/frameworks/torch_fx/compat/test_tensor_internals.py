@@ -219,7 +219,7 @@ def test_a_tensor_takes_the_contents_of_another_and_stays_the_same_object() -> N
     assert vars(parameter)["mark"] is mark
     assert not parameter.requires_grad
     assert torch.equal(parameter.as_subclass(torch.Tensor), torch.zeros(2, 3))
-    tensor_internals.set_version(values, 7)
+    tensor_internals.set_writes(values, 7)
     assert tensor_internals.writes(values) == 7
 
 
