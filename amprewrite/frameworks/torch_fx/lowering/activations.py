@@ -226,15 +226,11 @@ def _formulas(end: Node, places: Mapping[Node, int]) -> Iterator[Formula]:
             return
         if len(below) == 1 < len(ops) and _shape(root) == shape:
             order = sorted(ops, key=places.__getitem__)
-            if _is_low(root, order):
+            if any(dtype_of(node) in _LOW for node in (root, *order[:-1])):
                 yield Formula(root, tuple(order))
         if not _may_be_inside(root, ops) or _shape(root) != shape:
             return
         ops.add(root)
-
-
-def _is_low(root: Node, ops: list[Node]) -> bool:
-    return any(dtype_of(node) in _LOW for node in (root, *ops[:-1]))
 
 
 def _may_be_inside(node: Node, ops: set[Node]) -> bool:

@@ -15,7 +15,11 @@ import torch
 from torch.fx import Graph, Node
 
 from amprewrite.frameworks.torch_fx.compat import operators, tensor_internals
-from amprewrite.frameworks.torch_fx.lowering.simplify import written_values
+from amprewrite.frameworks.torch_fx.lowering.simplify import (
+    copied,
+    rank_of,
+    written_values,
+)
 from amprewrite.plan.fields import Lowering
 
 aten = torch.ops.aten
@@ -59,8 +63,8 @@ _FREE = frozenset(
 )
 """Ops that give the same bits in each layout, and keep the layout of their operands.
 
-Not so gelu, silu and others whose kernels round otherwise in the last few elements of a
-row, which are other ones in another layout.
+gelu, silu and others are left out: their kernels round the tail of each row
+differently, and the layout changes which elements are in the tail.
 """
 
 _NEARLY_FREE = frozenset(
@@ -100,8 +104,8 @@ def put_channels_last(
 ) -> tuple[Lowering, ...]:
     """Change the layout of convolutions, and of ops between, where it is faster.
 
-    Values that other ops or the caller read keep their layout. Wanted is a graph not
-    trained: backward passes were not timed.
+    Values that other ops or the caller read keep their layout. The graph must be one
+    that is not trained, because backward passes were not timed.
 
     Args:
         graph: The graph, with values in the meta of its nodes; it is changed in place.
@@ -146,10 +150,10 @@ def _spread(graph: Graph, node: Node, plain: dict[Node, Node]) -> bool:
     Returns:
         Whether it does.
     """
-    operands = [n for n in node.all_input_nodes if _rank(n) == _RANK]
+    operands = [n for n in node.all_input_nodes if rank_of(n) == _RANK]
     shapes = {str(_value(n).shape) for n in operands}  # of symbols, too
     is_one = len(shapes) == 1 or node.target is aten.cat.default
-    if not is_one or _rank(node) != _RANK or not plain.keys() >= {*operands}:
+    if not is_one or rank_of(node) != _RANK or not plain.keys() >= {*operands}:
         return False
     for operand in operands:
         node.replace_input_with(operand, plain[operand])
@@ -221,11 +225,6 @@ def _is_measured() -> bool:
 
 def _value(node: Any) -> Any:
     return node.meta.get("val") if isinstance(node, Node) else None
-
-
-def _rank(node: Node) -> int:
-    value = _value(node)
-    return value.dim() if isinstance(value, torch.Tensor) else 0
 
 
 def _in_layout(graph: Graph, node: Any, layout: torch.memory_format) -> Node:
@@ -340,8 +339,7 @@ def paying(graph: Graph, fuses: Callable[[torch.dtype], bool]) -> frozenset[str]
     full = frozenset(node.name for node in graph.nodes if _gains(node))
     if not full:
         return full
-    tried = Graph()
-    tried.output(tried.graph_copy(graph, {}))
+    tried = copied(graph)
     put_channels_last(tried, full, fuses)
     chosen: set[str] = set()
     for network in _networks(tried):

@@ -8,7 +8,7 @@ calls the function below the Python of an op. It computes the same bits.
 
 import linecache
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from itertools import count
 from operator import getitem
 from typing import Any, cast
@@ -24,6 +24,7 @@ from amprewrite.frameworks.torch_fx.compat import (
     tensor_internals,
     tracing,
 )
+from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.lowering.simplify import FOLDED
 
 _LITERALS = (bool, int, str, type(None), type(Ellipsis))
@@ -73,8 +74,8 @@ def without_gradients(
 ) -> Callable[..., Any]:
     """Return a function that calls ``first`` where nothing asks for derivatives.
 
-    Neither autograd nor a transform of ``torch.func``, and no forward derivatives,
-    which gradients off do not end.
+    ``first`` is called only if gradients are off, no transform of ``torch.func`` is
+    active, and no forward-mode derivative is computed, which ``no_grad`` does not end.
     """
 
     def run(*given: Any) -> Any:
@@ -153,7 +154,7 @@ class _Writer:
             part.is_leaf() for part in self.outside.children()
         ):
             return self._value(tuple(parts))
-        build = self._name("f", pytrees.pytree.tree_unflatten)
+        build = self._name("f", pytree.tree_unflatten)
         return f"{build}({self._value(list(parts))}, {self._name('k', self.outside)})"
 
     def _value(self, value: Any) -> str:
@@ -248,18 +249,18 @@ def binding_of(node: Node) -> Callable[..., Any]:
     if not operators.is_pure(target) or not node.all_input_nodes:
         return builtin  # to be run by nobody but the user: it draws, or allocates
     try:
-        args: Any = _examples(node.args)
-        kwargs: Any = _examples(dict(node.kwargs))
+        args, kwargs = pytree.tree_map(_example, (node.args, dict(node.kwargs)))
     except _NoValueError:
         return builtin
-    key = (target, _kind(args), _kind(kwargs))
+    leaves, structure = pytree.tree_flatten((args, kwargs))
+    key = (target, str(structure), *map(type, leaves))
     if key not in _bindings:
-        wanted = tracing.dispatched(builtin, args, kwargs)
-        candidates = operators.python_bindings(target) if wanted is not None else ()
+        kernels = tracing.dispatched(builtin, args, kwargs)
+        candidates = operators.python_bindings(target) if kernels is not None else ()
         same = (
             binding
             for binding in candidates
-            if tracing.dispatched(binding, args, kwargs) == wanted
+            if tracing.dispatched(binding, args, kwargs) == kernels
         )
         _bindings[key] = next(same, builtin)
     return _bindings[key]
@@ -269,37 +270,18 @@ class _NoValueError(LookupError):
     """A node has no value that stands for all of its calls."""
 
 
-def _examples(value: Any) -> Any:
-    """Return an argument with tensors without values in place of nodes.
+def _example(value: Any) -> Any:
+    """Return a tensor without values in place of a node; other parts as they are.
 
     Raises:
-        _NoValueError: The value of a node is not known, or no dense tensor.
+        _NoValueError: The value of a node is not known, or is not a dense tensor.
     """
     if isinstance(value, Node):
         if "val" not in value.meta:
             raise _NoValueError
-        return _examples(value.meta["val"])
+        return pytree.tree_map(_example, value.meta["val"])
     if isinstance(value, torch.Tensor):
         if not tensor_internals.is_dense(value):
             raise _NoValueError
         return tensor_internals.stand_in(value, "meta")
-    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        return tensor_internals.example_of(value)
-    if isinstance(value, (list, tuple)):
-        parts = [_examples(part) for part in cast("Sequence[Any]", value)]
-        return tuple(parts) if isinstance(value, tuple) else parts
-    if isinstance(value, dict):
-        items = cast("dict[str, Any]", value).items()
-        return {name: _examples(held) for name, held in items}
-    return value
-
-
-def _kind(value: Any) -> Hashable:
-    """Return the types in an argument, by which a binding chooses its overload."""
-    if isinstance(value, (list, tuple)):
-        parts = cast("Sequence[Any]", value)
-        return type(parts), *map(_kind, parts)
-    if isinstance(value, dict):
-        items = cast("dict[str, Any]", value).items()
-        return dict, *((name, _kind(held)) for name, held in items)
-    return cast("Hashable", type(value))
+    return tensor_internals.example_of(value)

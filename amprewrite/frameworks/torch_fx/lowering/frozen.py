@@ -31,9 +31,7 @@ class Frozen:
     """
 
     def __init__(
-        self,
-        make: Callable[[], Callable[..., Any]],
-        unfrozen: Callable[..., Any],
+        self, make: Callable[[], Callable[..., Any]], unfrozen: Callable[..., Any]
     ) -> None:
         """Make nothing yet.
 
@@ -63,7 +61,9 @@ class Frozen:
         same = same and layouts(written) == self._layouts
         if self._run is not None and same and self._weights.hold(weights):
             return self._run
-        if self.freezes >= MOST_FREEZES or not all(map(_is_followed, weights)):
+        # On other devices than a CPU, a look at values would wait for the device.
+        seen = all(w.device.type == "cpu" and counts_writes(w) for w in weights)
+        if self.freezes >= MOST_FREEZES or not seen:
             self._run = None
             return self._unfrozen
         self.freezes += 1
@@ -71,14 +71,6 @@ class Frozen:
         self._layouts = layouts(written)
         self._run = self._make()
         return self._run
-
-
-def _is_followed(tensor: torch.Tensor) -> bool:
-    """Return whether writes to a tensor are seen.
-
-    On other devices than a CPU, a look at values would wait for the device.
-    """
-    return tensor.device.type == "cpu" and counts_writes(tensor)
 
 
 # Write activations that stop at a bound so that frozen code keeps NaN in them.

@@ -21,6 +21,7 @@ from amprewrite.frameworks.torch_fx.lowering.packing.pack_layers import pack_lay
 from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import PackedLayer
 from amprewrite.frameworks.torch_fx.lowering.simplify import (
     cast_early,
+    copied,
     fold_constants,
     merge_repeats,
     remove_no_ops,
@@ -74,7 +75,7 @@ def lower_graph(
         copies: Names of inputs that are low copies of weights, which the caller of the
             graph alone has: these are packed, and no attributes.
     """
-    lowered = _copied(graph)
+    lowered = copied(graph)
     found = remove_no_ops(lowered)
     if not trains:
         found += merge_repeats(lowered, owner)  # so that equal values round alike
@@ -83,12 +84,12 @@ def lower_graph(
     found += fold_constants(lowered, owner, constants)
     if trains:
         return Lowered(lowered, found)
-    packed = _copied(lowered)
+    packed = copied(lowered)
     in_layout = put_channels_last(lowered)
     if not packs:
         return Lowered(lowered, found + in_layout)
     early = cast_early(packed, owner)
-    without_packing = _copied(packed)
+    without_packing = copied(packed)
     fuses = kernels.convolves
     full = paying(packed, fuses) if fuses(torch.float32) and copies is None else ()
     changed = put_channels_last(packed, full, fuses)
@@ -101,9 +102,3 @@ def lower_graph(
         return Lowered(lowered, found + early + changed + layers, packed)
     found += early + put_channels_last(without_packing) + layers
     return Lowered(lowered, found, without_packing if early else None)
-
-
-def _copied(graph: Graph) -> Graph:
-    copied = Graph()
-    copied.output(copied.graph_copy(graph, {}))
-    return copied

@@ -15,10 +15,7 @@ from torch import nn
 from torch.fx import Graph, Node
 
 from amprewrite.frameworks.torch_fx.compat import compiling, settings
-from amprewrite.frameworks.torch_fx.compat.tensor_internals import (
-    storage_key,
-    writes,
-)
+from amprewrite.frameworks.torch_fx.compat.tensor_internals import storage_key, writes
 from amprewrite.frameworks.torch_fx.executor import (
     Executor,
     Observer,
@@ -31,6 +28,7 @@ from amprewrite.frameworks.torch_fx.lowering.flat_runner import (
     without_gradients,
 )
 from amprewrite.frameworks.torch_fx.lowering.lower_graph import Lowered
+from amprewrite.frameworks.torch_fx.lowering.simplify import copied
 from amprewrite.plan.fields import Recompute
 
 aten = torch.ops.aten
@@ -309,25 +307,6 @@ def recording(
     return recorded
 
 
-def region_runner(
-    owner: nn.Module, graph: Graph, inside: Any, outside: Any, found: Recompute
-) -> Callable[[tuple[Any, ...], Mapping[str, Any]], Any]:
-    """Return the function of an exported graph, which computes regions again.
-
-    Args:
-        owner: The module with the tensors and bodies of the graph.
-        graph: The graph, with values in the meta of its nodes; it stays as it is.
-        inside: Structure of the arguments.
-        outside: Structure of the output.
-        found: The regions of its plan; empty for none.
-    """
-
-    def run(graph: Graph) -> Callable[..., Any]:
-        return call_runner(owner, graph, inside, outside)
-
-    return recomputing(graph, found, run)
-
-
 def lowered_runner(
     owner: nn.Module, lowered: Lowered, inside: Any, outside: Any, found: Recompute
 ) -> Callable[[tuple[Any, ...], Mapping[str, Any]], Any]:
@@ -340,11 +319,14 @@ def lowered_runner(
         outside: Structure of the output.
         found: The regions of its plan; empty for none.
     """
-    run = region_runner(owner, lowered.graph, inside, outside, found)
+
+    def runner(graph: Graph) -> Callable[..., Any]:
+        return call_runner(owner, graph, inside, outside)
+
+    run = recomputing(lowered.graph, found, runner)
     if lowered.packed is None:
         return run
-    packed = region_runner(owner, lowered.packed, inside, outside, found)
-    return without_gradients(packed, run)
+    return without_gradients(recomputing(lowered.packed, found, runner), run)
 
 
 def recomputing(
@@ -359,8 +341,7 @@ def recomputing(
     """
     if not found:
         return make(graph)
-    copied = Graph()
-    copied.output(copied.graph_copy(graph, {}))
-    recipes = recipes_of(copied, found)
-    noting(copied, recipes)
-    return recording(make(copied), recipes)
+    copy = copied(graph)
+    recipes = recipes_of(copy, found)
+    noting(copy, recipes)
+    return recording(make(copy), recipes)

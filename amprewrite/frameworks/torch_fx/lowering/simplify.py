@@ -188,6 +188,12 @@ def is_cast(node: Node) -> bool:
     return node.target is aten.to.dtype and len(node.args) == 2 and not node.kwargs  # noqa: PLR2004  # the operand, the dtype
 
 
+def rank_of(node: object) -> int:
+    """Return the number of dimensions of the value of a node; 0 without a tensor."""
+    value = node.meta.get("val") if isinstance(node, Node) else None
+    return value.dim() if isinstance(value, torch.Tensor) else 0
+
+
 def dtype_of(node: object) -> torch.dtype | None:
     """Return the dtype of the value of a node; None if it is no tensor."""
     value = node.meta.get("val") if isinstance(node, Node) else None
@@ -251,7 +257,13 @@ def fold_constants(
     """
     storages = storages_of(graph, owner)
     written = {storages[n] for node in graph.nodes for n in _written(node)}
-    known = _constant_nodes(graph, constants, written, storages)
+    known: set[Node] = set()
+    for node in graph.nodes:
+        is_constant = computes(node) and known.issuperset(node.all_input_nodes)
+        if node.op == "get_attr":
+            is_constant = str(node.target) in constants
+        if is_constant and storages[node] not in written:
+            known.add(node)
     exposed = {storages[n] for n in graph.output_node().all_input_nodes}
     last = [
         node
@@ -274,7 +286,7 @@ def fold_constants(
         node.op, node.target, node.args, node.kwargs = "get_attr", FOLDED, (), {}
     gone: set[Node] = set()
     for node in reversed(graph.nodes):
-        if not node.users and not _stays(node):
+        if not node.users and (computes(node) or node.op == "get_attr"):
             graph.erase_node(node)
             if node.op == "call_function":
                 gone.add(node)
@@ -321,38 +333,6 @@ def written_attributes(graph: Graph, owner: nn.Module | None = None) -> set[str]
     """Return the names of the attributes that a graph writes to, or may write to."""
     written = written_values(graph, owner)
     return {str(n.target) for n in written if n.op == "get_attr"}
-
-
-def _stays(node: Node) -> bool:
-    """Return whether a node without users stays: all but those that only compute."""
-    if node.op in ("placeholder", "output"):
-        return True
-    return not computes(node) and node.op != "get_attr"
-
-
-def _constant_nodes(
-    graph: Graph,
-    constants: Collection[str],
-    written: Collection[Node],
-    storages: Mapping[Node, Node],
-) -> set[Node]:
-    """Return the nodes that depend on constants alone.
-
-    Args:
-        graph: The graph.
-        constants: Names of attributes that nothing outside of the graph writes to.
-        written: Storages that the graph writes to.
-        storages: The storage of each node.
-    """
-    found: set[Node] = set()
-    for node in graph.nodes:
-        if node.op == "get_attr":
-            is_constant = str(node.target) in constants
-        else:
-            is_constant = computes(node) and found.issuperset(node.all_input_nodes)
-        if is_constant and storages[node] not in written:
-            found.add(node)
-    return found
 
 
 def computes(node: Node) -> bool:
@@ -530,16 +510,11 @@ def _source(cast: Node) -> Node | None:
         value = _value(node)
         if value is None:
             break
-        if value.numel() < least and _has_no_gaps(value) and _is_new(node):
+        target: Any = node.target
+        is_new = operators.is_overload(target) and not operators.results_alias(target)
+        if value.numel() < least and _has_no_gaps(value) and is_new:
             least, found = value.numel(), node
     return found
-
-
-def _is_new(node: Node) -> bool:
-    """Return whether an op made a value in memory of its own."""
-    if node.op != "call_function" or not operators.is_overload(node.target):
-        return False
-    return not operators.results_alias(node.target)
 
 
 def _above(cast: Node) -> Iterator[Node]:
@@ -572,6 +547,13 @@ def _move(cast: Node, source: Node, moves: list[Node]) -> None:
     cast.meta["val"] = source.meta["val"]
     for node in (cast, *moves):
         node.meta["val"] = tensor_internals.retyped(node.meta["val"], dtype)
+
+
+def copied(graph: Graph) -> Graph:
+    """Return a copy of a graph."""
+    copy = Graph()
+    copy.output(copy.graph_copy(graph, {}))
+    return copy
 
 
 class Memory:

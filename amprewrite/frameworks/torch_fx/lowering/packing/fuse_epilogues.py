@@ -28,22 +28,17 @@ IN_PLACE = "in place, on the result of the kernel"
 NOT = "not fused: {}"
 
 
-def _gelu(node: Node) -> Epilogue:
-    return Epilogue("gelu", (), str(node.kwargs.get("approximate", "none")))
-
-
-def _leaky_relu(node: Node) -> Epilogue:
-    slope: Any = (*node.args, 0.01)[1]
-    return Epilogue("leaky_relu", (slope,))
-
-
-_ACTIVATIONS: Mapping[Any, Callable[[Node], Epilogue]] = {
+_ACTIVATIONS: Mapping[Any, Callable[[Any], Epilogue]] = {
     aten.sigmoid.default: lambda _: Epilogue("sigmoid"),
     aten.tanh.default: lambda _: Epilogue("tanh"),
     aten.silu.default: lambda _: Epilogue("swish"),
     aten.hardswish.default: lambda _: Epilogue("hardswish"),
-    aten.gelu.default: _gelu,
-    aten.leaky_relu.default: _leaky_relu,
+    aten.gelu.default: lambda node: Epilogue(
+        "gelu", (), str(node.kwargs.get("approximate", "none"))
+    ),
+    aten.leaky_relu.default: lambda node: Epilogue(
+        "leaky_relu", ((*node.args, 0.01)[1],)
+    ),
 }
 """Activations of the kernels (torch/_inductor/fx_passes/mkldnn_fusion.py has them)."""
 
@@ -85,10 +80,6 @@ def fuse_epilogues(graph: Graph, written: set[Node]) -> tuple[Lowering, ...]:
     return tuple(found)
 
 
-_Found = tuple[list[Node], Epilogue, tuple[Node, ...]]
-"""Ops after a layer, the epilogue in place of them, and its other operands."""
-
-
 def _sink_view(node: Node) -> None:
     """Put a view of a layer's result after the activation that reads it.
 
@@ -111,8 +102,7 @@ def _sink_view(node: Node) -> None:
     last.append(view)
     view.meta["val"] = last.meta["val"]
     for one in chain:
-        dtype = _value(one).dtype
-        one.meta["val"] = tensor_internals.retyped(_value(node), dtype)
+        one.meta["val"] = tensor_internals.retyped(_value(node), _value(one).dtype)
 
 
 def _in_kernel(
@@ -121,10 +111,10 @@ def _in_kernel(
     """Let the kernel of a layer do the activation or the sum that follows."""
     if (active := _activation(node, _ACTIVATIONS)) is not None:
         chain, last = active
-        found: _Found = chain, _ACTIVATIONS[last.target](last), ()
+        epilogue, rest = _ACTIVATIONS[last.target](last), ()
     else:
-        found = _sum(node, places, written)
-    chain, epilogue, rest = found
+        chain, rest = _sum(node, places, written)
+        epilogue = SUM
     if not chain or not written.isdisjoint((node, *chain)):
         return
     names = (node.name, *(one.name for one in chain))
@@ -205,9 +195,11 @@ def _activation(node: Node, known: Collection[Any]) -> tuple[list[Node], Node] |
     return chain, next(one for one in chain if one.target in known)
 
 
-def _sum(node: Node, places: Mapping[Node, int], written: set[Node]) -> _Found:
-    """Return the sum of a layer and a value that is there before it, of one shape."""
-    none: _Found = [], SUM, ()
+def _sum(
+    node: Node, places: Mapping[Node, int], written: set[Node]
+) -> tuple[list[Node], tuple[Node, ...]]:
+    """Return the sum of a layer and an earlier value of its shape, and that value."""
+    none: tuple[list[Node], tuple[Node, ...]] = [], ()
     one = _only_reader(node)
     if one is None or one.target is not aten.add.Tensor or one.kwargs:
         return none
@@ -218,10 +210,9 @@ def _sum(node: Node, places: Mapping[Node, int], written: set[Node]) -> _Found:
     if not all(isinstance(value, torch.Tensor) for value in values):
         return none
     alike = {(str(v.shape), v.dtype, v.device.type) for v in values}
-    fits = (
-        len(alike) == 1 and values[2].is_contiguous() and places[other] < places[node]
-    )
-    return ([one], SUM, (other,)) if fits else none
+    earlier = places[other] < places[node]
+    fits = len(alike) == 1 and values[2].is_contiguous() and earlier
+    return ([one], (other,)) if fits else none
 
 
 def _only_reader(node: Node) -> Node | None:

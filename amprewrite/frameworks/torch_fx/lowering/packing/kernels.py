@@ -152,18 +152,7 @@ def matrix_kernel(epilogue: Epilogue) -> Callable[..., torch.Tensor]:
     The rest is the second operand of a sum, which no activation follows, or empty. It
     has no derivative.
     """
-    found, name = operators.onednn("linear_pointwise"), epilogue.name
-    add = operators.builtin_of(found.binary)
-    run = operators.builtin_of(found.default)
-    scalars, algorithm = [*epilogue.scalars], epilogue.algorithm
-
-    def summed(x: Any, weight: Any, bias: Any, other: Any) -> torch.Tensor:
-        return add(x, other, weight, bias, "add")
-
-    def activated(x: Any, weight: Any, bias: Any) -> torch.Tensor:
-        return run(x, weight, bias, name, scalars, algorithm)
-
-    return summed if epilogue.sums else activated
+    return _kernel("linear_pointwise", epilogue, (), ())
 
 
 def window_kernel(window: Window, epilogue: Epilogue) -> Callable[..., torch.Tensor]:
@@ -172,20 +161,35 @@ def window_kernel(window: Window, epilogue: Epilogue) -> Callable[..., torch.Ten
     The rest is the second operand of a sum, or empty. The result has its channels last.
     It has no derivative.
     """
-    found, name = operators.onednn("convolution_pointwise"), epilogue.name
-    add = operators.builtin_of(found.binary)
-    run = operators.builtin_of(found.default)
     stride, padding, dilation, groups = window
-    scalars, algorithm = [*epilogue.scalars], epilogue.algorithm
-    place: tuple[Any, ...] = (padding, stride, dilation, groups)
-    after = None if name == "none" else name
+    name = None if epilogue.name == "none" else epilogue.name
+    after = (None, name, [*epilogue.scalars], epilogue.algorithm)
+    place = (padding, stride, dilation, groups)
+    return _kernel("convolution_pointwise", epilogue, place, after)
+
+
+def _kernel(
+    op: str, epilogue: Epilogue, place: tuple[Any, ...], after: tuple[Any, ...]
+) -> Callable[..., torch.Tensor]:
+    """Return an operator of oneDNN as a function of its tensors.
+
+    Args:
+        op: The operator.
+        epilogue: What it does on its accumulator.
+        place: Its arguments after the tensors.
+        after: Its arguments for an activation after a sum.
+    """
+    overloads = operators.onednn(op)
+    add = operators.builtin_of(overloads.binary)
+    run = operators.builtin_of(overloads.default)
+    activation = (*place, epilogue.name, [*epilogue.scalars], epilogue.algorithm)
+    total = (*place, "add", *after)
 
     def summed(x: Any, weight: Any, bias: Any, other: Any) -> torch.Tensor:
-        given = (*place, "add", None, after, scalars, algorithm)
-        return add(x, other, weight, bias, *given)
+        return add(x, other, weight, bias, *total)
 
     def activated(x: Any, weight: Any, bias: Any) -> torch.Tensor:
-        return run(x, weight, bias, *place, name, scalars, algorithm)
+        return run(x, weight, bias, *activation)
 
     return summed if epilogue.sums else activated
 
@@ -199,15 +203,11 @@ class OfMatrix(NamedTuple):
 
     transposed: bool = False
 
-    @property
-    def rank(self) -> int:
-        """Number of dimensions of a weight."""
-        return 2
+    rank = 2
+    """Number of dimensions of a weight."""
 
-    @property
-    def is_for_all(self) -> bool:
-        """Whether it is the same for operands of all shapes."""
-        return True
+    is_for_all = True
+    """Whether it is the same for operands of all shapes."""
 
     def packed(self, weight: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         """Return a weight in the layout of the kernel.
@@ -268,10 +268,8 @@ class OfWindow(NamedTuple):
         """Number of dimensions of a weight: channels, and those of the window."""
         return 2 + len(self.window.stride)
 
-    @property
-    def is_for_all(self) -> bool:
-        """Whether it is the same for operands of all shapes."""
-        return False
+    is_for_all = False
+    """Whether it is the same for operands of all shapes."""
 
     def packed(self, weight: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         """Return a weight in the layout of the kernel for an operand of that shape.

@@ -22,8 +22,10 @@ from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import (
     PackedLayer,
     tried,
 )
-from amprewrite.frameworks.torch_fx.lowering.simplify import FOLDED
+from amprewrite.frameworks.torch_fx.lowering.simplify import FOLDED, rank_of
 from amprewrite.plan.fields import Lowering
+
+aten = torch.ops.aten
 
 OF_WEIGHTS = ("get_attr", "placeholder")
 """Kinds of nodes that may be weights; those of graphs of dynamo are inputs."""
@@ -69,7 +71,8 @@ def pack_layers(
 ) -> tuple[Lowering, ...]:
     """Replace linear layers and convolutions by ones that read packed weights.
 
-    A weight is packed by the first call. Wanted is a graph for calls without gradients.
+    A weight is packed by the first call. The graph must be one that runs under
+    ``no_grad``.
 
     Args:
         graph: The graph, with values in the meta of its nodes; it is changed in place.
@@ -132,8 +135,10 @@ def _packable(
         layouts.setdefault(id(held[layer.weight]), set()).add(layer.layout)
     for layer in able:
         key = id(held[layer.weight])
+        tensor: Any = held[layer.weight]
         alone = reads[key] == all_reads[key] and len(layouts[key]) == 1
-        if alone and _is_plain(held[layer.weight], layer.layout.rank):
+        on_cpu = isinstance(tensor, torch.Tensor) and tensor.device.type == "cpu"
+        if alone and on_cpu and tensor.ndim == layer.layout.rank:
             yield layer
 
 
@@ -147,7 +152,6 @@ def _reads(node: Node) -> Iterator[int]:
 
 
 def _is_view(node: Node) -> bool:
-    aten = torch.ops.aten
     return node.target in (aten.t.default, aten.numpy_T.default, aten.transpose.int)
 
 
@@ -175,16 +179,7 @@ def _tensor(node: Node, owner: nn.Module) -> object:
     return getattr(owner.get_submodule(path), name)
 
 
-def _is_plain(tensor: object, rank: int) -> bool:
-    """Return whether an attribute is a tensor in memory, which can be packed."""
-    if not isinstance(tensor, torch.Tensor):
-        return False
-    return tensor.ndim == rank and tensor.device.type == "cpu"
-
-
 # Find linear layers in a graph: linear, addmm, mm and matmul with a weight.
-
-aten = torch.ops.aten
 
 _RANK = 2
 """Number of dimensions of a weight."""
@@ -202,11 +197,11 @@ def linears(graph: Graph) -> Iterator[Layer]:
             continue
         operand, matrix, bias, by_rows = parts
         weight, views = _attribute(matrix)
-        known = [weight, operand, *([] if bias is None else [bias])]
-        if weight is None or not all(isinstance(n, Node) for n in known):
+        values = [weight, operand, *([] if bias is None else [bias])]
+        if weight is None or not all(isinstance(n, Node) for n in values):
             continue
         turned = bool(views)
-        run = _RUN[node.target](turned)
+        run = _plain_linear(node.target, turned=turned)
         layout = OfMatrix(transposed=by_rows is turned)
         yield Layer(node, operand, weight, bias, layout, views, run)
 
@@ -220,9 +215,9 @@ def _parts(node: Node) -> tuple[Any, Any, Any, bool] | None:
     if node.kwargs:  # factors of the product and the sum
         return None
     if node.target is aten.addmm.default:
-        return (args[1], args[2], args[0], False) if _rank(args[0]) == 1 else None
+        return (args[1], args[2], args[0], False) if rank_of(args[0]) == 1 else None
     if node.target in (aten.mm.default, aten.matmul.default):
-        return (*args, None, False) if _rank(args[1]) == _RANK else None
+        return (*args, None, False) if rank_of(args[1]) == _RANK else None
     return None
 
 
@@ -239,46 +234,20 @@ def _attribute(matrix: Any) -> tuple[Node | None, tuple[Node, ...]]:
     source = matrix.args[0] if is_turn and not matrix.kwargs else None
     if not isinstance(source, Node) or source.op not in OF_WEIGHTS:
         return None, ()
-    return (source, (matrix,)) if _rank(source) == _RANK else (None, ())
+    return (source, (matrix,)) if rank_of(source) == _RANK else (None, ())
 
 
-def _rank(node: Any) -> int:
-    value = node.meta.get("val") if isinstance(node, Node) else None
-    return value.dim() if isinstance(value, torch.Tensor) else 0
+def _plain_linear(op: Any, *, turned: bool) -> Callable[[Any, Any, Any], Any]:
+    """Return a layer of an operand, a weight (transposed if ``turned``) and a bias."""
+    run, is_linear = operators.builtin_of(op), op is aten.linear.default
 
+    def layer(x: Any, weight: Any, bias: Any) -> Any:
+        matrix = weight.t() if turned else weight
+        if op is aten.addmm.default:
+            return run(bias, x, matrix)
+        return run(x, matrix, bias) if is_linear else run(x, matrix)
 
-def _linear(turned: bool) -> Callable[[Any, Any, Any], Any]:  # noqa: FBT001  # of a table
-    run = operators.builtin_of(aten.linear.default)
-    if turned:
-        return lambda x, weight, bias: run(x, weight.t(), bias)
-    return run
-
-
-def _addmm(turned: bool) -> Callable[[Any, Any, Any], Any]:  # noqa: FBT001  # of a table
-    run = operators.builtin_of(aten.addmm.default)
-    if turned:
-        return lambda x, weight, bias: run(bias, x, weight.t())
-    return lambda x, weight, bias: run(bias, x, weight)
-
-
-def _product(op: Any) -> Callable[[bool], Callable[[Any, Any, Any], Any]]:
-    run = operators.builtin_of(op)
-
-    def made(turned: bool) -> Callable[[Any, Any, Any], Any]:  # noqa: FBT001  # of a table
-        if turned:
-            return lambda x, weight, _: run(x, weight.t())
-        return lambda x, weight, _: run(x, weight)
-
-    return made
-
-
-_RUN: dict[Any, Callable[[bool], Callable[[Any, Any, Any], Any]]] = {
-    aten.linear.default: _linear,
-    aten.addmm.default: _addmm,
-    aten.mm.default: _product(aten.mm.default),
-    aten.matmul.default: _product(aten.matmul.default),
-}
-"""For each op a function that makes the layer, of a weight that is turned or not."""
+    return run if is_linear and not turned else layer
 
 
 # Find convolutions of images in a graph that read them with the channels last.
@@ -302,14 +271,14 @@ def convolutions(graph: Graph) -> Iterator[Layer]:
     for node in graph.nodes:
         if node.target not in CONVOLUTIONS or LAST not in node.meta:
             continue
-        given: list[Any] = [argument(node, name) for name in _NAMES]
-        operand, weight, bias, *place = given
+        arguments: list[Any] = [argument(node, name) for name in _NAMES]
+        operand, weight, bias, *place = arguments
         window = _window(weight, *place)
-        known = [operand, weight, *([] if bias is None else [bias])]
-        if window is None or not all(isinstance(n, Node) for n in known):
+        values = [operand, weight, *([] if bias is None else [bias])]
+        if window is None or not all(isinstance(n, Node) for n in values):
             continue
         if weight.op in OF_WEIGHTS:
-            run = _run(node.target, place)
+            run = _plain_convolution(node.target, place)
             yield Layer(node, operand, weight, bias, OfWindow(window), (), run)
 
 
@@ -342,6 +311,6 @@ def _numbers(given: Any) -> tuple[Any, ...]:
     return numbers * _SPATIAL if len(numbers) == 1 else numbers
 
 
-def _run(target: Any, place: list[Any]) -> Callable[[Any, Any, Any], Any]:
+def _plain_convolution(target: Any, place: list[Any]) -> Callable[[Any, Any, Any], Any]:
     run = operators.builtin_of(target)
     return lambda x, weight, bias: run(x, weight, bias, *place)
