@@ -28,7 +28,7 @@ def _torch_checked() -> Iterator[None]:
 
     reconcile = write.reconcile
 
-    def reconciled(reading: Any, plan: Any) -> tuple[str, ...]:
+    def reconciled(reading: Any, plan: Any) -> list[str]:
         notes = reconcile(reading, plan)
         check_module(reading.module)
         return notes

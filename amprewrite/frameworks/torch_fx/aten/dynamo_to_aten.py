@@ -63,9 +63,8 @@ class _Lowering(Interpreter):
         if target is operators.DATA_ATTRIBUTE:
             return args[0].detach()
         if target in operators.INFERENCE:
-            return _switch_gradients(
-                entered=target is operators.INFERENCE[0], given=args[0]
-            )
+            entered = target is operators.INFERENCE[0]
+            return _switch_gradients(entered=entered, given=args[0])
         if ops.region_name(target) in ops.AUTOCAST_SPAN:
             return self._autocast(args)
         if target in FUNCTIONS and args[0].device.type == "cpu":

@@ -32,9 +32,8 @@ def model_variable(graph: Graph) -> str:
     If a captured function calls one model, a global or a local, it is that variable, so
     that paths begin inside the model as they do for a module.
     """
-    roots = {
-        found.group() for node in graph.nodes if (found := _ROOT.match(_stacked(node)))
-    }
+    matches = (_ROOT.match(_stacked(node)) for node in graph.nodes)
+    roots = {match.group() for match in matches if match}
     return roots.pop() if len(roots) == 1 else MODEL
 
 

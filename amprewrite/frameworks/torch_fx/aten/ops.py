@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import torch
 from torch.fx import Node
@@ -20,29 +20,11 @@ from amprewrite.dtypes.fits import FEW, edges
 from amprewrite.frameworks.torch_fx.compat import operators, pytrees, tensor_internals
 from amprewrite.ops import OperandRule, op_table, traits_of
 
+Called: TypeAlias = Any
+"""A call of an operator: a node, or a call that is being traced.
 
-class Called(Protocol):
-    """A call of an operator: a node, or a call that is being traced."""
-
-    @property
-    def target(self) -> Any:
-        """The operator."""
-        ...
-
-    @property
-    def args(self) -> tuple[Any, ...]:
-        """The positional arguments of the call."""
-        ...
-
-    @property
-    def kwargs(self) -> Mapping[str, Any]:
-        """The keyword arguments of the call."""
-        ...
-
-    @property
-    def meta(self) -> dict[str, Any]:
-        """Metadata about its value."""
-        ...
+It has the attributes ``target``, ``args``, ``kwargs`` and ``meta`` of a node.
+"""
 
 
 def argument(node: Called, name: str) -> object:
@@ -58,14 +40,11 @@ def argument(node: Called, name: str) -> object:
 def tensor_slots(node: Called) -> Iterator[Any]:
     """Yield the arguments for tensors in the schema: also numbers and None."""
     for formal in operators.formals(node.target):
-        kind = str(formal.type)
-        if "Tensor" not in kind:
-            continue
-        given = argument(node, formal.name)
-        if kind.startswith("List") and pytrees.is_sequence(given):
-            yield from given
-        else:
-            yield given
+        kind, value = str(formal.type), argument(node, formal.name)
+        if kind.startswith("List") and "Tensor" in kind and pytrees.is_sequence(value):
+            yield from value
+        elif "Tensor" in kind:
+            yield value
 
 
 def writes_first(node: Called) -> bool:
@@ -380,19 +359,12 @@ def _batch_norm(node: Called, name: str) -> str:
     return f"{name}_inference" if argument(node, "training") is False else name
 
 
-def _divide(node: Called, name: str) -> str:
-    """Return ``floor_divide`` with a rounding mode: a step function."""
-    return "floor_divide" if argument(node, "rounding_mode") else name
-
-
 def _extremum(node: Called, name: str) -> str:
     """Return the name of an extremum by overload: indices, reduction or binary."""
     overload = str(node.target).rpartition(".")[2]
     if overload in ("dim", "names_dim"):
         return f"{name}_dim"
-    return (
-        {"max": "amax", "min": "amin"}[name] if overload == "default" else f"{name}imum"
-    )
+    return f"a{name}" if overload == "default" else f"{name}imum"
 
 
 def _view(node: Called, name: str) -> str:
@@ -400,14 +372,12 @@ def _view(node: Called, name: str) -> str:
     return "bitcast" if str(node.target).endswith(".dtype") else name
 
 
-def _scatter(node: Called, name: str) -> str:
-    """Return ``scatter_reduce`` with a reduction, which combines repeated places."""
-    return "scatter_reduce" if argument(node, "reduce") else name
+def _with(option: str, other: str) -> Callable[[Called, str], str]:
+    """Return a function that names an op ``other`` if it has an option."""
+    return lambda node, name: other if argument(node, option) else name
 
 
-def _put(node: Called, name: str) -> str:
-    """Return ``scatter_add`` for an accumulating put: repeated places add up."""
-    return "scatter_add" if argument(node, "accumulate") else name
+_put = _with("accumulate", "scatter_add")  # repeated places add up
 
 
 def _pad(node: Called, name: str) -> str:
@@ -425,7 +395,7 @@ REFINED: Mapping[str, Callable[[Called, str], str]] = {
     "_to_copy": _cast_or_move,
     "_unsafe_index_put": _put,
     "batch_norm": _batch_norm,
-    "div": _divide,
+    "div": _with("rounding_mode", "floor_divide"),  # a step function
     "einsum": einsum_name,
     "index_put": _put,
     "max": _extremum,
@@ -433,7 +403,7 @@ REFINED: Mapping[str, Callable[[Called, str], str]] = {
     "pad": _pad,
     "pow": _pow,
     "put": _put,
-    "scatter": _scatter,
+    "scatter": _with("reduce", "scatter_reduce"),
     "to": _cast_or_move,
     "type_as": _cast_or_move,
     "view": _view,

@@ -339,13 +339,8 @@ class _Walk:
             self.content[storage] = self._number("write", op.name, index, reads)
             if storage in self.shared:
                 self.found.shared.append(self.shared[storage])
-        storages = {
-            name: self._result(op, node, name, parts, reads) for name in op.results
-        }
+        storages = {r: self._result(op, node, r, parts, reads) for r in op.results}
         return _named(self.reading.leaves.get(node), storages)
-
-    def _may_share(self, op: Op, node: Node) -> bool:
-        return self.rewritten and gives_alias(op, node, self.graph)
 
     def _result(
         self,
@@ -360,7 +355,8 @@ class _Walk:
         if owner == name:
             made = self._number("op", op.name, op.results.index(name), reads)
             storage = self.homes[name] = self._new(made)
-            if self._may_share(op, node) and not is_copied_at_once(node):
+            is_view = self.rewritten and gives_alias(op, node, self.graph)
+            if is_view and not is_copied_at_once(node):
                 self.shared[storage] = self.shared[parts[0][1]] = op.name
             return storage
         views = [i for i, n in enumerate(op.operands) if self.graph.storage(n) == owner]

@@ -88,12 +88,8 @@ def _places(reading: Reading, node: Node) -> Iterator[int]:
 
     def note(arg: Node) -> Node:
         nonlocal index
-        val = arg.meta.get("val")
-        count = (
-            1
-            if isinstance(val, torch.Tensor)
-            else len([*held(reading.leaves.get(arg))])
-        )
+        is_tensor = isinstance(arg.meta.get("val"), torch.Tensor)
+        count = 1 if is_tensor else len([*held(reading.leaves.get(arg))])
         found.append(index if count == 1 else -1)
         index += count
         return arg

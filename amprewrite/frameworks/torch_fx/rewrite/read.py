@@ -126,9 +126,8 @@ class _Reader:
         outputs = self._read_scope(_Scope(self.module))
         names = tuple(held(outputs))
         graph = check_graph(ProgramGraph(self.values, tuple(self.ops), names))
-        return Reading(
-            graph, self.module, self.sites, self.leaves, self.weights, self.bodies
-        )
+        maps = self.sites, self.leaves, self.weights, self.bodies
+        return Reading(graph, self.module, *maps)
 
     def _read_scope(self, scope: _Scope) -> Leaves:
         placeholders = iter(scope.inputs)
@@ -260,9 +259,7 @@ class _Reader:
         name = scope.prefix + node.name
         canonical, native = ops.canonical_name(node), ops.native_name(node.target)
         used = occurrences(node)
-        operands = tuple(
-            value for source in used for value in held(self.leaves.get(source))
-        )
+        operands = tuple(v for source in used for v in held(self.leaves.get(source)))
         follows = canonical == "cast" and ops.names_tensor(node)
         reads = tuple(self._reads(node, used)) if READS in node.meta else ()
         mutated = {name for part in _mutated(node) for name in held(self._names(part))}
@@ -279,9 +276,7 @@ class _Reader:
             source=source_line(node),
             region=scope.region,
             fence=scope.fence or _fence(node, used),
-            mutates=tuple(
-                i for i, operand in enumerate(operands) if operand in mutated
-            ),
+            mutates=tuple(i for i, name in enumerate(operands) if name in mutated),
             operand_rule=ops.operand_rule(native, canonical),
             literals=tuple(number for _, number in ops.numbers(node)),
             dtype_argument=_dtype_argument(node, canonical),
@@ -355,25 +350,20 @@ def _is_aten(node: Node) -> bool:
 def _kind(owner: GraphModule, target: str, held: torch.Tensor) -> ValueKind:
     if isinstance(held, torch.nn.Parameter):
         return "parameter"
-    constant = target.rpartition(".")[2].startswith(
-        ("lifted_tensor", "_tensor_constant")
-    )
-    buffers: Mapping[str, torch.Tensor] = dict(
-        owner.named_buffers(remove_duplicate=False)
-    )
+    name = target.rpartition(".")[2]
+    constant = name.startswith(("lifted_tensor", "_tensor_constant"))
+    buffers = dict(owner.named_buffers(remove_duplicate=False))
     return "buffer" if target in buffers and not constant else "constant"
 
 
 def _fence(node: Node, used: Iterable[Node]) -> str:
     if operators.is_higher_order(node.target):
         return f"{node.target.name()} has a body that is left as it was traced"
-    if any(_is_sparse(part.meta.get("val")) for part in (node, *used)):
+    values = [part.meta.get("val") for part in (node, *used)]
+    layouts = {val.layout for val in values if isinstance(val, torch.Tensor)}
+    if layouts - {torch.strided}:
         return "has a sparse operand or result, for which few kernels are low"
     return ""
-
-
-def _is_sparse(val: object) -> bool:
-    return isinstance(val, torch.Tensor) and val.layout != torch.strided
 
 
 def _mutated(node: Node) -> Iterator[object]:
@@ -482,15 +472,14 @@ def refuse_unequal(
     op = next((op for op in graph.ops if _refuses(graph, op)), None)
     if op is None:
         return
-    reason = "torch refuses operands of these dtypes"
-    if has_values(model, args, kwargs):
-        try:
-            try_run(model, model, args, kwargs)
-        except Exception as error:
-            reason = str(error).strip().split("\n")[0]
-            raise CaptureError(_refusal(graph, op, model, reason)) from error
-        return
-    raise CaptureError(_refusal(graph, op, model, reason))
+    if not has_values(model, args, kwargs):
+        reason = "torch refuses operands of these dtypes"
+        raise CaptureError(_refusal(graph, op, model, reason))
+    try:
+        try_run(model, model, args, kwargs)
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0]
+        raise CaptureError(_refusal(graph, op, model, reason)) from error
 
 
 def _refuses(graph: ProgramGraph, op: Op) -> bool:

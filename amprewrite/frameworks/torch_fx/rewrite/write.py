@@ -134,10 +134,9 @@ class _Writer:
             nonlocal position
             leaves = self.reading.leaves.get(arg)
             count = sum(1 for _ in held(leaves))
-            start, position = position, position + count
-            return self._operand(
-                arg, leaves, range(start, start + count), op.name, node
-            )
+            indices = range(position, position + count)
+            position += count
+            return self._operand(arg, leaves, indices, op.name, node)
 
         args, kwargs = map_arg((node.args, dict(node.kwargs)), replace)
         node.args, node.kwargs = args, kwargs
@@ -207,15 +206,10 @@ class _Writer:
 
     def _retype_regions(self) -> None:
         """Update ``meta["val"]`` of nodes around bodies to the plan's dtypes."""
-        dtypes = {
-            name: dtype
-            for decision in self.plan.decisions
-            for name, dtype in zip(
-                self.reading.graph.op_by_name[decision.op].results,
-                decision.results,
-                strict=True,
-            )
-        }
+        dtypes: dict[str, str] = {}
+        for decision in self.plan.decisions:
+            results = self.reading.graph.op_by_name[decision.op].results
+            dtypes.update(zip(results, decision.results, strict=True))
         for number, value in self.defined.items():
             dtypes[value] = self.plan.casts[number].to_dtype
         for node, leaves in self.reading.leaves.items():
@@ -267,9 +261,8 @@ def _cast_node(value: Node, cast: Cast, user: Node) -> Node:
     graph = value.graph
     source = _saturated(graph, value, dtype) if cast.saturate else value
     node = graph.call_function(aten.to.dtype, (source, dtype))
-    node.meta = {
-        k: v for k, v in user.meta.items() if k in ("nn_module_stack", "stack_trace")
-    }
+    origin = ("nn_module_stack", "stack_trace")
+    node.meta = {k: v for k, v in user.meta.items() if k in origin}
     node.meta["val"] = tensor_internals.retyped(value.meta["val"], dtype)
     node.meta["amprewrite"] = cast.folding or "cast"
     return node
@@ -380,18 +373,13 @@ Outcome = tuple[torch.dtype, ...] | str
 """Dtypes of the results, or the message of a kernel that refused."""
 
 
-def reconcile(reading: Reading, plan: Plan) -> tuple[str, ...]:
+def reconcile(reading: Reading, plan: Plan) -> list[str]:
     """Fix the written graph where a kernel differs from the plan; return warnings.
 
     Each distinct call (op, dtypes, numbers) is tried once on fake tensors.
     """
     tried: dict[object, Outcome] = {}
-    return tuple(_reconciled(reading, plan, tried))
-
-
-def _reconciled(
-    reading: Reading, plan: Plan, tried: dict[object, Outcome]
-) -> Iterator[str]:
+    warnings: list[str] = []
     for op in reading.graph.ops:
         node, decision = reading.sites[op.name].node, plan.by_op[op.name]
         if op.fence or not _changed(reading, op, decision):
@@ -403,18 +391,19 @@ def _reconciled(
         refusal = outcome if isinstance(outcome, str) else ""
         if isinstance(outcome, str):
             _restore_operands(reading, op, node)
-            outcome = tuple(
-                torch_dtype(reading.graph.values[r].dtype) for r in op.results
-            )
-        wanted = tuple(torch_dtype(dtype) for dtype in decision.results)
-        names = ", ".join(_cast_results(node, outcome, wanted))
+            traced = (reading.graph.values[name].dtype for name in op.results)
+            outcome = tuple(map(torch_dtype, traced))
+        planned = tuple(map(torch_dtype, decision.results))
+        names = ", ".join(_cast_results(node, outcome, planned))
         if names:
             retype(node, tuple(map(dtype_name, outcome)))
         if refusal:
             cast = "; its result is cast" if names else ""
-            yield f"{op.name} ({op.native}) runs as traced: {refusal}{cast}"
+            warnings.append(f"{op.name} ({op.native}) runs as traced: {refusal}{cast}")
         elif names:
-            yield f"{op.name} ({op.native}) gives {names}; its result is cast"
+            text = f"{op.name} ({op.native}) gives {names}; its result is cast"
+            warnings.append(text)
+    return warnings
 
 
 def _changed(reading: Reading, op: Op, decision: Decision) -> bool:
@@ -463,16 +452,15 @@ def _restore_operands(reading: Reading, op: Op, node: Node) -> None:
     names = iter(op.operands)
 
     def restore(arg: Any) -> Any:
-        if not isinstance(arg, Node) or not isinstance(
-            arg.meta.get("val"), torch.Tensor
-        ):
+        val = arg.meta.get("val") if isinstance(arg, Node) else None
+        if not isinstance(val, torch.Tensor):
             return arg
         dtype = torch_dtype(reading.graph.values[next(names)].dtype)
-        if arg.meta["val"].dtype == dtype:
+        if val.dtype == dtype:
             return arg
         with node.graph.inserting_before(node):
             cast = node.graph.call_function(aten.to.dtype, (arg, dtype))
-        cast.meta.update(val=arg.meta["val"].to(dtype), amprewrite="cast")
+        cast.meta.update(val=val.to(dtype), amprewrite="cast")
         return cast
 
     args, kwargs = pytrees.pytree.tree_map(restore, (node.args, dict(node.kwargs)))
