@@ -13,7 +13,7 @@ from amprewrite.frameworks.torch_fx.rewrite.fp8_operators import (
     check_device,
     has_products,
 )
-from amprewrite.frameworks.torch_fx.rewrite.read import Reading, held
+from amprewrite.frameworks.torch_fx.rewrite.read import Reading, held, occurrences
 from amprewrite.ir import Op
 from amprewrite.ir.graph import addend_index, factor_indices
 from amprewrite.ops import Group
@@ -84,18 +84,11 @@ def _quantise_operands(
 def _places(reading: Reading, node: Node) -> Iterator[int]:
     """Yield for each node among the arguments the index of its operand; else -1."""
     index = 0
-    found: list[int] = []
-
-    def note(arg: Node) -> Node:
-        nonlocal index
+    for arg in occurrences(node):
         is_tensor = isinstance(arg.meta.get("val"), torch.Tensor)
         count = 1 if is_tensor else len([*held(reading.leaves.get(arg))])
-        found.append(index if count == 1 else -1)
+        yield index if count == 1 else -1
         index += count
-        return arg
-
-    map_arg((node.args, dict(node.kwargs)), note)
-    return iter(found)
 
 
 def _quantise_gradient(

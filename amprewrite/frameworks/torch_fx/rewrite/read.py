@@ -103,11 +103,7 @@ class _Scope:
 
 class _Reader:
     def __init__(
-        self,
-        module: GraphModule,
-        given: frozenset[str],
-        model: str = MODEL,
-        part: str = "",
+        self, module: GraphModule, given: frozenset[str], model: str, part: str
     ) -> None:
         self.module, self.given, self.model, self.part = module, given, model, part
         self.values: dict[str, Value] = {}
@@ -494,8 +490,8 @@ def _refuses(graph: ProgramGraph, op: Op) -> bool:
         own, *others = dtypes
         wide = {own, "float32"} if own in _HALF else {own}
         return not wide.issuperset(others)
-    whole = rule.floats and not any(map(_is_number_with_fraction, dtypes))
-    return whole or (rule.needs_equal and len(set(dtypes)) > 1)
+    whole = not any(is_float(dtype) or dtype.startswith("complex") for dtype in dtypes)
+    return (rule.floats and whole) or (rule.needs_equal and len(set(dtypes)) > 1)
 
 
 def _operand_dtypes(graph: ProgramGraph, op: Op, rule: Rule) -> Iterator[str]:
@@ -505,10 +501,6 @@ def _operand_dtypes(graph: ProgramGraph, op: Op, rule: Rule) -> Iterator[str]:
         dtype = graph.values[name].dtype
         if role != "-" and dtype in FORMATS:
             yield dtype
-
-
-def _is_number_with_fraction(dtype: str) -> bool:
-    return is_float(dtype) or dtype.startswith("complex")
 
 
 def _refusal(graph: ProgramGraph, op: Op, model: nn.Module, reason: str) -> str:

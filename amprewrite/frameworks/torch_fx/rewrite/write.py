@@ -468,13 +468,13 @@ def _restore_operands(reading: Reading, op: Op, node: Node) -> None:
 
 
 def _cast_results(
-    node: Node, found: tuple[torch.dtype, ...], wanted: tuple[torch.dtype, ...]
+    node: Node, kernel: tuple[torch.dtype, ...], planned: tuple[torch.dtype, ...]
 ) -> Iterator[str]:
-    """Cast results of another dtype than wanted, and yield a text for each."""
+    """Cast results that a kernel gives in another dtype; yield a text for each."""
     places = _result_nodes(node)
-    if len(found) != len(wanted):
+    if len(kernel) != len(planned):
         return
-    for index, (have, want) in enumerate(zip(found, wanted, strict=True)):
+    for index, (have, want) in enumerate(zip(kernel, planned, strict=True)):
         if have != want:
             yield f"{dtype_name(have)} instead of {dtype_name(want)}"
             for place in places[index]:

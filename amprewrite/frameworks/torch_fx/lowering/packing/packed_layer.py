@@ -155,34 +155,20 @@ class PackedWeight(torch.Tensor):
         return id(self)
 
 
-_PROPERTIES: tuple[Any, ...] = (
-    torch.Tensor.shape,
-    torch.Tensor.dtype,
-    torch.Tensor.device,
-    torch.Tensor.layout,
-    torch.Tensor.requires_grad,
-    torch.Tensor.is_leaf,
-    torch.Tensor.grad,
-    torch.Tensor.grad_fn,
-    torch.Tensor.ndim,
-    torch.Tensor.is_cpu,
-    torch.Tensor.is_cuda,
-    torch.Tensor.is_meta,
-    torch.Tensor.is_sparse,
+_PROPERTIES = (
+    *("shape", "dtype", "device", "layout", "requires_grad", "is_leaf", "grad"),
+    *("grad_fn", "ndim", "is_cpu", "is_cuda", "is_meta", "is_sparse"),
+)
+
+_METHODS = (
+    *("size", "dim", "numel", "nelement", "element_size"),
+    *("is_floating_point", "is_complex"),
 )
 
 _METADATA = {
-    *(held.__get__ for held in _PROPERTIES),
-    torch.Tensor.size,
-    torch.Tensor.dim,
-    torch.Tensor.numel,
-    torch.Tensor.nelement,
-    torch.Tensor.element_size,
-    torch.Tensor.is_floating_point,
-    torch.Tensor.is_complex,
-    torch.is_floating_point,
-    torch.is_complex,
-    torch.numel,
+    *(getattr(torch.Tensor, name).__get__ for name in _PROPERTIES),
+    *(getattr(torch.Tensor, name) for name in _METHODS),
+    *(torch.is_floating_point, torch.is_complex, torch.numel),
 }
 """Functions that read no values, and hand out nothing to write to."""
 
