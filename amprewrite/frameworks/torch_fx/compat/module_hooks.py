@@ -18,13 +18,12 @@ def call_hooks(module: nn.Module) -> tuple[int, ...]:
     return tuple(key for key, _ in named_call_hooks(module))
 
 
-def named_call_hooks(module: nn.Module) -> Iterator[tuple[int, Any]]:
+def named_call_hooks(module: Any) -> Iterator[tuple[int, Any]]:
     """Yield the hooks of a module that run in or after its forward, with their keys."""
-    untyped: Any = module
-    yield from untyped._forward_pre_hooks.items()
-    yield from untyped._forward_hooks.items()
-    yield from untyped._backward_pre_hooks.items()
-    yield from untyped._backward_hooks.items()
+    yield from module._forward_pre_hooks.items()
+    yield from module._forward_hooks.items()
+    yield from module._backward_pre_hooks.items()
+    yield from module._backward_hooks.items()
 
 
 def forward_hooks(module: nn.Module) -> dict[str, dict[int, Any]]:
@@ -35,25 +34,19 @@ def forward_hooks(module: nn.Module) -> dict[str, dict[int, Any]]:
 
 def are_for_all_modules() -> bool:
     """Return whether there are forward hooks for all modules, other than our own."""
-    held: Any = torch_module
-    after, before = held._global_forward_hooks, held._global_forward_pre_hooks
-    if not after and not before:
-        return False
-    return not all(map(_is_ours, [*after.values(), *before.values()]))
-
-
-def _is_ours(hook: Any) -> bool:
-    """Return whether a hook is a function of this package, which watches a run."""
-    return str(getattr(hook, "__module__", "")).startswith(f"{_PACKAGE}.")
+    registry: Any = torch_module
+    dicts = registry._global_forward_hooks, registry._global_forward_pre_hooks
+    hooks = (hook for hooks in dicts for hook in hooks.values())
+    modules = (str(getattr(hook, "__module__", "")) for hook in hooks)
+    return not all(module.startswith(f"{_PACKAGE}.") for module in modules)
 
 
 def take_forward_hooks(module: nn.Module) -> Hooks:
     """Remove the forward hooks of ``module`` itself, and return them."""
-    found: dict[str, dict[int, Any]] = {}
-    for name, held in forward_hooks(module).items():
-        found[name] = dict(held)
+    taken = {name: dict(hooks) for name, hooks in forward_hooks(module).items()}
+    for name in taken:
         vars(module)[name].clear()
-    return found
+    return taken
 
 
 def set_forward_hooks(module: nn.Module, hooks: Hooks) -> None:
@@ -63,13 +56,11 @@ def set_forward_hooks(module: nn.Module, hooks: Hooks) -> None:
         vars(module)[name].update(held)
 
 
-def load_hooks(module: nn.Module) -> dict[int, Any]:
+def load_hooks(module: Any) -> dict[int, Any]:
     """Return the hooks that run after ``load_state_dict``, as a dict to change."""
-    untyped: Any = module
-    return untyped._load_state_dict_post_hooks
+    return module._load_state_dict_post_hooks
 
 
-def backward_hooks(module: nn.Module) -> int:
+def backward_hooks(module: Any) -> int:
     """Return the number of backward hooks and backward pre-hooks on ``module``."""
-    hooks: Any = module
-    return len(hooks._backward_hooks) + len(hooks._backward_pre_hooks)
+    return len(module._backward_hooks) + len(module._backward_pre_hooks)

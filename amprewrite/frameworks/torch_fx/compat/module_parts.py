@@ -40,16 +40,13 @@ def modules_by_path(model: nn.Module) -> Iterable[tuple[str, nn.Module]]:
 
 def share_state(module: nn.Module, model: nn.Module) -> None:
     """Share the parameters, buffers and submodules of ``model`` with ``module``."""
-    module._parameters = model._parameters
-    module._buffers = model._buffers
+    share_tensors(module, model)
     module._modules = model._modules
-    module._non_persistent_buffers_set = model._non_persistent_buffers_set
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
     """Return the attributes of an object, as a dict that can be changed."""
-    found: dict[str, Any] = value.__dict__
-    return found
+    return value.__dict__
 
 
 def share_tensors(module: nn.Module, model: nn.Module) -> None:
@@ -112,23 +109,22 @@ def in_place(
             has one for all.
     """
     before: list[tuple[dict[str, Any], str, Any, Any]] = []
-    found: dict[int, torch.Tensor] = {}
+    others: dict[int, torch.Tensor] = {}
     for path, part in modules_by_path(model):
         places: Any = ((nn.Parameter, parameters(part)), (torch.Tensor, buffers(part)))
-        for kind, kept in places:
-            for name, held in kept.items():
-                if held is None:
+        for kind, tensors in places:
+            for name, tensor in tensors.items():
+                if tensor is None:
                     continue
                 full_name = f"{path}.{name}".lstrip(".")
-                if id(held) not in found:
-                    found[id(held)] = stand_in(full_name, held, kind)
-                other = found[id(held)]
-                if other is not held:
-                    before.append((kept, name, held, other))
+                if id(tensor) not in others:
+                    others[id(tensor)] = stand_in(full_name, tensor, kind)
+                if others[id(tensor)] is not tensor:
+                    before.append((tensors, name, tensor, others[id(tensor)]))
     try:
-        for kept, name, _, other in before:
-            kept[name] = other
+        for tensors, name, _, other in before:
+            tensors[name] = other
         yield
     finally:
-        for kept, name, held, _ in before:
-            kept[name] = held
+        for tensors, name, tensor, _ in before:
+            tensors[name] = tensor
