@@ -24,7 +24,6 @@ from amprewrite.frameworks.torch_fx.compat import (
     tensor_internals,
     tracing,
 )
-from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.lowering.simplify import FOLDED
 
 _LITERALS = (bool, int, str, type(None), type(Ellipsis))
@@ -154,7 +153,7 @@ class _Writer:
             part.is_leaf() for part in self.outside.children()
         ):
             return self._value(tuple(parts))
-        build = self._name("f", pytree.tree_unflatten)
+        build = self._name("f", pytrees.pytree.tree_unflatten)
         return f"{build}({self._value(list(parts))}, {self._name('k', self.outside)})"
 
     def _value(self, value: Any) -> str:
@@ -249,10 +248,10 @@ def binding_of(node: Node) -> Callable[..., Any]:
     if not operators.is_pure(target) or not node.all_input_nodes:
         return builtin  # to be run by nobody but the user: it draws, or allocates
     try:
-        args, kwargs = pytree.tree_map(_example, (node.args, dict(node.kwargs)))
+        args, kwargs = pytrees.pytree.tree_map(_example, (node.args, dict(node.kwargs)))
     except _NoValueError:
         return builtin
-    leaves, structure = pytree.tree_flatten((args, kwargs))
+    leaves, structure = pytrees.pytree.tree_flatten((args, kwargs))
     key = (target, str(structure), *map(type, leaves))
     if key not in _bindings:
         kernels = tracing.dispatched(builtin, args, kwargs)
@@ -279,7 +278,7 @@ def _example(value: Any) -> Any:
     if isinstance(value, Node):
         if "val" not in value.meta:
             raise _NoValueError
-        return pytree.tree_map(_example, value.meta["val"])
+        return pytrees.pytree.tree_map(_example, value.meta["val"])
     if isinstance(value, torch.Tensor):
         if not tensor_internals.is_dense(value):
             raise _NoValueError

@@ -16,9 +16,9 @@ from amprewrite.frameworks.torch_fx.compat import operators, tensor_internals
 from amprewrite.frameworks.torch_fx.executor import attribute, constant_values
 from amprewrite.plan.fields import Lowering
 
-# Remove ops that return their operand itself: dropout in eval mode, equal casts.
-
 aten = torch.ops.aten
+
+# Remove ops that return their operand itself: dropout in eval mode, equal casts.
 
 REMOVED = "without effect removed"
 

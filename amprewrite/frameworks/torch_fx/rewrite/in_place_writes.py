@@ -11,7 +11,6 @@ from torch.fx import GraphModule, Node
 from amprewrite.errors import GraphError
 from amprewrite.frameworks.torch_fx.aten.ops import packet_name
 from amprewrite.frameworks.torch_fx.compat import operators, pytrees, tensor_internals
-from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.rewrite.read import Leaves, Reading, occurrences
 from amprewrite.ir import Op, ProgramGraph
 from amprewrite.plan.uses import View
@@ -138,7 +137,7 @@ def _again(node: Node, base: Node) -> Node:
     """Insert a copy of an op with one or more views, with ``base`` as input."""
     dtype = base.meta["val"].dtype
     retyped = tensor_internals.retyped
-    val = pytree.tree_map(lambda v: retyped(v, dtype), node.meta["val"])
+    val = pytrees.pytree.tree_map(lambda v: retyped(v, dtype), node.meta["val"])
     made = base.graph.node_copy(node)
     made.update_arg(0, base)
     made.meta = {"val": val, "amprewrite": VIEWED_AGAIN}

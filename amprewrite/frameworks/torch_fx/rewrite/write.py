@@ -13,7 +13,6 @@ from amprewrite.frameworks.torch_fx.aten import ops
 from amprewrite.frameworks.torch_fx.aten.ops import dtype_name, torch_dtype
 from amprewrite.frameworks.torch_fx.capture.cast_intent import CHOSEN
 from amprewrite.frameworks.torch_fx.compat import pytrees, tensor_internals
-from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.compat.settings import quiet
 from amprewrite.frameworks.torch_fx.rewrite.in_place_writes import (
     check_writes,
@@ -244,7 +243,7 @@ def retype(node: Node, dtypes: tuple[str, ...]) -> None:
 
     val = node.meta.get("val")
     single = isinstance(val, torch.Tensor)
-    node.meta["val"] = convert(val) if single else pytree.tree_map(convert, val)
+    node.meta["val"] = convert(val) if single else pytrees.pytree.tree_map(convert, val)
 
 
 def _retype_parts(node: Node) -> None:
