@@ -13,17 +13,13 @@ from torch.fx.experimental import proxy_tensor
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from amprewrite.frameworks.torch_fx.compat import settings, threads
-from amprewrite.frameworks.torch_fx.compat.operators import (
-    Transparent,
-    dispatch_modes,
-    is_overload,
+from amprewrite.frameworks.torch_fx.compat import (
+    operators,
+    settings,
+    tensor_internals,
+    threads,
 )
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
-from amprewrite.frameworks.torch_fx.compat.tensor_internals import (
-    fake_mode_of,
-    is_torchscript,
-)
 
 
 def uses_transforms(module: GraphModule) -> bool:
@@ -67,8 +63,8 @@ def _trace(
     trace = proxy_tensor.make_fx(
         function, pre_dispatch=pre_dispatch, _allow_non_fake_inputs=True
     )
-    fake = fake_mode_of(list(inputs)) or nullcontext()  # for new tensors inside
-    with fake, settings.keeping_saved_tensors():
+    mode = tensor_internals.fake_mode_of(list(inputs))  # for new tensors inside
+    with mode or nullcontext(), settings.keeping_saved_tensors():
         return trace(*inputs)
 
 
@@ -159,7 +155,7 @@ def before_each_op(change: Callable[..., Changed]) -> AbstractContextManager[Non
         self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self.pre_dispatch and is_overload(func):
+        if self.pre_dispatch and operators.is_overload(func):
 
             def cast(value: Any, dtype: Any, *, written: bool = False) -> Any:
                 note = nullcontext() if written else traceback.annotate({PROMOTION: 1})
@@ -206,9 +202,9 @@ def in_dispatch_mode() -> bool:
 
     Its results are not to be kept for other calls. ``torch.jit.trace`` is one.
     """
-    known = ProductMode, Transparent
-    others = any(not isinstance(mode, known) for mode in dispatch_modes())
-    return others or is_torchscript()
+    known = ProductMode, operators.Transparent
+    others = any(not isinstance(mode, known) for mode in operators.dispatch_modes())
+    return others or tensor_internals.is_torchscript()
 
 
 class _Dispatched(TorchDispatchMode):

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.fx import Graph
 
+from amprewrite.frameworks.torch_fx.lowering import simplify
 from amprewrite.frameworks.torch_fx.lowering.activations import name_activations
 from amprewrite.frameworks.torch_fx.lowering.channels_last import (
     paying,
@@ -19,15 +20,6 @@ from amprewrite.frameworks.torch_fx.lowering.packing.fuse_epilogues import (
 )
 from amprewrite.frameworks.torch_fx.lowering.packing.pack_layers import pack_layers
 from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import PackedLayer
-from amprewrite.frameworks.torch_fx.lowering.simplify import (
-    cast_early,
-    copied,
-    fold_constants,
-    merge_repeats,
-    remove_no_ops,
-    remove_round_trips,
-    written_values,
-)
 from amprewrite.plan.fields import Lowering
 
 
@@ -75,26 +67,27 @@ def lower_graph(
         copies: Names of inputs that are low copies of weights, which the caller of the
             graph alone has: these are packed, and no attributes.
     """
-    lowered = copied(graph)
-    found = remove_no_ops(lowered)
+    lowered = simplify.copied(graph)
+    found = simplify.remove_no_ops(lowered)
     if not trains:
-        found += merge_repeats(lowered, owner)  # so that equal values round alike
+        # So that equal values round alike.
+        found += simplify.merge_repeats(lowered, owner)
         found += name_activations(lowered, owner)
-        found += remove_round_trips(lowered, owner)
-    found += fold_constants(lowered, owner, constants)
+        found += simplify.remove_round_trips(lowered, owner)
+    found += simplify.fold_constants(lowered, owner, constants)
     if trains:
         return Lowered(lowered, found)
-    packed = copied(lowered)
+    packed = simplify.copied(lowered)
     in_layout = put_channels_last(lowered)
     if not packs:
         return Lowered(lowered, found + in_layout)
-    early = cast_early(packed, owner)
-    without_packing = copied(packed)
+    early = simplify.cast_early(packed, owner)
+    without_packing = simplify.copied(packed)
     fuses = kernels.convolves
     full = paying(packed, fuses) if fuses(torch.float32) and copies is None else ()
     changed = put_channels_last(packed, full, fuses)
     # Of ops of ATen, before others replace them.
-    written = written_values(packed, owner)
+    written = simplify.written_values(packed, owner)
     layers = pack_layers(packed, owner, copies)
     layers += fuse_epilogues(packed, written)
     if any(isinstance(node.target, PackedLayer) for node in packed.nodes):

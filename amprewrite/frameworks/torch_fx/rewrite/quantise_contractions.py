@@ -7,12 +7,7 @@ import torch
 from torch.fx import Node, map_arg
 
 from amprewrite.frameworks.torch_fx.aten.ops import argument, has_argument
-from amprewrite.frameworks.torch_fx.rewrite.fp8_operators import (
-    FP8_DOT,
-    QUANTISE,
-    check_device,
-    has_products,
-)
+from amprewrite.frameworks.torch_fx.rewrite import fp8_operators
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, held, occurrences
 from amprewrite.ir import Op
 from amprewrite.ir.graph import addend_index, factor_indices
@@ -50,7 +45,7 @@ def _has_kernel(decision: Decision, node: Node) -> bool:
     """Return whether the product runs by the kernel of torch for 8 bits."""
     if decision.kernel == "auto":
         device = node.meta["val"].device
-        return device.type == "cuda" and has_products(device)
+        return device.type == "cuda" and fp8_operators.has_products(device)
     return decision.kernel == "scaled_mm"
 
 
@@ -141,7 +136,8 @@ def _place(reading: Reading, op: Op, node: Node) -> tuple[int, Any]:
 
 def _insert(value: Node, how: tuple[str, str, str], user: Node) -> Node:
     """Insert a rounding of ``value`` where nodes are inserted now; return it."""
-    return _marked(value.graph.call_function(QUANTISE, (value, *how)), value, user)
+    node = value.graph.call_function(fp8_operators.QUANTISE, (value, *how))
+    return _marked(node, value, user)
 
 
 def _marked(node: Node, value: Node, user: Node) -> Node:
@@ -162,7 +158,7 @@ def call_kernel(node: Node, decision: Decision) -> None:
     Raises:
         UnsupportedError: Its device has no products of 8 bits.
     """
-    check_device(node.meta["val"].device)
+    fp8_operators.check_device(node.meta["val"].device)
     given: tuple[Any, ...]
     if node.target is aten.linear.default:
         names = ("input", "weight", "bias")
@@ -170,5 +166,5 @@ def call_kernel(node: Node, decision: Decision) -> None:
     else:
         given, turned = (*node.args, None), True
     how = decision.forward, decision.backward, decision.scaling
-    node.target = FP8_DOT
+    node.target = fp8_operators.FP8_DOT
     node.args, node.kwargs = (*given, *how, turned), {}

@@ -14,13 +14,7 @@ from amprewrite.frameworks.torch_fx.aten.ops import dtype_name, torch_dtype
 from amprewrite.frameworks.torch_fx.capture.cast_intent import CHOSEN
 from amprewrite.frameworks.torch_fx.compat import pytrees, tensor_internals
 from amprewrite.frameworks.torch_fx.compat.settings import quiet
-from amprewrite.frameworks.torch_fx.rewrite.in_place_writes import (
-    check_writes,
-    contents,
-    is_viewed_again,
-    keep_copy,
-    view_again,
-)
+from amprewrite.frameworks.torch_fx.rewrite import in_place_writes
 from amprewrite.frameworks.torch_fx.rewrite.quantise_contractions import (
     quantise_contractions,
 )
@@ -41,11 +35,11 @@ def rewrite(reading: Reading, plan: Plan) -> Plan:
         PlanMismatchError: The plan was made for another program.
         GraphError: An op would read a value from before an in-place write to it.
     """
-    before = contents(reading)
+    before = in_place_writes.contents(reading)
     write(reading, plan)
     reconciled = plan.with_warnings(*reconcile(reading, plan))
     quantise_contractions(reading, plan)
-    check_writes(reading, before)
+    in_place_writes.check_writes(reading, before)
     return reconciled
 
 
@@ -102,7 +96,7 @@ class _Writer:
         _retype_parts(site.node)
         definitions = self.definitions.get(op.name)
         if definitions is None:
-            keep_copy(self.reading, op, site.node)
+            in_place_writes.keep_copy(self.reading, op, site.node)
         for number, cast in definitions or ():
             self._cast_at_definition(site.node, number, cast)
 
@@ -184,7 +178,9 @@ class _Writer:
                 return arg
             if (base, name) not in made:
                 path = view_path(self.reading.graph, source, name) or ()
-                made[base, name] = view_again(self.reading, base, path, output)
+                made[base, name] = in_place_writes.view_again(
+                    self.reading, base, path, output
+                )
             return made[base, name]
 
         output.args = map_arg(output.args, replace)
@@ -213,7 +209,7 @@ class _Writer:
             dtypes[value] = self.plan.casts[number].to_dtype
         for node, leaves in self.reading.leaves.items():
             names = list(held(leaves))
-            if node in self.raw or is_viewed_again(node):
+            if node in self.raw or in_place_writes.is_viewed_again(node):
                 continue
             if names and all(name in dtypes for name in names):
                 retype(node, tuple(dtypes[name] for name in names))

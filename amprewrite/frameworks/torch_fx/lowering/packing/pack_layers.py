@@ -12,12 +12,6 @@ from amprewrite.frameworks.torch_fx.aten.ops import argument
 from amprewrite.frameworks.torch_fx.compat import operators, pytrees, tensor_internals
 from amprewrite.frameworks.torch_fx.lowering.channels_last import CONVOLUTIONS, LAST
 from amprewrite.frameworks.torch_fx.lowering.packing import kernels
-from amprewrite.frameworks.torch_fx.lowering.packing.kernels import (
-    Layout,
-    OfMatrix,
-    OfWindow,
-    Window,
-)
 from amprewrite.frameworks.torch_fx.lowering.packing.packed_layer import (
     PackedLayer,
     tried,
@@ -48,7 +42,7 @@ class Layer(NamedTuple):
     operand: Node
     weight: Node
     bias: Node | None
-    layout: Layout
+    layout: kernels.Layout
     views: tuple[Node, ...]
     run: Callable[[Any, Any, Any], Any]
 
@@ -130,7 +124,7 @@ def _packable(
     all_reads: Counter[int] = Counter()
     for node, tensor in held.items():
         all_reads[id(tensor)] += sum(_reads(node))
-    layouts: dict[int, set[Layout]] = {}
+    layouts: dict[int, set[kernels.Layout]] = {}
     for layer in able:
         layouts.setdefault(id(held[layer.weight]), set()).add(layer.layout)
     for layer in able:
@@ -167,7 +161,7 @@ def _able(layer: Layer) -> bool:
     strided = all(v.layout == torch.strided for v in values)
     if not same or not strided or not values[1].dim():
         return False
-    if isinstance(layer.layout, OfMatrix):
+    if isinstance(layer.layout, kernels.OfMatrix):
         return weight.numel() >= LEAST_ELEMENTS and kernels.packs(weight.dtype)
     return kernels.convolves(weight.dtype)
 
@@ -202,7 +196,7 @@ def linears(graph: Graph) -> Iterator[Layer]:
             continue
         turned = bool(views)
         run = _plain_linear(node.target, turned=turned)
-        layout = OfMatrix(transposed=by_rows is turned)
+        layout = kernels.OfMatrix(transposed=by_rows is turned)
         yield Layer(node, operand, weight, bias, layout, views, run)
 
 
@@ -279,12 +273,12 @@ def convolutions(graph: Graph) -> Iterator[Layer]:
             continue
         if weight.op in OF_WEIGHTS:
             run = _plain_convolution(node.target, place)
-            yield Layer(node, operand, weight, bias, OfWindow(window), (), run)
+            yield Layer(node, operand, weight, bias, kernels.OfWindow(window), (), run)
 
 
 def _window(
     weight: Any, stride: Any, padding: Any, dilation: Any, groups: Any
-) -> Window | None:
+) -> kernels.Window | None:
     """Return the window of a convolution; None if its zeros are not symmetric."""
     value = weight.meta.get("val") if isinstance(weight, Node) else None
     if not isinstance(value, torch.Tensor):
@@ -302,7 +296,7 @@ def _window(
         zeros = _numbers(padding)
     numbers = (*steps, *zeros, *distances, groups)
     is_known = all(type(number) is int for number in numbers)
-    return Window(steps, zeros, distances, groups) if is_known else None
+    return kernels.Window(steps, zeros, distances, groups) if is_known else None
 
 
 def _numbers(given: Any) -> tuple[Any, ...]:

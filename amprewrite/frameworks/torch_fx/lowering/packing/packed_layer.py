@@ -26,7 +26,6 @@ from amprewrite.errors import warn
 from amprewrite.frameworks.torch_fx.compat import tensor_internals, threads
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.lowering.packing import kernels
-from amprewrite.frameworks.torch_fx.lowering.packing.kernels import Layout
 
 KEY = "_amprewrite_packed"
 """Attribute of a packed weight: its :class:`Packed`."""
@@ -69,7 +68,7 @@ class Packed:
     """
 
     values: torch.Tensor
-    layout: Layout
+    layout: kernels.Layout
     kind: type[torch.Tensor]
     version: int
     calls: set[object] | None = None
@@ -173,7 +172,7 @@ _METADATA = {
 """Functions that read no values, and hand out nothing to write to."""
 
 
-def pack(weight: torch.Tensor, layout: Layout, x: torch.Tensor) -> str:
+def pack(weight: torch.Tensor, layout: kernels.Layout, x: torch.Tensor) -> str:
     """Make a plain weight a packed one.
 
     Args:
@@ -292,7 +291,7 @@ class PackedLayer:
     """
 
     plain: Callable[[Any, Any, Any], Any]
-    layout: Layout
+    layout: kernels.Layout
     shape: tuple[int, ...]
     epilogue: kernels.Epilogue = kernels.NONE
     after: Callable[..., Any] | None = None
