@@ -7,7 +7,7 @@ are freed after their last use.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,31 +47,34 @@ class Sides(NamedTuple):
     theirs: Any
 
 
-class Lockstep(ProgramExecutor):
+class Pair(ProgramExecutor):
     """Executor of a converted program and the original one; values are :class:`Sides`.
 
     Args:
-        prepared: The program and its plan.
+        writer: The converted program.
         wide: The reference: the same program.
         context: Makes the context in which the reference runs.
-        observe: Receives a sample of each op.
     """
 
     in_place = frozenset((*SHARED, "custom_vjp_call"))
 
     def __init__(
         self,
-        prepared: Prepared,
+        writer: Writer,
         wide: Wide,
-        context: Callable[[], AbstractContextManager[Any]],
-        observe: Observe,
+        context: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
-        """Store the two programs to compare."""
-        super().__init__(prepared.program)
-        self.prepared, self.writer = prepared, Writer(prepared)
-        self.wide, self.context, self.observe = wide, context, observe
-        self.decisions = prepared.plan.by_op
+        """Store the two programs."""
+        super().__init__(writer.program)
+        self.writer, self.wide, self.context = writer, wide, context
         self.left = frozenset(_left(self.program))
+
+    def on_both(self, step: Step, env: Env) -> list[Sides]:
+        """Return the results of a step that is not entered."""
+        raise NotImplementedError
+
+    def on_cast(self, name: str, reader: str, held: Any, read: Any) -> None:
+        """Look at a value, and at the result of a cast of it for ``reader``."""
 
     def walk(self, ours: Iterable[Any], theirs: Iterable[Any]) -> list[Any]:
         """Run both programs, each on its own arrays; return the reference's outputs."""
@@ -83,8 +86,9 @@ class Lockstep(ProgramExecutor):
         outputs = [self.get(atom, env) for atom in self.program.outputs]
         for index, name in enumerate(names_of(self.program.outputs)):
             stored = env[name].ours
-            read = self.writer.as_read(OUTPUT, index, stored)
-            self._handed(f"{name} for {OUTPUT}", stored, read)
+            self.on_cast(
+                name, OUTPUT, stored, self.writer.as_read(OUTPUT, index, stored)
+            )
         return [output.theirs for output in outputs]
 
     def run(self, steps: Iterable[Step], env: Env) -> None:
@@ -101,7 +105,7 @@ class Lockstep(ProgramExecutor):
         enters = step.primitive in self.in_place
         if step.bodies and (enters or self.branch_of(step, env) is not None):
             return super().on_step(step, env)
-        return self._compare(step, env)
+        return self.on_both(step, env)
 
     def branch_of(self, step: Step, env: Env) -> int | None:
         """Return the branch to enter; None if rounding changed it."""
@@ -119,37 +123,69 @@ class Lockstep(ProgramExecutor):
         return Sides(self.writer.literal(atom), exact)
 
     def cross(self, boundary: RegionBoundary, env: Env, which: int = 0) -> Sides:
-        """Return the value that passes by ``boundary``, and compare the passage."""
+        """Return the value that passes by ``boundary``, and look at the passage."""
         atom = boundary.reads[which]
         read = {atom: env[atom]} if isinstance(atom, str) else {}
         passed = self.writer.cross(boundary, _side(read, 0), which)
         with self.context():
             exact = self.wide.cross(boundary, _side(read, 1), which)
         for name, value in read.items():
-            self._handed(f"{name} for {boundary.op}", value.ours, passed)
+            self.on_cast(name, boundary.op, value.ours, passed)
         return Sides(passed, exact)
 
-    def _compare(self, step: Step, env: Env) -> list[Sides]:
-        names = names_of(step.operands)
-        read = {name: env[name] for name in names}
+    def sides(self, step: Step, env: Env) -> tuple[Env, Env]:
+        """Return what a step reads in the converted program, and in the reference."""
+        read = {name: env[name] for name in names_of(step.operands)}
         known = {**self.constants(env), **read} if step.bodies else read
-        ours, theirs = _side(known, 0), _side(known, 1)
-        fed: Env = {n: _rounded(value.theirs, value.ours) for n, value in read.items()}
-        again = None if step.bodies else _Again(self, step, theirs, fed)
-        for index, name in enumerate(names):
-            cast = self.writer.as_read(step.name, index, fed[name])
-            self._handed(f"{name} for {step.name}", fed[name], cast)
-        alone = {**ours, **fed}
+        return _side(known, 0), _side(known, 1)
+
+    def run_both(self, step: Step, ours: Env, theirs: Env) -> list[Sides]:
+        """Run a step of both programs, which add its results to their values."""
         with self.context():
             self.wide.run([step], theirs)
         self.writer.run([step], ours)
-        results = [Sides(ours[name], theirs[name]) for name in step.results]
+        return [Sides(ours[name], theirs[name]) for name in step.results]
+
+
+class Lockstep(Pair):
+    """Comparison of the steps of a converted program with the original's.
+
+    Args:
+        prepared: The program and its plan.
+        wide: The reference: the same program.
+        context: Makes the context in which the reference runs.
+        observe: Receives a sample of each op.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        wide: Wide,
+        context: Callable[[], AbstractContextManager[Any]],
+        observe: Observe,
+    ) -> None:
+        """Store the two programs to compare."""
+        super().__init__(Writer(prepared), wide, context)
+        self.prepared, self.observe = prepared, observe
+        self.decisions = prepared.plan.by_op
+
+    def on_both(self, step: Step, env: Env) -> list[Sides]:
+        """Run a step of both programs and of one alone, and show the samples."""
+        ours, theirs = self.sides(step, env)
+        names = names_of(step.operands)
+        fed: Env = {n: _rounded(theirs[n], ours[n]) for n in names}
+        again = None if step.bodies else _Again(self, step, theirs, fed)
+        for index, name in enumerate(names):
+            read = self.writer.as_read(step.name, index, fed[name])
+            self.on_cast(name, step.name, fed[name], read)
+        alone = {**ours, **fed}
+        results = self.run_both(step, ours, theirs)
         floats = [is_inexact(dtype_name(result.theirs)) for result in results]
         if not any(floats):
             return results
         self.writer.run([step], alone)
         same = again.results() if again is not None else None
-        for op, positions in _samples(step, floats):
+        for op, positions in samples(step, floats):
             reference, actual, own = (
                 tuple(to_array(values[step.results[i]]) for i in positions)
                 for values in (theirs, ours, alone)
@@ -169,7 +205,7 @@ class Lockstep(ProgramExecutor):
             self.observe(sample)
         return results
 
-    def _handed(self, name: str, held: Any, read: Any) -> None:
+    def on_cast(self, name: str, reader: str, held: Any, read: Any) -> None:
         """Compare a value with the result of an inserted cast of it."""
         before, after = dtype_name(held), dtype_name(read)
         if before == after or not (is_float(before) and is_float(after)):
@@ -179,17 +215,17 @@ class Lockstep(ProgramExecutor):
         bounded = np.abs(wanted) <= float(format_of(after).max)
         if not bounded.all():
             wanted, found = np.where(bounded, wanted, 0), np.where(bounded, found, 0)
-        reader = name.rpartition(" for ")[2]
+        op = f"{name} for {reader}"
         self.observe(
             OpSample(
-                op=name,
+                op=op,
                 reference=(wanted,),
                 actual=(found,),
                 alone=(found,),
                 exact=is_equal(found, wanted),
                 same=(wanted,),
                 again=lambda _unit, _draw: (wanted,),
-                decision=_inserted(name, (before, after), self.decisions.get(reader)),
+                decision=_inserted(op, (before, after), self.decisions.get(reader)),
                 whole=whole,
                 readers=(reader,),
             )
@@ -258,7 +294,7 @@ def _inserted(name: str, dtypes: tuple[str, str], reader: Decision | None) -> De
     )
 
 
-def _samples(step: Step, floats: Sequence[bool]) -> Iterator[tuple[str, list[int]]]:
+def samples(step: Step, floats: Sequence[bool]) -> Iterator[tuple[str, list[int]]]:
     """Yield the ops of the plan for a step, with positions of their results."""
     positions = [i for i, flag in enumerate(floats) if flag]
     if not step.bodies:

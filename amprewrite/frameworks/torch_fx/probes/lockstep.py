@@ -8,7 +8,7 @@ passes on one of its operands, in another dtype, range or layout (casts, clamps 
 masks, copies, parts of a list): it is compared with that operand.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from functools import partial
 from math import inf
 from typing import Any, NamedTuple
@@ -132,7 +132,68 @@ class Runs(NamedTuple):
     checked: tuple[torch.Tensor, ...] = ()
 
 
-class Lockstep(Observer):
+class Pair(Observer):
+    """Observer of a rewritten graph that runs the original beside it, op by op.
+
+    Args:
+        theirs: The original, before its first node.
+        whole: Names of the ops that are not entered, though they have a body.
+    """
+
+    def __init__(self, theirs: Executor, whole: Container[str]) -> None:
+        """Store the original."""
+        self.theirs, self.whole = theirs, whole
+
+    def on_twins(
+        self, executor: Executor, node: Node, twin: Node, operands: Operands
+    ) -> Any:
+        """Run an op of both graphs, and return the result in the rewritten one.
+
+        Args:
+            executor: The rewritten graph.
+            node: The op in it.
+            twin: The op in the original, which was run up to it.
+            operands: Operands in the rewritten graph.
+        """
+        raise NotImplementedError
+
+    def on_inserted(self, executor: Executor, node: Node, value: Any) -> None:
+        """Look at the value of a node that the original does not have."""
+
+    def enters(self, executor: Executor, node: Node) -> bool:
+        """Return whether the original's body is run beside this one."""
+        name = executor.prefix + node.name
+        return name not in self.whole and node.name in self.theirs.named
+
+    def on_body(self, executor: Executor, node: Node, inner: Executor) -> Any:
+        """Run a body of both graphs side by side."""
+        del executor
+        outer, twin = self.theirs, self.theirs.named[node.name]
+        outer.run_to(twin)
+        self.theirs = outer.body(twin)
+        try:
+            with inner.mode():
+                value = inner.run()
+                outer.values[twin] = self.theirs.finish()
+        finally:
+            self.theirs = outer
+        outer.release(twin)
+        return value
+
+    def on_call(self, executor: Executor, node: Node, operands: Operands) -> Any:
+        """Run an op of both graphs, or an inserted one."""
+        twin = self.theirs.named.get(node.name)
+        if twin is None:
+            value = executor.call(node, operands)
+            self.on_inserted(executor, node, value)
+            return value
+        self.theirs.run_to(twin)
+        value = self.on_twins(executor, node, twin, operands)
+        self.theirs.release(twin)
+        return value
+
+
+class Lockstep(Pair):
     """Comparison of the ops of a rewritten graph with those of the original.
 
     It observes the run of the rewritten graph, and runs the original beside it.
@@ -156,52 +217,30 @@ class Lockstep(Observer):
         products: Products | None = None,
     ) -> None:
         """Store the ops to compare."""
-        self.theirs, self.decisions, self.observe = theirs, decisions, observe
+        super().__init__(theirs, decisions)
+        self.decisions, self.observe = decisions, observe
         self.contractions, self.limit = contractions, limit
         self.products = products
         self.unmatched: list[str] = []
         self.seen: set[Node] = set()
 
-    def enters(self, executor: Executor, node: Node) -> bool:
-        """Return whether the original's body is run beside this one."""
-        name = executor.prefix + node.name
-        return name not in self.decisions and node.name in self.theirs.named
-
-    def on_body(self, executor: Executor, node: Node, inner: Executor) -> Any:
-        """Run a body of both graphs side by side."""
-        del executor
-        outer, twin = self.theirs, self.theirs.named[node.name]
-        outer.run_to(twin)
-        self.theirs = outer.body(twin)
-        try:
-            with inner.mode():
-                value = inner.run()
-                outer.values[twin] = self.theirs.finish()
-        finally:
-            self.theirs = outer
-        outer.release(twin)
-        return value
-
-    def on_call(self, executor: Executor, node: Node, operands: Operands) -> Any:
+    def on_twins(
+        self, executor: Executor, node: Node, twin: Node, operands: Operands
+    ) -> Any:
         """Run an op, and compare its results with those of the original."""
-        name, twin = executor.prefix + node.name, self.theirs.named.get(node.name)
-        if twin is None:
-            value = executor.call(node, operands)
-            self._inserted(executor, node, name, value)
-            return value
+        name = executor.prefix + node.name
         if name not in self.decisions:
+            self.theirs.step(twin)
             return executor.call(node, operands)
-        self.theirs.run_to(twin)
         self._weights(executor, node, twin)
-        value = self._compare(self.decisions[name], executor, (node, twin), operands)
-        self.theirs.release(twin)
-        return value
+        return self._compare(self.decisions[name], executor, (node, twin), operands)
 
-    def _inserted(self, ours: Executor, node: Node, name: str, value: Any) -> None:
+    def on_inserted(self, executor: Executor, node: Node, value: Any) -> None:
         """Compare the value of an inserted node with its source."""
         if node.op == "call_function":
-            sources = floats([ours.values[operand] for operand in node.all_input_nodes])
-            sample = inserted_sample(node, name, value, sources, self.limit)
+            operands = [executor.values[operand] for operand in node.all_input_nodes]
+            name = executor.prefix + node.name
+            sample = inserted_sample(node, name, value, floats(operands), self.limit)
             if sample is not None:
                 self.observe(sample)
 
