@@ -7,6 +7,7 @@ a program may need (a key, an op, a list of mistakes) are attributes too.
 import inspect
 import warnings
 from collections.abc import Sequence
+from typing import ClassVar
 
 from amprewrite.user_code import runs_users
 
@@ -134,6 +135,29 @@ class AmpWarning(UserWarning):
     """
 
 
+class OverflowWarning(AmpWarning):
+    """Values are finite in full precision and not finite in the low one."""
+
+
+class ExactArgumentWarning(AmpWarning):
+    """An argument that has to be exact, such as a phase, is rounded by too much."""
+
+
+class LoopWarning(AmpWarning):
+    """A loop takes another number of steps in low precision than in full precision."""
+
+
+class Notice(str):
+    """A line of a plan for which :func:`warn` has a class of its own.
+
+    Attributes:
+        category: Class of the warning.
+    """
+
+    __slots__ = ()
+    category: ClassVar[type[AmpWarning]] = AmpWarning
+
+
 class UnsupportedError(AmpError, NotImplementedError):
     """A construct or a framework that is not supported."""
 
@@ -142,9 +166,10 @@ def warn(message: str) -> None:
     """Warn with an :class:`AmpWarning` that points to the line of the user.
 
     That is the innermost one outside of this package and the frameworks. All warnings
-    of this package go through here.
+    of this package go through here. A :class:`Notice` has a class of its own.
     """
     frame, level = inspect.currentframe(), 1
     while frame is not None and not runs_users(frame):
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, AmpWarning, stacklevel=level)
+    category = message.category if isinstance(message, Notice) else AmpWarning
+    warnings.warn(str(message), category, stacklevel=level)

@@ -302,6 +302,30 @@ def beyond_float16():
     amprewrite.convert(model(), "fp16", args=(x * 1e7,))
 
 
+class Phases(nn.Module):
+    def forward(self, z):
+        return torch.sin(z @ torch.full((4, 4), 33.3))
+
+
+def rounded_phases():
+    amprewrite.convert(Phases().eval(), "autocast-cpu", args=args)
+
+
+def residual_in_low():
+    a = jnp.eye(4) + 0.1
+
+    def solve(b):
+        def residual(y):
+            return b - a @ y
+
+        def goes_on(y):
+            return jnp.linalg.norm(residual(y)) > 1e-4
+
+        return jax.lax.while_loop(goes_on, lambda y: y + 0.5 * residual(y), b)
+
+    amprewrite.convert(solve, "autocast-cpu", args=(jnp.full(4, 1.1),))
+
+
 def scale_not_needed():
     value_and_grad(lambda w: (w @ w).sum(), "bf16", loss_scale=StaticLossScale(2.0))(
         jnp.ones((2, 2))

@@ -39,7 +39,8 @@ def messages(tmp_path_factory):
                 except errors.AmpError as error:
                     found[name] = [as_printed(error)]
                 else:
-                    kept = [w.message for w in given if w.category is errors.AmpWarning]
+                    ours = errors.AmpWarning
+                    kept = [w.message for w in given if issubclass(w.category, ours)]
                     found[name] = [as_printed(message) for message in kept]
     return found
 

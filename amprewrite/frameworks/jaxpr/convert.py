@@ -146,7 +146,6 @@ def _converted(model: Any, request: Request, *, announces: bool) -> Any:
     if request.has_arguments:
         args = request.args or ()
         given = args if adapter is None else adapter.arguments(converted, args)
-        runner.converting = announces
         runner.prepare(given, dict(request.kwargs or {}))
-    runner.announces, runner.converting = True, False
+    runner.announces = True
     return converted

@@ -6,9 +6,9 @@ from amprewrite.frameworks.torch_fx.capture.program import Captured
 from amprewrite.frameworks.torch_fx.compile_program import compile_program
 from amprewrite.frameworks.torch_fx.derived.original import keep_program
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
-from amprewrite.frameworks.torch_fx.module.overflow import overflows
 from amprewrite.frameworks.torch_fx.planning import plan_for
 from amprewrite.frameworks.torch_fx.rewrite.read import read_runnable
+from amprewrite.frameworks.torch_fx.run_check import run_check
 from amprewrite.frameworks.torch_fx.subject import Subject
 from amprewrite.plan.validation.check import check_fits
 
@@ -32,14 +32,14 @@ def assemble(subject: Subject, captured: Captured) -> ConvertedModule:
     else:
         plan = request.plan
         check_fits(reading.graph, plan, training=trains, mode=subject.mode)
+    look = run_check(subject, reading, plan)
     converted = build(root, reading, plan, shared=trains or subject.owned)
     converted.lowers = request.lowering
     converted.constants = tuple(captured.seen.constants)
     converted.attributes = captured.seen.attributes
     if not subject.has_own_class:
         keep_program(converted, root, shared=trains)
-    if request.budget is None and request.has_arguments:
-        converted.note(*overflows(converted, root, subject.args, subject.kwargs))
+    converted.note(*look(converted))
     if not subject.owned:
         announce(converted.decided)
     if request.compile:

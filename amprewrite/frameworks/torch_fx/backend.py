@@ -37,6 +37,7 @@ from amprewrite.frameworks.torch_fx.module.state import (
 from amprewrite.frameworks.torch_fx.module.weight_copies import LowWeights
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, read
 from amprewrite.frameworks.torch_fx.rewrite.write import rewrite
+from amprewrite.frameworks.torch_fx.run_check import first_call_check
 from amprewrite.plan import Plan
 from amprewrite.policy.match import Reason
 
@@ -122,6 +123,8 @@ class Backend:
         )
         if self.recompute is not None and self.target != "compiled":
             plan = self.recompute(reading.graph, plan)
+        looks = self.reports and self.target != "compiled"
+        around = first_call_check(reading, plan) if looks else None
         plan = rewrite(reading, plan)
         lowered_graph.graph.recompile()
         low = Lowered(reading.module.graph)
@@ -142,7 +145,8 @@ class Backend:
             is_part = place is not None and place.prefix
             if not self.reports and (plan.lowered or not is_part):
                 announce(plan)
-        return self._finish(reading, plan, lowered_graph, low, inputs)
+        run = self._finish(reading, plan, lowered_graph, low, inputs)
+        return around(run) if around else run
 
     def _finish(
         self,

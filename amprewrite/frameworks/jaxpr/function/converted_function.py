@@ -4,12 +4,10 @@ import functools
 import inspect
 import itertools
 import sys
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
-
-import numpy as np
 
 from amprewrite.errors import (
     CaptureError,
@@ -32,104 +30,20 @@ from amprewrite.frameworks.jaxpr.capture.trace import (
     positions,
     split,
 )
-from amprewrite.frameworks.jaxpr.compat import tracers
-from amprewrite.frameworks.jaxpr.compat.untyped import jax, jex, jnp
-from amprewrite.frameworks.jaxpr.interpret.interpreter import Writer
 from amprewrite.frameworks.jaxpr.interpret.pipeline import (
     Inputs,
     Prepared,
     Search,
     prepare,
 )
-from amprewrite.frameworks.jaxpr.probes.full_precision import Result, Sample
-from amprewrite.frameworks.jaxpr.probes.reference_dtypes import is_inexact
+from amprewrite.frameworks.jaxpr.probes.full_precision import Result
+from amprewrite.frameworks.jaxpr.probes.run_check import run_check
 from amprewrite.frameworks.jaxpr.probes.runner import trained_positions
 from amprewrite.frameworks.jaxpr.probes.tolerance import Tolerant, sample_of
-from amprewrite.frameworks.jaxpr.probes.value_watch import count_iterations
-from amprewrite.frameworks.jaxpr.program.program import Program, Step, dtype_name
+from amprewrite.frameworks.jaxpr.program.program import Program
 from amprewrite.ir import ProgramGraph
 from amprewrite.plan import Cast, Plan
-from amprewrite.plan.facts import is_narrow, overflow_warning
 from amprewrite.plan.join import join_plans
-
-# Check for overflow: run a program once if its low dtype has a small range.
-#
-# float16 ends at 65504. A program with larger values silently returns infinities or
-# NaN; one run on the arguments of the conversion shows it.
-
-
-def overflows(prepared: Prepared, closed: Any, sample: Sample) -> tuple[str, ...]:
-    """Return a warning if outputs are not finite where the original's are.
-
-    Args:
-        prepared: The program and its plan.
-        closed: The traced ClosedJaxpr.
-        sample: The program and the arrays of a call. Nothing is run if the low dtype
-            has the range of the full one, if the arrays have no values, or if the
-            program has side effects (it prints, or calls back).
-    """
-    inputs = list(sample.inputs)
-    known = all(map(_has_value, inputs))
-    if not is_narrow(prepared.plan) or closed.effects or not known:
-        return ()
-    with tracers.evaluated_now():
-        ours = jax.jit(prepared.run)(inputs)
-        if all(map(_is_finite, ours)):
-            return ()
-        theirs = jax.jit(jex.jaxpr_as_fun(closed))(*inputs)
-        if not any(map(_differs, ours, theirs)):
-            return ()
-        first = _first(prepared, sample)
-    return (overflow_warning(prepared.plan, prepared.plan.by_op.get(first)),)
-
-
-def _has_value(value: Any) -> bool:
-    array = isinstance(value, (jax.Array, np.ndarray, np.generic))
-    return array and not tracers.is_tracer(value)
-
-
-def _is_finite(value: Any) -> bool:
-    """Return whether a value has no infinity and no NaN; a tracer counts as finite."""
-    if tracers.is_tracer(value) or not is_inexact(dtype_name(value)):
-        return True
-    return bool(jnp.isfinite(value).all())
-
-
-def _differs(low: Any, wide: Any) -> bool:
-    """Return whether an element of ``wide`` is finite and that of ``low`` is not."""
-    if not is_inexact(dtype_name(wide)):
-        return False
-    return bool((jnp.isfinite(wide) & ~jnp.isfinite(low)).any())
-
-
-def _first(prepared: Prepared, sample: Sample) -> str:
-    """Return the first op that overflows only in the converted program, if any."""
-    infinite: set[str] = set()
-
-    def look(op: str, name: str, value: Any) -> None:
-        del op
-        if not _is_finite(value):
-            infinite.add(name)
-
-    count_iterations(sample, look)
-    seeker = _Seeker(prepared, infinite)
-    with jax.disable_jit():
-        seeker(sample.inputs)
-    return seeker.op
-
-
-class _Seeker(Writer):
-    """Executor that records the first op with a new overflow."""
-
-    def __init__(self, prepared: Prepared, infinite: Container[str]) -> None:
-        super().__init__(prepared)
-        self.infinite, self.op = infinite, ""
-
-    def on_result(self, step: Step, name: str, value: Any) -> Any:
-        if not self.op and name not in self.infinite and not _is_finite(value):
-            self.op = step.name
-        return value
-
 
 KEPT = 128
 """Largest number of programs of one function that are kept; the oldest go first."""
@@ -221,7 +135,6 @@ class ConvertedFunction:
         self.varying = Varying()
         self.announces = True
         self.is_quiet = False  # announces nothing of programs that are left as they are
-        self.converting = False  # whether the arguments are those of the conversion
         functools.update_wrapper(self, function, updated=())
 
     def __deepcopy__(self, _: Any) -> "ConvertedFunction":
@@ -351,24 +264,13 @@ class ConvertedFunction:
         )
         plan = self.request.with_regions(made.graph, made.plan)
         made = replace(made, plan=plan)
-        if self.converting and self.tolerant is None:
-            sample = self._sample(traced, args, kwargs, made)
-            notes = overflows(made, traced.closed, sample)
+        if self.announces and self.tolerant is None:
+            _, arrays = split((tuple(args), dict(kwargs)))
+            notes = run_check(made, traced.closed, arrays)
             made = replace(made, plan=made.plan.with_warnings(*notes))
         if self.announces and (alters(made.plan) or not self.is_quiet):
             announce(made.plan, self.shared.announced)
         return made
-
-    def _sample(
-        self,
-        traced: Traced,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        made: Prepared,
-    ) -> Sample:
-        _, arrays = split((tuple(args), dict(kwargs)))
-        result = Result(traced.result, self.result_of)
-        return Sample(made.program, made.graph, arrays, result)
 
     def _search(
         self, traced: Traced, args: tuple[Any, ...], kwargs: Mapping[str, Any]

@@ -180,7 +180,7 @@ class _Subject:
                 _free(converted)
 
     def _again(self) -> Captured:
-        return replace(self.capture, module=_copied(self.capture.module))
+        return replace(self.capture, module=copied_program(self.capture.module))
 
 
 def _no_gradients(error: Exception) -> UnsupportedError:
@@ -224,7 +224,7 @@ def _free(converted: nn.Module) -> None:
         module_parts.buffers(part).clear()
 
 
-def _copied(module: GraphModule) -> GraphModule:
+def copied_program(module: GraphModule) -> GraphModule:
     """Return a copy with graphs and bodies of its own, and the same tensors."""
     memo: dict[int, Any] = {}
     for part in module.modules():
