@@ -8,11 +8,8 @@ from typing import NamedTuple, Protocol
 from amprewrite.dtypes import Processor
 from amprewrite.errors import UnsupportedError, warn
 from amprewrite.ir import ProgramGraph
-from amprewrite.measure.ablation import Ablation
 from amprewrite.measure.compare import Steps
-from amprewrite.measure.observed import Look
-from amprewrite.measure.runs import Call, Measured, Walked
-from amprewrite.measure.samples import Observe
+from amprewrite.measure.runs import Ablation, Call, Look, Measured, Observe, Walked
 from amprewrite.measure.tolerance import Budget
 from amprewrite.plan import Plan
 from amprewrite.plan.hardware import Calibration, Device, Kernels

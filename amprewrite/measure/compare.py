@@ -17,9 +17,8 @@ import numpy as np
 
 from amprewrite.errors import AmpError
 from amprewrite.ir import ProgramGraph
-from amprewrite.measure.run_names import CONVERTED, JITTED, ORIGINAL, REFERENCE
-from amprewrite.measure.runs import Array, Measured, Run, Stepped, Walked
-from amprewrite.measure.samples import Observe
+from amprewrite.measure import CONVERTED, JITTED, ORIGINAL, REFERENCE
+from amprewrite.measure.runs import Array, Measured, Observe, Run, Stepped, Walked
 from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Probes, Sensitivity, probes_of
 

@@ -1,15 +1,159 @@
-"""Results of runs of a model and of its converted form, as data."""
+"""Results of runs of a model and of its converted form, as a framework shows them.
 
-from collections.abc import Mapping, Sequence
+Whole runs (:class:`Run` to :class:`Measured`), single ops (:class:`OpSample`), tensors
+(:class:`Observed`), and a converted program of which ops can be restored
+(:class:`Ablation`).
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from amprewrite.ir import ProgramGraph
-from amprewrite.plan import Plan
+from amprewrite.plan import Decision, Plan
 from amprewrite.plan.sensitivity import Sensitivity
+
+SEED = 1472
+"""Seed of the numbers: the same for the same outputs, in both frameworks."""
+
+
+def output_gradients(shapes: Sequence[tuple[int, ...]]) -> list[NDArray[Any]]:
+    """Return a gradient for each float output of a model.
+
+    Where some are scalars they are losses: they get 1, and other outputs 0, so that the
+    gradients are those of a step of training. Otherwise they are unit Gaussian numbers.
+
+    Args:
+        shapes: The shape of each output.
+
+    Returns:
+        A float64 array of each shape.
+    """
+    if not all(shapes):
+        return [np.full(shape, 0.0 if shape else 1.0) for shape in shapes]
+    rng = np.random.default_rng(SEED)
+    return [rng.standard_normal(shape) for shape in shapes]
+
+
+Block = NDArray[np.float64]
+"""Elements that follow each other in row-major order: f64[n]."""
+
+SIZE = 2**16
+"""Elements of a block, of 512 KiB: several of them fit into a cache.
+
+With blocks of a quarter the calls take more time than the elements.
+"""
+
+
+class Values(Protocol):
+    """Float values of one tensor; complex ones have a last dimension of two."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        ...
+
+    def block(self, start: int, stop: int) -> Block:
+        """Return elements in row-major order, in float64; they may not be written."""
+        ...
+
+
+Held = Values | NDArray[Any]
+"""Values of one tensor, or an array of them."""
+
+
+@dataclass(frozen=True)
+class ArrayValues:
+    """Values of a NumPy array.
+
+    Attributes:
+        array: The array, contiguous in row-major order, of any float dtype.
+    """
+
+    array: NDArray[Any]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents."""
+        return self.array.shape
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self.array.size
+
+    def block(self, start: int, stop: int) -> Block:
+        """Return elements in row-major order, in float64."""
+        return self.array.reshape(-1)[start:stop].astype(np.float64, copy=False)
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """Values, with zeros where others exceed a limit.
+
+    Attributes:
+        values: The values.
+        by: The others, of the same shape; NaN exceeds every limit.
+        limit: Largest magnitude that does not exceed it.
+    """
+
+    values: Values
+    by: Values
+    limit: float
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents."""
+        return self.values.shape
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self.values.size
+
+    def block(self, start: int, stop: int) -> Block:
+        """Return elements in row-major order, in float64."""
+        held = self.values.block(start, stop)
+        kept = np.abs(self.by.block(start, stop)) <= self.limit
+        return held if kept.all() else np.where(kept, held, 0.0)
+
+
+def values_of(held: Held) -> Values:
+    """Return an array as :class:`Values`, and others as they are."""
+    if isinstance(held, np.ndarray):
+        return ArrayValues(np.ascontiguousarray(held))
+    return held
+
+
+def blocks(*held: Held) -> Iterator[tuple[Block, ...]]:
+    """Yield the blocks of several tensors of one size, side by side."""
+    found = [values_of(one) for one in held]
+    size = found[0].size
+    for start in range(0, size, SIZE):
+        stop = min(start + SIZE, size)
+        yield tuple(one.block(start, stop) for one in found)
+
+
+def is_equal(found: Held, wanted: Held) -> bool:
+    """Return whether two tensors have the same values; NaN equals NaN."""
+    if found.shape != wanted.shape:
+        return False
+    return all(np.array_equal(a, b, equal_nan=True) for a, b in blocks(found, wanted))
+
+
+def are_equal(found: Sequence[Held], wanted: Sequence[Held]) -> bool:
+    """Return whether two lists of tensors are equal, each to each."""
+    alike = len(found) == len(wanted)
+    return alike and all(map(is_equal, found, wanted))
+
 
 Array = NDArray[np.float64]
 """Values of one tensor; complex ones have a last dimension of two."""
@@ -96,7 +240,7 @@ class Measured:
     Attributes:
         reference: Dtype in which the reference was run, possibly another one than
             requested.
-        runs: By name, see :mod:`amprewrite.measure.run_names`: the reference, the
+        runs: By name, see :mod:`amprewrite.measure.runs`: the reference, the
             converted model, that model compiled as a whole if the framework does so,
             and the baselines.
         failures: Baselines that could not be run, with the message.
@@ -113,3 +257,150 @@ class Measured:
     low: str = ""
     notes: tuple[str, ...] = ()
     walked: Walked | None = None
+
+
+@dataclass(frozen=True)
+class OpSample:
+    """The float results of one op, run in three ways.
+
+    They are valid while the sample is observed: the program may write to them later.
+
+    Attributes:
+        op: Its name in the plan.
+        reference: In the reference's dtype, on the reference's operands.
+        actual: In the converted program.
+        alone: Results of the converted op alone, on the reference's operands rounded to
+            the dtypes that it reads; those of the reference for an op that moves values
+            in memory that stays where it is, in both forms alike.
+        exact: Whether ``alone`` has no rounding of its own, so that it equals ``same``.
+        same: Results of the original's op on the same rounded operands, in the
+            reference's dtype, or in one that is as good as exact for them; None if it
+            does not run on them.
+        again: Function that runs it again with every float operand moved up or down at
+            random by a relative amount, and with other random numbers, by the number of
+            a draw; None if it does not run again. It is valid while the sample is
+            observed.
+        contracts: Whether the op multiplies and sums.
+        length: Number of elements that it reads for each that it makes.
+        format: The 8-bit format to which the op rounds its operands itself; empty if
+            it does not.
+        decision: Decision of an inserted node; None for an op of the plan.
+        whole: Source and value of an inserted node before values beyond the range of
+            its format were left out; empty for an op of the plan.
+        readers: Names of the ops that read an inserted node; empty for an op of the
+            plan.
+        checked: Results of the original's op on the operands that the converted op had
+            in the program, for ``actual`` to be compared with; then ``again`` runs it
+            on these, and ``alone`` is ``same``, rounded. Empty where ``alone`` is
+            compared with ``same``.
+    """
+
+    op: str
+    reference: tuple[Held, ...]
+    actual: tuple[Held, ...]
+    alone: tuple[Held, ...]
+    exact: bool
+    same: tuple[Held, ...] | None = None
+    again: Callable[[float, int], tuple[Held, ...] | None] | None = None
+    contracts: bool = False
+    length: float = 1.0
+    format: str = ""
+    decision: Decision | None = None
+    whole: tuple[Held, ...] = ()
+    readers: tuple[str, ...] = ()
+    checked: tuple[Held, ...] = ()
+
+    @property
+    def kernel(self) -> tuple[tuple[Held, ...], tuple[Held, ...] | None]:
+        """Results of the converted op, and the original's on the same operands."""
+        if self.checked:
+            return self.actual, self.checked
+        return self.alone, self.same
+
+
+Observe = Callable[[OpSample], None]
+"""Consumer of samples, called once for each in program order; none is kept."""
+
+
+class Observed(NamedTuple):
+    """One float tensor of a run.
+
+    Attributes:
+        name: Name of a parameter; or of the function that made the tensor, numbered.
+        path: Path of the module in torch, source line in JAX; empty if unknown.
+        parameter: Whether it is a parameter of the model.
+        gradient: Whether the values are those of its gradient.
+        values: Function that returns the values, in float64, on the host; it is valid
+            while the tensor is observed.
+    """
+
+    name: str
+    path: str
+    parameter: bool
+    gradient: bool
+    values: Callable[[], NDArray[Any]]
+
+
+Look = Callable[[Observed], None]
+"""Consumer of tensors: parameters first, then others in the order of the run."""
+
+
+def numbered(name: str, counts: dict[str, int]) -> str:
+    """Return a name, with the number of its use from the second on."""
+    counts[name] = counts.get(name, -1) + 1
+    return f"{name}_{counts[name]}" if counts[name] else name
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """Time of one op on the operands of a run, in seconds.
+
+    Attributes:
+        converted: As converted.
+        restored: As in the original.
+    """
+
+    converted: float
+    restored: float
+
+    @property
+    def more(self) -> float:
+        """Additional time of the restored op; negative if it is faster."""
+        return self.restored - self.converted
+
+
+class Ablation(Protocol):
+    """A converted program of which ops can be restored, on the arguments of a call."""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the converted program."""
+        ...
+
+    @property
+    def graph(self) -> ProgramGraph:
+        """The original's program."""
+        ...
+
+    @property
+    def restorable(self) -> frozenset[str]:
+        """Names of the ops of the plan that can be restored one by one.
+
+        Inserted nodes, by the names of their samples, can be too: then they hand on
+        their source, rounded to their dtype. A restored op that makes, views or writes
+        a storage that is written in place keeps it full as a whole, as a plan does.
+        """
+        ...
+
+    @property
+    def seconds(self) -> Mapping[str, Seconds]:
+        """Time of each op that a run has restored, if it could be taken."""
+        ...
+
+    def run(self, restored: Collection[str], /) -> Run:
+        """Run the converted program with some ops restored.
+
+        Args:
+            restored: Names of ops of the plan and of inserted nodes.
+        """
+        ...

@@ -1,18 +1,20 @@
-"""Plans within a tolerance: sensitivities, and measurements of the candidates."""
+"""Plans within a tolerance: sensitivities, and measurements of the candidates.
 
-from collections.abc import Iterator, Mapping
+The error of all outputs is one number (:class:`Norms`), with a bound. In training with
+8 bits the error of the gradients is bounded too, from runs with one contraction in 8
+bits at a time.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf, sqrt
 from typing import Protocol
+
+import numpy as np
 
 from amprewrite.errors import ToleranceError
 from amprewrite.ir import ProgramGraph
-from amprewrite.measure.gradient_errors import (
-    measure_gradients,
-    relative_change,
-    without_eight_bits,
-)
-from amprewrite.measure.norms import Norms, norms_of
 from amprewrite.measure.runs import Array, Run
 from amprewrite.measure.timing import ran_out_of_memory
 from amprewrite.plan import Decision, Plan
@@ -25,6 +27,174 @@ from amprewrite.plan.sensitivity import (
     Probes,
     Sensitivity,
 )
+
+
+@dataclass(frozen=True)
+class Norms:
+    """Norm of the errors of several outputs.
+
+    Attributes:
+        factors: Factor on the L2 error of each bounded output, by path.
+        jointly: Whether the errors are combined as a root of squares; else as a
+            maximum.
+        target: Bound on the norm.
+    """
+
+    factors: Mapping[str, float]
+    jointly: bool
+    target: float
+
+    def error(self, found: Run, reference: Run) -> float:
+        """Return the norm for one run; infinite if an output is not finite."""
+        errors = [
+            factor * _norm(found.outputs[path] - reference.outputs[path])
+            for path, factor in self.factors.items()
+        ]
+        if not np.isfinite(errors).all():
+            return inf
+        return sqrt(sum(e * e for e in errors)) if self.jointly else max(errors)
+
+
+def norms_of(
+    tolerance: float | str | Mapping[str, float],
+    reference: Run,
+    baseline: Callable[[], Run],
+    called: str,
+) -> Norms:
+    """Return the norm of the errors, and the bound on it.
+
+    Args:
+        tolerance: The user's tolerance: a bound on all float outputs together, on each
+            by path, or ``"autocast"``.
+        reference: The run in full precision.
+        baseline: Runs the baseline that ``"autocast"`` refers to.
+        called: Name of that baseline in an error.
+
+    Raises:
+        ToleranceError: The tolerance bounds nothing here.
+    """
+    sizes = {path: _norm(array) for path, array in reference.outputs.items()}
+    if isinstance(tolerance, Mapping):
+        return _separate(tolerance, sizes)
+    total = sqrt(sum(size * size for size in sizes.values()))
+    if total == 0.0:  # no float output, or zeros alone: said where it runs
+        total = 1.0
+    # One that is not finite has no size; a run that looks for its op names it.
+    factors = dict.fromkeys(sizes, 1.0 / total if np.isfinite(total) else 1.0)
+    if not isinstance(tolerance, str):
+        return Norms(factors, jointly=True, target=tolerance)
+    if not sizes or not np.isfinite(total):  # as above: said where it runs
+        return Norms(factors, jointly=True, target=inf)
+    target = Norms(factors, jointly=True, target=0.0).error(baseline(), reference)
+    if not 0.0 < target < inf:
+        msg = (
+            f"tolerance='autocast': the error of {called} on these arguments is "
+            f"{target:.3g}, which bounds nothing; pass a number such as 1e-3"
+        )
+        raise ToleranceError(msg)
+    return Norms(factors, jointly=True, target=target)
+
+
+def _separate(bounds: Mapping[str, float], sizes: Mapping[str, float]) -> Norms:
+    """Return norms in units of the smallest bound.
+
+    Raises:
+        ToleranceError: A bound is zero, or its path is no float output.
+    """
+    strictest = min(bounds.values())
+    factors: dict[str, float] = {}
+    for path, bound in bounds.items():
+        if path not in sizes:
+            known = ", ".join(map(repr, sizes)) or "none"
+            msg = (
+                f"tolerance[{path!r}]: there is no such float output; there are {known}"
+            )
+            raise ToleranceError(msg)
+        if sizes[path] == 0.0:
+            msg = (
+                f"tolerance[{path!r}]: this output is zero, so that no error is "
+                f"relative to it; leave it out, or give other arguments"
+            )
+            raise ToleranceError(msg)
+        factors[path] = strictest / bound / sizes[path]
+    return Norms(factors, jointly=False, target=strictest)
+
+
+def _norm(array: Array) -> float:
+    with np.errstate(invalid="ignore", over="ignore"):
+        return float(np.linalg.norm(array))
+
+
+Named = Mapping[str, Array]
+"""Gradients by the names of the parameters."""
+
+
+NO_FORMATS: Mapping[str, str] = {
+    "forward": "",
+    "backward": "",
+    "scaling": "",
+    "kernel": "",
+}
+"""Fields of a decision that rounds nothing to 8 bits."""
+
+
+def without_eight_bits(plan: Plan, kept: str = "") -> Plan:
+    """Return ``plan`` without 8-bit formats, except for those of the op ``kept``."""
+    decisions = tuple(
+        d if d.op == kept else replace(d, **NO_FORMATS) for d in plan.decisions
+    )
+    return replace(plan, decisions=decisions)
+
+
+def measure_gradients(
+    reference: Run, alone: Iterable[tuple[str, Named]], low_outputs: float
+) -> Gradients:
+    """Return the errors of the gradients.
+
+    Args:
+        reference: A run in full precision, with gradients.
+        alone: Gradients with one contraction at a time in 8 bits, with its op; the
+            first ones are without any.
+        low_outputs: Predicted squared error of the outputs without any.
+
+    Raises:
+        ToleranceError: A gradient is not finite in full precision.
+    """
+    wanted, rest = reference.gradients, iter(alone)
+    broken = [name for name, array in wanted.items() if not np.isfinite(array).all()]
+    if broken:
+        msg = (
+            f"the gradient of {broken[0]} is not finite in full precision already; "
+            f"give arguments for which it is, or bound outputs alone, without training"
+        )
+        raise ToleranceError(msg)
+    _, base = next(rest)
+    return Gradients(
+        sizes=_changes(wanted, {}),
+        counts={name: array.size for name, array in wanted.items()},
+        eight={op: _changes(found, base) for op, found in rest},
+        low=_changes(base, wanted),
+        low_outputs=low_outputs,
+    )
+
+
+def relative_change(found: Run, reference: Run, gradients: Gradients) -> float:
+    """Return the relative L2 error of all gradients of a run together.
+
+    It is infinite if one of them is not finite.
+    """
+    changes = _changes(found.gradients, reference.gradients)
+    if not np.isfinite(list(changes.values())).all():
+        return inf
+    return gradients.relative(changes).error
+
+
+def _changes(found: Named, base: Named) -> dict[str, float]:
+    with np.errstate(invalid="ignore", over="ignore"):
+        return {
+            name: float(np.linalg.norm(array - base.get(name, 0.0)))
+            for name, array in found.items()
+        }
 
 
 class Budget(Protocol):

@@ -45,7 +45,7 @@ def histogram(
         UnsupportedError: The model is of no supported kind.
     """
     from amprewrite.frameworks.arguments import check_arguments
-    from amprewrite.measure.exponents.driver import count_exponents
+    from amprewrite.measure.exponents.counting import count_exponents
     from amprewrite.registry import framework_of
 
     check_arguments(args, kwargs)

@@ -17,7 +17,7 @@ from math import inf, isfinite, sqrt
 
 from amprewrite.dtypes.formats import format_of
 from amprewrite.ir import ProgramGraph
-from amprewrite.measure.run_names import ORIGINAL
+from amprewrite.measure import ORIGINAL
 from amprewrite.plan import Plan
 
 CONFIDENCE = 4.0

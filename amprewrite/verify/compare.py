@@ -8,7 +8,7 @@ import numpy as np
 from amprewrite.errors import UnsupportedError, VerifyError
 from amprewrite.frameworks.base import Stepper
 from amprewrite.ir import ProgramGraph
-from amprewrite.measure.run_names import CONVERTED, JITTED, ORIGINAL, REFERENCE
+from amprewrite.measure import CONVERTED, JITTED, ORIGINAL, REFERENCE
 from amprewrite.measure.runs import Array, Call, Measured, Run, Walked
 from amprewrite.plan import Plan
 from amprewrite.plan.bounds import check_rtol

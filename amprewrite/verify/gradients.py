@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from math import sqrt
 
-from amprewrite.measure.run_names import ORIGINAL, REFERENCE
+from amprewrite.measure import ORIGINAL, REFERENCE
 from amprewrite.measure.runs import Array, Run
 from amprewrite.verify.bounds import LOW_BASELINES, unit_roundoff
 from amprewrite.verify.metrics import cosine, norm, parts, ratio

@@ -12,7 +12,7 @@ from math import hypot, inf, isinf, log10, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from amprewrite.measure.values.blocks import Held, blocks
+from amprewrite.measure.runs import Held, blocks
 
 Array = NDArray[np.float64]
 

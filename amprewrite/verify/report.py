@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from amprewrite.errors import ArgumentError, UnsupportedError, VerifyError
-from amprewrite.measure.run_names import ORIGINAL
+from amprewrite.measure import ORIGINAL
 from amprewrite.page.histograms import Exponents
 from amprewrite.plan import Plan
 from amprewrite.verify.culprits import Blame, Effects, Fix, Live, blame, fix

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from amprewrite.measure.run_names import CONVERTED, JITTED
+from amprewrite.measure import CONVERTED, JITTED
 from amprewrite.verify.ops.op_errors import worst
 
 if TYPE_CHECKING:

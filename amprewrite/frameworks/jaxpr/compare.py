@@ -30,12 +30,19 @@ from amprewrite.frameworks.jaxpr.probes.sensitivity import measure_sensitivity, 
 from amprewrite.frameworks.jaxpr.probes.tolerance import sample_of
 from amprewrite.frameworks.jaxpr.program.program import Program, all_steps, dtype_name
 from amprewrite.ir import ProgramGraph
-from amprewrite.measure.ablation import Ablation, Seconds
+from amprewrite.measure import ORIGINAL
 from amprewrite.measure.compare import Steps, compare, first_line, loss_scale
 from amprewrite.measure.compare import walk as walk_both
-from amprewrite.measure.run_names import ORIGINAL
-from amprewrite.measure.runs import Call, Measured, Run, Stepped, Walked
-from amprewrite.measure.samples import Observe
+from amprewrite.measure.runs import (
+    Ablation,
+    Call,
+    Measured,
+    Observe,
+    Run,
+    Seconds,
+    Stepped,
+    Walked,
+)
 from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Probes, Sensitivity
 

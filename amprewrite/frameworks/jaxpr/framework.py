@@ -26,11 +26,8 @@ from amprewrite.frameworks.jaxpr.probes.calibrate import measure as calibrate
 from amprewrite.frameworks.jaxpr.probes.calibrate import named as device_named
 from amprewrite.frameworks.jaxpr.watching import attach as attachment
 from amprewrite.frameworks.jaxpr.watching import observe as observation
-from amprewrite.measure.ablation import Ablation
 from amprewrite.measure.compare import Steps
-from amprewrite.measure.observed import Look
-from amprewrite.measure.runs import Call, Measured, Walked
-from amprewrite.measure.samples import Observe
+from amprewrite.measure.runs import Ablation, Call, Look, Measured, Observe, Walked
 from amprewrite.plan import Plan
 
 __all__ = [

@@ -30,11 +30,8 @@ from amprewrite.frameworks.torch_fx.saved import program_export
 from amprewrite.frameworks.torch_fx.saved.program_export import program_files
 from amprewrite.frameworks.torch_fx.watching import attach as attachment
 from amprewrite.frameworks.torch_fx.watching import observe as observation
-from amprewrite.measure.ablation import Ablation
 from amprewrite.measure.compare import Steps
-from amprewrite.measure.observed import Look
-from amprewrite.measure.runs import Call, Measured, Walked
-from amprewrite.measure.samples import Observe
+from amprewrite.measure.runs import Ablation, Call, Look, Measured, Observe, Walked
 from amprewrite.plan import Plan
 from amprewrite.plan.lines import lowering_comments
 

@@ -5,7 +5,6 @@ Source of the pictures: Micikevicius et al., Mixed Precision Training (arXiv
 """
 
 from amprewrite.measure.exponents.histogram import ExponentHistogram
-from amprewrite.measure.exponents.rows import KINDS, Exponents, Kind
-from amprewrite.measure.exponents.shares import Shares
+from amprewrite.measure.exponents.rows import KINDS, Exponents, Kind, Shares
 
 __all__ = ["KINDS", "ExponentHistogram", "Exponents", "Kind", "Shares"]

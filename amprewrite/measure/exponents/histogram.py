@@ -9,8 +9,7 @@ from typing import Any, cast
 
 from amprewrite.dtypes import format_of
 from amprewrite.errors import ArgumentError, TargetError
-from amprewrite.measure.exponents.rows import KINDS, Exponents, together
-from amprewrite.measure.exponents.shares import Shares
+from amprewrite.measure.exponents.rows import KINDS, Exponents, Shares, together
 from amprewrite.measure.exponents.text import summary_lines
 
 FORMAT = 1

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from amprewrite.dtypes import short_name
 from amprewrite.libraries.drawing import load_matplotlib
-from amprewrite.measure.exponents.shares import Range, exponent_of, range_of
+from amprewrite.measure.exponents.rows import Range, exponent_of, range_of
 from amprewrite.measure.exponents.text import SHOWN
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from amprewrite.errors import UnsupportedError
 
 if TYPE_CHECKING:  # they load numpy, and a report is loaded with the package
     from amprewrite.frameworks.base import Stepper
-    from amprewrite.measure.ablation import Ablation
-    from amprewrite.measure.runs import Call, Run
+    from amprewrite.measure.runs import Ablation, Call, Run
     from amprewrite.plan.sensitivity import Sensitivity
 
 

@@ -12,8 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from amprewrite.measure.samples import OpSample
-from amprewrite.measure.values.blocks import Block, blocks
+from amprewrite.measure.runs import Block, OpSample, blocks
 from amprewrite.verify.metrics import block_parts, finite_norm, norm
 
 T = TypeVar("T")

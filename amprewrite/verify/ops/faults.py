@@ -18,8 +18,7 @@ import numpy as np
 
 from amprewrite.dtypes import FORMATS
 from amprewrite.dtypes.formats import format_of
-from amprewrite.measure.samples import OpSample
-from amprewrite.measure.values.blocks import Block, blocks
+from amprewrite.measure.runs import Block, OpSample, blocks
 from amprewrite.plan import Decision
 from amprewrite.verify.bounds import unit_roundoff
 from amprewrite.verify.metrics import is_finite, norm, ratio

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from amprewrite.ir import ProgramGraph
-from amprewrite.measure.samples import OpSample
+from amprewrite.measure.runs import OpSample
 from amprewrite.plan import Decision
 from amprewrite.verify.bounds import unit_roundoff
 from amprewrite.verify.metrics import ratio

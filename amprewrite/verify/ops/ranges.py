@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import log2
 
 from amprewrite.dtypes import FORMATS
-from amprewrite.measure.samples import OpSample
+from amprewrite.measure.runs import OpSample
 from amprewrite.plan import Decision
 from amprewrite.verify.ops.compared import Compared, compared
 

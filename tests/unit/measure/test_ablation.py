@@ -1,4 +1,4 @@
-from amprewrite.measure.ablation import Seconds
+from amprewrite.measure.runs import Seconds
 
 
 def test_the_price_is_the_difference_of_both_times():

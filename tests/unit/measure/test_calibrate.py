@@ -2,9 +2,16 @@
 
 import pytest
 
-from amprewrite.measure import calibrate as module
-from amprewrite.measure.calibrate import FEW, Kernel, calibrate, kernels_of, product
-from amprewrite.measure.timing import Scope
+from amprewrite.measure import timing as module
+from amprewrite.measure.timing import (
+    FEW,
+    Kernel,
+    Scope,
+    calibrate,
+    kernels_of,
+    product,
+)
+from amprewrite.measure.timing import calibrate as module
 from amprewrite.plan.hardware import Device, Kind
 
 SMALL = Scope(((1, 8), (8, 16)), ((1, 4),), ((4, 2, 6),), (5, 100), 3, 128, 0.25)

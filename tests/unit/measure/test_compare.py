@@ -8,6 +8,7 @@ import pytest
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.ir import ProgramGraph
+from amprewrite.measure import CONVERTED, JITTED, ORIGINAL, REFERENCE
 from amprewrite.measure.compare import (
     agree,
     compare,
@@ -16,7 +17,6 @@ from amprewrite.measure.compare import (
     low_of,
     walk,
 )
-from amprewrite.measure.run_names import CONVERTED, JITTED, ORIGINAL, REFERENCE
 from amprewrite.measure.runs import Stepped, Walked
 from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Sensitivity

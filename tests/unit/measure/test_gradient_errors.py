@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from amprewrite.errors import ToleranceError
-from amprewrite.measure.gradient_errors import (
+from amprewrite.measure.runs import Run
+from amprewrite.measure.tolerance import (
     measure_gradients,
     relative_change,
     without_eight_bits,
 )
-from amprewrite.measure.runs import Run
 from amprewrite.passes import Setting, make_plan
 from amprewrite.policy import Matcher, load_policy
 from tests.placement_problem import graph_of

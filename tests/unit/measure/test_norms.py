@@ -5,8 +5,8 @@ from math import inf
 import pytest
 
 from amprewrite.errors import ToleranceError
-from amprewrite.measure.norms import Norms, norms_of
 from amprewrite.measure.runs import Run
+from amprewrite.measure.tolerance import Norms, norms_of
 from tests.measured_numbers import run
 
 RIGHT = run(a=[3.0, 0.0], b=[0.0, 4.0], zero=[0.0])

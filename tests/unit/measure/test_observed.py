@@ -1,6 +1,6 @@
 """Names of tensors are numbered."""
 
-from amprewrite.measure.observed import numbered
+from amprewrite.measure.runs import numbered
 
 
 def test_names_are_numbered_from_the_second_on():

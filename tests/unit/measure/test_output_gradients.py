@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from amprewrite.measure.output_gradients import output_gradients
+from amprewrite.measure.runs import output_gradients
 
 
 def test_losses_get_one_and_other_outputs_zero():

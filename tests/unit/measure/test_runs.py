@@ -3,7 +3,7 @@ from dataclasses import FrozenInstanceError
 import numpy as np
 import pytest
 
-from amprewrite.measure.run_names import CONVERTED, ORIGINAL, REFERENCE
+from amprewrite.measure import CONVERTED, ORIGINAL, REFERENCE
 from amprewrite.measure.runs import Call, Run, Walked
 
 

@@ -1,6 +1,6 @@
 import numpy as np
 
-from amprewrite.measure.samples import OpSample
+from amprewrite.measure.runs import OpSample
 
 
 def test_a_kernel_is_compared_on_the_operands_that_it_had():

@@ -7,9 +7,8 @@ import pytest
 
 from amprewrite.errors import ToleranceError, UnsupportedError, VerifyError
 from amprewrite.ir import Op, ProgramGraph, Value
-from amprewrite.measure.run_names import CONVERTED, JITTED, ORIGINAL, REFERENCE
-from amprewrite.measure.runs import Call, Measured, Run, Walked
-from amprewrite.measure.samples import OpSample
+from amprewrite.measure import CONVERTED, JITTED, ORIGINAL, REFERENCE
+from amprewrite.measure.runs import Call, Measured, OpSample, Run, Walked
 from amprewrite.plan import Decision, Plan
 from amprewrite.plan.sensitivity import Sensitivity
 from amprewrite.verify import Report

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from amprewrite.measure.run_names import ORIGINAL, REFERENCE
+from amprewrite.measure import ORIGINAL, REFERENCE
 from amprewrite.measure.runs import Run
 from amprewrite.verify.gradients import gradient_errors
 

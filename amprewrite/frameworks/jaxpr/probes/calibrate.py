@@ -17,8 +17,16 @@ from typing import Any
 from jax import Array
 
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, lax
-from amprewrite.measure.calibrate import Kernel, calibrate, product
-from amprewrite.measure.timing import LOWS, Scope, medians, processor, scope_of
+from amprewrite.measure.timing import (
+    LOWS,
+    Kernel,
+    Scope,
+    calibrate,
+    medians,
+    processor,
+    product,
+    scope_of,
+)
 from amprewrite.plan.hardware import (
     FULL,
     Calibration,

@@ -29,9 +29,7 @@ from amprewrite.frameworks.jaxpr.program.program import (
     dtype_name,
     names_of,
 )
-from amprewrite.measure.runs import Array
-from amprewrite.measure.samples import Observe, OpSample
-from amprewrite.measure.values.blocks import are_equal, is_equal
+from amprewrite.measure.runs import Array, Observe, OpSample, are_equal, is_equal
 from amprewrite.plan import OUTPUT, Decision
 
 

@@ -23,7 +23,7 @@ from amprewrite.frameworks.jaxpr.program.program import (
     dtype_name,
     names_of,
 )
-from amprewrite.measure.ablation import Seconds
+from amprewrite.measure.runs import Seconds
 
 CAST = " for "
 """Between a value and its reader, in the name of an inserted cast."""

@@ -30,9 +30,8 @@ from amprewrite.frameworks.jaxpr.program.program import (
     Step,
     all_steps,
 )
-from amprewrite.measure.observed import Look, Observed, numbered
-from amprewrite.measure.output_gradients import output_gradients as drawn_gradients
-from amprewrite.measure.runs import Call
+from amprewrite.measure.runs import Call, Look, Observed, numbered
+from amprewrite.measure.runs import output_gradients as drawn_gradients
 from amprewrite.user_code import is_in
 
 Array = Any
@@ -222,7 +221,7 @@ def _is_float(leaf: Any) -> bool:
 def output_gradients(values: list[Any]) -> list[Any]:
     """Return a gradient for each output.
 
-    See :func:`amprewrite.measure.output_gradients.output_gradients`.
+    See :func:`amprewrite.measure.runs.output_gradients`.
 
     Raises:
         ArgumentError: There is no float output.

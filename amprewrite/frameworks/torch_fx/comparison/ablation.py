@@ -41,8 +41,7 @@ from amprewrite.frameworks.torch_fx.probes.arrays import floats
 from amprewrite.frameworks.torch_fx.probes.runner import Runner, devices_of
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, read
 from amprewrite.ir import Op, ProgramGraph
-from amprewrite.measure.ablation import Ablation, Seconds
-from amprewrite.measure.runs import Call, Run
+from amprewrite.measure.runs import Ablation, Call, Run, Seconds
 from amprewrite.plan import Decision
 
 

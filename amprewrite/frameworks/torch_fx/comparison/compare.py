@@ -47,11 +47,10 @@ from amprewrite.frameworks.torch_fx.probes.runner import (
 from amprewrite.frameworks.torch_fx.probes.sensitivity import measure_sensitivity
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, read
 from amprewrite.ir import ProgramGraph
+from amprewrite.measure import JITTED, ORIGINAL
 from amprewrite.measure.compare import Steps, compare, loss_scale
 from amprewrite.measure.compare import walk as walk_both
-from amprewrite.measure.run_names import JITTED, ORIGINAL
-from amprewrite.measure.runs import Call, Measured, Run, Stepped, Walked
-from amprewrite.measure.samples import Observe
+from amprewrite.measure.runs import Call, Measured, Observe, Run, Stepped, Walked
 from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Probes, Sensitivity
 

@@ -10,8 +10,16 @@ import torch
 from torch.nn import functional
 
 from amprewrite.frameworks.torch_fx.aten.ops import torch_dtype
-from amprewrite.measure.calibrate import WIDTH, Kernel, calibrate, product
-from amprewrite.measure.timing import Scope, medians, processor, scope_of
+from amprewrite.measure.timing import (
+    WIDTH,
+    Kernel,
+    Scope,
+    calibrate,
+    medians,
+    processor,
+    product,
+    scope_of,
+)
 from amprewrite.plan.hardware import (
     FULL,
     Calibration,

@@ -43,9 +43,16 @@ from amprewrite.frameworks.torch_fx.probes.emulated_products import (
     rounded_alone,
 )
 from amprewrite.frameworks.torch_fx.rewrite.fp8_operators import FP8_DOT, QUANTISE
-from amprewrite.measure.samples import Observe, OpSample
-from amprewrite.measure.values.blocks import Bounded, are_equal, blocks, is_equal
+from amprewrite.measure.runs import (
+    Bounded,
+    Observe,
+    OpSample,
+    are_equal,
+    blocks,
+    is_equal,
+)
 from amprewrite.plan import Decision
+from amprewrite.unit_scaling.torch.scale import OPERATOR as FP8_DOT
 
 REFUSALS = (RuntimeError, TypeError, ValueError, NotImplementedError)
 """Errors that an op raises if it has no kernel for its operands' dtypes."""

@@ -28,9 +28,8 @@ from amprewrite.frameworks.torch_fx.probes.sensitivity import (
 from amprewrite.frameworks.torch_fx.probes.timing import seconds_of
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading
 from amprewrite.ir import ProgramGraph
-from amprewrite.measure.gradient_errors import without_eight_bits
 from amprewrite.measure.runs import Array, Call, Run
-from amprewrite.measure.tolerance import plan_within
+from amprewrite.measure.tolerance import plan_within, without_eight_bits
 from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Probes, Sensitivity
 

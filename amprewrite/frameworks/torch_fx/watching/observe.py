@@ -14,9 +14,8 @@ from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.derived.classes import programs_of
 from amprewrite.frameworks.torch_fx.plain.written import share_again
 from amprewrite.frameworks.torch_fx.untouched.undisturbed import undisturbed
-from amprewrite.measure.observed import Look, Observed, numbered
-from amprewrite.measure.output_gradients import SEED
-from amprewrite.measure.output_gradients import output_gradients as drawn_gradients
+from amprewrite.measure.runs import SEED, Look, Observed, numbered
+from amprewrite.measure.runs import output_gradients as drawn_gradients
 
 _modules: Any = torch.nn.modules.module
 _compiler: Any = torch.compiler
@@ -240,7 +239,7 @@ def output_gradients(
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Return the float tensors of a result, and a gradient for each.
 
-    See :func:`amprewrite.measure.output_gradients.output_gradients`.
+    See :func:`amprewrite.measure.runs.output_gradients`.
 
     Raises:
         ArgumentError: There is none that needs a gradient.

@@ -10,7 +10,7 @@ import numpy as np
 import amprewrite
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.jaxpr.compare import CAST_ALL, measure, walk
-from amprewrite.measure.run_names import CONVERTED, JITTED, ORIGINAL, REFERENCE
+from amprewrite.measure import CONVERTED, JITTED, ORIGINAL, REFERENCE
 from amprewrite.measure.runs import Call
 
 W = jax.random.normal(jax.random.key(1), (8, 4)) / 3

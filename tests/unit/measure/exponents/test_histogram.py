@@ -10,12 +10,11 @@ from rich.console import Console
 
 from amprewrite.errors import ArgumentError, TargetError
 from amprewrite.measure.exponents import ExponentHistogram, Exponents
-from amprewrite.measure.exponents.counting import exponents_of
-from amprewrite.measure.exponents.driver import count_exponents
+from amprewrite.measure.exponents.counting import count_exponents, exponents_of
 from amprewrite.measure.exponents.plot import plot_exponents
 from amprewrite.measure.exponents.table import exponent_tables
 from amprewrite.measure.exponents.text import SHOWN
-from amprewrite.measure.observed import Observed
+from amprewrite.measure.runs import Observed
 
 FOUND = ExponentHistogram(
     (

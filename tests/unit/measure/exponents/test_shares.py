@@ -5,7 +5,7 @@ import pytest
 
 from amprewrite.errors import ArgumentError, PromotionError
 from amprewrite.measure.exponents.counting import exponents_of
-from amprewrite.measure.exponents.shares import range_of, shares_of
+from amprewrite.measure.exponents.rows import range_of, shares_of
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from amprewrite.ir import Op, ProgramGraph, Value
-from amprewrite.measure.ablation import Seconds
-from amprewrite.measure.runs import Call, Run
+from amprewrite.measure.runs import Call, Run, Seconds
 from amprewrite.plan import Decision, Plan
 from amprewrite.plan.sensitivity import Sensitivity
 from amprewrite.verify.culprits import Effects, Live, blame

@@ -5,8 +5,7 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from amprewrite.measure.samples import OpSample
-from amprewrite.measure.values.blocks import SIZE
+from amprewrite.measure.runs import SIZE, OpSample
 from amprewrite.verify.ops.compared import Compared, compared
 
 RANDOM = np.random.default_rng(0)

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from amprewrite.measure.samples import OpSample
+from amprewrite.measure.runs import OpSample
 from amprewrite.plan import Decision
 from amprewrite.verify.ops.faults import kernel_error
 

@@ -4,7 +4,7 @@ from math import inf
 import numpy as np
 
 from amprewrite.ir import Op, ProgramGraph, Value
-from amprewrite.measure.samples import OpSample
+from amprewrite.measure.runs import OpSample
 from amprewrite.plan import Decision
 from amprewrite.verify.ops.op_errors import worst
 from amprewrite.verify.ops.own_errors import OwnErrors, op_error

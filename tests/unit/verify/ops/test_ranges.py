@@ -5,7 +5,7 @@ from math import inf
 
 import numpy as np
 
-from amprewrite.measure.samples import OpSample
+from amprewrite.measure.runs import OpSample
 from amprewrite.plan import Decision
 from amprewrite.verify.ops.ranges import Range, range_of
 

@@ -18,7 +18,7 @@ from amprewrite.frameworks.jaxpr.probes.calibrate import (
     kernels,
     measure,
 )
-from amprewrite.measure import calibrate as driver
+from amprewrite.measure import timing as driver
 from amprewrite.measure.timing import Scope
 
 SMALL = Scope(((1, 8), (8, 16)), ((1, 4),), ((4, 2, 6),), (5,), 3, 128, 0.0)

@@ -24,8 +24,8 @@ from amprewrite.frameworks.jaxpr.probes.runner import (
     to_array,
 )
 from amprewrite.frameworks.jaxpr.probes.tolerance import sample_of
-from amprewrite.measure.gradient_errors import without_eight_bits
 from amprewrite.measure.runs import Call
+from amprewrite.measure.tolerance import without_eight_bits
 from tests.unit.frameworks.jaxpr.probes.test_sensitivity import (
     sample_of as whole_sample,
 )

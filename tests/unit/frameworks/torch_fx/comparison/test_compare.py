@@ -6,7 +6,7 @@ from torch import nn
 
 import amprewrite
 from amprewrite.frameworks.torch_fx.comparison.compare import measure, walk
-from amprewrite.measure.run_names import CONVERTED, JITTED, ORIGINAL, REFERENCE
+from amprewrite.measure import CONVERTED, JITTED, ORIGINAL, REFERENCE
 from amprewrite.measure.runs import Call
 
 X = torch.randn(4, 16)

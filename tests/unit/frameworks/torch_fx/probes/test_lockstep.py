@@ -14,9 +14,7 @@ import amprewrite
 from amprewrite.frameworks.torch_fx.comparison import compare
 from amprewrite.frameworks.torch_fx.probes.arrays import floats, to_array
 from amprewrite.frameworks.torch_fx.probes.lockstep import Again
-from amprewrite.measure.runs import Call
-from amprewrite.measure.samples import OpSample
-from amprewrite.measure.values.blocks import Held
+from amprewrite.measure.runs import Call, Held, OpSample
 
 X = torch.randn(4, 16)
 

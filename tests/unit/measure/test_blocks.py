@@ -5,7 +5,7 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from amprewrite.measure.values.blocks import (
+from amprewrite.measure.runs import (
     SIZE,
     Bounded,
     are_equal,

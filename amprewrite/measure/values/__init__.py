@@ -1,1 +1,0 @@
-"""Values of tensors, read as float64 block by block."""
