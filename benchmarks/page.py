@@ -23,7 +23,7 @@ from amprewrite.passes import Setting, make_plan
 from amprewrite.plan import Plan
 from amprewrite.policy import Matcher, load_policy
 from amprewrite.verify import Report
-from amprewrite.verify.ops.op_errors import OpError
+from amprewrite.verify.rows import OpError
 from tools.browser import chromium, console, load
 
 LAYER = """

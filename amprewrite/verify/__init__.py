@@ -1,9 +1,9 @@
 """Compare a converted model with the original: outputs, gradients, every op."""
 
-from amprewrite.verify.culprits import Blame, Blamed, Fix
-from amprewrite.verify.ops.op_errors import OpError
+from amprewrite.verify.blame import Blame, Blamed
+from amprewrite.verify.fix import Fix
 from amprewrite.verify.report import Report
-from amprewrite.verify.rows import DiscreteError, GradientError, OutputError
+from amprewrite.verify.rows import DiscreteError, GradientError, OpError, OutputError
 
 __all__ = [
     "Blame",

@@ -11,12 +11,16 @@ from amprewrite.errors import ArgumentError, UnsupportedError, VerifyError
 from amprewrite.measure import ORIGINAL
 from amprewrite.page.histograms import Exponents
 from amprewrite.plan import Plan
-from amprewrite.verify.culprits import Blame, Effects, Fix, Live, blame, fix
-from amprewrite.verify.culprits.effects import Left
-from amprewrite.verify.ops.op_errors import OpError, worst
-from amprewrite.verify.rows import DiscreteError, GradientError, OutputError
-from amprewrite.verify.text import summary_lines
-from amprewrite.verify.verdict import problems, violations
+from amprewrite.verify.blame import Blame, Effects, Left, Live, blame
+from amprewrite.verify.fix import Fix, fix
+from amprewrite.verify.rows import (
+    DiscreteError,
+    GradientError,
+    OpError,
+    OutputError,
+    worst,
+)
+from amprewrite.verify.text import problems, summary_lines, violations
 
 FORMAT = 2
 """Version of the JSON form."""
@@ -277,7 +281,7 @@ class Report:
             PlanMismatchError: The plan's program, from an edited file, cannot be read.
         """
         from amprewrite.page.write import write_page  # noqa: PLC0415  # only if used
-        from amprewrite.verify.page.build import report_page  # noqa: PLC0415  # only if used
+        from amprewrite.verify.page import report_page  # noqa: PLC0415  # only if used
 
         page = report_page(
             self,

@@ -1,7 +1,8 @@
-"""Rows of a report on outputs and gradients, as plain data."""
+"""Rows of a report as plain data: outputs, gradients, and ops with their ranking."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from math import inf, isnan
+from math import inf, isinf, isnan
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,3 +123,134 @@ class GradientError:
             error = f"zero everywhere, {error}"
         wanted = "" if self.bound is None else f"; want at most {self.bound:.3g}"
         return f"gradient of {self.name}: {error}{wanted} against {reference}"
+
+
+@dataclass(frozen=True, slots=True)
+class OpError:
+    """The errors of one op; relative, in the Euclidean norm, of its worst result.
+
+    Attributes:
+        op: Its name in the plan.
+        canonical: Its name in policies.
+        native: Its name in the framework.
+        path: Module path.
+        source: ``file:line`` of the user's code.
+        precision: Dtype that it computes in.
+        own: Error that it makes itself; 0 if it rounds nothing.
+        accumulated: Error of its result in the converted program.
+        nonfinite: Elements that are not finite in the converted program and are in
+            the reference.
+        kernel: Error of the op against the original's on the same rounded operands;
+            None if the original's does not run on them.
+        explained: The part of it that rounding explains; see
+            :mod:`amprewrite.verify.own_errors`.
+        inserted: Whether it is no op of the model, but a cast that the plan inserted or
+            a weight stored in another dtype.
+        share: Share of its roundings in the predicted squared error of the outputs;
+            None if that was not predicted.
+        arrived: Largest accumulated error among the values that it reads.
+        dtype: Format that stores its result; the one with the least headroom of
+            several.
+        largest: Largest finite magnitude of that result in the reference.
+        headroom: Octaves between ``largest`` and the largest number of the format;
+            negative if it overflows. None for a result that is zero.
+        underflow: Share of its elements that are no zero in the reference, and are zero
+            or subnormal in the format.
+        unit: Largest unit roundoff of the formats that it reads, computes in and makes.
+        readers: Of an inserted cast or a stored weight, the names of the ops, or other
+            inserted nodes, that read it.
+    """
+
+    op: str
+    canonical: str
+    native: str
+    path: str
+    source: str
+    precision: str
+    own: float
+    accumulated: float
+    nonfinite: int
+    kernel: float | None = None
+    explained: float = 0.0
+    inserted: bool = False
+    share: float | None = None
+    arrived: float = 0.0
+    dtype: str = ""
+    largest: float = 0.0
+    headroom: float | None = None
+    underflow: float = 0.0
+    unit: float = 0.0
+    readers: tuple[str, ...] = ()
+
+    @property
+    def surprise(self) -> float:
+        """Own error in unit roundoffs of the formats; about 0.7 for rounding."""
+        return self.own / self.unit if self.unit else 0.0
+
+    @property
+    def overflows(self) -> bool:
+        """Whether it is an inserted cast that makes values that are not finite."""
+        return self.inserted and self.nonfinite > 0
+
+    @property
+    def jump(self) -> float:
+        """Accumulated error minus the error that arrived: the part that the op adds.
+
+        It is infinite for the first op with values that are not finite, and 0 for those
+        after it. It is negative where an op damps the error of its operands.
+        """
+        return 0.0 if self.arrived == inf else self.accumulated - self.arrived
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether its error exceeds the part that rounding explains."""
+        return self.kernel is not None and self.kernel > self.explained
+
+    @property
+    def excess(self) -> float:
+        """Ratio of a fault's error to the part that rounding explains; 0 for others."""
+        if self.kernel is None or not self.is_fault:
+            return 0.0
+        return self.kernel / self.explained if self.explained else inf
+
+    def __str__(self) -> str:
+        """Return one line: the op, its errors and its place."""
+        share = "" if self.share is None else f"{self.share:.0%} of the error, "
+        return (
+            f"{self.op} ({self.native}, {self.precision}) {share}own error "
+            f"{self.own:.2g}, accumulated {self.accumulated:.2g}{self._place}"
+        )
+
+    @property
+    def fault(self) -> str:
+        """A line about its error against the op, or the value, that it replaces."""
+        stands_for = "the value handed on" if self.inserted else "the original's op"
+        return (
+            f"{'inserted ' if self.inserted else ''}op {self.op} ({self.native}, "
+            f"{self.precision}){self._place}: differs from {stands_for} by "
+            f"{self.kernel or 0.0:.2g} on the same operands; rounding explains "
+            f"{self.explained:.2g}"
+        )
+
+    @property
+    def _place(self) -> str:
+        place = ", ".join(part for part in (self.path, self.source) if part)
+        return f" at {place}" if place else ""
+
+
+def worst(ops: Iterable[OpError], count: int) -> tuple[OpError, ...]:
+    """Return the ops that matter most, in program order among equals.
+
+    Faults come first, by their excess over rounding. Then ops that made values that are
+    not finite; then the ops by their share of the predicted error of the outputs,
+    because an op with a large error of its own may not affect them. Without shares,
+    their own errors count. A right inserted cast is never one: its rounding belongs to
+    the ops that read it.
+    """
+
+    def rank(op: OpError) -> tuple[float, ...]:
+        own = float("-inf") if isnan(op.own) else -op.own
+        return -op.excess, own if isinf(own) else 0.0, -(op.share or 0.0), own
+
+    counted = (op for op in ops if op.is_fault or not op.inserted)
+    return tuple(sorted(counted, key=rank)[:count])

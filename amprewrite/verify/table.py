@@ -8,9 +8,8 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from amprewrite.verify.ops.op_errors import OpError
-from amprewrite.verify.text import summary_lines
-from amprewrite.verify.verdict import number
+from amprewrite.verify.rows import OpError
+from amprewrite.verify.text import number, summary_lines
 
 if TYPE_CHECKING:
     from amprewrite.verify.report import Report

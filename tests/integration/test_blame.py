@@ -13,9 +13,7 @@ from torch import nn
 import amprewrite
 from amprewrite.errors import AmpWarning, ArgumentError, UnsupportedError, VerifyError
 from amprewrite.verify import Report
-from amprewrite.verify.culprits import Effects
-from amprewrite.verify.culprits.blame import limit
-from amprewrite.verify.culprits.effects import Left
+from amprewrite.verify.blame import Effects, Left, limit
 from benchmarks import planted_faults
 
 

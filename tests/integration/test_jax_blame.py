@@ -9,9 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 import amprewrite
-from amprewrite.verify.culprits import Effects
-from amprewrite.verify.culprits.blame import limit
-from amprewrite.verify.culprits.effects import Left
+from amprewrite.verify.blame import Effects, Left, limit
 from benchmarks import planted_faults
 
 X = jax.random.normal(jax.random.key(0), (8, 16))

@@ -3,7 +3,7 @@ import pytest
 
 from amprewrite.measure import ORIGINAL, REFERENCE
 from amprewrite.measure.runs import Run
-from amprewrite.verify.gradients import gradient_errors
+from amprewrite.verify.compare import gradient_errors
 
 
 def run(**gradients):

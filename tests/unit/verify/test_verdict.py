@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from amprewrite.verify import DiscreteError
 from amprewrite.verify.rows import GradientError
-from amprewrite.verify.verdict import number, problems, violations
+from amprewrite.verify.text import number, problems, violations
 from tests.unit.verify.test_report import BROKEN, OUTPUT, REPORT
 
 

@@ -11,7 +11,7 @@ from torch import nn
 import amprewrite
 from amprewrite.measure.runs import Call
 from amprewrite.registry import framework_of
-from amprewrite.verify.culprits.spread import held
+from amprewrite.verify.fix import held
 
 
 class Chain(nn.Module):

@@ -17,7 +17,7 @@ from amprewrite.frameworks.torch_fx.probes.emulated_products import (
     sharing,
 )
 from amprewrite.measure.runs import Call
-from amprewrite.verify.ops.own_errors import op_error
+from amprewrite.verify.own_errors import op_error
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from amprewrite.frameworks.torch_fx.probes.lockstep import (
     inserted_sample,
     is_rounded,
 )
-from amprewrite.verify.ops.faults import kernel_error
+from amprewrite.verify.own_errors import kernel_error
 
 X = torch.randn(64)
 GRAPH = Graph()

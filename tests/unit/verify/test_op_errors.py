@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from amprewrite.verify.ops.op_errors import OpError, worst
+from amprewrite.verify.rows import OpError, worst
 
 
 def row(op, own):

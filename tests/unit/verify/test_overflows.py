@@ -6,8 +6,8 @@ from textwrap import dedent
 from amprewrite.ir import parse_graph
 from amprewrite.passes import Setting, make_plan
 from amprewrite.policy import Matcher, load_policy
-from amprewrite.verify.culprits.overflows import overflowing
-from amprewrite.verify.ops.op_errors import OpError
+from amprewrite.verify.blame import overflowing
+from amprewrite.verify.rows import OpError
 
 PROGRAM = """
     %x: f32[8,8] input

@@ -6,8 +6,8 @@ import numpy as np
 from amprewrite.ir import Op, ProgramGraph, Value
 from amprewrite.measure.runs import OpSample
 from amprewrite.plan import Decision
-from amprewrite.verify.ops.op_errors import worst
-from amprewrite.verify.ops.own_errors import OwnErrors, op_error
+from amprewrite.verify.own_errors import OwnErrors, op_error
+from amprewrite.verify.rows import worst
 
 DECISION = Decision(
     "add", "add", "aten.add", "promote", "bfloat16", "", "", path="layer.0"

@@ -8,7 +8,7 @@ import pytest
 from amprewrite.ir import parse_graph
 from amprewrite.passes import Setting, make_plan
 from amprewrite.policy import Matcher, load_policy
-from amprewrite.verify.culprits.spread import held
+from amprewrite.verify.fix import held
 from tests.properties.placements import random_graph
 
 STEPS = """

@@ -4,13 +4,13 @@ from dataclasses import replace
 from math import inf
 
 from amprewrite.verify import Blame, Blamed, Report
-from amprewrite.verify.ops.op_errors import OpError
-from amprewrite.verify.page.tables import (
+from amprewrite.verify.page import (
     blame_table,
     depth_chart,
     measured,
     worst_table,
 )
+from amprewrite.verify.rows import OpError
 
 
 def op_error(name: str, precision: str, share: float | None, lost: int = 0) -> OpError:

@@ -6,7 +6,7 @@ import pytest
 
 from amprewrite.measure.runs import OpSample
 from amprewrite.plan import Decision
-from amprewrite.verify.ops.faults import kernel_error
+from amprewrite.verify.own_errors import kernel_error
 
 LOW = ("bfloat16",)
 DECISION = Decision(

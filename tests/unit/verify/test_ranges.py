@@ -7,7 +7,7 @@ import numpy as np
 
 from amprewrite.measure.runs import OpSample
 from amprewrite.plan import Decision
-from amprewrite.verify.ops.ranges import Range, range_of
+from amprewrite.verify.own_errors import Range, range_of
 
 HALF = Decision("a", "a", "a", "allow", "float16", "", "", results=("float16",))
 

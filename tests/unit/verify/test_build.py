@@ -6,8 +6,8 @@ from typing import Any
 
 from amprewrite.plan import Plan
 from amprewrite.verify import Report
-from amprewrite.verify.ops.op_errors import OpError
-from amprewrite.verify.page.build import report_page
+from amprewrite.verify.page import report_page
+from amprewrite.verify.rows import OpError
 from tests.plan_text import plan_of
 
 TEXT = """

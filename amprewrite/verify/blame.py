@@ -5,19 +5,254 @@ with the largest error of its own beside the roundoff of its formats, and the on
 the largest jump of the accumulated error. If these do not explain the error, groups of
 ops are restored: the half that removes more is halved again, down to one op. So there
 are at most ``log2(n) + 3`` runs for ``n`` ops.
+
+Where outputs are not finite, ops are kept full so that no value leaves the range of the
+format that stores it. The largest magnitude of every value is known from the reference,
+and the formats in which ops read and make it from the plan. So such an op is found
+although the values that reach it in the converted program are not finite already.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from math import ceil, inf, isfinite, log2
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import inf, isfinite
+from typing import TYPE_CHECKING
+
+from amprewrite.errors import UnsupportedError
+
+if TYPE_CHECKING:  # they load numpy, and a report is loaded with the package
+    from amprewrite.frameworks.base import Stepper
+    from amprewrite.measure.runs import Ablation, Call, Run
+    from amprewrite.plan.sensitivity import Sensitivity
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from math import ceil, isinf, log2
 from typing import Any, overload
 
-from amprewrite.dtypes import itemsize
-from amprewrite.ir import ProgramGraph
+from amprewrite.dtypes import FORMATS, itemsize
+from amprewrite.ir import Op, ProgramGraph
 from amprewrite.plan import Plan
-from amprewrite.verify.culprits.effects import Effects
-from amprewrite.verify.culprits.overflows import overflowing
-from amprewrite.verify.ops.op_errors import OpError, worst
+from amprewrite.policy import OpClass
+from amprewrite.verify.rows import OpError, worst
+
+
+@dataclass(frozen=True)
+class Live:
+    """The models behind a report, so that their ops can be restored.
+
+    Attributes:
+        framework: The framework of both.
+        original: The model.
+        converted: Its converted form.
+        call: The arguments.
+        reference: Outputs of the original in the reference's dtype.
+        sensitivity: Sensitivity of the outputs to each rounding; None if unknown.
+    """
+
+    framework: "Stepper"
+    original: object
+    converted: object
+    call: "Call"
+    reference: "Run"
+    sensitivity: "Sensitivity | None" = None
+
+    @cached_property
+    def ablation(self) -> "Ablation":
+        """The converted program with ops that can be restored, captured once.
+
+        Raises:
+            UnsupportedError: There is none; the message says why.
+        """
+        from amprewrite.measure.runs import Call  # noqa: PLC0415  # it loads numpy
+
+        call = Call(self.call.args, self.call.kwargs)
+        found = self.framework.ablation(self.original, self.converted, call)
+        if isinstance(found, str):
+            msg = (
+                f"no op can be restored: {found}; verify a model that was converted "
+                f"with args=, so that it is one graph with a plan"
+            )
+            raise UnsupportedError(msg)
+        return found
+
+    @property
+    def squares(self) -> Mapping[str, float]:
+        """Predicted part of each op in the squared error of the outputs."""
+        if self.sensitivity is None:
+            return {}
+        return self.sensitivity.by_op(self.ablation.plan, self.ablation.graph)
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The error of the outputs that is left in one run.
+
+    Attributes:
+        error: Relative L2 error of all float outputs together.
+        lost: Number of elements that are not finite and are in the reference.
+    """
+
+    error: float
+    lost: int = 0
+
+    def removed(self, left: "Left") -> float:
+        """Return the share of this error that is gone in ``left``.
+
+        It is a share of the squared error; of elements that are not finite if there are
+        any. It is negative where the error has grown.
+        """
+        if self.lost:
+            return (self.lost - left.lost) / self.lost
+        if not isfinite(left.error):
+            return -inf
+        return 1.0 - (left.error / self.error) ** 2 if self.error else 0.0
+
+
+@dataclass
+class Effects:
+    """Measurements of one converted program with ops restored.
+
+    Attributes:
+        live: The models.
+        base: The error with no op restored.
+        runs: Number of runs until now.
+    """
+
+    live: Live
+    base: Left
+    runs: int = 0
+    _known: dict[frozenset[str], Left] = field(
+        default_factory=dict[frozenset[str], Left]
+    )
+
+    def left(self, restored: Collection[str]) -> Left:
+        """Return the error with some ops restored; a set is run once."""
+        from amprewrite.verify.metrics import joint_error, lost_elements  # noqa: PLC0415  # numpy
+
+        key = frozenset(restored)
+        if not key:
+            return self.base
+        if key not in self._known:
+            self.runs += 1
+            wanted = self.live.reference.outputs
+            found = self.live.ablation.run(key).outputs
+            pairs = [(found[name], array) for name, array in wanted.items()]
+            lost = sum(lost_elements(one, exact) for one, exact in pairs)
+            self._known[key] = Left(joint_error(pairs), lost)
+        return self._known[key]
+
+    def removed(self, restored: Collection[str]) -> float:
+        """Return the share of the error that restoring ops removes."""
+        return self.base.removed(self.left(restored))
+
+    def measured(self, op: str) -> float | None:
+        """Return the error with one op restored, if that was run."""
+        known = self._known.get(frozenset({op}))
+        return None if known is None else known.error
+
+
+def overflowing(
+    rows: Sequence[OpError], plan: Plan, graph: ProgramGraph
+) -> Mapping[str, str]:
+    """Return the ops that make values that are not finite, with the way, in order.
+
+    They make a value beyond the format of it, read one beyond the format of that, or
+    make others for no reason of range. An op that runs in full, or moves values, has
+    them full once the ops that make them are, and is none of these. An inserted cast
+    that overflows, or a stored weight, counts as its readers, if they are known.
+
+    Args:
+        rows: Errors of each op, with ranges, in program order.
+        plan: The plan of the converted program.
+        graph: The program.
+    """
+    by_op = {row.op: row for row in rows}
+    handed = dict[str, str]()
+    for row in rows:
+        if row.overflows:
+            handed.update(dict.fromkeys(_readers(row, by_op), _hands(row)))
+    found = {row.op: _makes(row) for row in rows if row.overflows and not row.readers}
+    sizes = _Sizes(by_op, plan, graph)
+    for op in graph.ops:
+        row, decision = by_op.get(op.name), plan.by_op[op.name]
+        if row is None or decision.op_class == OpClass.FOLLOW:
+            continue
+        if not row.nonfinite and not isinf(row.own):
+            continue
+        reads = handed.get(op.name) or sizes.read_beyond(op)
+        if decision.precision == plan.low:
+            beyond = row.headroom is not None and row.headroom < 0.0
+            way = "" if beyond else reads
+            if way or beyond or isinf(row.own):
+                found[op.name] = way or _makes(row)
+        elif isinf(row.own) and not reads:
+            found[op.name] = _makes(row)
+    return found
+
+
+class _Sizes:
+    """The largest magnitude of each value, and the formats that it passes.
+
+    Args:
+        by_op: Rows of the report.
+        plan: The plan of the converted program.
+        graph: The program.
+    """
+
+    def __init__(
+        self, by_op: Mapping[str, OpError], plan: Plan, graph: ProgramGraph
+    ) -> None:
+        self.decisions = plan.by_op
+        self.largest: dict[str, float] = {}
+        self.stored: dict[str, str] = {}
+        for op in graph.ops:
+            row = by_op.get(op.name)
+            if row is not None:
+                dtypes = plan.by_op[op.name].results
+                self.largest.update(dict.fromkeys(op.results, row.largest))
+                self.stored.update(zip(op.results, dtypes, strict=False))
+
+    def read_beyond(self, op: Op) -> str:
+        """Return the way in which an op reads a value beyond a format; empty if not.
+
+        The format is that in which it is stored, or read. Casts of masks saturate.
+        """
+        dtypes = self.decisions[op.name].operands
+        for index, (name, read) in enumerate(zip(op.operands, dtypes, strict=False)):
+            size = self.largest.get(name, 0.0)
+            for dtype in (self.stored.get(name, ""), read):
+                beyond = dtype in FORMATS and size > FORMATS[dtype].max
+                if beyond and index not in op.masks:
+                    return (
+                        f"reads %{name}, of which the largest is {size:.3g}, in {dtype}"
+                    )
+        return ""
+
+
+def _makes(row: OpError) -> str:
+    room = "" if row.headroom is None else f", {row.headroom:+.1f} octaves left"
+    return (
+        f"makes {row.nonfinite} values that are not finite: its largest is "
+        f"{row.largest:.3g}{room} in {row.dtype or row.precision}"
+    )
+
+
+def _hands(row: OpError) -> str:
+    return (
+        f"reads {row.nonfinite} values that are not finite: the largest is "
+        f"{row.largest:.3g}, and it reads them in {row.dtype} ({row.op})"
+    )
+
+
+def _readers(row: OpError, by_op: Mapping[str, OpError]) -> Iterator[str]:
+    """Yield the ops that read an inserted node, directly or by others."""
+    for name in row.readers:
+        reader = by_op.get(name)
+        if reader is not None and reader.inserted:
+            yield from _readers(reader, by_op)
+        else:
+            yield name
+
 
 FIRST = 3
 """Number of single ops that are restored before groups are."""

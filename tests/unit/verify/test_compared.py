@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from amprewrite.measure.runs import SIZE, OpSample
-from amprewrite.verify.ops.compared import Compared, compared
+from amprewrite.verify.own_errors import Compared, compared
 
 RANDOM = np.random.default_rng(0)
 

@@ -11,10 +11,8 @@ from amprewrite.ir import Op, ProgramGraph, Value
 from amprewrite.measure.runs import Call, Run, Seconds
 from amprewrite.plan import Decision, Plan
 from amprewrite.plan.sensitivity import Sensitivity
-from amprewrite.verify.culprits import Effects, Live, blame
-from amprewrite.verify.culprits.blame import extra_bytes, limit
-from amprewrite.verify.culprits.effects import Left
-from amprewrite.verify.ops.op_errors import OpError
+from amprewrite.verify.blame import Effects, Left, Live, blame, extra_bytes, limit
+from amprewrite.verify.rows import OpError
 
 LOW = "bfloat16"
 

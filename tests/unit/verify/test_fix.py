@@ -7,9 +7,8 @@ import pytest
 
 from amprewrite.errors import ToleranceError
 from amprewrite.policy import OpClass, Rule, load_policy
-from amprewrite.verify.culprits import fix
-from amprewrite.verify.culprits.fix import DROPS
-from tests.unit.verify.culprits.test_blame import Numbers, effects_of, row
+from amprewrite.verify.fix import DROPS, fix
+from tests.unit.verify.test_blame import Numbers, effects_of, row
 
 SQUARES = {f"op{i}": 4.0**-i for i in range(10)}
 

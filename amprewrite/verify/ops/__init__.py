@@ -1,1 +1,0 @@
-"""The errors of single ops: own and accumulated errors, ranges and faults."""

@@ -1,1 +1,0 @@
-"""A report as the contents of an HTML page."""
