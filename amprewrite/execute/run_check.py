@@ -113,8 +113,7 @@ class RunCheck:
         """Note values that are not finite in low precision alone.
 
         Args:
-            names: Names of the op, or of an inserted cast's neighbours; the first that
-                the plan has is named.
+            names: Names of the op, or of others; the first that the plan has is named.
             extent: The values.
         """
         if OverflowNotice in self._notices:
@@ -125,6 +124,22 @@ class RunCheck:
         if decision is not None:
             text = f"{text}; {self._cure(decision.op, alone=True)}, or use bf16"
         self._notices[OverflowNotice] = OverflowNotice(text)
+
+    def saw_cast(self, readers: Iterable[str], maker: str, extent: Extent) -> None:
+        """Note an inserted cast with a result that is not finite.
+
+        A selection may drop such values, and the results of an op that moves data are
+        looked at themselves.
+
+        Args:
+            readers: Names of the ops that read it, or of other inserted nodes.
+            maker: Name of the op that makes its operand.
+            extent: The values.
+        """
+        decisions = [self.plan.by_op[n] for n in readers if n in self.plan.by_op]
+        names = [d.op for d in decisions if d.op_class != "follow"]
+        if names or not decisions:
+            self.saw_overflow([*names, maker], extent)
 
     def saw_argument(self, name: str, full: Sequence[Any], low: Sequence[Any]) -> None:
         """Compare the operands of an op that needs an exact argument.

@@ -154,25 +154,24 @@ class SideBySide(Pair):
         exact = floats(self.theirs.step(twin))
         draws.rewind()
         value = executor.call(node, operands)
-        if self.check.narrow:
-            pairs = zip(exact, floats(value), strict=False)
-            self._show([name], pairs)
+        for full, low in zip(exact, floats(value), strict=False):
+            extent = extent_of(full, low) if self.check.narrow else None
+            if extent is not None:
+                self.check.saw_overflow((name,), extent)
         return value
 
     def on_inserted(self, executor: Executor, node: Node, value: Any) -> None:
         """Show the value of an inserted node, beside its source."""
         if not self.check.narrow or node.op != "call_function":
             return
-        sources = floats([executor.values[n] for n in node.all_input_nodes])
-        names = [executor.prefix + n.name for n in (*node.users, *node.all_input_nodes)]
-        made = floats(value)
-        self._show(names, ((s, m) for m in made for s in sources if s.shape == m.shape))
-
-    def _show(self, names: list[str], pairs: Any) -> None:
-        for full, low in pairs:
-            extent = extent_of(full, low)
-            if extent is not None:
-                self.check.saw_overflow(names, extent)
+        readers = [executor.prefix + user.name for user in node.users]
+        for source in node.all_input_nodes:
+            for made in floats(value):
+                for full in floats(executor.values[source]):
+                    extent = extent_of(full, made)
+                    if extent is not None:
+                        maker = executor.prefix + source.name
+                        self.check.saw_cast(readers, maker, extent)
 
 
 def extent_of(full: torch.Tensor, low: torch.Tensor) -> Extent | None:

@@ -188,15 +188,18 @@ class SideBySide(Pair):
         floats = [is_inexact(dtype_name(result.theirs)) for result in results]
         for op, positions in samples(step, floats):
             for position in positions:
-                self._show((op,), *results[position])
+                extent = self._extent(*results[position])
+                if extent is not None:
+                    self.check.saw_overflow((op,), extent)
         return results
 
     def on_cast(self, name: str, reader: str, held: Any, read: Any) -> None:
         """Show a value, and the result of a cast of it."""
         if dtype_name(held) != dtype_name(read) and is_inexact(dtype_name(held)):
             maker = self.check.graph.producer.get(name)
-            names = (reader,) if maker is None else (reader, maker.name)
-            self._show(names, read, held)
+            extent = self._extent(read, held)
+            if extent is not None:
+                self.check.saw_cast((reader,), maker.name if maker else "", extent)
 
     def on_scan(
         self, step: Step, turn: Turn, carry: list[Any], slices: Any
@@ -234,17 +237,18 @@ class SideBySide(Pair):
         if maker is not None and maker.name in self.check.loops:
             self.check.saw_loop(maker.name, full, low)
 
-    def _show(self, names: Sequence[str], low: Any, full: Any) -> None:
+    def _extent(self, low: Any, full: Any) -> Extent | None:
+        """Return the elements that are finite in ``full`` alone; None without any."""
         if not self.check.narrow or not is_inexact(dtype_name(low)):
-            return
+            return None
         finite = np.isfinite(np.asarray(low))
         if finite.all():
-            return
+            return None
         exact = np.asarray(full)
         lost = np.isfinite(exact) & ~finite & (abs(exact) < INTENDED)
-        if lost.any():
-            largest = float(abs(exact[lost]).max())
-            self.check.saw_overflow(names, Extent(int(lost.sum()), lost.size, largest))
+        if not lost.any():
+            return None
+        return Extent(int(lost.sum()), lost.size, float(abs(exact[lost]).max()))
 
 
 def _loops(body: Body) -> bool:
