@@ -22,8 +22,8 @@ from amprewrite.frameworks.jaxpr.function.pure_function import (
     subject_of,
 )
 from amprewrite.frameworks.jaxpr.interpret.pipeline import Prepared
+from amprewrite.frameworks.jaxpr.probes.full_precision import REFUSALS, Dtypes, Wide
 from amprewrite.frameworks.jaxpr.probes.lockstep import Lockstep
-from amprewrite.frameworks.jaxpr.probes.reference_dtypes import REFUSALS, Dtypes, Wide
 from amprewrite.frameworks.jaxpr.probes.restored_steps import Restoring, restorable
 from amprewrite.frameworks.jaxpr.probes.runner import Runner, run_of
 from amprewrite.frameworks.jaxpr.probes.sensitivity import measure_sensitivity, watch

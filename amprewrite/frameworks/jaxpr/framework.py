@@ -10,7 +10,7 @@ from typing import Any
 
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.base import Attached, Request, Watcher
-from amprewrite.frameworks.jaxpr import compare
+from amprewrite.frameworks.jaxpr import compare, watching
 from amprewrite.frameworks.jaxpr import convert as conversion
 from amprewrite.frameworks.jaxpr.convert import original, plan_of
 from amprewrite.frameworks.jaxpr.devices import samples
@@ -24,8 +24,6 @@ from amprewrite.frameworks.jaxpr.probes.calibrate import (
 )
 from amprewrite.frameworks.jaxpr.probes.calibrate import measure as calibrate
 from amprewrite.frameworks.jaxpr.probes.calibrate import named as device_named
-from amprewrite.frameworks.jaxpr.watching import attach as attachment
-from amprewrite.frameworks.jaxpr.watching import observe as observation
 from amprewrite.measure.compare import Steps
 from amprewrite.measure.runs import Ablation, Call, Look, Measured, Observe, Walked
 from amprewrite.plan import Plan
@@ -76,7 +74,7 @@ def walk(original: object, converted: object, call: Call, observe: Observe) -> W
 
 def attach(converted: object, watcher: Watcher) -> Attached:
     """Show the calls of a model to a watcher, each before it runs."""
-    return attachment.attach(_model(converted), watcher)
+    return watching.attach(_model(converted), watcher)
 
 
 def observe(
@@ -88,7 +86,7 @@ def observe(
     gradients: bool = True,
 ) -> None:
     """Run a model, and show its parameters and tensors, with their gradients."""
-    observation.observe(_model(model), args, kwargs, look, gradients=gradients)
+    watching.observe(_model(model), args, kwargs, look, gradients=gradients)
 
 
 def ablation(original: object, converted: object, call: Call) -> Ablation | str:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
-from amprewrite.frameworks.jaxpr.watching.observe import (
+from amprewrite.frameworks.jaxpr.watching import (
     output_gradients,
     split_parameters,
 )

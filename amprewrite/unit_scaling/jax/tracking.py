@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from amprewrite.frameworks.jaxpr.watching.observe import Seen, name_of, run, values_of
+from amprewrite.frameworks.jaxpr.watching import Seen, name_of, run, values_of
 from amprewrite.unit_scaling.jax.scale import amprewrite_scale
 from amprewrite.unit_scaling.tracking import Scale, Tracked
 

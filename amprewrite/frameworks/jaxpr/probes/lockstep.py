@@ -17,7 +17,7 @@ from amprewrite.frameworks.jaxpr.compat.untyped import jnp
 from amprewrite.frameworks.jaxpr.executor import Env, ProgramExecutor
 from amprewrite.frameworks.jaxpr.interpret.interpreter import Writer
 from amprewrite.frameworks.jaxpr.interpret.pipeline import Prepared
-from amprewrite.frameworks.jaxpr.probes.reference_dtypes import Wide, is_inexact
+from amprewrite.frameworks.jaxpr.probes.full_precision import Wide, is_inexact
 from amprewrite.frameworks.jaxpr.probes.runner import to_array
 from amprewrite.frameworks.jaxpr.program.inline import SHARED
 from amprewrite.frameworks.jaxpr.program.program import (

@@ -18,9 +18,8 @@ from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, lax
 from amprewrite.frameworks.jaxpr.executor import Env, ProgramExecutor, Turn
 from amprewrite.frameworks.jaxpr.interpret.interpreter import Writer
 from amprewrite.frameworks.jaxpr.interpret.pipeline import Prepared
-from amprewrite.frameworks.jaxpr.probes.full_precision import Exact
+from amprewrite.frameworks.jaxpr.probes.full_precision import Exact, is_inexact
 from amprewrite.frameworks.jaxpr.probes.lockstep import Pair, Sides, samples
-from amprewrite.frameworks.jaxpr.probes.reference_dtypes import is_inexact
 from amprewrite.frameworks.jaxpr.program.program import (
     Body,
     Number,

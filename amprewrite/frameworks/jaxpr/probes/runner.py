@@ -16,8 +16,7 @@ from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, lax
 from amprewrite.frameworks.jaxpr.executor import Turn
 from amprewrite.frameworks.jaxpr.interpret.interpreter import Writer
 from amprewrite.frameworks.jaxpr.interpret.pipeline import Prepared
-from amprewrite.frameworks.jaxpr.probes.full_precision import Sample
-from amprewrite.frameworks.jaxpr.probes.reference_dtypes import is_inexact
+from amprewrite.frameworks.jaxpr.probes.full_precision import Sample, is_inexact
 from amprewrite.frameworks.jaxpr.program.program import Program, Step, dtype_name
 from amprewrite.measure.runs import Array, Run
 from amprewrite.plan import Decision

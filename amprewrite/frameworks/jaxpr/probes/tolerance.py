@@ -15,7 +15,6 @@ from amprewrite.frameworks.jaxpr.compat import tracers
 from amprewrite.frameworks.jaxpr.compat.untyped import jax
 from amprewrite.frameworks.jaxpr.interpret.pipeline import Prepared
 from amprewrite.frameworks.jaxpr.probes.full_precision import Exact, Result, Sample
-from amprewrite.frameworks.jaxpr.probes.identities import FAILURES
 from amprewrite.frameworks.jaxpr.probes.runner import (
     PATIENCE,
     EndingWriter,
@@ -23,6 +22,7 @@ from amprewrite.frameworks.jaxpr.probes.runner import (
     run_planned,
 )
 from amprewrite.frameworks.jaxpr.probes.sensitivity import (
+    FAILURES,
     Watched,
     check_finite,
     measure_sensitivity,

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from amprewrite.frameworks.jaxpr.probes.identities import Prober, Rounding
 from amprewrite.frameworks.jaxpr.probes.runner import OPTIONS
+from amprewrite.frameworks.jaxpr.probes.sensitivity import Prober, Rounding
 from amprewrite.frameworks.jaxpr.program.inline import inline
 from amprewrite.plan.sensitivity import Probes
 

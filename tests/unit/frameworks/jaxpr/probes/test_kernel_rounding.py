@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from amprewrite.frameworks.jaxpr.probes.identities import Rounding
-from amprewrite.frameworks.jaxpr.probes.kernel_rounding import (
+from amprewrite.frameworks.jaxpr.probes.runner import OPTIONS
+from amprewrite.frameworks.jaxpr.probes.sensitivity import (
     STAGED,
+    Rounding,
     with_rounded_numbers,
 )
-from amprewrite.frameworks.jaxpr.probes.runner import OPTIONS
 from amprewrite.frameworks.jaxpr.program.inline import inline
 from amprewrite.frameworks.jaxpr.program.program import Number
 from tests.jax_programs import normal

@@ -11,8 +11,8 @@ import numpy as np
 from jax import lax
 
 import amprewrite
+from amprewrite.frameworks.jaxpr.probes.full_precision import Wide
 from amprewrite.frameworks.jaxpr.probes.lockstep import Lockstep
-from amprewrite.frameworks.jaxpr.probes.reference_dtypes import Wide
 
 X = jax.random.normal(jax.random.key(0), (4, 8))
 W = jax.random.normal(jax.random.key(1), (8, 8)) / 3

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from amprewrite.frameworks.jaxpr.probes.reference_dtypes import Wide, is_inexact
+from amprewrite.frameworks.jaxpr.probes.full_precision import Wide, is_inexact
 from amprewrite.frameworks.jaxpr.program.inline import inline
 
 TO_64 = {"float32": "float64", "complex64": "complex128"}

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from amprewrite.frameworks.jaxpr.probes.value_watch import count_iterations
+from amprewrite.frameworks.jaxpr.probes.full_precision import count_iterations
 from tests.unit.frameworks.jaxpr.probes.test_sensitivity import sample_of
 
 X = jnp.arange(1.0, 5.0)

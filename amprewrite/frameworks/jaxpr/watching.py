@@ -1,4 +1,4 @@
-"""Arrays of one run of a JAX function, forward and backward.
+"""Arrays of one run of a JAX function, forward and backward, and calls that are seen.
 
 Every float array of an equation is one, in functions under ``jit`` and under
 ``jax.checkpoint`` too; those of JAX itself, such as ``jax.nn.gelu``, are one equation,
@@ -13,12 +13,15 @@ arrays of a ``scan`` are stacked, one for all iterations.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
+from threading import local
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from amprewrite.errors import ArgumentError
+from amprewrite.frameworks.base import Attached, Watcher
 from amprewrite.frameworks.jaxpr.compat.equations import file_of, source_line
+from amprewrite.frameworks.jaxpr.compat.tracers import is_tracer
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, tree_util
 from amprewrite.frameworks.jaxpr.executor import ProgramExecutor, Turn
 from amprewrite.frameworks.jaxpr.function.adapters import adapter_of
@@ -350,3 +353,38 @@ class _Adding(ProgramExecutor):
         self.added, self.seen = around
         self.seen += seen
         return carry, results
+
+
+def attach(model: Any, watcher: Watcher) -> Attached:
+    """Return a function that shows its calls to a watcher, each before it runs.
+
+    Calls that are traced, as a part of a function under ``jit`` or ``grad``, are not
+    shown, nor are those within a comparison.
+
+    Args:
+        model: A function, or a module of Equinox or Flax; one of linen is called by
+            ``apply``.
+        watcher: Consumer of the calls.
+    """
+    run: Any = model
+    if adapter_of(model) is not None and hasattr(model, "apply"):
+        run = model.apply
+    comparing = local()
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        leaves = tree_util.tree_leaves((args, kwargs))
+        if not getattr(comparing, "now", False) and not any(map(is_tracer, leaves)):
+            number = watcher.due()
+            if number:
+                comparing.now = True
+                try:
+                    then = watcher.compare(number, args, kwargs)
+                finally:
+                    comparing.now = False
+                then()
+        return run(*args, **kwargs)
+
+    def detach() -> None:
+        """Do nothing: the watcher is not due any more."""
+
+    return Attached(call, detach)

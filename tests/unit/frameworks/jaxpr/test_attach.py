@@ -6,7 +6,7 @@ jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp
 
-from amprewrite.frameworks.jaxpr.watching.attach import attach
+from amprewrite.frameworks.jaxpr.watching import attach
 
 
 class Every:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 import amprewrite
 from amprewrite.errors import ArgumentError
-from amprewrite.frameworks.jaxpr.watching.observe import observe, run
+from amprewrite.frameworks.jaxpr.watching import observe, run
 
 WEIGHT = jnp.asarray(np.random.default_rng(0).integers(-2, 3, (3, 3)) / 4, "float32")
 X = jnp.arange(12, dtype="float32").reshape(4, 3) / 8
