@@ -11,7 +11,7 @@ from torch import nn
 
 import amprewrite
 from amprewrite.errors import ToleranceError, UnsupportedError
-from amprewrite.frameworks.torch_fx.probes import timing
+from amprewrite.frameworks.torch_fx.probes import tolerance as timing
 
 pytestmark = pytest.mark.filterwarnings("ignore:rewritten 0 of")
 

@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from amprewrite.errors import UnsupportedError
 from amprewrite.frameworks.base import Attached, Request, Watcher
 from amprewrite.frameworks.torch_fx import convert as conversion
+from amprewrite.frameworks.torch_fx import watching
 from amprewrite.frameworks.torch_fx.capture.program import Model, open_program
 from amprewrite.frameworks.torch_fx.comparison import ablation as restored
 from amprewrite.frameworks.torch_fx.comparison import compare
@@ -28,8 +29,6 @@ from amprewrite.frameworks.torch_fx.probes.calibrate import measure as calibrate
 from amprewrite.frameworks.torch_fx.probes.calibrate import named as device_named
 from amprewrite.frameworks.torch_fx.saved import program_export
 from amprewrite.frameworks.torch_fx.saved.program_export import program_files
-from amprewrite.frameworks.torch_fx.watching import attach as attachment
-from amprewrite.frameworks.torch_fx.watching import observe as observation
 from amprewrite.measure.compare import Steps
 from amprewrite.measure.runs import Ablation, Call, Look, Measured, Observe, Walked
 from amprewrite.plan import Plan
@@ -81,7 +80,7 @@ def walk(original: object, converted: object, call: Call, observe: Observe) -> W
 
 def attach(converted: object, watcher: Watcher) -> Attached:
     """Show the calls of a model to a watcher, each before it runs."""
-    return attachment.attach(_module(converted), watcher)
+    return watching.attach(_module(converted), watcher)
 
 
 def observe(
@@ -93,7 +92,7 @@ def observe(
     gradients: bool = True,
 ) -> None:
     """Run a model, and show its parameters and tensors, with their gradients."""
-    observation.observe(_module(model), args, kwargs, look, gradients=gradients)
+    watching.observe(_module(model), args, kwargs, look, gradients=gradients)
 
 
 def ablation(original: object, converted: object, call: Call) -> Ablation | str:

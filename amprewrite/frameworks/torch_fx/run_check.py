@@ -15,8 +15,8 @@ from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.compat.settings import fork_rng
 from amprewrite.frameworks.torch_fx.executor import Draws, Executor, Operands
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
-from amprewrite.frameworks.torch_fx.probes.arrays import floats
 from amprewrite.frameworks.torch_fx.probes.lockstep import Pair
+from amprewrite.frameworks.torch_fx.probes.runner import floats
 from amprewrite.frameworks.torch_fx.probes.tolerance import copied_program
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading
 from amprewrite.frameworks.torch_fx.subject import Subject

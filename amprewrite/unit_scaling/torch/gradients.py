@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from amprewrite.frameworks.torch_fx.watching.observe import output_gradients, unchanged
+from amprewrite.frameworks.torch_fx.watching import output_gradients, unchanged
 from amprewrite.unit_scaling.torch.scale import true_gradients
 from amprewrite.unit_scaling.validity import STRETCH, Gradients, Pulled
 

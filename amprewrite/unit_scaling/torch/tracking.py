@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from amprewrite.frameworks.torch_fx.watching.observe import (
+from amprewrite.frameworks.torch_fx.watching import (
     Recorder,
     run_recorded,
     values_of,

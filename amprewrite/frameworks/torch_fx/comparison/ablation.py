@@ -37,8 +37,7 @@ from amprewrite.frameworks.torch_fx.executor import (
     structured,
 )
 from amprewrite.frameworks.torch_fx.module.converted_module import ConvertedModule
-from amprewrite.frameworks.torch_fx.probes.arrays import floats
-from amprewrite.frameworks.torch_fx.probes.runner import Runner, devices_of
+from amprewrite.frameworks.torch_fx.probes.runner import Runner, devices_of, floats
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading, read
 from amprewrite.ir import Op, ProgramGraph
 from amprewrite.measure.runs import Ablation, Call, Run, Seconds

@@ -22,8 +22,8 @@ import torch
 
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 from amprewrite.frameworks.torch_fx.compat.tracing import ProductMode
-from amprewrite.frameworks.torch_fx.probes.arrays import fits_float32
 from amprewrite.frameworks.torch_fx.probes.kernel_rounding import SAMPLES, Kernels
+from amprewrite.frameworks.torch_fx.probes.runner import fits_float32
 from amprewrite.measure.timing import bfloat16_instructions
 
 _aten = torch.ops.aten

@@ -29,18 +29,18 @@ from amprewrite.frameworks.torch_fx.executor import (
     Operands,
     may_write,
 )
-from amprewrite.frameworks.torch_fx.probes.arrays import (
+from amprewrite.frameworks.torch_fx.probes.emulated_products import (
+    Products,
+    is_known,
+    rounded_alone,
+)
+from amprewrite.frameworks.torch_fx.probes.runner import (
     TensorValues,
     floats,
     paired,
     rounded,
     views_of,
     widened_again,
-)
-from amprewrite.frameworks.torch_fx.probes.emulated_products import (
-    Products,
-    is_known,
-    rounded_alone,
 )
 from amprewrite.frameworks.torch_fx.rewrite.fp8_operators import FP8_DOT, QUANTISE
 from amprewrite.measure.runs import (

@@ -33,8 +33,8 @@ from amprewrite.frameworks.torch_fx.executor import (
     Operands,
     named_outputs,
 )
-from amprewrite.frameworks.torch_fx.probes.arrays import floats, real
 from amprewrite.frameworks.torch_fx.probes.kernel_rounding import Kernels, kernel_error
+from amprewrite.frameworks.torch_fx.probes.runner import floats, real
 from amprewrite.frameworks.torch_fx.probes.segments import (
     Segments,
     backwards,

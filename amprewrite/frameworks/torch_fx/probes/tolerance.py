@@ -1,4 +1,4 @@
-"""Plan within a tolerance: autograd sensitivities, and measurements of candidates."""
+"""Plan within a tolerance: sensitivities, measurements and timings of candidates."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 
 from amprewrite.errors import ToleranceError, UnsupportedError
 from amprewrite.frameworks.base import Request
+from amprewrite.frameworks.torch_fx.aten.names import named_tensors
 from amprewrite.frameworks.torch_fx.aten.ops import torch_dtype
 from amprewrite.frameworks.torch_fx.capture.program import Captured
 from amprewrite.frameworks.torch_fx.compat import module_parts, threads
@@ -25,13 +26,69 @@ from amprewrite.frameworks.torch_fx.probes.sensitivity import (
     FAILURES,
     measure_sensitivity,
 )
-from amprewrite.frameworks.torch_fx.probes.timing import seconds_of
 from amprewrite.frameworks.torch_fx.rewrite.read import Reading
+from amprewrite.frameworks.torch_fx.untouched.undisturbed import undisturbed
 from amprewrite.ir import ProgramGraph
 from amprewrite.measure.runs import Array, Call, Run
+from amprewrite.measure.timing import raced
 from amprewrite.measure.tolerance import plan_within, without_eight_bits
 from amprewrite.plan import Plan
 from amprewrite.plan.sensitivity import Probes, Sensitivity
+
+SECONDS = 2.0
+"""Approximate limit of the timing of all candidates, beside five rounds of each."""
+
+
+def seconds_of(
+    models: Mapping[str, nn.Module], runner: Runner, *, training: bool
+) -> dict[str, float]:
+    """Return the median time of each model on the arguments of a runner.
+
+    A training step is the forward pass and the gradients of all parameters for the sum
+    of the float outputs. The models and the random state are restored afterwards.
+
+    Args:
+        models: The models, by name.
+        runner: The arguments, and the devices that are waited for.
+        training: Whether to time training steps.
+    """
+    runner = replace(runner, call=replace(runner.call, gradients=training))
+    with undisturbed(*models.values(), watched=False) as before:
+        runs = {name: _step(model, runner) for name, model in models.items()}
+        with before.writes.watching(), torch.set_grad_enabled(training):
+            for run in runs.values():
+                run()  # what it writes to is known from then on, and none is watched
+
+        def wait(_: object) -> None:
+            for device in runner.devices:
+                torch.cuda.synchronize(device)
+
+        with torch.set_grad_enabled(training):
+            return raced(runs, wait, SECONDS)
+
+
+def _step(model: nn.Module, runner: Runner) -> Callable[[], object]:
+    once = runner.arguments({})
+    leaves = pytree.tree_leaves((runner.call.args, dict(runner.call.kwargs)))
+    plain = (torch.Tensor, int, float, str, type(None))
+    reused = all(isinstance(leaf, plain) for leaf in leaves)
+    held = [p for p in model.parameters() if p.requires_grad]
+
+    def step() -> object:
+        # A cache among the arguments would grow from call to call.
+        args, kwargs = once if reused else runner.arguments({})
+        found = model(*args, **kwargs)
+        if not (runner.call.gradients and held):
+            return found
+        floats = (t for t in dict(named_tensors(found)).values() if t.requires_grad)
+        losses = [tensor.sum(dtype=torch.float32) for tensor in floats]
+        if not losses:
+            return found
+        loss: Any = torch.stack(losses).sum()
+        return torch.autograd.grad(loss, held, allow_unused=True)
+
+    return step
+
 
 RANDOM = (
     "the model draws random numbers, and low kernels may draw others: its error was "

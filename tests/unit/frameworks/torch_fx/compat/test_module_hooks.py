@@ -49,7 +49,7 @@ def test_hooks_for_all_modules_are_seen() -> None:
 
     def ours(*_: object) -> None: ...
 
-    ours.__module__ = "amprewrite.frameworks.torch_fx.watching.observe"
+    ours.__module__ = "amprewrite.frameworks.torch_fx.watching"
     handle = nn.modules.module.register_module_forward_hook(ours)
     assert not module_hooks.are_for_all_modules()
     handle.remove()

@@ -12,8 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 import amprewrite
 from amprewrite.frameworks.torch_fx.comparison import compare
-from amprewrite.frameworks.torch_fx.probes.arrays import floats, to_array
 from amprewrite.frameworks.torch_fx.probes.lockstep import Again
+from amprewrite.frameworks.torch_fx.probes.runner import floats, to_array
 from amprewrite.measure.runs import Call, Held, OpSample
 
 X = torch.randn(4, 16)

@@ -2,7 +2,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from amprewrite.frameworks.torch_fx.probes.arrays import (
+from amprewrite.frameworks.torch_fx.probes.runner import (
     fits_float32,
     in_float32,
     paired,

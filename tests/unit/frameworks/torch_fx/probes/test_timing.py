@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.probes import timing
+from amprewrite.frameworks.torch_fx.probes import tolerance as timing
 from amprewrite.frameworks.torch_fx.probes.runner import Runner
 from amprewrite.measure.runs import Call
 

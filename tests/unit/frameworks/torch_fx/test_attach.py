@@ -7,7 +7,7 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from amprewrite.frameworks.torch_fx.watching.attach import attach
+from amprewrite.frameworks.torch_fx.watching import attach
 
 
 class Every:

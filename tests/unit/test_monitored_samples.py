@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from amprewrite.probes.samples import DRIFT, Sample, usual_error
+from amprewrite.probes import DRIFT, Sample, usual_error
 from amprewrite.verify import OpError, Report
 
 REPORT = Report("float64", "bfloat16", 1e-3, None, ())

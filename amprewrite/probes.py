@@ -1,15 +1,141 @@
-"""A guard in production: sampled calls, compared with full precision beside them."""
+"""Public functions that look into runs of a model; their imports run when called."""
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from statistics import median
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
 
 from amprewrite.errors import ArgumentError, UnsupportedError, warn
-from amprewrite.probes.samples import Sample, usual_error
-from amprewrite.verify import Report
+from amprewrite.measure.exponents import ExponentHistogram
+from amprewrite.verify import OpError, Report
+
+
+def histogram(
+    model: object,
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object] | None = None,
+    *,
+    gradients: bool = True,
+) -> ExponentHistogram:
+    """Run a model once, and return the exponents of its numbers.
+
+    They show the share of weights, activations and gradients that a format loses, and
+    the loss scale that would save them. In torch each result of a function is a tensor,
+    views left out; in JAX each float array of an equation, where functions of JAX under
+    ``jit``, branches and ``while`` loops are one equation and the arrays of a ``scan``
+    are stacked. Complex numbers are left out.
+
+    Where some outputs are scalars they are losses: they get the gradient 1, and other
+    outputs 0. Otherwise every float output gets unit Gaussian numbers, which say little
+    about the gradients of a training: pass a model that returns its loss. Parameters,
+    buffers, gradients and the state of random numbers stay as they are.
+
+    Args:
+        model: A ``torch.nn.Module``, ``torch.fx.GraphModule`` or
+            ``torch.export.ExportedProgram``, plain or converted; with JAX a function
+            whose first argument holds the parameters (any tree of arrays), or a module
+            of Equinox or Flax.
+        args: Positional arguments of the call; of a linen module its variables first.
+        kwargs: Keyword arguments of the call.
+        gradients: Whether to run backward too.
+
+    Returns:
+        The exponents of each tensor, with totals, shares by format, a loss scale, a
+        plot and JSON. It costs a forward and a backward pass; each tensor is copied to
+        the host in float64, in torch one after the other, in JAX all at once.
+
+    Raises:
+        ArgumentError: ``args`` is no tuple, or ``kwargs`` no mapping; or gradients are
+            wanted, and there is no float output or no parameter.
+        UnsupportedError: The model is of no supported kind.
+    """
+    from amprewrite.frameworks.arguments import check_arguments
+    from amprewrite.measure.exponents.counting import count_exponents
+    from amprewrite.registry import framework_of
+
+    check_arguments(args, kwargs)
+    framework, named = framework_of(model), dict(kwargs or {})
+    return count_exponents(
+        lambda look: framework.observe(model, args, named, look, gradients=gradients)
+    )
+
+
+DRIFT = 10.0
+"""Factor on the median of earlier errors, above which an error is a drift.
+
+Errors of calls with other numbers differ by a small factor: each is a sum of many
+roundings.
+"""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A call of a converted model, compared with full precision.
+
+    Attributes:
+        call: Number of the call, from 1.
+        seconds: Time that the comparison took, the call itself left out.
+        report: The comparison; None if it failed.
+        failure: The reason why there is no report; empty if there is one.
+        usual: Median of the errors of the samples before; None for the first.
+    """
+
+    call: int
+    seconds: float
+    report: Report | None
+    failure: str = ""
+    usual: float | None = None
+
+    @property
+    def drift(self) -> float:
+        """Error over the median of those before; 1 for the first."""
+        if self.report is None or not self.usual:
+            return 1.0
+        return self.report.error / self.usual
+
+    @property
+    def nonfinite(self) -> tuple[OpError, ...]:
+        """The ops that made values that are not finite, in program order.
+
+        Their reference is finite there: the first one is where it began.
+        """
+        ops = () if self.report is None else self.report.ops
+        return tuple(op for op in ops if op.nonfinite)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """A line for each problem of the report, each op as above, and a drift."""
+        return tuple(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        if self.report is None:
+            yield f"not compared: {self.failure}"
+            return
+        yield from self.report.problems
+        for op in self.nonfinite[:1]:
+            others = len(self.nonfinite) - 1
+            more = f"; {others} ops after it have such values too" if others else ""
+            yield (
+                f"{op.nonfinite} elements of {op.op} ({op.native}, {op.precision}) at "
+                f"{op.path or 'the top'} are not finite and are in the reference{more}"
+            )
+        if not self.drift <= DRIFT:
+            yield (
+                f"drift: relative error {self.report.error:.3g}, "
+                f"{self.drift:.3g} times the median of the samples before"
+            )
+
+
+def usual_error(samples: Sequence[Sample]) -> float | None:
+    """Return the median of the finite errors of samples; None without any."""
+    errors = [s.report.error for s in samples if s.report is not None]
+    finite = [error for error in errors if isfinite(error)]
+    return median(finite) if finite else None
 
 
 class Monitor:

@@ -10,7 +10,7 @@ from torch import nn
 
 import amprewrite
 from amprewrite.errors import ArgumentError
-from amprewrite.frameworks.torch_fx.watching.observe import observe
+from amprewrite.frameworks.torch_fx.watching import observe
 
 
 def rows_of(model, *args, gradients=True):

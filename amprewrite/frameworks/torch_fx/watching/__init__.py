@@ -1,1 +1,0 @@
-"""Watch runs of a model: its tensors, and its calls."""
