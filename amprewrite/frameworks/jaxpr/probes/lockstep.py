@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from amprewrite.dtypes import format_of, is_float
+from amprewrite.execute.lockstep import inserted, inserted_sample
 from amprewrite.frameworks.jaxpr.compat.untyped import jnp
 from amprewrite.frameworks.jaxpr.executor import Env, ProgramExecutor
 from amprewrite.frameworks.jaxpr.interpret.interpreter import Writer
@@ -29,8 +30,8 @@ from amprewrite.frameworks.jaxpr.program.program import (
     dtype_name,
     names_of,
 )
-from amprewrite.measure.runs import Array, Observe, OpSample, are_equal, is_equal
-from amprewrite.plan import OUTPUT, Decision
+from amprewrite.measure.runs import Array, Observe, OpSample, are_equal
+from amprewrite.plan import OUTPUT
 
 
 class Sides(NamedTuple):
@@ -183,6 +184,7 @@ class Lockstep(Pair):
             return results
         self.writer.run([step], alone)
         same = again.results() if again is not None else None
+        largest = max(map(np.size, fed.values()), default=0)
         for op, positions in samples(step, floats):
             reference, actual, own = (
                 tuple(to_array(values[step.results[i]]) for i in positions)
@@ -197,7 +199,7 @@ class Lockstep(Pair):
                 same=same,
                 again=again,
                 contracts=self.prepared.graph.op_by_name[op].contracted is not None,
-                length=_length(fed, reference),
+                length=largest / max(1, min(array.size for array in reference)),
                 format=self.decisions[op].forward,
             )
             self.observe(sample)
@@ -208,26 +210,16 @@ class Lockstep(Pair):
         before, after = dtype_name(held), dtype_name(read)
         if before == after or not (is_float(before) and is_float(after)):
             return
-        whole = wanted, found = to_array(held), to_array(read)
-        # Masks may be clamped to the range: values beyond it count as zero.
-        bounded = np.abs(wanted) <= float(format_of(after).max)
-        if not bounded.all():
-            wanted, found = np.where(bounded, wanted, 0), np.where(bounded, found, 0)
-        op = f"{name} for {reader}"
-        self.observe(
-            OpSample(
-                op=op,
-                reference=(wanted,),
-                actual=(found,),
-                alone=(found,),
-                exact=is_equal(found, wanted),
-                same=(wanted,),
-                again=lambda _unit, _draw: (wanted,),
-                decision=_inserted(op, (before, after), self.decisions.get(reader)),
-                whole=whole,
-                readers=(reader,),
-            )
+        decision = inserted(
+            f"{name} for {reader}",
+            "convert_element_type",
+            (before, after),
+            self.decisions.get(reader),
         )
+        source, value = to_array(held), to_array(read)
+        limit = float(format_of(after).max)
+        exceeded = None if (abs(source) <= limit).all() else limit
+        self.observe(inserted_sample(decision, source, value, exceeded, (reader,)))
 
 
 class _Again:
@@ -266,30 +258,6 @@ class _Again:
             self.walk.wide.run([self.step], env)
         made = (env[name] for name in self.step.results)
         return tuple(to_array(x) for x in made if is_inexact(dtype_name(x)))
-
-
-def _length(read: Env, made: tuple[Array, ...]) -> float:
-    """Return the number of elements that a step reads for each that it makes."""
-    largest = max((np.size(value) for value in read.values()), default=0)
-    return largest / max(1, min(array.size for array in made))
-
-
-def _inserted(name: str, dtypes: tuple[str, str], reader: Decision | None) -> Decision:
-    """Return the decision about an inserted cast for ``reader``, as a row of a plan."""
-    before, after = dtypes
-    return Decision(
-        op=name,
-        canonical="cast",
-        native="convert_element_type",
-        op_class="inserted",
-        precision=after,
-        rule="inserted",
-        why="hands on a value in the dtype that the plan wants",
-        path="" if reader is None else reader.path,
-        source="" if reader is None else reader.source,
-        operands=(before,),
-        results=(after,),
-    )
 
 
 def samples(step: Step, floats: Sequence[bool]) -> Iterator[tuple[str, list[int]]]:

@@ -14,12 +14,13 @@ import numpy as np
 from amprewrite.errors import Notice
 from amprewrite.execute.run_check import INTENDED, Extent, RunCheck, limit
 from amprewrite.frameworks.jaxpr.compat import tracers
-from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, lax
+from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp
 from amprewrite.frameworks.jaxpr.executor import Env, ProgramExecutor, Turn
 from amprewrite.frameworks.jaxpr.interpret.interpreter import Writer
 from amprewrite.frameworks.jaxpr.interpret.pipeline import Prepared
 from amprewrite.frameworks.jaxpr.probes.full_precision import Exact, is_inexact
 from amprewrite.frameworks.jaxpr.probes.lockstep import Pair, Sides, samples
+from amprewrite.frameworks.jaxpr.probes.runner import counted
 from amprewrite.frameworks.jaxpr.program.program import (
     Body,
     Number,
@@ -109,27 +110,6 @@ class _Low(_Counting, Writer):
     def most(self, step: Step) -> int:
         """Return a multiple of the most steps in full precision."""
         return limit(max(self.full[step.name], default=0))
-
-
-def counted(
-    test: Turn, turn: Turn, start: list[Any], most: int
-) -> tuple[Any, list[Any]]:
-    """Run a loop up to a number of steps; return the number, and its last carry.
-
-    Args:
-        test: Function of a carry that returns whether the loop goes on.
-        turn: Function of a carry that returns the next one.
-        start: The first carry.
-        most: Largest number of steps, an int32.
-    """
-
-    def goes_on(state: tuple[Any, list[Any]]) -> Any:
-        return (state[0] < most) & test(state[1])
-
-    def next_state(state: tuple[Any, list[Any]]) -> tuple[Any, list[Any]]:
-        return state[0] + 1, turn(state[1])
-
-    return lax.while_loop(goes_on, next_state, (jnp.int32(0), start))
 
 
 class SideBySide(Pair):

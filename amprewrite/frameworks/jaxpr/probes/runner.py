@@ -244,6 +244,27 @@ class EndingWriter(Writer):
         return run_ending(test, turn, start, self.iterations[step.name])
 
 
+def counted(
+    test: Turn, turn: Turn, start: list[Any], most: int
+) -> tuple[Any, list[Any]]:
+    """Run a loop up to a number of steps; return the number, and its last carry.
+
+    Args:
+        test: Function of a carry that returns whether the loop goes on.
+        turn: Function of a carry that returns the next one.
+        start: The first carry.
+        most: Largest number of steps, an int32.
+    """
+
+    def goes_on(state: tuple[Any, list[Any]]) -> Any:
+        return (state[0] < most) & test(state[1])
+
+    def next_state(state: tuple[Any, list[Any]]) -> tuple[Any, list[Any]]:
+        return state[0] + 1, turn(state[1])
+
+    return lax.while_loop(goes_on, next_state, (jnp.int32(0), start))
+
+
 def run_ending(test: Turn, turn: Turn, start: list[Any], iterations: int) -> list[Any]:
     """Run a loop that ends; its floats are NaN if it was ended by the limit.
 
@@ -253,23 +274,14 @@ def run_ending(test: Turn, turn: Turn, start: list[Any], iterations: int) -> lis
         start: The first carry.
         iterations: Its trip count in full precision.
     """
-    most = PATIENCE * (iterations + 1)
-
-    def goes_on(state: tuple[Any, list[Any]]) -> Any:
-        return (state[0] < most) & test(state[1])
-
-    def counted(state: tuple[Any, list[Any]]) -> tuple[Any, list[Any]]:
-        return state[0] + 1, turn(state[1])
-
-    _, carry = lax.while_loop(goes_on, counted, (jnp.int32(0), start))
-    return [_spoilt(value, test(carry)) for value in carry]
-
-
-def _spoilt(value: Any, unended: Any) -> Any:
-    """Return floats as NaN if their loop has not ended."""
-    if not is_float(dtype_name(value)):
-        return value
-    return jnp.where(unended, jnp.asarray(jnp.nan, value.dtype), value)
+    _, carry = counted(test, turn, start, PATIENCE * (iterations + 1))
+    unended = test(carry)
+    return [
+        jnp.where(unended, jnp.asarray(jnp.nan, value.dtype), value)
+        if is_float(dtype_name(value))
+        else value
+        for value in carry
+    ]
 
 
 def _compiled(

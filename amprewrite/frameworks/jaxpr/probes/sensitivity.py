@@ -30,7 +30,7 @@ from collections.abc import Callable, Container, Generator, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf, isfinite, sqrt
+from math import inf, sqrt
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,13 @@ import numpy as np
 from amprewrite.dtypes import format_of, is_float
 from amprewrite.dtypes.rounding import quantise_scaled
 from amprewrite.errors import ToleranceError, UnsupportedError
+from amprewrite.execute.sensitivity import (
+    no_floats,
+    no_gradient,
+    not_finite,
+    sensitivity_of,
+    value_of,
+)
 from amprewrite.frameworks.jaxpr.compat import tracers
 from amprewrite.frameworks.jaxpr.compat.untyped import jax, jnp, lax
 from amprewrite.frameworks.jaxpr.executor import Env, Turn
@@ -445,21 +452,14 @@ def measure_sensitivity(
     """
     peaks = watched.peaks
     prober = _Pulled(sample, probes, factors, watched.iterations)
-    rows, count = prober.rows(directions or probes.directions)
-    every: dict[Key, float] = {}
-    for key, row in zip(prober.keys, rows.T, strict=True):
-        square = float(np.mean(np.square(row)))
-        beyond = not isinstance(key, EightBits) and _name(key) in peaks
-        every[key] = inf if beyond or not isfinite(square) else square
-    return Sensitivity(
-        {k: error for k, error in every.items() if isinstance(k, str)},
-        {k: error for k, error in every.items() if isinstance(k, tuple)},
-        count,
-        peaks,
-        probes.weights,
-        {k: tuple(map(float, row)) for k, row in zip(prober.keys, rows.T, strict=True)},
-        {k: error for k, error in every.items() if isinstance(k, EightBits)},
-    )
+    rows = prober.rows(directions or probes.directions)
+    beyond = {
+        key
+        for key in prober.keys
+        if not isinstance(key, EightBits) and value_of(key) in peaks
+    }
+    columns = dict(zip(prober.keys, rows.T.tolist(), strict=True))
+    return sensitivity_of(columns, probes, beyond, peaks)
 
 
 def check_finite(sample: Sample, reference: Run, bounded: Container[str]) -> None:
@@ -475,8 +475,7 @@ def check_finite(sample: Sample, reference: Run, bounded: Container[str]) -> Non
         UnsupportedError: No output is a float.
     """
     if not reference.outputs:
-        msg = "tolerance bounds the error of float outputs; this function gives none"
-        raise UnsupportedError(msg)
+        raise no_floats("function")
     for path, array in reference.outputs.items():
         if path in bounded and not np.isfinite(array).all():
             raise _not_finite(sample, path, has_nan=bool(np.isnan(array).any()))
@@ -494,7 +493,7 @@ def watch(sample: Sample, probes: Probes) -> Watched:
     steps = all_steps(sample.program.steps)
     if not narrow and not any(step.primitive == "while" for step in steps):
         return Watched({}, {})
-    names = {_name(key) for key in probes.keys if not isinstance(key, EightBits)}
+    names = {value_of(key) for key in probes.keys if not isinstance(key, EightBits)}
     peaks: dict[str, float] = {}
 
     def look(op: str, name: str, value: Any) -> None:
@@ -508,11 +507,6 @@ def watch(sample: Sample, probes: Probes) -> Watched:
 
     iterations = count_iterations(sample, look)
     return Watched(peaks, iterations)
-
-
-def _name(key: str | tuple[str, str]) -> str:
-    """Return the name of the rounded value."""
-    return key if isinstance(key, str) else key[0]
 
 
 class _Pulled:
@@ -531,8 +525,8 @@ class _Pulled:
         self.scales: list[float] = []
         self.paths: list[str] = []
 
-    def rows(self, directions: int) -> tuple[Any, int]:
-        """Return ``g . delta`` by direction and key, and the number of directions."""
+    def rows(self, directions: int) -> Any:
+        """Return ``g . delta`` by direction and key."""
         tokens = [jnp.zeros((), jnp.float32) for _ in self.keys]
         try:
             made, pull = jax.vjp(self._outputs, tokens)
@@ -548,7 +542,7 @@ class _Pulled:
         except FAILURES as error:
             raise self._blamed(error) from error
         found = np.asarray([list(map(float, row)) for row in rows], np.float64)
-        return found.reshape(count, len(self.keys)), count
+        return found.reshape(count, len(self.keys))
 
     @property
     def _steps(self) -> tuple[Step, ...]:
@@ -600,13 +594,8 @@ class _Pulled:
         ]
         named = [op for op in ops if _is_named(op, text)]
         certain = [op for op in ops if op.fence or (failed and not failed.bodies)]
-        line = text.strip().partition("\n")[0]
-        where = ", ".join(map(_place, [*named, *certain][:1])) or "an op of the model"
-        msg = (
-            f"tolerance needs gradients, and {where} cannot be differentiated: "
-            f"{line}; give it a rule with jax.custom_vjp, or leave tolerance=None"
-        )
-        return UnsupportedError(msg)
+        op = next(iter((*named, *certain)), None)
+        return no_gradient(op, error, "give it a rule with jax.custom_vjp")
 
 
 def _is_named(op: Op, text: str) -> bool:
@@ -617,11 +606,6 @@ def _parts(value: Any) -> list[Any]:
     """Return an output as arrays of real numbers."""
     held = jnp.asarray(value)
     return [held] if is_float(dtype_name(held)) else [held.real, held.imag]
-
-
-def _place(op: Op) -> str:
-    where = op.source or op.path
-    return f"{op.native} (%{op.name})" + (f" at {where}" if where else "")
 
 
 def _not_finite(sample: Sample, path: str, *, has_nan: bool) -> ToleranceError:
@@ -635,10 +619,5 @@ def _not_finite(sample: Sample, path: str, *, has_nan: bool) -> ToleranceError:
             first.append(op)
 
     count_iterations(sample, look)
-    ops = [sample.graph.op_by_name[name] for name in first if name]
-    maker = f"; the first are made by {_place(ops[0])}" if ops else ""
-    msg = (
-        f"output {path} has {kind} in full precision already{maker}; give arguments "
-        f"for which the function is finite"
-    )
-    return ToleranceError(msg)
+    op = sample.graph.op_by_name[first[0]] if first and first[0] else None
+    return not_finite(path, kind, op, "function")

@@ -9,6 +9,7 @@ masks, copies, parts of a list): it is compared with that operand.
 """
 
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import Any, NamedTuple
@@ -18,6 +19,8 @@ import torch
 from torch.fx import Node
 
 from amprewrite.dtypes import format_of
+from amprewrite.execute.lockstep import inserted
+from amprewrite.execute.lockstep import inserted_sample as make_sample
 from amprewrite.frameworks.torch_fx.aten.names import module_path, source_line
 from amprewrite.frameworks.torch_fx.aten.ops import dtype_name
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
@@ -42,17 +45,14 @@ from amprewrite.frameworks.torch_fx.probes.runner import (
     views_of,
     widened_again,
 )
-from amprewrite.frameworks.torch_fx.rewrite.fp8_operators import FP8_DOT, QUANTISE
+from amprewrite.frameworks.torch_fx.rewrite.fp8_operators import FP8_DOT
 from amprewrite.measure.runs import (
-    Bounded,
     Observe,
     OpSample,
     are_equal,
     blocks,
-    is_equal,
 )
 from amprewrite.plan import Decision
-from amprewrite.unit_scaling.torch.scale import OPERATOR as FP8_DOT
 
 REFUSALS = (RuntimeError, TypeError, ValueError, NotImplementedError)
 """Errors that an op raises if it has no kernel for its operands' dtypes."""
@@ -396,10 +396,6 @@ def _moved(
     return OpSample(op, reference, actual, reference, exact=True, same=reference)
 
 
-INSERTED = "inserted"
-"""Class of nodes without a decision in the plan: they only pass values on."""
-
-
 def inserted_sample(
     node: Node,
     name: str,
@@ -430,24 +426,22 @@ def inserted_sample(
     source = sources[0]
     if len(sources) > 1:
         source = min(sources, key=partial(_distance, actual))
-    rounding = format_of(_format(node) or dtype_name(value.dtype))
-    bound = min(limit, float(rounding.max))
-    ours, same = actual, source
-    if source.exceeds(bound):
-        ours, same = (Bounded(values, source, bound) for values in (actual, source))
-    dtypes = dtype_name(alike[0].dtype), rounding.name
-    return OpSample(
-        op=name,
-        reference=(same,),
-        actual=(ours,),
-        alone=(ours,),
-        exact=is_equal(ours, same),
-        same=(same,),
-        again=lambda _unit, _draw: (same,),
-        decision=_decision(node, name, dtypes),
-        whole=(source, actual),
-        readers=_readers(node, name),
+    format_name = str(node.args[1]) if node.target is OPERATOR else ""  # of 8 bits
+    rounding = format_of(format_name or dtype_name(value.dtype))
+    is_weight = node.op == "get_attr"
+    native = f"stored {node.target}" if is_weight else str(node.target)
+    decision = inserted(name, native, (dtype_name(alike[0].dtype), rounding.name))
+    decision = replace(
+        decision,
+        canonical="weight" if is_weight else decision.canonical,
+        path=module_path(node),
+        source=source_line(node),
     )
+    prefix = name.removesuffix(node.name)
+    readers = [prefix + user.name for user in node.users if user.op != "output"]
+    bound = min(limit, float(rounding.max))
+    exceeded = bound if source.exceeds(bound) else None
+    return make_sample(decision, source, actual, exceeded, readers)
 
 
 def is_rounded(stored: object, full: object) -> bool:
@@ -462,33 +456,3 @@ def is_rounded(stored: object, full: object) -> bool:
 def _distance(left: TensorValues, right: TensorValues) -> float:
     with np.errstate(invalid="ignore"):  # infinities have no distance
         return float(sum(np.nansum(abs(a - b)) for a, b in blocks(left, right)))
-
-
-def _readers(node: Node, name: str) -> tuple[str, ...]:
-    """Return the names in the whole program of the nodes that read ``node``."""
-    prefix = name.removesuffix(node.name)
-    return tuple(prefix + user.name for user in node.users if user.op != "output")
-
-
-def _format(node: Node) -> str:
-    """Return the 8-bit format to which an inserted node rounds; empty if to none."""
-    return str(node.args[1]) if node.target is QUANTISE else ""
-
-
-def _decision(node: Node, name: str, dtypes: tuple[str, str]) -> Decision:
-    """Return the decision about an inserted node, as a row of a plan."""
-    is_weight = node.op == "get_attr"
-    native = f"stored {node.target}" if is_weight else str(node.target)
-    return Decision(
-        op=name,
-        canonical="weight" if is_weight else "cast",
-        native=native,
-        op_class=INSERTED,
-        precision=dtypes[1],
-        rule=INSERTED,
-        why="hands on a value in the dtype that the plan wants",
-        path=module_path(node),
-        source=source_line(node),
-        operands=dtypes[:1],
-        results=dtypes[1:],
-    )

@@ -24,6 +24,13 @@ from torch.fx import Node
 
 from amprewrite.dtypes.rounding import quantise_scaled
 from amprewrite.errors import AmpError, ToleranceError, UnsupportedError
+from amprewrite.execute.sensitivity import (
+    no_floats,
+    no_gradient,
+    not_finite,
+    sensitivity_of,
+    value_of,
+)
 from amprewrite.frameworks.torch_fx.aten import ops
 from amprewrite.frameworks.torch_fx.aten.ops import torch_dtype
 from amprewrite.frameworks.torch_fx.compat import pytrees
@@ -54,29 +61,17 @@ def check_differentiable(op: Op, operands: Any, value: Any) -> None:
     """
     made = floats(value)
     if any("NotImplemented" in type(t.grad_fn).__name__ for t in made):
-        raise no_gradient(op, None)
+        raise no_gradient(op, None, REGISTER)
     if op.native.startswith("aten.") or not any(
         t.requires_grad for t in floats(operands)
     ):
         return
     if made and not any(t.requires_grad for t in made):
-        raise no_gradient(op, None)
+        raise no_gradient(op, None, REGISTER)
 
 
-def place_of(op: Op) -> str:
-    """Return the name of an op, and its place in the source."""
-    where = op.source or op.path
-    return f"{op.native} (%{op.name})" + (f" at {where}" if where else "")
-
-
-def no_gradient(op: Op, error: Exception | None) -> UnsupportedError:
-    """Return the error that an op cannot be differentiated."""
-    line = str(error).strip().partition("\n")[0] if error else "it has no gradient"
-    msg = (
-        f"tolerance needs gradients, and {place_of(op)} cannot be differentiated: "
-        f"{line}; register its gradient, or leave tolerance=None"
-    )
-    return UnsupportedError(msg)
+REGISTER = "register its gradient"
+"""Cure of an op of the user that cannot be differentiated."""
 
 
 def blamed(graph: ProgramGraph, error: Exception) -> UnsupportedError:
@@ -84,7 +79,7 @@ def blamed(graph: ProgramGraph, error: Exception) -> UnsupportedError:
     text = str(error)
     for op in graph.ops:
         if op.native in text or op.native.rpartition(".")[0] + " " in text:
-            return no_gradient(op, error)
+            return no_gradient(op, error, REGISTER)
     line = text.strip().partition("\n")[0]
     msg = f"tolerance needs gradients, and an op of the model has none: {line}"
     return UnsupportedError(msg)
@@ -255,8 +250,7 @@ def measure_sensitivity(
         parts = {n: real(t) for n, t in outputs.items()}
         found = {n: t for n, t in parts.items() if t.is_floating_point()}
         if not found:
-            msg = "tolerance bounds the error of float outputs; this model gives none"
-            raise UnsupportedError(msg)
+            raise no_floats("model")
         factors = scales(found)  # unbounded outputs have none, and may be infinite
         bounded = {name: t for name, t in found.items() if name in factors}
         broken = [name for name, t in bounded.items() if not bool(t.isfinite().all())]
@@ -331,7 +325,7 @@ class _Prober(Observer):
             try:
                 value = executor.call(node, operands)
             except FAILURES as error:
-                raise no_gradient(op, error) from error
+                raise no_gradient(op, error, REGISTER) from error
             check_differentiable(op, operands, value)
             value = self._shifted(executor, node, op, value)
         stored = not self.probes.stored.isdisjoint(op.results)
@@ -442,8 +436,7 @@ class _Prober(Observer):
         numbers = sum(tensor.numel() for tensor in outputs.values())
         count = self.probes.directions if numbers > 1 else 1  # a number has one
         draws = torch.Generator().manual_seed(0)
-        every: dict[Key, float] = dict.fromkeys(self.probes.keys, 0.0)
-        rows: dict[Key, list[float]] = {key: [] for key in every}
+        rows: dict[Key, list[float]] = {key: [] for key in self.probes.keys}
         rays: Rays = []
         for _ in range(count):
             rays.append([])
@@ -454,17 +447,9 @@ class _Prober(Observer):
         for moved in self._moves(outputs, rays):
             for key, row in rows.items():
                 row.append(moved.get(key, 0.0))
-        every.update({k: sum(x * x for x in row) / count for k, row in rows.items()})
-        peaks = self._overflow(every)
-        return Sensitivity(
-            {k: error for k, error in every.items() if isinstance(k, str)},
-            {k: error for k, error in every.items() if isinstance(k, tuple)},
-            count,
-            peaks,
-            self.probes.weights,
-            {key: tuple(row) for key, row in rows.items()},
-            {k: error for k, error in every.items() if isinstance(k, EightBits)},
-        )
+        beyond = self._beyond()
+        peaks = {value_of(key): peak for key, peak in beyond.items()}
+        return sensitivity_of(rows, self.probes, beyond, peaks)
 
     def _moves(
         self,
@@ -501,18 +486,18 @@ class _Prober(Observer):
         tokens = self.tokens.values()  # a view: segments add tokens
         return self.segments.backwards(self._forget, ends, rays, tokens)
 
-    def _overflow(self, every: dict[Key, float]) -> dict[str, float]:
-        """Set errors of values beyond the low range to infinite; return their peaks.
+    def _beyond(self) -> dict[str | tuple[str, str], float]:
+        """Return the peaks of the values beyond the low range, by rounding.
 
         That includes values without a smooth effect on the outputs, as read by argmax.
         """
-        limit, peaks = torch.finfo(self.rounding.low).max, dict[str, float]()
+        limit, beyond = torch.finfo(self.rounding.low).max, {}
         for key, tensor in self.peaks.items():
             assert not isinstance(key, EightBits)  # 8 bits saturate
-            peak, name = float(tensor), key if isinstance(key, str) else key[0]
-            if limit < peak < inf and name not in self.probes.saturated:
-                every[key], peaks[name] = inf, peak
-        return peaks
+            peak = float(tensor)
+            if limit < peak < inf and value_of(key) not in self.probes.saturated:
+                beyond[key] = peak
+        return beyond
 
 
 def _not_finite(
@@ -521,12 +506,7 @@ def _not_finite(
     """Return the error of a program that is not finite in full precision."""
     kind = "NaN" if bool(output.isnan().any()) else "infinities"
     op = _Hunt(reading, torch.isnan if kind == "NaN" else torch.isinf).first(inputs)
-    maker = f"; the first are made by {place_of(op)}" if op else ""
-    msg = (
-        f"output {path} has {kind} in full precision already{maker}; give arguments "
-        f"for which the model is finite"
-    )
-    return ToleranceError(msg)
+    return not_finite(path, kind, op, "model")
 
 
 class _Hunt(_Prober):

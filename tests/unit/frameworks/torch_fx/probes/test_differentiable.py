@@ -6,11 +6,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from amprewrite.frameworks.torch_fx.instances import place_of
 from amprewrite.frameworks.torch_fx.probes.sensitivity import (
     blamed,
     check_differentiable,
     no_gradient,
-    place_of,
 )
 from tests.placement_problem import graph_of
 
