@@ -1,4 +1,4 @@
-"""The errors and the warning of this package; each error is also a builtin exception.
+"""The errors and warnings of this package; each error is also a builtin exception.
 
 A message has the place, the thing found, the thing wanted and a remedy. The parts that
 a program may need (a key, an op, a list of mistakes) are attributes too.

@@ -109,7 +109,9 @@ def first_call_check(reading: Reading, plan: Plan) -> Around:
     def around(run: Callable[..., Any]) -> Callable[..., Any]:
         def call(*inputs: Any) -> Any:
             if pending and has_values(nn.Module(), inputs):
-                pending.pop()(inputs)
+                looks, pending[:] = pending[:], []
+                for first in looks:
+                    first(inputs)
             return run(*inputs)
 
         return call
@@ -124,8 +126,12 @@ def _nothing(converted: ConvertedModule) -> tuple[Notice, ...]:
 
 def _check_of(reading: Reading, plan: Plan) -> RunCheck | None:
     """Return the check of a program; None in a group of processes, too."""
-    together = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return None if together else RunCheck.of(reading.graph, plan)
+    return None if _in_group() else RunCheck.of(reading.graph, plan)
+
+
+def _in_group() -> bool:
+    """Return whether this process is one of a group, which might differ."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 class SideBySide(Pair):

@@ -12,6 +12,7 @@ from amprewrite.execute.sensitivity import (
     sensitivity_of,
 )
 from amprewrite.ir import Op
+from amprewrite.measure.runs import values_of
 from amprewrite.plan.sensitivity import EightBits, Key, Probes
 
 OP = Op("exp", "exp", "aten.exp.default", ("x",), ("y",), source="model.py:3")
@@ -22,7 +23,7 @@ def test_an_inserted_cast_is_a_row_that_is_compared_with_its_source() -> None:
     x, low = np.array([1.0, 2.0, 1e9]), np.array([1.0, 2.5, inf])
     sample = inserted_sample(decision, x, low, 65504, ["exp"])
     assert (decision.operands, decision.results) == (("float32",), ("float16",))
-    assert [list(v.block(0, 3)) for v in sample.actual] == [[1.0, 2.5, 0.0]]  # type: ignore[union-attr]
+    assert list(values_of(sample.actual[0]).block(0, 3)) == [1.0, 2.5, 0.0]
     assert sample.whole[0] is x
     assert sample.readers == ("exp",)
     assert inserted_sample(decision, x, x, None).exact

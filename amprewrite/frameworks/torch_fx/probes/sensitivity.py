@@ -491,7 +491,8 @@ class _Prober(Observer):
 
         That includes values without a smooth effect on the outputs, as read by argmax.
         """
-        limit, beyond = torch.finfo(self.rounding.low).max, {}
+        limit = torch.finfo(self.rounding.low).max
+        beyond: dict[str | tuple[str, str], float] = {}
         for key, tensor in self.peaks.items():
             assert not isinstance(key, EightBits)  # 8 bits saturate
             peak = float(tensor)

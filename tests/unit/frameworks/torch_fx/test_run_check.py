@@ -18,6 +18,7 @@ from amprewrite.errors import (
     LoopWarning,
     OverflowWarning,
 )
+from amprewrite.frameworks.torch_fx import run_check
 from amprewrite.frameworks.torch_fx.run_check import extent_of
 from tests.torch_programs import Program
 
@@ -298,6 +299,15 @@ def test_statistics_behind_an_overflow_are_told_of_at_the_first_call() -> None:
     assert torch.equal(torch.get_rng_state(), random)
     assert int(converted[2].num_batches_tracked) == 1  # type: ignore[index]
     assert heard(lambda: converted(X)) == []
+
+
+def test_nothing_is_run_in_a_group_of_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run_check, "_in_group", lambda: True)
+    model = Program(unit_length, a=layer(3.0)).eval()
+    assert heard(lambda: amprewrite.convert(model, "fp16", args=(X,))) == []
+    assert heard(lambda: amprewrite.convert(model, "fp16")(X)) == []
 
 
 def test_a_filter_turns_a_warning_off() -> None:
