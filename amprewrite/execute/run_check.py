@@ -194,8 +194,12 @@ class RunCheck:
         self._notices[LoopNotice] = LoopNotice(text)
 
     def notices(self) -> tuple[Notice, ...]:
-        """Return one line for each kind of defect that was seen."""
-        return tuple(self._notices.values())
+        """Return one line for each kind of defect that was seen.
+
+        A plan that was given may have the lines of an earlier run already.
+        """
+        told = self.plan.warnings
+        return tuple(line for line in self._notices.values() if line not in told)
 
     def _cure(self, name: str, *, alone: bool = False) -> str:
         """Return the advice to deny what rounds the operands of an op, or the op.

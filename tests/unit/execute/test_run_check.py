@@ -94,6 +94,13 @@ def test_the_op_its_place_and_the_ways_out_are_named() -> None:
     )
 
 
+def test_a_line_that_the_plan_has_is_not_told_again() -> None:
+    check = check_of("fp16", GRAPH)
+    check.saw_overflow(["op"], Extent(3, 512, 1e5))
+    check.plan = check.plan.with_warnings(*check.notices())
+    assert check.notices() == ()
+
+
 def test_a_cast_without_a_neighbour_in_the_plan_has_no_rule() -> None:
     check = check_of("fp16", GRAPH)
     check.saw_overflow(["unknown"], Extent(1, 2, 7e4))
