@@ -11,7 +11,6 @@ from amprewrite.measure.timing import (
     kernels_of,
     product,
 )
-from amprewrite.measure.timing import calibrate as module
 from amprewrite.plan.hardware import Device, Kind
 
 SMALL = Scope(((1, 8), (8, 16)), ((1, 4),), ((4, 2, 6),), (5, 100), 3, 128, 0.25)

@@ -53,6 +53,8 @@ from amprewrite.measure.runs import (
     blocks,
 )
 from amprewrite.plan import Decision
+from amprewrite.unit_scaling.torch.scale import OPERATOR
+from amprewrite.unit_scaling.torch.scale import OPERATOR as FP8_DOT
 
 REFUSALS = (RuntimeError, TypeError, ValueError, NotImplementedError)
 """Errors that an op raises if it has no kernel for its operands' dtypes."""
