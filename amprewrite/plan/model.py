@@ -3,15 +3,17 @@
 A plan can be read, compared, edited as JSON and applied in another process.
 """
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
+from typing import Annotated, Any, TypedDict, Unpack
 
 from amprewrite.dtypes import FORMATS, from_short_name
 from amprewrite.errors import PlanMismatchError
 from amprewrite.ir import Op
 from amprewrite.ops.compounds import NAMES
+from amprewrite.page.histograms import Exponents
 from amprewrite.plan.compounds import Compound, find_compounds
 from amprewrite.plan.fields import (
     MANY,
@@ -47,12 +49,6 @@ from amprewrite.plan.text import (
 from amprewrite.policy import OpClass, Reason, Rule
 from amprewrite.policy.model import KEYS, key_matches
 from amprewrite.runtime.fast_init import fast_init
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from amprewrite.page.histograms import Exponents
-
 
 # Select decisions by the keys of rules, by class, precision and compound.
 
@@ -473,7 +469,7 @@ class Plan:
         path: str | Path,
         *,
         against: "Plan | None" = None,
-        exponents: "Iterable[Exponents]" = (),
+        exponents: Iterable[Exponents] = (),
         title: str = "",
     ) -> None:
         """Write one HTML page to ``path``: summary, graph with casts, tables.

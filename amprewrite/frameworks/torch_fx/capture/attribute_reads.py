@@ -84,8 +84,9 @@ def _look_up(kind: type[Any], before: Mapping[type[Any], Any], names: set[str]) 
             add(name)
         elif not caller(1).f_globals.get("__name__", "").startswith(_OURS):
             add(ALL)
-        cls: Any = type(value)
-        return (functions.get(cls) or next_of(cls))(value, name)
+        kind_of_value = cast("type[Any]", type(value))
+        function = functions.get(kind_of_value) or next_of(kind_of_value)
+        return function(value, name)
 
     return look_up
 

@@ -36,7 +36,6 @@ from amprewrite.frameworks.torch_fx.capture.seen import (
 )
 from amprewrite.frameworks.torch_fx.compat import (
     module_hooks,
-    operators,
     pytrees,
     settings,
     threads,
@@ -115,7 +114,7 @@ def export_model(
         made.settle()
         around.restore()
         raise
-    if any(map(_is_captured_by_dynamo, captured.module.modules())):
+    if any(map(tracing.has_captured_bodies, captured.module.modules())):
         captured.seen.attributes |= {ALL}
     captured.seen.stored = made.settle(captured.module)
     if captured.seen.stored:
@@ -220,19 +219,6 @@ def _export(trace: _Trace, seen: Seen, *, gradients: bool = True) -> Captured:
     take_out_promotions(module)
     how = "captured by torch.export"
     return Captured(module, how if gradients else f"{how} without gradients", seen)
-
-
-def _is_captured_by_dynamo(part: torch.nn.Module) -> bool:
-    """Return whether dynamo captured bodies of a graph, of branches or of loops.
-
-    It keeps them for further captures, in which it reads nothing of the model again.
-    Regions without gradients or with autocast are torch.export's own.
-    """
-    nodes = part.graph.nodes if isinstance(part, torch.fx.GraphModule) else ()
-    targets: list[Any] = [
-        n.target for n in nodes if operators.is_higher_order(n.target)
-    ]
-    return not all(target.name().startswith("wrap_with_") for target in targets)
 
 
 def _outside_inference(value: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 from weakref import WeakSet
 
 import torch
+from torch import nn
 from torch.fx import GraphModule, Node, traceback
 from torch.fx.experimental import proxy_tensor
 from torch.utils import checkpoint
@@ -19,6 +20,7 @@ from amprewrite.frameworks.torch_fx.compat import (
     tensor_internals,
     threads,
 )
+from amprewrite.frameworks.torch_fx.compat.operators import HigherOrderOperator
 from amprewrite.frameworks.torch_fx.compat.pytrees import pytree
 
 
@@ -271,3 +273,16 @@ def leaks(tensors: WeakSet[torch.Tensor]) -> Collection[torch.Tensor]:
         return utilities.find_legit_leaks_from_referrers(tensors)
     except (ImportError, AttributeError):
         return tensors
+
+
+def has_captured_bodies(part: nn.Module) -> bool:
+    """Return whether dynamo captured bodies of a graph, of branches or of loops.
+
+    It keeps them for further captures, in which it reads nothing of the model again.
+    Regions without gradients or with autocast are torch.export's own.
+    """
+    targets: list[Any] = []
+    if isinstance(part, GraphModule):
+        targets = [node.target for node in part.graph.nodes]
+    higher = [target for target in targets if isinstance(target, HigherOrderOperator)]
+    return not all(str(op.name()).startswith("wrap_with_") for op in higher)

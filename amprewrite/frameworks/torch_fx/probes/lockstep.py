@@ -45,7 +45,7 @@ from amprewrite.frameworks.torch_fx.probes.runner import (
     views_of,
     widened_again,
 )
-from amprewrite.frameworks.torch_fx.rewrite.fp8_operators import FP8_DOT
+from amprewrite.frameworks.torch_fx.rewrite.fp8_operators import FP8_DOT, QUANTISE
 from amprewrite.measure.runs import (
     Observe,
     OpSample,
@@ -53,8 +53,6 @@ from amprewrite.measure.runs import (
     blocks,
 )
 from amprewrite.plan import Decision
-from amprewrite.unit_scaling.torch.scale import OPERATOR
-from amprewrite.unit_scaling.torch.scale import OPERATOR as FP8_DOT
 
 REFUSALS = (RuntimeError, TypeError, ValueError, NotImplementedError)
 """Errors that an op raises if it has no kernel for its operands' dtypes."""
@@ -428,7 +426,7 @@ def inserted_sample(
     source = sources[0]
     if len(sources) > 1:
         source = min(sources, key=partial(_distance, actual))
-    format_name = str(node.args[1]) if node.target is OPERATOR else ""  # of 8 bits
+    format_name = str(node.args[1]) if node.target is QUANTISE else ""  # of 8 bits
     rounding = format_of(format_name or dtype_name(value.dtype))
     is_weight = node.op == "get_attr"
     native = f"stored {node.target}" if is_weight else str(node.target)

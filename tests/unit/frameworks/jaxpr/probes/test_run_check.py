@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from typing import Any
 
 import pytest
 
@@ -220,7 +221,7 @@ def test_a_defect_is_told_once_and_cured(name, *, at_once):
 
     def converted(rules):
         def run():
-            options = {"args": (X, LARGE, W)} if at_once else {}
+            options: Any = {"args": (X, LARGE, W)} if at_once else {}
             made = amprewrite.convert(program, policy, overrides=rules, **options)
             if "loop" not in name and not at_once:
                 made(X, LARGE, W)
@@ -279,7 +280,7 @@ def test_a_program_without_a_defect_is_not_warned_of(name, *, at_once):
     policy, program = HARMLESS[name]
 
     def run():
-        options = {"args": (X, LARGE, W)} if at_once else {}
+        options: Any = {"args": (X, LARGE, W)} if at_once else {}
         amprewrite.convert(program, policy, **options)(X, LARGE, W)
 
     assert [str(w.message) for w in heard(run)] == []

@@ -206,3 +206,22 @@ def test_an_error_of_dynamo_is_told_apart_with_the_line_that_it_traced() -> None
     assert compiling.failing_line(raised.value).rpartition(":")[0] == __file__
     assert not compiling.is_of_dynamo(RuntimeError())
     assert compiling.failing_line(RuntimeError()) == ""
+
+
+def test_functions_are_called_around_each_capture() -> None:
+    events = list[str]()
+
+    def before() -> None:
+        events.append("before")
+
+    def after() -> None:
+        events.append("after")
+
+    torch.compiler.reset()
+    model = torch.compile(Model(), backend="eager")
+    with compiling.around_captures(before, after):
+        model(torch.ones(2))
+        model(torch.ones(2))
+        assert events == ["before", "after"]
+    torch.compile(nn.ReLU(), backend="eager")(torch.ones(2))
+    assert events == ["before", "after"]

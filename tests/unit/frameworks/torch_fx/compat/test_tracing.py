@@ -1,6 +1,7 @@
 """Traces of functions, and what is noted in them."""
 
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 
@@ -170,3 +171,38 @@ def test_symbolic_extents_stand_for_those_of_the_example() -> None:
     made: Any = make_fx(function, tracing_mode="symbolic")(x())
     numbers = [tracing.number_of(node) for node in made.graph.nodes]
     assert [number for number in numbers if number is not None] == [4]
+
+
+class Holder:
+    """Object that refers to a tensor."""
+
+    kept: Any = None
+
+
+def test_tensors_that_the_user_refers_to_are_told_from_those_of_torch() -> None:
+    made = torch.ones(2, requires_grad=True).exp()  # autograd's record has its result
+    record = made.grad_fn
+    alive = WeakSet([made])
+    del made
+    assert record is not None
+    assert not tracing.leaks(alive)
+    Holder.kept = torch.ones(2)
+    assert list(tracing.leaks(WeakSet([Holder.kept])))
+    Holder.kept = None
+
+
+def test_bodies_that_dynamo_captures_are_told_from_regions_of_export() -> None:
+    class Branches(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+    class Region(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            with torch.no_grad():
+                return x * 2
+
+    x = (torch.ones(2),)
+    for model, captured in ((Branches(), True), (Region(), False)):
+        program = torch.export.export(model, x, strict=False)
+        parts = program.module().modules()
+        assert any(map(tracing.has_captured_bodies, parts)) is captured

@@ -6,11 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from amprewrite.frameworks.torch_fx.instances import place_of
+from amprewrite.execute.sensitivity import no_gradient, place_of
 from amprewrite.frameworks.torch_fx.probes.sensitivity import (
     blamed,
     check_differentiable,
-    no_gradient,
 )
 from tests.placement_problem import graph_of
 
@@ -24,7 +23,7 @@ GRAPH = replace(GRAPH, ops=(OP,))
 
 
 def test_the_op_that_an_error_names_is_blamed():
-    assert place_of(OP) in str(no_gradient(OP, None))
+    assert place_of(OP) in str(no_gradient(OP, None, "give one"))
     assert place_of(OP) in str(blamed(GRAPH, RuntimeError(f"{OP.native} fails")))
     assert "an op of the model has none: gone" in str(blamed(GRAPH, ValueError("gone")))
 

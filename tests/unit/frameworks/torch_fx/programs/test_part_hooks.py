@@ -131,7 +131,8 @@ def test_a_hook_of_a_library_is_not(hook: Any) -> None:
 def test_hooks_of_the_user_are_left_out_for_a_while() -> None:
     model, events = nn.Sequential(nn.Linear(4, 4)), list[Any]()
     model[0].register_forward_hook(lambda *given: events.append(given))
-    model[0].register_forward_hook(functional.relu)
+    relu: Any = functional.relu
+    model[0].register_forward_hook(relu)
     model[0].register_forward_hook(lambda *given: events.append(given))
     order = list(model[0]._forward_hooks)
     model[0]._forward_hooks.pop(order[1])
