@@ -110,23 +110,33 @@ def kinds_of_settings(root: nn.Module) -> set[type[Any]]:
     while below and len(seen) < _MOST_SETTINGS:
         value = below.pop()
         kind = cast("type[Any]", type(value))
-        if _may_be_settings(kind) and id(value) not in seen and is_settings(value):
+        if is_users(kind) and id(value) not in seen and is_settings(value):
             seen.add(id(value))
             below += module_parts.attributes_of(value).values()
-            if not has_computed_names(kind):
+            if is_recorded(kind):
                 kinds.add(kind)
     return kinds
 
 
 @cache
-def _may_be_settings(kind: type[Any]) -> bool:
-    return is_users(kind) and not issubclass(kind, (nn.Module, torch.Tensor))
+def is_recorded(kind: type[Any]) -> bool:
+    """Return whether the reads of settings of a class can be recorded.
+
+    They cannot where the class looks attributes up by code of its own (aliases), or
+    where it takes no attribute (``types.SimpleNamespace``); and classes of Python and
+    of libraries of numbers are left alone.
+    """
+    own = getattr(kind, "__getattr__", None) is not None
+    own = own or kind.__getattribute__ is not object.__getattribute__
+    fixed = kind.__flags__ & _IMMUTABLE or not kind.__flags__ & _HEAP
+    return is_users(kind) and not own and not fixed
 
 
-def has_computed_names(kind: type[Any]) -> bool:
-    """Return whether a class looks up attributes by code of its own, as aliases do."""
-    computed = getattr(kind, "__getattr__", None) is not None
-    return computed or kind.__getattribute__ is not object.__getattribute__
+_IMMUTABLE, _HEAP = 1 << 8, 1 << 9
+"""Flags of types that take no attribute, and of those that are made at run time.
+
+Source: ``Py_TPFLAGS_IMMUTABLETYPE`` and ``Py_TPFLAGS_HEAPTYPE`` of Python's C API.
+"""
 
 
 _MOST_SETTINGS = 1000

@@ -9,7 +9,7 @@ from torch import nn
 from amprewrite.frameworks.torch_fx.capture.attribute_reads import (
     ALL,
     Names,
-    has_computed_names,
+    is_recorded,
     is_settings,
 )
 from amprewrite.frameworks.torch_fx.capture.tensor_changes import Mark, Marks
@@ -222,8 +222,8 @@ def _inner_settings(
 ) -> Iterator[tuple[str, str, Any]]:
     """Yield the attributes that programs read of settings, and of settings inside.
 
-    Where a class looks attributes up by code of its own (aliases), all numbers, flags
-    and texts count.
+    Where the reads of a class cannot be recorded (aliases), all numbers, flags and
+    texts count.
 
     Args:
         name: Name of the settings.
@@ -237,9 +237,9 @@ def _inner_settings(
     below, seen = [(name, settings)], {id(settings)}
     while below:
         where, here = below.pop()
-        computed = has_computed_names(cast("type[Any]", type(here)))
+        recorded = is_recorded(cast("type[Any]", type(here)))
         for inner, held in module_parts.attributes_of(here).items():
-            if is_read(inner, names) or (computed and is_simple(held)):
+            if is_read(inner, names) or (not recorded and is_simple(held)):
                 yield where, inner, held
                 if is_settings(held) and id(held) not in seen:
                     seen.add(id(held))

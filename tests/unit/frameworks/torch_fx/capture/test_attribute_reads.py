@@ -1,6 +1,9 @@
 """The attributes that a model reads while it is traced."""
 
+import argparse
+import logging
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +15,7 @@ from torch import nn
 import amprewrite
 from amprewrite.frameworks.torch_fx.capture.attribute_reads import (
     ALL,
-    has_computed_names,
+    is_recorded,
     kinds_of_settings,
     recording,
 )
@@ -114,9 +117,10 @@ def test_a_class_that_looks_attributes_up_itself_still_does() -> None:
 def test_settings_whose_reads_can_be_recorded() -> None:
     model: Any = Model()
     model.aliased = Aliased()
+    model.namespace = SimpleNamespace(settings=Settings())
     assert kinds_of_settings(model) == {Settings, Inner}
-    assert has_computed_names(Aliased)
-    assert not has_computed_names(Settings)
+    assert is_recorded(Settings)
+    assert not any(map(is_recorded, (Aliased, SimpleNamespace, type(print))))
 
 
 @pytest.mark.parametrize("name", sorted(READ - {"settings", "inner", "branch"}))
@@ -176,3 +180,36 @@ def test_attributes_that_dynamo_reads_in_a_branch_count() -> None:
         assert [plan.captured for plan in converted.plans] == [
             "captured by torch.export"
         ] * 2
+
+
+class Namespaces(nn.Module):
+    """Reads numbers of objects whose classes take no attribute, or have aliases."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.simple = SimpleNamespace(gain=1.0, inner=Settings())
+        self.parsed = argparse.Namespace(gain=1.0)
+        self.format = logging.Formatter()
+        vars(self.format)["gain"] = 1.0
+
+    def forward(self, x: Any) -> Any:
+        gain = self.simple.gain * self.parsed.gain * vars(self.format)["gain"]
+        return self.inner(x) * gain * self.simple.inner.kind
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: setattr(m.simple, "gain", 3.0),
+        lambda m: setattr(m.simple.inner, "in_settings", 3.0),
+        lambda m: setattr(m.parsed, "gain", 3.0),
+        lambda m: vars(m.format).update(gain=3.0),
+    ],
+)
+def test_settings_of_python_are_followed(change: Any) -> None:
+    model, x = Namespaces().eval(), torch.ones(2, 4)
+    converted: Any = amprewrite.convert(model, args=(x,))
+    change(converted)
+    assert torch.allclose(converted(x).float(), 3 * model(x), rtol=0.05, atol=0.05)
+    assert len(converted.plans) == 2
