@@ -398,6 +398,8 @@ def _bin(value: int, borders: int) -> Callable[[Operands], Argument]:
     def place(operands: Operands) -> Argument:
         if not operands[1:] or operands[borders].ndim != 1:
             return None
+        if not operands[borders].size:  # a value is in the only bin
+            return np.zeros_like(operands[value], np.float64)
         ranks = np.arange(operands[borders].size, dtype=np.float64)
         return np.asarray(np.interp(operands[value], operands[borders], ranks))
 

@@ -426,7 +426,7 @@ def weight_not_packed():
     weight = torch.zeros(3072, 768, dtype=torch.bfloat16)
     layer = PackedLayer(nn.functional.linear, OfMatrix(), (1, 768))
     failure = RuntimeError("not enough memory: you tried to allocate 4718592 bytes.")
-    with mock.patch.object(kernels, "packed", side_effect=failure):
+    with mock.patch.object(kernels, "packed_matrix", side_effect=failure):
         layer(torch.zeros(1, 768, dtype=torch.bfloat16), weight, None)
 
 

@@ -224,7 +224,7 @@ def loud(params, x):
     return jax.nn.relu(jax.nn.relu(x @ a) @ (b * 4e5) @ (c * 1e-5)) @ d
 
 
-@pytest.mark.filterwarnings("ignore:outputs on args are not finite")  # as is shown
+@pytest.mark.filterwarnings("ignore::amprewrite.errors.OverflowWarning")  # as shown
 def test_an_overflow_is_kept_full_without_being_named():
     params = [weight(256, 256, seed=i) for i in range(4)]
     args = params, FLAT

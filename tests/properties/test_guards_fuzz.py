@@ -20,6 +20,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:rewritten 0 of"),
     pytest.mark.filterwarnings("ignore:training in float16"),
     pytest.mark.filterwarnings("ignore:the result in float16"),
+    pytest.mark.filterwarnings("ignore::amprewrite.errors.OverflowWarning"),
 ]
 
 

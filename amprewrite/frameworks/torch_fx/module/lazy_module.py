@@ -86,6 +86,8 @@ class LazyModule(ConvertedModule):
         others: Number of attributes that were set when it was given them.
         written: Attributes that the model writes: its part, the converted one, a name.
         hooks: Keys of the forward hooks of the model's parts when it was captured.
+        unwatched: Parts that are not converted, each with that of the converted model;
+            None before they are looked up.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class LazyModule(ConvertedModule):
         self.looked_at = self.others = -1
         self.hooks = frozenset[int]()
         self.written: list[tuple[nn.Module, nn.Module, str]] = []
+        self.unwatched: list[tuple[nn.Module, nn.Module]] | None = None
         self._own: dict[str, tuple[Mark | None, torch.Tensor]] = {}
         self._owner: Callable[[], nn.Module | None] = lambda: None
         self._in_model = False

@@ -40,12 +40,16 @@ def share_attributes(
         names: Names of the attributes; None for all.
     """
     for part, here in _pairs(model, converted):
-        own = _OWN | made_anew(here)
-        for name, held in vars(here).items():
-            if names is not None and name not in names:
-                continue
-            if name not in own and not _holds_modules(held):
-                vars(part)[name] = held
+        _share(part, here, names)
+
+
+def _share(part: nn.Module, here: nn.Module, names: Collection[str] | None) -> None:
+    own = _OWN | made_anew(here)
+    for name, held in vars(here).items():
+        if names is not None and name not in names:
+            continue
+        if name not in own and not _holds_modules(held):
+            vars(part)[name] = held
 
 
 def share_again(programs: Iterable[nn.Module], converted: nn.Module) -> None:
@@ -81,6 +85,9 @@ def run(
 ) -> Any:
     """Run a program, after giving it the attributes that were set on the converted.
 
+    Parts that are not converted (a metric, which runs as it is written) say nothing of
+    their changes, so that the program gets all of their attributes.
+
     Args:
         program: The program.
         converted: The converted model or part.
@@ -91,6 +98,11 @@ def run(
     if program.others != written.others:
         share_attributes(program.model, converted, written.attributes)
         program.others = written.others
+    if program.unwatched is None:
+        pairs = _pairs(program.model, converted)
+        program.unwatched = [pair for pair in pairs if STATE not in vars(pair[1])]
+    for part, here in program.unwatched:
+        _share(part, here, None)
     return program(*args, **kwargs)
 
 
