@@ -24,7 +24,7 @@ _LOOK_UP = "__getattribute__"
 
 
 @contextmanager
-def recording(kinds: Iterable[type[Any]] = ()) -> Generator[set[str]]:
+def recording(names: set[str], kinds: Iterable[type[Any]] = ()) -> Generator[None]:
     """Record the names of the attributes that code reads of modules and of settings.
 
     The record does not say of which object: a program is captured again if an attribute
@@ -33,13 +33,10 @@ def recording(kinds: Iterable[type[Any]] = ()) -> Generator[set[str]]:
     ``torch.cond``), because it refuses objects of such classes.
 
     Args:
+        names: Receives the names, :data:`ALL` among them where the user's code reads a
+            ``__dict__``, or where dynamo reads attributes.
         kinds: Classes of settings; ``nn.Module`` is recorded in any case.
-
-    Yields:
-        The names, :data:`ALL` among them where the user's code reads a ``__dict__``, or
-        where dynamo reads attributes.
     """
-    names = set[str]()
     before = {kind: vars(kind).get(_LOOK_UP) for kind in {nn.Module, *kinds}}
 
     def start() -> None:
@@ -60,7 +57,7 @@ def recording(kinds: Iterable[type[Any]] = ()) -> Generator[set[str]]:
     with capturing(), compiling.around_captures(pause, start):
         start()
         try:
-            yield names
+            yield
         finally:
             stop()
 
@@ -99,23 +96,26 @@ _OURS = ("torch.", "amprewrite.")
 
 def is_settings(value: object) -> bool:
     """Return whether a value is an object with attributes, as a config is."""
-    others = (nn.Module, torch.Tensor, FunctionType, type)
-    return not issubclass(type(value), others) and space_of(value) is not None
+    return _is_of_settings(type(value)) and space_of(value) is not None
+
+
+def _is_of_settings(kind: type[Any]) -> bool:
+    return not issubclass(kind, (nn.Module, torch.Tensor, FunctionType, type))
 
 
 def kinds_of_settings(root: nn.Module) -> set[type[Any]]:
     """Return the classes of the settings of all parts whose reads can be recorded."""
-    kinds, seen = set[type[Any]](), set[int]()
+    of_users, settings = dict[type[Any], bool](), dict[int, Any]()
     below = [value for part in root.modules() for value in vars(part).values()]
-    while below and len(seen) < _MOST_SETTINGS:
+    while below and len(settings) < _MOST_SETTINGS:
         value = below.pop()
         kind = cast("type[Any]", type(value))
-        if is_users(kind) and id(value) not in seen and is_settings(value):
-            seen.add(id(value))
+        if kind not in of_users:
+            of_users[kind] = is_users(kind) and _is_of_settings(kind)
+        if of_users[kind] and id(value) not in settings and is_settings(value):
+            settings[id(value)] = value
             below += module_parts.attributes_of(value).values()
-            if is_recorded(kind):
-                kinds.add(kind)
-    return kinds
+    return set(filter(is_recorded, map(type, settings.values())))
 
 
 @cache

@@ -19,10 +19,6 @@ from amprewrite.errors import CaptureError
 from amprewrite.frameworks.torch_fx.aten.dynamo_to_aten import cells_written_out
 from amprewrite.frameworks.torch_fx.capture.attribute_reads import ALL
 from amprewrite.frameworks.torch_fx.capture.keywords import keywords_named
-from amprewrite.frameworks.torch_fx.capture.made_tensors import (
-    MadeTensors,
-    release,
-)
 from amprewrite.frameworks.torch_fx.capture.program import Captured, open_program
 from amprewrite.frameworks.torch_fx.capture.promotion_tracing import (
     PromotionRefused,
@@ -33,6 +29,10 @@ from amprewrite.frameworks.torch_fx.capture.seen import (
     Seen,
     watching,
     watching_attributes,
+)
+from amprewrite.frameworks.torch_fx.capture.stored_tensors import (
+    StoredTensors,
+    release,
 )
 from amprewrite.frameworks.torch_fx.compat import (
     module_hooks,
@@ -105,18 +105,18 @@ def export_model(
     call = args, kwargs, dynamic_shapes
     trace = _Trace(model, call, processor, planned_for or model_device(model), around)
     watchers.failed(torch.__version__)  # their graphs are none of the model
-    made = MadeTensors()
+    stored = StoredTensors()
     try:
-        with made:
+        with stored.watching():
             captured = _with_gradients_or_without(trace)
     except BaseException as error:  # an interrupt leaves them too
         release(error)  # its calls hold tensors that the forward did not store
-        made.settle()
+        stored.settle()
         around.restore()
         raise
     if any(map(tracing.has_captured_bodies, captured.module.modules())):
         captured.seen.attributes |= {ALL}
-    captured.seen.stored = made.settle(captured.module)
+    captured.seen.stored = stored.settle(captured.module)
     if captured.seen.stored:
         around.restore()
     return captured

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -156,24 +156,26 @@ def watching_attributes(
         around: The variables around the model.
     """
     before, assigned = list[tuple[Attributes, _Arguments]](), set[str]()
+    kinds, recorder, reads = kinds_of_settings(model), ExitStack(), set[str]()
 
     def note(part: torch.nn.Module, name: str, _: object) -> None:
         if part is model:
             assigned.add(name)
 
     def enter(_: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        if not before:  # what torch.export reads before does not count
-            attributes.clear()
         before.append((Attributes.of(model), _Arguments(model, args, kwargs)))
+        if len(before) == 1:
+            recorder.enter_context(recording(reads, kinds))
 
     def leave(*_: object) -> None:
+        if len(before) == 1:
+            recorder.close()
         then, given = before.pop()
         seen.written = [*then.names(assigned), *given.changed()]
         seen.drawn, seen.constants = then.drawn(), then.constants()
-        seen.attributes |= attributes
+        seen.attributes |= reads
 
-    kinds = kinds_of_settings(model)
-    with undisturbed(model, around=around) as outside, recording(kinds) as attributes:
+    with undisturbed(model, around=around) as outside, recorder:
         hooks = (
             model.register_forward_pre_hook(enter, prepend=True, with_kwargs=True),
             model.register_forward_hook(leave),

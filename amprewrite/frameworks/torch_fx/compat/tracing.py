@@ -104,17 +104,22 @@ def record_higher_order(
     return proxy_tensor.track_tensor_tree(out, proxy, constant=None, tracer=tracer)
 
 
-def tracer_in_use() -> Any:
-    """Return the tracer of the graph that is being traced; None if none is."""
-    mode: Any = proxy_tensor.get_proxy_mode()
-    return None if mode is None else mode.tracer
+def noting_tracers(note: Callable[[Any], object]) -> AbstractContextManager[None]:
+    """Call ``note`` with the tracer of each trace that begins in the context."""
+    mode: Any = proxy_tensor.ProxyTorchDispatchMode
+    enter = mode.__enter__
+
+    def entered(self: Any) -> Any:
+        note(self.tracer)
+        return enter(self)
+
+    return threads.replaced(mode, "__enter__", entered)
 
 
-def node_of(tracer: Any, tensor: torch.Tensor) -> Node | None:
-    """Return the node of a tensor in the graph of a tracer; None if it has none."""
-    if tracer is None or tensor not in tracer.tensor_tracker:
-        return None
-    return tracer.tensor_tracker[tensor].proxy.node
+def tensors_of(tracer: Any) -> list[tuple[torch.Tensor, Node]]:
+    """Return the tensors of a trace that are alive, with their nodes."""
+    tracked = tracer.tensor_tracker.items()
+    return [(tensor, slot.proxy.node) for tensor, slot in tracked]
 
 
 def number_of(node: Node) -> int | float | bool | None:

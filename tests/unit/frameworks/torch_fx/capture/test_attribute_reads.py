@@ -79,7 +79,8 @@ READ = {
 
 def test_what_is_read_is_recorded_whichever_way() -> None:
     model = Model()
-    with recording(kinds_of_settings(model)) as names:
+    names = set[str]()
+    with recording(names, kinds_of_settings(model)):
         model(torch.ones(2, 4))
     assert names >= READ
     assert names.isdisjoint(("unread", "in_branch", "unread_setting"))
@@ -88,17 +89,18 @@ def test_what_is_read_is_recorded_whichever_way() -> None:
 
 def test_classes_are_as_before() -> None:
     before = {kind: dict(vars(kind)) for kind in (nn.Module, Settings, Inner)}
-    with pytest.raises(KeyError), recording({Settings, Inner}), recording():
+    with pytest.raises(KeyError), recording(set(), {Settings, Inner}), recording(set()):
         raise KeyError
     assert before == {kind: dict(vars(kind)) for kind in before}
 
 
 def test_code_that_reads_a_dict_may_read_any_attribute() -> None:
     model = nn.Linear(2, 2)
-    with recording() as names:
+    names = set[str]()
+    with recording(names):
         model(torch.ones(2, 2))
     assert ALL not in names
-    with recording() as names:
+    with recording(names):
         vars(model)
     assert ALL in names
 
@@ -108,7 +110,8 @@ def test_a_class_that_looks_attributes_up_itself_still_does() -> None:
         def __getattribute__(self, name: str) -> Any:
             return 7 if name == "seven" else super().__getattribute__(name)
 
-    with recording() as names:
+    names = set[str]()
+    with recording(names):
         assert Loud().seven == 7
         assert Loud().training is not None
     assert "training" in names

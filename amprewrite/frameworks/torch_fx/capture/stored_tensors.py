@@ -7,10 +7,11 @@ without values, and each later call, of the model itself too, would return such 
 
 import gc
 import traceback
-import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from itertools import chain
 from operator import getitem
-from typing import Any, cast
+from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -24,38 +25,16 @@ from amprewrite.frameworks.torch_fx.compat import (
 )
 
 
-class MadeTensors(torch.overrides.TorchFunctionMode):
-    """Mode that knows the tensors that code makes in it, as long as they live."""
+class StoredTensors:
+    """The tensors that code stores in a trace, so that they are alive after it."""
 
     def __init__(self) -> None:
-        """Know none."""
-        super().__init__()
-        self._made: list[weakref.ref[torch.Tensor]] = []
-        self._tracer: Any = None
+        """Know no trace."""
+        self._tracers: list[Any] = []
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """Run ``func`` and take note of the tensors in its result.
-
-        An op in place returns an argument, which it did not make.
-        """
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        if not _may_contain_tensors(result):  # most are attributes of tensors
-            return result
-        if not any(result is arg for arg in (*args, *kwargs.values())):
-            self._note(result)
-        if self._tracer is None:
-            self._tracer = tracing.tracer_in_use()
-        return result
-
-    def _note(self, result: Any, depth: int = 2) -> None:
-        if isinstance(result, torch.Tensor):
-            self._made.append(weakref.ref(result))
-        elif depth and isinstance(result, (tuple, list)):
-            for part in cast("Sequence[Any]", result):
-                self._note(part, depth - 1)
+    def watching(self) -> AbstractContextManager[None]:
+        """Take note of the traces that begin in the context."""
+        return tracing.noting_tracers(self._tracers.append)
 
     def settle(self, program: object = None) -> int:
         """Give the tensors that are alive their values; return how many have none.
@@ -67,41 +46,28 @@ class MadeTensors(torch.overrides.TorchFunctionMode):
             program: The module that was made of the trace, with its constants; None if
                 none was made.
         """
-        tracer = self._tracer
-        if not self._traced():
+        if not self._alive():
             return 0
         gc.collect()  # garbage in cycles is alive until now
-        stored = self._traced()
+        stored = self._alive()
         if not stored:
             return 0
-        nodes = [tracing.node_of(tracer, tensor) for tensor in stored]
-        values = constants(tracer.graph, program)
-        self._tracer = tracer = None  # it refers to them, in C++ too
-        gc.collect()
-        pairs = zip(stored, nodes, strict=True)
-        lost = WeakSet(
-            t for t, n in pairs if n is None or not _become(t, values.get(n))
-        )
-        del stored, pairs, nodes
+        values = dict[Node, torch.Tensor]()
+        while self._tracers:
+            values |= constants(self._tracers.pop().graph, program)
+        gc.collect()  # the traces refer to the tensors, in C++ too
+        lost = WeakSet(t for t, node in stored if not _become(t, values.get(node)))
+        del stored
         return len(tracing.leaks(lost))
 
-    def _traced(self) -> list[torch.Tensor]:
-        """Return the tensors that were made in the trace, and are alive.
+    def _alive(self) -> list[tuple[torch.Tensor, Node]]:
+        """Return the tensors of the trace that are alive, with their nodes.
 
         Arguments are none: torch holds them with the symbols of their extents.
         """
-        fakes = filter(tensor_internals.is_fake, self._alive())
-        nodes = ((t, tracing.node_of(self._tracer, t)) for t in fakes)
-        return [t for t, n in nodes if n is not None and n.op != "placeholder"]
-
-    def _alive(self) -> list[torch.Tensor]:
-        found = {id(t): t for made in self._made if (t := made()) is not None}
-        return [t for t in found.values() if tensor_internals.has_no_values(t)]
-
-
-def _may_contain_tensors(result: object) -> bool:
-    types = (torch.Tensor, tuple, list)
-    return isinstance(result, types) and not isinstance(result, torch.Size)
+        tracked = chain.from_iterable(map(tracing.tensors_of, self._tracers))
+        alive = {id(t): (t, node) for t, node in tracked if node.op != "placeholder"}
+        return [*alive.values()]  # a trace may begin again, with its tensors
 
 
 def release(error: BaseException | None) -> None:
